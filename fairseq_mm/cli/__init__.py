@@ -1,0 +1,1 @@
+"""The ``fairseq-mm`` command: one file a subcommand, imported when it is called."""

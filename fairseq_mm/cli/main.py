@@ -1,0 +1,63 @@
+"""``fairseq-mm SUBCOMMAND ...``: finds the subcommand's file and runs it.
+
+A subcommand is a module of this package with ``HELP`` (one line), ``add_arguments(parser)`` and
+``run(args)``; ``run`` returns an exit status or None. Only the called one is imported, so that
+``fairseq-mm store`` does not wait for fairseq and ``doctor`` runs where fairseq is broken.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from typing import Optional
+
+from fairseq_mm.errors import EXIT_STATUS, UserError
+
+# subcommand -> what `fairseq-mm --help` says of it; the module has the same name with _ for -
+SUBCOMMANDS = {
+    "user-dir": "print the folder to give as --user-dir",
+    "prepare": "official release or own JSONL -> text, ids and references, binarised",
+    "extract": "pictures -> feature store",
+    "store": "inspect, verify, import, merge and convert feature stores",
+    "score": "generated text against references",
+    "rank": "rank images against sentences by likelihood: R@K, median rank, recall curve",
+    "caption": "photographs -> captions, from a checkpoint",
+    "report": "hypotheses, pictures and references -> one HTML page",
+    "doctor": "check the installation, a data folder and a checkpoint",
+    "demo": "draw pictures, train a captioner on them, score it and show it",
+}
+
+
+def main(argv: Optional[list[str]] = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    overview = argparse.ArgumentParser(
+        prog="fairseq-mm",
+        description="Multimodal and long-form generation for fairseq.",
+        epilog="\n".join(f"  {name:<10} {text}" for name, text in SUBCOMMANDS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    overview.add_argument("subcommand", choices=SUBCOMMANDS, metavar="SUBCOMMAND")
+    chosen = overview.parse_args(argv[:1]).subcommand
+    module = importlib.import_module(f"fairseq_mm.cli.{chosen.replace('-', '_')}")
+    parser = argparse.ArgumentParser(
+        prog=f"fairseq-mm {chosen}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    args = parser.parse_args(argv[1:])
+    try:
+        return module.run(args) or 0
+    except UserError as error:
+        print(f"fairseq-mm {chosen}: {error}", file=sys.stderr)
+        return EXIT_STATUS
+    except KeyboardInterrupt:
+        print(f"fairseq-mm {chosen}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `fairseq-mm store ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
