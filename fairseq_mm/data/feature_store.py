@@ -1,0 +1,462 @@
+"""The feature store: features of pictures and videos in one HDF5 file, read by key.
+
+=============  ====================  =======================================================
+member         shape                 content
+=============  ====================  =======================================================
+``features``   ``[total rows, D]``   float16 or float32: all items' rows, one after the other
+``offsets``    ``[items + 1]``       int64: item i is rows ``offsets[i]:offsets[i + 1]``
+``ids``        ``[items]``           UTF-8 strings: the keys
+attributes                           who made the features (``EXTRACTOR_ATTRIBUTES``), when
+=============  ====================  =======================================================
+
+An item has one row (a pooled picture) or several (49 for a 7x7 grid, one a video frame), never
+none. Files are made by :class:`fairseq_mm.data.feature_store_writer.FeatureStoreWriter`.
+
+Where the file's layout allows it (contiguous, not compressed: what the writer makes), an item is
+read through a mapping of the file, which is as fast as ``numpy.memmap``; other layouts are read by
+h5py. Nothing is ever unpickled.
+"""
+
+import difflib
+import os
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Optional, Union
+
+import h5py
+import numpy as np
+
+from fairseq_mm.errors import UserError
+
+FORMAT = "fairseq_mm feature store"
+FORMAT_VERSION = 1
+# attributes that describe the file itself, not the features
+FILE_ATTRIBUTES = ("format", "format_version", "rows_finite")
+# attributes that must agree wherever features of two origins meet
+EXTRACTOR_ATTRIBUTES = (
+    "extractor",
+    "weights",
+    "layer",
+    "grid",
+    "preprocessing",
+    "frame_rate",
+    "stride",
+)
+# rows are checked and copied in pieces of about this size
+PIECE_BYTES = 1 << 25
+MAX_SEARCHED_FOR_HINT = 50_000
+
+
+class FeatureStore:
+    """One feature store, opened for reading.
+
+    The file is opened once per process: a store can be built before workers are forked, sent to
+    spawned ones and pickled. What is mapped or opened is never part of the pickle.
+
+    Finiteness is not checked in every ``read`` of a store whose writer has checked each row when
+    it was appended (it says so in the attribute ``rows_finite``): checking a 7x7 grid costs several
+    times its reading. In a store without that attribute every read checks, until ``check_finite``
+    has gone over the whole store once.
+
+    Args:
+        path: the HDF5 file.
+        preload: keep all features in memory (once per process; forked workers share them).
+
+    Attributes:
+        path: as given.
+        ids: the keys, in the order of the file.
+        dim: D, the features' channels.
+        dtype: float16 or float32, of the rows that ``read`` returns.
+        attributes: who made the features and how.
+
+    Raises:
+        UserError: if the file is missing, is no feature store, is of a newer format, or its
+            members do not fit together.
+    """
+
+    def __init__(self, path: Union[str, os.PathLike], *, preload: bool = False) -> None:
+        self.path = os.fspath(path)
+        self.preload = preload
+        self._index: Optional[dict[str, int]] = None
+        self._drop_handles()
+        with _open_hdf5(self.path) as file:
+            self._stat = _size_and_time(self.path)
+            self._read_structure(file)
+        self._build_index()
+        if preload:
+            self._rows_in_memory()
+
+    def _read_structure(self, file: h5py.File) -> None:
+        path = self.path
+        version = file.attrs.get("format_version")
+        members = [name for name in ("features", "offsets", "ids") if name not in file]
+        if version is None or members:
+            missing = ", ".join(members) or "the attribute format_version"
+            raise UserError(
+                f"{path}: is an HDF5 file but no feature store ({missing} is missing). "
+                f"Make one with: fairseq-mm extract, or fairseq-mm store import"
+            )
+        if not isinstance(version, (int, np.integer)) or version > FORMAT_VERSION:
+            raise UserError(
+                f"{path}: feature store of format version {version}, but this version of "
+                f"fairseq-mm reads up to {FORMAT_VERSION}. Update it: pip install -U fairseq-mm"
+            )
+        features, offsets, ids = file["features"], file["offsets"], file["ids"]
+        if features.ndim != 2 or features.dtype not in (np.float16, np.float32):
+            raise UserError(
+                f"{path}: `features` must be [rows, dim] of float16 or float32, but is "
+                f"{list(features.shape)} of {features.dtype}."
+            )
+        self.dim = int(features.shape[1])
+        self.dtype = features.dtype.newbyteorder("=")
+        self._num_rows = int(features.shape[0])
+        if ids.ndim != 1 or h5py.check_string_dtype(ids.dtype) is None:
+            raise UserError(f"{path}: `ids` must be a list of strings, but is {ids.dtype}.")
+        try:
+            self.ids: list[str] = ids.asstr()[:].tolist()
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: `ids` must be UTF-8: {error}") from None
+        self._offsets = _checked_offsets(path, offsets, len(self.ids), self._num_rows)
+        self.rows_finite = bool(file.attrs.get("rows_finite", False))
+        self.attributes = {
+            name: _plain_value(value)
+            for name, value in file.attrs.items()
+            if name not in FILE_ATTRIBUTES
+        }
+        # h5py gives no offset for chunked, compressed, external or virtual data
+        offset = features.id.get_offset() if features.chunks is None else None
+        is_mappable = offset is not None and features.dtype.isnative and self._num_rows > 0
+        self._map_offset = int(offset) if is_mappable else None
+
+    def _build_index(self) -> None:
+        index = {key: i for i, key in enumerate(self.ids)}
+        if len(index) != len(self.ids):
+            twice = next(key for i, key in enumerate(self.ids) if index[key] != i)
+            raise UserError(f"{self.path}: the id {twice!r} stands in it twice.")
+        self._index = index
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._index_of_ids()
+
+    def __getstate__(self) -> dict[str, object]:
+        state = self.__dict__.copy()
+        for name in ("_index", "_rows", "_file", "_file_pid"):
+            state[name] = None
+        return state
+
+    def __repr__(self) -> str:
+        return f"FeatureStore({self.path!r}: {len(self)} items, dim {self.dim}, {self.dtype})"
+
+    def rows_of(self, key: str) -> int:
+        """Number of rows of the item ``key``."""
+        i = self._position(key)
+        return int(self._offsets[i + 1] - self._offsets[i])
+
+    def read(self, key: str) -> np.ndarray:
+        """One item.
+
+        Returns:
+            rows: ``[rows, D]``, a new array of the store's dtype.
+
+        Raises:
+            UserError: if there is no such item, or a row is not finite (see the class).
+        """
+        i = self._position(key)
+        rows = self._read_rows(self._offsets.item(i), self._offsets.item(i + 1))
+        if not self.rows_finite and not is_finite(rows):
+            raise UserError(_not_finite(self.path, key))
+        return rows
+
+    def check_finite(self, *, reread: bool = False) -> None:
+        """Checks every row, unless that has been done, here or when the store was written.
+
+        Args:
+            reread: check in any case.
+
+        Raises:
+            UserError: naming the first item with a NaN or an infinite value.
+        """
+        if self.rows_finite and not reread:
+            return
+        step = max(1, PIECE_BYTES // max(1, self.dim * self.dtype.itemsize))
+        for start in range(0, self._num_rows, step):
+            rows = self._read_rows(start, min(start + step, self._num_rows))
+            if not is_finite(rows):
+                row = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+                i = int(np.searchsorted(self._offsets, row, side="right")) - 1
+                raise UserError(_not_finite(self.path, self.ids[i]))
+        self.rows_finite = True
+
+    def close(self) -> None:
+        """Lets go of file and mapping; a later read opens them again."""
+        if self._file is not None and self._file_pid == os.getpid():
+            self._file.close()
+        self._drop_handles()
+
+    def _drop_handles(self) -> None:
+        self._rows: Optional[np.ndarray] = None
+        self._file: Optional[h5py.File] = None
+        self._file_pid: Optional[int] = None
+
+    def _index_of_ids(self) -> dict[str, int]:
+        if self._index is None:  # unpickled: the ids came along, the dictionary did not
+            self._build_index()
+        return self._index
+
+    def _position(self, key: str) -> int:
+        index = self._index if self._index is not None else self._index_of_ids()
+        try:
+            return index[key]
+        except KeyError:
+            raise UserError(missing_key_message(key, self.ids, [self.path])) from None
+
+    def _read_rows(self, start: int, end: int) -> np.ndarray:
+        """Rows ``start:end`` as a new array ``[end - start, D]``."""
+        rows = self._rows
+        if rows is None and (self._map_offset is not None or self.preload):
+            rows = self._rows_in_memory()
+        if rows is not None:
+            return rows[start:end].copy()
+        out = np.empty((end - start, self.dim), dtype=self.dtype)
+        if end > start:
+            try:
+                self._dataset().read_direct(out, np.s_[start:end])
+            except OSError as error:
+                raise UserError(f"{self.path}: rows {start} to {end} unreadable: {error}") from None
+        return out
+
+    def _rows_in_memory(self) -> np.ndarray:
+        """All rows ``[total rows, D]``, mapped or preloaded; a mapping survives a fork."""
+        if self._rows is None:
+            self._check_unchanged()
+            if self._map_offset is not None:
+                # sliced as a plain array: numpy.memmap's own slicing takes longer than the copy
+                rows = np.memmap(
+                    self.path,
+                    dtype=self.dtype,
+                    mode="r",
+                    offset=self._map_offset,
+                    shape=(self._num_rows, self.dim),
+                ).view(np.ndarray)
+                self._rows = rows.copy() if self.preload else rows
+            else:
+                with _open_hdf5(self.path) as file:
+                    rows = np.empty((self._num_rows, self.dim), dtype=self.dtype)
+                    if self._num_rows:
+                        file["features"].read_direct(rows)
+                self._rows = rows
+        return self._rows
+
+    def _dataset(self) -> h5py.Dataset:
+        if self._file is None or self._file_pid != os.getpid():
+            # a handle inherited through fork shares its file position with the parent: leave it
+            self._check_unchanged()
+            self._file, self._file_pid = _open_hdf5(self.path), os.getpid()
+        return self._file["features"]
+
+    def _check_unchanged(self) -> None:
+        if _size_and_time(self.path) != self._stat:
+            raise UserError(f"{self.path}: was replaced or changed while in use. Start again.")
+
+
+class FeatureStores:
+    """The union of several feature stores, with the interface of one.
+
+    Rows come in the dtype of the widest store. ``attributes`` has those on which all stores that
+    name them agree; stores of different extractors are refused.
+
+    Args:
+        stores: opened, with equal dims and no id in common.
+
+    Raises:
+        UserError: naming both files, where they do not fit together.
+    """
+
+    def __init__(self, stores: Sequence[FeatureStore]) -> None:
+        if not stores:
+            raise UserError("`paths` must name at least one feature store, but is empty.")
+        self.stores = list(stores)
+        first = self.stores[0]
+        self.path = os.pathsep.join(store.path for store in self.stores)
+        self.dim = first.dim
+        self.dtype = np.result_type(*(store.dtype for store in self.stores))
+        self.attributes = merged_attributes(self.stores)
+        for store in self.stores[1:]:
+            if store.dim != first.dim:
+                raise UserError(
+                    f"{store.path}: features have {store.dim} channels, but those of "
+                    f"{first.path} have {first.dim}."
+                )
+        self._check_ids()
+
+    def _check_ids(self) -> None:
+        for i, store in enumerate(self.stores):
+            for other in self.stores[:i]:
+                twice = other._index_of_ids().keys() & store._index_of_ids().keys()
+                if twice:
+                    raise UserError(
+                        f"the id {min(twice)!r} stands both in {other.path} and in {store.path} "
+                        f"({len(twice)} such ids)."
+                    )
+
+    @property
+    def ids(self) -> list[str]:
+        if len(self.stores) == 1:
+            return self.stores[0].ids
+        return [key for store in self.stores for key in store.ids]
+
+    def __len__(self) -> int:
+        return sum(len(store) for store in self.stores)
+
+    def __contains__(self, key: object) -> bool:
+        return any(key in store for store in self.stores)
+
+    def rows_of(self, key: str) -> int:
+        """Number of rows of the item ``key``."""
+        return self._store_of(key).rows_of(key)
+
+    def read(self, key: str) -> np.ndarray:
+        """One item ``[rows, D]``, see :meth:`FeatureStore.read`."""
+        return self._store_of(key).read(key).astype(self.dtype, copy=False)
+
+    def check_finite(self, *, reread: bool = False) -> None:
+        """Checks every store, see :meth:`FeatureStore.check_finite`."""
+        for store in self.stores:
+            store.check_finite(reread=reread)
+
+    def close(self) -> None:
+        """Lets go of files and mappings; a later read opens them again."""
+        for store in self.stores:
+            store.close()
+
+    def _store_of(self, key: str) -> FeatureStore:
+        for store in self.stores:
+            if key in store:
+                return store
+        paths = [store.path for store in self.stores]
+        raise UserError(missing_key_message(key, self.ids, paths))
+
+
+def open_features(
+    paths: Sequence[Union[str, os.PathLike]], *, preload: bool = False
+) -> FeatureStores:
+    """Opens one or several feature stores as one.
+
+    Raises:
+        UserError: if one of them cannot be read, an id stands in two of them, or their dims or
+            extractors differ.
+    """
+    return FeatureStores([FeatureStore(path, preload=preload) for path in paths])
+
+
+def merged_attributes(stores: Sequence[FeatureStore]) -> dict[str, object]:
+    """Attributes on which all stores that name them agree.
+
+    Raises:
+        UserError: if two stores name different extractors (``EXTRACTOR_ATTRIBUTES``).
+    """
+    merged: dict[str, object] = {}
+    origin: dict[str, str] = {}
+    differing = set()
+    for store in stores:
+        for name, value in store.attributes.items():
+            if name not in merged:
+                merged[name], origin[name] = value, store.path
+            elif merged[name] != value:
+                if name in EXTRACTOR_ATTRIBUTES:
+                    raise UserError(
+                        f"{store.path}: made with {name} = {value!r}, but {origin[name]} with "
+                        f"{name} = {merged[name]!r}."
+                    )
+                differing.add(name)
+    return {name: value for name, value in merged.items() if name not in differing}
+
+
+def is_finite(rows: np.ndarray) -> bool:
+    """Whether no value of ``rows`` is NaN or infinite."""
+    if rows.dtype == np.float16 and rows.flags.c_contiguous:
+        # all exponent bits set; half precision has no arithmetic of its own in numpy
+        return not bool(((rows.view(np.uint16) & 0x7C00) == 0x7C00).any())
+    return bool(np.isfinite(rows).all())
+
+
+def missing_key_message(key: object, ids: Sequence[str], paths: Sequence[str]) -> str:
+    """One line for a key that is in no store, with the closest one that is."""
+    where = " or ".join(paths)
+    message = f"{where}: no features for {key!r} among {len(ids)} items."
+    closest = _closest_id(str(key), ids)
+    return message if closest is None else f"{message} Closest: {closest!r}"
+
+
+def _closest_id(key: str, ids: Sequence[str]) -> Optional[str]:
+    # most often folder, suffix or case differ
+    def bare(text: str) -> str:
+        return PurePosixPath(text.strip()).name.rsplit(".", 1)[0].lower()
+
+    wanted = bare(key)
+    for candidate in ids:
+        if bare(candidate) == wanted:
+            return candidate
+    found = difflib.get_close_matches(key, ids[:MAX_SEARCHED_FOR_HINT], n=1)
+    return found[0] if found else None
+
+
+def _not_finite(path: str, key: str) -> str:
+    return f"{path}: the features of {key!r} have NaN or infinite values."
+
+
+def _checked_offsets(path: str, dataset: h5py.Dataset, items: int, rows: int) -> np.ndarray:
+    if dataset.shape != (items + 1,) or dataset.dtype.kind not in "iu":
+        raise UserError(
+            f"{path}: `offsets` must be {items + 1} integers for {items} ids, but is "
+            f"{list(dataset.shape)} of {dataset.dtype}."
+        )
+    offsets = dataset[:].astype(np.int64)
+    if offsets[0] != 0 or offsets[-1] != rows:
+        raise UserError(
+            f"{path}: `offsets` must run from 0 to the {rows} rows of `features`, but runs from "
+            f"{offsets[0]} to {offsets[-1]}."
+        )
+    empty = np.flatnonzero(np.diff(offsets) <= 0)
+    if len(empty):
+        i = int(empty[0])
+        raise UserError(
+            f"{path}: `offsets` must grow, but item {i} is rows {offsets[i]} to {offsets[i + 1]}."
+        )
+    return offsets
+
+
+def _open_hdf5(path: str) -> h5py.File:
+    if not os.path.exists(path):
+        raise UserError(f"{path}: feature store not found.")
+    try:
+        # no lock: many readers at once, also on file systems without locks (NFS)
+        return h5py.File(path, "r", locking=False)
+    except OSError as error:
+        if os.path.isdir(path) or not os.access(path, os.R_OK):
+            raise UserError(f"{path}: feature store cannot be opened: {error}") from None
+        if not h5py.is_hdf5(path):
+            raise UserError(f"{path}: is no HDF5 file, so no feature store.") from None
+        raise UserError(f"{path}: HDF5 file is damaged or cut short: {error}") from None
+
+
+def _size_and_time(path: str) -> tuple[int, int]:
+    try:
+        stat = os.stat(path)
+    except OSError as error:
+        raise UserError(f"{path}: feature store cannot be opened: {error.strerror}.") from None
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _plain_value(value: object) -> object:
+    """An HDF5 attribute as a plain Python value."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, h5py.Empty):
+        return ""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    return value

@@ -1,0 +1,401 @@
+"""Writes a feature store, item by item; an interrupted writer continues where it stopped.
+
+Rows are appended to a folder ``<path>.partial``; ``finish`` makes the contiguous HDF5 file of it,
+under a temporary name, and moves it into place. The folder holds
+
+``header.json``
+    dim, dtype and attributes: what a continuing writer must agree with;
+``rows``
+    the raw rows, one item after the other;
+``journal``
+    a line an item, written after its rows: CRC-32 of the rows, number of rows, key;
+``lock``
+    locked by the process that writes; the lock dies with the process;
+``finished``
+    written just before the store is moved into place.
+
+A kill at any point leaves at most one torn item at the end of ``rows`` or ``journal``, which the
+next writer cuts off. The CRC finds rows that a power failure lost although their line survived.
+"""
+
+import array
+import contextlib
+import datetime
+import fcntl
+import json
+import logging
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Optional, Union
+
+import h5py
+import numpy as np
+
+import fairseq_mm
+from fairseq_mm.data.feature_store import (
+    FILE_ATTRIBUTES,
+    FORMAT,
+    FORMAT_VERSION,
+    PIECE_BYTES,
+    is_finite,
+)
+from fairseq_mm.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+# HDF5 keeps attributes up to 64 KiB
+MAX_ATTRIBUTE_BYTES = 60_000
+# rows begin at a page, so that a mapping of them is aligned
+ALIGNMENT = 4096
+# (process, folder) being written: a POSIX lock does not exclude its own process
+_being_written: set[tuple[int, str]] = set()
+
+
+class FeatureStoreWriter:
+    """Writes one feature store; use as a context manager.
+
+    Leaving the context without ``finish`` keeps the partial folder, and the next writer for the
+    same path continues it.
+
+    Args:
+        path: the HDF5 file to make.
+        dim: D, channels of every row.
+        dtype: float16 or float32.
+        attributes: who made the features and how: strings, numbers or truth values. The package's
+            version and the time of the beginning are added as ``package_version`` and ``created``.
+        overwrite: replace a finished store at ``path``, when the new one is finished.
+
+    Attributes:
+        done: ids that stand in the partial folder.
+
+    Raises:
+        UserError: if the store exists, another process writes it, or the partial folder was begun
+            with other attributes, dim or dtype.
+    """
+
+    def __init__(
+        self,
+        path: Union[str, os.PathLike],
+        *,
+        dim: int,
+        attributes: Mapping[str, object],
+        dtype: Union[str, np.dtype] = "float16",
+        overwrite: bool = False,
+    ) -> None:
+        self.path = os.fspath(path)
+        self.partial_path = self.path + ".partial"
+        self.dim = dim
+        self.dtype = np.dtype(dtype)
+        if self.dtype not in (np.float16, np.float32):
+            raise UserError(f"`dtype` must be float16 or float32, but is {self.dtype} instead.")
+        if dim < 1:
+            raise UserError(f"`dim` must be 1 or more, but is {dim} instead.")
+        self.attributes = _checked_attributes(attributes)
+        self.done: set[str] = set()
+        self._ids: list[str] = []
+        self._counts = array.array("q")
+        self._files = contextlib.ExitStack()
+        try:
+            self._open(overwrite)
+        except OSError as error:
+            self.close()
+            raise UserError(f"{self.partial_path}: cannot write: {error.strerror}.") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, overwrite: bool) -> None:
+        if os.path.isdir(self.path):
+            raise UserError(f"{self.path}: is a folder, but must be the name of a file to make.")
+        self._files.enter_context(_locked(self.partial_path))
+        if os.path.exists(self._file("finished")) and not os.path.exists(self._file("store")):
+            # killed after the store was moved into place
+            self._remove_partial(keep_lock=True)
+        if os.path.exists(self.path) and not overwrite:
+            if not os.path.exists(self._file("header.json")):
+                self._remove_partial()
+            raise UserError(f"{self.path}: exists already. Delete it, or ask for overwriting.")
+        for leftover in ("store", "finished"):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self._file(leftover))
+        self._agree_with_header()
+        self._rows = self._opened("rows")
+        self._journal = self._opened("journal")
+        self._resume()
+
+    def _file(self, name: str) -> str:
+        return os.path.join(self.partial_path, name)
+
+    def _opened(self, name: str) -> int:
+        handle = os.open(self._file(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._files.callback(os.close, handle)
+        return handle
+
+    def _agree_with_header(self) -> None:
+        header = {
+            "format_version": FORMAT_VERSION,
+            "dim": self.dim,
+            "dtype": self.dtype.name,
+            **{f"attribute {name}": value for name, value in self.attributes.items()},
+        }
+        path = self._file("header.json")
+        if not os.path.exists(path):
+            header["created"] = datetime.datetime.now(datetime.timezone.utc).isoformat(
+                "T", "seconds"
+            )
+            _write_atomically(path, json.dumps(header, indent=1))
+        with open(path, encoding="utf-8") as file:
+            begun = json.load(file)
+        self._created = begun.pop("created")
+        header.pop("created", None)
+        for name in sorted({*begun, *header}):
+            if begun.get(name) != header.get(name):
+                raise UserError(
+                    f"{self.partial_path}: was begun with {name} = {begun.get(name)!r}, but is to "
+                    f"be continued with {header.get(name)!r}. Delete it to begin anew."
+                )
+
+    def _resume(self) -> None:
+        """Reads the journal, and cuts off what is torn at its end or at that of the rows."""
+        journal_bytes = rows_bytes = 0
+        row_bytes = self.dim * self.dtype.itemsize
+        with open(self._file("journal"), "rb") as journal, open(self._file("rows"), "rb") as rows:
+            for line in journal:
+                entry = _parse_journal_line(line)
+                if entry is None:
+                    break
+                checksum, count, key = entry
+                content = rows.read(count * row_bytes)
+                if len(content) < count * row_bytes or zlib.crc32(content) != checksum:
+                    break
+                if key in self.done:
+                    raise UserError(f"{self.partial_path}: the id {key!r} stands in it twice.")
+                self._note(key, count)
+                journal_bytes += len(line)
+                rows_bytes += len(content)
+        cut = os.fstat(self._journal).st_size - journal_bytes
+        if cut or os.fstat(self._rows).st_size != rows_bytes:
+            logger.info(f"{self.partial_path}: cut off what was torn after {len(self.done)} items")
+        for handle, size in ((self._journal, journal_bytes), (self._rows, rows_bytes)):
+            os.ftruncate(handle, size)
+            os.lseek(handle, size, os.SEEK_SET)
+
+    def _note(self, key: str, count: int) -> None:
+        self.done.add(key)
+        self._ids.append(key)
+        self._counts.append(count)
+
+    def append(self, key: str, rows: np.ndarray) -> None:
+        """Adds one item.
+
+        Args:
+            key: its id; no tab, no line break.
+            rows: ``[rows, D]`` or, for one row, ``[D]``; converted to the store's dtype.
+
+        Raises:
+            UserError: if the id stands in the store, ``rows`` has another dim or no row, a value is
+                not finite (also if only float16 makes it so), or the disk is full.
+        """
+        if self._is_closed():
+            raise ValueError(f"{self.path}: the writer is closed.")
+        _check_key(key)
+        if key in self.done:
+            raise UserError(f"{self.path}: the id {key!r} was given twice.")
+        given = np.asarray(rows)
+        given = given[None] if given.ndim == 1 else given
+        if given.ndim != 2 or given.shape[1] != self.dim or not len(given):
+            raise UserError(
+                f"{self.path}: features of {key!r} must be [rows, {self.dim}] with one row or "
+                f"more, but are {list(np.shape(rows))}."
+            )
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(given, dtype=self.dtype)
+        if not is_finite(stored):
+            raise UserError(self._why_not_finite(key, given))
+        content = stored.tobytes()
+        line = f"{zlib.crc32(content):08x}\t{len(stored)}\t{key}\n".encode()
+        try:
+            _write_all(self._rows, content)
+            _write_all(self._journal, line)
+        except BaseException as error:
+            self.close()  # the end may be torn: only a new writer can tell
+            if isinstance(error, OSError):
+                raise UserError(f"{self.partial_path}: cannot write: {error.strerror}.") from None
+            raise
+        self._note(key, len(stored))
+
+    def _why_not_finite(self, key: str, given: np.ndarray) -> str:
+        if np.isfinite(given).all():
+            largest = float(np.abs(given.astype(np.float64)).max())
+            return (
+                f"{self.path}: features of {key!r} reach {largest:.3g}, too large for "
+                f"{self.dtype}. Store them as float32."
+            )
+        return f"{self.path}: the features of {key!r} have NaN or infinite values."
+
+    def finish(self) -> None:
+        """Makes the store of what was appended, moves it into place, and removes the partial.
+
+        Raises:
+            UserError: if the disk is full.
+        """
+        if self._is_closed():
+            raise ValueError(f"{self.path}: the writer is closed.")
+        try:
+            self._write_store(self._file("store"))
+            _write_atomically(self._file("finished"), "")
+            os.replace(self._file("store"), self.path)
+            self._remove_partial()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UserError(f"{self.path}: cannot write: {reason}.") from None
+        finally:
+            self.close()
+
+    def _write_store(self, path: str) -> None:
+        offsets = np.zeros(len(self._ids) + 1, dtype=np.int64)
+        np.cumsum(self._counts, out=offsets[1:])
+        total = int(offsets[-1])
+        row_bytes = self.dim * self.dtype.itemsize
+        step = max(1, PIECE_BYTES // row_bytes)
+        with h5py.File(
+            path, "w", alignment_threshold=ALIGNMENT, alignment_interval=ALIGNMENT
+        ) as file:
+            file.attrs["format"] = FORMAT
+            file.attrs["format_version"] = FORMAT_VERSION
+            file.attrs["rows_finite"] = True
+            for name, value in {**self.attributes, "created": self._created}.items():
+                file.attrs[name] = value
+            file["offsets"] = offsets
+            file.create_dataset(
+                "ids", data=self._ids or None, shape=(len(self._ids),), dtype=h5py.string_dtype()
+            )
+            features = file.create_dataset("features", shape=(total, self.dim), dtype=self.dtype)
+            with open(self._file("rows"), "rb") as rows:
+                for start in range(0, total, step):
+                    count = min(step, total - start)
+                    piece = np.frombuffer(rows.read(count * row_bytes), dtype=self.dtype)
+                    features[start : start + count] = piece.reshape(count, self.dim)
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def _remove_partial(self, *, keep_lock: bool = False) -> None:
+        # `finished` goes last: a removal that is cut short is continued by the next writer
+        for name in ("store", "rows", "journal", "header.json", "finished"):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self._file(name))
+        if not keep_lock:
+            shutil.rmtree(self.partial_path)
+
+    def close(self) -> None:
+        """Lets go of the partial folder, which stays."""
+        self._files.close()
+        self._rows = self._journal = None
+
+    def _is_closed(self) -> bool:
+        return self._rows is None
+
+    def __enter__(self) -> "FeatureStoreWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Holds the folder's lock, making the folder where needed.
+
+    A POSIX lock and not ``flock``: forked workers inherit the latter, and would hold it after a
+    kill of the process that writes.
+    """
+    owner = (os.getpid(), os.path.realpath(folder))
+    refusal = f"{folder}: another process is writing to it."
+    if owner in _being_written:
+        raise UserError(refusal)
+    path = os.path.join(folder, "lock")
+    while True:
+        os.makedirs(folder, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # not removed by a writer that finished meanwhile
+            if os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path)):
+                break
+        except (BlockingIOError, PermissionError):
+            os.close(handle)
+            raise UserError(refusal) from None
+        except OSError as error:
+            os.close(handle)
+            raise UserError(f"{folder}: cannot be locked: {error.strerror}.") from None
+        os.close(handle)
+    _being_written.add(owner)
+    try:
+        yield
+    finally:
+        _being_written.discard(owner)
+        os.close(handle)
+
+
+def _parse_journal_line(line: bytes) -> Optional[tuple[int, int, str]]:
+    """CRC-32, number of rows and key; None if the line is torn."""
+    try:
+        checksum, count, key = line.decode("utf-8").split("\t")
+        entry = int(checksum, 16), int(count), key[:-1]
+    except ValueError:
+        return None
+    return entry if key.endswith("\n") and entry[1] > 0 else None
+
+
+def _check_key(key: str) -> None:
+    if not isinstance(key, str) or key.splitlines() != [key] or "\t" in key or "\0" in key:
+        raise UserError(
+            f"an id must be a string of one line without tabs, not empty, but is {key!r} instead."
+        )
+    try:
+        key.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError(f"the id {key!r} cannot be written as UTF-8.") from None
+
+
+def _checked_attributes(attributes: Mapping[str, object]) -> dict[str, object]:
+    checked: dict[str, object] = {"package_version": fairseq_mm.__version__}
+    for name, value in attributes.items():
+        if name in FILE_ATTRIBUTES or name == "created":
+            raise UserError(f"the attribute {name!r} is set by the feature store itself.")
+        plain = value.item() if isinstance(value, np.generic) else value
+        if not name or not isinstance(plain, (str, bool, int, float)):
+            raise UserError(
+                f"the attribute {name!r} must be a string, a number or a truth value, but is "
+                f"{value!r} instead."
+            )
+        if len(str(plain).encode("utf-8", "surrogateescape")) > MAX_ATTRIBUTE_BYTES:
+            raise UserError(
+                f"the attribute {name!r} must be at most {MAX_ATTRIBUTE_BYTES} bytes long."
+            )
+        checked[name] = plain
+    return checked
+
+
+def _write_all(handle: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def _write_atomically(path: str, text: str) -> None:
+    temporary = path + ".tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)
