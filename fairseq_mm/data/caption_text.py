@@ -1,0 +1,125 @@
+"""Raw sentence -> the words that a captioner reads and writes.
+
+Three ways to split a sentence, chosen by name:
+
+- ``words`` (the default): words by simple rules, for text as people write it. Letters and digits
+  joined by hyphens, apostrophes, and points or commas inside numbers stay together; ``'s``,
+  ``n't`` and the like become words of their own, as in the Penn Treebank; abbreviations such as
+  ``u.s.`` keep their points.
+- ``whitespace``: the text is split already.
+- ``m_rnn``: the released m-RNN code's: lower-cased, split at runs of characters that are no part
+  of words, the runs kept as tokens, a final ``.`` dropped.
+
+``words`` and ``whitespace`` lower-case and drop punctuation unless told otherwise. On Flickr8k's
+training captions both leave 2,536 words that occur five times or more, 2,538 with the end of the
+sentence and the unknown word.
+"""
+
+import re
+import unicodedata
+from functools import lru_cache
+from typing import Optional
+
+TOKENIZERS = ("words", "whitespace", "m_rnn")
+
+# fairseq's dictionary gives these a meaning: `</s>` inside a caption would end it there.
+RESERVED_TOKENS = ("<s>", "<pad>", "</s>")
+
+_CLITIC = re.compile(r"(?i)(?<=\w)(?:n't|'(?:s|m|d|re|ve|ll))$")
+_APOSTROPHES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
+_NON_WORD_RUN = re.compile(r"(\W+)")
+
+
+@lru_cache(maxsize=256)
+def _token_pattern(marks: str) -> "re.Pattern[str]":
+    """One match per word or punctuation mark.
+
+    Args:
+        marks: combining marks and joiners of the sentence, which ``\\w`` leaves out although
+            they are parts of words (vowel signs of Indic scripts, for example).
+    """
+    letter = f"(?:[^\\W_]|[{re.escape(marks)}])" if marks else "[^\\W_]"
+    return re.compile(
+        rf"(?:(?<=\s)|^)'(?:s|m|d|re|ve|ll|n)(?=\s|$)"  # a clitic that stands alone already
+        rf"|(?<!\w)(?:[^\W\d_]\.){{2,}}"  # u.s.
+        rf"|\d+(?:[.,]\d+)+"  # 3.5 and 1,000
+        rf"|{letter}+(?:[-']{letter}+)*"
+        rf"|(?P<mark>[^\w\s]|_)(?P=mark)*",  # ... is one token
+        re.IGNORECASE,
+    )
+
+
+def _split_words(text: str) -> list[str]:
+    if text.isascii():
+        marks = ""
+    else:
+        text = unicodedata.normalize("NFC", text).translate(_APOSTROPHES)
+        marks = "".join(
+            sorted({c for c in text if unicodedata.category(c)[0] == "M" or c in "\u200c\u200d"})
+        )
+    tokens = []
+    for match in _token_pattern(marks).finditer(text):
+        token = match.group()
+        clitic = _CLITIC.search(token)
+        if clitic:
+            tokens.append(token[: clitic.start()])
+            token = clitic.group()
+        tokens.append(token)
+    return tokens
+
+
+def _split_m_rnn(text: str) -> list[str]:
+    tokens = [token for run in _NON_WORD_RUN.split(text.lower()) for token in run.split()]
+    return tokens[:-1] if tokens and tokens[-1] == "." else tokens
+
+
+_SPLIT = {"words": _split_words, "whitespace": str.split, "m_rnn": _split_m_rnn}
+
+
+class CaptionTokenizer:
+    """Splits a sentence into the tokens that are joined by spaces and binarised.
+
+    Args:
+        name: one of ``TOKENIZERS``.
+        keep_case: do not lower-case.
+        keep_punctuation: keep tokens without any letter or digit.
+
+    Raises:
+        ValueError: if ``name`` is unknown, or ``m_rnn`` is asked for anything but its own rules.
+    """
+
+    def __init__(
+        self, name: str = "words", *, keep_case: bool = False, keep_punctuation: bool = False
+    ) -> None:
+        if name not in TOKENIZERS:
+            raise ValueError(
+                f"`name` must be one of {', '.join(TOKENIZERS)}, but is {name} instead."
+            )
+        if name == "m_rnn" and (keep_case or keep_punctuation):
+            raise ValueError(
+                "the m_rnn tokenizer always lower-cases and keeps punctuation; "
+                "leave `keep_case` and `keep_punctuation` out, or take another tokenizer."
+            )
+        self.name = name
+        self.keep_case = keep_case
+        self.keep_punctuation = keep_punctuation or name == "m_rnn"
+
+    def __call__(self, text: str) -> list[str]:
+        if not self.keep_case:
+            text = text.lower()
+        tokens = _SPLIT[self.name](text)
+        if not self.keep_punctuation:
+            tokens = [token for token in tokens if any(map(str.isalnum, token))]
+        return tokens
+
+    def settings(self) -> dict[str, object]:
+        return {
+            "tokenizer": self.name,
+            "keep_case": self.keep_case,
+            "keep_punctuation": self.keep_punctuation,
+        }
+
+
+def reserved_token(tokens: list[str]) -> Optional[str]:
+    """The first token that fairseq would read as a control symbol, or None."""
+    return next((token for token in tokens if token in RESERVED_TOKENS), None)
