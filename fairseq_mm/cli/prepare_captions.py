@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from fairseq_mm.data.caption_text import TOKENIZERS, CaptionTokenizer
-from fairseq_mm.data.captions import CaptionCorpus, draw_split, read_captions_jsonl
+from fairseq_mm.data.captions import SPLITS, CaptionCorpus, draw_split, read_captions_jsonl
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 HELP = "pictures with captions, for the task multimodal_captioning"
@@ -211,6 +211,25 @@ def _print_report(report: dict, output: Path) -> None:
         print(f"dict.txt: {report['dictionary_words']:,} words")
     print(report["command"])
     print(f"wrote {output}")
+
+
+def split_files(pairs: list[str]) -> dict[str, Path]:
+    """Reads ``SPLIT=FILE`` arguments.
+
+    Raises:
+        UserError: if one has another form, an unknown split or one given before.
+    """
+    files: dict[str, Path] = {}
+    for pair in pairs:
+        split, _, file = pair.partition("=")
+        if split not in SPLITS or not file:
+            raise UserError(
+                f"--split-ids must be train=FILE, valid=FILE or test=FILE, but is {pair} instead."
+            )
+        if split in files:
+            raise UserError(f"--split-ids gives {split} twice.")
+        files[split] = Path(file)
+    return files
 
 
 def run_script(

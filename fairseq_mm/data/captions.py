@@ -69,11 +69,7 @@ def check_id(key: str, where: str) -> str:
     Raises:
         UserError: if it is empty, or has a tab, a line break or space around it.
     """
-    if (
-        not key
-        or key != key.strip()
-        or any(c in key for c in "\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
-    ):
+    if not key or key != key.strip() or len(key.splitlines()) > 1 or "\t" in key:
         raise UserError(
             f"{where}: an image's id must be text without tabs, line breaks or space around it, "
             f"but is {key!r} instead."
@@ -145,7 +141,8 @@ def _item_of(entry: object, where: str, *, keys: str) -> tuple[CaptionItem, Opti
         raise UserError(f"{where}: `image` must be text, but is {json.dumps(image)} instead.")
     if not isinstance(captions, list) or not all(isinstance(text, str) for text in captions):
         raise UserError(
-            f"{where}: `captions` must be a list of texts, but is {json.dumps(captions)[:80]} instead."
+            f"{where}: `captions` must be a list of texts, but is {json.dumps(captions)[:80]} "
+            "instead."
         )
     if split is not None and split not in SPLITS:
         raise UserError(
@@ -199,7 +196,8 @@ def read_captions_jsonl(
                 items.setdefault(split or file_split or "train", []).append(item)
     if without_split and with_split:
         raise UserError(
-            f"{without_split}: names no split, but {with_split} does; give one to every line or to none."
+            f"{without_split}: names no split, but {with_split} does; give one to every line or "
+            "to none."
         )
     check_once(items)
     if not items.get("train"):
@@ -226,7 +224,8 @@ def draw_split(corpus: CaptionCorpus, split: str, size: int, *, seed: int) -> No
         return
     if corpus.items.get(split):
         raise UserError(
-            f"--{split}-size {size}: the data has {len(corpus.items[split])} {split} images already."
+            f"--{split}-size {size}: the data has {len(corpus.items[split])} {split} images "
+            "already."
         )
     train = corpus.items["train"]
     if not 0 < size < len(train):

@@ -183,7 +183,7 @@ def _write_split(
     tokenize: Callable[[str], list[str]],
     skip_empty: bool,
 ) -> tuple[dict[str, int], "Counter[str]", list[str]]:
-    """Writes text, ids and references of a split; returns counts, word counts and images left out."""
+    """Writes a split's text, ids and references: counts, word counts, ids of images left out."""
     counts = {"images": 0, "captions": 0, "words": 0, "empty_captions_skipped": 0}
     frequencies: Counter[str] = Counter()
     text, ids, references, left_out = [], [], [], []

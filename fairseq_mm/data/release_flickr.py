@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 from typing import Optional
 
-from fairseq_mm.data.captions import CaptionCorpus, CaptionItem, check_id, check_once, read_lines
+from fairseq_mm.data.captions import CaptionCorpus, CaptionItem, check_id, read_lines
 from fairseq_mm.data.release_karpathy import read_karpathy
+from fairseq_mm.data.split_lists import read_id_list, select_splits
 from fairseq_mm.errors import UserError
 
 FLICKR8K_LISTS = {
@@ -21,8 +22,6 @@ FLICKR8K_LISTS = {
 }
 FLICKR8K_IMAGES = {"train": 6000, "valid": 1000, "test": 1000}
 FLICKR30K_IMAGES = {"train": 29000, "valid": 1014, "test": 1000}
-
-_PICTURE_NAME = re.compile(r".+\.(?:jpe?g|png)", re.IGNORECASE)
 
 
 def read_token_file(path: Path) -> dict[str, CaptionItem]:
@@ -102,49 +101,6 @@ def _items_of(
     }
 
 
-def read_id_list(path: Path) -> list[str]:
-    """Image names, one a line.
-
-    Raises:
-        UserError: if a name stands twice.
-    """
-    names: dict[str, int] = {}
-    for line_number, line in read_lines(path):
-        name = line.strip()
-        if not name:
-            continue
-        if name in names:
-            raise UserError(
-                f"{path}:{line_number}: image {name} was given before, at line {names[name]}."
-            )
-        names[name] = line_number
-    return list(names)
-
-
-def select_splits(
-    captions: dict[str, CaptionItem], lists: dict[str, list[str]], corpus: CaptionCorpus
-) -> None:
-    """Fills ``corpus.items`` by lists of images, and notes what does not fit.
-
-    Args:
-        captions: image name -> item.
-        lists: split -> image names.
-        corpus: gets the items, and as exceptions the listed images without captions, the images
-            with captions that no list names, and names that are no picture's.
-    """
-    listed = set()
-    for split, names in lists.items():
-        corpus.items[split] = [captions[name] for name in names if name in captions]
-        listed.update(names)
-    exceptions = {
-        "listed without captions": [name for name in listed if name not in captions],
-        "captions without a split": [name for name in captions if name not in listed],
-        "not a picture's name": [name for name in captions if not _PICTURE_NAME.fullmatch(name)],
-    }
-    corpus.exceptions.update({what: sorted(ids) for what, ids in exceptions.items() if ids})
-    check_once(corpus.items)
-
-
 def read_flickr8k(folder: Path) -> CaptionCorpus:
     """Reads Flickr8k's text release from one folder; lists other than train's may be absent.
 
@@ -170,11 +126,11 @@ def read_flickr8k(folder: Path) -> CaptionCorpus:
             continue
         lists[split] = read_id_list(folder / name)
         corpus.files.append(str(folder / name))
-    select_splits(captions, lists, corpus)
+    select_splits(corpus, captions, lists)
     return corpus
 
 
-def read_flickr30k(*, karpathy_file: Path, captions_file: Optional[Path] = None) -> CaptionCorpus:
+def read_flickr30k(karpathy_file: Path, captions_file: Optional[Path] = None) -> CaptionCorpus:
     """Reads Flickr30k in Karpathy's division.
 
     Args:
@@ -199,5 +155,5 @@ def read_flickr30k(*, karpathy_file: Path, captions_file: Optional[Path] = None)
     corpus.files.append(str(captions_file))
     if repaired:
         corpus.exceptions["line without its second bar"] = repaired
-    select_splits(captions, lists, corpus)
+    select_splits(corpus, captions, lists)
     return corpus

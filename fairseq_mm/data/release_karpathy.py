@@ -1,7 +1,7 @@
-"""Karpathy's division files: ``dataset_coco.json``, ``dataset_flickr30k.json``, ``dataset_flickr8k.json``.
+"""Karpathy's division files: ``dataset_coco.json``, ``dataset_flickr30k.json`` and so on.
 
-One JSON object with ``images``, each with ``filename``, ``split`` and ``sentences`` (``raw``
-and ``tokens``), and on COCO ``filepath`` and ``cocoid``. ``restval`` are the validation images
+One JSON object with ``images``, each with ``filename``, ``split`` and ``sentences`` (``raw`` and
+``tokens``), and on COCO ``filepath`` and ``cocoid`` too. ``restval`` are those validation images
 of 2014 that train together with the training images.
 """
 
