@@ -54,8 +54,8 @@ class FeatureStore:
     spawned ones and pickled. What is mapped or opened is never part of the pickle.
 
     Finiteness is not checked in every ``read`` of a store whose writer has checked each row when
-    it was appended (it says so in the attribute ``rows_finite``): checking a 7x7 grid costs several
-    times its reading. In a store without that attribute every read checks, until ``check_finite``
+    it was appended (it says so in the attribute ``rows_finite``): checking takes one to two times
+    as long as reading. In a store without that attribute every read checks, until ``check_finite``
     has gone over the whole store once.
 
     Args:
@@ -85,6 +85,11 @@ class FeatureStore:
         self._build_index()
         if preload:
             self._rows_in_memory()
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the file's layout allows reading through a mapping."""
+        return self._map_offset is not None
 
     def _read_structure(self, file: h5py.File) -> None:
         path = self.path
@@ -265,17 +270,18 @@ class FeatureStore:
 class FeatureStores:
     """The union of several feature stores, with the interface of one.
 
-    Rows come in the dtype of the widest store. ``attributes`` has those on which all stores that
-    name them agree; stores of different extractors are refused.
+    Rows come in the dtype of the widest store. ``attributes`` has those on which all stores agree;
+    stores that name different extractors are refused.
 
     Args:
         stores: opened, with equal dims and no id in common.
+        ignore_extractors: allow features of different extractors.
 
     Raises:
         UserError: naming both files, where they do not fit together.
     """
 
-    def __init__(self, stores: Sequence[FeatureStore]) -> None:
+    def __init__(self, stores: Sequence[FeatureStore], *, ignore_extractors: bool = False) -> None:
         if not stores:
             raise UserError("`paths` must name at least one feature store, but is empty.")
         self.stores = list(stores)
@@ -283,7 +289,7 @@ class FeatureStores:
         self.path = os.pathsep.join(store.path for store in self.stores)
         self.dim = first.dim
         self.dtype = np.result_type(*(store.dtype for store in self.stores))
-        self.attributes = merged_attributes(self.stores)
+        self.attributes = _merged_attributes(self.stores, ignore_extractors)
         for store in self.stores[1:]:
             if store.dim != first.dim:
                 raise UserError(
@@ -352,27 +358,26 @@ def open_features(
     return FeatureStores([FeatureStore(path, preload=preload) for path in paths])
 
 
-def merged_attributes(stores: Sequence[FeatureStore]) -> dict[str, object]:
-    """Attributes on which all stores that name them agree.
+def _merged_attributes(
+    stores: Sequence[FeatureStore], ignore_extractors: bool
+) -> dict[str, object]:
+    """Attributes on which all stores agree.
 
     Raises:
         UserError: if two stores name different extractors (``EXTRACTOR_ATTRIBUTES``).
     """
-    merged: dict[str, object] = {}
-    origin: dict[str, str] = {}
-    differing = set()
+    first: dict[str, tuple[object, str]] = {}
+    shared = dict(stores[0].attributes)
     for store in stores:
         for name, value in store.attributes.items():
-            if name not in merged:
-                merged[name], origin[name] = value, store.path
-            elif merged[name] != value:
-                if name in EXTRACTOR_ATTRIBUTES:
-                    raise UserError(
-                        f"{store.path}: made with {name} = {value!r}, but {origin[name]} with "
-                        f"{name} = {merged[name]!r}."
-                    )
-                differing.add(name)
-    return {name: value for name, value in merged.items() if name not in differing}
+            known, path = first.setdefault(name, (value, store.path))
+            if known != value and name in EXTRACTOR_ATTRIBUTES and not ignore_extractors:
+                raise UserError(
+                    f"{store.path}: made with {name} = {value!r}, but {path} with "
+                    f"{name} = {known!r}."
+                )
+        shared = {k: v for k, v in shared.items() if store.attributes.get(k) == v}
+    return shared
 
 
 def is_finite(rows: np.ndarray) -> bool:

@@ -1,0 +1,409 @@
+"""Features that people have as numpy files -> feature store.
+
+What is read (``open_source`` tells them apart by name and content):
+
+- a folder of ``.npy`` or ``.npz`` files, one an item: the key is what ``*`` matches in the file
+  name, so the name without its suffix for the pattern ``*.npy``;
+- one ``.npz``: an array an item under the item's key, or the members ``features`` and ``ids``;
+- one ``.npy`` array ``[items, D]`` or ``[items, R, D]`` and a list of ids, one a line;
+- VSE++'s ``<split>_ims.npy`` beside ``<split>_caps.txt``, where each picture's row stands once or
+  five times, once a caption: which of the two follows from the counts of lines, and rows are
+  dropped only if they equal the one that stays.
+
+An item is ``[D]``, ``[R, D]`` or ``[H, W, D]`` (a grid, read row by row; channels last). Arrays
+are mapped or read piece by piece, so memory stays small; nothing is ever unpickled.
+"""
+
+import dataclasses
+import hashlib
+import logging
+import os
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Callable, Optional, Union
+
+import numpy as np
+
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+CAPTIONS_PER_IMAGE = 5
+Progress = Callable[[Iterable[str]], Iterable[str]]
+
+
+@dataclasses.dataclass
+class FeatureSource:
+    """Items that can be read one after the other.
+
+    Args:
+        name: file or folder name, kept in the store as ``imported_from``.
+        keys: the items' ids, in order.
+        read: position in ``keys`` -> rows ``[R, D]``; called with growing positions.
+    """
+
+    name: str
+    keys: Sequence[str]
+    read: Callable[[int], np.ndarray]
+
+    def __post_init__(self) -> None:
+        if not self.keys:
+            raise UserError(f"{self.name}: no items found.")
+        seen: set[str] = set()
+        for key in self.keys:
+            if key in seen:
+                raise UserError(f"{self.name}: the id {key!r} stands for two items.")
+            seen.add(key)
+
+
+def open_source(
+    path: Union[str, os.PathLike],
+    *,
+    ids_path: Optional[str] = None,
+    captions_path: Optional[str] = None,
+    files: Optional[str] = None,
+    key: str = "*",
+    array: Optional[str] = None,
+) -> FeatureSource:
+    """Finds out what ``path`` is and opens it.
+
+    Args:
+        path: a folder, an ``.npz`` or an ``.npy`` file.
+        ids_path: text file with one id a line, for an ``.npy`` file.
+        captions_path: VSE++'s captions, for an ``.npy`` file without ids; found by itself where
+            ``x_caps.txt`` stands beside ``x_ims.npy``.
+        files: pattern of the files in a folder, with one ``*`` (default: ``*.npy``, or ``*.npz``
+            if there are none).
+        key: the id to give, with ``*`` for the one found: ``*.jpg`` adds a suffix.
+        array: name of the array in each ``.npz`` of a folder, if they have several.
+
+    Raises:
+        UserError: if there is nothing to import, or names and counts do not fit together.
+    """
+    path = Path(path)
+    if key.count("*") != 1:
+        raise UserError(f"`--key` must have one * for the id that was found, but is {key!r}.")
+    if not path.exists():
+        raise UserError(f"{path}: not found.")
+    is_array = path.is_file() and path.suffix == ".npy"
+    for flag, value, applies in (
+        ("--ids", ids_path, is_array),
+        ("--captions", captions_path, is_array),
+        ("--files", files, path.is_dir()),
+        ("--array", array, path.is_dir()),
+    ):
+        if value is not None and not applies:
+            kind = "a folder" if flag in ("--files", "--array") else "one .npy file"
+            raise UserError(f"{path}: {flag} is for {kind}.")
+    if path.is_dir():
+        return _open_folder(path, files, key, array)
+    if path.suffix == ".npz":
+        return _open_npz(path, key)
+    if is_array:
+        return _open_array(path, ids_path, captions_path, key)
+    raise UserError(f"{path}: must be a folder, an .npy or an .npz file.")
+
+
+def import_features(
+    source: FeatureSource,
+    out: Union[str, os.PathLike],
+    *,
+    attributes: Mapping[str, object],
+    dtype: Optional[str] = None,
+    overwrite: bool = False,
+    progress: Progress = iter,
+) -> int:
+    """Writes a source's items to the feature store ``out``; continues an interrupted import.
+
+    Args:
+        source: from ``open_source``.
+        out: the store to make.
+        attributes: of the store, see ``extractor_attributes``.
+        dtype: float16 or float32; the source's own by default (float32 for wider ones).
+        overwrite: replace a finished store.
+        progress: wraps the iteration over the ids.
+
+    Returns:
+        Number of items in the store.
+
+    Raises:
+        UserError: naming the item, if it is not finite, has no rows or another dim.
+    """
+    first = source.read(0)
+    if dtype is None:
+        dtype = "float16" if first.dtype == np.float16 else "float32"
+    attributes = {"imported_from": source.name, **attributes}
+    with FeatureStoreWriter(
+        out, dim=first.shape[1], dtype=dtype, attributes=attributes, overwrite=overwrite
+    ) as writer:
+        writer.refuse_others_than(source.keys)
+        for i, key in enumerate(progress(source.keys)):
+            if key not in writer.done:
+                writer.append(key, source.read(i) if i else first)
+        writer.finish()
+    return len(source.keys)
+
+
+def extractor_attributes(
+    *,
+    extractor: Optional[str] = None,
+    weights: Optional[str] = None,
+    layer: Optional[str] = None,
+    grid: bool = False,
+    preprocessing: Optional[str] = None,
+) -> dict[str, object]:
+    """Attributes that name an extractor as ``fairseq-mm extract`` names it.
+
+    Args:
+        extractor: the network's name, such as ``mobilenet_v2``.
+        weights: its state dict file, whose SHA-256 is kept; or ``ORIGIN:NAME`` for published ones,
+            such as ``torchvision:IMAGENET1K_V1``.
+        layer: the name of the layer whose output the features are.
+        grid: the features are a grid, not averaged.
+        preprocessing: resizing, crop and normalisation as a JSON object.
+    """
+    attributes: dict[str, object] = {"extractor": extractor, "layer": layer}
+    if weights is not None:
+        attributes["weights"] = _identity_of_weights(weights)
+    if extractor is not None:
+        attributes["grid"] = int(grid)
+    if preprocessing is not None:
+        attributes["preprocessing"] = preprocessing
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _identity_of_weights(weights: str) -> str:
+    if not os.path.exists(weights):
+        if ":" in weights:
+            return weights
+        raise UserError(f"{weights}: weights file not found.")
+    digest = hashlib.sha256()
+    with open(weights, "rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _open_folder(
+    folder: Path, pattern: Optional[str], key: str, array: Optional[str]
+) -> FeatureSource:
+    if pattern is None:
+        pattern = (
+            "*.npz" if not any(folder.glob("*.npy")) and any(folder.glob("*.npz")) else "*.npy"
+        )
+    if pattern.count("*") != 1 or not pattern.endswith((".npy", ".npz")):
+        raise UserError(
+            f"`--files` must have one * and end in .npy or .npz, but is {pattern!r} instead."
+        )
+    before, after = pattern.split("*")
+    names = sorted(
+        name
+        for name in os.listdir(folder)
+        if len(name) > len(pattern) - 1 and name.startswith(before) and name.endswith(after)
+    )
+    if not names:
+        raise UserError(f"{folder}: no files {pattern} in this folder.")
+    keys = [key.replace("*", name[len(before) : len(name) - len(after)]) for name in names]
+
+    def read(i: int) -> np.ndarray:
+        path = folder / names[i]
+        content = _load(path)
+        if isinstance(content, np.ndarray):
+            return _item_rows(content, str(path))
+        with content:
+            return _item_rows(_member(content, path, array), str(path))
+
+    return FeatureSource(folder.name, keys, read)
+
+
+def _open_npz(path: Path, key: str) -> FeatureSource:
+    archive = _load(path)
+    names = list(archive.files)
+    if set(names) == {"features", "ids"}:
+        ids = _member(archive, path, "ids")
+        if ids.ndim != 1 or ids.dtype.kind != "U":
+            raise UserError(f"{path}: `ids` must be [items] strings, but is {ids.dtype}.")
+        rows = _StreamedArray(path, "features.npy")
+        if len(ids) != rows.shape[0]:
+            raise UserError(
+                f"{path}: has {len(ids)} `ids`, but {rows.shape[0]} items of `features`."
+            )
+        keys = [key.replace("*", name) for name in ids.tolist()]
+        return FeatureSource(path.name, keys, rows.read)
+
+    def read(i: int) -> np.ndarray:
+        return _item_rows(_member(archive, path, names[i]), f"{path}: {names[i]}")
+
+    return FeatureSource(path.name, [key.replace("*", name) for name in names], read)
+
+
+def _open_array(
+    path: Path, ids_path: Optional[str], captions_path: Optional[str], key: str
+) -> FeatureSource:
+    rows = _load(path)
+    if rows.ndim not in (2, 3, 4):
+        raise UserError(f"{path}: must be [items, D] or [items, R, D], but is {list(rows.shape)}.")
+    if ids_path is None and captions_path is None and path.name.endswith("_ims.npy"):
+        beside = path.with_name(path.name[: -len("_ims.npy")] + "_caps.txt")
+        captions_path = str(beside) if beside.exists() else None
+    if ids_path is not None:
+        ids = read_ids(ids_path)
+        firsts, ids = _first_rows(path, rows, ids, ids_path)
+    elif captions_path is not None:
+        repeats = _repeats_by_captions(path, rows, captions_path)
+        firsts = list(range(0, len(rows), repeats))
+        ids = [str(i) for i in range(len(firsts))]
+    else:
+        raise UserError(
+            f"{path}: an array needs the ids of its items: --ids FILE with one a line "
+            f"(or --captions FILE, for VSE++'s pairs of _ims.npy and _caps.txt)."
+        )
+    ends = [*firsts[1:], len(rows)]
+
+    def read(i: int) -> np.ndarray:
+        first = rows[firsts[i]]
+        for j in range(firsts[i] + 1, ends[i]):
+            if not np.array_equal(rows[j], first):
+                raise UserError(
+                    f"{path}: rows {firsts[i]} to {ends[i] - 1} belong to {ids[i]!r} by the "
+                    f"counts, but row {j} differs from row {firsts[i]}."
+                )
+        return _item_rows(np.asarray(first), f"{path}: row {firsts[i]}")
+
+    return FeatureSource(path.name, [key.replace("*", name) for name in ids], read)
+
+
+def _first_rows(
+    path: Path, rows: np.ndarray, ids: list[str], ids_path: str
+) -> tuple[list[int], list[str]]:
+    """Row of each different id, and those ids."""
+    repeats, rest = divmod(len(rows), len(ids)) if ids else (0, 0)
+    if rest or repeats not in (1, CAPTIONS_PER_IMAGE):
+        raise UserError(
+            f"{path} has {len(rows)} rows, but {ids_path} has {len(ids)} ids: must be as many, or "
+            f"{CAPTIONS_PER_IMAGE} rows an id."
+        )
+    if repeats > 1:
+        return list(range(0, len(rows), repeats)), ids
+    # an id list that repeats with the rows
+    firsts = [i for i, name in enumerate(ids) if not i or ids[i - 1] != name]
+    return firsts, [ids[i] for i in firsts]
+
+
+def _repeats_by_captions(path: Path, rows: np.ndarray, captions_path: str) -> int:
+    captions = len(read_ids(captions_path))
+    if captions == CAPTIONS_PER_IMAGE * len(rows):
+        return 1
+    if captions == len(rows) and captions % CAPTIONS_PER_IMAGE == 0:
+        return CAPTIONS_PER_IMAGE
+    raise UserError(
+        f"{path} has {len(rows)} rows, but {captions_path} has {captions} captions: must be one "
+        f"row a caption, or {CAPTIONS_PER_IMAGE} captions a row."
+    )
+
+
+def read_ids(path: str) -> list[str]:
+    """Lines of a text file.
+
+    Raises:
+        UserError: if there is no such file, it is not UTF-8, or a line is empty.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            lines = [line.rstrip("\r\n") for line in file]
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: must be UTF-8 text: {error}.") from None
+    while lines and not lines[-1].strip():
+        lines.pop()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise UserError(f"{path}:{number}: is empty.")
+    return lines
+
+
+def _load(path: Path) -> Union[np.ndarray, np.lib.npyio.NpzFile]:
+    try:
+        # mapped: an array larger than the memory is no problem
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(_why_not_loaded(path, error)) from None
+
+
+def _member(archive: np.lib.npyio.NpzFile, path: Path, name: Optional[str]) -> np.ndarray:
+    names = list(archive.files)
+    if name is None and len(names) == 1:
+        name = names[0]
+    if name not in names:
+        wanted = "one array, or --array NAME" if name is None else f"an array {name!r}"
+        raise UserError(f"{path}: must have {wanted}, but has: {', '.join(names) or 'none'}.")
+    try:
+        return archive[name]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(_why_not_loaded(path, error)) from None
+
+
+def _why_not_loaded(path: Path, error: Exception) -> str:
+    if "pickle" in str(error) or "Python objects" in str(error):
+        return (
+            f"{path}: holds pickled Python objects, which are never loaded here (a pickle can run "
+            f"any program). If you trust its origin, save the numbers alone once: "
+            f"numpy.save('plain.npy', numpy.stack(list(numpy.load({path.name!r}, "
+            f"allow_pickle=True))).astype('float32'))"
+        )
+    return f"{path}: is no numpy file, or is cut short: {error}"
+
+
+def _item_rows(item: np.ndarray, where: str) -> np.ndarray:
+    """One item as ``[R, D]``."""
+    if item.dtype.kind != "f":
+        raise UserError(f"{where}: features must be floating point numbers, but are {item.dtype}.")
+    if item.ndim == 3:
+        if item.shape[2] < max(item.shape):
+            raise UserError(
+                f"{where}: a grid must be [H, W, D] with the channels last, but is "
+                f"{list(item.shape)}."
+            )
+        return item.reshape(-1, item.shape[2])
+    if item.ndim not in (1, 2):
+        raise UserError(f"{where}: must be [D], [R, D] or [H, W, D], but is {list(item.shape)}.")
+    return item.reshape(-1, item.shape[-1])
+
+
+class _StreamedArray:
+    """An array in an ``.npz``, read item after item (a compressed member cannot be mapped)."""
+
+    def __init__(self, path: Path, member: str) -> None:
+        self.where = f"{path}: {member.removesuffix('.npy')}"
+        self._archive = zipfile.ZipFile(path)
+        self._stream = self._archive.open(member)
+        version = np.lib.format.read_magic(self._stream)
+        read_header = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        self.shape, fortran_order, self.dtype = read_header(self._stream)
+        if self.dtype.hasobject:
+            raise UserError(_why_not_loaded(path, ValueError("Python objects")))
+        if len(self.shape) < 2 or fortran_order:
+            raise UserError(
+                f"{self.where}: must be [items, D] or [items, R, D] in C order, but is "
+                f"{list(self.shape)}."
+            )
+        self._item_bytes = int(np.prod(self.shape[1:])) * self.dtype.itemsize
+        self._next = 0
+
+    def read(self, i: int) -> np.ndarray:
+        try:
+            self._stream.seek((i - self._next) * self._item_bytes, os.SEEK_CUR)
+            content = self._stream.read(self._item_bytes)
+        except (OSError, EOFError, zipfile.BadZipFile) as error:
+            raise UserError(f"{self.where}: damaged at item {i}: {error}") from None
+        if len(content) < self._item_bytes:
+            raise UserError(f"{self.where}: cut short at item {i} of {self.shape[0]}.")
+        self._next = i + 1
+        return _item_rows(np.frombuffer(content, self.dtype).reshape(self.shape[1:]), self.where)

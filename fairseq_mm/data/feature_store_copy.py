@@ -1,0 +1,144 @@
+"""Feature stores -> one feature store: merging, selecting, averaging, another dtype.
+
+All of it streams, continues after an interruption, and leaves the inputs alone.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from typing import Callable, Optional, Union
+
+import numpy as np
+
+from fairseq_mm.data.feature_store import (
+    EXTRACTOR_ATTRIBUTES,
+    FeatureStore,
+    FeatureStores,
+)
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.errors import UserError
+
+Progress = Callable[[Iterable[str]], Iterable[str]]
+
+
+def merge_stores(
+    paths: Sequence[str],
+    out: Union[str, os.PathLike],
+    *,
+    ignore_extractors: bool = False,
+    overwrite: bool = False,
+    progress: Progress = iter,
+) -> int:
+    """Writes the items of several stores to one, in the order given.
+
+    Args:
+        paths: stores with equal dims and no id in common.
+        out: the store to make; float32 if one of them is.
+        ignore_extractors: merge what different extractors made; attributes that differ are left
+            out of the new store.
+        overwrite: replace a finished store.
+        progress: wraps the iteration over the ids.
+
+    Returns:
+        Number of items in the new store.
+
+    Raises:
+        UserError: if the stores do not fit together, or only some of them name their extractor.
+    """
+    stores = [FeatureStore(path) for path in paths]
+    if not ignore_extractors:
+        _check_same_extractor(stores)
+    source = FeatureStores(stores, ignore_extractors=ignore_extractors)
+    return _copy(source, source.ids, out, {}, source.dtype, overwrite, None, progress)
+
+
+def convert_store(
+    path: str,
+    out: Union[str, os.PathLike],
+    *,
+    dtype: Optional[str] = None,
+    select: Optional[Sequence[str]] = None,
+    pool: Optional[str] = None,
+    overwrite: bool = False,
+    progress: Progress = iter,
+) -> int:
+    """Writes a store's items, or some of them, to another store.
+
+    Args:
+        path: the store to read.
+        out: the store to make.
+        dtype: float16 or float32; as it is by default.
+        select: ids to take, in this order; all by default.
+        pool: ``mean`` averages the rows of each item (in float32) to one.
+        overwrite: replace a finished store.
+        progress: wraps the iteration over the ids.
+
+    Returns:
+        Number of items in the new store.
+
+    Raises:
+        UserError: if an id of ``select`` is not in the store, or a value does not fit ``dtype``.
+    """
+    source = FeatureStores([FeatureStore(path)])
+    keys = source.ids if select is None else list(select)
+    for key in keys:
+        source.rows_of(key)  # an unknown id before the work, not in its middle
+    changed: dict[str, object] = {}
+    if pool is not None:
+        changed = {"grid": 0, "pool": pool}
+    return _copy(source, keys, out, changed, dtype or source.dtype, overwrite, pool, progress)
+
+
+def content_checksum(store: FeatureStore, progress: Progress = iter) -> str:
+    """Hexadecimal checksum of ids, dtype and rows.
+
+    It is the sum, modulo 2^256, of the items' SHA-256, so that the order of items, attributes and
+    the file's layout do not matter: shards merged in any order give the checksum of one run.
+    """
+    total = 0
+    for key in progress(store.ids):
+        digest = hashlib.sha256(f"{key}\0{store.dim}\0{store.dtype.name}\0".encode())
+        digest.update(store.read(key).tobytes())
+        total += int.from_bytes(digest.digest(), "big")
+    return f"{total % (1 << 256):064x}"
+
+
+def _check_same_extractor(stores: Sequence[FeatureStore]) -> None:
+    for store in stores[1:]:
+        for name in EXTRACTOR_ATTRIBUTES:
+            values = [other.attributes.get(name, "nothing") for other in (stores[0], store)]
+            if values[0] != values[1]:
+                raise UserError(
+                    f"{store.path}: made with {name} = {values[1]!r}, but {stores[0].path} with "
+                    f"{name} = {values[0]!r}. --force merges them all the same."
+                )
+
+
+def _copy(
+    source: FeatureStores,
+    keys: Sequence[str],
+    out: Union[str, os.PathLike],
+    changed: dict[str, object],
+    dtype: Union[str, np.dtype],
+    overwrite: bool,
+    pool: Optional[str],
+    progress: Progress,
+) -> int:
+    for store in source.stores:
+        if os.path.exists(out) and os.path.samefile(store.path, out):
+            raise UserError(f"{os.fspath(out)}: is an input, and must be another file.")
+    attributes = {**source.attributes, **changed}
+    attributes.pop("created", None)
+    with FeatureStoreWriter(
+        out, dim=source.dim, dtype=dtype, attributes=attributes, overwrite=overwrite
+    ) as writer:
+        writer.refuse_others_than(keys)
+        for key in progress(keys):
+            if key in writer.done:
+                continue
+            rows = source.read(key)
+            if pool == "mean":
+                rows = rows.mean(axis=0, keepdims=True, dtype=np.float32)
+            writer.append(key, rows)
+        writer.finish()
+    return len(keys)
