@@ -153,6 +153,10 @@ def _item_of(entry: object, where: str, *, keys: str) -> tuple[CaptionItem, Opti
         key = image if keys == "path" else PurePosixPath(image).name
     if not isinstance(key, str):
         raise UserError(f"{where}: `id` must be text, but is {json.dumps(key)} instead.")
+    try:
+        "".join([key, *captions]).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: text holds half a character (a lone surrogate).") from None
     return CaptionItem(check_id(key, where), captions, where), split
 
 
