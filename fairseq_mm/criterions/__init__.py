@@ -1,0 +1,1 @@
+"""``--criterion``: losses that fairseq does not have."""

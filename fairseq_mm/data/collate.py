@@ -1,0 +1,83 @@
+"""Examples -> one batch (the keys and shapes of the README's table), for all tasks."""
+
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def pad_tokens(rows: list[Tensor], pad: int, *, left: bool = False) -> Tensor:
+    """``[B, T]`` of rows ``[t]``, padded to the longest: at the right, or at the left."""
+    batch = rows[0].new_full((len(rows), max(row.numel() for row in rows)), pad)
+    for line, row in zip(batch, rows):
+        if left:
+            line[line.numel() - row.numel() :] = row
+        else:
+            line[: row.numel()] = row
+    return batch
+
+
+def shift_right(rows: list[Tensor], start: int) -> list[Tensor]:
+    """Each row with the start token before it and without its last token."""
+    return [torch.cat([row.new_tensor([start]), row[:-1]]) for row in rows]
+
+
+def pad_features(rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
+    """Items of different numbers of rows as one tensor.
+
+    Args:
+        rows: arrays ``[n, D]``, in the store's precision.
+
+    Returns:
+        features: ``[B, N, D]``, zero at padding.
+        padding_mask: ``[B, N]`` bool, True at padding.
+    """
+    counts = np.array([len(row) for row in rows])
+    N = int(counts.max())
+    padding_mask = torch.from_numpy(np.arange(N) >= counts[:, None])
+    if (counts == N).all():
+        return torch.from_numpy(np.stack(rows)), padding_mask
+    features = np.zeros((len(rows), N, rows[0].shape[1]), dtype=rows[0].dtype)
+    for row, out in zip(rows, features):
+        out[: len(row)] = row
+    return torch.from_numpy(features), padding_mask
+
+
+def collate(
+    examples: list[dict[str, Any]], *, pad: int, start: int, source_pad: Optional[int] = None
+) -> dict[str, Any]:
+    """
+    Args:
+        examples: of the dataset, each with ``id``, ``features`` ``[n, D]``, ``target`` ``[t]``
+            (or None when generating without references), ``is_first`` and, where the task has
+            text as input, ``source`` ``[s]``.
+        pad: padding of the target.
+        start: token before the first word.
+        source_pad: padding of the source text, at its left as in fairseq.
+
+    Returns:
+        The batch; ``{}`` of no examples, for which fairseq's trainer puts a dummy batch.
+    """
+    if not examples:
+        return {}
+    features, padding_mask = pad_features([example["features"] for example in examples])
+    net_input: dict[str, Tensor] = {"features": features, "padding_mask": padding_mask}
+    if examples[0].get("source") is not None:
+        sources = [example["source"] for example in examples]
+        net_input["src_tokens"] = pad_tokens(sources, source_pad, left=True)
+        net_input["src_lengths"] = torch.tensor([source.numel() for source in sources])
+    batch = {
+        "id": torch.tensor([example["id"] for example in examples]),
+        "nsentences": len(examples),
+        "ntokens": int(features.size(0)),
+        "is_first": torch.tensor([example["is_first"] for example in examples]),
+        "net_input": net_input,
+        "target": None,
+    }
+    if examples[0]["target"] is not None:
+        targets = [example["target"] for example in examples]
+        net_input["prev_output_tokens"] = pad_tokens(shift_right(targets, start), pad)
+        batch["target"] = pad_tokens(targets, pad)
+        batch["ntokens"] = sum(target.numel() for target in targets)
+    return batch

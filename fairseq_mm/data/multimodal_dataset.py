@@ -1,0 +1,184 @@
+"""The one dataset: lines of text, each with the features of its picture, pictures or video."""
+
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary, FairseqDataset
+from torch import Tensor
+
+from fairseq_mm.data.collate import collate
+from fairseq_mm.data.visual_ids import first_lines
+from fairseq_mm.errors import UserError
+
+
+class MultimodalDataset(FairseqDataset):
+    """Examples of a split.
+
+    Args:
+        visual_ids: one line per example: keys separated by tabs.
+        features: feature stores, see :func:`fairseq_mm.data.feature_store.open_features`.
+        target: lines of tokens, each ending with ``</s>``; None when there is no text.
+        target_dictionary: of ``target``.
+        source: lines of tokens that are input as well, or None.
+        source_dictionary: of ``source``.
+        split: name of the split, carried by its batches.
+        lines: indices of the lines that this dataset consists of; all when None. Examples keep
+            their line's number as ``id``.
+        shuffle: lines of equal size come in random order.
+
+    Raises:
+        UserError: if a key is not in the feature stores.
+    """
+
+    def __init__(
+        self,
+        visual_ids: list[str],
+        features: Any,
+        target: Optional[Any],
+        target_dictionary: Dictionary,
+        *,
+        source: Optional[Any] = None,
+        source_dictionary: Optional[Dictionary] = None,
+        split: str = "",
+        lines: Optional[np.ndarray] = None,
+        shuffle: bool = False,
+    ) -> None:
+        super().__init__()
+        self.visual_ids = visual_ids
+        self.features = features
+        self.target = target
+        self.target_dictionary = target_dictionary
+        self.source = source
+        self.source_dictionary = source_dictionary
+        self.lines = np.arange(len(visual_ids)) if lines is None else np.asarray(lines)
+        self.split = split
+        self.shuffle = shuffle
+        self.is_first = first_lines(visual_ids)
+        rows = {}
+        for line in {visual_ids[i] for i in self.lines}:
+            rows[line] = sum(features.rows_of(key) for key in line.split("\t"))
+        text = np.zeros(len(visual_ids), dtype=np.int64)
+        for side in (target, source):
+            if side is not None:
+                text = np.maximum(text, side.sizes)
+        visual = np.array([rows[visual_ids[i]] for i in self.lines], dtype=np.int64)
+        # --max-tokens counts max(source, target), as fairseq does, plus the visual rows
+        self._num_tokens = text[self.lines] + visual
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        line = int(self.lines[index])
+        keys = self.visual_ids[line].split("\t")
+        rows = [self.features.read(key) for key in keys]
+        return {
+            "id": line,
+            "features": rows[0] if len(rows) == 1 else np.concatenate(rows),
+            "target": None if self.target is None else self.target[line],
+            "source": None if self.source is None else self.source[line],
+            "is_first": bool(self.is_first[line]),
+        }
+
+    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = collate(
+            samples,
+            pad=self.target_dictionary.pad(),
+            start=self.target_dictionary.eos(),
+            source_pad=self.source_dictionary.pad() if self.source_dictionary else None,
+        )
+        if batch:
+            batch["split"] = self.split
+        return batch
+
+    def num_tokens(self, index: int) -> int:
+        return int(self._num_tokens[index])
+
+    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
+        return self._num_tokens[indices]
+
+    def size(self, index: int) -> int:
+        """Length of the target, which fairseq holds against ``max_positions``."""
+        return 1 if self.target is None else int(self.target.sizes[self.lines[index]])
+
+    def ordered_indices(self) -> np.ndarray:
+        order = np.random.permutation(len(self)) if self.shuffle else np.arange(len(self))
+        return order[np.argsort(self._num_tokens[order], kind="stable")]
+
+    def batch_by_size(
+        self,
+        indices: np.ndarray,
+        max_tokens: Optional[int] = None,
+        max_sentences: Optional[int] = None,
+        required_batch_size_multiple: int = 1,
+    ) -> list[np.ndarray]:
+        """fairseq's batches, and the examples that it loses.
+
+        fairseq-fixed 0.12.3 (and fairseq's main) drops a last batch whose size is no multiple of
+        ``required_batch_size_multiple``, in validation and generation too, and fails on no indices.
+        """
+        if len(indices) == 0:
+            return []
+        batches = list(
+            super().batch_by_size(
+                indices, max_tokens, max_sentences, required_batch_size_multiple
+            )
+        )
+        covered = sum(len(batch) for batch in batches)
+        if covered < len(indices):
+            batches.append(np.asarray(indices[covered:]))
+        return batches
+
+    @property
+    def supports_prefetch(self) -> bool:
+        return False
+
+
+def check_line_counts(named_counts: dict[str, int]) -> None:
+    """
+    Args:
+        named_counts: file -> number of its lines.
+
+    Raises:
+        UserError: naming both files and both counts, if two differ.
+    """
+    (first, expected), *others = named_counts.items()
+    for name, count in others:
+        if count != expected:
+            raise UserError(
+                f"{first} has {expected} lines, but {name} has {count}: they must agree line by "
+                "line."
+            )
+
+
+def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
+    """
+    Args:
+        path: file of the binarised text.
+        sizes: ``[lines]`` tokens per line, ``</s>`` included.
+
+    Raises:
+        UserError: if a line has no word.
+    """
+    empty = np.flatnonzero(sizes <= 1)
+    if len(empty):
+        raise UserError(
+            f"{path}: line {empty[0] + 1} is empty ({len(empty)} empty in all): each line must "
+            "have at least one word."
+        )
+
+
+def tokens_of(dictionary: Dictionary, words: str) -> Tensor:
+    """``[t]`` indices of words separated by white space, without ``</s>``.
+
+    Raises:
+        UserError: if a word is not in the dictionary.
+    """
+    indices = []
+    for word in words.split():
+        index = dictionary.index(word)
+        if index == dictionary.unk() and word != dictionary.unk_word:
+            raise UserError(f"the word {word!r} is not in the dictionary of {len(dictionary)} words.")
+        indices.append(index)
+    return torch.tensor(indices, dtype=torch.long)

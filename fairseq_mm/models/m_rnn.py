@@ -1,0 +1,387 @@
+"""m-RNN: multimodal recurrent neural network (``--arch m_rnn``, task ``multimodal_captioning``).
+
+Mao, Xu, Yang, Wang, Huang, Yuille. Deep Captioning with Multimodal Recurrent Neural Networks
+(m-RNN). ICLR 2015. https://arxiv.org/abs/1412.6632
+
+For each step t of a sentence, with I the image's feature vector:
+
+    e(t) = embedding layer I of word t                             128
+    w(t) = embedding layer II of e(t)                              256
+    r(t) = ReLU(U r(t-1) + w(t))                        (eq. 2)    256
+    m(t) = g(V_w w(t) + V_r r(t) + V_I I)               (eq. 3)    512
+    g(x) = 1.7159 tanh(2/3 x)                           (eq. 4)
+    P(word t+1) = softmax(output layer of m(t))
+
+``m_rnn_base`` is the paper's RNN baseline: the same without V_I I. The other six are the variants
+of Table 8 and Figure 3:
+
+    m_rnn_no_emb_input           m(t) without V_w w(t)
+    m_rnn_one_layer_emb          one embedding layer of 256 instead of the two
+    m_rnn_emb_one_input          m(t) takes V_w e(t) instead of V_w w(t)
+    m_rnn_vis_in_rnn             the image enters embedding layer II, hence the recurrence, and
+                                 not m(t)
+    m_rnn_vis_in_rnn_both        the image enters both
+    m_rnn_vis_in_rnn_both_shared both, through shared weights
+
+Differs from the paper:
+- Embedding layer II is linear: the paper names no non-linearity, and adds w(t) to the recurrence.
+- Layer II, the multimodal layer and the output layer have biases, of which the paper says nothing.
+- Dropout, initial values and the feature's scale are ours (the paper gives none): see the options.
+- V_I^(1) has 256 rows, V_I^(2) 512; shared means that V_I^(1) is the first 256 rows of V_I^(2).
+- The image's features are fixed, as in the paper's experiments; several rows of features (a grid)
+  are averaged.
+
+Differs from the released TF-mRNN code, which is another network (a GRU of 2048, no word input to
+the multimodal layer, tied output): everything above.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import (
+    FairseqEncoder,
+    FairseqEncoderDecoderModel,
+    FairseqIncrementalDecoder,
+    register_model,
+    register_model_architecture,
+)
+from torch import Tensor, nn
+
+from fairseq_mm.models._provenance import Provenance
+from fairseq_mm.modules.relu_recurrence import relu_recurrence
+
+WORD_INPUTS = ("second", "first", "none")
+IMAGE_INPUTS = ("multimodal", "recurrent", "both", "both_shared", "none")
+
+
+@dataclass
+class MRnnConfig(FairseqDataclass):
+    """Sizes of section 3.2 and Figure 2 (b). Regularisation tuned on Flickr8k's dev part."""
+
+    embedding_dim: int = field(default=128, metadata={"help": "embedding layer I"})
+    hidden_dim: int = field(default=256, metadata={"help": "embedding layer II and recurrence"})
+    multimodal_dim: int = field(default=512, metadata={"help": "multimodal layer"})
+    one_layer_embedding: bool = field(
+        default=False, metadata={"help": "a single embedding layer of hidden-dim (Table 8)"}
+    )
+    word_input: ChoiceEnum(WORD_INPUTS) = field(
+        default="second", metadata={"help": "embedding layer that the multimodal layer takes"}
+    )
+    image_input: ChoiceEnum(IMAGE_INPUTS) = field(
+        default="multimodal", metadata={"help": "where the image enters"}
+    )
+    dropout: float = field(default=0.5, metadata={"help": "dropout of the multimodal layer"})
+    embedding_dropout: float = field(
+        default=0.3, metadata={"help": "dropout of embedding layer I's output"}
+    )
+    recurrent_dropout: float = field(
+        default=0.3, metadata={"help": "dropout of the recurrent layer's output to the multimodal"}
+    )
+    feature_dropout: float = field(
+        default=0.3, metadata={"help": "dropout of the image's feature vector"}
+    )
+    recurrent_scale: float = field(
+        default=0.5, metadata={"help": "the recurrent matrix starts as this times the identity"}
+    )
+
+
+class MRnnEncoder(FairseqEncoder):
+    """The image's feature vector: the mean of its rows, scaled to a mean square of one."""
+
+    def __init__(self, feature_dim: int, dropout: float) -> None:
+        super().__init__(dictionary=None)
+        self.feature_dim = feature_dim
+        self.dropout = nn.Dropout(dropout)
+        # fairseq's generator finds the precision of the network in its encoder's weights
+        self.register_buffer("precision", torch.zeros(()), persistent=False)
+
+    def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
+        """
+        Args:
+            features: ``[B, N, D]`` features, padded along N.
+            padding_mask: ``[B, N]`` bool, True at padding. Each row must have a real feature.
+
+        Returns:
+            ``image``: one tensor ``[B, D]``.
+        """
+        features = features.float()
+        if features.size(1) > 1:
+            is_real = (~padding_mask).unsqueeze(-1)
+            features = (features * is_real).sum(1) / is_real.sum(1)  # [B, D]
+        else:
+            features = features[:, 0]
+        scale = features.pow(2).mean(-1, keepdim=True).clamp(min=1e-12).rsqrt()
+        return {"image": [self.dropout(features * scale).to(self.precision.dtype)]}
+
+    def reorder_encoder_out(
+        self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
+    ) -> dict[str, list[Tensor]]:
+        return {key: [x.index_select(0, new_order) for x in xs] for key, xs in encoder_out.items()}
+
+
+def scaled_tanh(x: Tensor) -> Tensor:
+    """``1.7159 tanh(2/3 x)`` (Mao et al. 2015, equation 4)."""
+    return 1.7159 * torch.tanh(x * (2 / 3))
+
+
+class MRnnDecoder(FairseqIncrementalDecoder):
+    """Words from the image and the words before them.
+
+    Args:
+        dictionary: fairseq's dictionary of the captions.
+        feature_dim: D of the image's feature vector.
+        embedding_dim: width of embedding layer I.
+        hidden_dim: width of embedding layer II and of the recurrent layer.
+        multimodal_dim: width of the multimodal layer.
+        one_layer_embedding: words are embedded in ``hidden_dim`` at once.
+        word_input: ``second``, ``first`` or ``none``: embedding layer given to the multimodal one.
+        image_input: ``multimodal``, ``recurrent``, ``both``, ``both_shared`` or ``none``.
+        dropout: of the multimodal layer.
+        embedding_dropout: of embedding layer I.
+        recurrent_dropout: of the recurrent layer's output.
+        recurrent_scale: the recurrent matrix starts as this times the identity.
+    """
+
+    def __init__(
+        self,
+        dictionary: Any,
+        feature_dim: int,
+        *,
+        embedding_dim: int = 128,
+        hidden_dim: int = 256,
+        multimodal_dim: int = 512,
+        one_layer_embedding: bool = False,
+        word_input: str = "second",
+        image_input: str = "multimodal",
+        dropout: float = 0.0,
+        embedding_dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        recurrent_scale: float = 0.5,
+    ) -> None:
+        super().__init__(dictionary)
+        first_dim = hidden_dim if one_layer_embedding else embedding_dim
+        self.embedding = nn.Embedding(len(dictionary), first_dim, padding_idx=dictionary.pad())
+        self.word_proj = None if one_layer_embedding else nn.Linear(first_dim, hidden_dim)
+        self.recurrent_weight = nn.Parameter(torch.eye(hidden_dim) * recurrent_scale)
+        self.word_input = word_input
+        self.word_to_multimodal = None
+        if word_input != "none":
+            width = first_dim if word_input == "first" else hidden_dim
+            self.word_to_multimodal = nn.Linear(width, multimodal_dim, bias=False)
+        self.recurrent_to_multimodal = nn.Linear(hidden_dim, multimodal_dim)
+        self.image_to_multimodal = None
+        if image_input in ("multimodal", "both", "both_shared"):
+            self.image_to_multimodal = nn.Linear(feature_dim, multimodal_dim, bias=False)
+        self.image_to_word = None
+        if image_input in ("recurrent", "both"):
+            self.image_to_word = nn.Linear(feature_dim, hidden_dim, bias=False)
+        self.shares_image_weight = image_input == "both_shared"
+        self.output_proj = nn.Linear(multimodal_dim, len(dictionary))
+        self.dropout = nn.Dropout(dropout)
+        self.embedding_dropout = nn.Dropout(embedding_dropout)
+        self.recurrent_dropout = nn.Dropout(recurrent_dropout)
+        self.hidden_dim = hidden_dim
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Words of unit-variance sums; Glorot's uniform for every matrix but the recurrent one."""
+        nn.init.normal_(self.embedding.weight, std=self.embedding.embedding_dim**-0.5)
+        with torch.no_grad():
+            self.embedding.weight[self.embedding.padding_idx].zero_()
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+
+    def image_terms(self, image: Tensor) -> tuple[Optional[Tensor], Optional[Tensor]]:
+        """What the image adds to every step of a sentence.
+
+        Args:
+            image: ``[B, D]``.
+
+        Returns:
+            to_multimodal: ``[B, M]`` V_I^(2) I, or None.
+            to_word: ``[B, H]`` V_I^(1) I, or None.
+        """
+        to_multimodal = self.image_to_multimodal(image) if self.image_to_multimodal else None
+        if self.shares_image_weight:
+            return to_multimodal, to_multimodal[:, : self.hidden_dim]
+        return to_multimodal, self.image_to_word(image) if self.image_to_word else None
+
+    def language_terms(
+        self, tokens: Tensor, to_word: Optional[Tensor], initial: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What the words add to the multimodal layer: all that does not pass through V_I^(2).
+
+        Args:
+            tokens: ``[B, T]`` words, the start sign first.
+            to_word: ``[B, H]`` image's term of embedding layer II, or None.
+            initial: ``[B, H]`` recurrent state before the first of them.
+
+        Returns:
+            terms: ``[B, T, M]`` V_w w(t) + V_r r(t) + bias.
+            states: ``[B, T, H]`` r(t).
+        """
+        first = self.embedding_dropout(self.embedding(tokens))
+        second = self.word_proj(first) if self.word_proj is not None else first  # [B, T, H]
+        if to_word is not None:
+            second = second + to_word.unsqueeze(1)
+        states = relu_recurrence(second, self.recurrent_weight, initial)
+        terms = self.recurrent_to_multimodal(self.recurrent_dropout(states))  # [B, T, M]
+        if self.word_to_multimodal is not None:
+            terms = terms + self.word_to_multimodal(first if self.word_input == "first" else second)
+        return terms, states
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        incremental_state: Optional[dict] = None,
+    ) -> tuple[Tensor, None]:
+        """
+        Args:
+            prev_output_tokens: ``[B, T]`` words so far, the start sign first.
+            encoder_out: the encoder's; a step of incremental decoding that has a state does not
+                look at the image again.
+            incremental_state: with it only the last word is new.
+
+        Returns:
+            multimodal: ``[B, T, M]``, or ``[B, 1, M]`` when decoding incrementally.
+        """
+        image = encoder_out["image"][0]
+        saved = None
+        if incremental_state is not None:
+            saved = self.get_incremental_state(incremental_state, "m_rnn")
+            prev_output_tokens = prev_output_tokens[:, -1:]
+        if saved is None:
+            to_multimodal, to_word = self.image_terms(image)
+            initial = image.new_zeros(image.size(0), self.hidden_dim)
+        else:
+            initial = saved["state"]
+            to_multimodal, to_word = saved.get("to_multimodal"), saved.get("to_word")
+        terms, states = self.language_terms(prev_output_tokens, to_word, initial)
+        if incremental_state is not None:
+            kept = {"state": states[:, -1], "to_multimodal": to_multimodal, "to_word": to_word}
+            self.set_incremental_state(
+                incremental_state, "m_rnn", {k: x for k, x in kept.items() if x is not None}
+            )
+        if to_multimodal is not None:
+            terms = terms + to_multimodal.unsqueeze(1)
+        return self.dropout(scaled_tanh(terms)), None
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        incremental_state: Optional[dict] = None,
+        **unused: Any,
+    ) -> tuple[Tensor, None]:
+        """As :meth:`extract_features`; returns logits ``[B, T, V]`` and None."""
+        multimodal, _ = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        return self.output_layer(multimodal), None
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of multimodal vectors ``[..., M]``."""
+        return self.output_proj(features)
+
+    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
+        saved = self.get_incremental_state(incremental_state, "m_rnn")
+        if saved is not None:
+            self.set_incremental_state(
+                incremental_state,
+                "m_rnn",
+                {key: x.index_select(0, new_order) for key, x in saved.items()},
+            )
+
+    def max_positions(self) -> int:
+        """Any length: the state has a fixed size."""
+        return 1_000_000
+
+
+@register_model("m_rnn", dataclass=MRnnConfig)
+class MRnnModel(FairseqEncoderDecoderModel):
+    """Captions of images by m-RNN."""
+
+    @classmethod
+    def build_model(cls, cfg: MRnnConfig, task: Any) -> "MRnnModel":
+        encoder = MRnnEncoder(task.feature_dim, cfg.feature_dropout)
+        decoder = MRnnDecoder(
+            task.target_dictionary,
+            task.feature_dim,
+            embedding_dim=cfg.embedding_dim,
+            hidden_dim=cfg.hidden_dim,
+            multimodal_dim=cfg.multimodal_dim,
+            one_layer_embedding=cfg.one_layer_embedding,
+            word_input=str(cfg.word_input),
+            image_input=str(cfg.image_input),
+            dropout=cfg.dropout,
+            embedding_dropout=cfg.embedding_dropout,
+            recurrent_dropout=cfg.recurrent_dropout,
+            recurrent_scale=cfg.recurrent_scale,
+        )
+        model = cls(encoder, decoder)
+        model.provenance = Provenance.of_task(task)
+        return model
+
+    def forward(
+        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
+    ) -> tuple[Tensor, None]:
+        """
+        Args:
+            features: ``[B, N, D]``.
+            padding_mask: ``[B, N]`` bool, True at padding.
+            prev_output_tokens: ``[B, T]``.
+
+        Returns:
+            logits: ``[B, T, V]``, and None.
+        """
+        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
+
+
+@register_model_architecture("m_rnn", "m_rnn_tiny")
+def m_rnn_tiny(cfg: MRnnConfig) -> None:
+    """For tests."""
+    cfg.embedding_dim = getattr(cfg, "embedding_dim", 8)
+    cfg.hidden_dim = getattr(cfg, "hidden_dim", 12)
+    cfg.multimodal_dim = getattr(cfg, "multimodal_dim", 20)
+
+
+# What makes a variant is set whatever the command line says: the name tells what was trained.
+
+
+@register_model_architecture("m_rnn", "m_rnn_base")
+def m_rnn_base(cfg: MRnnConfig) -> None:
+    cfg.image_input = "none"
+
+
+@register_model_architecture("m_rnn", "m_rnn_no_emb_input")
+def m_rnn_no_emb_input(cfg: MRnnConfig) -> None:
+    cfg.word_input = "none"
+
+
+@register_model_architecture("m_rnn", "m_rnn_one_layer_emb")
+def m_rnn_one_layer_emb(cfg: MRnnConfig) -> None:
+    cfg.one_layer_embedding = True
+
+
+@register_model_architecture("m_rnn", "m_rnn_emb_one_input")
+def m_rnn_emb_one_input(cfg: MRnnConfig) -> None:
+    cfg.word_input = "first"
+
+
+@register_model_architecture("m_rnn", "m_rnn_vis_in_rnn")
+def m_rnn_vis_in_rnn(cfg: MRnnConfig) -> None:
+    cfg.image_input = "recurrent"
+
+
+@register_model_architecture("m_rnn", "m_rnn_vis_in_rnn_both")
+def m_rnn_vis_in_rnn_both(cfg: MRnnConfig) -> None:
+    cfg.image_input = "both"
+
+
+@register_model_architecture("m_rnn", "m_rnn_vis_in_rnn_both_shared")
+def m_rnn_vis_in_rnn_both_shared(cfg: MRnnConfig) -> None:
+    cfg.image_input = "both_shared"

@@ -1,0 +1,256 @@
+"""Captions of images: ``--task multimodal_captioning``.
+
+The data folder is made by ``fairseq-mm prepare captions`` or a script of ``scripts/``:
+``dict.txt`` and ``<split>.bin/.idx`` (``fairseq-preprocess --only-source``), ``<split>.visual_ids``,
+``<split>.references.jsonl`` and ``features.h5``. Training and perplexity are over (image, caption)
+pairs, generation and its scores over images.
+"""
+
+import json
+import logging
+import os
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import numpy as np
+from fairseq.data import Dictionary, data_utils
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import II, MISSING
+
+from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, open_features
+from fairseq_mm.data.multimodal_dataset import (
+    MultimodalDataset,
+    check_line_counts,
+    check_no_empty_line,
+    tokens_of,
+)
+from fairseq_mm.data.references import read_references
+from fairseq_mm.data.visual_ids import first_lines, read_visual_ids
+from fairseq_mm.errors import UserError
+from fairseq_mm.tasks._generated_text import (
+    GROWING_METRICS,
+    GeneratedTextScores,
+    log_generated_text_scores,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class MultimodalCaptioningConfig(FairseqDataclass):
+    data: str = field(default=MISSING, metadata={"help": "data folder"})
+    features: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "feature store, or several separated by the system's path separator "
+            "(default: features.h5 in the data folder)"
+        },
+    )
+    preload_features: bool = field(
+        default=False, metadata={"help": "read the feature store into memory at the start"}
+    )
+    one_per_item: bool = field(
+        default=False,
+        metadata={
+            "help": "keep only the first line of each image: the default when generating, where "
+            "all captions of an image would give the same hypothesis"
+        },
+    )
+    all_lines: bool = field(
+        default=False,
+        metadata={"help": "generate for every line (--score-reference needs it)"},
+    )
+    prefix_words: Optional[str] = field(
+        default=None,
+        metadata={"help": "words that every generated sentence begins with, such as 'a man'"},
+    )
+    max_target_positions: int = field(
+        default=1024, metadata={"help": "longest sentence, in tokens, </s> included"}
+    )
+    eval_gen: bool = field(
+        default=False,
+        metadata={"help": "validate by generated text as well: bleu1..4, cider, rouge_l"},
+    )
+    eval_gen_args: str = field(
+        default="{}",
+        metadata={"help": "generation options as JSON, such as '{\"beam\": 3, \"max_len_b\": 30}'"},
+    )
+    eval_gen_print_samples: bool = field(
+        default=False, metadata={"help": "log one generated sentence per validation batch"}
+    )
+    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
+    maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
+
+
+@register_task("multimodal_captioning", dataclass=MultimodalCaptioningConfig)
+class MultimodalCaptioningTask(FairseqTask):
+    """Captions of images.
+
+    Attributes:
+        feature_dim: channels of the feature store.
+        feature_attributes: how its features were made: extractor, weights, layer, ...
+    """
+
+    def __init__(self, cfg: MultimodalCaptioningConfig, dictionary: Dictionary) -> None:
+        super().__init__(cfg)
+        self.dictionary = dictionary
+        paths = [os.path.join(cfg.data, "features.h5")]
+        if cfg.features:
+            paths = cfg.features.split(os.pathsep)
+        self.features = open_features(paths, preload=cfg.preload_features)
+        self.features.check_finite()
+        self.generated_text_scores: dict[str, GeneratedTextScores] = {}
+        self.sequence_generator: Optional[Any] = None
+
+    @classmethod
+    def setup_task(
+        cls, cfg: MultimodalCaptioningConfig, **kwargs: Any
+    ) -> "MultimodalCaptioningTask":
+        path = os.path.join(cfg.data, "dict.txt")
+        if not os.path.isfile(path):
+            raise UserError(f"{path}: no such file; is {cfg.data} a folder made by `prepare`?")
+        dictionary = Dictionary.load(path)
+        logger.info(f"{path}: {len(dictionary)} types")
+        return cls(cfg, dictionary)
+
+    @property
+    def feature_dim(self) -> int:
+        return self.features.dim
+
+    @property
+    def feature_attributes(self) -> dict[str, Any]:
+        attributes = self.features.attributes
+        return {key: attributes[key] for key in EXTRACTOR_ATTRIBUTES if key in attributes}
+
+    @property
+    def source_dictionary(self) -> None:
+        """None: there is no source text, and fairseq-generate would print some."""
+        return
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        return self.dictionary
+
+    def max_positions(self) -> int:
+        return self.cfg.max_target_positions
+
+    def load_dataset(
+        self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
+    ) -> None:
+        """
+        Args:
+            split: name of the split.
+            combine: given by fairseq's training and validation, not by its generation: that is how
+                generation takes the first line of each image unless ``--all-lines`` is given.
+            task_cfg: not used; kept out of ``kwargs`` as fairseq's tasks do.
+
+        Raises:
+            UserError: if files are missing or do not fit together.
+        """
+        visual_path = os.path.join(self.cfg.data, f"{split}.visual_ids")
+        text_path = os.path.join(self.cfg.data, split)
+        visual_ids = read_visual_ids(visual_path)
+        text = data_utils.load_indexed_dataset(text_path, self.dictionary)
+        if text is None:
+            raise UserError(
+                f"{text_path}.idx: no such file; binarise the split with fairseq-preprocess."
+            )
+        check_line_counts({f"{text_path}.idx": len(text), visual_path: len(visual_ids)})
+        check_no_empty_line(f"{text_path}.idx", np.asarray(text.sizes))
+        is_generating = combine is None and not kwargs
+        lines = None
+        if self.cfg.one_per_item or (is_generating and not self.cfg.all_lines):
+            lines = np.flatnonzero(first_lines(visual_ids))
+        self.datasets[split] = MultimodalDataset(
+            visual_ids,
+            self.features,
+            text,
+            self.dictionary,
+            split=split,
+            lines=lines,
+            shuffle=not is_generating,
+        )
+        logger.info(
+            f"{split}: {len(self.datasets[split])} lines of {len(set(visual_ids))} items, features "
+            f"of {self.feature_dim} channels from {self.features.path}"
+        )
+        if self.cfg.eval_gen and not is_generating and split not in self.generated_text_scores:
+            path = os.path.join(self.cfg.data, f"{split}.references.jsonl")
+            if os.path.exists(path) or split != "train":
+                self.generated_text_scores[split] = GeneratedTextScores(
+                    read_references(path), path, visual_ids, visual_path
+                )
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        metric = getattr(self.cfg, "best_checkpoint_metric", None)
+        if not from_checkpoint and metric in GROWING_METRICS:
+            if not self.cfg.eval_gen:
+                raise UserError(f"--best-checkpoint-metric {metric} needs --eval-gen.")
+            if not self.cfg.maximize_best_checkpoint_metric:
+                raise UserError(
+                    f"--best-checkpoint-metric {metric} grows as captions get better: without "
+                    "--maximize-best-checkpoint-metric the worst checkpoint would be kept."
+                )
+        model = super().build_model(cfg, from_checkpoint)
+        if self.cfg.eval_gen:
+            try:
+                options = json.loads(self.cfg.eval_gen_args)
+                if not isinstance(options, dict):
+                    raise ValueError("no JSON object")
+            except ValueError as error:
+                raise UserError(
+                    f"--eval-gen-args must be a JSON object such as '{{\"beam\": 3}}', but is "
+                    f"{self.cfg.eval_gen_args!r} ({error})."
+                ) from None
+            self.sequence_generator = self.build_generator([model], Namespace(**options))
+        return model
+
+    def inference_step(
+        self,
+        generator: Any,
+        models: list[Any],
+        sample: dict[str, Any],
+        prefix_tokens: Optional[Any] = None,
+        constraints: Optional[Any] = None,
+    ) -> list[list[dict[str, Any]]]:
+        if self.cfg.prefix_words and prefix_tokens is None:
+            prefix = tokens_of(self.dictionary, self.cfg.prefix_words).to(sample["id"].device)
+            prefix_tokens = prefix.expand(sample["id"].numel(), -1)
+        return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+
+    def valid_step(
+        self, sample: dict[str, Any], model: Any, criterion: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
+        if self.cfg.eval_gen:
+            logging_output.update(self._generate_and_score(sample, model))
+        return loss, sample_size, logging_output
+
+    def _generate_and_score(self, sample: dict[str, Any], model: Any) -> dict[str, float]:
+        """Sums over the images whose first caption is in the batch."""
+        scores = self.generated_text_scores[sample["split"]]
+        is_first = sample["is_first"]
+        hypotheses = {}
+        if is_first.any():
+            net_input = {
+                key: x[is_first]
+                for key, x in sample["net_input"].items()
+                if key != "prev_output_tokens"
+            }
+            chosen = {"id": sample["id"][is_first], "net_input": net_input}
+            generated = self.inference_step(self.sequence_generator, [model], chosen)
+            for line, hypotheses_of_line in zip(chosen["id"].tolist(), generated):
+                tokens = hypotheses_of_line[0]["tokens"].int().cpu()
+                hypotheses[line] = self.dictionary.string(tokens)
+        if self.cfg.eval_gen_print_samples and hypotheses:
+            line = min(hypotheses)
+            logger.info(f"example hypothesis {line}: {hypotheses[line]}")
+            logger.info(f"example reference {line}: {scores.reference_of(line)}")
+        return scores.sums(hypotheses)
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+        super().reduce_metrics(logging_outputs, criterion)
+        if self.cfg.eval_gen:
+            log_generated_text_scores(logging_outputs)
