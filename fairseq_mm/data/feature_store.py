@@ -30,6 +30,7 @@ from fairseq_mm.errors import UserError
 
 FORMAT = "fairseq_mm feature store"
 FORMAT_VERSION = 1
+MEMBERS = ("features", "offsets", "ids")
 # attributes that describe the file itself, not the features
 FILE_ATTRIBUTES = ("format", "format_version", "rows_finite")
 # attributes that must agree wherever features of two origins meet
@@ -94,9 +95,12 @@ class FeatureStore:
     def _read_structure(self, file: h5py.File) -> None:
         path = self.path
         version = file.attrs.get("format_version")
-        members = [name for name in ("features", "offsets", "ids") if name not in file]
-        if version is None or members:
-            missing = ", ".join(members) or "the attribute format_version"
+        members = [file.get(name) for name in MEMBERS]
+        absent = [
+            name for name, member in zip(MEMBERS, members) if not isinstance(member, h5py.Dataset)
+        ]
+        if version is None or absent:
+            missing = ", ".join(absent) or "the attribute format_version"
             raise UserError(
                 f"{path}: is an HDF5 file but no feature store ({missing} is missing). "
                 f"Make one with: fairseq-mm extract, or fairseq-mm store import"
@@ -106,14 +110,14 @@ class FeatureStore:
                 f"{path}: feature store of format version {version}, but this version of "
                 f"fairseq-mm reads up to {FORMAT_VERSION}. Update it: pip install -U fairseq-mm"
             )
-        features, offsets, ids = file["features"], file["offsets"], file["ids"]
-        if features.ndim != 2 or features.dtype not in (np.float16, np.float32):
+        features, offsets, ids = members
+        self.dtype = features.dtype.newbyteorder("=")
+        if features.ndim != 2 or self.dtype not in (np.float16, np.float32):
             raise UserError(
                 f"{path}: `features` must be [rows, dim] of float16 or float32, but is "
                 f"{list(features.shape)} of {features.dtype}."
             )
         self.dim = int(features.shape[1])
-        self.dtype = features.dtype.newbyteorder("=")
         self._num_rows = int(features.shape[0])
         if ids.ndim != 1 or h5py.check_string_dtype(ids.dtype) is None:
             raise UserError(f"{path}: `ids` must be a list of strings, but is {ids.dtype}.")

@@ -145,9 +145,14 @@ class FeatureStoreWriter:
                 "T", "seconds"
             )
             _write_atomically(path, json.dumps(header, indent=1))
-        with open(path, encoding="utf-8") as file:
-            begun = json.load(file)
-        self._created = begun.pop("created")
+        try:
+            with open(path, encoding="utf-8") as file:
+                begun = json.load(file)
+            self._created = begun.pop("created")
+        except (ValueError, KeyError, AttributeError):
+            raise UserError(
+                f"{path}: is damaged. Delete {self.partial_path} to begin anew."
+            ) from None
         header.pop("created", None)
         for name in sorted({*begun, *header}):
             if begun.get(name) != header.get(name):

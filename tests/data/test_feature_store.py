@@ -1,0 +1,376 @@
+"""Reader of the feature store: rows by key, in every process, and one line for a bad file."""
+
+import multiprocessing
+import os
+import pickle
+import sys
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from fairseq_mm.data.feature_store import FeatureStore, FeatureStores, is_finite, open_features
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.errors import UserError
+
+DIM = 5
+COUNTS = {"a.jpg": 1, "b.jpg": 4, "vidéo": 7, "d": 2}
+
+
+def rows_for(count, dim=DIM, first=0):
+    return (np.arange(count * dim).reshape(count, dim) + first).astype(np.float16)
+
+
+@pytest.fixture
+def items():
+    return {key: rows_for(count, first=10 * i) for i, (key, count) in enumerate(COUNTS.items())}
+
+
+@pytest.fixture
+def write_store(tmp_path):
+    def write(items, name="features.h5", dim=DIM, dtype="float16", attributes=None):
+        path = str(tmp_path / name)
+        with FeatureStoreWriter(path, dim=dim, dtype=dtype, attributes=attributes or {}) as writer:
+            for key, rows in items.items():
+                writer.append(key, rows)
+            writer.finish()
+        return path
+
+    return write
+
+
+@pytest.fixture
+def write_hdf5(tmp_path):
+    """Writes a store's members directly, each of them replaceable, None to leave it out."""
+
+    def write(name="other.h5", create=None, attributes=None, **members):
+        path = str(tmp_path / name)
+        content = {
+            "features": np.arange(3 * DIM, dtype=np.float32).reshape(3, DIM),
+            "offsets": np.array([0, 1, 3]),
+            "ids": np.array(["x", "y"], dtype=object),
+            **members,
+        }
+        with h5py.File(path, "w") as file:
+            for member, value in content.items():
+                if value is None:
+                    continue
+                options = (create or {}) if member == "features" else {}
+                dtype = h5py.string_dtype() if value.dtype.kind == "O" else None
+                file.create_dataset(member, data=value, dtype=dtype, **options)
+            file.attrs.update({"format_version": 1} if attributes is None else attributes)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def open_store(items, write_store, write_hdf5):
+    def open_as(kind):
+        path = write_store(items, f"{kind}.h5")
+        if "compressed" in kind:
+            with h5py.File(path) as file:
+                members = {name: file[name][:] for name in ("features", "offsets", "ids")}
+            path = write_hdf5(f"{kind}2.h5", {"compression": "gzip", "chunks": (2, DIM)}, **members)
+        store = FeatureStore(path, preload="preloaded" in kind)
+        assert store.is_mapped == ("compressed" not in kind)
+        return store
+
+    return open_as
+
+
+KINDS = ["mapped", "compressed", "preloaded", "compressed and preloaded"]
+
+
+@pytest.fixture(params=KINDS)
+def store(request, open_store):
+    return open_store(request.param)
+
+
+def assert_same_items(store, items):
+    assert store.ids == list(items)
+    for key in reversed(store.ids):
+        np.testing.assert_array_equal(store.read(key), items[key])
+
+
+def test_every_item_is_read_as_it_was_written(store, items):
+    assert_same_items(store, items)
+    assert (len(store), store.dim, store.dtype) == (4, DIM, np.float16)
+    assert [store.rows_of(key) for key in store.ids] == list(COUNTS.values())
+    assert "vidéo" in store
+    assert "video" not in store
+
+
+def test_changing_what_was_read_changes_nothing_in_the_store(store, items):
+    store.read("b.jpg")[:] = -1
+    assert_same_items(store, items)
+
+
+def test_a_store_reads_again_after_close_and_after_pickling(store, items):
+    store.read("d")
+    store.close()
+    assert_same_items(store, items)
+    copy = pickle.loads(pickle.dumps(store))
+    assert_same_items(copy, items)
+    assert "d" in pickle.loads(pickle.dumps(store))
+
+
+def test_a_pickle_has_no_features(write_store):
+    path = write_store({"a": np.ones((1000, DIM))})
+    store = FeatureStore(path, preload=True)
+    store.read("a")
+    assert len(pickle.dumps(store)) < 2000
+
+
+def read_all(stores, results):
+    results.put([(key, store.read(key)) for store in stores for key in store.ids])
+
+
+@pytest.mark.parametrize(("method", "count"), [("fork", 3), ("spawn", 1)])
+def test_other_processes_read_stores_that_are_open_here(
+    method, count, open_store, items, monkeypatch
+):
+    # a spawned process that takes itself for the command does not import fairseq
+    monkeypatch.setattr(sys, "argv", ["fairseq-mm"])
+    stores = [open_store(kind) for kind in KINDS]
+    for store in stores:
+        store.read("d")
+    context = multiprocessing.get_context(method)
+    results = context.Queue()
+    workers = [context.Process(target=read_all, args=(stores, results)) for _ in range(count)]
+    for worker in workers:
+        worker.start()
+    for _ in workers:
+        read = results.get(timeout=60)
+        assert len(read) == len(KINDS) * len(items)
+        for key, rows in read:
+            np.testing.assert_array_equal(rows, items[key])
+    for worker in workers:
+        worker.join()
+    for store in stores:
+        assert_same_items(store, items)
+
+
+class Items(torch.utils.data.Dataset):
+    def __init__(self, store):
+        self.store = store
+
+    def __len__(self):
+        return len(self.store) * 10
+
+    def __getitem__(self, i):
+        key = self.store.ids[i % len(self.store)]
+        return key, torch.from_numpy(self.store.read(key)), os.getpid()
+
+
+def test_persistent_loader_workers_read_the_same_rows_in_every_epoch(store, items):
+    store.read("d")
+    loader = torch.utils.data.DataLoader(
+        Items(store), batch_size=None, num_workers=2, persistent_workers=True
+    )
+    for _ in range(2):
+        batches = list(loader)
+        assert len({pid for _, _, pid in batches} - {os.getpid()}) == 2
+        for key, rows, _ in batches:
+            np.testing.assert_array_equal(rows.numpy(), items[key])
+
+
+def test_a_store_that_is_open_for_reading_elsewhere_is_read(items, write_store):
+    path = write_store(items)
+    stores = [FeatureStore(path) for _ in range(20)]
+    with h5py.File(path, "r"):
+        for store in stores:
+            assert_same_items(store, items)
+
+
+def test_attributes_come_back_as_plain_values(write_store):
+    given = {"extractor": "mobilenet_v2", "grid": 0, "frame_rate": 2.5, "flag": True}
+    store = FeatureStore(write_store({"a": rows_for(1)}, attributes=given))
+    created = store.attributes.pop("created")
+    assert created.endswith("+00:00")
+    assert store.attributes.pop("package_version")
+    assert store.attributes == given
+    assert {name: type(value) for name, value in store.attributes.items()} == {
+        name: type(value) for name, value in given.items()
+    }
+
+
+def test_big_endian_features_are_read_in_native_order(write_hdf5):
+    features = np.arange(3 * DIM, dtype=">f4").reshape(3, DIM)
+    store = FeatureStore(write_hdf5(features=features))
+    rows = store.read("y")
+    assert rows.dtype.isnative
+    np.testing.assert_array_equal(rows, features[1:])
+
+
+def test_a_store_of_no_items_opens(write_store):
+    store = FeatureStore(write_store({}), preload=True)
+    assert (len(store), store.dim) == (0, DIM)
+    store.check_finite(reread=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "closest"), [("pictures/b.png", "b.jpg"), ("A.JPG", "a.jpg"), ("vide0", "vidéo")]
+)
+def test_a_missing_key_is_named_with_the_path_and_the_closest_one(items, write_store, key, closest):
+    path = write_store(items)
+    for store in (FeatureStore(path), open_features([path])):
+        message = f"^{path}: no features for '{key}' among 4 items. Closest: '{closest}'$"
+        with pytest.raises(UserError, match=message):
+            store.read(key)
+        with pytest.raises(UserError, match="no features for"):
+            store.rows_of(key)
+    with pytest.raises(UserError, match=r"among 4 items.$"):
+        store.read("???????")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_rows_that_are_not_finite_are_refused_by_id(write_hdf5, value, dtype):
+    features = np.ones((3, DIM), dtype=dtype)
+    features[2, 3] = value
+    path = write_hdf5(features=features)
+    store = FeatureStore(path)
+    store.read("x")
+    message = "other.h5: the features of 'y' have NaN or infinite values"
+    with pytest.raises(UserError, match=message):
+        store.read("y")
+    with pytest.raises(UserError, match=message):
+        store.check_finite()
+
+
+def test_largest_and_smallest_float16_values_are_finite():
+    limits = np.finfo(np.float16)
+    assert is_finite(np.array([limits.max, limits.min, limits.tiny, 0], dtype=np.float16))
+    assert not is_finite(np.array([1, np.nan, 0], dtype=np.float16)[:2])
+    strided = np.array([1, np.inf, 2, 3], dtype=np.float16)
+    assert is_finite(strided[::2])
+    assert not is_finite(strided[1::2])
+
+
+def test_check_finite_rereads_what_the_writer_checked_only_when_asked(items, write_store):
+    path = write_store(items)
+    with h5py.File(path, "r+") as file:
+        file["features"][2] = np.inf
+    store = FeatureStore(path)
+    store.check_finite()
+    with pytest.raises(UserError, match=r"features of 'b.jpg' have NaN or infinite"):
+        store.check_finite(reread=True)
+
+
+def test_check_finite_goes_over_many_pieces(monkeypatch, write_hdf5):
+    monkeypatch.setattr("fairseq_mm.data.feature_store.PIECE_BYTES", 2 * DIM * 4)
+    features = np.ones((9, DIM), dtype=np.float32)
+    store = FeatureStore(write_hdf5(features=features, offsets=np.array([0, 6, 9])))
+    store.check_finite()
+    assert store.rows_finite
+    features[5, 0] = np.nan
+    store = FeatureStore(write_hdf5(features=features, offsets=np.array([0, 6, 9])))
+    with pytest.raises(UserError, match="features of 'x' have NaN"):
+        store.check_finite()
+
+
+def test_a_file_that_is_no_store_is_refused(tmp_path, write_hdf5):
+    missing = tmp_path / "missing.h5"
+    with pytest.raises(UserError, match=r"missing.h5: feature store not found"):
+        FeatureStore(missing)
+    text = tmp_path / "text.h5"
+    text.write_text("no store")
+    with pytest.raises(UserError, match=r"text.h5: is no HDF5 file"):
+        FeatureStore(text)
+    with pytest.raises(UserError, match=r"cannot be opened: .*[Ii]s a directory"):
+        FeatureStore(tmp_path)
+    with pytest.raises(UserError, match=r"no feature store \(the attribute format_version is"):
+        FeatureStore(write_hdf5(attributes={}))
+    with pytest.raises(UserError, match=r"is an HDF5 file but no feature store \(offsets, ids is"):
+        FeatureStore(write_hdf5(offsets=None, ids=None))
+
+
+def test_a_newer_format_is_refused(write_hdf5):
+    with pytest.raises(UserError, match=r"format version 2, but this version .* reads up to 1"):
+        FeatureStore(write_hdf5(attributes={"format_version": 2}))
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"features": np.ones((3, 2, 2), np.float16)}, r"`features` must be \[rows, dim\]"),
+        ({"features": np.ones((3, 2))}, "but is .3, 2. of float64"),
+        ({"offsets": np.array([0, 3])}, "`offsets` must be 3 integers for 2 ids"),
+        ({"offsets": np.array([0.0, 1, 3])}, "`offsets` must be 3 integers"),
+        ({"offsets": np.array([0, 1, 4])}, "the 3 rows of `features`, but runs from 0 to 4"),
+        ({"offsets": np.array([1, 2, 3])}, "but runs from 1 to 3"),
+        ({"offsets": np.array([0, 3, 3])}, "`offsets` must grow, but item 1 is rows 3 to 3"),
+        ({"offsets": np.array([0, 4, 3])}, "`offsets` must grow, but item 1 is rows 4 to 3"),
+        ({"ids": np.array(["x", "x"], dtype=object)}, "the id 'x' stands in it twice"),
+        ({"ids": np.array([[1], [2]])}, "`ids` must be a list of strings"),
+        ({"ids": np.array([1, 2])}, "`ids` must be a list of strings, but is int64"),
+        ({"ids": np.array([b"\xff", b"x"])}, "`ids` must be UTF-8"),
+    ],
+)
+def test_members_that_do_not_fit_together_are_refused(write_hdf5, members, message):
+    with pytest.raises(UserError, match=f"other.h5: .*{message}"):
+        FeatureStore(write_hdf5(**members))
+
+
+def test_a_store_that_was_cut_short_is_refused(write_store):
+    path = write_store({"a": np.ones((500, DIM))})
+    os.truncate(path, os.path.getsize(path) - 3000)
+    with pytest.raises(UserError, match="damaged or cut short"):
+        FeatureStore(path)
+
+
+def test_a_store_replaced_while_in_use_is_refused(items, write_store):
+    path = write_store(items)
+    store = pickle.loads(pickle.dumps(FeatureStore(path)))
+    os.remove(path)
+    write_store({**items, "e": rows_for(3)})
+    with pytest.raises(UserError, match="was replaced or changed while in use"):
+        store.read("d")
+
+
+def test_the_union_reads_from_the_store_that_has_the_item(items, write_store):
+    other = {"e": rows_for(3).astype(np.float32) + 0.1, "f": rows_for(1)}
+    paths = [write_store(items), write_store(other, "other.h5", dtype="float32")]
+    union = open_features(paths)
+    assert_same_items(union, {**items, **other})
+    assert_same_items(pickle.loads(pickle.dumps(union)), {**items, **other})
+    assert (len(union), union.dim, union.dtype) == (6, DIM, np.float32)
+    assert union.read("a.jpg").dtype == np.float32
+    assert union.rows_of("e") == 3
+    assert "f" in union
+    assert "g" not in union
+    union.check_finite(reread=True)
+    union.close()
+    with pytest.raises(UserError, match=r"features.h5 or .*other.h5: no features for 'g' among 6"):
+        union.read("g")
+
+
+def test_stores_that_do_not_fit_together_are_refused(items, write_store):
+    first = write_store(items, "first.h5")
+    same = write_store({"new": rows_for(1), "d": rows_for(2)}, "same.h5")
+    with pytest.raises(UserError, match=r"the id 'd' stands both in .*first.h5 and in .*same.h5"):
+        open_features([first, same])
+    wide = write_store({"e": rows_for(1, dim=6)}, "wide.h5", dim=6)
+    with pytest.raises(UserError, match=r"wide.h5: .* 6 channels, but those of .*first.h5 have 5"):
+        open_features([first, wide])
+    with pytest.raises(UserError, match="at least one feature store"):
+        open_features([])
+
+
+def test_stores_of_different_extractors_are_refused(write_store):
+    made = {"extractor": "resnet18", "layer": "avgpool"}
+    paths = [
+        write_store({"a": rows_for(1)}, "a.h5", attributes={**made, "note": "one"}),
+        write_store({"b": rows_for(1)}, "b.h5", attributes={**made, "note": "two"}),
+        write_store({"c": rows_for(1)}, "c.h5", attributes={**made, "layer": "fc"}),
+    ]
+    attributes = open_features(paths[:2]).attributes
+    assert attributes.items() >= made.items()
+    assert "note" not in attributes
+    with pytest.raises(UserError, match=r"c.h5: made with layer = 'fc', but .*a.h5 with layer = "):
+        open_features(paths)
+    union = FeatureStores([FeatureStore(path) for path in paths], ignore_extractors=True)
+    assert union.attributes["extractor"] == "resnet18"
+    assert "layer" not in union.attributes
