@@ -1,0 +1,68 @@
+# `make demo` and `make test` each work as the first command in a fresh clone: Python 3.11, make and
+# g++ are all they need. They create .venv, install there what setup.py and constraints.txt name, and
+# run. PYTHON, VENV and LEGACY_PYTHON can be given on the command line.
+
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell command -v $(p))))
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+LEGACY_PYTHON ?= $(firstword $(shell command -v python3.10 python3.9) $(wildcard $(HOME)/.pyenv/versions/3.10*/bin/python3.10) $(wildcard $(HOME)/.pyenv/versions/3.9*/bin/python3.9))
+LEGACY_VENV ?= .venv-legacy
+LEGACY_STAMP := $(LEGACY_VENV)/.installed
+
+# Old pip constrains builds of dependencies by PIP_CONSTRAINT, pip 25.3 and newer by
+# PIP_BUILD_CONSTRAINT: without, the build of fairseq would fetch another torch.
+CONSTRAINTS := $(abspath constraints.txt)
+INSTALL_ENV := PIP_CONSTRAINT=$(CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(CONSTRAINTS) PIP_DISABLE_PIP_VERSION_CHECK=1
+
+# Spinning OpenMP threads cost minutes where cores are few or shared.
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: help install test soak lint demo test-legacy clean
+
+help:
+	@echo "make demo         draw pictures, train a captioner on them, show the result (demo/)"
+	@echo "make test         run the tests"
+	@echo "make soak         run the long tests too"
+	@echo "make lint         ruff and mypy"
+	@echo "make test-legacy  run the tests on stock fairseq 0.12.2 with Python 3.10 or 3.9"
+
+$(STAMP): setup.py constraints.txt
+	@test -n "$(PYTHON)" || { echo "no python3.11 found: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
+	@command -v g++ >/dev/null || { echo "g++ is missing: fairseq is built from source (apt-get install g++)" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL_ENV) $(BIN)/python -m pip install -q torch torchvision
+	$(INSTALL_ENV) $(BIN)/python -m pip install -q -e '.[fairseq,eval,heif,dev]'
+	touch $@
+
+install: $(STAMP)
+
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+soak: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "slow or not slow" $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+demo: $(STAMP)
+	$(BIN)/fairseq-mm demo --output demo
+
+# Stock fairseq's requirements can only be read by pip older than 24.1.
+$(LEGACY_STAMP): setup.py constraints.txt
+	@test -n "$(LEGACY_PYTHON)" || { echo "no Python 3.10 or 3.9 found: make LEGACY_PYTHON=/path/to/python3.10 test-legacy" >&2; exit 2; }
+	test -x $(LEGACY_VENV)/bin/python || $(LEGACY_PYTHON) -m venv $(LEGACY_VENV)
+	$(LEGACY_VENV)/bin/python -m pip install -q 'pip<24.1'
+	$(INSTALL_ENV) $(LEGACY_VENV)/bin/python -m pip install -q torch torchvision
+	$(INSTALL_ENV) $(LEGACY_VENV)/bin/python -m pip install -q -e '.[fairseq,eval]' pytest pytest-xdist
+	touch $@
+
+test-legacy: $(LEGACY_STAMP)
+	OMP_NUM_THREADS=1 $(LEGACY_VENV)/bin/python -m pytest -n 2 $(PYTEST_ARGS)
+
+clean:
+	rm -rf $(VENV) $(LEGACY_VENV) demo build dist *.egg-info

@@ -1,0 +1,51 @@
+"""Packaging of fairseq_mm. Tool settings stand in pyproject.toml, tested versions in constraints*.txt."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "fairseq_mm/__init__.py").read_text())[1]
+
+EXTRAS = {
+    # an existing set-up's fairseq is left alone unless this extra is asked for
+    "fairseq": [
+        "fairseq-fixed>=0.12.3.1; python_version >= '3.11'",
+        "fairseq==0.12.2; python_version < '3.11'",
+    ],
+    "eval": ["pycocoevalcap>=1.2"],
+    "clip": ["open_clip_torch>=2.20"],
+    "heif": ["pillow-heif>=0.10"],
+    "dev": ["pytest>=7", "pytest-xdist>=3", "ruff", "mypy", "pre-commit"],
+}
+
+setup(
+    name="fairseq-mm",
+    version=VERSION,
+    description="Multimodal and long-form generation for fairseq",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.9,<3.13",
+    packages=find_packages(include=["fairseq_mm", "fairseq_mm.*"]),
+    install_requires=[
+        "h5py>=3.1",
+        "numpy>=1.21",
+        "pillow>=8",
+        "sacrebleu>=2.0",
+        "sentencepiece>=0.1.96",
+        "torch>=1.12",
+        "torchvision>=0.13",
+        "tqdm>=4.60",
+    ],
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["fairseq-mm = fairseq_mm.cli.main:main"]},
+    classifiers=[
+        "License :: OSI Approved :: MIT License",
+        "Programming Language :: Python :: 3.9",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+    ],
+)
