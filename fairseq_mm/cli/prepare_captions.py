@@ -67,10 +67,11 @@ def add_folder_arguments(parser: argparse.ArgumentParser) -> None:
     text = parser.add_argument_group("text")
     text.add_argument(
         "--tokenizer",
-        choices=TOKENIZERS,
+        choices=(*TOKENIZERS, "ptb"),
         default="words",
         help="words: simple rules, for text as people write it (default); whitespace: the text "
-        "is split already; m_rnn: the released m-RNN code's rules",
+        "is split already; m_rnn: the released m-RNN code's rules; ptb: coco-caption's, as scoring "
+        "uses them",
     )
     text.add_argument("--keep-case", action="store_true", help="do not lower-case")
     text.add_argument(
@@ -120,7 +121,7 @@ def prepare(corpus: CaptionCorpus, args: argparse.Namespace) -> int:
     # before fairseq-preprocess, which would send its log to stdout
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     threshold = _checked_threshold(args)
-    tokenizer = _tokenizer_of(args)
+    tokenize, settings = _tokenizer_of(args)
     check_output(args.output, overwrite=args.overwrite)
     for split in ("valid", "test"):
         draw_split(corpus, split, getattr(args, f"{split}_size", 0), seed=args.seed)
@@ -130,8 +131,8 @@ def prepare(corpus: CaptionCorpus, args: argparse.Namespace) -> int:
     report = write_caption_folder(
         corpus,
         args.output,
-        tokenize=tokenizer,
-        settings=tokenizer.settings(),
+        tokenize=tokenize,
+        settings=settings,
         threshold=threshold,
         max_words=args.max_words or 0,
         dictionary=args.dictionary,
@@ -158,15 +159,23 @@ def _checked_threshold(args: argparse.Namespace) -> int:
     return 5 if args.threshold is None else args.threshold
 
 
-def _tokenizer_of(args: argparse.Namespace) -> CaptionTokenizer:
-    if args.tokenizer == "m_rnn" and (args.keep_case or args.keep_punctuation):
+def _tokenizer_of(
+    args: argparse.Namespace,
+) -> tuple[Callable[[str], list[str]], dict[str, object]]:
+    if args.tokenizer in ("m_rnn", "ptb") and (args.keep_case or args.keep_punctuation):
         raise UserError(
-            "--tokenizer m_rnn lower-cases and keeps punctuation in any case; leave --keep-case "
-            "and --keep-punctuation out with it."
+            f"--tokenizer {args.tokenizer} has its own rules for case and punctuation; leave "
+            "--keep-case and --keep-punctuation out with it."
         )
-    return CaptionTokenizer(
+    if args.tokenizer == "ptb":
+        from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
+
+        # its tokens may hold a no-break space, where fairseq would split them
+        return lambda text: " ".join(ptb_tokenize(text)).split(), {"tokenizer": "ptb"}
+    tokenizer = CaptionTokenizer(
         args.tokenizer, keep_case=args.keep_case, keep_punctuation=args.keep_punctuation
     )
+    return tokenizer, tokenizer.settings()
 
 
 def _report_deviations(corpus: CaptionCorpus, *, strict: bool) -> None:
@@ -253,6 +262,7 @@ def run_script(
     add_release_arguments(parser)
     add_folder_arguments(parser)
     args = parser.parse_args()
+    logging.getLogger().setLevel(logging.WARNING)  # fairseq, imported by now, asked for all
     try:
         return prepare(read(args), args)
     except UserError as error:

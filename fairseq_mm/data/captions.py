@@ -245,4 +245,6 @@ def draw_split(corpus: CaptionCorpus, split: str, size: int, *, seed: int) -> No
     corpus.items[split] = [item for item in train if item.id in drawn]
     corpus.items["train"] = [item for item in train if item.id not in drawn]
     corpus.items = {name: corpus.items[name] for name in SPLITS if name in corpus.items}
+    if "train" in corpus.published:
+        corpus.published = {**corpus.published, "train": corpus.published["train"] - size}
     corpus.split += f", {size} {split} images drawn with seed {seed}"

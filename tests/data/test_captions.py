@@ -120,7 +120,7 @@ def test_a_missing_file_and_one_that_is_not_utf8_are_named(tmp_path):
         read_captions_jsonl({None: [tmp_path / "none.jsonl"]})
     path = tmp_path / "latin.jsonl"
     path.write_bytes(b'{"image": "1", "captions": ["a"]}\n{"image": "caf\xe9"}\n')
-    with pytest.raises(UserError, match="latin.jsonl:2: not utf-8 text"):
+    with pytest.raises(UserError, match=r"latin.jsonl:2: not utf-8 text"):
         read_captions_jsonl({None: [path]})
 
 
@@ -150,6 +150,13 @@ def test_two_drawn_splits_do_not_overlap_and_keep_their_order(jsonl):
     assert corpus.split == (
         "as given, 3 valid images drawn with seed 1, 2 test images drawn with seed 1"
     )
+
+
+def test_a_draw_is_no_deviation_from_the_published_size(jsonl):
+    corpus = read_captions_jsonl({None: [jsonl(*[entry(number) for number in range(11)])]})
+    corpus.published = {"train": 11}
+    draw_split(corpus, "valid", 3, seed=1)
+    assert corpus.deviations() == []
 
 
 def test_a_draw_that_cannot_be_is_refused(jsonl):

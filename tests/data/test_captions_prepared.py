@@ -56,7 +56,8 @@ def test_the_folder_holds_text_ids_and_references_line_by_line(tmp_path):
     assert (out / "train.visual_ids").read_text().splitlines() == (
         ["train1.jpg"] * 2 + ["train2.jpg"] * 3
     )
-    references = [json.loads(line) for line in open(out / "train.references.jsonl")]
+    lines = (out / "train.references.jsonl").read_text().splitlines()
+    references = [json.loads(line) for line in lines]
     assert references == [
         {"id": "train1.jpg", "references": ["a red cat", "a cat"]},
         {"id": "train2.jpg", "references": ["a blue dog", "a dog runs", "one dog"]},
