@@ -51,7 +51,9 @@ def _check_fairseq() -> None:
             raise ImportError(
                 f"fairseq needs the package {error.name}, which is missing; try: {remedy}"
             ) from None
-        raise ImportError(f"fairseq_mm is a plugin of fairseq, which is missing: {remedy}") from None
+        raise ImportError(
+            f"fairseq_mm is a plugin of fairseq, which is missing: {remedy}"
+        ) from None
     except ValueError as error:
         # stock fairseq's configuration on Python 3.11: "mutable default ... is not allowed"
         raise ImportError(
@@ -140,7 +142,11 @@ def _repair_call_main() -> None:
             if cfg.common.fp16 and on_cpu and not cfg.common.fp16_no_flatten_grads:
                 cfg.common.fp16_no_flatten_grads = True
         distributed = cfg.distributed_training
-        if on_cpu and distributed.distributed_world_size > 1 and not distributed.distributed_no_spawn:
+        if (
+            on_cpu
+            and distributed.distributed_world_size > 1
+            and not distributed.distributed_no_spawn
+        ):
             raise UserError(
                 f"--distributed-world-size {distributed.distributed_world_size} without a GPU: "
                 "fairseq would start no process at all. Start each one yourself with "

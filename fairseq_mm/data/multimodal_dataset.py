@@ -121,9 +121,7 @@ class MultimodalDataset(FairseqDataset):
         if len(indices) == 0:
             return []
         batches = list(
-            super().batch_by_size(
-                indices, max_tokens, max_sentences, required_batch_size_multiple
-            )
+            super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple)
         )
         covered = sum(len(batch) for batch in batches)
         if covered < len(indices):
@@ -179,6 +177,8 @@ def tokens_of(dictionary: Dictionary, words: str) -> Tensor:
     for word in words.split():
         index = dictionary.index(word)
         if index == dictionary.unk() and word != dictionary.unk_word:
-            raise UserError(f"the word {word!r} is not in the dictionary of {len(dictionary)} words.")
+            raise UserError(
+                f"the word {word!r} is not in the dictionary of {len(dictionary)} words."
+            )
         indices.append(index)
     return torch.tensor(indices, dtype=torch.long)

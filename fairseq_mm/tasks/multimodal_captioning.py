@@ -75,7 +75,7 @@ class MultimodalCaptioningConfig(FairseqDataclass):
     )
     eval_gen_args: str = field(
         default="{}",
-        metadata={"help": "generation options as JSON, such as '{\"beam\": 3, \"max_len_b\": 30}'"},
+        metadata={"help": 'generation options as JSON, such as \'{"beam": 3, "max_len_b": 30}\''},
     )
     eval_gen_print_samples: bool = field(
         default=False, metadata={"help": "log one generated sentence per validation batch"}
