@@ -1,0 +1,74 @@
+"""Corpus BLEU-1..4 as sufficient statistics, so that processes and batches can add them up.
+
+Papineni et al. 2002, computed over the corpus as in Mao et al. 2015 (m-RNN), section 9.3,
+equations 8 and 9, and as in coco-caption: clipped n-gram matches, unsmoothed geometric mean,
+brevity penalty against the reference closest in length; of two equally close ones the shorter.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+MAX_ORDER = 4
+NUM_SUMS = 2 * MAX_ORDER + 2
+
+# coco-caption's guards against 0 / 0: they decide the figure where an order has no match at all,
+# which is common for single captions.
+_TINY, _SMALL = 1e-15, 1e-9
+
+
+def _ngram_counts(tokens: Sequence[str]) -> list[Counter]:
+    """One counter an order; a 1-gram is the word itself, which is cheaper than a tuple of one."""
+    counts = [Counter(tokens)]
+    for n in range(2, MAX_ORDER + 1):
+        counts.append(Counter(zip(*(tokens[i:] for i in range(n)))))
+    return counts
+
+
+def bleu_sums(
+    hypothesis_tokens: Sequence[str], references_tokens: Sequence[Sequence[str]]
+) -> np.ndarray:
+    """Statistics of one hypothesis; those of a corpus are their sum.
+
+    Returns:
+        ``[10]`` int64: matches of order 1 to 4, n-grams of the hypothesis of order 1 to 4, length
+        of the hypothesis, length of the reference that is closest to it.
+
+    Raises:
+        ValueError: if there is no reference.
+    """
+    if not references_tokens:
+        raise ValueError("`references_tokens` must have one reference or more, but is empty.")
+    length = len(hypothesis_tokens)
+    sums = np.zeros(NUM_SUMS, dtype=np.int64)
+    references = [_ngram_counts(tokens) for tokens in references_tokens]
+    for order, counts in enumerate(_ngram_counts(hypothesis_tokens)):
+        sums[order] = sum(
+            min(count, max(reference[order][ngram] for reference in references))
+            for ngram, count in counts.items()
+        )
+        sums[MAX_ORDER + order] = max(0, length - order)
+    sums[-2] = length
+    sums[-1] = min((abs(len(tokens) - length), len(tokens)) for tokens in references_tokens)[1]
+    return sums
+
+
+def bleu_from_sums(sums: Sequence[float]) -> list[float]:
+    """BLEU-1 to BLEU-4, each between 0 and 1, of sums made by :func:`bleu_sums`.
+
+    Args:
+        sums: ``[10]``, the sum over all hypotheses and all processes.
+    """
+    matches, totals = sums[:MAX_ORDER], sums[MAX_ORDER : 2 * MAX_ORDER]
+    length, reference_length = float(sums[-2]), float(sums[-1])
+    if length == 0:
+        return [0.0] * MAX_ORDER
+    ratio = (length + _TINY) / (reference_length + _SMALL)
+    brevity_penalty = min(1.0, math.exp(1 - 1 / ratio))
+    scores, product = [], 1.0
+    for order in range(MAX_ORDER):
+        product *= (float(matches[order]) + _TINY) / (float(totals[order]) + _SMALL)
+        scores.append(brevity_penalty * product ** (1 / (order + 1)))
+    return scores

@@ -1,0 +1,181 @@
+"""METEOR 1.5 (Denkowski and Lavie 2014): the official jar, which pycocoevalcap brings, in Java.
+
+The jar runs once for all texts, in its ``-stdio`` mode: a ``SCORE`` line an item gives its
+statistics, one ``EVAL`` line with all statistics gives each item's score and the corpus's. The
+corpus score, coco-caption's METEOR, is made of summed statistics and is not the items' mean.
+"""
+
+import queue
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Optional
+
+from fairseq_mm.errors import UserError, import_extra
+
+VERSION = "1.5"
+TASKS = ("rank", "adq", "hter", "li", "tune")
+
+
+def find_java() -> str:
+    """Path of the Java program.
+
+    Raises:
+        UserError: if there is none on the PATH.
+    """
+    java = shutil.which("java")
+    if java is None:
+        raise UserError(
+            "METEOR needs Java, but no `java` is on the PATH. Install one (Debian: apt install "
+            "default-jre-headless) or leave METEOR out of --metrics."
+        )
+    return java
+
+
+def find_jar() -> Path:
+    """Path of ``meteor-1.5.jar``.
+
+    Raises:
+        UserError: if pycocoevalcap, or the jar in it, is missing.
+    """
+    package = import_extra("pycocoevalcap", extra="eval", purpose="METEOR")
+    for folder in package.__path__:
+        jar = Path(folder) / "meteor" / "meteor-1.5.jar"
+        if jar.is_file():
+            return jar
+    raise UserError(
+        f"METEOR's jar must be meteor/meteor-1.5.jar in {package.__path__[0]}, but is not there. "
+        "Reinstall it with: pip install --force-reinstall pycocoevalcap"
+    )
+
+
+class _Jar:
+    """The running jar; lines in, lines out, and no wait without an end.
+
+    Args:
+        timeout: seconds without a line after which the process counts as hung.
+    """
+
+    def __init__(self, command: Sequence[str], timeout: float) -> None:
+        self._timeout = timeout
+        # A file, not a pipe, which would block Java once full; closed in __exit__.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+            )
+        except OSError as error:
+            self._errors.close()
+            raise UserError(f"METEOR's Java could not be started: {command[0]}: {error}") from None
+        self._lines: queue.Queue[Optional[str]] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def __enter__(self) -> "_Jar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.decode("utf-8", "replace").strip())
+        self._lines.put(None)
+
+    def write(self, lines: Sequence[str]) -> None:
+        """Sends lines from a thread, so that answers are read while questions are written."""
+        threading.Thread(target=self._write, args=(lines,), daemon=True).start()
+
+    def _write(self, lines: Sequence[str]) -> None:
+        assert self._process.stdin is not None
+        try:
+            for line in lines:
+                self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+        except (BrokenPipeError, ValueError, OSError):
+            return  # Java is gone; the reader notices and says so
+
+    def read(self, count: int) -> list[str]:
+        lines: list[str] = []
+        while len(lines) < count:
+            try:
+                line = self._lines.get(timeout=self._timeout)
+            except queue.Empty:
+                raise UserError(
+                    f"METEOR's Java gave no answer for {self._timeout:g} s after {len(lines)} of "
+                    f"{count} lines and was ended."
+                ) from None
+            if line is None:
+                raise UserError(
+                    f"METEOR's Java ended with status {self._process.wait()} after {len(lines)} of "
+                    f"{count} lines: {self._last_error()}"
+                )
+            lines.append(line)
+        return lines
+
+    def _last_error(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read().decode("utf-8", "replace").split("\n")
+        return next((line.strip() for line in lines if line.strip()), "it left no message")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("|||", " ").split())
+
+
+def meteor(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    task: str = "rank",
+    normalize: bool = True,
+    timeout: float = 300.0,
+) -> tuple[float, list[float]]:
+    """Scores tokenised texts (tokens joined by spaces).
+
+    Args:
+        hypotheses: one text an item.
+        references: for each item its references.
+        task: parameters tuned to a task; coco-caption uses ``rank``.
+        normalize: the jar's ``-norm``: its own tokenisation and lower-casing first.
+        timeout: seconds without an answer after which Java counts as hung.
+
+    Returns:
+        The corpus score and the items' scores, between 0 and 1.
+
+    Raises:
+        UserError: if Java or the jar is missing, fails, or hangs; if counts differ; if ``task`` is
+            none of the jar's.
+    """
+    if task not in TASKS:
+        raise UserError(f"`task` must be one of {', '.join(TASKS)}, but is {task!r} instead.")
+    if len(hypotheses) != len(references):
+        raise UserError(
+            f"METEOR needs references for every hypothesis: {len(hypotheses)} hypotheses, "
+            f"{len(references)} lists of references."
+        )
+    if not hypotheses:
+        return 0.0, []
+    command = [find_java(), "-Xmx2G", "-Dfile.encoding=UTF-8", "-jar", str(find_jar())]
+    command += ["-", "-", "-stdio", "-l", "en", "-t", task]
+    command += ["-norm"] if normalize else []
+    questions = [
+        " ||| ".join(["SCORE", *(_one_line(text) for text in texts), _one_line(hypothesis)])
+        for hypothesis, texts in zip(hypotheses, references)
+    ]
+    with _Jar(command, timeout) as jar:
+        jar.write(questions)
+        statistics = jar.read(len(questions))
+        jar.write([" ||| ".join(["EVAL", *statistics])])
+        answers = jar.read(len(questions) + 1)
+    try:
+        scores = [float(answer) for answer in answers]
+    except ValueError:
+        wrong = next(answer for answer in answers if not answer[:1].isdigit())
+        raise UserError(f"METEOR's Java must answer with numbers, but said {wrong!r}.") from None
+    return scores[-1], scores[:-1]

@@ -1,0 +1,99 @@
+"""Perplexity of given texts, from sums of log-probabilities and token counts.
+
+Mao et al. 2015 (m-RNN), equation 5: ``log2 PPL(s) = -1/L sum_n log2 P(w_n | w_1..n-1, image)``.
+L counts the end sign, which the model has to predict as well (the paper does not say).
+"""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fairseq_mm.errors import UserError
+
+
+class LogProbability(NamedTuple):
+    """Sum of a text's log2-probabilities, and its number of tokens, end sign included."""
+
+    log2_sum: float
+    num_tokens: int
+
+
+def sentence_perplexity(text: LogProbability) -> float:
+    """Equation 5."""
+    return 2 ** (-text.log2_sum / text.num_tokens)
+
+
+def mean_sentence_perplexity(texts: Iterable[LogProbability]) -> float:
+    """Mean of the sentences' perplexities: every sentence counts alike.
+
+    Raises:
+        ValueError: if there is no text.
+    """
+    values = [sentence_perplexity(text) for text in texts]
+    if not values:
+        raise ValueError("`texts` must have one text or more, but is empty.")
+    return sum(values) / len(values)
+
+
+def corpus_perplexity(texts: Iterable[LogProbability]) -> float:
+    """Perplexity of all texts as one: every token counts alike (as in the paper's cost, eq. 6).
+
+    Raises:
+        ValueError: if there is no token.
+    """
+    texts = list(texts)
+    num_tokens = sum(text.num_tokens for text in texts)
+    if num_tokens == 0:
+        raise ValueError("`texts` must have one token or more, but has none.")
+    return 2 ** (-math.fsum(text.log2_sum for text in texts) / num_tokens)
+
+
+def read_log_probabilities(path: str) -> dict[int, LogProbability]:
+    """Reads what ``fairseq-generate --score-reference`` printed: the ``P-`` lines, which hold the
+    log2-probability of every token of the reference, the end sign last.
+
+    Returns:
+        Line number of the split -> sum and count.
+
+    Raises:
+        UserError: if the file cannot be read, has no ``P-`` lines, has a line twice or a broken
+            one, or scores the model's own texts instead of the references.
+    """
+    texts: dict[int, LogProbability] = {}
+    targets: dict[str, str] = {}
+    differing = 0
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                kind, _, rest = line.rstrip("\n").partition("-")
+                key, _, value = rest.partition("\t")
+                if kind not in ("T", "D", "P") or not key.isdigit():
+                    continue
+                if kind == "T":
+                    targets[key] = value.replace("<<unk>>", "<unk>")
+                elif kind == "D" and key in targets:
+                    differing += value.partition("\t")[2] != targets[key]
+                elif kind == "P":
+                    if int(key) in texts:
+                        raise UserError(f"{path}:{number}: line {key} of the split is here twice.")
+                    try:
+                        scores = [float(score) for score in value.split()]
+                    except ValueError:
+                        scores = []
+                    if not scores or not all(map(math.isfinite, scores)):
+                        raise UserError(
+                            f"{path}:{number}: P-{key} must be followed by finite log2-"
+                            f"probabilities, but is {value[:40]!r} instead."
+                        )
+                    texts[int(key)] = LogProbability(math.fsum(scores), len(scores))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as text: {error}") from None
+    if not texts:
+        raise UserError(f"{path}: has no P- lines; expected fairseq-generate's output.")
+    # Some may be equal by chance, and an unusual detokeniser may make some differ.
+    if targets and differing > len(targets) / 2:
+        raise UserError(
+            f"{path}: scores the model's own texts ({differing} of {len(targets)} differ from "
+            "their T- lines); perplexity needs fairseq-generate --score-reference."
+        )
+    return texts

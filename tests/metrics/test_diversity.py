@@ -1,0 +1,25 @@
+"""Diversity measures, by hand."""
+
+import pytest
+
+from fairseq_mm.metrics.diversity import distinct_n, mean_length, novelty, vocabulary_size
+
+TEXTS = [text.split() for text in ("a dog runs", "a dog runs", "a cat")]
+
+
+def test_distinct_n_is_different_over_all():
+    assert distinct_n(TEXTS, 1) == pytest.approx(4 / 8)  # a dog runs cat
+    assert distinct_n(TEXTS, 2) == pytest.approx(3 / 5)  # a_dog dog_runs a_cat
+    assert distinct_n(TEXTS, 4) == 0.0
+
+
+def test_novelty_counts_every_text_that_is_no_training_text():
+    training = iter([["a", "cat"], ["a", "dog"]])  # a file may be read as a stream
+    assert novelty(TEXTS, training) == pytest.approx(2 / 3)
+    assert novelty([], training) == 0.0
+
+
+def test_vocabulary_and_length():
+    assert vocabulary_size(TEXTS) == 4
+    assert mean_length(TEXTS) == pytest.approx(8 / 3)
+    assert mean_length([]) == 0.0

@@ -1,0 +1,89 @@
+"""Perplexity: equation 5, sums over a corpus, and fairseq-generate's output."""
+
+import math
+
+import pytest
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.perplexity import (
+    LogProbability,
+    corpus_perplexity,
+    mean_sentence_perplexity,
+    read_log_probabilities,
+    sentence_perplexity,
+)
+
+OUTPUT = """\
+2026-01-01 00:00:00 | INFO | fairseq_cli.generate | loading model(s) from m.pt
+T-1\ta <<unk>> runs
+H-1\t-1.75\ta <unk> runs
+D-1\t-1.75\ta <unk> runs
+P-1\t-1.0000 -2.0000 -3.0000 -1.0000
+T-0\tdogs
+H-0\t-2.0\tdogs
+D-0\t-2.0\tdogs
+P-0\t-3.0000 -1.0000
+2026-01-01 00:00:01 | INFO | fairseq_cli.generate | Generate valid with beam=5: BLEU4 = 100
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_text(text):
+        path = tmp_path / "scored.txt"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write_text
+
+
+def test_sentence_perplexity_is_equation_5():
+    probabilities = [0.5, 0.125, 0.25]
+    L = len(probabilities)
+    log2_perplexity = -1 / L * sum(math.log2(p) for p in probabilities)
+    text = LogProbability(sum(math.log2(p) for p in probabilities), L)
+    assert sentence_perplexity(text) == pytest.approx(2**log2_perplexity) == pytest.approx(4.0)
+
+
+def test_corpus_weighs_tokens_and_mean_weighs_sentences():
+    texts = [LogProbability(-4.0, 2), LogProbability(-18.0, 6)]  # 2^2 and 2^3
+    assert mean_sentence_perplexity(texts) == pytest.approx((4 + 8) / 2)
+    assert corpus_perplexity(iter(texts)) == pytest.approx(2 ** (22 / 8))
+
+
+def test_reads_positional_scores_by_line_number(write):
+    assert read_log_probabilities(write(OUTPUT)) == {
+        1: LogProbability(-7.0, 4),
+        0: LogProbability(-4.0, 2),
+    }
+
+
+def test_no_text_is_refused():
+    with pytest.raises(ValueError, match="must have one text or more"):
+        mean_sentence_perplexity([])
+    with pytest.raises(ValueError, match="must have one token or more"):
+        corpus_perplexity([])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a dog\n", "has no P- lines; expected fairseq-generate's output"),
+        ("P-0\t-1.0\nP-0\t-1.0\n", ":2: line 0 of the split is here twice"),
+        ("P-0\t-1.0 x\n", ":1: P-0 must be followed by finite log2-probabilities.*'-1.0 x'"),
+        ("P-0\t-inf\n", "finite log2-probabilities"),
+        ("P-0\t\n", "finite log2-probabilities"),
+        (
+            "T-0\tdogs\nH-0\t-1\tcats\nD-0\t-1\tcats\nP-0\t-1.0\n",
+            r"scores the model's own texts \(1 of 1 differ.*needs fairseq-generate --score-ref",
+        ),
+    ],
+)
+def test_wrong_files_are_refused(write, text, message):
+    with pytest.raises(UserError, match=message):
+        read_log_probabilities(write(text))
+
+
+def test_missing_file_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"none.txt: cannot be read as text: .*No such file"):
+        read_log_probabilities(str(tmp_path / "none.txt"))
