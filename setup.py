@@ -1,4 +1,4 @@
-"""Packaging of fairseq_mm. Tool settings stand in pyproject.toml, tested versions in constraints*.txt."""
+"""Packaging of fairseq_mm; tool settings are in pyproject.toml, versions in constraints.txt."""
 
 import re
 from pathlib import Path

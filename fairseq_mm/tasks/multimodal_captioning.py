@@ -1,9 +1,9 @@
 """Captions of images: ``--task multimodal_captioning``.
 
 The data folder is made by ``fairseq-mm prepare captions`` or a script of ``scripts/``:
-``dict.txt`` and ``<split>.bin/.idx`` (``fairseq-preprocess --only-source``), ``<split>.visual_ids``,
-``<split>.references.jsonl`` and ``features.h5``. Training and perplexity are over (image, caption)
-pairs, generation and its scores over images.
+``dict.txt`` and ``<split>.bin/.idx`` (``fairseq-preprocess --only-source``),
+``<split>.visual_ids``, ``<split>.references.jsonl`` and ``features.h5``. Training and perplexity
+are over (image, caption) pairs, generation and its scores over images.
 """
 
 import json
@@ -145,6 +145,7 @@ class MultimodalCaptioningTask(FairseqTask):
             combine: given by fairseq's training and validation, not by its generation: that is how
                 generation takes the first line of each image unless ``--all-lines`` is given.
             task_cfg: not used; kept out of ``kwargs`` as fairseq's tasks do.
+            **kwargs: ``epoch`` where fairseq trains or validates.
 
         Raises:
             UserError: if files are missing or do not fit together.
