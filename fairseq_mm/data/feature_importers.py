@@ -19,6 +19,7 @@ import hashlib
 import logging
 import os
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Callable, Optional, Union
@@ -31,6 +32,8 @@ from fairseq_mm.errors import UserError
 logger = logging.getLogger(__name__)
 
 CAPTIONS_PER_IMAGE = 5
+# what numpy raises for a file that is no array, or is cut short or damaged
+DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)
 Progress = Callable[[Iterable[str]], Iterable[str]]
 
 
@@ -329,7 +332,7 @@ def _load(path: Path) -> Union[np.ndarray, np.lib.npyio.NpzFile]:
     try:
         # mapped: an array larger than the memory is no problem
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except DAMAGE as error:
         raise UserError(_why_not_loaded(path, error)) from None
 
 
@@ -342,7 +345,7 @@ def _member(archive: np.lib.npyio.NpzFile, path: Path, name: Optional[str]) -> n
         raise UserError(f"{path}: must have {wanted}, but has: {', '.join(names) or 'none'}.")
     try:
         return archive[name]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except DAMAGE as error:
         raise UserError(_why_not_loaded(path, error)) from None
 
 
@@ -401,8 +404,13 @@ class _StreamedArray:
         try:
             self._stream.seek((i - self._next) * self._item_bytes, os.SEEK_CUR)
             content = self._stream.read(self._item_bytes)
-        except (OSError, EOFError, zipfile.BadZipFile) as error:
-            raise UserError(f"{self.where}: damaged at item {i}: {error}") from None
+            if i == self.shape[0] - 1:
+                self._stream.read(1)  # the checksum is compared at the end only
+        except DAMAGE as error:
+            raise UserError(
+                f"{self.where}: is damaged: {error}. Replace the file, and delete the partial "
+                f"store to begin anew."
+            ) from None
         if len(content) < self._item_bytes:
             raise UserError(f"{self.where}: cut short at item {i} of {self.shape[0]}.")
         self._next = i + 1

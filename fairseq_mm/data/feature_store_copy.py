@@ -77,12 +77,17 @@ def convert_store(
         Number of items in the new store.
 
     Raises:
-        UserError: if an id of ``select`` is not in the store, or a value does not fit ``dtype``.
+        UserError: if an id of ``select`` is not in the store or stands there twice, or a value
+            does not fit ``dtype``.
     """
     source = FeatureStores([FeatureStore(path)])
     keys = source.ids if select is None else list(select)
+    seen: set[str] = set()
     for key in keys:
-        source.rows_of(key)  # an unknown id before the work, not in its middle
+        if key in seen:
+            raise UserError(f"{os.fspath(path)}: the id {key!r} is to be taken twice.")
+        seen.add(key)
+        source.rows_of(key)  # refuses an unknown id before the work, not in its middle
     changed: dict[str, object] = {}
     if pool is not None:
         changed = {"grid": 0, "pool": pool}

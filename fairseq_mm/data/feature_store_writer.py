@@ -115,7 +115,7 @@ class FeatureStoreWriter:
         if os.path.exists(self.path) and not overwrite:
             if not os.path.exists(self._file("header.json")):
                 self._remove_partial()
-            raise UserError(f"{self.path}: exists already. Delete it, or ask for overwriting.")
+            raise UserError(f"{self.path}: exists already. Delete it, or replace it: --overwrite")
         for leftover in ("store", "finished"):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(self._file(leftover))
@@ -246,9 +246,10 @@ class FeatureStoreWriter:
     def _why_not_finite(self, key: str, given: np.ndarray) -> str:
         if np.isfinite(given).all():
             largest = float(np.abs(given.astype(np.float64)).max())
+            remedy = " Store them as float32." if self.dtype == np.float16 else ""
             return (
                 f"{self.path}: features of {key!r} reach {largest:.3g}, too large for "
-                f"{self.dtype}. Store them as float32."
+                f"{self.dtype}.{remedy}"
             )
         return f"{self.path}: the features of {key!r} have NaN or infinite values."
 

@@ -247,7 +247,7 @@ def test_what_a_killed_finish_left_is_not_taken_for_the_next_run(path, monkeypat
 
 def test_a_finished_store_is_replaced_only_when_asked_and_only_in_the_end(path):
     write(path, {"old": np.ones(DIM)})
-    with pytest.raises(UserError, match=r"features.h5: exists already. Delete it, or ask"):
+    with pytest.raises(UserError, match=r"features.h5: exists already. Delete it, or replace it"):
         open_writer(path)
     assert not os.path.exists(path + ".partial")
     with open_writer(path, overwrite=True) as writer:
@@ -360,6 +360,12 @@ def test_rows_that_cannot_be_stored_are_refused_by_id(path, rows, message):
         writer.append("k", np.ones(DIM))
         writer.finish()
     assert members(path)["features"] == [[1.0] * DIM]
+
+
+def test_values_too_large_for_float32_have_no_wider_dtype(path):
+    message = r"'k' reach 1e\+40, too large for float32.$"
+    with open_writer(path, dtype="float32") as writer, pytest.raises(UserError, match=message):
+        writer.append("k", np.full(DIM, 1e40))
 
 
 @pytest.mark.parametrize("key", ["", "a\tb", "a\n", "a\x85b", "a\0", 7])

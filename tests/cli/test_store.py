@@ -1,0 +1,201 @@
+"""fairseq-mm store: what it prints, writes and refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.data.feature_store import FeatureStore
+
+N, D = 6, 4
+ROWS = np.arange(N * D, dtype=np.float32).reshape(N, D)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("rows.npy", ROWS)
+    np.save("grids.npy", np.stack([ROWS, ROWS + 1], axis=1))
+    Path("ids.txt").write_text("".join(f"{i}.jpg\n" for i in range(N)))
+    Path("some.txt").write_text("4.jpg\n1.jpg\n")
+    Path("weights.pt").write_bytes(b"abc")
+    return tmp_path
+
+
+@pytest.fixture
+def store(folder):
+    assert (
+        main(
+            [
+                "store",
+                "import",
+                "grids.npy",
+                "grids.h5",
+                "--ids",
+                "ids.txt",
+                "--extractor",
+                "alexnet",
+            ]
+        )
+        == 0
+    )
+    return "grids.h5"
+
+
+def run(capsys, command):
+    capsys.readouterr()
+    status = main(["store", *command.split()])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_import_says_what_it_wrote(folder, capsys):
+    status, out, err = run(
+        capsys,
+        "import rows.npy rows.h5 --ids ids.txt --dtype float16 --extractor alexnet --layer fc7 "
+        '--weights weights.pt --preprocessing {"resize":224,"crop":0} '
+        "--attribute stride=8 --attribute frame_rate=2.5 --attribute note=my=pictures",
+    )
+    assert (status, out) == (
+        0,
+        f"wrote rows.h5: 6 items, dim 4, float16, {size('rows.h5')} MB\n",
+    )
+    assert "import: 100%" in err
+    store = FeatureStore("rows.h5")
+    for name in ("created", "package_version"):
+        store.attributes.pop(name)
+    assert store.attributes == {
+        "imported_from": "rows.npy",
+        "extractor": "alexnet",
+        "layer": "fc7",
+        "weights": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+        "grid": 0,
+        "preprocessing": '{"crop": 0, "resize": 224}',
+        "stride": 8,
+        "frame_rate": 2.5,
+        "note": "my=pictures",
+    }
+    np.testing.assert_array_equal(store.read("3.jpg"), ROWS[3:4])
+
+
+def size(path):
+    return f"{os.path.getsize(path) / 1e6:.1f}"
+
+
+def test_info_shows_counts_and_attributes(store, capsys):
+    status, out, _ = run(capsys, f"info {store}")
+    shown = dict(
+        line.split(maxsplit=1) for line in out.splitlines() if not line.startswith("rows c")
+    )
+    assert status == 0
+    assert shown["items"] == "6"
+    assert shown["rows"] == "12 (2 an item)"
+    assert shown["dim"] == "4"
+    assert shown["read"] == "mapped"
+    assert shown["extractor"] == "alexnet"
+    facts = json.loads(run(capsys, f"info {store} --json")[1])
+    assert facts["rows_per_item"] == [2, 2]
+    assert facts["attributes"]["imported_from"] == "grids.npy"
+
+
+def test_info_lists_the_ids(store, capsys):
+    assert run(capsys, f"info {store} --ids")[1].splitlines()[:2] == ["0.jpg\t2", "1.jpg\t2"]
+    listed = run(capsys, f"info {store} --ids --json")[1].splitlines()
+    assert [json.loads(line) for line in listed][1] == {"id": "1.jpg", "rows": 2}
+
+
+def test_verify_prints_a_checksum_and_finds_bad_stores(store, capsys):
+    run(capsys, f"convert {store} copy.h5")
+    status, out, _ = run(capsys, f"verify {store} copy.h5")
+    first, second = out.splitlines()
+    assert status == 0
+    assert first.split()[0] == second.split()[0]
+    assert first.endswith("  grids.h5  6 items: no error")
+    with h5py.File("copy.h5", "r+") as file:
+        file["features"][7] = np.nan
+    Path("text.h5").write_text("no store")
+    status, out, err = run(capsys, f"verify copy.h5 {store} text.h5")
+    assert status == 2
+    assert out == first + "\n"
+    assert "copy.h5: the features of '3.jpg' have NaN or infinite values" in err
+    assert "text.h5: is no HDF5 file" in err
+    assert err.endswith("2 of 3 stores have errors\n")
+
+
+def test_merge_and_convert_say_what_they_wrote(store, folder, capsys):
+    run(capsys, "import rows.npy other.h5 --ids ids.txt --key new_* --attribute extractor=vgg16")
+    status, _, err = run(capsys, f"merge {store} other.h5 all.h5")
+    assert status == 2
+    assert err.count("\n") == 1
+    assert "other.h5: made with extractor = 'vgg16', but grids.h5 with extractor = 'alexnet'" in err
+    status, out, err = run(capsys, f"merge {store} other.h5 all.h5 --force")
+    assert (status, out) == (
+        0,
+        f"wrote all.h5: 12 items, dim 4, float32, {size('all.h5')} MB\n",
+    )
+    assert "merge: 100%" in err
+    command = "convert all.h5 few.h5 --select some.txt --pool mean --dtype float16"
+    status, out, _ = run(capsys, command)
+    assert (status, out) == (
+        0,
+        f"wrote few.h5: 2 items, dim 4, float16, {size('few.h5')} MB\n",
+    )
+    few = FeatureStore("few.h5")
+    assert few.ids == ["4.jpg", "1.jpg"]
+    np.testing.assert_array_equal(few.read("4.jpg"), ROWS[4:5] + 0.5)
+    status, _, err = run(capsys, command)
+    assert status == 2
+    assert "few.h5: exists already. Delete it, or replace it: --overwrite" in err
+    assert run(capsys, command + " --overwrite")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("import rows.npy x.h5", "rows.npy: an array needs the ids of its items: --ids FILE"),
+        ("import none.npy x.h5 --ids ids.txt", "none.npy: not found"),
+        ("import rows.npy x.h5 --ids some.txt", "rows.npy has 6 rows, but some.txt has 2 ids"),
+        ("import rows.npy x.h5 --ids ids.txt --weights w.pt", "w.pt: weights file not found"),
+        (
+            "import rows.npy x.h5 --ids ids.txt --attribute stride",
+            "--attribute must be NAME=VALUE, but is 'stride' instead",
+        ),
+        (
+            "import rows.npy x.h5 --ids ids.txt --preprocessing {",
+            "--preprocessing must be JSON, but is '{'",
+        ),
+        ("info none.h5", "none.h5: feature store not found"),
+        ("convert rows.npy x.h5", "rows.npy: is no HDF5 file"),
+        ("merge rows.npy ids.txt x.h5", "rows.npy: is no HDF5 file"),
+    ],
+)
+def test_mistakes_are_one_line_and_write_nothing(folder, capsys, command, message):
+    before = sorted(os.listdir())
+    status, out, err = run(capsys, command)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert sorted(os.listdir()) == before
+
+
+def test_the_command_does_not_import_fairseq_or_torch(folder):
+    program = (
+        "import sys; sys.argv[0] = 'fairseq-mm'; from fairseq_mm.cli.main import main; "
+        "main(); assert not {'torch', 'fairseq'} & set(sys.modules)"
+    )
+    root = str(Path(__file__).parents[2])
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            program,
+            *["store", "import", "rows.npy", "x.h5", "--ids", "ids.txt"],
+        ],
+        env={**os.environ, "PYTHONPATH": root},
+        check=True,
+    )

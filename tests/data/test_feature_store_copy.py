@@ -1,0 +1,134 @@
+"""Merging and converting: no row changes but as asked, and the order does not change the sum."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.feature_store_copy import content_checksum, convert_store, merge_stores
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.errors import UserError
+
+DIM = 3
+MADE = {"extractor": "resnet18", "layer": "layer4", "grid": 1}
+ITEMS = {f"i{i}": np.arange((1 + i) * DIM).reshape(1 + i, DIM) / 4 for i in range(5)}
+
+
+@pytest.fixture
+def write_store(tmp_path):
+    def write(name, keys, attributes=MADE, dtype="float16", dim=DIM):
+        path = str(tmp_path / name)
+        with FeatureStoreWriter(path, dim=dim, dtype=dtype, attributes=attributes) as writer:
+            for key in keys:
+                writer.append(key, ITEMS[key])
+            writer.finish()
+        return path
+
+    return write
+
+
+@pytest.fixture
+def out(tmp_path):
+    return str(tmp_path / "out.h5")
+
+
+def assert_has(path, keys):
+    store = FeatureStore(path)
+    assert store.ids == list(keys)
+    for key in keys:
+        np.testing.assert_array_equal(store.read(key), ITEMS[key])
+
+
+def test_merged_stores_have_all_items_in_order(write_store, out):
+    a = write_store("a.h5", ["i3", "i0"], {**MADE, "note": "one", "source": "photos"})
+    b = write_store("b.h5", ["i4"], {**MADE, "note": "two", "source": "photos"})
+    assert merge_stores([a, b], out) == 3
+    assert_has(out, ["i3", "i0", "i4"])
+    attributes = FeatureStore(out).attributes
+    assert attributes.items() >= {**MADE, "source": "photos"}.items()
+    assert "note" not in attributes
+
+
+def test_a_merge_is_as_wide_as_its_widest_store(write_store, out):
+    merge_stores([write_store("a.h5", ["i1"]), write_store("b.h5", ["i2"], dtype="float32")], out)
+    assert FeatureStore(out).dtype == np.float32
+
+
+def test_a_merge_continues(write_store, out):
+    paths = [write_store("a.h5", ["i0", "i1"]), write_store("b.h5", ["i2", "i3"])]
+
+    def interrupted(keys):
+        yield from keys[:3]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        merge_stores(paths, out, progress=interrupted)
+    with pytest.raises(UserError, match="begun for other items: 'i2' is none of these"):
+        merge_stores(paths[:1], out)
+    merge_stores(paths, out)
+    assert_has(out, ["i0", "i1", "i2", "i3"])
+
+
+def test_stores_that_do_not_fit_together_are_not_merged(write_store, out):
+    a = write_store("a.h5", ["i0", "i1"])
+    with pytest.raises(UserError, match=r"the id 'i1' stands both in .*a.h5 and in .*b.h5"):
+        merge_stores([a, write_store("b.h5", ["i1"])], out)
+    other = write_store("c.h5", ["i2"], {**MADE, "layer": "layer3"})
+    with pytest.raises(UserError, match=r"c.h5: made with layer = 'layer3', but .*a.h5 with .*--f"):
+        merge_stores([a, other], out)
+    unnamed = write_store("d.h5", ["i3"], {})
+    with pytest.raises(UserError, match="made with extractor = 'nothing', but"):
+        merge_stores([a, unnamed], out)
+    merge_stores([a, other, unnamed], out, ignore_extractors=True)
+    assert_has(out, ["i0", "i1", "i2", "i3"])
+    assert not FeatureStore(out).attributes.keys() & MADE.keys()
+    with pytest.raises(UserError, match=r"a.h5: is an input, and must be another file"):
+        merge_stores([a], a, overwrite=True)
+
+
+def test_conversion_changes_dtype_selects_and_averages(write_store, out):
+    path = write_store("a.h5", ITEMS)
+    assert convert_store(path, out, dtype="float32", select=["i2", "i0"], pool="mean") == 2
+    store = FeatureStore(out)
+    assert (store.ids, store.dtype) == (["i2", "i0"], np.float32)
+    np.testing.assert_array_equal(store.read("i2"), [[0.75, 1.0, 1.25]])  # middle row of three
+    np.testing.assert_array_equal(store.read("i0"), ITEMS["i0"])
+    assert store.attributes.items() >= {**MADE, "grid": 0, "pool": "mean"}.items()
+
+
+def test_conversion_without_changes_copies(write_store, out):
+    path = write_store("a.h5", ITEMS)
+    convert_store(path, out)
+    assert_has(out, ITEMS)
+    assert content_checksum(FeatureStore(out)) == content_checksum(FeatureStore(path))
+
+
+def test_averages_of_large_float16_values_do_not_overflow(tmp_path, out):
+    path = str(tmp_path / "large.h5")
+    with FeatureStoreWriter(path, dim=DIM, attributes={}) as writer:
+        writer.append("a", np.full((49, DIM), 60000.0))
+        writer.finish()
+    convert_store(path, out, pool="mean")
+    np.testing.assert_array_equal(FeatureStore(out).read("a"), np.full((1, DIM), 60000))
+
+
+def test_selecting_an_id_that_is_not_there_writes_nothing(write_store, out, tmp_path):
+    path = write_store("a.h5", ITEMS)
+    with pytest.raises(UserError, match=r"a.h5: no features for 'i2.jpg' .* Closest: 'i2'"):
+        convert_store(path, out, select=["i0", "i2.jpg"])
+    with pytest.raises(UserError, match="the id 'i0' is to be taken twice"):
+        convert_store(path, out, select=["i0", "i0"])
+    assert [file.name for file in tmp_path.iterdir()] == ["a.h5"]
+
+
+def test_the_checksum_is_the_sum_of_the_items_and_not_of_their_order(write_store):
+    items = 0
+    for key in ("i1", "i2"):
+        content = f"{key}\0{DIM}\0float16\0".encode() + ITEMS[key].astype(np.float16).tobytes()
+        items += int(hashlib.sha256(content).hexdigest(), 16)
+    a = content_checksum(FeatureStore(write_store("a.h5", ["i1", "i2"])))
+    b = content_checksum(FeatureStore(write_store("b.h5", ["i2", "i1"], {})))
+    assert a == b == f"{items % 2**256:064x}"
+    wide = write_store("c.h5", ["i1", "i2"], dtype="float32")
+    assert content_checksum(FeatureStore(wide)) != a
