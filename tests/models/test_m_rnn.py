@@ -1,0 +1,115 @@
+"""m-RNN equals the paper's equations, written as loops, in each of its variants."""
+
+import math
+
+import pytest
+import torch
+from toy_data import build_model, toy_task
+
+SIZES = {"embedding_dim": 4, "hidden_dim": 6, "multimodal_dim": 9}
+VARIANTS = [
+    "m_rnn",
+    "m_rnn_base",
+    "m_rnn_no_emb_input",
+    "m_rnn_one_layer_emb",
+    "m_rnn_emb_one_input",
+    "m_rnn_vis_in_rnn",
+    "m_rnn_vis_in_rnn_both",
+    "m_rnn_vis_in_rnn_both_shared",
+]
+
+
+def log_probabilities_by_loops(decoder, arch, image, tokens):
+    """``[T, V]`` for one image ``[D]`` and one sentence, from equations 2 to 4 and Figure 3."""
+    U = decoder.recurrent_weight
+    r = torch.zeros(U.size(0))
+    rows = []
+    for token in tokens:
+        e = decoder.embedding.weight[token]
+        if arch == "m_rnn_one_layer_emb":
+            w = e
+        else:
+            w = decoder.word_proj.weight @ e + decoder.word_proj.bias
+        if arch in ("m_rnn_vis_in_rnn", "m_rnn_vis_in_rnn_both"):
+            w = w + decoder.image_to_word.weight @ image
+        if arch == "m_rnn_vis_in_rnn_both_shared":
+            w = w + decoder.image_to_multimodal.weight[: U.size(0)] @ image
+        r = torch.clamp(U @ r + w, min=0)
+        x = decoder.recurrent_to_multimodal.weight @ r + decoder.recurrent_to_multimodal.bias
+        if arch == "m_rnn_emb_one_input":
+            x = x + decoder.word_to_multimodal.weight @ e
+        elif arch != "m_rnn_no_emb_input":
+            x = x + decoder.word_to_multimodal.weight @ w
+        if arch not in ("m_rnn_base", "m_rnn_vis_in_rnn"):
+            x = x + decoder.image_to_multimodal.weight @ image
+        m = torch.tensor([1.7159 * math.tanh(2 / 3 * value) for value in x.tolist()])
+        y = decoder.output_proj.weight @ m + decoder.output_proj.bias
+        rows.append(y - math.log(sum(math.exp(value) for value in y.tolist())))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("arch", VARIANTS)
+def test_equals_the_equations_written_as_loops(arch):
+    model = build_model(arch, toy_task(), **SIZES)
+    with torch.no_grad():
+        model.decoder.recurrent_weight.normal_(std=0.4)
+        model.decoder.recurrent_to_multimodal.bias.normal_()
+        features = torch.randn(1, 1, 5)
+        tokens = torch.tensor([[2, 7, 4, 19, 7, 3]])
+        logits, _ = model(features, torch.zeros(1, 1, dtype=torch.bool), tokens)
+        lprobs = model.get_normalized_probs((logits, None), log_probs=True)[0]
+        image = features[0, 0] / features[0, 0].pow(2).mean().sqrt()
+        expected = log_probabilities_by_loops(model.decoder, arch, image, tokens[0].tolist())
+    torch.testing.assert_close(lprobs, expected, atol=2e-6, rtol=1e-5)
+
+
+def test_default_sizes_are_those_of_the_paper():
+    model = build_model("m_rnn", toy_task(feature_dim=4096))
+    decoder = model.decoder
+    assert decoder.embedding.weight.shape == (20, 128)
+    assert decoder.word_proj.weight.shape == (256, 128)
+    assert decoder.recurrent_weight.shape == (256, 256)
+    assert decoder.word_to_multimodal.weight.shape == (512, 256)
+    assert decoder.recurrent_to_multimodal.weight.shape == (512, 256)
+    assert decoder.image_to_multimodal.weight.shape == (512, 4096)
+    assert decoder.output_proj.weight.shape == (20, 512)
+
+
+def test_image_does_not_change_the_rnn_baseline():
+    model = build_model("m_rnn_base", toy_task(), **SIZES)
+    tokens = torch.tensor([[2, 7, 4]])
+    padding_mask = torch.zeros(1, 1, dtype=torch.bool)
+    one, _ = model(torch.randn(1, 1, 5), padding_mask, tokens)
+    other, _ = model(torch.randn(1, 1, 5), padding_mask, tokens)
+    assert torch.equal(one, other)
+
+
+def test_grid_is_averaged_over_its_real_rows():
+    model = build_model("m_rnn", toy_task(), **SIZES)
+    grid = torch.randn(2, 3, 5)
+    padding_mask = torch.tensor([[False, False, False], [False, True, True]])
+    image = model.encoder(grid, padding_mask)["image"][0]
+    means = torch.stack([grid[0].mean(0), grid[1, 0]])
+    torch.testing.assert_close(image, means / means.pow(2).mean(-1, keepdim=True).sqrt())
+
+
+def test_scale_of_the_features_does_not_matter():
+    model = build_model("m_rnn", toy_task(), **SIZES)
+    tokens = torch.tensor([[2, 7]])
+    padding_mask = torch.zeros(1, 1, dtype=torch.bool)
+    features = torch.randn(1, 1, 5)
+    one, _ = model(features, padding_mask, tokens)
+    other, _ = model(features * 37, padding_mask, tokens)
+    torch.testing.assert_close(one, other)
+
+
+def test_image_is_not_looked_at_again_after_the_first_step():
+    model = build_model("m_rnn", toy_task(), **SIZES)
+    features, padding_mask = torch.randn(2, 1, 5), torch.zeros(2, 1, dtype=torch.bool)
+    encoder_out = model.encoder(features, padding_mask)
+    state = {}
+    model.decoder(torch.tensor([[2], [2]]), encoder_out, state)
+    calls = []
+    model.decoder.image_to_multimodal.register_forward_hook(lambda *args: calls.append(args))
+    model.decoder(torch.tensor([[2, 5], [2, 6]]), encoder_out, state)
+    assert calls == []

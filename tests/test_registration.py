@@ -1,0 +1,54 @@
+"""Every name resolves to our class: fairseq silently keeps its own when a name is taken."""
+
+import ast
+import dataclasses
+import importlib
+from pathlib import Path
+
+import pytest
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+
+import fairseq_mm
+
+PACKAGE = Path(fairseq_mm.__file__).parent
+REGISTRIES = {
+    "register_model": MODEL_REGISTRY,
+    "register_model_architecture": ARCH_MODEL_REGISTRY,
+    "register_task": TASK_REGISTRY,
+    "register_criterion": CRITERION_REGISTRY,
+}
+
+
+def registrations():
+    """(decorator, name, module) of every registration in the sources."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            for decorator in getattr(node, "decorator_list", []):
+                name = getattr(getattr(decorator, "func", None), "id", None)
+                if name in REGISTRIES:
+                    index = 1 if name == "register_model_architecture" else 0
+                    yield name, decorator.args[index].value, module
+
+
+@pytest.mark.parametrize(("decorator", "name", "module"), list(registrations()))
+def test_name_resolves_to_our_class(decorator, name, module):
+    assert REGISTRIES[decorator][name].__module__ == module
+
+
+def test_every_system_of_the_paper_has_its_architecture():
+    names = {name for _, name, _ in registrations()}
+    assert {"m_rnn", "m_rnn_base", "m_rnn_vis_in_rnn_both_shared"} <= names
+
+
+@pytest.mark.parametrize("module", sorted({module for _, _, module in registrations()}))
+def test_every_option_has_help(module):
+    for value in vars(importlib.import_module(module)).values():
+        if dataclasses.is_dataclass(value) and value.__module__ == module:
+            for field in dataclasses.fields(value):
+                if not field.name.startswith("_") and not str(field.default).startswith("${"):
+                    assert field.metadata.get("help"), f"{value.__name__}.{field.name}"
+                if field.type is bool and not str(field.default).startswith("${"):
+                    assert field.default is False, f"{value.__name__}.{field.name}"

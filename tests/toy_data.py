@@ -1,0 +1,124 @@
+"""Small data folders and models that tests share."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary, indexed_dataset
+
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+
+WORDS = [
+    "a",
+    "the",
+    "dog",
+    "cat",
+    "man",
+    "runs",
+    "sits",
+    "jumps",
+    "on",
+    "in",
+    "grass",
+    "snow",
+    "red",
+    "blue",
+    "small",
+    "big",
+]
+EXTRACTOR = {"extractor": "drawn", "weights": "none", "layer": "pool", "grid": 0}
+
+
+def make_dictionary() -> Dictionary:
+    """Four special symbols and 16 words."""
+    dictionary = Dictionary()
+    for word in WORDS:
+        dictionary.add_symbol(word)
+    return dictionary
+
+
+def write_split(
+    folder: Path, split: str, lines: list[tuple[str, str]], dictionary: Dictionary
+) -> None:
+    """Binarised text, ids and references of (key, sentence) pairs."""
+    builder = indexed_dataset.make_builder(
+        str(folder / f"{split}.bin"), "mmap", vocab_size=len(dictionary)
+    )
+    references: dict[str, list[str]] = {}
+    for key, sentence in lines:
+        builder.add_item(dictionary.encode_line(sentence, add_if_not_exist=False))
+        references.setdefault(key, []).append(sentence)
+    builder.finalize(str(folder / f"{split}.idx"))
+    (folder / f"{split}.visual_ids").write_text("".join(f"{key}\n" for key, _ in lines))
+    (folder / f"{split}.references.jsonl").write_text(
+        "".join(
+            json.dumps({"id": key, "references": sentences}) + "\n"
+            for key, sentences in references.items()
+        )
+    )
+
+
+def write_store(
+    path: Path,
+    keys: list[str],
+    *,
+    dim: int = 5,
+    rows: int = 1,
+    seed: int = 3,
+    attributes: Optional[dict[str, Any]] = None,
+) -> None:
+    generator = np.random.default_rng(seed)
+    with FeatureStoreWriter(
+        path, dim=dim, dtype="float32", attributes=EXTRACTOR if attributes is None else attributes
+    ) as writer:
+        for key in keys:
+            writer.append(key, generator.normal(size=(rows, dim)).astype(np.float32))
+        writer.finish()
+
+
+def make_captions_folder(folder: Path, *, dim: int = 5, rows: int = 1) -> Path:
+    """12 training and 7 validation pictures with three captions each, as ``prepare`` makes it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    dictionary = make_dictionary()
+    dictionary.save(str(folder / "dict.txt"))
+    generator = np.random.default_rng(1)
+    keys: list[str] = []
+    for split, count in (("train", 12), ("valid", 7)):
+        lines = []
+        for i in range(count):
+            key = f"{split}{i}.jpg"
+            keys.append(key)
+            for _ in range(3):
+                length = int(generator.integers(2, 7))
+                lines.append((key, " ".join(generator.choice(WORDS, size=length))))
+        write_split(folder, split, lines, dictionary)
+    write_store(folder / "features.h5", keys, dim=dim, rows=rows)
+    return folder
+
+
+def toy_task(**attributes: Any) -> Namespace:
+    """What a model's ``build_model`` asks of its task."""
+    return Namespace(
+        **{
+            "target_dictionary": make_dictionary(),
+            "feature_dim": 5,
+            "feature_attributes": EXTRACTOR,
+            **attributes,
+        }
+    )
+
+
+def build_model(arch: str, task: Any, **options: Any) -> Any:
+    """A model as fairseq builds it from ``--arch`` and flags, in evaluation mode."""
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+    cls = ARCH_MODEL_REGISTRY[arch]
+    cfg = Namespace(**options)
+    ARCH_CONFIG_REGISTRY[arch](cfg)
+    defaults = {key: field.default for key, field in cls.__dataclass.__dataclass_fields__.items()}
+    torch.manual_seed(7)
+    model = cls.build_model(Namespace(**{**defaults, **vars(cfg)}), task)
+    return model.eval()
