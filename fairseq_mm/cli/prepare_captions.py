@@ -116,13 +116,14 @@ def prepare(corpus: CaptionCorpus, args: argparse.Namespace) -> int:
     Raises:
         UserError: for everything that the user can put right.
     """
-    from fairseq_mm.data.prepared import check_output, write_caption_folder
+    from fairseq_mm.data.prepared import read_dictionary_words, write_caption_folder
 
     # before fairseq-preprocess, which would send its log to stdout
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     threshold = _checked_threshold(args)
+    if args.dictionary is not None:
+        read_dictionary_words(args.dictionary)  # refuses what fairseq would stumble over
     tokenize, settings = _tokenizer_of(args)
-    check_output(args.output, overwrite=args.overwrite)
     for split in ("valid", "test"):
         draw_split(corpus, split, getattr(args, f"{split}_size", 0), seed=args.seed)
     _report_deviations(corpus, strict=args.strict)
@@ -150,8 +151,6 @@ def _checked_threshold(args: argparse.Namespace) -> int:
             raise UserError(
                 "--dictionary fixes the words; leave --threshold and --max-words out with it."
             )
-        if not args.dictionary.is_file():
-            raise UserError(f"--dictionary {args.dictionary}: no such file.")
     if args.threshold is not None and args.threshold < 1:
         raise UserError(f"--threshold must be at least 1, but is {args.threshold} instead.")
     if args.max_words is not None and args.max_words < 1:

@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable, Optional
 
+from tqdm import tqdm
+
 from fairseq_mm import __version__
-from fairseq_mm.data.caption_text import reserved_token
-from fairseq_mm.data.captions import SPLITS, CaptionCorpus, CaptionItem
+from fairseq_mm.data.caption_text import RESERVED_TOKENS, reserved_token
+from fairseq_mm.data.captions import SPLITS, CaptionCorpus, CaptionItem, read_lines
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -120,7 +122,7 @@ def write_caption_folder(
             symbol, or no word is frequent enough.
     """
     check_output(output, overwrite=overwrite)
-    with _partial_folder(output) as partial:
+    with _partial_folder(Path(os.path.abspath(output))) as partial:
         (partial / "text").mkdir()
         counts: dict[str, dict[str, int]] = {}
         words: Counter[str] = Counter()
@@ -129,12 +131,12 @@ def write_caption_folder(
             counts[split], frequencies, dropped = _write_split(
                 partial, split, items, tokenize=tokenize, skip_empty=skip_empty
             )
+            if not counts[split]["captions"]:
+                raise UserError(f"{', '.join(corpus.files)}: no captions for {split}.")
             if dropped:
                 exceptions[f"{split} images without a caption"] = dropped
             if split == "train":
                 words = frequencies
-        if not counts.get("train", {}).get("captions"):
-            raise UserError(f"{', '.join(corpus.files)}: no training captions.")
         if dictionary is None and words.most_common(1)[0][1] < threshold:
             raise UserError(
                 f"no word occurs {threshold} times or more in the {counts['train']['captions']} "
@@ -187,7 +189,7 @@ def _write_split(
     counts = {"images": 0, "captions": 0, "words": 0, "empty_captions_skipped": 0}
     frequencies: Counter[str] = Counter()
     text, ids, references, left_out = [], [], [], []
-    for item in items:
+    for item in tqdm(items, desc=split, unit=" images", disable=None):  # on a terminal only
         kept = []
         for number, caption in enumerate(item.captions, 1):
             tokens = tokenize(caption)
@@ -250,7 +252,8 @@ def check_output(output: Path, *, overwrite: bool) -> None:
 @contextmanager
 def _partial_folder(output: Path) -> Iterator[Path]:
     """A folder beside ``output`` whose files move there at the end, and vanish after an error."""
-    partial = output.with_name(output.name + ".partial")
+    # A folder that exists may be another file system's root, from where nothing can be renamed.
+    partial = output / ".partial" if output.is_dir() else output.with_name(output.name + ".partial")
     if partial.is_dir():  # left by a run that was killed
         foreign = sorted({path.name for path in partial.iterdir()} - _WRITTEN - {"preprocess.log"})
         if foreign:
@@ -258,11 +261,10 @@ def _partial_folder(output: Path) -> Iterator[Path]:
         shutil.rmtree(partial)
     try:
         partial.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"--output {output}: cannot be written ({error.strerror}).") from None
-    try:
         yield partial
         _move_over(partial, output)
+    except OSError as error:
+        raise UserError(f"--output {output}: cannot be written ({error}).") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -286,9 +288,22 @@ def _move_over(partial: Path, output: Path) -> None:
 
 
 def read_dictionary_words(path: Path) -> set[str]:
-    """The words of a ``dict.txt`` (``word count`` lines)."""
-    with open(path, encoding="utf-8") as file:
-        return {line.rsplit(" ", 1)[0] for line in file}
+    """The words of a ``dict.txt``.
+
+    Raises:
+        UserError: ``path:line``, if a line is not ``word count``, repeats a word or defines one
+            of fairseq's control symbols.
+    """
+    words: set[str] = set()
+    for number, line in read_lines(path):
+        word, _, count = line.rpartition(" ")
+        if not word or not count.isdecimal():
+            raise UserError(f"{path}:{number}: must be `word count`, but is {line[:60]!r} instead.")
+        if word in words or word in (*RESERVED_TOKENS, "<unk>"):
+            what = "was given before" if word in words else "is a control symbol of fairseq"
+            raise UserError(f"{path}:{number}: {word} {what}.")
+        words.add(word)
+    return words
 
 
 def _count_unknown(path: Path, known: set[str]) -> int:

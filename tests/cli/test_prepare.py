@@ -48,6 +48,8 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
     assert report["data_set"] == "own"
     assert report["options"]["tokenizer"] == "words"
     assert report["counts"]["valid"]["images"] == 2
+    references = (tmp_path / "out" / "train.references.jsonl").read_text().splitlines()
+    assert json.loads(references[0])["references"] == ["A cat no0.", "The cat's ball"]
 
 
 def test_the_same_call_gives_the_same_folder(prepare, tmp_path):
@@ -98,7 +100,7 @@ def test_files_can_be_given_by_split(prepare, data, tmp_path):
     ("options", "message"),
     [
         (["--dictionary", "d.txt", "--threshold", "2"], "--dictionary fixes the words; leave"),
-        (["--dictionary", "d.txt"], "--dictionary d.txt: no such file."),
+        (["--dictionary", "d.txt"], "d.txt: cannot be read (No such file or directory)."),
         (["--threshold", "0"], "--threshold must be at least 1, but is 0 instead."),
         (["--max-words", "0"], "--max-words must be at least 1, but is 0 instead."),
         (["--threshold", "99"], "no word occurs 99 times or more in the 14 training captions"),
@@ -116,7 +118,7 @@ def test_a_mistake_is_one_line_and_status_2(prepare, tmp_path, options, message)
     assert not (tmp_path / "out").exists()
 
 
-def test_an_existing_folder_is_refused_before_anything_is_done(prepare, tmp_path):
+def test_an_existing_folder_is_refused_and_left_alone(prepare, tmp_path):
     prepare()
     before = (tmp_path / "out" / "prepare.json").stat().st_mtime_ns
     status, _, err = prepare()

@@ -1,6 +1,7 @@
 """Items by split -> data folder: what stands in it, and that a failure leaves nothing."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,18 +164,44 @@ def test_what_a_killed_run_left_is_cleared_and_anything_else_is_not(tmp_path):
     (partial / "text" / "test.txt").write_text("half a li")
     write(example(), tmp_path / "out")
     assert "text/test.txt" not in files_in(tmp_path / "out")
+    write(example(), tmp_path / "out", overwrite=True)
     partial.mkdir()
     (partial / "thesis.tex").write_text("dear")
+    (tmp_path / "out").rename(tmp_path / "other")
     with pytest.raises(UserError, match=r"out.partial: holds thesis.tex; remove or rename"):
-        write(example(), tmp_path / "out", overwrite=True)
+        write(example(), tmp_path / "out")
     assert (partial / "thesis.tex").read_text() == "dear"
+
+
+def test_the_current_folder_can_be_the_output(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(example(), Path("."))
+    assert "train.bin" in files_in(tmp_path)
+    assert not (tmp_path / ".partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("cat 3\ndog\n", r"words.txt:2: must be `word count`, but is 'dog' instead"),
+        ("cat 3\n\n", r"words.txt:2: must be `word count`, but is '' instead"),
+        ("cat 3\ncat 2\n", r"words.txt:2: cat was given before"),
+        ("cat 3\n<unk> 2\n", r"words.txt:2: <unk> is a control symbol of fairseq"),
+    ],
+)
+def test_a_malformed_dictionary_is_refused(tmp_path, content, message):
+    (tmp_path / "words.txt").write_text(content)
+    with pytest.raises(UserError, match=message):
+        prepared.read_dictionary_words(tmp_path / "words.txt")
 
 
 def test_an_output_that_is_a_file_or_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"--output .*file: is a file; a folder was expected"):
         write(example(), tmp_path / "file")
-    with pytest.raises(UserError, match=r"--output .*deeper: cannot be written \(Not a directory"):
+    with pytest.raises(
+        UserError, match=r"--output .*deeper: cannot be written \(.*Not a directory"
+    ):
         write(example(), tmp_path / "file" / "deeper")
 
 
@@ -205,6 +232,8 @@ def test_a_threshold_that_leaves_no_word_is_refused(tmp_path):
 
 
 def test_no_training_caption_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"data.jsonl: no training captions"):
+    with pytest.raises(UserError, match=r"data.jsonl: no captions for train"):
         write(corpus(train=[[""]], valid=[["a cat"]]), tmp_path / "out", skip_empty=True)
+    with pytest.raises(UserError, match=r"data.jsonl: no captions for valid"):
+        write(corpus(train=[["a cat"]], valid=[[""]]), tmp_path / "out", skip_empty=True)
     assert list(tmp_path.iterdir()) == []
