@@ -19,7 +19,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
-from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, open_features
+from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, FeatureStores, open_features
 from fairseq_mm.data.multimodal_dataset import (
     MultimodalDataset,
     check_line_counts,
@@ -88,19 +88,28 @@ class MultimodalCaptioningConfig(FairseqDataclass):
 class MultimodalCaptioningTask(FairseqTask):
     """Captions of images.
 
-    Attributes:
-        feature_dim: channels of the feature store.
-        feature_attributes: how its features were made: extractor, weights, layer, ...
+    Args:
+        cfg: the configuration.
+        dictionary: of the captions.
+        feature_dim: channels of the features.
+        feature_attributes: how the features were made: extractor, weights, layer, ...
+        features: the feature stores; None where no split is loaded.
     """
 
-    def __init__(self, cfg: MultimodalCaptioningConfig, dictionary: Dictionary) -> None:
+    def __init__(
+        self,
+        cfg: MultimodalCaptioningConfig,
+        dictionary: Dictionary,
+        *,
+        feature_dim: int,
+        feature_attributes: dict[str, Any],
+        features: Optional[FeatureStores] = None,
+    ) -> None:
         super().__init__(cfg)
         self.dictionary = dictionary
-        paths = [os.path.join(cfg.data, "features.h5")]
-        if cfg.features:
-            paths = cfg.features.split(os.pathsep)
-        self.features = open_features(paths, preload=cfg.preload_features)
-        self.features.check_finite()
+        self.feature_dim = feature_dim
+        self.feature_attributes = feature_attributes
+        self.features = features
         self.generated_text_scores: dict[str, GeneratedTextScores] = {}
         self.sequence_generator: Optional[Any] = None
 
@@ -113,16 +122,40 @@ class MultimodalCaptioningTask(FairseqTask):
             raise UserError(f"{path}: no such file; is {cfg.data} a folder made by `prepare`?")
         dictionary = Dictionary.load(path)
         logger.info(f"{path}: {len(dictionary)} types")
-        return cls(cfg, dictionary)
+        paths = [os.path.join(cfg.data, "features.h5")]
+        if cfg.features:
+            paths = cfg.features.split(os.pathsep)
+        features = open_features(paths, preload=cfg.preload_features)
+        features.check_finite()
+        known = features.attributes
+        return cls(
+            cfg,
+            dictionary,
+            feature_dim=features.dim,
+            feature_attributes={key: known[key] for key in EXTRACTOR_ATTRIBUTES if key in known},
+            features=features,
+        )
 
-    @property
-    def feature_dim(self) -> int:
-        return self.features.dim
+    @classmethod
+    def from_provenance(
+        cls, words: list[str], extractor: dict[str, Any], feature_dim: int
+    ) -> "MultimodalCaptioningTask":
+        """A task without a data folder, to build and load a model and to generate with it.
 
-    @property
-    def feature_attributes(self) -> dict[str, Any]:
-        attributes = self.features.attributes
-        return {key: attributes[key] for key in EXTRACTOR_ATTRIBUTES if key in attributes}
+        Args:
+            words: of the dictionary, in the order of their indices, special symbols left out.
+            extractor: attributes of the features that say how a picture became a vector.
+            feature_dim: channels of the features.
+        """
+        dictionary = Dictionary()
+        for word in words:
+            dictionary.add_symbol(word, overwrite=True)  # a word of the list is always a new index
+        return cls(
+            MultimodalCaptioningConfig(),
+            dictionary,
+            feature_dim=feature_dim,
+            feature_attributes=dict(extractor),
+        )
 
     @property
     def source_dictionary(self) -> None:
