@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="numpy files -> store",
         description="Reads a folder of .npy or .npz files (one an item), an .npz, an .npy array "
         "with a list of ids, or VSE++'s x_ims.npy beside x_caps.txt. An interrupted import "
-        "continues when started again.",
+        "continues when started again. Give --extractor, --weights, --layer and --preprocessing, "
+        "if a model trained on the features is to caption photographs later.",
     )
     importing.add_argument("source", help="folder, .npz or .npy file")
     importing.add_argument("out", help="the store to make")
@@ -74,7 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     importing.add_argument("--layer", metavar="NAME", help="its layer")
     importing.add_argument("--grid", action="store_true", help="the layer's grid, not averaged")
     importing.add_argument(
-        "--preprocessing", metavar="JSON", help="resizing, crop, interpolation, mean, std"
+        "--preprocessing",
+        metavar="JSON",
+        help="what was done to the pictures before, as fairseq-mm extract records it; what is left "
+        'out is its default: \'{"resize": "squash", "resize_size": 224, "crop": "none"}\'',
     )
     importing.add_argument(
         "--attribute",
@@ -188,7 +192,7 @@ def _import(args: argparse.Namespace) -> None:
         weights=args.weights,
         layer=args.layer,
         grid=args.grid,
-        preprocessing=_canonical_json(args.preprocessing),
+        preprocessing=_preprocessing(args.preprocessing),
     )
     attributes.update(_parse_attribute(text) for text in args.attribute)
     import_features(
@@ -243,13 +247,20 @@ def _parse_attribute(text: str) -> tuple[str, object]:
     return name, parsed if isinstance(parsed, (bool, int, float)) else value
 
 
-def _canonical_json(text: Optional[str]) -> Optional[str]:
+def _preprocessing(text: Optional[str]) -> Optional[str]:
+    """As ``fairseq-mm extract`` writes it, with its defaults for what is left out."""
+    from fairseq_mm.extract.preprocessing import Preprocessing
+
     if text is None:
         return None
     try:
-        return json.dumps(json.loads(text), sort_keys=True)
-    except ValueError as error:
-        raise UserError(f"--preprocessing must be JSON, but is {text!r}: {error}.") from None
+        given = json.loads(text)
+        values = {**json.loads(Preprocessing().to_json()), **given}
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"--preprocessing must be a JSON object, but is {text!r}: {error}"
+        ) from None
+    return Preprocessing.from_json(json.dumps(values)).to_json()
 
 
 def _progress_bar(what: str) -> Callable[[Iterable[str]], Iterable[str]]:

@@ -18,8 +18,6 @@ import dataclasses
 import hashlib
 import logging
 import os
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Callable, Optional, Union
@@ -27,13 +25,12 @@ from typing import Callable, Optional, Union
 import numpy as np
 
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.data.numpy_files import StreamedArray, load_numpy, read_member
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 CAPTIONS_PER_IMAGE = 5
-# what numpy raises for a file that is no array, or is cut short or damaged
-DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)
 Progress = Callable[[Iterable[str]], Iterable[str]]
 
 
@@ -212,32 +209,32 @@ def _open_folder(
 
     def read(i: int) -> np.ndarray:
         path = folder / names[i]
-        content = _load(path)
+        content = load_numpy(path)
         if isinstance(content, np.ndarray):
             return _item_rows(content, str(path))
         with content:
-            return _item_rows(_member(content, path, array), str(path))
+            return _item_rows(read_member(content, path, array), str(path))
 
     return FeatureSource(folder.name, keys, read)
 
 
 def _open_npz(path: Path, key: str) -> FeatureSource:
-    archive = _load(path)
+    archive = load_numpy(path)
     names = list(archive.files)
     if set(names) == {"features", "ids"}:
-        ids = _member(archive, path, "ids")
+        ids = read_member(archive, path, "ids")
         if ids.ndim != 1 or ids.dtype.kind != "U":
             raise UserError(f"{path}: `ids` must be [items] strings, but is {ids.dtype}.")
-        rows = _StreamedArray(path, "features.npy")
+        rows = StreamedArray(path, "features")
         if len(ids) != rows.shape[0]:
             raise UserError(
                 f"{path}: has {len(ids)} `ids`, but {rows.shape[0]} items of `features`."
             )
         keys = [key.replace("*", name) for name in ids.tolist()]
-        return FeatureSource(path.name, keys, rows.read)
+        return FeatureSource(path.name, keys, lambda i: _item_rows(rows.read(i), rows.where))
 
     def read(i: int) -> np.ndarray:
-        return _item_rows(_member(archive, path, names[i]), f"{path}: {names[i]}")
+        return _item_rows(read_member(archive, path, names[i]), f"{path}: {names[i]}")
 
     return FeatureSource(path.name, [key.replace("*", name) for name in names], read)
 
@@ -245,7 +242,7 @@ def _open_npz(path: Path, key: str) -> FeatureSource:
 def _open_array(
     path: Path, ids_path: Optional[str], captions_path: Optional[str], key: str
 ) -> FeatureSource:
-    rows = _load(path)
+    rows = load_numpy(path)
     if rows.ndim not in (2, 3, 4):
         raise UserError(f"{path}: must be [items, D] or [items, R, D], but is {list(rows.shape)}.")
     if ids_path is None and captions_path is None and path.name.endswith("_ims.npy"):
@@ -328,38 +325,6 @@ def read_ids(path: str) -> list[str]:
     return lines
 
 
-def _load(path: Path) -> Union[np.ndarray, np.lib.npyio.NpzFile]:
-    try:
-        # mapped: an array larger than the memory is no problem
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except DAMAGE as error:
-        raise UserError(_why_not_loaded(path, error)) from None
-
-
-def _member(archive: np.lib.npyio.NpzFile, path: Path, name: Optional[str]) -> np.ndarray:
-    names = list(archive.files)
-    if name is None and len(names) == 1:
-        name = names[0]
-    if name not in names:
-        wanted = "one array, or --array NAME" if name is None else f"an array {name!r}"
-        raise UserError(f"{path}: must have {wanted}, but has: {', '.join(names) or 'none'}.")
-    try:
-        return archive[name]
-    except DAMAGE as error:
-        raise UserError(_why_not_loaded(path, error)) from None
-
-
-def _why_not_loaded(path: Path, error: Exception) -> str:
-    if "pickle" in str(error) or "Python objects" in str(error):
-        return (
-            f"{path}: holds pickled Python objects, which are never loaded here (a pickle can run "
-            f"any program). If you trust its origin, save the numbers alone once: "
-            f"numpy.save('plain.npy', numpy.stack(list(numpy.load({path.name!r}, "
-            f"allow_pickle=True))).astype('float32'))"
-        )
-    return f"{path}: is no numpy file, or is cut short: {error}"
-
-
 def _item_rows(item: np.ndarray, where: str) -> np.ndarray:
     """One item as ``[R, D]``."""
     if item.dtype.kind != "f":
@@ -374,44 +339,3 @@ def _item_rows(item: np.ndarray, where: str) -> np.ndarray:
     if item.ndim not in (1, 2):
         raise UserError(f"{where}: must be [D], [R, D] or [H, W, D], but is {list(item.shape)}.")
     return item.reshape(-1, item.shape[-1])
-
-
-class _StreamedArray:
-    """An array in an ``.npz``, read item after item (a compressed member cannot be mapped)."""
-
-    def __init__(self, path: Path, member: str) -> None:
-        self.where = f"{path}: {member.removesuffix('.npy')}"
-        self._archive = zipfile.ZipFile(path)
-        self._stream = self._archive.open(member)
-        version = np.lib.format.read_magic(self._stream)
-        read_header = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        self.shape, fortran_order, self.dtype = read_header(self._stream)
-        if self.dtype.hasobject:
-            raise UserError(_why_not_loaded(path, ValueError("Python objects")))
-        if len(self.shape) < 2 or fortran_order:
-            raise UserError(
-                f"{self.where}: must be [items, D] or [items, R, D] in C order, but is "
-                f"{list(self.shape)}."
-            )
-        self._item_bytes = int(np.prod(self.shape[1:])) * self.dtype.itemsize
-        self._next = 0
-
-    def read(self, i: int) -> np.ndarray:
-        try:
-            self._stream.seek((i - self._next) * self._item_bytes, os.SEEK_CUR)
-            content = self._stream.read(self._item_bytes)
-            if i == self.shape[0] - 1:
-                self._stream.read(1)  # the checksum is compared at the end only
-        except DAMAGE as error:
-            raise UserError(
-                f"{self.where}: is damaged: {error}. Replace the file, and delete the partial "
-                f"store to begin anew."
-            ) from None
-        if len(content) < self._item_bytes:
-            raise UserError(f"{self.where}: cut short at item {i} of {self.shape[0]}.")
-        self._next = i + 1
-        return _item_rows(np.frombuffer(content, self.dtype).reshape(self.shape[1:]), self.where)

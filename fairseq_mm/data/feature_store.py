@@ -26,13 +26,9 @@ from typing import Optional, Union
 import h5py
 import numpy as np
 
+from fairseq_mm.data.feature_store_file import open_hdf5, read_layout, size_and_time
 from fairseq_mm.errors import UserError
 
-FORMAT = "fairseq_mm feature store"
-FORMAT_VERSION = 1
-MEMBERS = ("features", "offsets", "ids")
-# attributes that describe the file itself, not the features
-FILE_ATTRIBUTES = ("format", "format_version", "rows_finite")
 # attributes that must agree wherever features of two origins meet
 EXTRACTOR_ATTRIBUTES = (
     "extractor",
@@ -69,6 +65,7 @@ class FeatureStore:
         dim: D, the features' channels.
         dtype: float16 or float32, of the rows that ``read`` returns.
         attributes: who made the features and how.
+        rows_finite: every row was checked, when it was written or since.
 
     Raises:
         UserError: if the file is missing, is no feature store, is of a newer format, or its
@@ -80,9 +77,16 @@ class FeatureStore:
         self.preload = preload
         self._index: Optional[dict[str, int]] = None
         self._drop_handles()
-        with _open_hdf5(self.path) as file:
-            self._stat = _size_and_time(self.path)
-            self._read_structure(file)
+        layout = read_layout(self.path)
+        self.ids = layout.ids
+        self.dim = layout.dim
+        self.dtype = layout.dtype
+        self.attributes = layout.attributes
+        self.rows_finite = layout.rows_finite
+        self._offsets = layout.offsets
+        self._num_rows = layout.num_rows
+        self._map_offset = layout.map_offset
+        self._size_and_time = layout.size_and_time
         self._build_index()
         if preload:
             self._rows_in_memory()
@@ -91,51 +95,6 @@ class FeatureStore:
     def is_mapped(self) -> bool:
         """Whether the file's layout allows reading through a mapping."""
         return self._map_offset is not None
-
-    def _read_structure(self, file: h5py.File) -> None:
-        path = self.path
-        version = file.attrs.get("format_version")
-        members = [file.get(name) for name in MEMBERS]
-        absent = [
-            name for name, member in zip(MEMBERS, members) if not isinstance(member, h5py.Dataset)
-        ]
-        if version is None or absent:
-            missing = ", ".join(absent) or "the attribute format_version"
-            raise UserError(
-                f"{path}: is an HDF5 file but no feature store ({missing} is missing). "
-                f"Make one with: fairseq-mm extract, or fairseq-mm store import"
-            )
-        if not isinstance(version, (int, np.integer)) or version > FORMAT_VERSION:
-            raise UserError(
-                f"{path}: feature store of format version {version}, but this version of "
-                f"fairseq-mm reads up to {FORMAT_VERSION}. Update it: pip install -U fairseq-mm"
-            )
-        features, offsets, ids = members
-        self.dtype = features.dtype.newbyteorder("=")
-        if features.ndim != 2 or self.dtype not in (np.float16, np.float32):
-            raise UserError(
-                f"{path}: `features` must be [rows, dim] of float16 or float32, but is "
-                f"{list(features.shape)} of {features.dtype}."
-            )
-        self.dim = int(features.shape[1])
-        self._num_rows = int(features.shape[0])
-        if ids.ndim != 1 or h5py.check_string_dtype(ids.dtype) is None:
-            raise UserError(f"{path}: `ids` must be a list of strings, but is {ids.dtype}.")
-        try:
-            self.ids: list[str] = ids.asstr()[:].tolist()
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}: `ids` must be UTF-8: {error}") from None
-        self._offsets = _checked_offsets(path, offsets, len(self.ids), self._num_rows)
-        self.rows_finite = bool(file.attrs.get("rows_finite", False))
-        self.attributes = {
-            name: _plain_value(value)
-            for name, value in file.attrs.items()
-            if name not in FILE_ATTRIBUTES
-        }
-        # h5py gives no offset for chunked, compressed, external or virtual data
-        offset = features.id.get_offset() if features.chunks is None else None
-        is_mappable = offset is not None and features.dtype.isnative and self._num_rows > 0
-        self._map_offset = int(offset) if is_mappable else None
 
     def _build_index(self) -> None:
         index = {key: i for i, key in enumerate(self.ids)}
@@ -252,7 +211,7 @@ class FeatureStore:
                 ).view(np.ndarray)
                 self._rows = rows.copy() if self.preload else rows
             else:
-                with _open_hdf5(self.path) as file:
+                with open_hdf5(self.path) as file:
                     rows = np.empty((self._num_rows, self.dim), dtype=self.dtype)
                     if self._num_rows:
                         file["features"].read_direct(rows)
@@ -263,11 +222,11 @@ class FeatureStore:
         if self._file is None or self._file_pid != os.getpid():
             # a handle inherited through fork shares its file position with the parent: leave it
             self._check_unchanged()
-            self._file, self._file_pid = _open_hdf5(self.path), os.getpid()
+            self._file, self._file_pid = open_hdf5(self.path), os.getpid()
         return self._file["features"]
 
     def _check_unchanged(self) -> None:
-        if _size_and_time(self.path) != self._stat:
+        if size_and_time(self.path) != self._size_and_time:
             raise UserError(f"{self.path}: was replaced or changed while in use. Start again.")
 
 
@@ -415,57 +374,3 @@ def _closest_id(key: str, ids: Sequence[str]) -> Optional[str]:
 
 def _not_finite(path: str, key: str) -> str:
     return f"{path}: the features of {key!r} have NaN or infinite values."
-
-
-def _checked_offsets(path: str, dataset: h5py.Dataset, items: int, rows: int) -> np.ndarray:
-    if dataset.shape != (items + 1,) or dataset.dtype.kind not in "iu":
-        raise UserError(
-            f"{path}: `offsets` must be {items + 1} integers for {items} ids, but is "
-            f"{list(dataset.shape)} of {dataset.dtype}."
-        )
-    offsets = dataset[:].astype(np.int64)
-    if offsets[0] != 0 or offsets[-1] != rows:
-        raise UserError(
-            f"{path}: `offsets` must run from 0 to the {rows} rows of `features`, but runs from "
-            f"{offsets[0]} to {offsets[-1]}."
-        )
-    empty = np.flatnonzero(np.diff(offsets) <= 0)
-    if len(empty):
-        i = int(empty[0])
-        raise UserError(
-            f"{path}: `offsets` must grow, but item {i} is rows {offsets[i]} to {offsets[i + 1]}."
-        )
-    return offsets
-
-
-def _open_hdf5(path: str) -> h5py.File:
-    if not os.path.exists(path):
-        raise UserError(f"{path}: feature store not found.")
-    try:
-        # no lock: many readers at once, also on file systems without locks (NFS)
-        return h5py.File(path, "r", locking=False)
-    except OSError as error:
-        if os.path.isdir(path) or not os.access(path, os.R_OK):
-            raise UserError(f"{path}: feature store cannot be opened: {error}") from None
-        if not h5py.is_hdf5(path):
-            raise UserError(f"{path}: is no HDF5 file, so no feature store.") from None
-        raise UserError(f"{path}: HDF5 file is damaged or cut short: {error}") from None
-
-
-def _size_and_time(path: str) -> tuple[int, int]:
-    try:
-        stat = os.stat(path)
-    except OSError as error:
-        raise UserError(f"{path}: feature store cannot be opened: {error.strerror}.") from None
-    return stat.st_size, stat.st_mtime_ns
-
-
-def _plain_value(value: object) -> object:
-    """An HDF5 attribute as a plain Python value."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, h5py.Empty):
-        return ""
-    if isinstance(value, (np.generic, np.ndarray)):
-        return value.tolist()
-    return value

@@ -21,13 +21,12 @@ next writer cuts off. The CRC finds rows that a power failure lost although thei
 import array
 import contextlib
 import datetime
-import fcntl
 import json
 import logging
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Optional, Union
 
@@ -35,21 +34,15 @@ import h5py
 import numpy as np
 
 import fairseq_mm
-from fairseq_mm.data.feature_store import (
-    FILE_ATTRIBUTES,
-    FORMAT,
-    FORMAT_VERSION,
-    PIECE_BYTES,
-    is_finite,
-)
+from fairseq_mm.data.feature_store import PIECE_BYTES, is_finite
+from fairseq_mm.data.feature_store_file import FILE_ATTRIBUTES, FORMAT, FORMAT_VERSION
+from fairseq_mm.data.folder_lock import locked_folder
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 # HDF5 keeps attributes up to 64 KiB
 MAX_ATTRIBUTE_BYTES = 60_000
-# (process, folder) being written: a POSIX lock does not exclude its own process
-_being_written: set[tuple[int, str]] = set()
 
 
 class FeatureStoreWriter:
@@ -96,6 +89,7 @@ class FeatureStoreWriter:
         self._ids: list[str] = []
         self._counts = array.array("q")
         self._files = contextlib.ExitStack()
+        self._is_open = False
         try:
             self._open(overwrite)
         except OSError as error:
@@ -108,7 +102,7 @@ class FeatureStoreWriter:
     def _open(self, overwrite: bool) -> None:
         if os.path.isdir(self.path):
             raise UserError(f"{self.path}: is a folder, but must be the name of a file to make.")
-        self._files.enter_context(_locked(self.partial_path))
+        self._files.enter_context(locked_folder(self.partial_path))
         if os.path.exists(self._file("finished")) and not os.path.exists(self._file("store")):
             # killed after the store was moved into place
             self._remove_partial(keep_lock=True)
@@ -123,6 +117,7 @@ class FeatureStoreWriter:
         self._rows = self._opened("rows")
         self._journal = self._opened("journal")
         self._resume()
+        self._is_open = True
 
     def _file(self, name: str) -> str:
         return os.path.join(self.partial_path, name)
@@ -140,7 +135,9 @@ class FeatureStoreWriter:
             **{f"attribute {name}": value for name, value in self.attributes.items()},
         }
         path = self._file("header.json")
-        if not os.path.exists(path):
+        journal = self._file("journal")
+        if not os.path.exists(path) or not os.path.exists(journal) or not os.path.getsize(journal):
+            # nothing done yet that it could disagree with
             header["created"] = datetime.datetime.now(datetime.timezone.utc).isoformat(
                 "T", "seconds"
             )
@@ -215,7 +212,7 @@ class FeatureStoreWriter:
             UserError: if the id stands in the store, ``rows`` has another dim or no row, a value is
                 not finite (also if only float16 makes it so), or the disk is full.
         """
-        if self._is_closed():
+        if not self._is_open:
             raise ValueError(f"{self.path}: the writer is closed.")
         _check_key(key)
         if key in self.done:
@@ -259,12 +256,13 @@ class FeatureStoreWriter:
         Raises:
             UserError: if the disk is full.
         """
-        if self._is_closed():
+        if not self._is_open:
             raise ValueError(f"{self.path}: the writer is closed.")
         try:
             self._write_store(self._file("store"))
             _write_atomically(self._file("finished"), "")
             os.replace(self._file("store"), self.path)
+            self._is_open = False
             self._remove_partial()
         except OSError as error:
             reason = error.strerror or str(error)
@@ -310,12 +308,12 @@ class FeatureStoreWriter:
             shutil.rmtree(self.partial_path)
 
     def close(self) -> None:
-        """Lets go of the partial folder, which stays."""
+        """Lets go of the partial folder, which stays if any item stands in it."""
+        if self._is_open and not self.done:
+            with contextlib.suppress(OSError):
+                self._remove_partial()
+        self._is_open = False
         self._files.close()
-        self._rows = self._journal = None
-
-    def _is_closed(self) -> bool:
-        return self._rows is None
 
     def __enter__(self) -> "FeatureStoreWriter":
         return self
@@ -327,41 +325,6 @@ class FeatureStoreWriter:
         traceback: Optional[TracebackType],
     ) -> None:
         self.close()
-
-
-@contextlib.contextmanager
-def _locked(folder: str) -> Iterator[None]:
-    """Holds the folder's lock, making the folder where needed.
-
-    A POSIX lock and not ``flock``: forked workers inherit the latter, and would hold it after a
-    kill of the process that writes.
-    """
-    owner = (os.getpid(), os.path.realpath(folder))
-    refusal = f"{folder}: another process is writing to it."
-    if owner in _being_written:
-        raise UserError(refusal)
-    path = os.path.join(folder, "lock")
-    while True:
-        os.makedirs(folder, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # not removed by a writer that finished meanwhile
-            if os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path)):
-                break
-        except (BlockingIOError, PermissionError):
-            os.close(handle)
-            raise UserError(refusal) from None
-        except OSError as error:
-            os.close(handle)
-            raise UserError(f"{folder}: cannot be locked: {error.strerror}.") from None
-        os.close(handle)
-    _being_written.add(owner)
-    try:
-        yield
-    finally:
-        _being_written.discard(owner)
-        os.close(handle)
 
 
 def _parse_journal_line(line: bytes) -> Optional[tuple[int, int, str]]:

@@ -12,6 +12,7 @@ import pytest
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.extract.preprocessing import Preprocessing
 
 N, D = 6, 4
 ROWS = np.arange(N * D, dtype=np.float32).reshape(N, D)
@@ -59,7 +60,7 @@ def test_import_says_what_it_wrote(folder, capsys):
     status, out, err = run(
         capsys,
         "import rows.npy rows.h5 --ids ids.txt --dtype float16 --extractor alexnet --layer fc7 "
-        '--weights weights.pt --preprocessing {"resize":224,"crop":0} '
+        '--weights weights.pt --preprocessing {"resize":"squash","resize_size":224} '
         "--attribute stride=8 --attribute frame_rate=2.5 --attribute note=my=pictures",
     )
     assert (status, out) == (
@@ -76,7 +77,7 @@ def test_import_says_what_it_wrote(folder, capsys):
         "layer": "fc7",
         "weights": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
         "grid": 0,
-        "preprocessing": '{"crop": 0, "resize": 224}',
+        "preprocessing": Preprocessing(resize="squash", resize_size=224).to_json(),
         "stride": 8,
         "frame_rate": 2.5,
         "note": "my=pictures",
@@ -168,7 +169,15 @@ def test_merge_and_convert_say_what_they_wrote(store, folder, capsys):
         ),
         (
             "import rows.npy x.h5 --ids ids.txt --preprocessing {",
-            "--preprocessing must be JSON, but is '{'",
+            "--preprocessing must be a JSON object, but is '{'",
+        ),
+        (
+            "import rows.npy x.h5 --ids ids.txt --preprocessing 224",
+            "--preprocessing must be a JSON object, but is '224'",
+        ),
+        (
+            'import rows.npy x.h5 --ids ids.txt --preprocessing {"rezise":"squash"}',
+            "cannot be understood",
         ),
         ("info none.h5", "none.h5: feature store not found"),
         ("convert rows.npy x.h5", "rows.npy: is no HDF5 file"),

@@ -8,7 +8,6 @@ import sys
 import h5py
 import numpy as np
 import pytest
-import torch
 
 from fairseq_mm.data.feature_store import FeatureStore, FeatureStores, is_finite, open_features
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
@@ -152,7 +151,7 @@ def test_other_processes_read_stores_that_are_open_here(
         assert_same_items(store, items)
 
 
-class Items(torch.utils.data.Dataset):
+class Items:
     def __init__(self, store):
         self.store = store
 
@@ -161,14 +160,14 @@ class Items(torch.utils.data.Dataset):
 
     def __getitem__(self, i):
         key = self.store.ids[i % len(self.store)]
-        return key, torch.from_numpy(self.store.read(key)), os.getpid()
+        return key, self.store.read(key), os.getpid()
 
 
 def test_persistent_loader_workers_read_the_same_rows_in_every_epoch(store, items):
+    from torch.utils.data import DataLoader  # not above: spawned processes import this file
+
     store.read("d")
-    loader = torch.utils.data.DataLoader(
-        Items(store), batch_size=None, num_workers=2, persistent_workers=True
-    )
+    loader = DataLoader(Items(store), batch_size=None, num_workers=2, persistent_workers=True)
     for _ in range(2):
         batches = list(loader)
         assert len({pid for _, _, pid in batches} - {os.getpid()}) == 2

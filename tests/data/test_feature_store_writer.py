@@ -45,6 +45,14 @@ def members(path):
         return {name: file[name][:].tolist() for name in ("features", "offsets", "ids")}
 
 
+class KilledError(BaseException):
+    """Stands for a kill at that very point: no handler of ordinary errors sees it."""
+
+
+def kill(*args, **kwargs):
+    raise KilledError
+
+
 @pytest.fixture
 def path(tmp_path):
     return str(tmp_path / "features.h5")
@@ -85,10 +93,10 @@ def test_an_interrupted_writer_continues(path, expected):
 
 
 def test_created_is_the_time_of_the_beginning(path):
-    write(path, {}, finish=False)
+    write(path, {"a": np.ones(DIM)}, finish=False)
     header = Path(path + ".partial/header.json")
     header.write_text(re.sub('"created": ".*?"', '"created": "then"', header.read_text()))
-    write(path, ITEMS)
+    write(path, {"a": np.ones(DIM)})
     assert FeatureStore(path).attributes["created"] == "then"
 
 
@@ -184,10 +192,6 @@ def test_a_killed_process_leaves_a_partial_that_continues(path):
     store = FeatureStore(path)
     for i, key in enumerate(store.ids):
         np.testing.assert_array_equal(store.read(key), np.full((1 + i % 7, 400), i % 100))
-
-
-class KilledError(BaseException):
-    """Stands for a kill at that very point: no handler of ordinary errors sees it."""
 
 
 def kill_at(patch, point):
@@ -290,6 +294,27 @@ def test_a_partial_of_other_settings_is_refused(path, changes, message):
     write(path, ITEMS)
 
 
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_partial_without_items_is_in_nobody_s_way(path, killed):
+    with open_writer(path) as writer:
+        writer._is_open = not killed
+    assert os.path.exists(path + ".partial") == killed
+    write(path, {"x": np.ones(4)}, dim=4, dtype="float32", attributes={})
+    assert FeatureStore(path).dim == 4
+
+
+def test_a_partial_stays_when_continuing_it_fails(path, expected, monkeypatch):
+    write(path, ITEMS, finish=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", kill)
+        with pytest.raises(KilledError):
+            open_writer(path)
+    with open_writer(path) as writer:
+        assert writer.done == set(ITEMS)
+    write(path, ITEMS)
+    assert members(path) == expected
+
+
 def test_a_partial_of_other_items_is_refused(path):
     write(path, ITEMS, finish=False)
     with open_writer(path) as writer:
@@ -340,6 +365,15 @@ def test_a_forked_worker_that_outlives_the_writer_does_not_keep_the_lock(path):
     finally:
         os.write(wake, b"x")
         os.waitpid(worker, 0)
+
+
+def test_a_file_system_without_locks_is_written_with_a_warning(path, monkeypatch, caplog):
+    def refuse(*args):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    write(path, ITEMS)
+    assert "features.h5.partial: this file system has no locks" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,170 @@
+"""The HDF5 file of a feature store: opened, checked and described, before any row is read."""
+
+import dataclasses
+import os
+from typing import Optional
+
+import h5py
+import numpy as np
+
+from fairseq_mm.errors import UserError
+
+FORMAT = "fairseq_mm feature store"
+FORMAT_VERSION = 1
+MEMBERS = ("features", "offsets", "ids")
+# attributes that describe the file itself, not the features
+FILE_ATTRIBUTES = ("format", "format_version", "rows_finite")
+
+
+@dataclasses.dataclass
+class StoreLayout:
+    """What stands where in a feature store.
+
+    Args:
+        ids: the keys.
+        offsets: ``[items + 1]`` int64; item i is rows ``offsets[i]:offsets[i + 1]``.
+        dim: D, channels of a row.
+        dtype: float16 or float32, in this machine's byte order.
+        attributes: who made the features and how.
+        rows_finite: every row was checked when it was written.
+        map_offset: byte of the file at which the rows begin; None where they are not contiguous.
+        size_and_time: of the file.
+    """
+
+    ids: list[str]
+    offsets: np.ndarray
+    dim: int
+    dtype: np.dtype
+    attributes: dict[str, object]
+    rows_finite: bool
+    map_offset: Optional[int]
+    size_and_time: tuple[int, int]
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.offsets[-1])
+
+
+def read_layout(path: str) -> StoreLayout:
+    """Opens a feature store and checks that its members fit together.
+
+    Raises:
+        UserError: if the file is missing, is no feature store, is of a newer format, or its
+            members do not fit together.
+    """
+    # before opening: a file that is replaced in between is noticed later, and not mixed up
+    stat = size_and_time(path)
+    with open_hdf5(path) as file:
+        features, offsets, ids = _members(path, file)
+        dtype = features.dtype.newbyteorder("=")
+        if features.ndim != 2 or dtype not in (np.float16, np.float32):
+            raise UserError(
+                f"{path}: `features` must be [rows, dim] of float16 or float32, but is "
+                f"{list(features.shape)} of {features.dtype}."
+            )
+        num_rows, dim = features.shape
+        if ids.ndim != 1 or h5py.check_string_dtype(ids.dtype) is None:
+            raise UserError(f"{path}: `ids` must be a list of strings, but is {ids.dtype}.")
+        try:
+            keys = ids.asstr()[:].tolist()
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: `ids` must be UTF-8: {error}") from None
+        # h5py gives no offset for chunked, compressed, external or virtual data
+        offset = features.id.get_offset() if features.chunks is None else None
+        is_mappable = offset is not None and features.dtype.isnative and num_rows > 0
+        return StoreLayout(
+            ids=keys,
+            offsets=_checked_offsets(path, offsets, len(keys), num_rows),
+            dim=dim,
+            dtype=dtype,
+            attributes={
+                name: _plain_value(value)
+                for name, value in file.attrs.items()
+                if name not in FILE_ATTRIBUTES
+            },
+            rows_finite=bool(file.attrs.get("rows_finite", False)),
+            map_offset=offset if is_mappable else None,
+            size_and_time=stat,
+        )
+
+
+def _members(path: str, file: h5py.File) -> list[h5py.Dataset]:
+    members = [file.get(name) for name in MEMBERS]
+    absent = [
+        name for name, member in zip(MEMBERS, members) if not isinstance(member, h5py.Dataset)
+    ]
+    version = file.attrs.get("format_version")
+    if version is None or absent:
+        missing = ", ".join(absent) or "the attribute format_version"
+        raise UserError(
+            f"{path}: is an HDF5 file but no feature store ({missing} is missing). "
+            f"Make one with: fairseq-mm extract, or fairseq-mm store import"
+        )
+    if not isinstance(version, (int, np.integer)) or version > FORMAT_VERSION:
+        raise UserError(
+            f"{path}: feature store of format version {version}, but this version of "
+            f"fairseq-mm reads up to {FORMAT_VERSION}. Update it: pip install -U fairseq-mm"
+        )
+    return members
+
+
+def _checked_offsets(path: str, dataset: h5py.Dataset, items: int, rows: int) -> np.ndarray:
+    if dataset.shape != (items + 1,) or dataset.dtype.kind not in "iu":
+        raise UserError(
+            f"{path}: `offsets` must be {items + 1} integers for {items} ids, but is "
+            f"{list(dataset.shape)} of {dataset.dtype}."
+        )
+    offsets = dataset[:].astype(np.int64)
+    if offsets[0] != 0 or offsets[-1] != rows:
+        raise UserError(
+            f"{path}: `offsets` must run from 0 to the {rows} rows of `features`, but runs from "
+            f"{offsets[0]} to {offsets[-1]}."
+        )
+    empty = np.flatnonzero(np.diff(offsets) <= 0)
+    if len(empty):
+        i = int(empty[0])
+        raise UserError(
+            f"{path}: `offsets` must grow, but item {i} is rows {offsets[i]} to {offsets[i + 1]}."
+        )
+    return offsets
+
+
+def open_hdf5(path: str) -> h5py.File:
+    """Opens for reading, without a lock.
+
+    Raises:
+        UserError: if there is no such file, or it is not HDF5, or damaged.
+    """
+    try:
+        # no lock: many readers at once, also on file systems without locks (NFS)
+        return h5py.File(path, "r", locking=False)
+    except FileNotFoundError:
+        raise UserError(f"{path}: feature store not found.") from None
+    except OSError as error:
+        if os.path.isdir(path) or not os.access(path, os.R_OK):
+            raise UserError(f"{path}: feature store cannot be opened: {error}") from None
+        if not h5py.is_hdf5(path):
+            raise UserError(f"{path}: is no HDF5 file, so no feature store.") from None
+        raise UserError(f"{path}: HDF5 file is damaged or cut short: {error}") from None
+
+
+def size_and_time(path: str) -> tuple[int, int]:
+    """Bytes and time of the last change in nanoseconds."""
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: feature store not found.") from None
+    except OSError as error:
+        raise UserError(f"{path}: feature store cannot be opened: {error.strerror}.") from None
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _plain_value(value: object) -> object:
+    """An HDF5 attribute as a plain Python value."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, h5py.Empty):
+        return ""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    return value

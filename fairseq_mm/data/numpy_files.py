@@ -1,0 +1,112 @@
+"""Numpy's files, read without unpickling anything and without filling the memory."""
+
+import os
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Optional, Union
+
+import numpy as np
+
+from fairseq_mm.errors import UserError
+
+# what numpy raises for a file that is no array, or is cut short or damaged
+DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
+def load_numpy(path: Path) -> Union[np.ndarray, np.lib.npyio.NpzFile]:
+    """Opens an ``.npy`` (mapped: it may be larger than the memory) or an ``.npz`` file.
+
+    Raises:
+        UserError: if it is damaged, or holds Python objects.
+    """
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except DAMAGE as error:
+        raise UserError(_why_not_loaded(path, error)) from None
+
+
+def read_member(archive: np.lib.npyio.NpzFile, path: Path, name: Optional[str]) -> np.ndarray:
+    """One array of an ``.npz``; without ``name`` it must be the only one.
+
+    Raises:
+        UserError: if there is none of that name, it is damaged, or holds Python objects.
+    """
+    names = list(archive.files)
+    if name is None and len(names) == 1:
+        name = names[0]
+    if name not in names:
+        wanted = "one array, or --array NAME" if name is None else f"an array {name!r}"
+        raise UserError(f"{path}: must have {wanted}, but has: {', '.join(names) or 'none'}.")
+    try:
+        return archive[name]
+    except DAMAGE as error:
+        raise UserError(_why_not_loaded(path, error)) from None
+
+
+def _why_not_loaded(path: Path, error: Exception) -> str:
+    if "pickle" in str(error) or "Python objects" in str(error):
+        return (
+            f"{path}: holds pickled Python objects, which are never loaded here (a pickle can run "
+            f"any program). If you trust its origin, save the numbers alone once: "
+            f"numpy.save('plain.npy', numpy.stack(list(numpy.load({path.name!r}, "
+            f"allow_pickle=True))).astype('float32'))"
+        )
+    return f"{path}: is no numpy file, or is cut short: {error}"
+
+
+class StreamedArray:
+    """An array in an ``.npz``, read item after item (such an array cannot be mapped).
+
+    Args:
+        path: the ``.npz``.
+        name: the array's.
+
+    Raises:
+        UserError: if it is damaged, has fewer than two axes or holds Python objects.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.where = f"{path}: {name}"
+        try:
+            self._archive = zipfile.ZipFile(path)
+            self._stream = self._archive.open(f"{name}.npy")
+            major, _ = np.lib.format.read_magic(self._stream)
+            read_header = (
+                np.lib.format.read_array_header_1_0
+                if major == 1
+                else np.lib.format.read_array_header_2_0
+            )
+            self.shape, fortran_order, self.dtype = read_header(self._stream)
+        except DAMAGE as error:
+            raise UserError(_why_not_loaded(path, error)) from None
+        if self.dtype.hasobject:
+            raise UserError(_why_not_loaded(path, ValueError("Python objects")))
+        if len(self.shape) < 2 or fortran_order:
+            raise UserError(
+                f"{self.where}: must be [items, D] or [items, R, D] in C order, but is "
+                f"{list(self.shape)} in {'Fortran' if fortran_order else 'C'} order."
+            )
+        self._item_bytes = int(np.prod(self.shape[1:])) * self.dtype.itemsize
+        self._next = 0
+
+    def read(self, i: int) -> np.ndarray:
+        """Item ``i``; cheap if ``i`` grows from call to call.
+
+        Raises:
+            UserError: if the archive is damaged.
+        """
+        try:
+            self._stream.seek((i - self._next) * self._item_bytes, os.SEEK_CUR)
+            content = self._stream.read(self._item_bytes)
+            if i == self.shape[0] - 1:
+                self._stream.read(1)  # the checksum is compared at the end only
+            if len(content) < self._item_bytes:
+                raise EOFError(f"cut short at item {i} of {self.shape[0]}")
+        except DAMAGE as error:
+            raise UserError(
+                f"{self.where}: is damaged: {error}. Replace the file, and delete the partial "
+                f"store to begin anew."
+            ) from None
+        self._next = i + 1
+        return np.frombuffer(content, self.dtype).reshape(self.shape[1:])
