@@ -17,6 +17,7 @@ from typing import Callable, Optional
 
 from fairseq_mm.data.caption_text import TOKENIZERS, CaptionTokenizer
 from fairseq_mm.data.captions import SPLITS, CaptionCorpus, draw_split, read_captions_jsonl
+from fairseq_mm.data.prepared import read_dictionary_words, write_caption_folder
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 HELP = "pictures with captions, for the task multimodal_captioning"
@@ -116,13 +117,9 @@ def prepare(corpus: CaptionCorpus, args: argparse.Namespace) -> int:
     Raises:
         UserError: for everything that the user can put right.
     """
-    from fairseq_mm.data.prepared import read_dictionary_words, write_caption_folder
-
     # before fairseq-preprocess, which would send its log to stdout
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     threshold = _checked_threshold(args)
-    if args.dictionary is not None:
-        read_dictionary_words(args.dictionary)  # refuses what fairseq would stumble over
     tokenize, settings = _tokenizer_of(args)
     for split in ("valid", "test"):
         draw_split(corpus, split, getattr(args, f"{split}_size", 0), seed=args.seed)
@@ -151,6 +148,7 @@ def _checked_threshold(args: argparse.Namespace) -> int:
             raise UserError(
                 "--dictionary fixes the words; leave --threshold and --max-words out with it."
             )
+        read_dictionary_words(args.dictionary)  # refuses what fairseq would stumble over
     if args.threshold is not None and args.threshold < 1:
         raise UserError(f"--threshold must be at least 1, but is {args.threshold} instead.")
     if args.max_words is not None and args.max_words < 1:

@@ -23,8 +23,6 @@ from fairseq_mm.data.caption_text import RESERVED_TOKENS, reserved_token
 from fairseq_mm.data.captions import SPLITS, CaptionCorpus, CaptionItem, read_lines
 from fairseq_mm.errors import UserError
 
-logger = logging.getLogger(__name__)
-
 _WRITTEN = {"dict.txt", "prepare.json", "text"} | {
     f"{split}.{end}" for split in SPLITS for end in ("bin", "idx", "visual_ids", "references.jsonl")
 }
