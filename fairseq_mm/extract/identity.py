@@ -1,0 +1,90 @@
+"""Who made the features: recorded in every store, checked wherever a store or a picture is used.
+
+Two extractors are the same if model, weights, layer, grid and preprocessing are. The version of
+this package and the date are recorded, too, but make no difference.
+"""
+
+import json
+from collections.abc import Mapping
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.preprocessing import Preprocessing
+
+IDENTITY = ("extractor", "weights", "layer", "grid", "preprocessing")
+
+
+def extractor_identity(
+    *, extractor: str, weights: str, layer: str, grid: bool, preprocessing: Preprocessing
+) -> dict[str, object]:
+    """The attributes of a feature store that say how a picture becomes rows.
+
+    Args:
+        extractor: the model's name, such as ``mobilenet_v2`` or ``open_clip:ViT-B-32``.
+        weights: SHA-256 of the state dict file, ``torchvision:NAME``, ``open_clip:TAG`` or
+            ``none:SEED``.
+        layer: node of the network.
+        grid: one row a position.
+        preprocessing: recorded as JSON.
+    """
+    return {
+        "extractor": extractor,
+        "weights": weights,
+        "layer": layer,
+        "grid": int(grid),
+        "preprocessing": preprocessing.to_json(),
+    }
+
+
+def check_same_extractor(
+    recorded: Mapping[str, object],
+    given: Mapping[str, object],
+    *,
+    recorded_by: str = "the recorded features",
+    given_by: str = "the given ones",
+) -> None:
+    """
+    Args:
+        recorded: attributes of a store or a checkpoint.
+        given: those of the extractor or store in hand.
+        recorded_by: what to call the first in the message, such as a path.
+        given_by: what to call the second.
+
+    Raises:
+        UserError: naming the first difference, or what one of the two does not record.
+    """
+    for name in IDENTITY:
+        values = []
+        for attributes, who in ((recorded, recorded_by), (given, given_by)):
+            if name not in attributes:
+                raise UserError(f"{who}: no `{name}` is recorded, so the extractor is unknown.")
+            values.append(_plain(name, attributes[name]))
+        ours, theirs = values
+        if ours == theirs:
+            continue
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            name, ours, theirs = next(
+                (f"preprocessing: {key}", ours.get(key), theirs.get(key))
+                for key in sorted({*ours, *theirs})
+                if ours.get(key) != theirs.get(key)
+            )
+        raise UserError(
+            f"another extractor: {recorded_by} were made with {name} = {_shown(ours)}, but "
+            f"{given_by} with {_shown(theirs)}."
+        )
+
+
+def _plain(name: str, value: object) -> object:
+    value = value.decode() if isinstance(value, bytes) else value
+    if name == "grid":
+        return int(value)  # a bool, a number, or numpy's
+    if name == "preprocessing":
+        try:
+            return json.loads(str(value))
+        except ValueError:
+            return str(value)
+    return str(value)
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text[:12] + "..." if len(text) == 64 else text  # a SHA-256

@@ -1,0 +1,158 @@
+"""Picture encoders of open_clip as extractors: ``open_clip:NAME`` (extra ``clip``).
+
+Pooled features are ``encode_image`` (not normalised to length 1); with ``grid`` they are the
+patches' tokens of the last layer after its norm, or the last map of a convolutional tower, before
+any projection into the space that text shares.
+"""
+
+import difflib
+import logging
+import os
+from typing import Optional
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.extract.backbones import RANDOM, Backbone
+from fairseq_mm.extract.preprocessing import Preprocessing
+from fairseq_mm.extract.weights import load_state_dict, read_state_dict, sha256_of
+
+PREFIX = "open_clip:"
+POOLED_LAYER, GRID_LAYER = "visual", "visual.tokens"
+
+
+class ClipRows(nn.Module):
+    """Rows of features from the picture tower of a CLIP model.
+
+    Args:
+        visual: the tower.
+        grid: one row a position, instead of the pooled and projected vector.
+    """
+
+    def __init__(self, visual: nn.Module, *, grid: bool) -> None:
+        super().__init__()
+        self.visual = visual
+        self.grid = grid
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """
+        Args:
+            pictures: ``[B, 3, height, width]``, normalised.
+
+        Returns:
+            rows: ``[B, rows, D]`` float32.
+        """
+        if not self.grid:
+            pooled = self.visual(pictures)
+            pooled = pooled[0] if isinstance(pooled, tuple) else pooled  # CoCa has tokens, too
+            return pooled.float()[:, None]  # [B, 1, D]
+        output = self.visual.forward_intermediates(
+            pictures, indices=1, normalize_intermediates=True, intermediates_only=True
+        )
+        last_map = output["image_intermediates"][-1].float()
+        return last_map.flatten(2).transpose(1, 2)  # [B, height * width, D]
+
+
+def split_name(model: str) -> tuple[str, Optional[str]]:
+    """``open_clip:NAME[/PRETRAINED]`` to the name and the weights' tag or file."""
+    name, _, pretrained = model[len(PREFIX) :].partition("/")
+    return name, pretrained or None
+
+
+def build_open_clip(
+    model: str, *, weights: Optional[str] = None, grid: bool = False, seed: int = 0
+) -> tuple[Backbone, Preprocessing]:
+    """A picture tower and its preprocessing.
+
+    Args:
+        model: ``open_clip:NAME`` or ``open_clip:NAME/PRETRAINED``.
+        weights: a file (of the whole model), a tag of open_clip's, or ``none`` for random ones.
+        grid: one row a position.
+        seed: of random weights.
+
+    Raises:
+        UserError: if open_clip is missing, or has no such model or weights.
+    """
+    open_clip = import_extra("open_clip", extra="clip", purpose=f"--model {model}")
+    name, pretrained = split_name(model)
+    if pretrained and weights and weights != pretrained:
+        raise UserError(f"--model {model} and --weights {weights} name two different weights.")
+    source = pretrained or weights
+    tags = open_clip.list_pretrained_tags_by_model(name)
+    if name not in open_clip.list_models():
+        near = difflib.get_close_matches(name, open_clip.list_models(), n=4, cutoff=0.4)
+        raise UserError(f"--model {model}: open_clip has no such model. Near: {', '.join(near)}.")
+    if source in (None, "DEFAULT"):
+        raise UserError(
+            f"--model {model}: has no default weights. Choose {PREFIX}{name}/TAG "
+            f"({', '.join(tags) or 'none published'}), or --weights FILE."
+        )
+    network = _create(open_clip, model, name, source if source in tags else None, seed)
+    if source == RANDOM:
+        recorded = f"{RANDOM}:{seed}"
+    elif source in tags:
+        recorded = f"open_clip:{source}"
+    elif os.path.exists(source):
+        _load_file(network, source)
+        recorded = sha256_of(source)
+    else:
+        raise UserError(
+            f"--model {model}: {source!r} is neither a file nor weights of {name} "
+            f"({', '.join(tags) or 'none published'})."
+        )
+    if grid and not hasattr(network.visual, "forward_intermediates"):
+        raise UserError(f"--grid: the installed open_clip gives no grid for {name}; update it.")
+    rows = ClipRows(network.visual, grid=grid).eval()
+    layer = GRID_LAYER if grid else POOLED_LAYER
+    return Backbone(rows, PREFIX + name, recorded, layer, grid), _preprocessing(network.visual)
+
+
+def _create(
+    open_clip: object, model: str, name: str, pretrained: Optional[str], seed: int
+) -> nn.Module:
+    level = logging.root.manager.disable
+    try:
+        logging.disable(logging.WARNING)  # "no pretrained weights loaded", where a file follows
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return open_clip.create_model(name, pretrained=pretrained).eval()
+    except Exception as error:  # its hub client raises many kinds without a network
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        if pretrained is None:
+            raise UserError(f"--model {model}: cannot be built: {reason}") from None
+        raise UserError(
+            f"--model {model}: its weights cannot be downloaded or loaded ({reason}). Get the file "
+            f"on another machine and give it: --weights FILE"
+        ) from None
+    finally:
+        logging.disable(level)
+
+
+def _load_file(network: nn.Module, path: str) -> None:
+    if path.endswith(".safetensors"):
+        from safetensors.torch import load_file  # comes with open_clip
+
+        try:
+            state_dict = load_file(path)
+        except Exception as error:
+            raise UserError(f"{path}: is no safetensors file: {error}") from None
+    else:
+        state_dict = read_state_dict(path)
+    needed = [name for name in network.state_dict() if name.startswith("visual.")]
+    load_state_dict(network, state_dict, needed=needed, origin=path)
+
+
+def _preprocessing(visual: nn.Module) -> Preprocessing:
+    config = getattr(visual, "preprocess_cfg", {})
+    size = visual.image_size[0] if isinstance(visual.image_size, tuple) else visual.image_size
+    squashes = config.get("resize_mode", "shortest") == "squash"
+    return Preprocessing(
+        resize="squash" if squashes else "short",
+        resize_size=size,
+        crop="none" if squashes else "center",
+        size=size,
+        interpolation=config.get("interpolation", "bicubic"),
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+    )

@@ -1,0 +1,209 @@
+"""Which pictures: from folders, files, lists, tar archives and JSONL to ids, in a fixed order."""
+
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, Optional
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.pictures import SUFFIXES
+
+ID_FORMS = ("name", "stem", "path")
+
+
+class Picture(NamedTuple):
+    """Where one picture lies.
+
+    Attributes:
+        key: its id in the feature store.
+        path: the file, or the archive that has it.
+        member: its name in the archive; empty for a file.
+        offset: where its content begins in the archive.
+        size: bytes of its content in the archive.
+    """
+
+    key: str
+    path: str
+    member: str = ""
+    offset: int = 0
+    size: int = 0
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.path}:{self.member}" if self.member else self.path
+
+    def content(self) -> bytes:
+        """
+        Raises:
+            OSError: if the file cannot be read.
+        """
+        with open(self.path, "rb") as file:
+            if not self.member:
+                return file.read()
+            file.seek(self.offset)
+            return file.read(self.size)
+
+
+def list_pictures(
+    inputs: Sequence[str],
+    *,
+    lists: Sequence[str] = (),
+    root: Optional[str] = None,
+    ids: str = "name",
+) -> list[Picture]:
+    """All pictures, in the order of the inputs; folders and archives in alphabetical order.
+
+    Args:
+        inputs: folders (searched with all their subfolders for the suffixes of pictures), picture
+            files, ``.tar`` archives, ``.jsonl`` files with ``image`` or ``images`` in each line.
+        lists: text files with one path a line, or an id, a tab and a path.
+        root: folder of relative paths in lists and JSONL; by default that of the list itself.
+        ids: ``name`` (``dog.jpg``), ``stem`` (``dog``) or ``path`` (as seen from the folder, from
+            the archive's top, or as it stands in the list). An id in a list goes before.
+
+    Returns:
+        pictures: each id once. A picture that is named several times counts once.
+
+    Raises:
+        UserError: if an input is missing or not understood, two pictures have one id, or there is
+            no picture at all.
+    """
+    if ids not in ID_FORMS:
+        raise UserError(f"`ids` must be one of {', '.join(ID_FORMS)}, but is {ids!r} instead.")
+    pictures: dict[str, Picture] = {}
+    found = (picture for path in inputs for picture in _of_input(path, root, ids))
+    listed = (picture for path in lists for picture in _of_list(path, root, ids))
+    for source in (found, listed):
+        for picture in source:
+            other = pictures.setdefault(picture.key, picture)
+            if other != picture and not _is_same_file(other, picture):
+                raise UserError(
+                    f"the id {picture.key!r} stands for two pictures: {other.name} and "
+                    f"{picture.name}. Choose --ids path, or give ids in a list (--list)."
+                )
+    if not pictures:
+        where = ", ".join([*inputs, *lists])
+        raise UserError(f"{where}: no pictures found (suffixes: {' '.join(sorted(SUFFIXES))}).")
+    return list(pictures.values())
+
+
+def select_shard(pictures: Sequence[Picture], shard: int, num_shards: int) -> list[Picture]:
+    """Part ``shard`` (from 1) of ``num_shards`` contiguous parts, which may be empty."""
+    if not 1 <= shard <= num_shards:
+        raise UserError(f"--shard must be 1/N to N/N, but is {shard}/{num_shards} instead.")
+    N = len(pictures)
+    return list(pictures[N * (shard - 1) // num_shards : N * shard // num_shards])
+
+
+def _is_same_file(one: Picture, other: Picture) -> bool:
+    return one.member == other.member and os.path.realpath(one.path) == os.path.realpath(other.path)
+
+
+def _key(path: str, ids: str) -> str:
+    pure = PurePosixPath(Path(path).as_posix())
+    return {"name": pure.name, "stem": pure.stem, "path": str(pure)}[ids]
+
+
+def _of_input(path: str, root: Optional[str], ids: str) -> Iterator[Picture]:
+    if os.path.isdir(path):
+        for file in _walk(path, seen=set()):
+            yield Picture(_key(os.path.relpath(file, path), ids), file)
+        return
+    if not os.path.exists(path):
+        raise UserError(f"{path}: no such file or folder.")
+    lower = path.lower()
+    if lower.endswith((".jsonl", ".json")):
+        yield from _of_jsonl(path, root, ids)
+    elif lower.endswith((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")):
+        yield from _of_tar(path, ids)
+    elif lower.endswith((".txt", ".tsv", ".lst")):
+        raise UserError(f"{path}: is no picture. For a list of pictures: --list {path}")
+    else:
+        yield Picture(_key(path, ids), path)
+
+
+def _walk(folder: str, *, seen: set[str]) -> Iterator[str]:
+    """Pictures below ``folder``; links are followed, but never in a circle."""
+    real = os.path.realpath(folder)
+    if real in seen:
+        return
+    seen.add(real)
+    try:
+        entries = sorted(os.listdir(folder))
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror}.") from None
+    for name in entries:
+        if name.startswith("."):  # thumbnails, and the ._ files of macOS
+            continue
+        path = os.path.join(folder, name)
+        if os.path.isdir(path):
+            yield from _walk(path, seen=seen)
+        elif os.path.splitext(name)[1].lower() in SUFFIXES:
+            yield path
+
+
+def _of_tar(path: str, ids: str) -> Iterator[Picture]:
+    try:
+        with tarfile.open(path, "r:") as archive:  # "r:": only uncompressed
+            members = [member for member in archive if member.isreg()]
+    except tarfile.ReadError:
+        raise UserError(
+            f"{path}: is no uncompressed tar archive. Pictures gain nothing from compression: "
+            f"repack it as .tar, or unpack it and give the folder."
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}.") from None
+    for member in sorted(members, key=lambda member: member.name):
+        name = PurePosixPath(member.name)
+        if name.suffix.lower() in SUFFIXES and not name.name.startswith("."):
+            key = _key(member.name, ids)
+            yield Picture(key, path, member.name, member.offset_data, member.size)
+
+
+def _lines(path: str) -> Iterator[tuple[int, str]]:
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line.rstrip("\r\n")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: must be UTF-8 text, but is not: {error}") from None
+
+
+def _located(file: str, listed_in: str, root: Optional[str]) -> str:
+    return os.path.join(os.path.dirname(listed_in) if root is None else root, file)
+
+
+def _of_list(path: str, root: Optional[str], ids: str) -> Iterator[Picture]:
+    for number, line in _lines(path):
+        fields = line.split("\t")
+        if len(fields) > 2 or not all(field.strip() for field in fields):
+            raise UserError(
+                f"{path}:{number}: must be a path, or an id, a tab and a path, but is {line!r}."
+            )
+        file = fields[-1].strip()
+        key = fields[0].strip() if len(fields) == 2 else _key(file, ids)
+        yield Picture(key, _located(file, path, root))
+
+
+def _of_jsonl(path: str, root: Optional[str], ids: str) -> Iterator[Picture]:
+    for number, line in _lines(path):
+        try:
+            entry = json.loads(line)
+            images = entry["images"] if "images" in entry else [entry["image"]]
+        except (ValueError, TypeError, KeyError):
+            images = None
+        if not isinstance(images, list) or not all(
+            image and isinstance(image, str) for image in images
+        ):
+            raise UserError(
+                f'{path}:{number}: must be an object with "image" (a path) or "images" (several), '
+                f"but is {line[:80]!r}."
+            )
+        for image in images:
+            yield Picture(_key(image, ids), _located(image, path, root))

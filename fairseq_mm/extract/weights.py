@@ -1,0 +1,107 @@
+"""State dict files: loading without unpickling code, and fitting them to a network.
+
+A file may be a bare state dict, one under the key ``state_dict`` or ``model``, one saved from a
+``DataParallel`` (``module.`` before every name), or in half precision. Only what the extracted
+layer depends on has to be in it: a file without a classifier, or with one of other classes, does.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+
+MAX_NAMED = 4
+# torchvision's own DenseNet files have names of before 2017 (norm.1 for norm1)
+_OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)$")
+
+
+def sha256_of(path: str) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}.") from None
+    return digest.hexdigest()
+
+
+def read_state_dict(path: str) -> dict[str, Tensor]:
+    """
+    Raises:
+        UserError: if the file is missing, or holds anything but tensors by name.
+    """
+    if not os.path.isfile(path):
+        raise UserError(f"{path}: no such file (a state dict of the model was expected).")
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises nearly anything on a file that is none of its own
+        reason = str(error).strip().splitlines()
+        raise UserError(
+            f"{path}: is no state dict file that can be loaded safely (with weights only): "
+            f"{reason[0][:200] if reason else type(error).__name__}"
+        ) from None
+    for key in ("state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if (
+        not isinstance(content, dict)
+        or not content
+        or not all(isinstance(value, Tensor) for value in content.values())
+    ):
+        raise UserError(
+            f"{path}: must be a state dict (names and tensors), but is a {type(content).__name__}."
+        )
+    if all(name.startswith("module.") for name in content):
+        content = {name[len("module.") :]: value for name, value in content.items()}
+    return {_OLD_DENSENET.sub(r"\1\2", name): value for name, value in content.items()}
+
+
+def load_state_dict(
+    model: nn.Module, state_dict: dict[str, Tensor], *, needed: Collection[str], origin: str
+) -> None:
+    """Copies tensors into ``model``, cast to its types.
+
+    Args:
+        model: the whole network.
+        state_dict: from a file.
+        needed: names of the tensors that the extracted layer depends on; others may be missing.
+        origin: the file, for messages.
+
+    Raises:
+        UserError: naming tensors that are missing, unknown to the model, or of another shape.
+    """
+    own = model.state_dict()
+    # batch normalisation counts its steps for training only; older files do not have the count
+    needed = [name for name in needed if not name.endswith("num_batches_tracked")]
+    missing = [name for name in needed if name not in state_dict]
+    unexpected = [name for name in state_dict if name not in own]
+    if missing or unexpected:
+        parts = [f"lacks {_named(missing)}"] if missing else []
+        parts += [f"has {_named(unexpected)}, which the model does not have"] if unexpected else []
+        raise UserError(f"{origin}: does not fit the model: it {' and '.join(parts)}.")
+    fitting = {}
+    for name, value in state_dict.items():
+        if value.shape == own[name].shape:
+            fitting[name] = value.to(own[name].dtype)
+        elif name in needed:
+            raise UserError(
+                f"{origin}: does not fit the model: {name} is {list(value.shape)}, but must be "
+                f"{list(own[name].shape)}."
+            )
+    model.load_state_dict(fitting, strict=False)
+    broken = [name for name in needed if not bool(torch.isfinite(model.state_dict()[name]).all())]
+    if broken:
+        raise UserError(f"{origin}: has NaN or infinite values in {_named(broken)}.")
+
+
+def _named(names: list[str]) -> str:
+    listed = ", ".join(names[:MAX_NAMED])
+    return listed + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")

@@ -1,0 +1,165 @@
+"""``fairseq-mm extract`` from the command line: whole runs, kills, shards and mistakes."""
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.data.feature_store import FeatureStore
+
+MODEL = ["--model", "squeezenet1_1", "--weights", "none", "--size", "32", "--workers", "0"]
+N = 7
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for i in range(N):
+        pixels = np.random.default_rng(i).integers(0, 255, (40, 50, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{i}.jpg")
+    return tmp_path / "photos"
+
+
+def extract(*arguments: object) -> int:
+    return main(["extract", *map(str, arguments)])
+
+
+def test_a_folder_becomes_a_store(folder, tmp_path, capsys):
+    output = tmp_path / "f.h5"
+    assert extract(folder, *MODEL, "--output", output) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{output}: 7 pictures of 512 channels, 0 unreadable; 7 in this run, ")
+    assert "7/7" in err
+    assert FeatureStore(output).ids == [f"{i}.jpg" for i in range(N)]
+    assert extract(folder, *MODEL, "--output", output) == 0
+    assert "was finished before, nothing to do" in capsys.readouterr().out
+
+
+def test_shards_together_are_the_whole(folder, tmp_path):
+    for i in (1, 2, 3):
+        assert extract(folder, *MODEL, "--output", tmp_path / "f.h5", "--shard", f"{i}/3") == 0
+    stores = [FeatureStore(tmp_path / f"f.{i}of3.h5") for i in (1, 2, 3)]
+    assert [len(store) for store in stores] == [2, 2, 3]
+    assert [key for store in stores for key in store.ids] == [f"{i}.jpg" for i in range(N)]
+
+
+def test_except_leaves_out_what_stands_in_a_store(folder, tmp_path):
+    one, two = tmp_path / "one.h5", tmp_path / "two.h5"
+    assert extract(folder / "2.jpg", folder / "5.jpg", *MODEL, "--output", one) == 0
+    assert extract(folder, *MODEL, "--except", one, "--output", two) == 0
+    assert FeatureStore(two).ids == ["0.jpg", "1.jpg", "3.jpg", "4.jpg", "6.jpg"]
+    assert FeatureStore(two).attributes["layer"] == "features"
+
+
+def test_grid_dtype_and_preprocessing_are_recorded(folder, tmp_path):
+    output = tmp_path / "f.h5"
+    options = ["--grid", "--dtype", "float32", "--normalize", "caffe", "--resize", "squash"]
+    assert extract(folder, *MODEL, *options, "--output", output) == 0
+    store = FeatureStore(output)
+    assert store.dtype == np.float32
+    assert store.attributes["grid"] == 1
+    assert '"channels": "bgr"' in store.attributes["preprocessing"]
+    assert '"resize": "squash", "resize_size": 32' in store.attributes["preprocessing"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no pictures: give folders, files or a list"),
+        (["absent"], "absent: no such file or folder"),
+        (["photos", "--shard", "4/3"], "--shard must be 1/N to N/N, but is 4/3"),
+        (["photos", "--shard", "4"], "--shard must be I/N, such as 1/4, but is 4 instead"),
+        (["photos", "--model", "resnet"], "--model resnet: torchvision"),
+        (["photos", "--weights", "absent.pt"], "absent.pt: no such file"),
+        (["photos", "--device", "gpu"], "--device must be auto, cpu, cuda or cuda:N, but is 'gpu'"),
+        (["photos", "--output", "no/f.h5"], "--output no/f.h5: there is no folder no"),
+        (["photos", "--except", "absent.h5"], "absent.h5: "),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(folder, arguments, message, monkeypatch, capsys):
+    monkeypatch.chdir(folder.parent)
+    assert extract(*MODEL, "--output", "f.h5", *arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"fairseq-mm extract: {message}")
+    assert err.count("\n") == 1
+
+
+def test_all_pictures_in_the_excepted_store_is_said(folder, tmp_path, capsys):
+    output = tmp_path / "f.h5"
+    assert extract(folder, *MODEL, "--output", output) == 0
+    assert extract(folder, *MODEL, "--except", output, "--output", tmp_path / "g.h5") == 2
+    assert f"all 7 pictures stand in {output} already." in capsys.readouterr().err
+
+
+@pytest.fixture
+def many(tmp_path):
+    """Enough pictures to be killed among."""
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for i in range(40):
+        Image.new("RGB", (60, 40), (i, 2 * i, 3 * i)).save(folder / f"{i:03}.jpg")
+    return folder
+
+
+def begin(*arguments: object) -> subprocess.Popen:
+    command = [sys.executable, "-m", "fairseq_mm.cli.main", "extract", *map(str, arguments)]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_run_continues_to_the_same_store(many, tmp_path, kind):
+    model = ["--model", "mobilenet_v2", "--weights", "none", "--size", "128", "--batch-size", "4"]
+    output = tmp_path / "f.h5"
+    process = begin(many, *model, "--workers", 2, "--output", output)
+    journal = tmp_path / "f.h5.partial" / "journal"
+    while not journal.exists() or len(journal.read_bytes().splitlines()) < 6:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    process.send_signal(kind)
+    _, err = process.communicate(timeout=20)
+    assert not output.exists()
+    if kind == signal.SIGINT:
+        assert process.returncode == 130
+        assert f"interrupted: what is done stands in {output}.partial" in err
+        assert "Traceback" not in err
+    assert extract(many, *model, "--workers", 0, "--output", output) == 0
+    whole = tmp_path / "whole.h5"
+    assert extract(many, *model, "--workers", 0, "--output", whole) == 0
+    one, other = FeatureStore(output), FeatureStore(whole)
+    assert one.ids == other.ids
+    for key in one.ids:
+        np.testing.assert_array_equal(one.read(key), other.read(key))
+
+
+def test_real_photographs_give_the_published_rows(shared_data, tmp_path):
+    data = shared_data("flickr8k")
+    with tarfile.open(data / "dev_images_224.tar") as archive:
+        members = [member for member in archive if member.isfile()][:20]
+        with tarfile.open(tmp_path / "few.tar", "w") as few:
+            for member in members:
+                few.addfile(member, archive.extractfile(member))
+    output = tmp_path / "f.h5"
+    weights = data / "mobilenet_v2_imagenet_f16.pt"
+    squash = ["--resize", "squash", "--size", 224]
+    arguments = [tmp_path / "few.tar", "--model", "mobilenet_v2", "--weights", weights, *squash]
+    assert extract(*arguments, "--output", output) == 0
+    published = np.load(data / "mobilenet_v2_pool_f16.npy", mmap_mode="r")
+    lines = (data / "image_ids.txt").read_text().split()
+    store = FeatureStore(output)
+    assert len(store) == 20
+    for key in store.ids:
+        expected = published[lines.index(key)].astype(np.float32)
+        # one unit in the last place of float16 is 1/1024 of the value
+        np.testing.assert_allclose(store.read(key)[0], expected, rtol=2e-3, atol=2e-4)

@@ -1,0 +1,231 @@
+"""Features equal those of plain torchvision code, whatever the model, layer and file."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+from torchvision import models
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract import backbones
+from fairseq_mm.extract.backbones import LayerRows, build_backbone, default_layer
+
+B = 2
+
+
+@pytest.fixture(autouse=True)
+def no_gradients():
+    with torch.inference_mode():
+        yield
+
+
+def pictures(side: int) -> torch.Tensor:
+    return torch.randn(B, 3, side, side, generator=torch.Generator().manual_seed(5))
+
+
+def saved(network: nn.Module, path) -> str:
+    """A state dict file; batch norms get statistics that leave the activations alive."""
+    torch.manual_seed(7)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.05, 0.2)
+            module.weight.uniform_(0.8, 1.2)
+            module.bias.normal_(0, 0.1)
+    torch.save(network.state_dict(), path)
+    return str(path)
+
+
+class NarrowConv(nn.Conv2d):
+    def __init__(self, inputs: int, outputs: int, **options: object) -> None:
+        super().__init__(max(3, inputs // 16), outputs // 16, **options)
+
+
+class NarrowLinear(nn.Linear):
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs // 16, outputs // 16)
+
+
+@pytest.mark.parametrize(("name", "fc7"), [("alexnet", 6), ("vgg16", 5), ("vgg19", 5)])
+def test_fc7_is_the_second_wide_layer_after_its_relu(name, fc7, tmp_path, monkeypatch):
+    monkeypatch.setattr(nn, "Conv2d", NarrowConv)  # the same structure, 1/256 of the parameters
+    monkeypatch.setattr(nn, "Linear", NarrowLinear)
+    network = vars(models)[name](weights=None).eval()
+    weights = saved(network, tmp_path / "w.pt")
+    x = pictures(70)
+    maps = network.features(x)
+    expected = network.classifier[:fc7](network.avgpool(maps).flatten(1))
+    assert isinstance(network.classifier[fc7 - 1], nn.ReLU)
+    rows = build_backbone(name, weights=weights).network(x)
+    assert rows.shape == (B, 1, 4096 // 16)
+    torch.testing.assert_close(rows[:, 0], expected)
+    assert (rows == 0).any()
+    assert (rows > 0).any()
+    grid = build_backbone(name, weights=weights, grid=True).network(x)
+    torch.testing.assert_close(grid, maps.flatten(2).transpose(1, 2))
+
+
+def test_resnet_is_averaged_over_the_last_map_or_given_as_grid(tmp_path):
+    network = models.resnet18(weights=None).eval()
+    weights = saved(network, tmp_path / "w.pt")
+    x = pictures(70)
+    last_map = nn.Sequential(*list(network.children())[:-2])(x)  # [B, 512, 3, 3]
+    pooled = build_backbone("resnet18", weights=weights)
+    torch.testing.assert_close(pooled.network(x)[:, 0], network.avgpool(last_map).flatten(1))
+    grid = build_backbone("resnet18", weights=weights, grid=True).network(x)
+    assert grid.shape == (B, 9, 512)
+    for row in range(9):
+        torch.testing.assert_close(grid[:, row], last_map[:, :, row // 3, row % 3])
+
+
+def test_mobilenet_from_a_half_precision_file(tmp_path):
+    network = models.mobilenet_v2(weights=None).half().float().eval()
+    saved(network, tmp_path / "w.pt")
+    torch.save(network.half().state_dict(), tmp_path / "half.pt")
+    network = network.float()
+    x = pictures(64)
+    expected = network.features(x).mean((2, 3))
+    rows = build_backbone("mobilenet_v2", weights=str(tmp_path / "half.pt")).network(x)
+    torch.testing.assert_close(rows[:, 0], expected)
+
+
+def test_inception_transforms_its_input_as_its_weights_expect(tmp_path):
+    network = models.inception_v3(weights=None, init_weights=False, transform_input=True).eval()
+    weights = saved(network, tmp_path / "w.pt")
+    x = pictures(80)
+    network.fc = nn.Identity()
+    rows = build_backbone("inception_v3", weights=weights).network(x)
+    torch.testing.assert_close(rows[:, 0], network(x))
+
+
+def test_a_vision_transformer_gives_class_token_and_patches(tmp_path, monkeypatch):
+    @functools.wraps(models.vit_b_32)
+    def small(**_options: object) -> nn.Module:
+        return models.VisionTransformer(
+            image_size=64, patch_size=32, num_layers=2, num_heads=3, hidden_dim=12, mlp_dim=20
+        )
+
+    monkeypatch.setattr(models, "vit_b_32", small)
+    network = small().eval()
+    weights = saved(network, tmp_path / "w.pt")
+    x = pictures(64)
+    network.heads = nn.Identity()
+    rows = build_backbone("vit_b_32", weights=weights).network(x)
+    torch.testing.assert_close(rows[:, 0], network(x))
+    tokens = torch.cat([network.class_token.expand(B, -1, -1), network._process_input(x)], dim=1)
+    grid = build_backbone("vit_b_32", weights=weights, grid=True).network(x)
+    assert grid.shape == (B, 4, 12)
+    torch.testing.assert_close(grid, network.encoder(tokens)[:, 1:])
+
+
+def test_any_layer_by_name(tmp_path):
+    network = models.resnet18(weights=None).eval()
+    weights = saved(network, tmp_path / "w.pt")
+    x = pictures(64)
+    stem = network.maxpool(network.relu(network.bn1(network.conv1(x))))
+    expected = network.layer2(network.layer1(stem)).mean((2, 3))
+    backbone = build_backbone("resnet18", weights=weights, layer="layer2")
+    torch.testing.assert_close(backbone.network(x)[:, 0], expected)
+    assert backbone.layer == "layer2"
+    logits = build_backbone("resnet18", weights=weights, layer="fc").network(x)
+    torch.testing.assert_close(logits[:, 0], network(x))
+
+
+def test_what_lies_behind_the_layer_is_neither_kept_nor_needed(tmp_path):
+    network = models.resnet18(weights=None).eval()
+    state_dict = {k: v for k, v in network.state_dict().items() if not k.startswith("layer4")}
+    state_dict["fc.weight"] = torch.zeros(7, 512)  # a classifier of other classes
+    state_dict["fc.bias"] = torch.zeros(7)
+    torch.save(state_dict, tmp_path / "w.pt")
+    backbone = build_backbone("resnet18", weights=str(tmp_path / "w.pt"), layer="layer3")
+    kept = backbone.network.state_dict()
+    assert not any(name.startswith(("layers.layer4", "layers.fc")) for name in kept)
+    with pytest.raises(UserError, match=r"does not fit the model: it lacks layer4\.0\.conv1"):
+        build_backbone("resnet18", weights=str(tmp_path / "w.pt"))
+
+
+def test_an_unknown_layer_lists_near_names():
+    with pytest.raises(UserError, match=r"--layer layer5: resnet18 has no such layer\. Near: la"):
+        build_backbone("resnet18", weights="none", layer="layer5")
+
+
+def test_an_unknown_model_lists_near_names():
+    with pytest.raises(UserError, match=r"--model resnet51: torchvision .* Near: resnet50"):
+        build_backbone("resnet51", weights="none")
+
+
+def test_unknown_weights_list_the_known_ones(tmp_path):
+    with pytest.raises(UserError, match=r"--weights IMAGENET: is neither.*\(IMAGENET1K_V1, "):
+        build_backbone("resnet50", weights="IMAGENET")
+    with pytest.raises(UserError, match=r"absent\.pt: no such file"):
+        build_backbone("resnet18", weights=str(tmp_path / "absent.pt"))
+
+
+def test_without_a_network_the_url_and_the_way_out_are_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    message = r"--weights IMAGENET1K_V1: cannot be downloaded from https:.*resnet18.*--weights FILE"
+    with pytest.raises(UserError, match=message):
+        build_backbone("resnet18", weights="DEFAULT")
+
+
+def test_random_weights_depend_on_the_seed_alone():
+    x = pictures(64)
+    state = torch.random.get_rng_state()
+    one = build_backbone("resnet18", weights="none", seed=3)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.randn(5)
+    two = build_backbone("resnet18", weights="none", seed=3)
+    assert torch.equal(one.network(x), two.network(x))
+    assert one.weights == "none:3"
+    other = build_backbone("resnet18", weights="none", seed=4)
+    assert not torch.equal(one.network(x), other.network(x))
+
+
+def test_every_model_has_a_default_layer_or_asks_for_one():
+    names = backbones.model_names()
+    assert {"alexnet", "vgg19", "resnet152", "inception_v3", "mobilenet_v2"} <= set(names)
+    for name in names:
+        assert default_layer(name, grid=True)
+    with pytest.raises(UserError, match="--model capsnet: has no default layer"):
+        default_layer("capsnet", grid=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "pooled_dim", "grid_rows"),
+    [
+        ("efficientnet_b0", 1280, 4),
+        ("mobilenet_v3_small", 576, 4),
+        ("mnasnet0_5", 1280, 4),
+        ("shufflenet_v2_x0_5", 1024, 4),
+        ("squeezenet1_1", 512, 9),
+    ],
+)
+def test_default_layers_exist_in_other_families(name, pooled_dim, grid_rows):
+    x = pictures(64)
+    assert build_backbone(name, weights="none").network(x).shape == (B, 1, pooled_dim)
+    grid = build_backbone(name, weights="none", grid=True).network(x)
+    assert grid.shape == (B, grid_rows, pooled_dim)
+
+
+def test_what_enters_the_classifier_where_a_norm_stands_before_it():
+    network = models.convnext_tiny(weights=None).eval()
+    rows = LayerRows(
+        backbones._cut_after(network, "convnext_tiny", default_layer("convnext_tiny", False)),
+        grid=False,
+    )
+    x = pictures(64)
+    network.classifier[2] = nn.Identity()
+    torch.testing.assert_close(rows(x)[:, 0], network(x))
+
+
+def test_preprocessing_is_that_of_the_weights():
+    default = backbones.default_preprocessing("resnet50", "DEFAULT")
+    assert (default.resize_size, default.size) == (232, 224)
+    of_file = backbones.default_preprocessing("resnet50", "file.pt")
+    assert (of_file.resize_size, of_file.size, of_file.interpolation) == (256, 224, "bilinear")
+    inception = backbones.default_preprocessing("inception_v3", "DEFAULT")
+    assert (inception.resize_size, inception.size) == (342, 299)
+    assert backbones.default_preprocessing("efficientnet_b0", "none").interpolation == "bicubic"

@@ -1,0 +1,207 @@
+"""A run writes every readable picture once, in order, however often it is interrupted."""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract import extraction
+from fairseq_mm.extract.extraction import extract_to_store
+from fairseq_mm.extract.extractor import build_extractor
+from fairseq_mm.extract.picture_list import list_pictures
+
+SIZE, N = 32, 11
+
+
+@pytest.fixture(scope="module")
+def extractor():
+    return build_extractor("resnet18", weights="none", size=SIZE)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    generator = np.random.default_rng(4)
+    (tmp_path / "photos").mkdir()
+    for i in range(N):
+        pixels = generator.integers(0, 255, (40 + i, 50 - i, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{i:02}.png")
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def output(tmp_path):
+    return str(tmp_path / "out.h5")
+
+
+def listed(folder):
+    return list_pictures([str(folder)])
+
+
+def contents(path):
+    store = FeatureStore(path)
+    return store.ids, np.concatenate([store.read(key) for key in store.ids])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_picture_stands_in_the_store_in_order(extractor, folder, output, workers):
+    pictures = listed(folder)
+    summary = extract_to_store(
+        extractor, pictures, output, batch_size=4, workers=workers, dtype="float32"
+    )
+    assert summary[:3] == (N, 0, N)
+    ids, rows = contents(output)
+    assert ids == [f"{i:02}.png" for i in range(N)]
+    expected = np.concatenate(extractor.extract([picture.path for picture in pictures]))
+    np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=1e-5)
+    attributes = FeatureStore(output).attributes
+    assert {key: attributes[key] for key in extractor.identity} == extractor.identity
+    assert {"package_version", "created"} <= set(attributes)
+    assert not os.path.exists(output + ".unreadable.tsv")
+
+
+@pytest.mark.parametrize("num_done", [1, 4, 6, N])
+def test_an_interrupted_run_continues_to_equal_bits(
+    extractor, folder, output, tmp_path, monkeypatch, num_done
+):
+    (folder / "05.png").write_bytes(b"broken")
+    pictures = listed(folder)
+    whole = str(tmp_path / "whole.h5")
+    options = {"batch_size": 4, "workers": 0, "dtype": "float32"}
+    extract_to_store(extractor, pictures, whole, **options)
+
+    append, finish = extraction.FeatureStoreWriter.append, extraction.FeatureStoreWriter.finish
+    calls = itertools.count(1)
+
+    def interrupted_append(writer, key, rows):
+        append(writer, key, rows)
+        if next(calls) == num_done:
+            raise KeyboardInterrupt
+
+    def interrupted_finish(writer):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(extraction.FeatureStoreWriter, "append", interrupted_append)
+    monkeypatch.setattr(extraction.FeatureStoreWriter, "finish", interrupted_finish)
+    with pytest.raises(KeyboardInterrupt):
+        extract_to_store(extractor, pictures, output, **options)
+    assert not os.path.exists(output)
+    monkeypatch.setattr(extraction.FeatureStoreWriter, "append", append)
+    monkeypatch.setattr(extraction.FeatureStoreWriter, "finish", finish)
+
+    decoded = []
+    decode = extraction._decode
+    monkeypatch.setattr(
+        extraction,
+        "_decode",
+        lambda picture, *rest: decoded.append(picture) or decode(picture, *rest),
+    )
+    extract_to_store(extractor, pictures, output, **options)
+    assert len(decoded) == N - min(num_done, N - 1)
+    (ids, rows), (expected_ids, expected) = contents(output), contents(whole)
+    assert ids == expected_ids
+    np.testing.assert_array_equal(rows, expected)
+    with open(output + ".unreadable.tsv") as one, open(whole + ".unreadable.tsv") as other:
+        assert one.read() == other.read()
+    assert not os.path.exists(output + ".partial")
+
+
+def test_unreadable_pictures_are_listed_counted_and_left_out(extractor, folder, output):
+    (folder / "03.png").write_bytes(b"")
+    (folder / "07.png").write_bytes((folder / "07.png").read_bytes()[:900])
+    pictures = listed(folder)
+    summary = extract_to_store(extractor, pictures, output, batch_size=3, workers=1)
+    assert (summary.num_pictures, summary.num_unreadable) == (N - 2, 2)
+    with open(output + ".unreadable.tsv") as file:
+        lines = [line.rstrip("\n").split("\t") for line in file]
+    assert lines[0] == [str(folder / "03.png"), "is empty."]
+    assert lines[1][0] == str(folder / "07.png")
+    assert "03.png" not in FeatureStore(output)
+    again = extract_to_store(extractor, pictures, output)
+    assert again.was_finished
+    assert (again.num_pictures, again.num_unreadable) == (N - 2, 2)
+
+
+def test_a_file_that_vanishes_is_unreadable(extractor, folder, output):
+    pictures = listed(folder)
+    os.remove(folder / "02.png")
+    assert extract_to_store(extractor, pictures, output, workers=0).num_unreadable == 1
+
+
+def test_strict_ends_at_the_first_unreadable_picture(extractor, folder, output):
+    (folder / "03.png").write_bytes(b"")
+    with pytest.raises(UserError, match=r"03\.png: is empty\."):
+        extract_to_store(extractor, listed(folder), output, workers=1, strict=True)
+
+
+def test_nothing_readable_is_an_error(extractor, folder, output):
+    for file in folder.iterdir():
+        file.write_bytes(b"none")
+    with pytest.raises(UserError, match=rf"none of the {N} pictures can be read; .*00\.png: is no"):
+        extract_to_store(extractor, listed(folder), output, workers=0)
+    assert not os.path.exists(output)
+
+
+def test_an_empty_shard_gives_an_empty_store(extractor, output):
+    assert extract_to_store(extractor, [], output).num_pictures == 0
+    assert len(FeatureStore(output)) == 0
+    assert FeatureStore(output).dim == 512
+
+
+def test_a_finished_store_is_kept_and_new_pictures_are_refused(extractor, folder, output):
+    pictures = listed(folder)
+    extract_to_store(extractor, pictures[:-2], output, workers=0)
+    assert extract_to_store(extractor, pictures[:4], output).was_finished
+    message = r"out\.h5: is finished, but lacks 2 of the 11 pictures, such as .*09\.png.*--except"
+    with pytest.raises(UserError, match=message):
+        extract_to_store(extractor, pictures, output)
+    extract_to_store(extractor, pictures, output, workers=0, overwrite=True)
+    assert len(FeatureStore(output)) == N
+
+
+def test_a_store_of_another_extractor_is_kept(extractor, folder, output):
+    pictures = listed(folder)
+    extract_to_store(extractor, pictures, output, workers=0)
+    other = build_extractor("resnet18", weights="none", seed=1, size=SIZE)
+    message = r"another extractor: .*out\.h5 were made with weights = none:0, but .*--overwrite"
+    with pytest.raises(UserError, match=message):
+        extract_to_store(other, pictures, output)
+    with pytest.raises(
+        UserError, match=r"is float16, but --dtype asks for float32\. Choose another"
+    ):
+        extract_to_store(extractor, pictures, output, dtype="float32")
+
+
+def test_other_pictures_do_not_continue_a_partial_store(extractor, folder, output):
+    pictures = listed(folder)
+    (folder / "06.png").write_bytes(b"")
+    with pytest.raises(UserError, match="is empty"):
+        extract_to_store(extractor, pictures, output, batch_size=2, workers=0, strict=True)
+    message = r"out\.h5\.partial: has 6 pictures that are not given now, such as '00\.png'"
+    with pytest.raises(UserError, match=message):
+        extract_to_store(extractor, pictures[8:], output, workers=0)
+
+
+def test_pictures_of_several_sizes_become_items_of_several_rows(folder, output):
+    extractor = build_extractor(
+        "squeezenet1_1", weights="none", resize="none", crop="none", grid=True
+    )
+    extract_to_store(extractor, listed(folder), output, batch_size=4, workers=1)
+    store = FeatureStore(output)
+    assert {store.rows_of(key) for key in store.ids} > {4}
+    first = extractor.extract([str(folder / "03.png")])[0]
+    np.testing.assert_allclose(store.read("03.png"), first, rtol=2e-3, atol=1e-3)
+
+
+def test_a_killed_decoding_process_is_one_line(extractor, folder, output, monkeypatch):
+    def killed(*_arguments, **_options):
+        os._exit(9)
+
+    monkeypatch.setattr(extraction, "read_picture", killed)  # forked processes inherit it
+    with pytest.raises(
+        UserError, match="a decoding process was killed, perhaps for lack of memory"
+    ):
+        extract_to_store(extractor, listed(folder), output, workers=1)

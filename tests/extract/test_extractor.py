@@ -1,0 +1,118 @@
+"""An extractor's rows depend on the picture alone, and the recorded identity builds it again."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import models, transforms
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.extractor import build_extractor, build_extractor_from_identity
+
+
+def noise(i: int, width: int = 50, height: int = 41) -> Image.Image:
+    pixels = np.random.default_rng(i).integers(0, 255, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory) -> str:
+    torch.manual_seed(11)
+    path = tmp_path_factory.mktemp("weights") / "resnet18.pt"
+    torch.save(models.resnet18(weights=None).state_dict(), path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def extractor(weights):
+    return build_extractor("resnet18", weights=weights, size=32)
+
+
+def test_rows_equal_plain_torchvision_code(extractor, weights):
+    network = models.resnet18(weights=None).eval()
+    network.load_state_dict(torch.load(weights, weights_only=True))
+    network.fc = torch.nn.Identity()
+    transform = transforms.Compose(
+        [
+            transforms.Resize(37),  # round(32 * 256 / 224)
+            transforms.CenterCrop(32),
+            transforms.ToTensor(),
+            transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ]
+    )
+    pictures = [noise(i) for i in range(3)]
+    with torch.inference_mode():
+        expected = network(torch.stack([transform(picture) for picture in pictures])).numpy()
+    for rows, row in zip(extractor.extract(pictures), expected):
+        assert rows.shape == (1, 512)
+        np.testing.assert_allclose(rows[0], row, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2", "squeezenet1_1"])
+def test_the_batch_does_not_change_a_row(model):
+    extractor = build_extractor(model, weights="none", size=64)
+    pictures = [noise(i, 64, 64) for i in range(7)]
+    together = extractor.extract(pictures, batch_size=7)
+    for batch_size in (1, 2, 3):
+        for one, other in zip(extractor.extract(pictures, batch_size=batch_size), together):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_pictures_of_different_sizes_keep_their_order():
+    extractor = build_extractor("resnet18", weights="none", resize="none", crop="none", grid=True)
+    pictures = [noise(0, 64, 96), noise(1, 96, 64), noise(2, 64, 96), noise(3, 32, 32)]
+    rows = extractor.extract(pictures)
+    assert [len(item) for item in rows] == [6, 6, 6, 1]
+    for item, picture in zip(rows, pictures):
+        np.testing.assert_allclose(extractor.extract([picture])[0], item, rtol=1e-5, atol=1e-5)
+
+
+def test_the_recorded_identity_builds_the_extractor_again(extractor, weights):
+    again = build_extractor_from_identity(extractor.identity, weights)
+    assert again.identity == extractor.identity
+    np.testing.assert_array_equal(again.extract([noise(1)])[0], extractor.extract([noise(1)])[0])
+
+
+def test_random_weights_are_built_again_from_their_seed():
+    one = build_extractor("squeezenet1_1", weights="none", seed=5, size=64, normalize="caffe")
+    again = build_extractor_from_identity(one.identity)
+    np.testing.assert_array_equal(again.extract([noise(1)])[0], one.extract([noise(1)])[0])
+
+
+def test_another_weights_file_is_refused(extractor, tmp_path):
+    with pytest.raises(UserError, match=r"made by resnet18 with weights from a file .*give that f"):
+        build_extractor_from_identity(extractor.identity)
+    (tmp_path / "other.pt").write_bytes(b"other")
+    with pytest.raises(
+        UserError, match=r"other\.pt: must have the SHA-256 .*, but has d9298a10d1b"
+    ):
+        build_extractor_from_identity(extractor.identity, str(tmp_path / "other.pt"))
+    with pytest.raises(UserError, match="the weights 'ftp:x' of resnet18 are of no known kind"):
+        build_extractor_from_identity({**extractor.identity, "weights": "ftp:x"})
+    with pytest.raises(UserError, match="no `weights` is recorded"):
+        build_extractor_from_identity({"extractor": "resnet18"})
+
+
+def test_an_unreadable_picture_is_named(extractor, tmp_path):
+    (tmp_path / "bad.jpg").write_bytes(b"none")
+    with pytest.raises(UserError, match=r"bad\.jpg: is no picture"):
+        extractor.extract([noise(0), str(tmp_path / "bad.jpg")])
+
+
+def test_a_size_that_the_network_cannot_take_is_named():
+    message = "squeezenet1_1, layer features: cannot be run on 1 pictures of 8 x 8 pixels"
+    with pytest.raises(UserError, match=message):
+        build_extractor("squeezenet1_1", weights="none", size=8)
+
+
+def test_reduced_precision_comes_near_and_returns_float32(extractor, weights):
+    reduced = build_extractor("resnet18", weights=weights, size=32, precision="bf16")
+    rows, exact = reduced.extract([noise(0)])[0], extractor.extract([noise(0)])[0]
+    assert rows.dtype == np.float32
+    assert 0 < np.abs(rows - exact).max() < 0.05 * np.abs(exact).max()
+
+
+def test_cuda_without_a_device_is_one_line(weights, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="--device cuda: PyTorch finds no CUDA device"):
+        build_extractor("resnet18", weights=weights, device="cuda")

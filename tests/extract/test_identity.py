@@ -1,0 +1,47 @@
+"""Two extractors are the same, or the first difference is named."""
+
+import numpy as np
+import pytest
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.identity import check_same_extractor, extractor_identity
+from fairseq_mm.extract.preprocessing import Preprocessing
+
+
+def identity(**changes: object) -> dict[str, object]:
+    arguments = {
+        "extractor": "resnet18",
+        "weights": "ab" * 32,
+        "layer": "layer4",
+        "grid": False,
+        "preprocessing": Preprocessing(),
+    }
+    return extractor_identity(**{**arguments, **changes})
+
+
+def test_the_same_extractor_passes_whatever_the_store_made_of_the_types():
+    stored = {**identity(), "grid": np.int64(0), "weights": b"ab" * 32, "created": "yesterday"}
+    check_same_extractor(stored, identity())
+    assert identity()["grid"] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"extractor": "vgg16"}, "extractor = resnet18, but the given ones with vgg16"),
+        ({"weights": "cd" * 32}, "weights = abababababab..., but the given ones with cdcdcdcdcdcd"),
+        ({"layer": "layer3"}, "layer = layer4, but the given ones with layer3"),
+        ({"grid": True}, "grid = 0, but the given ones with 1"),
+        ({"preprocessing": Preprocessing(size=225)}, "preprocessing: size = 224, but .* with 225"),
+    ],
+)
+def test_the_first_difference_is_named(change, message):
+    with pytest.raises(UserError, match=f"another extractor: .* were made with {message}"):
+        check_same_extractor(identity(), identity(**change))
+
+
+def test_an_unknown_extractor_is_refused():
+    with pytest.raises(UserError, match=r"old\.h5: no `extractor` is recorded"):
+        check_same_extractor({}, identity(), recorded_by="old.h5")
+    with pytest.raises(UserError, match=r"the given ones: no `layer` is recorded"):
+        check_same_extractor(identity(), {k: v for k, v in identity().items() if k != "layer"})

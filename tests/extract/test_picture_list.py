@@ -1,0 +1,128 @@
+"""Inputs of every kind become pictures with ids, in a fixed order."""
+
+import json
+import tarfile
+
+import pytest
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.picture_list import list_pictures, select_shard
+
+
+@pytest.fixture
+def folder(tmp_path):
+    root = tmp_path / "photos"
+    for name in ("b.jpg", "a.PNG", "sub/c.webp", "sub/deeper/b2.jpeg", "notes.txt", ".hidden.jpg"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(name.encode())
+    return root
+
+
+def keys(pictures):
+    return [picture.key for picture in pictures]
+
+
+def test_a_folder_is_searched_in_alphabetical_order(folder):
+    pictures = list_pictures([str(folder)])
+    assert keys(pictures) == ["a.PNG", "b.jpg", "c.webp", "b2.jpeg"]
+    assert [picture.content() for picture in pictures][2] == b"sub/c.webp"
+    assert keys(list_pictures([str(folder)], ids="stem")) == ["a", "b", "c", "b2"]
+    by_path = keys(list_pictures([str(folder)], ids="path"))
+    assert by_path == ["a.PNG", "b.jpg", "sub/c.webp", "sub/deeper/b2.jpeg"]
+
+
+def test_links_in_a_circle_end(folder):
+    (folder / "sub" / "up").symlink_to(folder)
+    assert len(list_pictures([str(folder)])) == 4
+
+
+def test_files_come_in_the_order_given(folder):
+    given = [str(folder / "sub/c.webp"), str(folder / "b.jpg")]
+    assert keys(list_pictures(given)) == ["c.webp", "b.jpg"]
+
+
+def test_an_archive_is_read_in_place(folder, tmp_path):
+    path = tmp_path / "all.tar"
+    with tarfile.open(path, "w") as archive:
+        archive.add(folder, "top")
+    pictures = list_pictures([str(path)], ids="path")
+    assert keys(pictures) == ["top/a.PNG", "top/b.jpg", "top/sub/c.webp", "top/sub/deeper/b2.jpeg"]
+    assert [p.content() for p in pictures][3] == b"sub/deeper/b2.jpeg"
+    assert pictures[0].name == f"{path}:top/a.PNG"
+
+
+def test_a_compressed_archive_is_refused(folder, tmp_path):
+    path = tmp_path / "all.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(folder, "top")
+    with pytest.raises(UserError, match=r"all\.tar\.gz: is no uncompressed tar archive"):
+        list_pictures([str(path)])
+
+
+def test_a_list_has_paths_and_ids(folder, tmp_path):
+    path = folder / "list.tsv"
+    path.write_text(f"one\tb.jpg\n\ntwo\t{folder}/a.PNG\r\nsub/c.webp\n")
+    pictures = list_pictures([], lists=[str(path)])
+    assert keys(pictures) == ["one", "two", "c.webp"]
+    assert [p.content() for p in pictures] == [b"b.jpg", b"a.PNG", b"sub/c.webp"]
+    elsewhere = tmp_path / "list.txt"
+    elsewhere.write_text("sub/c.webp\n")
+    assert list_pictures([], lists=[str(elsewhere)], root=str(folder))[0].content()
+    with pytest.raises(UserError, match=r"list\.tsv: is no picture\. For a list of pictures: --li"):
+        list_pictures([str(path)])
+
+
+def test_jsonl_names_one_image_or_several(folder):
+    path = folder / "data.jsonl"
+    lines = [{"image": "b.jpg"}, {"images": ["sub/c.webp", "b.jpg"]}, {"image": "a.PNG"}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert keys(list_pictures([str(path)])) == ["b.jpg", "c.webp", "a.PNG"]
+
+
+@pytest.mark.parametrize("line", ['{"picture": "b.jpg"}', "b.jpg", '{"image": 3}', "[1]"])
+def test_a_line_without_image_is_named(folder, line):
+    path = folder / "data.jsonl"
+    path.write_text('{"image": "b.jpg"}\n' + line + "\n")
+    with pytest.raises(UserError, match=r'data\.jsonl:2: must be an object with "image"'):
+        list_pictures([str(path)])
+
+
+def test_a_line_with_three_fields_is_named(folder):
+    path = folder / "list.tsv"
+    path.write_text("a\tb\tc\n")
+    with pytest.raises(UserError, match=r"list\.tsv:1: must be a path, or an id, a tab and a path"):
+        list_pictures([], lists=[str(path)])
+
+
+def test_one_id_for_two_pictures_names_both(folder):
+    (folder / "sub" / "b.jpg").write_bytes(b"another")
+    message = r"the id 'b\.jpg' stands for two pictures: .*photos/b\.jpg and .*photos/sub/b\.jpg"
+    with pytest.raises(UserError, match=message):
+        list_pictures([str(folder)])
+    assert len(list_pictures([str(folder)], ids="path")) == 5
+
+
+def test_a_picture_named_twice_counts_once(folder):
+    given = [str(folder / "b.jpg"), str(folder / "sub" / ".." / "b.jpg"), str(folder)]
+    assert keys(list_pictures(given)) == ["b.jpg", "a.PNG", "c.webp", "b2.jpeg"]
+
+
+def test_missing_inputs_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"absent: no such file or folder\."):
+        list_pictures([str(tmp_path / "absent")])
+    with pytest.raises(UserError, match=r"absent\.txt: No such file or directory\."):
+        list_pictures([], lists=[str(tmp_path / "absent.txt")])
+    with pytest.raises(UserError, match=r"no pictures found \(suffixes: \.apng"):
+        list_pictures([str(tmp_path)])
+    with pytest.raises(UserError, match="`ids` must be one of name, stem, path, but is 'number'"):
+        list_pictures([str(tmp_path)], ids="number")
+
+
+def test_shards_are_contiguous_and_cover_everything_once():
+    for N in (0, 1, 5, 7):
+        items = list(range(N))
+        parts = [select_shard(items, i, 3) for i in (1, 2, 3)]
+        assert [item for part in parts for item in part] == items
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    with pytest.raises(UserError, match="--shard must be 1/N to N/N, but is 0/3 instead"):
+        select_shard([1], 0, 3)
