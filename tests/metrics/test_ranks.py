@@ -1,0 +1,124 @@
+"""Ranks against a naive sort, ties, any number of true candidates, and the recall curve."""
+
+import numpy as np
+import pytest
+
+from fairseq_mm.metrics.ranks import (
+    TrueRanks,
+    curve_percentages,
+    median_rank,
+    recall_curve,
+    summarize_ranks,
+    true_ranks,
+)
+
+
+def ranks_of(scores, query_groups, candidate_groups, block=256):
+    scores = np.asarray(scores, dtype=np.float64)
+    return true_ranks(lambda s, e: scores[s:e], query_groups, candidate_groups, block=block)
+
+
+def naive_ranks(scores, query_groups, candidate_groups):
+    """All places of true candidates in the list sorted by score, false ones first in a tie."""
+    places = []
+    for row, group in zip(scores, query_groups):
+        entries = [
+            (-score, other == group)
+            for score, other in zip(row, candidate_groups)
+            if score != -np.inf
+        ]
+        listed = sorted(entries)  # False sorts before True
+        places.append([i + 1 for i, (_, is_true) in enumerate(listed) if is_true])
+    return places
+
+
+@pytest.mark.parametrize("block", [1, 4, 100])
+@pytest.mark.parametrize("levels", [3, 1000])
+def test_ranks_equal_those_of_a_sorted_list_with_false_candidates_first(block, levels):
+    generator = np.random.default_rng(5)
+    query_groups = [3, 0, 1, 1, 2, 0, 3]
+    candidate_groups = [0, 1, 3, 1, 2, 9, 0, 1, 3, 9, 9]  # 2, 3, 1 and 2 true ones; 3 distractors
+    scores = generator.integers(0, levels, (7, 11)).astype(float)
+    scores[0, 0] = scores[3, 5] = -np.inf
+    ranks = ranks_of(scores, query_groups, candidate_groups, block)
+    expected = naive_ranks(scores, query_groups, candidate_groups)
+    assert ranks.query.tolist() == [q for q, places in enumerate(expected) for _ in places]
+    assert ranks.rank.tolist() == [place for places in expected for place in places]
+    assert ranks.first.tolist() == [places[0] for places in expected]
+    assert ranks.num_candidates.tolist() == [10, 11, 11, 10, 11, 11, 11]
+
+
+def test_constant_scores_give_the_last_rank():
+    ranks = ranks_of(np.zeros((4, 9)), [0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 7, 8])
+    assert ranks.first.tolist() == [9, 9, 9, 9]
+    summary = summarize_ranks(ranks)
+    assert summary.recall_at == {1: 0.0, 5: 0.0, 10: 100.0}
+
+
+def test_true_candidates_do_not_push_each_other_back():
+    # scores 5 4 4 1, true ones are the first three: places 1, 2, 3; the best is not behind a tie
+    ranks = ranks_of([[5, 4, 4, 1]], [7], [7, 7, 7, 8])
+    assert ranks.rank.tolist() == [1, 2, 3]
+
+
+def test_summary_by_hand():
+    # first ranks 1, 6, 11, 2: R@1 1/4, R@5 2/4, R@10 3/4, median (2 + 6) / 2 = 4, mean 20 / 4
+    ranks = TrueRanks(np.arange(4), np.array([1, 6, 11, 2]), np.full(4, 12))
+    summary = summarize_ranks(ranks)
+    assert summary.recall_at == {1: 25.0, 5: 50.0, 10: 75.0}
+    assert (summary.median_rank, summary.mean_rank) == (4, 5.0)
+    assert (summary.queries, summary.candidates) == (4, 12.0)
+
+
+def test_a_median_between_two_ranks_is_rounded_down():
+    assert median_rank(np.array([1, 2])) == 1  # floor(median of 0, 1) + 1
+    assert median_rank(np.array([3, 4, 8])) == 4
+
+
+def test_curve_by_hand():
+    # query 0: true at 1 and 4 of 4 (25 %, 100 %); query 1: true at 2 of 10 (20 %)
+    ranks = TrueRanks(np.array([0, 0, 1]), np.array([1, 4, 2]), np.array([4, 10]))
+    curve = recall_curve(ranks, np.array([0, 19.9, 20, 25, 99.9, 100]))
+    np.testing.assert_allclose(curve, [0, 0, 50, 75, 75, 100])
+
+
+def test_curve_takes_a_candidate_whose_place_is_exactly_the_percentage():
+    for candidates in (100, 1000, 3000):
+        ranks = TrueRanks(
+            np.arange(candidates), np.arange(candidates) + 1, np.full(candidates, candidates)
+        )
+        np.testing.assert_allclose(recall_curve(ranks, np.array([1, 7, 29, 57])), [1, 7, 29, 57])
+
+
+def test_curve_of_points_ends_at_everything_and_grows():
+    percentages = curve_percentages()
+    assert percentages[0] == 0.1
+    assert percentages[-1] == 100
+    assert (np.diff(percentages) > 0).all()
+    generator = np.random.default_rng(2)
+    curve = recall_curve(ranks_of(generator.random((20, 50)), np.arange(20), np.arange(50)))
+    assert curve[-1] == 100
+    assert (np.diff(curve) >= 0).all()
+
+
+def test_a_query_without_a_true_candidate_is_refused():
+    with pytest.raises(ValueError, match="query 1 has no true candidate"):
+        ranks_of(np.zeros((2, 2)), [0, 5], [0, 1])
+    with pytest.raises(ValueError, match="there are no queries"):
+        ranks_of(np.zeros((0, 2)), [], [0, 1])
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+def test_scores_that_would_hide_a_true_candidate_are_refused(bad):
+    with pytest.raises(ValueError, match="scores of queries 0 to 1 must be numbers"):
+        ranks_of([[bad, 1.0]], [0], [0, 1])
+
+
+def test_a_false_candidate_with_nan_is_refused():
+    with pytest.raises(ValueError, match="must be numbers"):
+        ranks_of([[1.0, np.nan]], [0], [0, 1])
+
+
+def test_a_block_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match=r"must be \(2, 3\), but are \(2, 2\)"):
+        ranks_of(np.zeros((2, 2)), [0, 1], [0, 1, 2])
