@@ -1,0 +1,165 @@
+"""What ``fairseq-mm score`` says: table, comparison, problems, items' scores."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq_mm.cli.score_inputs import JoinedTexts, References
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
+from fairseq_mm.metrics.text_scores import Row
+
+NAMED = 5  # ids in a message
+_COUNTS = ("vocabulary",)
+_TWO_DECIMALS = ("perplexity", "perplexity_sentence", "length")
+
+
+def write_file(path: str, text: str) -> None:
+    """Writes a file whole or not at all.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    partial = f"{path}.{os.getpid()}.partial"
+    try:
+        with open(partial, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(partial, path)
+    except OSError as error:
+        Path(partial).unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def describe(system: JoinedTexts) -> dict[str, object]:
+    """What was read, for the table and the JSON result."""
+    return {
+        "path": system.path,
+        "layout": system.layout,
+        "texts": len(system.texts),
+        "unused": system.unused,
+        "problems": system.problems(),
+    }
+
+
+def per_item_lines(
+    ids: list[str], system: JoinedTexts, references: References, rows: Sequence[Row]
+) -> str:
+    """One JSON object an item, ordered by id: texts and scores."""
+    lines = []
+    for i, key in sorted(enumerate(ids), key=lambda pair: pair[1]):
+        entry: dict[str, object] = {
+            "id": key,
+            "hypothesis": system.texts[key],
+            "references": references.texts[key],
+        }
+        entry.update({row.name: row.per_item[i] for row in rows if row.per_item is not None})
+        lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
+    return "".join(lines)
+
+
+def compare(
+    rows: Sequence[Row], others: Sequence[Row], *, samples: int, seed: int
+) -> list[dict[str, object]]:
+    """Both systems' figures over the same items, and whether resampling keeps the order."""
+    compared = []
+    for row, other in zip(rows, others):
+        if row.value is None or other.value is None:
+            continue
+        entry: dict[str, object] = {
+            "metric": row.name,
+            "values": [row.value, other.value],
+            "difference": row.value - other.value,
+        }
+        if row.sums is not None and other.sums is not None and row.statistic is not None:
+            differences = resampled(row.sums, row.statistic, samples=samples, seed=seed)
+            differences -= resampled(other.sums, row.statistic, samples=samples, seed=seed)
+            entry["interval"] = interval(differences)
+            entry["p"] = p_value(differences)
+        compared.append(entry)
+    return compared
+
+
+def entry_of(row: Row, *, samples: int, seed: int) -> dict[str, object]:
+    """A row for the JSON result; with ``samples`` its 95% interval."""
+    entry: dict[str, object] = {
+        "metric": row.name,
+        "value": row.value,
+        "scored": row.scored,
+        "signature": row.signature,
+    }
+    if row.expected is not None:
+        entry["expected"] = row.expected
+    if row.note:
+        entry["note"] = row.note
+    if samples and row.value is not None and row.sums is not None and row.statistic is not None:
+        figures = resampled(row.sums, row.statistic, samples=samples, seed=seed)
+        entry["interval"] = interval(figures)
+        entry["signature"] = f"{row.signature}|bootstrap:{samples}|seed:{seed}"
+    return entry
+
+
+def _format(name: str, value: Optional[float]) -> str:
+    if value is None:
+        return "-"
+    if name in _COUNTS:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if name in _TWO_DECIMALS else f"{value:.5f}"
+
+
+def _format_interval(entry: dict[str, Any]) -> str:
+    if "interval" not in entry:
+        return ""
+    low, high = entry["interval"]
+    return f"[{_format(entry['metric'], low)}, {_format(entry['metric'], high)}]"
+
+
+def _print_columns(lines: list[list[str]]) -> None:
+    """Columns as wide as needed, empty ones left out."""
+    kept = [i for i in range(len(lines[0])) if any(line[i] for line in lines[1:])]
+    widths = [max(len(line[i]) for line in lines) for i in kept]
+    for line in lines:
+        print("  ".join(line[i].ljust(width) for i, width in zip(kept, widths)).rstrip())
+
+
+def print_result(result: dict[str, Any]) -> None:
+    """Table to stdout; texts that are missing, repeated or without references to stderr."""
+    for system in result.get("texts", ()):
+        for what, ids in system["problems"].items():
+            named = ", ".join(ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
+            print(f"{system['path']}: {len(ids)} {what}: {named}", file=sys.stderr)
+    lines = [["metric", "value", "95% interval", "scored", "signature", "note"]]
+    for entry in result["scores"]:
+        scored = f"{entry['scored']}"
+        if "expected" in entry:
+            scored += f"/{entry['expected']}"
+        lines.append(
+            [
+                entry["metric"],
+                _format(entry["metric"], entry["value"]),
+                _format_interval(entry),
+                scored,
+                entry["signature"],
+                entry.get("note", ""),
+            ]
+        )
+    _print_columns(lines)
+    if "comparison" not in result:
+        return
+    first, second = (system["path"] for system in result["texts"])
+    print(f"\nA: {first}\nB: {second}")
+    lines = [["metric", "A", "B", "A - B", "95% interval", "p"]]
+    for entry in result["comparison"]:
+        name = entry["metric"]
+        lines.append(
+            [
+                name,
+                *(_format(name, value) for value in entry["values"]),
+                _format(name, entry["difference"]),
+                _format_interval(entry),
+                f"{entry['p']:.3f}" if "p" in entry else "",
+            ]
+        )
+    _print_columns(lines)

@@ -1,0 +1,180 @@
+"""Reads generated texts: fairseq-generate's output, JSONL, a plain text file, COCO results.
+
+The format is found from the content. Texts are returned by item id; what is twice, or belongs to
+no item, is reported and not scored.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+from fairseq_mm.errors import UserError
+
+_GENERATED_LINE = re.compile(r"^([HD])-(\d+)\t([^\t\n]*)\t?(.*)$", re.MULTILINE)
+
+
+@dataclass
+class Hypotheses:
+    """Texts by item id, in the order of the file.
+
+    Args:
+        texts: item id -> text.
+        layout: what the file was read as.
+        repeated: ids with several texts where one is expected; the first is in ``texts``.
+        unused: how many texts were left out by rule: lower ranks of an n-best list, and lines of
+            an item after its first.
+    """
+
+    texts: dict[str, str]
+    layout: str
+    repeated: list[str] = field(default_factory=list)
+    unused: int = 0
+
+    def add(self, key: str, text: str) -> None:
+        if key in self.texts:
+            if key not in self.repeated:
+                self.repeated.append(key)
+        else:
+            self.texts[key] = text
+
+
+def read_hypotheses(
+    path: str, *, item_ids: Sequence[str], visual_ids: Optional[Sequence[str]] = None
+) -> Hypotheses:
+    """Reads a file of generated texts.
+
+    Args:
+        path: the file.
+        item_ids: ids of the references in their order: line i of a plain text file is item i.
+        visual_ids: id of each line of the split, which joins fairseq-generate's line numbers (and
+            plain text files that have a line for each of them) to items.
+
+    Raises:
+        UserError: naming file and line, if it is in none of the formats, or empty, or has another
+            number of lines than expected.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as text: {error}") from None
+    if not text.strip():
+        raise UserError(f"{path}: must have generated texts, but is empty.")
+    if re.match(r"\s*\[\s*(\{|\]\s*$)", text):
+        return _read_coco_results(path, text)
+    if re.match(r"\s*\{", text):
+        return _read_jsonl(path, text)
+    if _GENERATED_LINE.search(text):
+        return _read_generated(path, text, visual_ids)
+    return _read_plain(path, text, item_ids, visual_ids)
+
+
+def _read_coco_results(path: str, text: str) -> Hypotheses:
+    try:
+        entries = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{path}: must be COCO results, but is no JSON: {error}") from None
+    hypotheses = Hypotheses({}, "coco")
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, dict) or not isinstance(entry.get("caption"), str):
+            raise UserError(
+                f'{path}: entry {number} must be {{"image_id": ..., "caption": "..."}}, but is '
+                f"{str(entry)[:60]!r} instead."
+            )
+        if "image_id" not in entry:
+            raise UserError(f"{path}: entry {number} has no image_id.")
+        hypotheses.add(str(entry["image_id"]), entry["caption"])
+    return hypotheses
+
+
+def _read_jsonl(path: str, text: str) -> Hypotheses:
+    hypotheses = Hypotheses({}, "jsonl")
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: must be a JSON object: {error}") from None
+        if (
+            not isinstance(entry, dict)
+            or not isinstance(entry.get("hypothesis"), str)
+            or not isinstance(entry.get("id"), (str, int))
+        ):
+            raise UserError(
+                f'{path}:{number}: must be {{"id": "...", "hypothesis": "..."}}, but is '
+                f"{line[:60]!r} instead."
+            )
+        hypotheses.add(str(entry["id"]), entry["hypothesis"])
+    return hypotheses
+
+
+def _read_generated(path: str, text: str, visual_ids: Optional[Sequence[str]]) -> Hypotheses:
+    if re.search(r"'score_reference': True|\bscore_reference=True", text):
+        raise UserError(
+            f"{path}: is the output of fairseq-generate --score-reference, whose texts are the "
+            "references; give it as --reference-scores."
+        )
+    if visual_ids is None:
+        raise UserError(
+            f"{path}: is fairseq-generate's output, whose line numbers need --data and --split to "
+            "be joined with references."
+        )
+    # line number -> (score, text): detokenised lines are the texts, where they are printed
+    found: dict[str, dict[int, list[tuple[float, str]]]] = {"H": {}, "D": {}}
+    for match in _GENERATED_LINE.finditer(text):
+        kind, number, score = match.group(1), int(match.group(2)), match.group(3)
+        try:
+            found[kind].setdefault(number, []).append((float(score), match.group(4)))
+        except ValueError:
+            raise UserError(
+                f"{path}: {kind}-{number} must have a score and a text, separated by tabs, but "
+                f"has {score[:40]!r} for a score."
+            ) from None
+    lines = {**found["H"], **found["D"]}
+    beyond = [number for number in lines if number >= len(visual_ids)]
+    if beyond:
+        raise UserError(
+            f"{path}: line {max(beyond)} must be one of the split's {len(visual_ids)} lines "
+            "(counted from 0); it was generated from another split or data folder."
+        )
+    hypotheses = Hypotheses({}, "fairseq-generate")
+    # The same number of texts everywhere is an n-best list; more for some lines are repetitions.
+    counts = Counter(len(texts) for texts in lines.values())
+    n_best = min(counts)
+    for number in sorted(lines):
+        texts, key = lines[number], visual_ids[number]
+        best = max(texts, key=lambda scored: scored[0])[1] if n_best > 1 else texts[0][1]
+        if key in hypotheses.texts:  # a later line of the same item
+            hypotheses.unused += len(texts)
+            continue
+        hypotheses.texts[key] = best
+        hypotheses.unused += n_best - 1
+        if len(texts) > n_best:
+            hypotheses.repeated.append(key)
+    return hypotheses
+
+
+def _read_plain(
+    path: str, text: str, item_ids: Sequence[str], visual_ids: Optional[Sequence[str]]
+) -> Hypotheses:
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    hypotheses = Hypotheses({}, "text")
+    if len(lines) == len(item_ids):
+        hypotheses.texts = dict(zip(item_ids, lines))
+    elif visual_ids is not None and len(lines) == len(visual_ids):
+        for key, line in zip(visual_ids, lines):
+            hypotheses.texts.setdefault(key, line)
+        hypotheses.unused = len(lines) - len(hypotheses.texts)
+    else:
+        of_split = "" if visual_ids is None else f" or the split's {len(visual_ids)} lines"
+        raise UserError(
+            f"{path}: must have a line for each of {len(item_ids)} items{of_split}, but has "
+            f"{len(lines)} lines."
+        )
+    return hypotheses

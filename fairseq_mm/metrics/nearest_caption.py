@@ -1,0 +1,108 @@
+"""The training caption that a generated one resembles most, by CIDEr-D against each alone.
+
+Document frequencies are counted over the training items, as CIDEr-D counts them over the evaluated
+ones. All training captions are scored at once through an inverted index of their n-grams.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from fairseq_mm.metrics.cider import MAX_ORDER, SCALE, SIGMA
+
+
+class Nearest(NamedTuple):
+    """A training caption.
+
+    Attributes:
+        index: its place among the captions.
+        similarity: CIDEr-D, 0 to 10; 10 for the same words in the same order.
+    """
+
+    index: int
+    similarity: float
+
+
+def _ngrams(tokens: Sequence[str]) -> Counter:
+    orders = range(1, MAX_ORDER + 1)
+    return Counter(chain.from_iterable(zip(*(tokens[i:] for i in range(n))) for n in orders))
+
+
+class NearestCaption:
+    """Finds the caption with the highest CIDEr-D to a text.
+
+    Args:
+        captions: tokenised; several of one item stand anywhere in the list.
+        items: for each caption the item (picture) that it belongs to.
+
+    Raises:
+        ValueError: if there are no captions, or not as many items.
+    """
+
+    def __init__(self, captions: Sequence[Sequence[str]], items: Sequence[str]) -> None:
+        if not captions or len(captions) != len(items):
+            raise ValueError(
+                f"`captions` and `items` must be equally many and not empty, but are "
+                f"{len(captions)} and {len(items)}."
+            )
+        self._number_of: dict[tuple[str, ...], int] = {}
+        ngrams, owners, counts = [], [], []
+        for owner, tokens in enumerate(captions):
+            for ngram, count in _ngrams(tokens).items():
+                ngrams.append(self._number_of.setdefault(ngram, len(self._number_of)))
+                owners.append(owner)
+                counts.append(count)
+        ngram_of = np.array(ngrams, dtype=np.int64)  # [entries]
+        owner_of = np.array(owners, dtype=np.int64)
+        count_of = np.array(counts, dtype=np.float64)
+        item_number = {item: i for i, item in enumerate(dict.fromkeys(items))}
+        item_of = np.array([item_number[item] for item in items], dtype=np.int64)
+        pairs = np.unique(ngram_of * len(item_number) + item_of[owner_of])
+        V = len(self._number_of)
+        frequencies = np.bincount(pairs // len(item_number), minlength=V)
+        self._log_items = math.log(len(item_number))
+        self._idf = self._log_items - np.log(frequencies)  # [V]
+        order_of = np.array([len(ngram) - 1 for ngram in self._number_of], dtype=np.int64)
+        squares = np.bincount(
+            owner_of * MAX_ORDER + order_of[ngram_of],
+            weights=(count_of * self._idf[ngram_of]) ** 2,
+            minlength=len(captions) * MAX_ORDER,
+        ).reshape(len(captions), MAX_ORDER)
+        self._inverse_norms = _inverse_roots(squares)  # [captions, orders]
+        self._num_bigrams = np.array([max(0, len(tokens) - 1) for tokens in captions])
+        by_ngram = np.argsort(ngram_of, kind="stable")
+        self._starts = np.searchsorted(ngram_of[by_ngram], np.arange(V + 1))
+        self._owners, self._counts = owner_of[by_ngram], count_of[by_ngram]
+
+    def similarities(self, tokens: Sequence[str]) -> np.ndarray:
+        """CIDEr-D ``[captions]`` of a text against each caption alone."""
+        products = np.zeros_like(self._inverse_norms)
+        squares = np.zeros(MAX_ORDER)
+        for ngram, count in _ngrams(tokens).items():
+            order = len(ngram) - 1
+            number = self._number_of.get(ngram)
+            if number is None:  # as if seen once
+                squares[order] += (count * self._log_items) ** 2
+                continue
+            squared_idf = self._idf[number] ** 2
+            squares[order] += count**2 * squared_idf
+            entries = slice(self._starts[number], self._starts[number + 1])
+            clipped = np.minimum(count, self._counts[entries]) * self._counts[entries]
+            products[self._owners[entries], order] += clipped * squared_idf
+        cosines = (products * self._inverse_norms) @ _inverse_roots(squares)  # [captions]
+        delta = max(0, len(tokens) - 1) - self._num_bigrams
+        return SCALE / MAX_ORDER * cosines * np.exp(-(delta**2) / (2 * SIGMA**2))
+
+    def nearest(self, tokens: Sequence[str]) -> Nearest:
+        """The most similar caption; of equals the first."""
+        similarities = self.similarities(tokens)
+        index = int(similarities.argmax())
+        return Nearest(index, float(similarities[index]))
+
+
+def _inverse_roots(squares: np.ndarray) -> np.ndarray:
+    return np.where(squares > 0, 1 / np.sqrt(np.where(squares > 0, squares, 1.0)), 0.0)

@@ -1,0 +1,86 @@
+"""The card beside a result: what it takes to make the number again, or to see why it differs."""
+
+import ast
+import hashlib
+import os
+import platform
+import re
+from datetime import datetime, timezone
+from importlib import metadata
+from typing import Optional
+
+_PACKAGES = ("fairseq", "fairseq-fixed", "torch", "numpy", "pycocoevalcap", "sacrebleu")
+# What decides fairseq-generate's texts, as its log names it.
+_DECODING = """
+    path beam nbest lenpen unkpen min_len max_len_a max_len_b unnormalized no_repeat_ngram_size
+    sampling sampling_topk sampling_topp temperature diverse_beam_groups diverse_beam_strength
+    prefix_size seed no_seed_provided fp16 bf16 gen_subset features model_overrides
+"""
+_HASHED_BYTES = 4 << 30
+_LOG_CHARACTERS = 1 << 18
+
+
+def file_hash(path: str) -> dict[str, object]:
+    """Path, size and sha256; files of more than 4 GiB keep their size alone."""
+    try:
+        size = os.path.getsize(path)
+        entry: dict[str, object] = {"path": path, "bytes": size}
+        if size <= _HASHED_BYTES:
+            digest = hashlib.sha256()
+            with open(path, "rb") as file:
+                for block in iter(lambda: file.read(1 << 20), b""):
+                    digest.update(block)
+            entry["sha256"] = digest.hexdigest()
+    except OSError as error:
+        return {"path": path, "missing": error.strerror or str(error)}
+    return entry
+
+
+def decoding_settings(path: str) -> dict[str, object]:
+    """Settings in the log lines at the head of fairseq-generate's output; empty without them."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        head = file.read(_LOG_CHARACTERS)
+    match = re.search(r"^.*\| INFO \| fairseq_cli\.generate \| (\{.*|Namespace\(.*)$", head, re.M)
+    settings: dict[str, object] = {}
+    for name in _DECODING.split() if match else ():
+        value = re.search(rf"(?:'{name}': |\b{name}=)('[^']*'|[^\s,{{}}()]+)", match.group(1))
+        if value is None:
+            continue
+        try:
+            settings[name] = ast.literal_eval(value.group(1))
+        except (ValueError, SyntaxError):
+            settings[name] = value.group(1)
+    return settings
+
+
+def result_card(
+    *, command: str, files: dict[str, Optional[str]], generated: str
+) -> dict[str, object]:
+    """What a result was made with.
+
+    Args:
+        command: the command line.
+        files: role -> path of what was read; hashed. None is left out.
+        generated: output of fairseq-generate, whose log names decode settings, checkpoint and
+            feature store; of another file nothing is taken.
+    """
+    versions = {"python": platform.python_version()}
+    for package in ("fairseq-mm", *_PACKAGES):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    card: dict[str, object] = {
+        "command": command,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": versions,
+        "files": {role: file_hash(path) for role, path in files.items() if path is not None},
+    }
+    settings = decoding_settings(generated)
+    if settings:
+        card["decoding"] = settings
+    for role, key, separator in (("checkpoints", "path", os.pathsep), ("stores", "features", ":")):
+        paths = settings.get(key)
+        if isinstance(paths, str) and paths:
+            card[role] = [file_hash(path) for path in paths.split(separator)]
+    return card

@@ -1,0 +1,192 @@
+"""All text metrics of one system over one set of items: a row a figure, with its signature."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Callable, Optional
+
+import numpy as np
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics import meteor as meteor_jar
+from fairseq_mm.metrics.bleu import MAX_ORDER, bleu_from_sums, bleu_sums
+from fairseq_mm.metrics.bootstrap import Statistic
+from fairseq_mm.metrics.cider import CiderD
+from fairseq_mm.metrics.diversity import distinct_n, mean_length, novelty, vocabulary_size
+from fairseq_mm.metrics.rouge import rouge_l
+from fairseq_mm.metrics.signature import count_label, signature
+
+Tokens = list[str]
+
+# tokenisation -> what else a signature says of it
+_TOKEN_PROPERTIES = {
+    "ptb": {"case": "lc", "punct": "no"},
+    "m_rnn": {"case": "lc", "punct": "yes"},
+    "none": {"case": "mixed", "punct": "yes"},
+}
+
+
+@dataclass
+class Row:
+    """One figure, or the reason why there is none.
+
+    Args:
+        name: such as ``bleu4``.
+        value: the figure.
+        signature: what it was made with.
+        scored: number of items that it was made of.
+        note: reason or remark.
+        expected: number of items that there should be, where it is known.
+        sums: ``[items, statistics]`` from which ``statistic`` makes the figure; None where it
+            cannot be made from a part of the items.
+        per_item: the items' own figures, where the metric has them.
+    """
+
+    name: str
+    value: Optional[float]
+    signature: str
+    scored: int
+    note: str = ""
+    expected: Optional[int] = None
+    sums: Optional[np.ndarray] = field(default=None, repr=False)
+    statistic: Optional[Statistic] = field(default=None, repr=False)
+    per_item: Optional[Sequence[float]] = field(default=None, repr=False)
+
+
+@dataclass
+class TokenizedItems:
+    """Hypothesis and references of each item, tokenised; what the metrics get.
+
+    Args:
+        hypotheses: one token list an item.
+        references: for each item its references' token lists.
+        tokenization: name of the tokenisation (``ptb``, ``m_rnn`` or ``none``), for signatures.
+        training_texts: tokenised training texts, for novelty.
+        meteor_task: see :func:`fairseq_mm.metrics.meteor.meteor`.
+        meteor_normalize: the jar's ``-norm``.
+    """
+
+    hypotheses: Sequence[Tokens]
+    references: Sequence[Sequence[Tokens]]
+    tokenization: str
+    training_texts: Optional[Sequence[Tokens]] = None
+    meteor_task: str = "rank"
+    meteor_normalize: bool = True
+
+    def sign(self, metric: str, *, refs: bool = True, **properties: object) -> str:
+        return signature(
+            metric,
+            refs=count_label(self.references) if refs else None,
+            tok=self.tokenization,
+            **_TOKEN_PROPERTIES[self.tokenization],
+            **properties,
+        )
+
+
+def _mean(sums: np.ndarray) -> float:
+    return float(sums[0] / sums[1])
+
+
+def _mean_row(name: str, scores: Sequence[float], sign: str, note: str = "") -> Row:
+    sums = np.stack([np.asarray(scores, dtype=float), np.ones(len(scores))], axis=1)
+    return Row(
+        name,
+        _mean(sums.sum(0)),
+        sign,
+        len(scores),
+        note,
+        sums=sums,
+        statistic=_mean,
+        per_item=scores,
+    )
+
+
+def _bleu(items: TokenizedItems) -> list[Row]:
+    sums = np.stack([bleu_sums(h, r) for h, r in zip(items.hypotheses, items.references)])
+    per_item = [bleu_from_sums(row) for row in sums]
+    rows = []
+    for order, value in enumerate(bleu_from_sums(sums.sum(0))):
+        rows.append(
+            Row(
+                name=f"bleu{order + 1}",
+                value=value,
+                signature=items.sign(f"bleu{order + 1}", length="closest", smooth="none"),
+                scored=len(sums),
+                sums=sums,
+                statistic=lambda total, order=order: bleu_from_sums(total)[order],
+                per_item=[scores[order] for scores in per_item],
+            )
+        )
+    assert len(rows) == MAX_ORDER
+    return rows
+
+
+def _meteor(items: TokenizedItems) -> list[Row]:
+    sign = items.sign(
+        f"meteor-{meteor_jar.VERSION}",
+        task=items.meteor_task,
+        norm="yes" if items.meteor_normalize else "no",
+    )
+    try:
+        corpus, per_item = meteor_jar.meteor(
+            [" ".join(tokens) for tokens in items.hypotheses],
+            [[" ".join(tokens) for tokens in texts] for texts in items.references],
+            task=items.meteor_task,
+            normalize=items.meteor_normalize,
+        )
+    except UserError as error:  # the other figures are not lost with it
+        return [Row("meteor", None, sign, 0, str(error))]
+    return [Row("meteor", corpus, sign, len(per_item), per_item=per_item)]
+
+
+def _rouge_l(items: TokenizedItems) -> list[Row]:
+    scores = [rouge_l(h, r) for h, r in zip(items.hypotheses, items.references)]
+    return [_mean_row("rouge_l", scores, items.sign("rouge_l", beta=1.2))]
+
+
+def _cider(items: TokenizedItems) -> list[Row]:
+    scorer = CiderD(items.references)
+    scores = [scorer.score_item(tokens, i) for i, tokens in enumerate(items.hypotheses)]
+    note = ""
+    if scorer.num_documents == 1:
+        note = "0 by definition: with one item every n-gram is in every document"
+    sign = items.sign("cider_d", sigma=6, df=f"these-{scorer.num_documents}-items")
+    return [_mean_row("cider", scores, sign, note)]
+
+
+def _diversity(items: TokenizedItems) -> list[Row]:
+    texts = items.hypotheses
+    figures: list[tuple[str, float]] = [
+        ("distinct1", distinct_n(texts, 1)),
+        ("distinct2", distinct_n(texts, 2)),
+        ("vocabulary", vocabulary_size(texts)),
+        ("length", mean_length(texts)),
+    ]
+    return [Row(name, value, items.sign(name, refs=False), len(texts)) for name, value in figures]
+
+
+def _novelty(items: TokenizedItems) -> list[Row]:
+    if items.training_texts is None:
+        return [Row("novelty", None, signature("novelty"), 0, "needs --training-text")]
+    value = novelty(items.hypotheses, items.training_texts)
+    sign = items.sign("novelty", refs=False, training=f"{len(items.training_texts)}-texts")
+    return [Row("novelty", value, sign, len(items.hypotheses))]
+
+
+METRICS: dict[str, Callable[[TokenizedItems], list[Row]]] = {
+    "bleu": _bleu,
+    "meteor": _meteor,
+    "rouge_l": _rouge_l,
+    "cider": _cider,
+    "diversity": _diversity,
+    "novelty": _novelty,
+}
+
+
+def score_texts(items: TokenizedItems, metrics: Sequence[str]) -> list[Row]:
+    """Rows of the named metrics, in that order.
+
+    Args:
+        items: one item or more.
+        metrics: names out of :data:`METRICS`.
+    """
+    return [row for name in metrics for row in METRICS[name](items)]

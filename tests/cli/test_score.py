@@ -1,0 +1,403 @@
+"""`fairseq-mm score`: every layout of texts, what is named, files written, published figures."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.metrics.bleu import bleu_from_sums, bleu_sums
+from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
+
+REFERENCES = {
+    "a.jpg": ["A dog runs on the green grass.", "A brown dog is running."],
+    "b.jpg": ["Two men ride their bikes.", "Two cyclists on a road, racing."],
+    "c.jpg": ["A child climbs a wooden stair.", "A girl on stairs!"],
+}
+TEXTS = {
+    "a.jpg": "a dog runs on the grass",
+    "b.jpg": "two men ride a horse",
+    "c.jpg": "a child climbs a wooden wall",
+}
+NO_JAVA = "bleu,rouge_l,cider,diversity,novelty"
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A data folder; items have two lines each, and c stands before b."""
+    folder = tmp_path / "data"
+    (folder / "text").mkdir(parents=True)
+    with open(folder / "valid.references.jsonl", "w") as file:
+        for key in ("a.jpg", "c.jpg", "b.jpg"):
+            file.write(json.dumps({"id": key, "references": REFERENCES[key]}) + "\n")
+    lines = ["a.jpg", "c.jpg", "b.jpg", "a.jpg", "c.jpg", "b.jpg"]
+    (folder / "valid.visual_ids").write_text("\n".join(lines) + "\n")
+    (folder / "text" / "train.txt").write_text("two men ride a horse\na cat\n")
+    (folder / "dict.txt").write_text("a 3\n")
+    return folder
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(name, text):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write_file
+
+
+@pytest.fixture
+def score(data, tmp_path, capsys):
+    """Runs the command; returns exit status, figures by name, stdout, stderr."""
+
+    def run(*arguments, folder=True):
+        out = tmp_path / "out.json"
+        out.unlink(missing_ok=True)
+        arguments = [str(argument) for argument in arguments]
+        if "--metrics" not in arguments and "--preset" not in arguments:
+            arguments += ["--metrics", NO_JAVA]
+        if folder:
+            arguments += ["--data", str(data)]
+        status = main(["score", *arguments, "--json", str(out)])
+        result = json.loads(out.read_text()) if out.exists() else {}
+        printed = capsys.readouterr()
+        return status, result, printed.out, printed.err
+
+    return run
+
+
+def figures(result):
+    return {entry["metric"]: entry["value"] for entry in result["scores"]}
+
+
+def jsonl(texts):
+    return "".join(json.dumps({"id": k, "hypothesis": t}) + "\n" for k, t in texts.items())
+
+
+def generated(texts, lines=(("a.jpg", 0), ("c.jpg", 1), ("b.jpg", 2))):
+    out = ["2026-01-01 00:00:00 | INFO | fairseq_cli.generate | {'path': 'x.pt', 'beam': 3}\n"]
+    for key, number in reversed(lines):
+        out.append(f"T-{number}\twrong\nH-{number}\t-0.5\t{texts[key].replace(' ', '@ ')}\n")
+        out.append(f"D-{number}\t-0.5\t{texts[key]}\nP-{number}\t-1.0 -0.5\n")
+    return "".join(out)
+
+
+def expected_bleu(ids=("a.jpg", "b.jpg", "c.jpg")):
+    sums = sum(
+        bleu_sums(ptb_tokenize(TEXTS[k]), [ptb_tokenize(r) for r in REFERENCES[k]]) for k in ids
+    )
+    return bleu_from_sums(sums)
+
+
+def test_all_layouts_give_the_same_figures(score, write):
+    order = ("a.jpg", "c.jpg", "b.jpg")
+    coco = [{"image_id": key, "caption": text} for key, text in TEXTS.items()]
+    files = {
+        "fairseq-generate": write("generate-valid.txt", generated(TEXTS)),
+        "jsonl": write("texts.jsonl", jsonl(TEXTS)),
+        "coco": write("results.json", json.dumps(coco)),
+        "text": write("plain.txt", "".join(f"{TEXTS[key]}\n" for key in order)),
+    }
+    seen = []
+    for layout, path in files.items():
+        status, result, _, err = score(path)
+        assert (status, err) == (0, "")
+        assert result["texts"][0]["layout"] == layout
+        seen.append(figures(result))
+    assert all(found == seen[0] for found in seen)
+    assert [seen[0][f"bleu{n}"] for n in (1, 2, 3, 4)] == pytest.approx(expected_bleu())
+    assert seen[0]["novelty"] == pytest.approx(2 / 3)
+
+
+def test_every_figure_says_how_many_items_were_scored_and_what_is_missing(score, write):
+    texts = {"a.jpg": TEXTS["a.jpg"], "b.jpg": TEXTS["b.jpg"], "z.jpg": "nobody"}
+    path = write("t.jsonl", jsonl(texts) + jsonl({"a.jpg": "another text"}))
+    status, result, out, err = score(path)
+    assert status == 0
+    assert f"{path}: 1 references without a text: c.jpg\n" in err
+    assert f"{path}: 1 items with several texts (the first is scored): a.jpg\n" in err
+    assert f"{path}: 1 texts without references (not scored): z.jpg\n" in err
+    assert {(e["scored"], e["expected"]) for e in result["scores"]} == {(2, 3)}
+    assert "2/3" in out
+    assert figures(result)["bleu1"] == pytest.approx(expected_bleu(("a.jpg", "b.jpg"))[0])
+
+
+def test_best_of_an_n_best_list_and_first_line_of_an_item_are_scored(score, write):
+    text = "H-0\t-2.0\tx\nH-0\t-0.5\ta dog runs on the grass\nH-3\t-0.1\tx\nH-3\t-0.2\tx\n"
+    text += "H-1\t-1\ty\nH-1\t-0.3\ta child climbs a wooden wall\n"
+    text += "H-2\t-0.2\ttwo men ride a horse\nH-2\t-0.9\ty\n"
+    status, result, _, err = score(write("generated.txt", text))
+    assert (status, err) == (0, "")
+    assert figures(result)["bleu4"] == pytest.approx(expected_bleu()[3])
+    assert result["texts"][0]["unused"] == 5
+
+
+def test_line_that_is_generated_twice_is_named(score, write):
+    path = write("generated.txt", generated(TEXTS) + "D-2\t-0.1\ttwo men\n")
+    _, result, _, err = score(path)
+    assert "1 items with several texts (the first is scored): b.jpg" in err
+    assert figures(result)["bleu4"] == pytest.approx(expected_bleu()[3])
+
+
+def test_items_of_a_coco_annotation_file_are_found_by_number_or_file_name(score, write):
+    annotations = {
+        "images": [{"id": 7, "file_name": "a.jpg"}, {"id": 8, "file_name": "val/b.jpg"}],
+        "annotations": [
+            {"image_id": number, "caption": text}
+            for number, key in ((7, "a.jpg"), (8, "b.jpg"))
+            for text in REFERENCES[key]
+        ],
+    }
+    references = write("annotations.json", json.dumps(annotations))
+    by_number = write(
+        "n.json",
+        '[{"image_id": 7, "caption": "a dog runs on the grass"},'
+        ' {"image_id": 8, "caption": "two men ride a horse"}]',
+    )
+    by_name = write("n.jsonl", jsonl({key: TEXTS[key] for key in ("a.jpg", "b.jpg")}))
+    results = [
+        score(path, "--references", references, "--metrics", "bleu,cider", folder=False)[1]
+        for path in (by_number, by_name)
+    ]
+    assert figures(results[0]) == figures(results[1])
+    assert figures(results[0])["bleu2"] == pytest.approx(expected_bleu(("a.jpg", "b.jpg"))[1])
+
+
+def test_items_scores_are_written_ordered_by_id(score, write, tmp_path):
+    score(write("t.jsonl", jsonl(TEXTS)), "--per-item", tmp_path / "items.jsonl")
+    lines = (tmp_path / "items.jsonl").read_text().splitlines()
+    items = [json.loads(line) for line in lines]
+    assert [item["id"] for item in items] == ["a.jpg", "b.jpg", "c.jpg"]
+    for item in items:
+        tokens = ptb_tokenize(TEXTS[item["id"]])
+        references = [ptb_tokenize(text) for text in REFERENCES[item["id"]]]
+        assert item["bleu1"] == bleu_from_sums(bleu_sums(tokens, references))[0]
+        assert item["references"] == REFERENCES[item["id"]]
+        assert {"cider", "rouge_l", "hypothesis"} <= set(item)
+
+
+def test_signature_names_what_decides_the_number(score, write):
+    _, result, _, _ = score(write("t.jsonl", jsonl(TEXTS)))
+    signs = {entry["metric"]: entry["signature"] for entry in result["scores"]}
+    assert signs["bleu4"].startswith(
+        "bleu4|refs:2|tok:ptb|case:lc|punct:no|length:closest|smooth:none|version:fairseq_mm-"
+    )
+    assert "df:these-3-items" in signs["cider"]
+    assert "training:2-texts" in signs["novelty"]
+
+
+def test_missing_java_costs_meteors_row_alone(score, write, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    path = write("t.jsonl", jsonl(TEXTS))
+    status, result, out, _ = score(path, "--metrics", "meteor,bleu")
+    assert status == 0
+    assert figures(result)["meteor"] is None
+    assert figures(result)["bleu1"] == pytest.approx(expected_bleu()[0])
+    assert "METEOR needs Java, but no `java` is on the PATH" in out
+    status, _, _, err = score(path, "--metrics", "meteor")
+    assert status == 2
+    assert "no figure could be computed; meteor: METEOR needs Java" in err
+
+
+def test_m_rnn_preset_keeps_punctuation_and_reports_perplexities(score, write):
+    path = write("t.jsonl", jsonl({**TEXTS, "b.jpg": "two cyclists on a road, racing."}))
+    scored = "".join(f"P-{n}\t-1.0 -{n}.0\n" for n in range(1, 6))
+    scores = write("scored.txt", scored)
+    status, result, out, _ = score(path, "--preset", "m_rnn", "--reference-scores", scores)
+    assert status == 0
+    found = figures(result)
+    # log2-probabilities: -(1 + n) over two tokens each
+    assert found["perplexity"] == pytest.approx(2 ** (sum(1 + n for n in range(1, 6)) / 10))
+    assert found["perplexity_sentence"] == pytest.approx(
+        sum(2 ** ((1 + n) / 2) for n in range(1, 6)) / 5
+    )
+    entry = next(e for e in result["scores"] if e["metric"] == "perplexity")
+    assert (entry["scored"], entry["expected"]) == (5, 6)
+    assert entry["note"] == "1 of 6 lines not scored, such as [0]"
+    assert "eos:counted" in entry["signature"]
+    # "," is a token of text and reference, the final "." of neither
+    assert found["length"] == pytest.approx((6 + 7 + 6) / 3)
+    assert "tok:m_rnn|case:lc|punct:yes" in out
+
+
+def test_perplexity_without_scores_says_what_it_needs(score, write):
+    _, result, out, _ = score(write("t.jsonl", jsonl(TEXTS)), "--preset", "m_rnn")
+    assert figures(result)["perplexity"] is None
+    assert "needs --reference-scores" in out
+
+
+def test_perplexity_alone_needs_no_texts(score, write):
+    path = write("scored.txt", "P-0\t-2.0 -4.0\n")
+    status, result, _, _ = score("--reference-scores", path, folder=False)
+    assert status == 0
+    assert figures(result) == {"perplexity": 8.0, "perplexity_sentence": 8.0}
+
+
+def test_intervals_are_the_same_for_the_same_seed_and_hold_the_figure(score, write):
+    path = write("t.jsonl", jsonl(TEXTS))
+    _, first, out, _ = score(path, "--bootstrap", 50)
+    _, second, _, _ = score(path, "--bootstrap", 50)
+    assert first["scores"] == second["scores"]
+    for entry in first["scores"][:6]:
+        low, high = entry["interval"]
+        assert low <= entry["value"] <= high
+        assert entry["signature"].endswith("|bootstrap:50|seed:1")
+    assert "95% interval" in out
+
+
+def test_comparison_is_over_common_items_and_paired(score, write):
+    worse = {"a.jpg": "a cat", "b.jpg": "a cat"}
+    paths = write("t.jsonl", jsonl(TEXTS)), write("worse.jsonl", jsonl(worse))
+    status, result, out, _ = score(paths[0], "--compare", paths[1], "--bootstrap", 200)
+    assert status == 0
+    compared = {entry["metric"]: entry for entry in result["comparison"]}
+    values = compared["bleu1"]["values"]
+    assert values[0] == pytest.approx(expected_bleu(("a.jpg", "b.jpg"))[0])
+    assert compared["bleu1"]["difference"] == values[0] - values[1] > 0
+    assert compared["bleu1"]["interval"][0] > 0
+    assert compared["bleu1"]["p"] == pytest.approx(2 / 201)
+    assert "p" not in compared["distinct1"]
+    assert "A - B" in out
+    _, same, _, _ = score(paths[0], "--compare", paths[0], "--bootstrap", 20)
+    assert {entry.get("p", 1.0) for entry in same["comparison"]} == {1.0}
+
+
+def test_card_holds_command_hashes_and_decode_settings(score, write, data):
+    checkpoint = write("m.pt", "weights")
+    log = (
+        "2026-01-01 00:00:00 | INFO | fairseq_cli.generate | {'_name': None, 'common': {'seed': 7},"
+        f" 'common_eval': {{'path': '{checkpoint}'}}, 'generation': {{'beam': 3, 'lenpen': 1.5, "
+        "'sampling': False}}\n"
+    )
+    path = write("generate-valid.txt", log + generated(TEXTS).split("\n", 1)[1])
+    status, result, _, _ = score(path, "--card")
+    card = json.loads(Path(f"{path}.card.json").read_text())
+    assert status == 0
+    assert card["decoding"] == {
+        "path": checkpoint,
+        "beam": 3,
+        "lenpen": 1.5,
+        "sampling": False,
+        "seed": 7,
+    }
+    digest = hashlib.sha256(b"weights").hexdigest()
+    assert card["checkpoints"] == [{"path": checkpoint, "bytes": 7, "sha256": digest}]
+    assert set(card["files"]) == {"hypotheses", "references", "training_text", "dictionary"}
+    dictionary = hashlib.sha256((data / "dict.txt").read_bytes()).hexdigest()
+    assert card["files"]["dictionary"]["sha256"] == dictionary
+    assert card["versions"]["python"]
+    assert result["card"]["files"] == card["files"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("e.txt", " \n", "e.txt: must have generated texts, but is empty."),
+        ("l.txt", "one line\n", "must have a line for each of 3 items or the split's 6 lines, but"),
+        ("o.txt", "H-6\t-1\ta\n", "o.txt: line 6 must be one of the split's 6 lines"),
+        (
+            "s.txt",
+            "H-1\tx\ta\n",
+            "H-1 must have a score and a text, separated by tabs, but",
+        ),
+        ("b.jsonl", '{"id": "a.jpg"}\n', 'b.jsonl:1: must be {"id": "...", "hypothesis": "..."}'),
+        ("n.jsonl", '{"id": "a.jpg",\n', "n.jsonl:1: must be a JSON object"),
+        ("c.json", '[{"image_id": 1}]', 'c.json: entry 0 must be {"image_id": ..., "caption"'),
+        ("i.json", '[{"caption": "a"}]', "i.json: entry 0 has no image_id."),
+        ("j.json", '[{"caption": "a"]', "j.json: must be COCO results, but is no JSON"),
+        ("z.jsonl", jsonl({"z.jpg": "a"}), "none of its 1 ids (such as 'z.jpg') is among the 3"),
+        ("r.txt", "I | {'score_reference': True}\nH-0\t-1\ta\n", "give it as --reference-scores"),
+    ],
+)
+def test_wrong_texts_are_one_line(score, write, name, text, message):
+    status, _, _, err = score(write(name, text))
+    assert status == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["T", "--metrics", "blue"], "--metrics: must be of bleu, meteor, .*, but has 'blue'."),
+        (["T", "--metrics", ","], "--metrics: must name a metric, but is empty."),
+        ([], "give HYPOTHESES, or --reference-scores for perplexity alone."),
+        (
+            ["T", "--bootstrap", "-1"],
+            "--bootstrap: must be a number of resamples above 0",
+        ),
+        (["T", "--per-item", "T"], "--per-item T: would overwrite a file that is read."),
+        (["T", "--per-item", "no/where.jsonl"], "no/where.jsonl: its folder does not exist."),
+        (["T", "--card", "OUT"], "--json, --per-item and --card must be different files."),
+        (["T", "--references", "N.json"], "N.json: cannot be read as a COCO annotation file"),
+        (["T", "--references", "T.json"], "T.json: must be a COCO annotation file"),
+        (["T", "--training-text", "N"], "N: cannot be read as training text"),
+        (["N"], "N: cannot be read as text"),
+        (["T", "--split", "x"], "x.references.jsonl: no such file"),
+        (["--reference-scores", "P"], "P: line 9 must be one of the 6 lines of valid"),
+    ],
+)
+def test_wrong_arguments_are_one_line(score, write, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    write("T", jsonl(TEXTS))
+    write("P", "P-9\t-1.0\n")
+    write("T.json", "{}")
+    named = [
+        str(tmp_path / "out.json") if argument == "OUT" else argument for argument in arguments
+    ]
+    status, _, _, err = score(*named)
+    assert status == 2
+    assert err.count("\n") == 1
+    assert all(part in err for part in message.split(".*"))
+
+
+def test_file_that_cannot_be_written_is_one_line(score, write, tmp_path):
+    (tmp_path / "taken").mkdir()
+    path = write("t.jsonl", jsonl(TEXTS))
+    status, _, _, err = score(path, "--per-item", tmp_path / "taken")
+    assert status == 2
+    assert "taken: cannot be written: " in err
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_generated_output_without_a_data_folder_says_what_it_needs(score, write, data):
+    path = write("g.txt", generated(TEXTS))
+    references = data / "valid.references.jsonl"
+    status, _, _, err = score(path, "--references", references, folder=False)
+    assert status == 2
+    assert "line numbers need --data and --split to be joined with references" in err
+    status, _, _, err = score(path, folder=False)
+    assert status == 2
+    assert "references are needed: give --data DIR (and --split), or --references." in err
+
+
+def test_cider_of_one_item_says_that_it_is_zero_by_definition(score, write):
+    status, result, _, _ = score(write("t.jsonl", jsonl({"a.jpg": TEXTS["a.jpg"]})))
+    entry = next(e for e in result["scores"] if e["metric"] == "cider")
+    assert status == 0
+    assert entry["value"] == 0
+    assert entry["note"].startswith("0 by definition")
+
+
+def test_coco_example_scores_as_published(score, shared_data):
+    folder = shared_data("coco_caption")
+    metrics = "bleu,rouge_l,cider"
+    if shutil.which("java") is not None:
+        pytest.importorskip("pycocoevalcap")
+        metrics += ",meteor"
+    status, result, _, err = score(
+        folder / "captions_val2014_fakecap_results.json",
+        *("--references", folder / "captions_val2014_fakecap1000.json", "--metrics", metrics),
+        folder=False,
+    )
+    assert (status, err) == (0, "")
+    found = figures(result)
+    # coco-caption's own answers to its example
+    assert [round(found[f"bleu{n}"], 4) for n in (1, 2, 3, 4)] == [0.5794, 0.4044, 0.2785, 0.1908]
+    assert round(found["rouge_l"], 5) == 0.39625
+    assert round(found["cider"], 5) == 0.59979
+    assert round(found.get("meteor", 0.19525), 5) == 0.19525
+    assert {(e["scored"], e["expected"]) for e in result["scores"]} == {(1000, 1000)}
