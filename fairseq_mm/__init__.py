@@ -6,7 +6,13 @@ so the imports stand here.
 """
 
 import sys
+from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Optional, Union
+
+if TYPE_CHECKING:
+    from fairseq_mm.captioner import Captioner
 
 __version__ = "0.1.0"
 
@@ -23,6 +29,19 @@ def register() -> None:
     from fairseq_mm import criterions, errors, models, tasks  # noqa: F401
 
     errors.report_on_exit()
+
+
+def from_pretrained(
+    path: Union[str, PathLike, Sequence[Union[str, PathLike]]],
+    *,
+    weights: Optional[str] = None,
+    device: Optional[str] = None,
+) -> "Captioner":
+    """A captioner of photographs, see :func:`fairseq_mm.captioner.from_pretrained`."""
+    register()
+    from fairseq_mm import captioner
+
+    return captioner.from_pretrained(path, weights=weights, device=device)
 
 
 # The `fairseq-mm` command registers only where it builds a model.
