@@ -1,0 +1,1 @@
+"""Results as one self-contained HTML file: pictures, text, scores and curves."""

@@ -1,0 +1,56 @@
+"""What was run, and the figures of the whole: the tables of the page."""
+
+import json
+from collections.abc import Mapping
+from html import escape
+from typing import Any, Optional
+
+from fairseq_mm.metrics.result_card import result_card
+from fairseq_mm.report.html_page import Section, key_value_table
+
+
+def card_section(
+    *, command: str, files: dict[str, Optional[str]], hypotheses: str, heading: str
+) -> Section:
+    """Command, files with their hashes, decode settings and versions.
+
+    Args:
+        command: the command line.
+        files: role -> path of what was read; None is left out.
+        hypotheses: the generated texts, whose head names checkpoint and decode settings.
+        heading: plain text.
+    """
+    card = result_card(command=command, files=files, generated=hypotheses)
+    rows = [("command", command), ("created", str(card["created"]))]
+    for role, entry in card["files"].items():
+        rows.append((role, _file_line(entry)))
+    for role in ("checkpoints", "stores"):
+        rows += [(role, _file_line(entry)) for entry in card.get(role, ())]
+    if "decoding" in card:
+        rows.append(("decoding", json.dumps(card["decoding"], ensure_ascii=False)))
+    rows.append(("versions", ", ".join(f"{k} {v}" for k, v in card["versions"].items())))
+    return Section(heading, key_value_table(rows))
+
+
+def _file_line(entry: Mapping[str, Any]) -> str:
+    parts = [str(entry["path"])]
+    if "missing" in entry:
+        return f"{parts[0]} ({entry['missing']})"
+    parts.append(f"{entry['bytes']:,} bytes")
+    if "sha256" in entry:
+        parts.append(f"sha256 {entry['sha256'][:16]}")
+    return ", ".join(parts)
+
+
+def figures_section(result: Mapping[str, Any], *, heading: str) -> Section:
+    """A row a figure, with its signature, from what ``fairseq-mm score --json`` writes."""
+    rows = []
+    for entry in result["scores"]:
+        value = entry.get("value")
+        number = "-" if value is None else f"{value:.4f}"
+        remark = " ".join(str(entry[key]) for key in ("signature", "note") if entry.get(key))
+        rows.append(
+            f'<tr><th scope="row">{escape(str(entry.get("metric")))}</th>'
+            f'<td class="number">{number}</td><td class="code quiet">{escape(remark)}</td></tr>'
+        )
+    return Section(heading, f"<table>{''.join(rows)}</table>")

@@ -1,0 +1,160 @@
+"""The page of a small data folder, made by the command."""
+
+import json
+import re
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fairseq_mm.cli.main import main
+
+NASTY = '<script>alert("gotcha")</script>'
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    """Three pictures with two captions each, hypotheses, scores, figures and a log."""
+    folder = tmp_path / "data"
+    (folder / "pictures").mkdir(parents=True)
+    ids, references, hypotheses, scores = [], [], [], []
+    for number, name in enumerate(("a.jpg", "b.png", "c.jpg")):
+        Image.new("RGB", (40 + number, 30), (10, 200, 90)).save(folder / "pictures" / name)
+        ids += [name, name]
+        sentences = [f"a dog number {number}", NASTY]
+        references.append(json.dumps({"id": name, "references": sentences}))
+        hypotheses.append(f"H-{2 * number}\t-0.5\ta cat {NASTY}")
+        record = {"id": name, "hypothesis": "a cat", "cider": number / 4, "true": True}
+        scores.append(json.dumps(record))
+    figures = {"scores": [{"metric": "bleu4", "value": 0.25, "signature": "bleu|n:4"}]}
+    log = [f"epoch 00{n} | loss {3 / n} | num_updates {n}" for n in (1, 2)]
+    for name, lines in {
+        "test.visual_ids": ids,
+        "test.references.jsonl": references,
+        "generate.txt": hypotheses,
+        "scores.jsonl": scores,
+        "figures.json": [json.dumps(figures)],
+        "train.log": log,
+    }.items():
+        (folder / name).write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def report(data: Path, *options: object) -> int:
+    arguments = ["--data", data, "--hypotheses", data / "generate.txt"]
+    arguments += ["--output", data / "page.html", *options]
+    return main(["report", *map(str, arguments)])
+
+
+class Tags(HTMLParser):
+    """All tags with their attributes; fails on one that is closed but not open."""
+
+    void = ("meta", "img", "input")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.open: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_has_pictures_texts_scores_figures_curves_and_card(data, capsys):
+    options = ["--images", data / "pictures", "--scores", data / "scores.jsonl"]
+    options += ["--result", data / "figures.json", "--training-log", data / "train.log"]
+    assert report(data, *options) == 0
+    page = (data / "page.html").read_text()
+    tags = Tags(page).tags
+    names = [tag for tag, _ in tags]
+    assert names.count("article") == 3
+    assert names.count("svg") == 1
+    pictures = [attributes["src"] for tag, attributes in tags if tag == "img"]
+    assert len(pictures) == 3
+    assert all(uri.startswith("data:image/jpeg;base64,") for uri in pictures)
+    assert [json.loads(unescape(text)) for text in re.findall(r'data-scores="(.*?)"', page)] == [
+        {"cider": number / 4, "true": 1.0} for number in range(3)
+    ]
+    for text in ("a dog number 2", "bleu|n:4", "generate.txt", "sha256", "3 of 3 items"):
+        assert text in page
+    assert "page.html: 3 items" in capsys.readouterr().out
+
+
+def test_nothing_is_loaded_and_no_caption_becomes_a_script(data):
+    assert report(data, "--images", data / "pictures") == 0
+    page = (data / "page.html").read_text()
+    assert NASTY not in page
+    assert page.count("<script") == 1
+    for tag, attributes in Tags(page).tags:
+        for name in ("src", "href", "xlink:href", "action"):
+            assert attributes.get(name, "data:").startswith("data:"), tag
+    assert not re.search(r"https?://|url\(|@import", page)
+
+
+def test_the_page_does_without_pictures_and_shows_the_first_items_only(data, capsys):
+    assert report(data, "--limit", 2, "--title", "Dogs & cats") == 0
+    page = (data / "page.html").read_text()
+    names = [tag for tag, _ in Tags(page).tags]
+    assert names.count("article") == 2
+    assert "img" not in names
+    assert "<h1>Dogs &amp; cats</h1>" in page
+    assert "The first 2 of 3 items." in page
+
+
+def test_pictures_that_are_not_found_are_counted(data, capsys):
+    (data / "pictures" / "b.png").unlink()
+    assert report(data, "--images", data / "pictures") == 0
+    assert "1 pictures not found, the first is b.png" in capsys.readouterr().out
+
+
+def test_items_without_hypothesis_are_counted_and_shown(data):
+    lines = (data / "generate.txt").read_text().splitlines()
+    (data / "generate.txt").write_text("\n".join(lines[:2]) + "\n")
+    assert report(data) == 0
+    page = (data / "page.html").read_text()
+    assert "2 of 3 items have a hypothesis" in page
+    assert page.count("no hypothesis") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--limit", "0"], "--limit must be 1 or more, but is 0 instead"),
+        (["--output", "{data}/no/page.html"], "there is no folder .*/no"),
+        (["--split", "dev"], r"dev\.references\.jsonl: no such file"),
+        (["--scores", "{data}/train.log"], r'train\.log:1: must be {"id": "\.\.\.", "name"'),
+        (["--scores", "{data}/other.jsonl"], r"other\.jsonl:1: the split has no item 'z\.jpg'"),
+        (["--scores", "{data}/none.jsonl"], r"none\.jsonl: cannot be read: No such file"),
+        (["--result", "{data}/train.log"], r"must be what score --json writes, but is no JSON"),
+        (["--result", "{data}/other.jsonl"], r'--json writes, but has no list "scores"'),
+        (["--training-log", "{data}/test.visual_ids"], "has no line of fairseq-train"),
+        (["--images", "{data}/other"], r"has none of the 3 pictures, such as a\.jpg"),
+    ],
+)
+def test_wrong_input_is_one_line_and_leaves_no_page(data, capsys, options, message):
+    (data / "other.jsonl").write_text('{"id": "z.jpg", "cider": 1}\n')
+    (data / "other").mkdir()
+    Image.new("RGB", (8, 8)).save(data / "other" / "z.jpg")
+    assert report(data, *[option.format(data=data) for option in options]) == 2
+    error = capsys.readouterr().err.strip()
+    assert re.search(message, error)
+    assert len(error.splitlines()) == 1
+    assert not list(data.glob("page.html*"))
+
+
+def test_texts_of_another_data_folder_are_refused(data, capsys):
+    (data / "generate.txt").write_text('{"id": "z.jpg", "hypothesis": "a dog"}\n')
+    assert report(data) == 2
+    assert "1 of 1 texts belong to no item of" in capsys.readouterr().err

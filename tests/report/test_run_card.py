@@ -1,0 +1,35 @@
+"""What was run, and the figures."""
+
+import hashlib
+
+from fairseq_mm.report.run_card import card_section, figures_section
+
+
+def test_files_stand_with_their_hashes(tmp_path):
+    path = tmp_path / "generate.txt"
+    path.write_text("a text\n")
+    section = card_section(
+        command="fairseq-mm report --title '<b>'",
+        files={"hypotheses": str(path), "dictionary": None},
+        hypotheses=str(path),
+        heading="Run",
+    )
+    digest = hashlib.sha256(b"a text\n").hexdigest()[:16]
+    assert f"generate.txt, 7 bytes, sha256 {digest}" in section.body
+    assert "dictionary" not in section.body
+    assert "&lt;b&gt;" in section.body
+    assert "torch" in section.body
+
+
+def test_figures_stand_with_their_signatures():
+    result = {
+        "scores": [
+            {"metric": "bleu4", "value": 0.27845, "signature": "bleu|n:4"},
+            {"metric": "meteor", "value": None, "signature": "", "note": "java <not> found"},
+        ]
+    }
+    body = figures_section(result, heading="Figures").body
+    assert ">bleu4<" in body
+    assert ">0.2784<" in body or ">0.2785<" in body
+    assert "bleu|n:4" in body
+    assert "java &lt;not&gt; found" in body
