@@ -1,0 +1,316 @@
+"""log P(sentence | image) of many sentences and many images (Mao et al. 2015, section 5).
+
+A word's cost is its output product: M x V multiplications for each word, sentence and image. What
+can be left out or made cheap is the rest, and is, for decoders that keep this contract:
+
+    image_terms(image [B, D]) -> (to_multimodal [B, M] or None, to_word [B, H] or None)
+    language_terms(tokens [B, T], to_word, initial [B, H]) -> (terms [B, T, M], states [B, T, H])
+    hidden_dim: H
+    output_proj: the linear layer M -> V
+    logits of the next word: output_proj(1.7159 tanh(2/3 (terms + to_multimodal)))   (eq. 3, 4)
+    encoder(features, padding_mask)["image"][0]: the [B, D] that image_terms takes
+
+If the image has no ``to_word``, the recurrent part knows nothing of it: it is computed once for
+each beginning of a sentence, and sentences that begin alike share their beginning
+(:class:`FactoredLikelihood`). Every other encoder and decoder of fairseq's goes through its own
+``forward`` (:class:`DecoderLikelihood`). Both hold only blocks of logits in memory.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Callable, Optional, Union
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.retrieval.prefix_tree import PrefixTree
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+# exp(4/3 x) of a term beyond this leaves float32, where a product with another term's is no number
+_LARGEST_TERM = 60.0
+# A sum of exponentials below this may have lost terms that float32 cannot hold.
+_SMALLEST_SUM = 1e-25
+
+ImageReader = Callable[[int, int], tuple[Tensor, Tensor]]
+
+
+class FactoredLikelihood:
+    """log P of sentences for images that enter the multimodal layer only.
+
+    Two identities save passes over a block of beginnings and images:
+    ``tanh(2/3 (a + b)) = 1 - 2 / (1 + exp(4/3 a) exp(4/3 b))`` is a product and a reciprocal where
+    the exponentials of both sides are known, and ``sum_v exp(W_v m + c_v)`` is the product of
+    ``exp(W m)`` with the vector ``exp(c)``, without a maximum and a bias. Where they leave the
+    range of floating point, the block is computed the usual way.
+
+    Args:
+        decoder: keeps the contract above, in evaluation mode and float32.
+        to_multimodal: ``[I, M]`` term of each image, or None if the decoder looks at none.
+        num_images: I.
+        start: index of the token before the first word.
+        precision: of the output products; everything else, and the logits of the sentences' own
+            words, are float32.
+        block_rows: pairs of a beginning and an image whose logits are in memory at once.
+    """
+
+    def __init__(
+        self,
+        decoder: Any,
+        to_multimodal: Optional[Tensor],
+        num_images: int,
+        *,
+        start: int,
+        precision: str = "float32",
+        block_rows: int = 1024,
+    ) -> None:
+        self.decoder = decoder
+        self.start = start
+        self.num_images = num_images
+        weight = decoder.output_proj.weight.float()
+        bias = decoder.output_proj.bias
+        V, M = weight.shape
+        # without an image all columns are the same one
+        self.image_terms = (
+            weight.new_zeros(1, M) if to_multimodal is None else to_multimodal.float()
+        )
+        self.image_exps = _exps(self.image_terms)
+        # of the multimodal layer's m = -2 (s - 1/2) with s = 1 / (1 + exp(4/3 x))
+        self.weight = weight * (-2 * 1.7159)
+        self.bias = weight.new_zeros(V) if bias is None else bias.float()
+        dtype = PRECISIONS[precision]
+        self.product_weight = self.weight.to(dtype).t()
+        self.largest_bias = float(self.bias.max())
+        self.exp_bias = (self.bias - self.largest_bias).exp().to(dtype)
+
+        columns = len(self.image_terms)
+        chunks = -(-columns // block_rows)
+        self.images_at_once = -(-columns // chunks)
+        self.nodes_at_once = max(1, block_rows // self.images_at_once)
+        rows = self.nodes_at_once * self.images_at_once
+        self.multimodal = weight.new_empty(rows, M)
+        self.rounded = self.multimodal.to(dtype) if dtype != torch.float32 else None
+        self.logits = torch.empty(rows, V, dtype=dtype, device=weight.device)
+
+    @torch.no_grad()
+    def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
+        """
+        Args:
+            sentences: token indices of each, the end sign last: it is counted.
+
+        Returns:
+            log_probs: ``[S, I]`` float32.
+        """
+        tree = PrefixTree(sentences)
+        terms = self._language_terms(tree)  # [inner, M]
+        columns = len(self.image_terms)
+        log_probs = terms.new_zeros(len(tree), columns)
+        tokens = torch.from_numpy(tree.token).to(terms.device)
+        parents = torch.from_numpy(tree.inner_of_parent).to(terms.device)
+        for first in range(0, columns, self.images_at_once):
+            images = slice(first, min(first + self.images_at_once, columns))
+            for i in range(0, len(tree.inner), self.nodes_at_once):
+                j = min(i + self.nodes_at_once, len(tree.inner))
+                children = slice(int(tree.child_starts[i]), int(tree.child_starts[j]))
+                log_probs[children, images] = self._next_words(
+                    terms[i:j], images, tokens[children], parents[children] - i
+                )
+        for first, end in zip(tree.level_starts[1:-1], tree.level_starts[2:]):
+            log_probs[first:end] += log_probs[torch.from_numpy(tree.parent[first:end])]
+        log_probs = log_probs[torch.from_numpy(tree.leaf)]
+        return log_probs.expand(len(sentences), self.num_images)
+
+    def _language_terms(self, tree: PrefixTree) -> Tensor:
+        """``[inner, M]`` what the words add to the multimodal layer, by depth."""
+        like = self.decoder.output_proj.weight
+        terms = like.new_empty(len(tree.inner), self.weight.size(1), dtype=torch.float32)
+        states = like.new_zeros(len(tree.inner), self.decoder.hidden_dim, dtype=torch.float32)
+        bounds = np.searchsorted(tree.inner, tree.level_starts)
+        for depth, (i, j) in enumerate(zip(bounds[:-1], bounds[1:])):
+            if i == j:
+                continue
+            nodes = tree.inner[i:j]
+            words = tree.token[nodes] if depth else np.array([self.start])
+            initial = states[torch.from_numpy(tree.inner_of_parent[nodes])]  # zeros at the root
+            terms_of_level, states_of_level = self.decoder.language_terms(
+                torch.from_numpy(words).to(like.device).unsqueeze(1), None, initial
+            )
+            terms[i:j], states[i:j] = terms_of_level[:, 0], states_of_level[:, 0]
+        return terms
+
+    def _next_words(self, terms: Tensor, images: slice, words: Tensor, parents: Tensor) -> Tensor:
+        """
+        Args:
+            terms: ``[n, M]`` of the beginnings.
+            images: I' of the images.
+            words: ``[E]`` next words asked for.
+            parents: ``[E]`` the beginning that each of them continues.
+
+        Returns:
+            log_probs: ``[E, I']``.
+        """
+        n, num_images = len(terms), images.stop - images.start
+        rows = n * num_images
+        flat = self.multimodal[:rows]
+        m = flat.view(n, num_images, -1)
+        term_exps = _exps(terms)
+        if term_exps is not None and self.image_exps is not None:
+            torch.mul(term_exps.unsqueeze(1), self.image_exps[images], out=m)
+            m.add_(1).reciprocal_().sub_(0.5)
+        else:
+            torch.add(terms.unsqueeze(1), self.image_terms[images], out=m)
+            m.mul_(2 / 3).tanh_().mul_(-0.5)
+
+        weight = self.weight[words]  # [E, M]
+        if n == 1:
+            own = torch.mm(weight, flat.t())
+        else:
+            own = torch.bmm(m.index_select(0, parents), weight.unsqueeze(2)).squeeze(2)
+        own += self.bias[words].unsqueeze(1)  # [E, I']
+
+        logits = self.logits[:rows]
+        multimodal = flat if self.rounded is None else self.rounded[:rows].copy_(flat)
+        torch.mm(multimodal, self.product_weight, out=logits)
+        sums = torch.mv(logits.exp_(), self.exp_bias).float()
+        if bool(((sums > _SMALLEST_SUM) & (sums < float("inf"))).all()):
+            log_sums = sums.log_().add_(self.largest_bias)
+        else:
+            log_sums = torch.logsumexp(torch.addmm(self.bias, flat, self.weight.t()), 1)
+        return own - log_sums.view(n, num_images)[parents]
+
+
+def _exps(terms: Tensor) -> Optional[Tensor]:
+    """``exp(4/3 terms)``, or None where products of it would not be numbers."""
+    if bool((terms.abs() > _LARGEST_TERM).any()):
+        return None
+    return terms.mul(4 / 3).exp_()
+
+
+class DecoderLikelihood:
+    """log P of sentences by a model's own ``forward``, whatever its kind.
+
+    Args:
+        model: a fairseq encoder and decoder, in evaluation mode.
+        read_images: ``(start, end)`` -> features ``[end - start, N, D]`` and their padding mask.
+        num_images: I.
+        start: index of the token before the first word.
+        precision: ``bfloat16`` runs the network under autocast; probabilities are float32.
+        block_rows: words whose logits are in memory at once.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        read_images: ImageReader,
+        num_images: int,
+        *,
+        start: int,
+        precision: str = "float32",
+        block_rows: int = 1024,
+    ) -> None:
+        self.model = model
+        self.read_images = read_images
+        self.num_images = num_images
+        self.start = start
+        self.dtype = PRECISIONS[precision]
+        self.block_rows = block_rows
+        self.device = next(model.parameters()).device
+
+    @torch.no_grad()
+    def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
+        """As :meth:`FactoredLikelihood.__call__`."""
+        # equal sentences are scored once, so that their scores are equal to the last bit
+        distinct = {tuple(int(word) for word in sentence): 0 for sentence in sentences}
+        log_probs = torch.empty(len(distinct), self.num_images, device=self.device)
+        images_at_once = max(1, self.block_rows // max(len(words) for words in distinct))
+        for first in range(0, self.num_images, images_at_once):
+            images = slice(first, min(first + images_at_once, self.num_images))
+            features, padding_mask = self.read_images(images.start, images.stop)
+            with self._autocast():
+                encoder_out = self.model.encoder(
+                    features=features.to(self.device), padding_mask=padding_mask.to(self.device)
+                )
+            for i, words in enumerate(distinct):
+                log_probs[i, images] = self._sentence(words, encoder_out, len(features))
+        places = {words: i for i, words in enumerate(distinct)}
+        rows = [places[tuple(int(word) for word in sentence)] for sentence in sentences]
+        return log_probs[torch.tensor(rows)]
+
+    def _sentence(self, words: tuple[int, ...], encoder_out: Any, num_images: int) -> Tensor:
+        """``[I']`` log P of one sentence for the images that were encoded."""
+        shifted = torch.tensor([self.start, *words[:-1]], device=self.device)
+        with self._autocast():
+            logits, extra = self.model.decoder(
+                shifted.expand(num_images, -1), encoder_out=encoder_out
+            )
+        lprobs = self.model.get_normalized_probs((logits.float(), extra), log_probs=True)
+        target = torch.tensor(words, device=self.device).view(1, -1, 1)
+        return lprobs.gather(2, target.expand(num_images, -1, 1)).sum((1, 2))
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(
+            self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16
+        )
+
+
+Likelihood = Union[FactoredLikelihood, DecoderLikelihood]
+
+
+@torch.no_grad()
+def build_likelihood(
+    model: Any,
+    read_images: ImageReader,
+    num_images: int,
+    *,
+    start: int,
+    precision: str = "float32",
+    block_rows: int = 1024,
+) -> Likelihood:
+    """The faster way to P(sentence | image) that the model allows; arguments as of the classes."""
+    options = {"start": start, "precision": precision, "block_rows": block_rows}
+    device = next(model.parameters()).device
+    contract = ("image_terms", "language_terms", "output_proj", "hidden_dim")
+    if not all(hasattr(model.decoder, name) for name in contract):
+        return DecoderLikelihood(model, read_images, num_images, **options)
+    terms = []
+    for first in range(0, num_images, 256):
+        features, padding_mask = read_images(first, min(first + 256, num_images))
+        encoder_out = model.encoder(
+            features=features.to(device), padding_mask=padding_mask.to(device)
+        )
+        to_multimodal, to_word = model.decoder.image_terms(encoder_out["image"][0])
+        if to_word is not None:
+            return DecoderLikelihood(model, read_images, num_images, **options)
+        if to_multimodal is None:
+            break
+        terms.append(to_multimodal)
+    all_terms = torch.cat(terms) if terms else None
+    return FactoredLikelihood(model.decoder, all_terms, num_images, **options)
+
+
+def log_marginal(log_probs: np.ndarray) -> np.ndarray:
+    """log P(sentence), the mean over sampled images of P(sentence | image) (equation 7).
+
+    Args:
+        log_probs: ``[S, N]`` for N images.
+
+    Returns:
+        log_marginals: ``[S]`` float64. Exactly the common value where all images have the same,
+        so that a model that looks at no image leaves a tie.
+    """
+    log_probs = np.asarray(log_probs, dtype=np.float64)
+    largest = log_probs.max(1, keepdims=True)
+    return largest[:, 0] + np.log(np.exp(log_probs - largest).mean(1))
+
+
+def check_finite(log_probs: Tensor) -> None:
+    """
+    Raises:
+        UserError: if a log-probability is no finite number.
+    """
+    if not bool(torch.isfinite(log_probs).all()):
+        raise UserError(
+            "the checkpoint gives a sentence a probability that is no number: its weights hold "
+            "NaN or infinite values."
+        )

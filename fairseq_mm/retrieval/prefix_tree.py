@@ -1,0 +1,58 @@
+"""Sentences as a tree, so that sentences that begin alike share what their beginning costs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+class PrefixTree:
+    """Every beginning of the given sentences, once.
+
+    Node 0 is the empty beginning. Nodes are numbered by depth, and within a depth in the order of
+    their parents, so that a parent stands before its children and the children of consecutive
+    nodes stand side by side.
+
+    Args:
+        sentences: token indices of each, at least one; equal sentences share their leaf.
+
+    Attributes:
+        parent: ``[nodes]``; 0 for node 0.
+        token: ``[nodes]`` last token of each beginning; -1 for node 0.
+        level_starts: ``[depths + 1]`` first node of each depth, and the number of nodes.
+        leaf: ``[sentences]`` node of each whole sentence.
+        inner: ``[I]`` nodes that have children, ascending: those whose next word is asked for.
+        child_starts: ``[I + 1]`` first child of each of them, and the number of nodes.
+        inner_of_parent: ``[nodes]`` place in ``inner`` of each node's parent.
+
+    Raises:
+        ValueError: if there is no sentence, or an empty one.
+    """
+
+    def __init__(self, sentences: Sequence[Sequence[int]]) -> None:
+        if not sentences or not all(len(sentence) for sentence in sentences):
+            raise ValueError("sentences must have one token each at least.")
+        order = sorted(range(len(sentences)), key=lambda i: tuple(sentences[i]))
+        parent, token, level_starts = [0], [-1], [0]
+        node_of = [0] * len(sentences)
+        for depth in range(max(len(sentence) for sentence in sentences)):
+            level_starts.append(len(parent))
+            known: dict[tuple[int, int], int] = {}
+            for i in order:
+                if depth >= len(sentences[i]):
+                    continue
+                key = (node_of[i], int(sentences[i][depth]))
+                if key not in known:
+                    known[key] = len(parent)
+                    parent.append(key[0])
+                    token.append(key[1])
+                node_of[i] = known[key]
+        self.parent = np.array(parent)
+        self.token = np.array(token)
+        self.level_starts = np.array([*level_starts, len(parent)])
+        self.leaf = np.array(node_of)
+        self.inner, first = np.unique(self.parent[1:], return_index=True)
+        self.child_starts = np.append(first + 1, len(parent))
+        self.inner_of_parent = np.searchsorted(self.inner, self.parent)
+
+    def __len__(self) -> int:
+        return len(self.parent)
