@@ -1,0 +1,1 @@
+"""Pictures drawn by the program, for a demonstration that needs no data."""

@@ -1,0 +1,123 @@
+"""The grammar: what is written is true, what is changed is false."""
+
+import random
+
+import pytest
+
+from fairseq_mm.demo.captions import RELATION_WORDS, captions_of, is_true, parse
+from fairseq_mm.demo.scenes import COLOURS, SHAPES, Scene, Thing, compose_scene
+
+COLUMN = Scene(
+    "column of two",
+    (
+        Thing("small", "red", "circle", 0.4, 0.2, 0.12),
+        Thing("large", "blue", "star", 0.5, 0.7, 0.2),
+    ),
+)
+ROW = Scene(
+    "row of three",
+    (
+        Thing("small", "red", "circle", 0.2, 0.5, 0.12),
+        Thing("large", "red", "star", 0.5, 0.45, 0.16),
+        Thing("small", "green", "square", 0.8, 0.5, 0.12),
+    ),
+)
+ALONE = Scene("alone", (Thing("large", "purple", "triangle", 0.5, 0.5, 0.2),))
+
+
+@pytest.mark.parametrize(
+    ("scene", "caption"),
+    [
+        (COLUMN, "a small red circle above a large blue star"),
+        (COLUMN, "There is a little red circle over a big blue star."),
+        (COLUMN, "a large blue star is below a small red circle"),
+        (COLUMN, "a big blue star under a little red circle"),
+        (ROW, "a large red star between a small red circle and a small green square"),
+        (ROW, "there is a big red star between a little green square and a little red circle"),
+        (ROW, "a small red circle to the left of a large red star"),
+        (ROW, "a small green square is right of a small red circle"),
+        (ALONE, "only a large purple triangle"),
+        (ALONE, "there is a big purple triangle alone"),
+        (ALONE, "a large purple triangle and nothing else"),
+    ],
+)
+def test_true_captions(scene, caption):
+    assert is_true(caption, scene)
+
+
+@pytest.mark.parametrize(
+    ("scene", "caption"),
+    [
+        (COLUMN, "a large red circle above a large blue star"),  # size
+        (COLUMN, "a small green circle above a large blue star"),  # colour
+        (COLUMN, "a small red square above a large blue star"),  # shape
+        (COLUMN, "a small red circle below a large blue star"),  # relation
+        (COLUMN, "a small red circle left of a large blue star"),
+        (COLUMN, "a large blue star above a small red circle"),  # direction
+        (COLUMN, "a small red star above a large blue circle"),  # properties swapped
+        (COLUMN, "a small red circle above a small red circle"),  # one thing named twice
+        (COLUMN, "only a small red circle"),
+        (COLUMN, "a small red circle between a large blue star and a large blue star"),
+        (COLUMN, "a small red circle above a large blue star above a large blue star"),
+        (COLUMN, "a small red circle"),  # no sentence of the grammar
+        (COLUMN, "a red circle above a blue star"),
+        (COLUMN, "small red circle above large blue star"),
+        (COLUMN, ""),
+        (ROW, "a small red circle between a large red star and a small green square"),
+        (ROW, "a small green square to the left of a large red star"),
+        (ALONE, "only a small purple triangle"),
+    ],
+)
+def test_false_captions(scene, caption):
+    assert not is_true(caption, scene)
+
+
+def test_a_caption_is_read_as_what_it_says():
+    assert parse("a big blue star is to the right of a little red circle") == (
+        "right",
+        [("large", "blue", "star"), ("small", "red", "circle")],
+    )
+    assert parse("a big blue star of a little red circle") is None
+
+
+def test_all_captions_of_many_scenes_are_true_and_differ():
+    rng = random.Random(11)
+    for _ in range(200):
+        scene = compose_scene(rng)
+        captions = captions_of(scene, rng, 5)
+        assert len(set(captions)) == 5
+        assert all(is_true(caption, scene) for caption in captions)
+
+
+def test_changing_any_word_that_means_something_makes_a_caption_false():
+    rng = random.Random(12)
+    opposites = {"above": "below", "over": "under", "left": "right", "small": "large"}
+    opposites.update({"little": "big", **{b: a for a, b in list(opposites.items())}})
+    opposites.update({"large": "small", "big": "small"})
+    for _ in range(100):
+        scene = compose_scene(rng)
+        caption = captions_of(scene, rng, 1)[0]
+        words = caption.split()
+        for place, word in enumerate(words):
+            if word in COLOURS:
+                changes = [colour for colour in COLOURS if colour != word]
+            elif word in SHAPES:
+                changes = [shape for shape in SHAPES if shape != word]
+            else:
+                changes = [opposites[word]] if word in opposites else []
+            for change in changes:
+                other = " ".join([*words[:place], change, *words[place + 1 :]])
+                assert parse(other) is not None
+                assert not is_true(other, scene)
+
+
+def test_both_directions_and_all_wordings_are_written():
+    rng = random.Random(13)
+    written = {
+        words
+        for _ in range(400)
+        for caption in captions_of(compose_scene(rng), rng, 2)
+        for words in RELATION_WORDS
+        if f" {words} " in caption
+    }
+    assert written == set(RELATION_WORDS)

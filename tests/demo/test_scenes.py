@@ -1,0 +1,86 @@
+"""Scenes: everything fits, relations are unmistakable, held-out combinations stay out."""
+
+import itertools
+import json
+import random
+
+import pytest
+
+from fairseq_mm.demo.scenes import (
+    ARRANGEMENTS,
+    COLOURS,
+    ROLES,
+    SHAPES,
+    Scene,
+    compose_scene,
+    held_out_combinations,
+    relation,
+)
+
+
+@pytest.fixture
+def scenes() -> list[Scene]:
+    rng = random.Random(5)
+    return [compose_scene(rng) for _ in range(500)]
+
+
+def test_things_lie_inside_and_do_not_touch(scenes):
+    for scene in scenes:
+        for thing in scene.things:
+            assert thing.radius < thing.x < 1 - thing.radius
+            assert thing.radius < thing.y < 1 - thing.radius
+        for one, other in itertools.combinations(scene.things, 2):
+            distance = ((one.x - other.x) ** 2 + (one.y - other.y) ** 2) ** 0.5
+            assert distance > one.radius + other.radius
+
+
+def test_nobody_could_mistake_above_for_left(scenes):
+    for scene in scenes:
+        for one, other in itertools.combinations(scene.things, 2):
+            dx, dy = abs(one.x - other.x), abs(one.y - other.y)
+            assert max(dx, dy) > 1.9 * min(dx, dy)
+
+
+def test_things_stand_in_reading_order(scenes):
+    for scene in scenes:
+        expected = "above" if scene.arrangement.startswith("column") else "left"
+        for one, other in zip(scene.things, scene.things[1:]):
+            assert relation(one, other) == expected
+        assert len(scene.things) == len(ARRANGEMENTS[scene.arrangement][0])
+
+
+def test_no_two_things_of_a_scene_look_alike(scenes):
+    for scene in scenes:
+        looks = [(thing.size, thing.colour, thing.shape) for thing in scene.things]
+        assert len(set(looks)) == len(looks)
+
+
+def test_sizes_can_be_told_apart(scenes):
+    radii = {"small": [], "large": []}
+    for scene in scenes:
+        for thing in scene.things:
+            radii[thing.size].append(thing.radius)
+    assert min(radii["large"]) > 1.25 * max(radii["small"])
+
+
+def test_an_eighth_of_the_combinations_is_held_out_and_nothing_is_wholly_unseen():
+    held_out = held_out_combinations(1)
+    assert 8 * len(held_out) == len(COLOURS) * len(SHAPES) * len(ROLES)
+    for role in ROLES:
+        colours, shapes = zip(*[(c, s) for c, s, own in held_out if own == role])
+        assert len(set(colours)) == len(set(shapes)) == 3
+    assert held_out == held_out_combinations(1)
+    assert held_out != held_out_combinations(2)
+
+
+def test_excluded_combinations_never_occur_and_required_ones_always():
+    held_out = held_out_combinations(1)
+    rng = random.Random(2)
+    for _ in range(300):
+        assert not compose_scene(rng, excluded=held_out).combinations & held_out
+        assert compose_scene(rng, required=held_out).combinations & held_out
+
+
+def test_a_scene_survives_json(scenes):
+    for scene in scenes[:20]:
+        assert Scene.from_json(json.loads(json.dumps(scene.to_json()))) == scene
