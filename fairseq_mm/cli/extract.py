@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_options.add_argument("--dtype", choices=("float16", "float32"), default="float16")
     run_options.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
     run_options.add_argument(
-        "--batch-size", type=_positive, help="default: 16 on a CPU, 128 elsewhere"
+        "--batch-size", type=_positive, help="default: 8 on a CPU, 128 elsewhere"
     )
     run_options.add_argument(
         "--workers", type=_not_negative, help="decoding processes; 0: none beside the main one"
@@ -170,7 +170,7 @@ def _extract(args: argparse.Namespace, pictures: list, output: str) -> int:
             extractor,
             pictures,
             output,
-            batch_size=args.batch_size or (16 if on_cpu else 128),
+            batch_size=args.batch_size or (8 if on_cpu else 128),
             workers=workers,
             dtype=args.dtype,
             max_pixels=args.max_pixels,

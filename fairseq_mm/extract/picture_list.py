@@ -78,6 +78,7 @@ def list_pictures(
     listed = (picture for path in lists for picture in _of_list(path, root, ids))
     for source in (found, listed):
         for picture in source:
+            _check_key(picture)
             other = pictures.setdefault(picture.key, picture)
             if other != picture and not _is_same_file(other, picture):
                 raise UserError(
@@ -100,6 +101,17 @@ def select_shard(pictures: Sequence[Picture], shard: int, num_shards: int) -> li
 
 def _is_same_file(one: Picture, other: Picture) -> bool:
     return one.member == other.member and os.path.realpath(one.path) == os.path.realpath(other.path)
+
+
+def _check_key(picture: Picture) -> None:
+    """What the feature store would refuse, hours later."""
+    key = picture.key
+    is_utf8 = key.encode("utf-8", "replace").decode() == key
+    if not is_utf8 or "\t" in key or key.splitlines() != [key]:
+        raise UserError(
+            f"{picture.name!a}: the id {key!a} must be UTF-8 text of one line without "
+            f"tabs. Rename the file, or give an id in a list (--list)."
+        )
 
 
 def _key(path: str, ids: str) -> str:

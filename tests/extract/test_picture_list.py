@@ -1,6 +1,7 @@
 """Inputs of every kind become pictures with ids, in a fixed order."""
 
 import json
+import os
 import tarfile
 
 import pytest
@@ -100,6 +101,14 @@ def test_one_id_for_two_pictures_names_both(folder):
     with pytest.raises(UserError, match=message):
         list_pictures([str(folder)])
     assert len(list_pictures([str(folder)], ids="path")) == 5
+
+
+@pytest.mark.parametrize("name", [b"a\tb.jpg", b"a\nb.jpg", b"caf\xe9.jpg"])
+def test_names_that_cannot_be_ids_are_refused_before_the_run(folder, name):
+    with open(os.path.join(os.fsencode(folder), name), "wb"):
+        pass
+    with pytest.raises(UserError, match=r"must be UTF-8 text of one line without tabs"):
+        list_pictures([str(folder)])
 
 
 def test_a_picture_named_twice_counts_once(folder):

@@ -20,7 +20,7 @@ def tensor_of(preprocessing: Preprocessing, picture: Image.Image) -> torch.Tenso
     return preprocessing.normalized(pixels)[0]
 
 
-@pytest.mark.parametrize("size", [(50, 31), (31, 50), (45, 45), (33, 30)])
+@pytest.mark.parametrize("size", [(50, 31), (31, 44), (45, 45), (33, 30)])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_short_side_and_centre_crop_equal_torchvision(size, interpolation):
     ours = Preprocessing(resize_size=23, size=16, interpolation=interpolation)
