@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.meteor import TASKS
 
 if TYPE_CHECKING:
     from fairseq_mm.metrics.text_scores import Row
@@ -48,7 +49,7 @@ PRESETS = {
 METRICS = ("bleu", "meteor", "rouge_l", "cider", "perplexity", "diversity", "novelty")
 TOKENIZERS = ("ptb", "m_rnn", "none")
 COMPARE_SAMPLES = 1000
-NAMED = 5  # ids in a message
+NAMED = 5  # lines in a message
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="output of fairseq-generate --score-reference, for perplexity",
     )
-    parser.add_argument("--meteor-task", default="rank", help="the jar's -t (default: rank)")
+    parser.add_argument(
+        "--meteor-task", choices=TASKS, default="rank", help="the jar's -t (default: rank)"
+    )
     parser.add_argument(
         "--no-meteor-norm", action="store_true", help="run the jar without its -norm"
     )
@@ -141,6 +144,9 @@ def _metrics_of(args: argparse.Namespace) -> list[str]:
     if args.hypotheses is None:
         if args.reference_scores is None:
             raise UserError("give HYPOTHESES, or --reference-scores for perplexity alone.")
+        for option in ("compare", "per_item", "bootstrap"):
+            if getattr(args, option) is not None:
+                raise UserError(f"--{option.replace('_', '-')}: needs HYPOTHESES.")
         return ["perplexity"]
     if args.reference_scores is not None and "perplexity" not in metrics:
         metrics.append("perplexity")

@@ -5,8 +5,9 @@ difference in the Gaussian penalty counted in bigrams.
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Optional
 
 MAX_ORDER = 4
@@ -14,13 +15,16 @@ SIGMA = 6.0
 SCALE = 10.0
 
 Ngram = tuple[str, ...]
+# n-grams of one text with their counts, by order
+Counts = list[dict[Ngram, int]]
 
 
-def _ngrams(tokens: Sequence[str]) -> Counter:
-    counts: Counter = Counter()
-    for n in range(1, MAX_ORDER + 1):
-        counts.update(zip(*(tokens[i:] for i in range(n))))
-    return counts
+def _ngram_counts(tokens: Sequence[str]) -> Counts:
+    return [Counter(zip(*(tokens[i:] for i in range(n)))) for n in range(1, MAX_ORDER + 1)]
+
+
+def _frequencies(items: Iterable[Sequence[Counts]]) -> Counter:
+    return Counter(chain.from_iterable(set(chain(*chain(*item))) for item in items))
 
 
 def document_frequencies(references: Iterable[Sequence[Sequence[str]]]) -> Counter:
@@ -29,32 +33,7 @@ def document_frequencies(references: Iterable[Sequence[Sequence[str]]]) -> Count
     Args:
         references: for each item its tokenised references.
     """
-    return _frequencies([_ngrams(tokens) for tokens in item] for item in references)
-
-
-def _frequencies(counts: Iterable[Sequence[Counter]]) -> Counter:
-    frequencies: Counter = Counter()
-    for item in counts:
-        frequencies.update(set().union(*item))
-    return frequencies
-
-
-class _ReferenceVectors:
-    """TF-IDF vectors of one item's references, by n-gram, so that a score visits the hypothesis's
-    n-grams once, whatever the number of references."""
-
-    def __init__(self, references: Sequence[Counter], scorer: "CiderD") -> None:
-        self.num_bigrams = [
-            sum(c for g, c in counts.items() if len(g) == 2) for counts in references
-        ]
-        self.entries: dict[Ngram, list[tuple[int, int]]] = defaultdict(list)
-        self.inverse_norms = []  # [K][order]
-        for k, counts in enumerate(references):
-            squares = [0.0] * MAX_ORDER
-            for ngram, count in counts.items():
-                self.entries[ngram].append((k, count))
-                squares[len(ngram) - 1] += (count * scorer.idf(ngram)) ** 2
-            self.inverse_norms.append([1 / math.sqrt(s) if s > 0 else 0.0 for s in squares])
+    return _frequencies([_ngram_counts(tokens) for tokens in item] for item in references)
 
 
 class CiderD:
@@ -82,20 +61,20 @@ class CiderD:
     ) -> None:
         if (frequencies is None) != (num_documents is None):
             raise ValueError("`frequencies` and `num_documents` must be given together.")
-        counts = [[_ngrams(tokens) for tokens in item] for item in references]
+        self._counts = [[_ngram_counts(tokens) for tokens in item] for item in references]
         if frequencies is None or num_documents is None:
-            frequencies, num_documents = _frequencies(counts), len(counts)
+            frequencies, num_documents = _frequencies(self._counts), len(self._counts)
         if num_documents < 1:
             raise ValueError("CIDEr's document frequencies must come from 1 item or more, not 0.")
         self.num_documents = num_documents
-        self._counts: list[Optional[list[Counter]]] = list(counts)
-        self._frequencies = frequencies
-        self._log_documents = math.log(num_documents)
-        self._vectors: dict[int, _ReferenceVectors] = {}
-
-    def idf(self, ngram: Ngram) -> float:
-        """Log of the inverse document frequency; an n-gram never seen counts as seen once."""
-        return self._log_documents - math.log(max(1, self._frequencies.get(ngram, 0)))
+        # The weight of an n-gram only ever occurs squared. One never seen counts as seen once.
+        of_frequency = {
+            frequency: (math.log(num_documents) - math.log(max(1, frequency))) ** 2
+            for frequency in {1, *frequencies.values()}
+        }
+        self._squared_idf = {ngram: of_frequency[count] for ngram, count in frequencies.items()}
+        self._unseen = of_frequency[1]
+        self._inverse_norms: list[Optional[list[list[float]]]] = [None] * len(self._counts)
 
     def score(self, hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> float:
         """Score of one hypothesis, 0 to 10; the corpus figure is the mean over items.
@@ -105,38 +84,48 @@ class CiderD:
         """
         if not references:
             raise ValueError("`references` must have one reference or more, but is empty.")
-        return self._score(hypothesis, _ReferenceVectors([_ngrams(r) for r in references], self))
+        counts = [_ngram_counts(tokens) for tokens in references]
+        return self._score(hypothesis, counts, [self._inverse_norms_of(c) for c in counts])
 
     def score_item(self, hypothesis: Sequence[str], index: int) -> float:
         """Score against the references of item ``index`` of the constructor's ``references``;
-        their vectors are made once, so that repeated validation costs the hypothesis alone."""
-        counts = self._counts[index]
-        if counts is not None:
-            self._vectors[index] = _ReferenceVectors(counts, self)
-            self._counts[index] = None  # the vectors hold the same n-grams
-        return self._score(hypothesis, self._vectors[index])
+        their norms are computed once, so that repeated validation costs the hypothesis alone."""
+        counts, norms = self._counts[index], self._inverse_norms[index]
+        if norms is None:
+            norms = self._inverse_norms[index] = [self._inverse_norms_of(c) for c in counts]
+        return self._score(hypothesis, counts, norms)
 
-    def _score(self, hypothesis: Sequence[str], vectors: _ReferenceVectors) -> float:
-        K = len(vectors.num_bigrams)
-        products = [[0.0] * MAX_ORDER for _ in range(K)]
-        squares = [0.0] * MAX_ORDER
-        for ngram, count in _ngrams(hypothesis).items():
-            order = len(ngram) - 1
-            squared_idf = self.idf(ngram) ** 2
-            squares[order] += count * count * squared_idf
-            for k, reference_count in vectors.entries.get(ngram, ()):
-                # clipped, so that repeating a word does not help
-                products[k][order] += min(count, reference_count) * reference_count * squared_idf
-        inverse_norms = [1 / math.sqrt(s) if s > 0 else 0.0 for s in squares]
+    def _inverse_norms_of(self, counts: Counts) -> list[float]:
+        """``[order]``, one over the length of the text's TF-IDF vector; 0 for an empty one."""
+        weight, unseen = self._squared_idf.get, self._unseen
+        squares = [
+            sum([count * count * weight(ngram, unseen) for ngram, count in of_order.items()])
+            for of_order in counts
+        ]
+        return [1 / math.sqrt(square) if square > 0 else 0.0 for square in squares]
+
+    def _score(
+        self,
+        hypothesis: Sequence[str],
+        references: Sequence[Counts],
+        inverse_norms: Sequence[Sequence[float]],
+    ) -> float:
+        weight, unseen = self._squared_idf.get, self._unseen
+        own = _ngram_counts(hypothesis)
+        own_norms = self._inverse_norms_of(own)
         total = 0.0
-        num_bigrams = max(0, len(hypothesis) - 1)
-        for k in range(K):
-            delta = num_bigrams - vectors.num_bigrams[k]
-            similarity = sum(
-                product * own * theirs
-                for product, own, theirs in zip(
-                    products[k], inverse_norms, vectors.inverse_norms[k]
+        for counts, norms in zip(references, inverse_norms):
+            similarity = 0.0
+            for ours, theirs, own_norm, norm in zip(own, counts, own_norms, norms):
+                # clipped, so that repeating a word does not help
+                product = sum(
+                    [
+                        min(count, theirs[ngram]) * theirs[ngram] * weight(ngram, unseen)
+                        for ngram, count in ours.items()
+                        if ngram in theirs
+                    ]
                 )
-            )
+                similarity += product * own_norm * norm
+            delta = sum(own[1].values()) - sum(counts[1].values())  # bigrams
             total += similarity * math.exp(-(delta**2) / (2 * SIGMA**2))
-        return SCALE * total / (MAX_ORDER * K)
+        return SCALE * total / (MAX_ORDER * len(references))
