@@ -99,8 +99,6 @@ class StreamedArray:
         try:
             self._stream.seek((i - self._next) * self._item_bytes, os.SEEK_CUR)
             content = self._stream.read(self._item_bytes)
-            if i == self.shape[0] - 1:
-                self._stream.read(1)  # the checksum is compared at the end only
             if len(content) < self._item_bytes:
                 raise EOFError(f"cut short at item {i} of {self.shape[0]}")
         except DAMAGE as error:

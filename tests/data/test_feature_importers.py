@@ -296,6 +296,13 @@ def test_an_interrupted_import_continues_without_reading_again(save, ids_path, o
     assert positions == [0, 2, 3]  # the first one tells the dim
 
 
+def test_a_partial_of_another_import_is_refused(save, tmp_path, ids_path, out):
+    with FeatureStoreWriter(out, dim=D, attributes={"imported_from": "features.npy"}) as writer:
+        writer.append("else", POOLED[0])
+    with pytest.raises(UserError, match="begun for other items: 'else' is none of these"):
+        import_all(open_source(save(POOLED), ids_path=ids_path), out, dtype="float16")
+
+
 def test_a_streamed_archive_continues_in_its_middle(tmp_path, out):
     path = tmp_path / "pair.npz"
     np.savez_compressed(path, features=REGIONS, ids=np.array(IDS))

@@ -1,5 +1,6 @@
 """Reader of the feature store: rows by key, in every process, and one line for a bad file."""
 
+import fcntl
 import multiprocessing
 import os
 import pickle
@@ -151,6 +152,19 @@ def test_other_processes_read_stores_that_are_open_here(
         assert_same_items(store, items)
 
 
+def test_a_forked_process_opens_a_file_of_its_own(open_store, items):
+    store = open_store("compressed")
+    store.read("d")
+    inherited = store._file
+    child = os.fork()
+    if not child:
+        np.testing.assert_array_equal(store.read("b.jpg"), items["b.jpg"])
+        os._exit(0 if store._file is not inherited else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    store.read("b.jpg")
+    assert store._file is inherited
+
+
 class Items:
     def __init__(self, store):
         self.store = store
@@ -181,6 +195,14 @@ def test_a_store_that_is_open_for_reading_elsewhere_is_read(items, write_store):
     with h5py.File(path, "r"):
         for store in stores:
             assert_same_items(store, items)
+
+
+def test_a_lock_on_the_file_is_in_nobody_s_way(open_store, items):
+    for kind in KINDS:
+        path = open_store(kind).path
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            assert_same_items(FeatureStore(path), items)
 
 
 def test_attributes_come_back_as_plain_values(write_store):
@@ -264,10 +286,11 @@ def test_check_finite_goes_over_many_pieces(monkeypatch, write_hdf5):
     store = FeatureStore(write_hdf5(features=features, offsets=np.array([0, 6, 9])))
     store.check_finite()
     assert store.rows_finite
-    features[5, 0] = np.nan
-    store = FeatureStore(write_hdf5(features=features, offsets=np.array([0, 6, 9])))
-    with pytest.raises(UserError, match="features of 'x' have NaN"):
-        store.check_finite()
+    for row, key in ((6, "y"), (5, "x")):  # first and last row of an item
+        features[row, 0] = np.nan
+        store = FeatureStore(write_hdf5(features=features, offsets=np.array([0, 6, 9])))
+        with pytest.raises(UserError, match=f"features of '{key}' have NaN"):
+            store.check_finite()
 
 
 def test_a_file_that_is_no_store_is_refused(tmp_path, write_hdf5):

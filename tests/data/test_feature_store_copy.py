@@ -104,13 +104,13 @@ def test_conversion_without_changes_copies(write_store, out):
     assert content_checksum(FeatureStore(out)) == content_checksum(FeatureStore(path))
 
 
-def test_averages_of_large_float16_values_do_not_overflow(tmp_path, out):
-    path = str(tmp_path / "large.h5")
+def test_averages_are_as_exact_as_the_new_dtype(tmp_path, out):
+    path = str(tmp_path / "fine.h5")
     with FeatureStoreWriter(path, dim=DIM, attributes={}) as writer:
-        writer.append("a", np.full((49, DIM), 60000.0))
+        writer.append("a", np.array([[1, 60000, 3], [1 + 2**-10, 60000, 4]]))
         writer.finish()
-    convert_store(path, out, pool="mean")
-    np.testing.assert_array_equal(FeatureStore(out).read("a"), np.full((1, DIM), 60000))
+    convert_store(path, out, pool="mean", dtype="float32")
+    np.testing.assert_array_equal(FeatureStore(out).read("a"), [[1 + 2**-11, 60000, 3.5]])
 
 
 def test_selecting_an_id_that_is_not_there_writes_nothing(write_store, out, tmp_path):
