@@ -45,18 +45,19 @@ def import_extra(module: str, *, extra: str, purpose: str) -> ModuleType:
         ) from None
 
 
-def _message_of(error: BaseException) -> Optional[str]:
-    """The user's message in ``error``, also when a worker process or data loader wrapped it."""
-    if not isinstance(error, UserError) and type(error).__name__ != "ProcessRaisedException":
-        return None
+def _message_of(error: Optional[BaseException]) -> Optional[str]:
+    """The user's message in ``error``: its own, that of what it was raised from (fairseq wraps
+    whatever fails while a checkpoint loads), or what a worker process printed of it."""
     marker = f"{UserError.__module__}.{UserError.__name__}: "
-    lines = [line for line in str(error).splitlines() if line.startswith(marker)]
-    if lines:
-        return lines[-1][len(marker) :]
-    if not isinstance(error, UserError):
-        return None
-    text = str(error)
-    return text.split(marker)[-1] if marker in text else text
+    while error is not None:
+        lines = [line for line in str(error).splitlines() if line.startswith(marker)]
+        if lines:
+            return lines[-1][len(marker) :]
+        if isinstance(error, UserError):
+            # torch's data loader puts the worker's traceback into the message, on one line here
+            return str(error).split(marker)[-1]
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def report_on_exit() -> None:

@@ -1,6 +1,8 @@
 """Small data folders and models that tests share."""
 
+import importlib
 import json
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any, Optional
@@ -9,26 +11,11 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary, indexed_dataset
 
+import fairseq_mm
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 
-WORDS = [
-    "a",
-    "the",
-    "dog",
-    "cat",
-    "man",
-    "runs",
-    "sits",
-    "jumps",
-    "on",
-    "in",
-    "grass",
-    "snow",
-    "red",
-    "blue",
-    "small",
-    "big",
-]
+WORDS = "a the dog cat man runs sits jumps on in grass snow red blue small big".split()  # noqa: SIM905
+PACKAGE = Path(fairseq_mm.__file__).parent
 EXTRACTOR = {"extractor": "drawn", "weights": "none", "layer": "pool", "grid": 0}
 
 
@@ -122,3 +109,11 @@ def build_model(arch: str, task: Any, **options: Any) -> Any:
     torch.manual_seed(7)
     model = cls.build_model(Namespace(**{**defaults, **vars(cfg)}), task)
     return model.eval()
+
+
+def run_fairseq(monkeypatch: Any, command: str, *arguments: Any) -> Any:
+    """Runs ``fairseq-<command>`` in this process, with the package as its --user-dir."""
+    module = importlib.import_module(f"fairseq_cli.{command}")
+    argv = [f"fairseq-{command}", *map(str, arguments), "--user-dir", str(PACKAGE)]
+    monkeypatch.setattr(sys, "argv", argv)
+    return module.cli_main()

@@ -25,7 +25,7 @@ class MultimodalDataset(FairseqDataset):
         split: name of the split, carried by its batches.
         lines: indices of the lines that this dataset consists of; all when None. Examples keep
             their line's number as ``id``.
-        shuffle: lines of equal size come in random order.
+        shuffle: lines of equal size come in random order, another one in each epoch.
 
     Raises:
         UserError: if a key is not in the feature stores.
@@ -129,8 +129,10 @@ class MultimodalDataset(FairseqDataset):
         return batches
 
     @property
-    def supports_prefetch(self) -> bool:
-        return False
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """False while shuffling: fairseq would make the batches once and shuffle only their order,
+        and a resumed run would make others than the run that it resumes."""
+        return not self.shuffle
 
 
 def check_line_counts(named_counts: dict[str, int]) -> None:

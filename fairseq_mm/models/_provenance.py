@@ -15,7 +15,10 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 
-STATE_KEY = "provenance._extra_state"
+# fairseq's moving average of weights leaves out what has "version" in its name, and would fail to
+# average integers.
+MODULE_NAME = "data_version"
+STATE_KEY = f"{MODULE_NAME}._extra_state"
 
 
 def words_of(dictionary: Dictionary) -> list[str]:

@@ -49,7 +49,7 @@ from fairseq.models import (
 )
 from torch import Tensor, nn
 
-from fairseq_mm.models._provenance import Provenance
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.relu_recurrence import relu_recurrence
 
 WORD_INPUTS = ("second", "first", "none")
@@ -323,7 +323,7 @@ class MRnnModel(FairseqEncoderDecoderModel):
             recurrent_scale=cfg.recurrent_scale,
         )
         model = cls(encoder, decoder)
-        model.provenance = Provenance.of_task(task)
+        model.add_module(MODULE_NAME, Provenance.of_task(task))
         return model
 
     def forward(

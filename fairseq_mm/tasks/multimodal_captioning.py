@@ -204,7 +204,7 @@ class MultimodalCaptioningTask(FairseqTask):
             self.dictionary,
             split=split,
             lines=lines,
-            shuffle=not is_generating,
+            shuffle=bool(combine),  # what fairseq gives for the training split alone
         )
         logger.info(
             f"{split}: {len(self.datasets[split])} lines of {len(set(visual_ids))} items, features "

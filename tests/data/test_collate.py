@@ -1,0 +1,74 @@
+"""Examples become a batch of the documented keys, shapes and padding."""
+
+import numpy as np
+import torch
+
+from fairseq_mm.data.collate import collate, pad_features, pad_tokens
+
+PAD, EOS = 1, 2
+
+
+def example(line, rows, target, source=None, is_first=True):
+    return {
+        "id": line,
+        "features": np.full((rows, 3), float(line), dtype=np.float32),
+        "target": torch.tensor(target),
+        "source": None if source is None else torch.tensor(source),
+        "is_first": is_first,
+    }
+
+
+def test_batch_by_hand():
+    batch = collate(
+        [example(4, 1, [7, 8, EOS]), example(9, 2, [5, EOS], is_first=False)], pad=PAD, start=EOS
+    )
+    assert batch["id"].tolist() == [4, 9]
+    assert (batch["nsentences"], batch["ntokens"]) == (2, 5)
+    assert batch["is_first"].tolist() == [True, False]
+    assert batch["target"].tolist() == [[7, 8, EOS], [5, EOS, PAD]]
+    net_input = batch["net_input"]
+    assert net_input["prev_output_tokens"].tolist() == [[EOS, 7, 8], [EOS, 5, PAD]]
+    assert net_input["features"][:, :, 0].tolist() == [[4, 0], [9, 9]]
+    assert net_input["padding_mask"].tolist() == [[False, True], [False, False]]
+    assert set(net_input) == {"features", "padding_mask", "prev_output_tokens"}
+
+
+def test_source_text_is_padded_at_its_left():
+    batch = collate(
+        [example(0, 1, [7, EOS], [5, 6, EOS]), example(1, 1, [8, EOS], [9, EOS])],
+        pad=PAD,
+        start=EOS,
+        source_pad=PAD,
+    )
+    assert batch["net_input"]["src_tokens"].tolist() == [[5, 6, EOS], [PAD, 9, EOS]]
+    assert batch["net_input"]["src_lengths"].tolist() == [3, 2]
+
+
+def test_no_examples_give_an_empty_batch():
+    assert collate([], pad=PAD, start=EOS) == {}
+
+
+def test_examples_without_text_have_no_target():
+    samples = [dict(example(0, 1, [2]), target=None), dict(example(1, 1, [2]), target=None)]
+    batch = collate(samples, pad=PAD, start=EOS)
+    assert batch["target"] is None
+    assert "prev_output_tokens" not in batch["net_input"]
+    assert batch["ntokens"] == 2
+
+
+def test_features_keep_their_precision():
+    features, _ = pad_features([np.ones((2, 3), np.float16), np.ones((1, 3), np.float16)])
+    assert features.dtype == torch.float16
+    assert features[1, 1].tolist() == [0, 0, 0]
+
+
+def test_rows_of_equal_length_need_no_padding():
+    features, padding_mask = pad_features([np.ones((2, 3)), np.zeros((2, 3))])
+    assert features.shape == (2, 2, 3)
+    assert not padding_mask.any()
+
+
+def test_tokens_are_padded_on_the_side_asked_for():
+    rows = [torch.tensor([5]), torch.tensor([6, 7])]
+    assert pad_tokens(rows, PAD).tolist() == [[5, PAD], [6, 7]]
+    assert pad_tokens(rows, PAD, left=True).tolist() == [[PAD, 5], [6, 7]]

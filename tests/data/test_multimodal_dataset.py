@@ -1,0 +1,113 @@
+"""The dataset gives each line its features, and loses none in batches."""
+
+import numpy as np
+import pytest
+import torch
+from toy_data import make_dictionary, write_store
+
+from fairseq_mm.data.feature_store import open_features
+from fairseq_mm.data.multimodal_dataset import (
+    MultimodalDataset,
+    check_line_counts,
+    check_no_empty_line,
+    tokens_of,
+)
+from fairseq_mm.errors import UserError
+
+
+class Lines(list):
+    """Token lines with the sizes that fairseq's datasets have."""
+
+    @property
+    def sizes(self):
+        return np.array([len(line) for line in self])
+
+
+@pytest.fixture
+def features(tmp_path):
+    write_store(tmp_path / "one.h5", ["a", "b"], rows=1)
+    write_store(tmp_path / "three.h5", ["c"], rows=3)
+    return open_features([tmp_path / "one.h5", tmp_path / "three.h5"])
+
+
+def dataset_of(features, visual_ids, **options):
+    text = Lines(torch.arange(4, 6 + i % 4) for i in range(len(visual_ids)))
+    return MultimodalDataset(visual_ids, features, text, make_dictionary(), **options)
+
+
+def test_several_keys_of_a_line_are_joined_in_order(features):
+    dataset = dataset_of(features, ["b\tc\ta"])
+    rows = dataset[0]["features"]
+    assert rows.shape == (5, 5)
+    assert np.array_equal(rows[0], features.read("b")[0])
+    assert np.array_equal(rows[1:4], features.read("c"))
+
+
+def test_size_counts_the_longest_text_and_the_visual_rows(features):
+    source = Lines([torch.arange(9), torch.arange(1)])
+    dataset = dataset_of(
+        features, ["a", "b\tc"], source=source, source_dictionary=make_dictionary()
+    )
+    # line 0: max(2, 9) + 1 row; line 1: max(3, 1) + 4 rows
+    assert dataset.num_tokens_vec(np.array([0, 1])).tolist() == [10, 7]
+    assert [dataset.num_tokens(0), dataset.num_tokens(1)] == [10, 7]
+
+
+def test_examples_keep_their_line_number_when_some_lines_are_left_out(features):
+    dataset = dataset_of(features, ["a", "a", "b", "a"], lines=[2, 3])
+    assert [dataset[i]["id"] for i in range(2)] == [2, 3]
+    assert [dataset[i]["is_first"] for i in range(2)] == [True, False]
+    assert dataset.size(1) == 5
+
+
+@pytest.mark.parametrize("multiple", [1, 3, 8])
+@pytest.mark.parametrize("limits", [{"max_sentences": 4}, {"max_tokens": 21}])
+@pytest.mark.parametrize("count", [1, 5, 8, 13])
+def test_every_example_is_in_exactly_one_batch(features, multiple, limits, count):
+    dataset = dataset_of(features, ["a", "b"] * 6 + ["c"], lines=np.arange(count))
+    batches = dataset.batch_by_size(
+        dataset.ordered_indices(), required_batch_size_multiple=multiple, **limits
+    )
+    assert sorted(np.concatenate(batches).tolist()) == list(range(count))
+
+
+def test_no_examples_make_no_batches(features):
+    assert dataset_of(features, ["a"]).batch_by_size(np.array([], dtype=np.int64)) == []
+
+
+def test_order_is_by_size_and_random_within_one(features):
+    dataset = dataset_of(features, ["a"] * 40, shuffle=True)
+    np.random.seed(5)
+    first, second = dataset.ordered_indices(), dataset.ordered_indices()
+    assert first.tolist() != second.tolist()
+    assert np.all(np.diff(dataset.num_tokens_vec(first)) >= 0)
+    unshuffled = dataset_of(features, ["a"] * 40).ordered_indices()
+    assert unshuffled[:3].tolist() == [0, 4, 8]
+
+
+def test_batches_carry_their_split_and_empty_ones_are_empty(features):
+    dataset = dataset_of(features, ["a", "b"], split="valid")
+    assert dataset.collater([dataset[0]])["split"] == "valid"
+    assert dataset.collater([]) == {}
+
+
+def test_key_that_is_not_in_the_store_is_named(features):
+    with pytest.raises(UserError, match="'zebra'"):
+        dataset_of(features, ["a", "zebra"])
+
+
+def test_different_line_counts_name_both_files():
+    with pytest.raises(UserError, match=r"^x\.idx has 3 lines, but x\.visual_ids has 4: they must"):
+        check_line_counts({"x.idx": 3, "x.visual_ids": 4})
+    check_line_counts({"x.idx": 3, "x.visual_ids": 3})
+
+
+def test_empty_line_is_named():
+    with pytest.raises(UserError, match=r"^x\.idx: line 2 is empty \(2 empty in all\)"):
+        check_no_empty_line("x.idx", np.array([3, 1, 4, 1]))
+
+
+def test_word_that_is_not_in_the_dictionary_is_named():
+    assert tokens_of(make_dictionary(), "a dog").tolist() == [4, 6]
+    with pytest.raises(UserError, match="the word 'zebra' is not in the dictionary of 20 words"):
+        tokens_of(make_dictionary(), "a zebra")

@@ -1,0 +1,75 @@
+"""Ids and references are read line by line, and what is wrong is named."""
+
+import re
+
+import pytest
+
+from fairseq_mm.data.references import read_references
+from fairseq_mm.data.visual_ids import first_lines, read_visual_ids
+from fairseq_mm.errors import UserError
+
+
+def test_lines_hold_one_key_or_several(tmp_path):
+    path = tmp_path / "train.visual_ids"
+    path.write_text("a.jpg\nb.jpg\tc.jpg\na.jpg\n")
+    assert read_visual_ids(path) == ["a.jpg", "b.jpg\tc.jpg", "a.jpg"]
+
+
+def test_first_line_of_each_item_is_marked():
+    assert first_lines(["a", "b\tc", "a", "b", "b\tc"]).tolist() == [True, True, False, True, False]
+
+
+@pytest.mark.parametrize("line", ["", "a\t", "\tb"])
+def test_empty_key_is_named_by_file_and_line(tmp_path, line):
+    path = tmp_path / "train.visual_ids"
+    path.write_text(f"x\n{line}\ny\n")
+    with pytest.raises(UserError, match=f"^{re.escape(str(path))}:2: must have one key"):
+        read_visual_ids(path)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match="nowhere: no such file; it names the image"):
+        read_visual_ids(tmp_path / "nowhere")
+
+
+def test_file_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="must be UTF-8 text"):
+        read_visual_ids(path)
+    with pytest.raises(UserError, match="must be UTF-8 text"):
+        read_references(path)
+
+
+def test_references_are_read_in_order(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"id": "b", "references": ["x y", "z"]}\n\n{"id": "a", "references": ["q"]}\n')
+    assert list(read_references(path).items()) == [("b", ["x y", "z"]), ("a", ["q"])]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "no json",
+        "[]",
+        '{"id": "a"}',
+        '{"id": 3, "references": ["x"]}',
+        '{"id": "a", "references": []}',
+        '{"id": "a", "references": "x"}',
+        '{"id": "a", "references": [1]}',
+    ],
+)
+def test_line_that_is_no_reference_is_named(tmp_path, line):
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"id": "ok", "references": ["x"]}\n' + line + "\n")
+    with pytest.raises(UserError, match=r"r\.jsonl:2: must be "):
+        read_references(path)
+
+
+def test_repeated_and_missing_references_are_named(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"id": "a", "references": ["x"]}\n' * 2)
+    with pytest.raises(UserError, match=r":2: the id 'a' stands in an earlier line already\.$"):
+        read_references(path)
+    with pytest.raises(UserError, match="no such file; it holds the references"):
+        read_references(tmp_path / "none")

@@ -1,0 +1,273 @@
+"""The task under fairseq's own commands, on toy data: train, resume, validate, generate."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from toy_data import make_captions_folder, make_dictionary, run_fairseq, write_split, write_store
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.bleu import bleu_from_sums, bleu_sums
+from fairseq_mm.metrics.cider import CiderD
+from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
+
+TASK = ("--task", "multimodal_captioning")
+TRAINING = (
+    *TASK,
+    *("--arch", "m_rnn_tiny", "--criterion", "cross_entropy", "--optimizer", "adam"),
+    *("--lr", "0.01", "--batch-size", "5", "--max-epoch", "2", "--num-workers", "0", "--cpu"),
+    *("--no-epoch-checkpoints", "--log-format", "none"),
+)
+
+
+@pytest.fixture
+def data(tmp_path):
+    return make_captions_folder(tmp_path / "data")
+
+
+def train(monkeypatch, data, save_dir, *options):
+    run_fairseq(monkeypatch, "train", data, *TRAINING, "--save-dir", save_dir, *options)
+    return save_dir / "checkpoint_last.pt"
+
+
+def generate(monkeypatch, capsys, data, checkpoint, *options):
+    """Line -> hypothesis."""
+    capsys.readouterr()
+    arguments = (data, *TASK, "--path", checkpoint, "--gen-subset", "valid", "--cpu", *options)
+    run_fairseq(monkeypatch, "generate", *arguments)
+    found = re.findall(r"^H-(\d+)\t\S+\t?(.*)$", capsys.readouterr().out, flags=re.MULTILINE)
+    assert len(found) == len({line for line, _ in found})
+    return {int(line): text for line, text in found}
+
+
+def valid_references(data):
+    """Of each picture, in order."""
+    lines = (data / "valid.references.jsonl").read_text().splitlines()
+    return [json.loads(line)["references"] for line in lines]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--beam", "1", "--batch-size", "4"),
+        ("--beam", "3", "--batch-size", "100"),
+        ("--beam", "1", "--sampling", "--sampling-topk", "5", "--max-tokens", "20"),
+    ],
+)
+def test_every_picture_is_generated_exactly_once(monkeypatch, capsys, tmp_path, data, options):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck")
+    hypotheses = generate(monkeypatch, capsys, data, checkpoint, "--max-len-b", "9", *options)
+    assert sorted(hypotheses) == [0, 3, 6, 9, 12, 15, 18]
+
+
+def test_all_lines_are_generated_when_asked_for(monkeypatch, capsys, tmp_path, data):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck")
+    options = ("--all-lines", "--beam", "1", "--max-len-b", "9")
+    hypotheses = generate(monkeypatch, capsys, data, checkpoint, *options)
+    assert sorted(hypotheses) == list(range(21))
+    assert hypotheses[3] == hypotheses[4] == hypotheses[5]
+
+
+def test_batch_size_changes_no_hypothesis(monkeypatch, capsys, tmp_path, data):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck")
+    one, many = (
+        generate(monkeypatch, capsys, data, checkpoint, "--max-len-b", "9", "--batch-size", size)
+        for size in ("1", "7")
+    )
+    assert one == many
+
+
+def test_sentences_begin_with_the_prefix_words(monkeypatch, capsys, tmp_path, data):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck")
+    options = ("--prefix-words", "the big dog", "--beam", "2", "--max-len-b", "9")
+    hypotheses = generate(monkeypatch, capsys, data, checkpoint, *options)
+    assert all(text.startswith("the big dog") for text in hypotheses.values())
+    with pytest.raises(UserError, match="the word 'zebra' is not in the dictionary"):
+        generate(monkeypatch, capsys, data, checkpoint, "--prefix-words", "zebra")
+
+
+def test_first_words_of_the_reference_can_be_given(monkeypatch, capsys, tmp_path, data):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck")
+    options = ("--prefix-size", "2", "--beam", "1", "--max-len-b", "9")
+    hypotheses = generate(monkeypatch, capsys, data, checkpoint, *options)
+    for line, references in zip(sorted(hypotheses), valid_references(data)):
+        assert hypotheses[line].split()[:2] == references[0].split()[:2]
+
+
+def validation_of(checkpoint):
+    state = torch.load(checkpoint, map_location="cpu", weights_only=False)
+    return state["extra_state"]["val_loss"], state["extra_state"]["best"]
+
+
+def test_validation_scores_equal_those_of_generated_text(monkeypatch, capsys, tmp_path, data):
+    options = ("--eval-gen", "--eval-gen-args", '{"beam": 2, "max_len_b": 9}')
+    metric = ("--best-checkpoint-metric", "cider", "--maximize-best-checkpoint-metric")
+    checkpoint = train(monkeypatch, data, tmp_path / "ck", *options, *metric)
+    cider, best = validation_of(checkpoint)
+    hypotheses = generate(monkeypatch, capsys, data, checkpoint, "--beam", "2", "--max-len-b", "9")
+    references = [[ptb_tokenize(text) for text in texts] for texts in valid_references(data)]
+    texts = [ptb_tokenize(hypotheses[line]) for line in sorted(hypotheses)]
+    scorer = CiderD(references)
+    expected = sum(map(scorer.score, texts, references)) / 7
+    assert cider == pytest.approx(expected, abs=1e-4)
+    assert best >= cider > 0
+
+    checkpoint = train(
+        monkeypatch,
+        data,
+        tmp_path / "bleu",
+        *options,
+        *("--best-checkpoint-metric", "bleu1", "--maximize-best-checkpoint-metric"),
+    )
+    bleu = bleu_from_sums(sum(map(bleu_sums, texts, references)))
+    assert validation_of(checkpoint)[0] == pytest.approx(bleu[0], abs=1e-4)
+
+
+def test_metric_that_grows_must_be_maximized(monkeypatch, tmp_path, data):
+    options = ("--eval-gen", "--best-checkpoint-metric", "cider")
+    with pytest.raises(UserError, match="without --maximize-best-checkpoint-metric the worst"):
+        train(monkeypatch, data, tmp_path / "ck", *options)
+    options = ("--best-checkpoint-metric", "cider", "--maximize-best-checkpoint-metric")
+    with pytest.raises(UserError, match="cider needs --eval-gen"):
+        train(monkeypatch, data, tmp_path / "ck", *options)
+
+
+def test_generation_options_that_are_no_json_are_refused(monkeypatch, tmp_path, data):
+    with pytest.raises(UserError, match="--eval-gen-args must be a JSON object"):
+        train(monkeypatch, data, tmp_path / "ck", "--eval-gen", "--eval-gen-args", "beam=3")
+
+
+def test_training_resumes_where_it_stopped(monkeypatch, tmp_path, data):
+    straight = train(monkeypatch, data, tmp_path / "straight", "--max-epoch", "4")
+    train(monkeypatch, data, tmp_path / "resumed")
+    resumed = train(monkeypatch, data, tmp_path / "resumed", "--max-epoch", "4")
+    one, two = (torch.load(path, weights_only=False)["model"] for path in (straight, resumed))
+    assert one.keys() == two.keys()
+    for key in one:
+        torch.testing.assert_close(one[key], two[key])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--bf16",),
+        ("--fp16", "--fp16-init-scale", "4"),
+        ("--memory-efficient-fp16", "--fp16-init-scale", "4"),
+        ("--store-ema", "--ema-decay", "0.9"),
+        ("--update-freq", "3", "--max-tokens", "30"),
+    ],
+)
+def test_trains_and_generates_with(monkeypatch, capsys, tmp_path, data, options):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck", *options)
+    assert np.isfinite(validation_of(checkpoint)[0])
+    generation = ("--fp16",) if "fp16" in options[0] else ()
+    hypotheses = generate(
+        monkeypatch, capsys, data, checkpoint, "--beam", "2", "--max-len-b", "9", *generation
+    )
+    assert len(hypotheses) == 7
+
+
+def test_perplexity_is_over_all_captions(monkeypatch, capsys, tmp_path, data):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck")
+    loss, _ = validation_of(checkpoint)
+    capsys.readouterr()
+    options = ("--score-reference", "--all-lines", "--batch-size", "4", "--cpu")
+    arguments = (data, *TASK, "--path", checkpoint, "--gen-subset", "valid", *options)
+    run_fairseq(monkeypatch, "generate", *arguments)
+    scores = re.findall(r"^P-\d+\t(.*)$", capsys.readouterr().out, flags=re.MULTILINE)
+    values = [float(value) for line in scores for value in line.split()]
+    assert len(scores) == 21
+    assert -sum(values) / len(values) == pytest.approx(loss, abs=2e-3)
+
+
+def test_fairseq_validate_runs(monkeypatch, tmp_path, data):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck")
+    loss, _ = validation_of(checkpoint)
+    options = ("--batch-size", "4", "--log-format", "json", "--cpu")
+    arguments = (data, *TASK, "--path", checkpoint, "--valid-subset", "valid", *options)
+    logged = []
+    monkeypatch.setattr(
+        "fairseq.logging.progress_bar.JsonProgressBar.print",
+        lambda self, stats, **kwargs: logged.append(stats),
+    )
+    run_fairseq(monkeypatch, "validate", *arguments)
+    assert float(logged[-1]["loss"]) == pytest.approx(loss, abs=2e-3)
+
+
+def test_counts_that_differ_name_both_files(monkeypatch, tmp_path, data):
+    path = data / "train.visual_ids"
+    path.write_text(path.read_text() + "train1.jpg\n")
+    with pytest.raises(UserError, match=r"train\.idx has 36 lines, but \S+visual_ids has 37"):
+        train(monkeypatch, data, tmp_path / "ck")
+
+
+def test_id_that_the_store_lacks_is_named(monkeypatch, tmp_path, data):
+    path = data / "train.visual_ids"
+    path.write_text(path.read_text().replace("train3.jpg", "other3.jpg"))
+    with pytest.raises(UserError, match=r"features\.h5: no features for 'other3\.jpg'"):
+        train(monkeypatch, data, tmp_path / "ck")
+
+
+def test_empty_caption_is_named(monkeypatch, tmp_path, data):
+    write_split(data, "train", [("train0.jpg", "a dog"), ("train1.jpg", "")], make_dictionary())
+    with pytest.raises(UserError, match=r"train\.idx: line 2 is empty \(1 empty in all\)"):
+        train(monkeypatch, data, tmp_path / "ck")
+
+
+def test_item_without_references_is_named(monkeypatch, tmp_path, data):
+    path = data / "valid.references.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UserError, match=r"has no references for 'valid6\.jpg' of .*:19"):
+        train(monkeypatch, data, tmp_path / "ck", "--eval-gen")
+
+
+@pytest.mark.parametrize("name", ["dict.txt", "features.h5", "train.visual_ids", "train.idx"])
+def test_missing_file_is_named(monkeypatch, tmp_path, data, name):
+    (data / name).unlink()
+    with pytest.raises(UserError, match=re.escape(name)):
+        train(monkeypatch, data, tmp_path / "ck")
+
+
+def test_features_of_another_dimension_are_refused(monkeypatch, capsys, tmp_path, data):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck")
+    keys = sorted(set((data / "valid.visual_ids").read_text().split()))
+    write_store(tmp_path / "wide.h5", keys, dim=9)
+    options = ("--features", tmp_path / "wide.h5")
+    with pytest.raises(UserError, match="features of 5 channels, but the feature store has 9"):
+        generate(monkeypatch, capsys, data, checkpoint, *options)
+
+
+def test_features_of_another_extractor_are_refused(monkeypatch, capsys, tmp_path, data):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck")
+    keys = sorted(set((data / "valid.visual_ids").read_text().split()))
+    write_store(tmp_path / "other.h5", keys, attributes={"extractor": "vgg19", "layer": "pool"})
+    options = ("--features", tmp_path / "other.h5")
+    with pytest.raises(UserError, match="extractor = 'drawn', but the feature store has 'vgg19'"):
+        generate(monkeypatch, capsys, data, checkpoint, *options)
+
+
+def test_another_dictionary_is_refused_when_generating_and_when_resuming(
+    monkeypatch, capsys, tmp_path, data
+):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck")
+    dictionary = make_dictionary()
+    dictionary.symbols[5], dictionary.symbols[6] = dictionary.symbols[6], dictionary.symbols[5]
+    dictionary.save(str(data / "dict.txt"))
+    message = "dictionary of 16 words .* the same words in another order"
+    with pytest.raises(UserError, match=message):
+        generate(monkeypatch, capsys, data, checkpoint)
+    with pytest.raises(Exception, match="Cannot load model parameters") as caught:
+        train(monkeypatch, data, tmp_path / "ck", "--max-epoch", "4")
+    assert re.search(message, str(caught.value.__context__))
+
+
+def test_rows_that_are_not_finite_are_refused_before_the_first_step(monkeypatch, tmp_path, data):
+    import h5py
+
+    with h5py.File(data / "features.h5", "r+") as file:
+        file["features"][4, 2] = np.nan
+        del file.attrs["rows_finite"]
+    with pytest.raises(UserError, match=r"'train4\.jpg'"):
+        train(monkeypatch, data, tmp_path / "ck")

@@ -1,0 +1,88 @@
+"""A user's mistake is one line and exit status 2, whatever wrapped it on its way."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fairseq_mm
+from fairseq_mm.errors import UserError, import_extra
+
+SCRIPT = """
+import sys
+sys.argv[0] = "fairseq-mm"  # no registration: this is about errors alone
+from fairseq_mm import errors
+errors.report_on_exit()
+def fail():
+    raise errors.UserError("x.txt:3: must be one,\\n but is two.")
+{body}
+"""
+
+
+def run(body):
+    script = SCRIPT.format(body=body)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "fail()",
+        "try:\n    fail()\nexcept Exception:\n    raise Exception('cannot load')",
+        "try:\n    fail()\nexcept Exception as e:\n    raise RuntimeError('cannot') from e",
+    ],
+)
+def test_uncaught_mistake_is_one_line_and_status_2(body):
+    result = run(body)
+    assert result.returncode == 2
+    assert result.stderr == "error: x.txt:3: must be one, but is two.\n"
+
+
+def test_mistake_in_a_data_loader_is_one_line():
+    body = (
+        "import torch\n"
+        "class Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 2\n"
+        "    def __getitem__(self, i): fail()\n"
+        "list(torch.utils.data.DataLoader(Data(), num_workers=1))"
+    )
+    result = run(body)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1] == "error: x.txt:3: must be one, but is two."
+    assert "Traceback" not in result.stderr
+
+
+def test_mistake_in_a_spawned_process_is_one_line(tmp_path):
+    path = tmp_path / "spawned.py"
+    path.write_text(
+        "import sys\n"
+        "sys.argv[0] = 'fairseq-mm'\n"
+        "import torch.multiprocessing as mp\n"
+        "from fairseq_mm import errors\n"
+        "def work(i):\n"
+        "    raise errors.UserError('x.txt:3: must be one.')\n"
+        "if __name__ == '__main__':\n"
+        "    errors.report_on_exit()\n"
+        "    mp.spawn(work, nprocs=1)\n"
+    )
+    root = Path(fairseq_mm.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1] == "error: x.txt:3: must be one."
+
+
+def test_other_errors_keep_their_traceback():
+    result = run("raise RuntimeError('a bug')")
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
+
+
+def test_missing_extra_names_the_command_that_helps():
+    with pytest.raises(
+        UserError, match=r"^reading HEIC needs the package no_such_module, .* 'fairseq-mm\[heif\]'$"
+    ):
+        import_extra("no_such_module.part", extra="heif", purpose="reading HEIC")
