@@ -1,0 +1,44 @@
+"""The nearest training caption: CIDEr-D of the text against each caption alone."""
+
+import numpy as np
+import pytest
+
+from fairseq_mm.metrics.cider import CiderD, document_frequencies
+from fairseq_mm.metrics.nearest_caption import NearestCaption
+
+WORDS = "a the dog cat runs sits in grass".split()  # noqa: SIM905
+
+
+def random_captions(count, seed=0):
+    generator = np.random.default_rng(seed)
+    return [list(generator.choice(WORDS, size=generator.integers(1, 9))) for _ in range(count)]
+
+
+def test_similarities_are_cider_d_with_document_frequencies_over_the_items():
+    captions = random_captions(23)
+    items = [f"picture{i * 7 % 5}" for i in range(23)]
+    by_item = {item: [c for c, i in zip(captions, items) if i == item] for item in items}
+    scorer = CiderD(
+        [], frequencies=document_frequencies(by_item.values()), num_documents=len(by_item)
+    )
+    index = NearestCaption(captions, items)
+    for text in [*random_captions(6, seed=1), ["unseen", "dog", "runs"], ["dog"], []]:
+        expected = [scorer.score(text, [caption]) for caption in captions]
+        np.testing.assert_allclose(index.similarities(text), expected, atol=1e-12)
+        found, similarity = index.nearest(text)
+        assert found == int(np.argmax(expected))
+        assert similarity == pytest.approx(max(expected))
+
+
+def test_a_caption_is_nearest_to_itself():
+    captions = [["a", "dog", "runs", "in", "grass"], ["the", "cat", "sits", "in", "grass"]]
+    index = NearestCaption([*captions, captions[0]], ["one", "two", "three"])
+    assert index.nearest(captions[1]) == (1, pytest.approx(10.0))
+    assert index.nearest(captions[0]).index == 0  # of equals the first
+
+
+def test_captions_and_items_must_be_equally_many():
+    with pytest.raises(ValueError, match="must be equally many and not empty, but are 1 and 2"):
+        NearestCaption([["a"]], ["one", "two"])
+    with pytest.raises(ValueError, match="but are 0 and 0"):
+        NearestCaption([], [])
