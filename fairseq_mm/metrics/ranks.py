@@ -146,9 +146,8 @@ def median_rank(first: np.ndarray) -> int:
 
 def curve_percentages() -> np.ndarray:
     """Percentages at which curves are drawn: close together at the left, which matters most."""
-    return np.concatenate(
-        [np.arange(1, 10) / 10, np.arange(10, 50) / 5 - 1, np.arange(9, 101)]
-    )  # 0.1 to 0.9, 1.0 to 8.8 in fifths, 9 to 100
+    tenths = [np.arange(1, 10), np.arange(10, 90, 2), np.arange(90, 1001, 10)]
+    return np.concatenate(tenths) / 10
 
 
 def recall_curve(ranks: TrueRanks, percentages: Optional[np.ndarray] = None) -> np.ndarray:

@@ -137,13 +137,9 @@ def test_bfloat16_is_close(arch, images):
 
 def test_memory_holds_a_block_of_logits_only(images):
     model = make_model("m_rnn")
-    likelihood = build_likelihood(
-        make_model("m_rnn"), reader(images), IMAGES, start=EOS, block_rows=4
-    )
+    likelihood = build_likelihood(model, reader(images), IMAGES, start=EOS, block_rows=4)
     assert likelihood.logits.shape == (4, 20)  # 11 images in 3 parts
-    likelihood = build_likelihood(
-        make_model("m_rnn"), reader(images), IMAGES, start=EOS, block_rows=25
-    )
+    likelihood = build_likelihood(model, reader(images), IMAGES, start=EOS, block_rows=25)
     assert likelihood.logits.shape == (22, 20)  # two beginnings at once
 
 

@@ -1,0 +1,127 @@
+"""Retrieval by likelihood: images for a sentence, sentences for an image.
+
+Mao et al. 2015, section 5. Images are ranked by P(s | I), sentences by P(s | I) / P(s)
+(equation 7), in section 9.2 among the sentences of the query's nearest images.
+"""
+
+from collections.abc import Sequence
+from typing import Callable, Optional
+
+import numpy as np
+
+from fairseq_mm.metrics.ranks import TrueRanks, true_ranks
+from fairseq_mm.retrieval.likelihood import Likelihood, check_finite, log_marginal
+from fairseq_mm.retrieval.score_file import ScoreFile
+
+# Pairs of a word and an image in a block: what a kill may lose, some 10 s of a CPU core.
+_BLOCK_PAIRS = 400_000
+
+
+def sentence_blocks(sentences: Sequence[Sequence[int]], num_images: int) -> list[np.ndarray]:
+    """Sentences in parts to be scored at once: alike ones together, for they share their beginning.
+
+    Args:
+        sentences: token indices of each.
+        num_images: images that each is scored with.
+
+    Returns:
+        blocks: places in ``sentences``; each place is in one of them.
+    """
+    order = sorted(range(len(sentences)), key=lambda i: tuple(sentences[i]))
+    words = sum(len(sentence) for sentence in sentences) / len(sentences)
+    size = min(max(1, round(_BLOCK_PAIRS / (words * num_images))), 512)
+    return [np.array(order[i : i + size]) for i in range(0, len(order), size)]
+
+
+def fill_scores(
+    file: ScoreFile,
+    likelihood: Likelihood,
+    sentences: Sequence[Sequence[int]],
+    blocks: Sequence[np.ndarray],
+    num_images: int,
+    *,
+    on_block: Callable[[int], object],
+) -> None:
+    """Computes the blocks that the file does not have, and finishes it.
+
+    Args:
+        file: of ``num_images`` images.
+        likelihood: of these images and then those of the marginal, if any.
+        sentences: token indices of each.
+        blocks: see :func:`sentence_blocks`.
+        num_images: images to rank.
+        on_block: is told the number of sentences of each block when it is on disk.
+    """
+    for block, members in enumerate(blocks):
+        if block in file.finished_blocks:
+            continue
+        scores = likelihood([sentences[i] for i in members])
+        check_finite(scores)
+        log_probs = scores.cpu().numpy()
+        marginals = np.zeros(len(members))
+        if log_probs.shape[1] > num_images:
+            marginals = log_marginal(log_probs[:, num_images:])
+        file.write_block(block, members, log_probs[:, :num_images], marginals)
+        on_block(len(members))
+    file.finish()
+
+
+def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.ndarray:
+    """The shortlist of section 9.2.
+
+    Args:
+        features: ``[I, D]`` float32.
+        count: images of a shortlist, the query among them.
+        block: queries whose distances are in memory at once.
+
+    Returns:
+        nearest: ``[I, count]``, by Euclidean distance; the query itself first, and of images at
+        the same distance the earlier one.
+    """
+    squares = (features**2).sum(1)
+    nearest = []
+    for start in range(0, len(features), block):
+        queries = np.arange(start, min(start + block, len(features)))
+        distances = squares - 2 * features[queries] @ features.T  # less each query's own square
+        distances[np.arange(len(queries)), queries] = -np.inf
+        nearest.append(np.argsort(distances, axis=1, kind="stable")[:, :count])
+    return np.concatenate(nearest)
+
+
+def rank_images(log_probs: np.ndarray, image_of_sentence: np.ndarray) -> TrueRanks:
+    """Images for each sentence by P(s | I).
+
+    Args:
+        log_probs: ``[S, I]``.
+        image_of_sentence: ``[S]`` the true image.
+    """
+    return true_ranks(
+        lambda start, end: log_probs[start:end], image_of_sentence, np.arange(log_probs.shape[1])
+    )
+
+
+def rank_sentences(
+    log_probs: np.ndarray,
+    log_marginals: np.ndarray,
+    image_of_sentence: np.ndarray,
+    shortlist: Optional[np.ndarray] = None,
+) -> TrueRanks:
+    """Sentences for each image by P(s | I) / P(s) (equation 7).
+
+    Args:
+        log_probs: ``[S, I]``.
+        log_marginals: ``[S]`` log P(s); zeros to rank by P(s | I).
+        image_of_sentence: ``[S]`` the image that each sentence describes.
+        shortlist: ``[I, count]`` images whose sentences each image chooses from; all when None.
+    """
+    num_images = log_probs.shape[1]
+
+    def score_block(start: int, end: int) -> np.ndarray:
+        scores = (log_probs[:, start:end] - log_marginals[:, None]).T  # [q, S] float64
+        if shortlist is not None:
+            is_listed = np.zeros((end - start, num_images), dtype=bool)
+            np.put_along_axis(is_listed, shortlist[start:end], True, axis=1)
+            scores[~is_listed[:, image_of_sentence]] = -np.inf
+        return scores
+
+    return true_ranks(score_block, np.arange(num_images), image_of_sentence)

@@ -1,0 +1,163 @@
+"""Scores of all sentences and images on disk, block by block, so that a killed run continues.
+
+A folder holds ``log_probs.npy`` ``[S, I]`` and ``log_marginals.npy`` ``[S]`` when it is finished,
+the same with ``.partial`` before ``.npy`` until then, and ``scores.json``: what they are the scores
+of, with the blocks that are finished in ``scores.blocks``, a number a line.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+
+from fairseq_mm.errors import UserError
+
+ARRAYS = ("log_probs", "log_marginals")
+
+
+class ScoreFile:
+    """Scores being written, or finished ones to be read.
+
+    Args:
+        folder: made if it is not there.
+        identity: what decides the scores: names and JSON values. A folder whose identity differs
+            is refused.
+        num_sentences: S.
+        num_images: I.
+
+    Attributes:
+        finished_blocks: numbers of the blocks that stand in the file.
+        is_finished: all of them do.
+
+    Raises:
+        UserError: if the folder holds scores of something else, or files that are not whole.
+    """
+
+    def __init__(
+        self,
+        folder: Union[str, os.PathLike],
+        identity: dict[str, Any],
+        num_sentences: int,
+        num_images: int,
+    ) -> None:
+        self.folder = Path(folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{self.folder}: cannot be made: {error.strerror}.") from None
+        shapes = {"log_probs": (num_sentences, num_images), "log_marginals": (num_sentences,)}
+        self.finished_blocks: set[int] = set()
+        self._record = self.folder / "scores.blocks"
+        # as it comes back from the file: tuples become lists
+        identity = json.loads(json.dumps(identity))
+        path = self.folder / "scores.json"
+        if path.exists():
+            self._check_identity(path, identity)
+        self.is_finished = path.exists() and all(self._path(name).exists() for name in ARRAYS)
+        if self.is_finished:
+            self._arrays = {n: self._open(self._path(n), "r", shapes[n]) for n in ARRAYS}
+            return
+        partial = {name: self._path(name, ".partial") for name in ARRAYS}
+        if path.exists() and all(p.exists() or self._path(n).exists() for n, p in partial.items()):
+            for name in ARRAYS:  # a kill between the two renames of `finish`
+                if not partial[name].exists():
+                    os.replace(self._path(name), partial[name])
+            self._arrays = {name: self._open(partial[name], "r+", shapes[name]) for name in ARRAYS}
+            self.finished_blocks = self._read_record()
+            return
+        self._record.unlink(missing_ok=True)
+        self._arrays = {
+            name: np.lib.format.open_memmap(
+                str(partial[name]),
+                mode="w+",
+                dtype=np.float32 if name == "log_probs" else np.float64,
+                shape=shapes[name],
+            )
+            for name in ARRAYS
+        }
+        # last: what it stands beside is whole
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text(json.dumps(identity, indent=2) + "\n")
+        os.replace(temporary, path)
+
+    @property
+    def log_probs(self) -> np.ndarray:
+        """``[S, I]`` float32, mapped from disk."""
+        return self._arrays["log_probs"]
+
+    @property
+    def log_marginals(self) -> np.ndarray:
+        """``[S]`` float64, mapped from disk."""
+        return self._arrays["log_marginals"]
+
+    def write_block(
+        self, block: int, sentences: np.ndarray, log_probs: np.ndarray, log_marginals: np.ndarray
+    ) -> None:
+        """Keeps a block: from here on a kill does not lose it.
+
+        Args:
+            block: its number.
+            sentences: ``[n]`` rows that it fills.
+            log_probs: ``[n, I]``.
+            log_marginals: ``[n]``.
+        """
+        self.log_probs[sentences] = log_probs
+        self.log_marginals[sentences] = log_marginals
+        for array in self._arrays.values():
+            array.flush()
+        with open(self._record, "a") as file:
+            file.write(f"{block}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.finished_blocks.add(block)
+
+    def finish(self) -> None:
+        """Gives the arrays their final names; all blocks have been written."""
+        for name in ARRAYS:
+            os.replace(self._path(name, ".partial"), self._path(name))
+        self._record.unlink()
+        self.is_finished = True
+
+    def _path(self, name: str, suffix: str = "") -> Path:
+        return self.folder / f"{name}{suffix}.npy"
+
+    def _check_identity(self, path: Path, identity: dict[str, Any]) -> None:
+        try:
+            found = json.loads(path.read_text())
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise UserError(f"{path}: must be a JSON object; delete {self.folder} to start anew.")
+        for key in {**identity, **found}:
+            if found.get(key) != identity.get(key):
+                raise UserError(
+                    f"{self.folder} holds scores with {key} = {found.get(key)!r}, but this run has "
+                    f"{identity.get(key)!r}: give another --output, or delete that folder."
+                )
+
+    def _open(self, path: Path, mode: Any, shape: tuple[int, ...]) -> np.ndarray:
+        try:
+            array = np.lib.format.open_memmap(str(path), mode=mode)
+        except (ValueError, OSError) as error:
+            raise UserError(
+                f"{path}: cannot be read ({error}); delete {self.folder} to start anew."
+            ) from None
+        if array.shape != shape:
+            raise UserError(
+                f"{path}: must be an array {shape}, but is {array.shape}; delete {self.folder} to "
+                "start anew."
+            )
+        return array
+
+    def _read_record(self) -> set[int]:
+        text = self._record.read_text() if self._record.exists() else ""
+        # a line without its end was being written when the run was killed; the next number must
+        # not be written behind it
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            temporary = self._record.with_name(self._record.name + ".tmp")
+            temporary.write_text(whole)
+            os.replace(temporary, self._record)
+        return {int(line) for line in whole.split()}

@@ -1,0 +1,251 @@
+"""`fairseq-mm rank` on toy data: figures against the model itself, resuming, messages."""
+
+import csv
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from toy_data import make_captions_folder, run_fairseq
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.retrieval import ranking
+
+
+def train(data, folder, arch="m_rnn_tiny"):
+    command = (
+        f"{data} --task multimodal_captioning --arch {arch} --save-dir {folder} --max-epoch 8 "
+        "--batch-size 8 --optimizer adam --lr 0.02 --cpu --num-workers 0 --no-epoch-checkpoints "
+        "--log-format none --criterion cross_entropy"
+    )
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run_fairseq(monkeypatch, "train", *command.split())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A data folder and a folder of checkpoints."""
+    folder = tmp_path_factory.mktemp("rank")
+    data = make_captions_folder(folder / "data", rows=2)
+    train(data, folder / "checkpoints")
+    return data, folder / "checkpoints"
+
+
+@pytest.fixture
+def rank(trained, tmp_path, capsys):
+    """Runs the command; returns exit status, content of ranks.json, stdout, stderr."""
+    data, checkpoints = trained
+
+    def run(*options, output=tmp_path / "out", data=data, path=checkpoints):
+        arguments = [data, "--path", path, "--output", output, "--marginal-images", 5, *options]
+        status = main(["rank", *map(str, arguments)])
+        file = output / "ranks.json"
+        result = json.loads(file.read_text()) if file.exists() else {}
+        printed = capsys.readouterr()
+        return status, result, printed.out, printed.err
+
+    return run
+
+
+def naive_scores(trained, sampled):
+    """``[S, I]`` and ``[S]`` of the validation split, by the model's forward pass."""
+    from fairseq import checkpoint_utils
+
+    _, checkpoints = trained
+    path = str(checkpoints / "checkpoint_best.pt")
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([path])
+    model.eval()
+    task.load_dataset("valid", combine=False)
+    dataset = task.datasets["valid"]
+    keys = list(dict.fromkeys(dataset.visual_ids)) + sampled
+    scores = torch.zeros(len(dataset), len(keys), dtype=torch.float64)
+    with torch.no_grad():
+        for s in range(len(dataset)):
+            target = dataset.target[s].long()
+            tokens = torch.cat([target[-1:], target[:-1]]).unsqueeze(0)
+            for i, key in enumerate(keys):
+                features = torch.from_numpy(task.features.read(key)).unsqueeze(0)
+                logits, _ = model(features, torch.zeros(1, 2, dtype=torch.bool), tokens)
+                lprobs = torch.log_softmax(logits[0].double(), 1)
+                scores[s, i] = lprobs.gather(1, target.unsqueeze(1)).sum()
+    return scores[:, :7].numpy(), scores[:, 7:].exp().mean(1).log().numpy(), dataset.visual_ids
+
+
+def test_figures_are_those_of_the_models_own_probabilities(rank, trained, tmp_path):
+    status, result, out, err = rank("--shortlist", 3)
+    assert status == 0
+    chosen = np.random.default_rng(1).choice(12, 5, replace=False)
+    scores, marginals, images = naive_scores(trained, [f"train{i}.jpg" for i in chosen])
+    np.testing.assert_allclose(np.load(tmp_path / "out/log_probs.npy"), scores, atol=1e-4)
+    np.testing.assert_allclose(np.load(tmp_path / "out/log_marginals.npy"), marginals, atol=1e-4)
+
+    groups = [int(image[5:-4]) for image in images]  # validN.jpg
+    by_image = [1 + (row >= row[g]).sum() - 1 for row, g in zip(scores, groups)]
+    figures = result["results"]
+    assert figures["image_retrieval"]["mean_rank"] == np.mean(by_image)
+    assert figures["image_retrieval"]["recall_at"]["1"] == 100 * np.mean(np.array(by_image) <= 1)
+    normalised = (scores - marginals[:, None]).T
+    is_true = np.equal.outer(np.arange(7), groups)
+    by_sentence = [
+        1 + (row[~true] >= row[true].max()).sum() for row, true in zip(normalised, is_true)
+    ]
+    assert figures["sentence_retrieval"]["mean_rank"] == np.mean(by_sentence)
+    assert figures["sentence_retrieval"]["queries"] == 7
+    assert figures["sentence_retrieval"]["candidates"] == 21
+    assert figures["sentence_retrieval_shortlist"]["candidates"] == 9
+    recalls = [
+        value
+        for name in ("image_retrieval", "sentence_retrieval")
+        for value in figures[name]["recall_at"].values()
+    ]
+    assert result["rsum"] == pytest.approx(sum(recalls))
+
+    lines = [json.loads(line) for line in (tmp_path / "out/ranks.jsonl").read_text().splitlines()]
+    assert [e["rank"] for e in lines if e["task"] == "image_retrieval"] == by_image
+    sentences = [e for e in lines if e["task"] == "sentence_retrieval"]
+    assert [e["rank"] for e in sentences] == by_sentence
+    assert [e["query"] for e in sentences] == [f"valid{i}.jpg" for i in range(7)]
+
+    assert "sentences for an image, shortlist" in out
+    assert f"rsum {result['rsum']:.1f}" in out
+    assert "log_probs.npy [21, 7]" in err
+
+
+def test_everything_that_decides_the_result_stands_in_the_card(rank, trained):
+    _, result, _, _ = rank("--seed", 4, "--precision", "bfloat16", "--threads", 1)
+    card = result["card"]
+    assert len(card["files"]["checkpoint"]["sha256"]) == 64
+    assert card["files"]["dictionary"]["sha256"]
+    assert len(card["dictionary_fingerprint"]) == 12
+    assert card["features"]["extractor"] == "drawn"
+    assert card["options"]["seed"] == 4
+    assert card["options"]["precision"] == card["identity"]["precision"] == "bfloat16"
+    assert card["identity"]["marginal_images"] == 5
+
+
+def test_curves_stand_in_a_table_and_a_drawing(rank, tmp_path):
+    _, result, _, _ = rank("--shortlist", 3)
+    with open(tmp_path / "out/recall_curve.csv") as file:
+        rows = list(csv.reader(file))
+    tasks = ["image_retrieval", "sentence_retrieval", "sentence_retrieval_shortlist"]
+    assert rows[0] == ["percentage", *tasks]
+    assert rows[-1] == ["100"] * 4
+    assert [float(row[1]) for row in rows[1:]] == pytest.approx(
+        result["curves"]["image_retrieval"], rel=1e-5
+    )
+    assert (tmp_path / "out/recall_curve.svg").read_text().startswith("<svg")
+
+
+def test_without_the_marginal_sentences_are_ranked_by_their_probability(rank, tmp_path):
+    status, result, _, _ = rank("--marginal", "none")
+    assert status == 0
+    scores = np.load(tmp_path / "out/log_probs.npy").T
+    groups = np.repeat(np.arange(7), 3)
+    best = [row[groups == i].max() for i, row in enumerate(scores)]
+    expected = [1 + (row[groups != i] >= best[i]).sum() for i, row in enumerate(scores)]
+    assert result["results"]["sentence_retrieval"]["mean_rank"] == np.mean(expected)
+
+
+def test_a_killed_run_continues_and_gives_the_same(rank, tmp_path, monkeypatch):
+    _, straight, _, _ = rank(output=tmp_path / "straight")
+    monkeypatch.setattr(ranking, "_BLOCK_PAIRS", 300)
+    real = ranking.check_finite
+    blocks = []
+
+    def kill_at_the_third(scores):
+        blocks.append(len(scores))
+        if len(blocks) == 3:
+            raise KeyboardInterrupt
+        real(scores)
+
+    monkeypatch.setattr(ranking, "check_finite", kill_at_the_third)
+    status, result, _, err = rank()
+    assert (status, result) == (130, {})
+    assert "interrupted" in err
+    monkeypatch.setattr(ranking, "check_finite", lambda scores: blocks.append(len(scores)))
+    status, result, _, _ = rank()
+    assert status == 0
+    assert sum(blocks) == 21 + blocks[2]  # only the block that was under way is computed twice
+    assert result["results"] == straight["results"]
+    np.testing.assert_allclose(
+        np.load(tmp_path / "out/log_probs.npy"),
+        np.load(tmp_path / "straight/log_probs.npy"),
+        atol=1e-5,
+    )
+
+
+def test_finished_scores_are_not_computed_again(rank, monkeypatch):
+    _, first, _, _ = rank()
+    monkeypatch.setattr(ranking, "check_finite", None)
+    status, again, _, _ = rank("--shortlist", 2)
+    assert status == 0
+    assert again["results"]["image_retrieval"] == first["results"]["image_retrieval"]
+    assert again["results"]["sentence_retrieval_shortlist"]["candidates"] == 6
+
+
+def test_only_the_first_images_are_ranked_when_asked(rank):
+    _, result, _, _ = rank("--max-images", 4)
+    assert result["results"]["image_retrieval"]["queries"] == 12
+    assert result["results"]["sentence_retrieval"]["queries"] == 4
+
+
+def test_the_output_folder_stands_beside_the_checkpoint_by_default(trained, capsys):
+    data, checkpoints = trained
+    options = ["--marginal", "none", "--split", "train"]
+    assert main(["rank", str(data), "--path", str(checkpoints), *options]) == 0
+    assert (checkpoints / "checkpoint_best.rank-train" / "ranks.json").exists()
+
+
+def test_a_model_that_looks_at_no_image_ranks_last(rank, trained, tmp_path):
+    data, _ = trained
+    train(data, tmp_path / "base", "m_rnn_base")
+    _, result, _, _ = rank(path=tmp_path / "base")
+    assert result["results"]["image_retrieval"]["mean_rank"] == 7
+    assert result["results"]["sentence_retrieval"]["mean_rank"] == 19  # of 21, 3 are true
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--marginal-images", 13), r"--marginal-images 13 .* than the 12 of .*train\.visual_ids"),
+        (("--split", "dev"), r"dev\.visual_ids: no such file"),
+        (("--features", "other.h5"), r"other\.h5"),
+        (("--device", "nonsense"), r"--device nonsense: "),
+    ],
+)
+def test_a_mistake_is_one_line(rank, options, message):
+    status, _, out, err = rank(*options)
+    assert (status, out) == (2, "")
+    assert re.search(message, err)
+    assert err.count("\n") == 1
+
+
+def test_another_checkpoint_in_the_same_output_is_refused(rank, trained, tmp_path):
+    _, checkpoints = trained
+    assert rank()[0] == 0
+    state = torch.load(checkpoints / "checkpoint_best.pt", weights_only=True)
+    state["model"]["decoder.output_proj.bias"] += 1
+    torch.save(state, tmp_path / "other.pt")
+    status, _, _, err = rank(path=tmp_path / "other.pt")
+    assert status == 2
+    assert "holds scores with checkpoint = " in err
+    status, _, _, err = rank("--seed", 9)
+    assert status == 2
+    assert "holds scores with sampled_images = " in err
+
+
+def test_what_is_no_checkpoint_is_refused(rank, tmp_path):
+    assert "no such checkpoint" in rank(path=tmp_path / "missing.pt")[3]
+    (tmp_path / "text.pt").write_text("weights")
+    status, _, _, err = rank(path=tmp_path / "text.pt")
+    assert status == 2
+    assert "is no fairseq checkpoint" in err
+    assert err.count("\n") == 1
+
+
+def test_counts_must_be_positive(capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        main(["rank", "data", "--path", "x.pt", "--shortlist", "0"])
+    assert exit_info.value.code == 2
+    assert "must be a number of 1 or more, but is '0'" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""Blocks of sentences, resuming, the shortlist, and both directions against naive loops."""
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.retrieval.ranking import (
+    fill_scores,
+    nearest_images,
+    rank_images,
+    rank_sentences,
+    sentence_blocks,
+)
+from fairseq_mm.retrieval.score_file import ScoreFile
+
+S, IMAGES, SAMPLED = 9, 4, 3
+IMAGE_OF_SENTENCE = np.array([0, 0, 1, 3, 2, 2, 1, 3, 3])
+SENTENCES = [(5 + i % 3, 4 + i, 2) for i in range(S)]
+
+
+@pytest.fixture
+def log_probs():
+    return np.random.default_rng(8).normal(-20, 4, (S, IMAGES + SAMPLED)).astype(np.float32)
+
+
+def test_blocks_hold_every_sentence_once_and_alike_ones_together():
+    sentences = [(7, 4, 2), (5, 2), (7, 4, 4, 2), (5, 2), (2,)]
+    blocks = sentence_blocks(sentences, 100_000)  # 2.6 words a sentence: 2 sentences a block
+    assert [len(block) for block in blocks] == [2, 2, 1]
+    listed = [sentences[i] for block in blocks for i in block]
+    assert listed == sorted(sentences)
+    assert [len(block) for block in sentence_blocks(sentences, 10**9)] == [1] * 5
+    assert [len(block) for block in sentence_blocks(sentences * 200, 1)] == [512, 488]
+
+
+class CountingLikelihood:
+    """Scores of a table; stops after some calls, as a kill does."""
+
+    def __init__(self, log_probs, calls=100):
+        self.log_probs, self.calls, self.asked = log_probs, calls, []
+
+    def __call__(self, sentences):
+        if self.calls == 0:
+            raise KeyboardInterrupt
+        self.calls -= 1
+        self.asked += sentences
+        return torch.from_numpy(self.log_probs[[SENTENCES.index(s) for s in sentences]])
+
+
+def test_a_run_that_was_killed_computes_only_what_is_missing(tmp_path, log_probs):
+    blocks = [np.array([4, 0, 8]), np.array([1, 2]), np.array([3, 5, 6, 7])]
+    told = []
+    likelihood = CountingLikelihood(log_probs, calls=1)
+    with pytest.raises(KeyboardInterrupt):
+        fill_scores(
+            ScoreFile(tmp_path, {}, S, IMAGES),
+            likelihood,
+            SENTENCES,
+            blocks,
+            IMAGES,
+            on_block=told.append,
+        )
+    assert told == [3]
+    file = ScoreFile(tmp_path, {}, S, IMAGES)
+    likelihood = CountingLikelihood(log_probs)
+    fill_scores(file, likelihood, SENTENCES, blocks, IMAGES, on_block=told.append)
+    assert likelihood.asked == [SENTENCES[i] for i in (1, 2, 3, 5, 6, 7)]
+    assert told == [3, 2, 4]
+    assert file.is_finished
+    np.testing.assert_array_equal(file.log_probs, log_probs[:, :IMAGES])
+    expected = np.log(np.exp(log_probs[:, IMAGES:].astype(np.float64)).mean(1))
+    np.testing.assert_allclose(file.log_marginals, expected)
+
+
+def test_without_sampled_images_the_marginal_is_left_out(tmp_path, log_probs):
+    file = ScoreFile(tmp_path, {}, S, IMAGES)
+    likelihood = CountingLikelihood(log_probs[:, :IMAGES])
+    fill_scores(file, likelihood, SENTENCES, [np.arange(S)], IMAGES, on_block=int)
+    assert (file.log_marginals == 0).all()
+
+
+def test_scores_that_are_no_numbers_end_the_run_before_they_are_kept(tmp_path, log_probs):
+    log_probs[3, 1] = np.nan
+    file = ScoreFile(tmp_path, {}, S, IMAGES)
+    with pytest.raises(UserError, match="a probability that is no number"):
+        fill_scores(
+            file,
+            CountingLikelihood(log_probs),
+            SENTENCES,
+            [np.arange(S)],
+            IMAGES,
+            on_block=int,
+        )
+    assert file.finished_blocks == set()
+
+
+def test_images_are_ranked_for_each_sentence(log_probs):
+    scores = log_probs[:, :IMAGES]
+    first = rank_images(scores, IMAGE_OF_SENTENCE).first
+    for s in range(S):
+        true = IMAGE_OF_SENTENCE[s]
+        better = sum(scores[s, i] >= scores[s, true] for i in range(IMAGES) if i != true)
+        assert first[s] == better + 1
+
+
+def test_sentences_are_ranked_for_each_image_by_the_normalised_probability(log_probs):
+    scores, marginals = log_probs[:, :IMAGES], np.linspace(-30, -10, S)
+    ranks = rank_sentences(scores, marginals, IMAGE_OF_SENTENCE)
+    for i in range(IMAGES):
+        values = [scores[s, i] - marginals[s] for s in range(S)]
+        best = max(values[s] for s in range(S) if IMAGE_OF_SENTENCE[s] == i)
+        false = [values[s] for s in range(S) if IMAGE_OF_SENTENCE[s] != i]
+        assert ranks.first[i] == 1 + sum(value >= best for value in false)
+
+
+def test_a_model_that_looks_at_no_image_ranks_last_both_ways():
+    scores = np.repeat(np.linspace(-50, -3, S).astype(np.float32)[:, None], IMAGES, axis=1)
+    assert (rank_images(scores, IMAGE_OF_SENTENCE).first == IMAGES).all()
+    ranks = rank_sentences(scores, scores[:, 0].astype(np.float64), IMAGE_OF_SENTENCE)
+    counts = np.bincount(IMAGE_OF_SENTENCE)
+    assert ranks.first.tolist() == (S - counts + 1).tolist()  # behind all false ones
+
+
+def test_a_shortlist_leaves_the_sentences_of_the_nearest_images(log_probs):
+    scores, marginals = log_probs[:, :IMAGES], np.zeros(S)
+    shortlist = np.array([[0, 2], [1, 0], [2, 1], [3, 0]])
+    ranks = rank_sentences(scores, marginals, IMAGE_OF_SENTENCE, shortlist)
+    assert ranks.num_candidates.tolist() == [4, 4, 4, 5]
+    for i in range(IMAGES):
+        listed = [s for s in range(S) if IMAGE_OF_SENTENCE[s] in shortlist[i]]
+        best = max(scores[s, i] for s in listed if IMAGE_OF_SENTENCE[s] == i)
+        false = [scores[s, i] for s in listed if IMAGE_OF_SENTENCE[s] != i]
+        assert ranks.first[i] == 1 + sum(value >= best for value in false)
+
+
+@pytest.mark.parametrize("block", [2, 100])
+def test_nearest_images_are_those_of_a_naive_sort(block):
+    features = np.random.default_rng(4).normal(size=(7, 3)).astype(np.float32)
+    features[5] = features[2]  # the same image twice: the query itself still comes first
+    nearest = nearest_images(features, 4, block=block)
+    for i in range(7):
+        distances = [(i != j, np.linalg.norm(features[i] - features[j]), j) for j in range(7)]
+        assert nearest[i].tolist() == [j for _, _, j in sorted(distances)[:4]]
+
+
+def test_a_shortlist_longer_than_the_split_has_all_images():
+    assert nearest_images(np.eye(3, dtype=np.float32), 100).shape == (3, 3)
