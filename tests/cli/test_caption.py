@@ -1,0 +1,226 @@
+"""``fairseq-mm caption``: lines, order, exit status, refusals before any work."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from toy_captioner import DIM, save_pictures, train_captioner
+from toy_data import WORDS, write_store
+
+from fairseq_mm.captioner import Captioner, from_pretrained
+from fairseq_mm.cli.main import main
+from fairseq_mm.extract.extractor import build_extractor
+from fairseq_mm.extract.picture_list import list_pictures
+from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    train_captioner(folder, folder.parent / "data")
+    return folder
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    return save_pictures(tmp_path / "pictures", count=4)
+
+
+@pytest.fixture
+def caption(trained, capsys):
+    """Runs the command: exit status, lines of stdout, stderr."""
+
+    def run(*arguments, model=trained):
+        capsys.readouterr()
+        status = main(["caption", *map(str, arguments), "--model", str(model), "--device", "cpu"])
+        captured = capsys.readouterr()
+        return status, captured.out.splitlines(), captured.err
+
+    return run
+
+
+def write_training_text(folder, captions):
+    (folder / "text").mkdir(parents=True)
+    (folder / "text" / "train.txt").write_text("".join(f"{line}\n" for line in captions))
+    (folder / "train.visual_ids").write_text("".join(f"p{i}.jpg\n" for i in range(len(captions))))
+
+
+def test_a_line_a_picture_in_the_order_of_the_inputs(caption, trained, pictures, tmp_path):
+    expected = from_pretrained(trained, device="cpu").caption(pictures)
+    status, lines, errors = caption(*pictures[::-1])
+    assert status == 0
+    assert lines == [f"{p}\t{text}" for p, text in zip(pictures[::-1], expected[::-1])]
+    assert errors == ""
+    status, lines, _ = caption(tmp_path / "pictures")
+    assert lines == [f"{p}\t{text}" for p, text in zip(pictures, expected)]
+
+
+def test_an_object_a_line_says_what_made_the_caption(caption, trained, pictures):
+    options = ["--jsonl", "--beam", "2", "--prefix", "a dog", "--max-words", "7"]
+    status, lines, _ = caption(*pictures[:2], *options)
+    assert status == 0
+    entries = [json.loads(line) for line in lines]
+    assert [entry["id"] for entry in entries] == pictures[:2]
+    entry = entries[0]
+    assert entry["caption"].startswith("a dog")
+    assert entry["score"] < 0
+    assert entry["checkpoint"] == sha256_of(str(trained / "checkpoint_best.pt"))
+    assert entry["extractor"]["weights"] == sha256_of(str(trained / "squeezenet.pth"))
+    assert entry["options"] == {
+        "beam": 2, "prefix": "a dog", "sampling": False, "topk": 0, "temperature": 1.0, "seed": 0,
+        "max_words": 7, "no_repeat_ngram": 0,
+    }  # fmt: skip
+
+
+def test_draws_follow_the_seed(caption, pictures):
+    drawn = [caption(*pictures, "--sampling", "--topk", 9, "--seed", s)[1] for s in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_an_unreadable_picture_is_named_and_the_others_are_captioned(caption, pictures, tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"\x89PNG no more")
+    absent = tmp_path / "absent.jpg"
+    status, lines, errors = caption(pictures[0], broken, absent, pictures[1])
+    assert status == 2
+    assert lines == caption(*pictures[:2])[1]
+    assert errors.splitlines() == [
+        f"fairseq-mm caption: {broken}: is no picture, or of a format that Pillow cannot read.",
+        f"fairseq-mm caption: {absent}: no such file or folder.",
+        "2 of 4 pictures could not be read",
+    ]
+    status, lines, errors = caption(broken)
+    assert (status, lines) == (2, [])
+    assert len(errors.splitlines()) == 1
+
+
+def test_items_of_a_store_are_captioned_without_pictures(caption, trained, tmp_path):
+    identity = from_pretrained(trained).identity
+    store = tmp_path / "some.h5"
+    write_store(store, ["one.jpg", "two.jpg", "three.jpg"], dim=DIM, rows=2, attributes=identity)
+    status, lines, _ = caption("--features", store)
+    assert status == 0
+    assert [line.split("\t")[0] for line in lines] == ["one.jpg", "two.jpg", "three.jpg"]
+    assert caption("--features", store, "two.jpg")[1] == lines[1:2]
+    status, lines, errors = caption("--features", store, "one.jpg", "four.jpg")
+    assert (status, lines) == (2, [])
+    assert "some.h5: no features for 'four.jpg' among 3 items" in errors
+
+
+def test_features_of_another_extractor_are_refused(caption, trained, tmp_path):
+    identity = {**from_pretrained(trained).identity, "layer": "features.3"}
+    write_store(tmp_path / "other.h5", ["one.jpg"], dim=DIM, attributes=identity)
+    status, lines, errors = caption("--features", tmp_path / "other.h5")
+    assert (status, lines) == (2, [])
+    assert "another extractor" in errors
+
+
+def test_the_nearest_training_caption_stands_beside(caption, pictures, tmp_path):
+    written = [line.split("\t")[1] for line in caption(*pictures)[1]]
+    data = tmp_path / "training"
+    write_training_text(data, ["zebra zebra", *written])
+    status, lines, _ = caption(*pictures, "--nearest", data)
+    assert status == 0
+    assert [line.split("\t")[1:] for line in lines] == [[text, text] for text in written]
+    entry = json.loads(caption(pictures[0], "--nearest", data, "--jsonl")[1][0])
+    assert entry["nearest"] == {
+        "caption": written[0], "id": "p1.jpg", "cider_d": entry["nearest"]["cider_d"],
+    }  # fmt: skip
+    assert 0 < entry["nearest"]["cider_d"] <= 10
+
+
+def test_a_folder_without_training_text_is_refused(caption, pictures, tmp_path):
+    status, lines, errors = caption(pictures[0], "--nearest", tmp_path / "nowhere")
+    assert (status, lines) == (2, [])
+    assert "train.txt: No such file or directory; is it a folder made by `prepare`?" in errors
+    write_training_text(tmp_path / "data", ["a dog", "a cat"])
+    (tmp_path / "data" / "train.visual_ids").write_text("p0.jpg\n")
+    status, _, errors = caption(pictures[0], "--nearest", tmp_path / "data")
+    assert status == 2
+    assert "train.txt has 2 lines, but" in errors
+    shutil.rmtree(tmp_path / "data")
+    write_training_text(tmp_path / "data", [])
+    assert "must have training captions" in caption(pictures[0], "--nearest", tmp_path / "data")[2]
+
+
+def test_the_output_file_appears_when_it_is_whole(caption, pictures, tmp_path, monkeypatch):
+    output = tmp_path / "captions.tsv"
+    expected = caption(*pictures)[1]
+    status, lines, errors = caption(*pictures, "--output", output)
+    assert (status, lines) == (0, [])
+    assert output.read_text().splitlines() == expected
+    assert f"wrote {output}: captions of 4 pictures" in errors
+    monkeypatch.setattr(Captioner, "caption_features", _fail)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        caption(pictures[0], "--output", output)
+    assert output.read_text().splitlines() == expected
+    assert [path.name for path in tmp_path.glob("captions*")] == ["captions.tsv"]
+    status, _, errors = caption(pictures[0], "--output", tmp_path / "no" / "file.tsv")
+    assert status == 2
+    assert "there is no folder" in errors
+
+
+def _fail(*_):
+    raise RuntimeError("in the middle")
+
+
+def test_many_pictures_show_progress_on_stderr_only(caption, tmp_path):
+    store = tmp_path / "many.h5"
+    write_store(store, [f"{i}.jpg" for i in range(101)], dim=DIM, attributes={})
+    status, lines, errors = caption("--features", store, "--beam", 1)
+    assert status == 0
+    assert [line.split("\t")[0] for line in lines] == [f"{i}.jpg" for i in range(101)]
+    assert "101/101" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no pictures: give files or folders, or a feature store"),
+        (["p.jpg", "--sampling", "--beam", "2"], "--beam and --sampling: draws have no beam"),
+        (["p.jpg", "--batch-size", "0"], "--batch-size must be 1 or more, but is 0"),
+        (["--features", "f.h5", "--weights", "w.pt"], "with --features no extractor runs"),
+        (["p.jpg", "--prefix", "a zebra"], "prefix 'a zebra': the word 'zebra' is not in"),
+        (["p.jpg", "--weights", "absent.pt"], "absent.pt: No such file or directory"),
+        (["--features", "absent.h5"], "absent.h5"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(caption, arguments, message):
+    status, lines, errors = caption(*arguments)
+    assert (status, lines) == (2, [])
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_a_checkpoint_without_its_weights_names_their_hash(caption, trained, pictures, tmp_path):
+    shutil.copy(trained / "checkpoint_last.pt", tmp_path)
+    status, _, errors = caption(pictures[0], model=tmp_path)
+    assert status == 2
+    assert sha256_of(str(trained / "squeezenet.pth")) in errors
+    assert "(--weights FILE" in errors
+    weights = trained / "squeezenet.pth"
+    status, lines, _ = caption(pictures[0], "--weights", weights, model=tmp_path)
+    assert status == 0
+    assert set(lines[0].split("\t")[1].split()) <= set(WORDS)
+
+
+def test_the_extractor_of_stored_features_of_real_photographs_is_rebuilt(shared_data, tmp_path):
+    folder = shared_data("flickr8k")
+    weights = str(folder / "mobilenet_v2_imagenet_f16.pt")
+    extractor = build_extractor(
+        "mobilenet_v2", weights=weights, resize="squash", resize_size=224, crop="none"
+    )
+    task = MultimodalCaptioningTask.from_provenance(WORDS, extractor.identity, 1280)
+    provenance = {"words": WORDS, "extractor": extractor.identity, "feature_dim": 1280}
+    captioner = Captioner(
+        task, [], provenance, files=["model.pt"], weights=weights, device=torch.device("cpu")
+    )
+    pictures = list_pictures([str(folder / "dev_images_224.tar")])[:3]
+    ids = (folder / "image_ids.txt").read_text().split()
+    stored = np.load(folder / "mobilenet_v2_pool_f16.npy", mmap_mode="r")
+    for picture, rows in zip(pictures, captioner.features_of(pictures)):
+        expected = stored[[ids.index(picture.key)]].astype(np.float32)
+        np.testing.assert_allclose(rows, expected, atol=2e-2, rtol=2e-2)
