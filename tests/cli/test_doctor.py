@@ -1,0 +1,295 @@
+"""``fairseq-mm doctor``: what is wrong is found, named with its remedy; the exit status."""
+
+import importlib
+import shutil
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from toy_captioner import DIM, change_checkpoint, train_captioner
+from toy_data import WORDS, make_captions_folder, write_split, write_store
+
+from fairseq_mm import compat
+from fairseq_mm.cli import doctor
+from fairseq_mm.cli.main import main
+from fairseq_mm.models._provenance import fingerprint
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder with no fault but that its features name no whole extractor."""
+    return make_captions_folder(tmp_path / "data")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    train_captioner(folder, folder.parent / "data")
+    return folder
+
+
+@pytest.fixture
+def examine(capsys, monkeypatch):
+    """Runs the command without its checks of the environment: exit status, lines, problems."""
+    for name in ("check_torchvision_fits", "check_fairseq"):
+        monkeypatch.setattr(doctor, name, list)
+
+    def run(*arguments):
+        capsys.readouterr()
+        status = main(["doctor", *map(str, arguments)])
+        lines = capsys.readouterr().out.splitlines()
+        problems = [line for line in lines if line.startswith("PROBLEM")]
+        assert all(" -> " in line for line in problems)
+        assert status == (2 if problems else 0)
+        assert lines[-1].startswith(str(len(problems)) if problems else "no problem found")
+        return status, lines, problems
+
+    return run
+
+
+def test_a_whole_installation_has_no_problem(capsys):
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    subjects = [line.split()[1].rstrip(":") for line in lines]
+    assert subjects[:5] == ["Python", "numpy", "h5py", "torch", "torchvision"]
+    assert {"fairseq", "java", "g++", "pycocoevalcap", "open_clip", "device"} <= set(subjects)
+    assert lines[-1] == "no problem found"
+
+
+def test_it_runs_where_fairseq_is_missing(tmp_path):
+    make_captions_folder(tmp_path / "data")
+    code = (
+        "import sys; sys.argv[0] = 'fairseq-mm'; sys.modules['fairseq'] = None;"
+        "from fairseq_mm.cli.main import main;"
+        f"sys.exit(main(['doctor', '--data', {str(tmp_path / 'data')!r}, '--checkpoint', 'a.pt']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    lines = done.stdout.splitlines()
+    (problem,) = [line for line in lines if line.startswith("PROBLEM")]
+    assert problem.startswith("PROBLEM  fairseq: ")
+    assert "fairseq_mm is a plugin of fairseq, which is missing: pip install" in problem
+    assert any(line.startswith("note     a.pt: not checked") for line in lines)
+    assert any(line.startswith("ok       train: 36 lines of 12 items") for line in lines)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_fairseq_that_fails_is_reported(monkeypatch):
+    monkeypatch.setattr(compat, "_applied", False)
+    monkeypatch.setattr(compat, "_check_fairseq", lambda: 1 / 0)
+    (finding,) = doctor.check_fairseq()
+    assert finding.level == "PROBLEM"
+    assert "does not import (ZeroDivisionError" in finding.text
+    assert "pip uninstall -y fairseq fairseq-fixed" in finding.remedy
+
+
+def test_two_builds_of_fairseq_are_reported(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.12")
+    (finding,) = doctor.check_fairseq()
+    assert finding.text == "fairseq 0.12 and fairseq-fixed 0.12 are both installed, in the same " \
+        "folder"  # fmt: skip
+
+
+def test_missing_parts_of_fairseq_are_reported(monkeypatch):
+    monkeypatch.setattr(doctor, "FAIRSEQ_EXTENSIONS", ("fairseq.data.no_such_part",))
+    first, second = doctor.check_fairseq()
+    assert first.level == "ok"
+    assert "its compiled part fairseq.data.no_such_part is missing" in second.text
+    assert "install g++" in second.remedy
+
+
+def test_packages_that_are_missing_or_broken_are_reported(monkeypatch):
+    missing = doctor.check_package("no_such_package")
+    assert missing[:2] == ("PROBLEM", "no_such_package")
+    assert missing.remedy == "pip install no_such_package"
+
+    def fail(name):
+        raise OSError("undefined symbol: cudaGetDevice\nmore")
+
+    monkeypatch.setattr(importlib, "import_module", fail)
+    broken = doctor.check_package("torchvision")
+    assert broken.text == "does not import (OSError: undefined symbol: cudaGetDevice)"
+    assert broken.remedy == "pip install --force-reinstall torchvision"
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "torchvision_version"),
+    [("1.12.1+cu102", "0.13"), ("1.13.0", "0.14"), ("2.0.1", "0.15"), ("2.14.1+cpu", "0.29")],
+)
+def test_torch_and_torchvision_were_released_together(torch_version, torchvision_version):
+    assert doctor.torchvision_for(torch_version) == torchvision_version
+    assert doctor.torchvision_for("nightly") is None
+
+
+def test_a_torchvision_of_another_torch_is_reported(monkeypatch):
+    import torch
+    import torchvision
+
+    monkeypatch.setattr(torch, "__version__", "2.14.1+cu130")
+    monkeypatch.setattr(torchvision, "__version__", "0.28.0+cpu")
+    first, second = doctor.check_torchvision_fits()
+    assert "torch 2.14.1+cu130 and torchvision 0.28.0+cpu do not match" in first.text
+    assert first.remedy == "pip install 'torchvision==0.29.*'"
+    assert "are builds for different devices" in second.text
+    monkeypatch.setattr(torchvision, "__version__", "0.29.1+cu130")
+    assert doctor.check_torchvision_fits() == []
+
+
+def test_old_python_and_optional_programs(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 8, 1))
+    finding = doctor.check_python()
+    assert finding[0] == "PROBLEM"
+    assert finding.remedy == "use Python 3.9 to 3.12"
+    found = doctor.check_program("no-such-program", "METEOR", "apt install it")
+    assert found == (
+        "note",
+        "no-such-program",
+        "not found; it is for METEOR only",
+        "apt install it",
+    )
+    monkeypatch.setitem(doctor.EXTRAS, "clip", ("no_such_module", "open_clip's models"))
+    assert doctor.check_extra("clip").remedy == "pip install 'fairseq-mm[clip]'"
+
+
+def test_a_whole_folder_has_no_problem(examine, data):
+    _, lines, problems = examine("--data", data)
+    assert problems == []
+    assert any(line.endswith("dict.txt: 16 words") for line in lines)
+    assert "ok       valid: 21 lines of 7 items" in lines
+    assert "ok       extractor: drawn, none" in lines
+
+
+def test_lines_that_do_not_agree_are_found(examine, data):
+    path = data / "valid.visual_ids"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    (data / "text").mkdir()
+    (data / "text" / "train.txt").write_text("a dog\n" * 35)
+    _, _, problems = examine("--data", data)
+    assert len(problems) == 2
+    assert "train.visual_ids has 36 lines, but" in problems[0]
+    assert "train.txt has 35" in problems[0]
+    assert "valid.visual_ids has 18 lines, but" in problems[1]
+    assert "valid.idx has 21" in problems[1]
+
+
+def test_ids_without_features_or_references_are_found(examine, data):
+    (data / "features.h5").unlink()
+    write_store(data / "features.h5", [f"train{i}.jpg" for i in range(9)])
+    path = data / "valid.references.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
+    _, _, problems = examine("--data", data)
+    assert "3 of 12 ids have no features" in problems[0]
+    assert "the first 'train9.jpg'" in problems[0]
+    assert "2 of 7 items have no references, the first 'valid5.jpg'" in problems[1]
+    assert "7 of 7 ids have no features" in problems[2]
+
+
+def test_values_that_are_not_finite_are_found(examine, data, tmp_path):
+    with h5py.File(data / "features.h5", "r+") as file:
+        file["features"][3, 2] = np.nan
+    _, _, problems = examine("--data", data)
+    assert problems == [problems[0]]
+    assert "the features of 'train3.jpg' have NaN or infinite values" in problems[0]
+    _, _, problems = examine("--features", tmp_path / "absent.h5")
+    assert "absent.h5" in problems[0]
+
+
+def test_a_store_that_names_no_extractor_is_noted(examine, tmp_path):
+    write_store(tmp_path / "f.h5", ["a"], attributes={})
+    _, lines, problems = examine("--features", tmp_path / "f.h5")
+    assert problems == []
+    assert any(line.startswith("note     extractor: ") and "store import" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("dog 3\ncat\n", "dict.txt: line 2 must be a word and its count, but is 'cat'"),
+        ("dog 3\ncat 2\ndog 1\n", "dict.txt: has 'dog' twice"),
+        (b"\xff\xfe 3\n", "dict.txt: is no UTF-8 text"),
+        (None, "dict.txt: No such file or directory"),
+    ],
+)
+def test_a_broken_dictionary_is_found(examine, data, content, message):
+    path = data / "dict.txt"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    _, _, problems = examine("--data", data)
+    assert message in problems[0]
+
+
+def test_text_binarised_with_another_dictionary_is_found(examine, data):
+    (data / "dict.txt").write_text("a 9\nthe 8\n")
+    _, _, problems = examine("--data", data)
+    assert len(problems) == 2
+    assert "train.bin has the word number 19, but dict.txt has 2 words and 4 symbols" in problems[0]
+
+
+def test_broken_splits_are_found(examine, data, tmp_path):
+    from toy_data import make_dictionary
+
+    write_split(data, "test", [("valid0.jpg", "a dog"), ("valid1.jpg", "")], make_dictionary())
+    (data / "train.bin").write_bytes(b"")
+    (data / "valid.idx").unlink()
+    _, _, problems = examine("--data", data)
+    assert "train.bin and .idx cannot be read" in problems[0]
+    assert "valid.idx: no such file" in problems[1]
+    assert "test.idx: line 2 is empty" in problems[2]
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "dict.txt").write_text("a 1\n")
+    _, _, problems = examine("--data", tmp_path / "bare")
+    assert any("has none of the splits train, valid, test" in line for line in problems)
+    _, _, problems = examine("--data", tmp_path / "nowhere")
+    assert any("nowhere: no such folder" in line for line in problems)
+
+
+def test_a_checkpoint_and_its_data_have_no_problem(examine, trained):
+    data = trained.parent / "data.moved"
+    _, lines, problems = examine("--data", data, "--checkpoint", trained / "checkpoint_last.pt")
+    assert problems == []
+    expected = "--arch m_rnn_tiny, --task multimodal_captioning, 15 updates, epoch 4"
+    assert any(line.endswith(f"checkpoint_last.pt: {expected}") for line in lines)
+    assert f"ok       checkpoint: dictionary of 16 words, {fingerprint(WORDS)}" in lines
+
+
+def test_a_checkpoint_of_other_data_is_found(examine, trained, tmp_path):
+    data = shutil.copytree(trained.parent / "data.moved", tmp_path / "data")
+    words = [*WORDS[:-2], WORDS[-1], WORDS[-2]]
+    (data / "dict.txt").write_text("".join(f"{word} 1\n" for word in words))
+    _, _, problems = examine("--data", data, "--checkpoint", trained)
+    assert fingerprint(WORDS) in problems[0]
+    assert fingerprint(words) in problems[0]
+    write_store(tmp_path / "narrow.h5", ["a"], attributes={})
+    _, _, problems = examine("--features", tmp_path / "narrow.h5", "--checkpoint", trained)
+    assert "needs 512 channels, but" in problems[0]
+    assert "narrow.h5 has 5" in problems[0]
+    drawn = {"extractor": "drawn", "weights": "w", "layer": "l", "grid": 0, "preprocessing": "{}"}
+    write_store(tmp_path / "other.h5", ["a"], dim=DIM, attributes=drawn)
+    _, _, problems = examine("--features", tmp_path / "other.h5", "--checkpoint", trained)
+    assert "another extractor" in problems[0]
+
+
+def test_a_broken_checkpoint_is_found(examine, trained, tmp_path):
+    (tmp_path / "text.pt").write_text("no checkpoint")
+    _, _, problems = examine("--checkpoint", tmp_path / "text.pt")
+    assert "text.pt: is no fairseq checkpoint" in problems[0]
+
+    def spoil(bias):
+        bias[7] = float("nan")
+
+    source = trained / "checkpoint_last.pt"
+    path = change_checkpoint(
+        source, tmp_path / "nan.pt", weights={"decoder.output_proj.bias": spoil}
+    )
+    _, _, problems = examine("--checkpoint", path)
+    assert "decoder.output_proj.bias has NaN or infinite values" in problems[0]
+    path = change_checkpoint(source, tmp_path / "words.pt", provenance={"words": [*WORDS, "more"]})
+    _, _, problems = examine("--checkpoint", path)
+    assert "weights do not fit --arch m_rnn_tiny" in problems[0]
+    path = change_checkpoint(source, tmp_path / "unknown.pt", provenance={"extractor": {}})
+    _, lines, problems = examine("--checkpoint", path)
+    assert problems == []
+    assert any("carries no extractor" in line for line in lines)
