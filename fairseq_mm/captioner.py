@@ -31,6 +31,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import PictureExtractor, build_extractor_from_identity
 from fairseq_mm.extract.identity import check_same_extractor
 from fairseq_mm.extract.picture_list import Picture
+from fairseq_mm.extract.pictures import MAX_PIXELS
 from fairseq_mm.extract.weights import sha256_of
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, fingerprint
 
@@ -272,7 +273,12 @@ class Captioner:
         return f"Captioner({os.pathsep.join(self.files)!r}: {name}, {self.device})"
 
     def caption(
-        self, pictures: Sequence[AnyPicture], *, batch_size: Optional[int] = None, **options: Any
+        self,
+        pictures: Sequence[AnyPicture],
+        *,
+        batch_size: Optional[int] = None,
+        max_pixels: int = MAX_PIXELS,
+        **options: Any,
     ) -> list[str]:
         """One caption for each picture, in their order.
 
@@ -280,6 +286,7 @@ class Captioner:
             pictures: paths, contents of files (bytes) or open pictures.
             batch_size: pictures that the extractor gets at a time, by default 16 on a CPU and 128
                 elsewhere; it changes nothing but the speed.
+            max_pixels: larger JPEGs are decoded at reduced scale, other pictures refused.
             **options: of :class:`Search`: ``beam=3``, ``prefix=None``, ``sampling=False``,
                 ``topk=0``, ``temperature=1.0``, ``seed=0``, ``max_words=30``,
                 ``no_repeat_ngram=0``.
@@ -293,7 +300,8 @@ class Captioner:
         search = Search(**options)
         self.check_search(search)
         features = []
-        for number, rows in enumerate(self.features_of(pictures, batch_size=batch_size)):
+        found = self.features_of(pictures, batch_size=batch_size, max_pixels=max_pixels)
+        for number, rows in enumerate(found):
             if isinstance(rows, UserError):
                 picture = pictures[number]
                 is_path = isinstance(picture, (str, os.PathLike))
@@ -354,7 +362,11 @@ class Captioner:
         )
 
     def features_of(
-        self, pictures: Sequence[AnyPicture], *, batch_size: Optional[int] = None
+        self,
+        pictures: Sequence[AnyPicture],
+        *,
+        batch_size: Optional[int] = None,
+        max_pixels: int = MAX_PIXELS,
     ) -> Iterator[Union[np.ndarray, UserError]]:
         """Features of each picture, or the reason why it cannot be read.
 
@@ -363,6 +375,7 @@ class Captioner:
         Args:
             pictures: paths, contents of files, open pictures, or members of archives.
             batch_size: see :meth:`caption`.
+            max_pixels: see :meth:`caption`.
 
         Yields:
             ``[rows, D]`` float32, or the error, in the order of the pictures.
@@ -372,26 +385,25 @@ class Captioner:
             batch_size = 16 if self.device.type == "cpu" else 128
         starts = range(0, len(pictures), batch_size)
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool, _any_size_allowed():
-            waiting: list[list[Future]] = []
-            for start in starts[:1]:
-                waiting.append(self._submit(pool, pictures[start : start + batch_size]))
+
+            def submit(start: int) -> list[Future]:
+                batch = pictures[start : start + batch_size]
+                return [pool.submit(self._pixels, picture, max_pixels) for picture in batch]
+
+            following = submit(0)
             for start in starts:
-                following = pictures[start + batch_size : start + 2 * batch_size]
-                waiting.append(self._submit(pool, following))
-                decoded = [future.result() for future in waiting.pop(0)]
+                waiting, following = following, submit(start + batch_size)
+                decoded = [future.result() for future in waiting]
                 readable = [pixels for pixels in decoded if not isinstance(pixels, UserError)]
                 rows = iter(extractor.rows_of_each(readable))
                 for pixels in decoded:
                     yield pixels if isinstance(pixels, UserError) else next(rows)
 
-    def _submit(self, pool: ThreadPoolExecutor, pictures: Sequence[AnyPicture]) -> list[Future]:
-        return [pool.submit(self._pixels, picture) for picture in pictures]
-
-    def _pixels(self, picture: AnyPicture) -> Union[np.ndarray, UserError]:
+    def _pixels(self, picture: AnyPicture, max_pixels: int) -> Union[np.ndarray, UserError]:
         try:
             if isinstance(picture, Picture):
                 picture = picture.content()
-            return self.extractor.pixels(picture)
+            return self.extractor.pixels(picture, max_pixels=max_pixels)
         except UserError as error:
             return error
         except OSError as error:

@@ -48,12 +48,17 @@ class Input(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from fairseq_mm.extract.pictures import MAX_PIXELS
+
     parser.add_argument(
         "pictures",
         nargs="*",
         metavar="PICTURE",
         help="picture, folder (with its subfolders) or .tar of pictures; with --features an id of "
         "the store",
+    )
+    parser.add_argument(
+        "--list", action="append", default=[], metavar="FILE", help="pictures, one path a line"
     )
     parser.add_argument(
         "--model",
@@ -106,17 +111,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="pictures that the extractor gets at a time (default: 16 on a CPU, 128 elsewhere)",
     )
+    run_options.add_argument(
+        "--max-pixels",
+        type=int,
+        default=MAX_PIXELS,
+        metavar="N",
+        help="larger JPEGs are decoded at reduced scale, other pictures refused "
+        "(default: %(default)s)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    if not args.pictures and not args.features:
+    if not args.pictures and not args.list and not args.features:
         raise UserError("no pictures: give files or folders, or a feature store (--features).")
     if args.sampling and args.beam is not None:
         raise UserError("--beam and --sampling: draws have no beam; leave one of the two out.")
     if args.batch_size is not None and args.batch_size < 1:
         raise UserError(f"--batch-size must be 1 or more, but is {args.batch_size} instead.")
-    if args.features and args.weights:
-        raise UserError("--weights: with --features no extractor runs; leave one of the two out.")
+    if args.features and (args.weights or args.list):
+        given = "--weights" if args.weights else "--list"
+        raise UserError(f"{given}: with --features no picture is read; leave one of the two out.")
     folder = os.path.dirname(args.output or "")
     if folder and not os.path.isdir(folder):
         raise UserError(f"--output {args.output}: there is no folder {folder}.")
@@ -140,11 +154,13 @@ def run(args: argparse.Namespace) -> int:
         inputs, features_of = _stored(args, captioner)
     else:
         captioner.extractor  # noqa: B018  an extractor that cannot be rebuilt is named first
-        inputs = _list_pictures(args.pictures)
+        inputs = _list_pictures(args.pictures, args.list)
 
         def features_of(piece: list[Input]) -> Iterator[Any]:
             pictures = [item.picture for item in piece]
-            return captioner.features_of(pictures, batch_size=args.batch_size)
+            return captioner.features_of(
+                pictures, batch_size=args.batch_size, max_pixels=args.max_pixels
+            )
 
     describe = _Description(args, captioner, search)
     failed = 0
@@ -184,7 +200,7 @@ def _prepare_fairseq() -> None:
         raise UserError(str(error)) from None
 
 
-def _list_pictures(paths: list[str]) -> list[Input]:
+def _list_pictures(paths: list[str], lists: list[str]) -> list[Input]:
     from fairseq_mm.extract.picture_list import list_pictures
 
     inputs = []
@@ -195,6 +211,9 @@ def _list_pictures(paths: list[str]) -> list[Input]:
             inputs.append(Input(path, error=UserError(_without_name(str(error), path))))
         else:
             inputs += [Input(picture.name, picture) for picture in pictures]
+    if lists:
+        pictures = list_pictures([], lists=lists, ids="path")
+        inputs += [Input(picture.name, picture) for picture in pictures]
     return inputs
 
 

@@ -56,6 +56,12 @@ def test_a_line_a_picture_in_the_order_of_the_inputs(caption, trained, pictures,
     assert errors == ""
     status, lines, _ = caption(tmp_path / "pictures")
     assert lines == [f"{p}\t{text}" for p, text in zip(pictures, expected)]
+    (tmp_path / "list.txt").write_text("pictures/picture3.png\npictures/picture0.png\n")
+    status, listed, _ = caption(pictures[1], "--list", tmp_path / "list.txt")
+    assert listed == [lines[1], lines[3], lines[0]]
+    status, listed, errors = caption(*pictures, "--max-pixels", 1000)
+    assert (status, listed) == (2, [])
+    assert "picture0.png: has 52 x 40 pixels, more than the 1,000" in errors
 
 
 def test_an_object_a_line_says_what_made_the_caption(caption, trained, pictures):
@@ -182,7 +188,8 @@ def test_many_pictures_show_progress_on_stderr_only(caption, tmp_path):
         ([], "no pictures: give files or folders, or a feature store"),
         (["p.jpg", "--sampling", "--beam", "2"], "--beam and --sampling: draws have no beam"),
         (["p.jpg", "--batch-size", "0"], "--batch-size must be 1 or more, but is 0"),
-        (["--features", "f.h5", "--weights", "w.pt"], "with --features no extractor runs"),
+        (["--features", "f.h5", "--weights", "w.pt"], "--weights: with --features no picture is"),
+        (["--features", "f.h5", "--list", "p.txt"], "--list: with --features no picture is read"),
         (["p.jpg", "--prefix", "a zebra"], "prefix 'a zebra': the word 'zebra' is not in"),
         (["p.jpg", "--weights", "absent.pt"], "absent.pt: No such file or directory"),
         (["--features", "absent.h5"], "absent.h5"),
