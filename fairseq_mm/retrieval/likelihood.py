@@ -107,14 +107,13 @@ class FactoredLikelihood:
         columns = len(self.image_terms)
         log_probs = terms.new_zeros(len(tree), columns)
         tokens = torch.from_numpy(tree.token).to(terms.device)
-        parents = torch.from_numpy(tree.inner_of_parent).to(terms.device)
         for first in range(0, columns, self.images_at_once):
             images = slice(first, min(first + self.images_at_once, columns))
             for i in range(0, len(tree.inner), self.nodes_at_once):
-                j = min(i + self.nodes_at_once, len(tree.inner))
-                children = slice(int(tree.child_starts[i]), int(tree.child_starts[j]))
+                starts = tree.child_starts[i : i + self.nodes_at_once + 1]
+                children = slice(int(starts[0]), int(starts[-1]))
                 log_probs[children, images] = self._next_words(
-                    terms[i:j], images, tokens[children], parents[children] - i
+                    terms[i : i + len(starts) - 1], images, tokens[children], starts - starts[0]
                 )
         for first, end in zip(tree.level_starts[1:-1], tree.level_starts[2:]):
             log_probs[first:end] += log_probs[torch.from_numpy(tree.parent[first:end])]
@@ -139,13 +138,15 @@ class FactoredLikelihood:
             terms[i:j], states[i:j] = terms_of_level[:, 0], states_of_level[:, 0]
         return terms
 
-    def _next_words(self, terms: Tensor, images: slice, words: Tensor, parents: Tensor) -> Tensor:
+    def _next_words(
+        self, terms: Tensor, images: slice, words: Tensor, starts: np.ndarray
+    ) -> Tensor:
         """
         Args:
             terms: ``[n, M]`` of the beginnings.
             images: I' of the images.
-            words: ``[E]`` next words asked for.
-            parents: ``[E]`` the beginning that each of them continues.
+            words: ``[E]`` next words asked for, those of a beginning side by side.
+            starts: ``[n + 1]`` first word of each beginning, and E.
 
         Returns:
             log_probs: ``[E, I']``.
@@ -163,10 +164,9 @@ class FactoredLikelihood:
             m.mul_(2 / 3).tanh_().mul_(-0.5)
 
         weight = self.weight[words]  # [E, M]
-        if n == 1:
-            own = torch.mm(weight, flat.t())
-        else:
-            own = torch.bmm(m.index_select(0, parents), weight.unsqueeze(2)).squeeze(2)
+        own = weight.new_empty(len(words), num_images)
+        for node, (first, end) in enumerate(zip(starts[:-1], starts[1:])):
+            torch.mm(weight[first:end], m[node].t(), out=own[first:end])
         own += self.bias[words].unsqueeze(1)  # [E, I']
 
         logits = self.logits[:rows]
@@ -177,7 +177,8 @@ class FactoredLikelihood:
             log_sums = sums.log_().add_(self.largest_bias)
         else:
             log_sums = torch.logsumexp(torch.addmm(self.bias, flat, self.weight.t()), 1)
-        return own - log_sums.view(n, num_images)[parents]
+        parents = torch.from_numpy(np.repeat(np.arange(n), np.diff(starts)))
+        return own - log_sums.view(n, num_images)[parents.to(own.device)]
 
 
 def _exps(terms: Tensor) -> Optional[Tensor]:

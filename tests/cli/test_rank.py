@@ -9,6 +9,7 @@ import pytest
 import torch
 from toy_data import make_captions_folder, run_fairseq
 
+from fairseq_mm.captioner import load_checkpoint
 from fairseq_mm.cli.main import main
 from fairseq_mm.retrieval import ranking
 
@@ -224,7 +225,7 @@ def test_a_mistake_is_one_line(rank, options, message):
 def test_another_checkpoint_in_the_same_output_is_refused(rank, trained, tmp_path):
     _, checkpoints = trained
     assert rank()[0] == 0
-    state = torch.load(checkpoints / "checkpoint_best.pt", weights_only=True)
+    state = load_checkpoint(str(checkpoints / "checkpoint_best.pt"))
     state["model"]["decoder.output_proj.bias"] += 1
     torch.save(state, tmp_path / "other.pt")
     status, _, _, err = rank(path=tmp_path / "other.pt")
