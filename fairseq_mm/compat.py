@@ -178,29 +178,28 @@ def _repair_ddp_on_cpu() -> None:
 def _repair_diverse_beam() -> None:
     """``--diverse-beam-groups`` gives IndexError in fairseq-fixed and fairseq's main branch.
 
-    Its diverse beam search hands back as many candidates as beams, where the generator expects
-    twice as many. Asking for two candidates a beam and no discount is what stock fairseq did.
-    Goes when the defaults of ``DiverseBeamSearch`` do not fail.
+    Its overlap of groups has a row for each sentence of the batch, but is indexed by the
+    sentences' numbers in the data set. Stock fairseq keeps no overlap. Goes when the search maps
+    numbers to rows itself.
     """
-    import inspect
-
     from fairseq.search import DiverseBeamSearch
 
-    if "candidate_multiple" not in inspect.signature(DiverseBeamSearch.__init__).parameters:
+    if "group_overlap" not in DiverseBeamSearch.__init__.__code__.co_names:
         return
-    original = DiverseBeamSearch.__init__
+    original = DiverseBeamSearch.step
 
     @functools.wraps(original)
-    def init(
+    def step(
         self: Any,
-        tgt_dict: Any,
-        num_groups: int,
-        diversity_strength: float,
-        diversity_discount: float = 0.0,
-        candidate_multiple: int = 2,
-    ) -> None:
-        original(
-            self, tgt_dict, num_groups, diversity_strength, diversity_discount, candidate_multiple
-        )
+        step: int,
+        lprobs: Any,
+        scores: Any,
+        prev_output_tokens: Any = None,
+        original_batch_idxs: Any = None,
+    ) -> Any:
+        if step == 0:
+            self.sentence_ids = original_batch_idxs
+        rows = original_batch_idxs[:, None].eq(self.sentence_ids).int().argmax(dim=1)
+        return original(self, step, lprobs, scores, prev_output_tokens, rows)
 
-    DiverseBeamSearch.__init__ = init
+    DiverseBeamSearch.step = step
