@@ -20,11 +20,10 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils, utils
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
-from fairseq.tasks import TASK_REGISTRY
+from fairseq import utils
 from PIL import Image
 
+from fairseq_mm import checkpoints
 from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.multimodal_dataset import tokens_of
 from fairseq_mm.errors import UserError
@@ -33,9 +32,7 @@ from fairseq_mm.extract.identity import check_same_extractor
 from fairseq_mm.extract.picture_list import Picture
 from fairseq_mm.extract.pictures import MAX_PIXELS
 from fairseq_mm.extract.weights import sha256_of
-from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, fingerprint
 
-CHECKPOINT_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
 WEIGHT_SUFFIXES = (".pt", ".pth", ".bin")
 # pictures that the generator gets at a time; its time per caption hardly falls beyond
 GENERATION_BATCH = 100
@@ -114,7 +111,7 @@ def from_pretrained(
         UserError: if a checkpoint cannot be loaded, or two do not fit together.
     """
     names = path if isinstance(path, (list, tuple)) else os.fspath(path).split(os.pathsep)
-    files = [checkpoint_file(os.fspath(name)) for name in names]
+    files = [checkpoints.checkpoint_file(os.fspath(name)) for name in names]
     if not files:
         raise UserError("`path` must name at least one checkpoint, but is empty.")
     if device is None:
@@ -123,113 +120,15 @@ def from_pretrained(
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device {device}: {str(error).splitlines()[0]}") from None
-    states = [load_checkpoint(file) for file in files]
-    provenances = [provenance_of(state, file) for state, file in zip(states, files)]
+    states = [checkpoints.load_checkpoint(file) for file in files]
+    provenances = [checkpoints.provenance_of(state, file) for state, file in zip(states, files)]
     for file, provenance in zip(files[1:], provenances[1:]):
-        _check_ensemble(files[0], provenances[0], file, provenance)
-    task = _build_task(states[0], files[0], provenances[0])
-    models = [_build_model(task, state, file) for state, file in zip(states, files)]
+        checkpoints.check_ensemble(files[0], provenances[0], file, provenance)
+    task = checkpoints.build_task(states[0], files[0], provenances[0])
+    models = [checkpoints.build_model(task, state, file) for state, file in zip(states, files)]
     return Captioner(
         task, models, provenances[0], files=files, weights=weights, device=torch.device(device)
     )
-
-
-def checkpoint_file(path: str) -> str:
-    """The checkpoint that a folder or file name means.
-
-    Raises:
-        UserError: if there is none.
-    """
-    if not os.path.isdir(path):
-        if not os.path.isfile(path):
-            raise UserError(f"{path}: no such checkpoint or folder.")
-        return path
-    for name in CHECKPOINT_NAMES:
-        file = os.path.join(path, name)
-        if os.path.isfile(file):
-            return file
-    raise UserError(f"{path}: has neither {' nor '.join(CHECKPOINT_NAMES)}; name the file itself.")
-
-
-def load_checkpoint(path: str) -> dict[str, Any]:
-    """A checkpoint as fairseq reads it, on the CPU.
-
-    Raises:
-        UserError: if the file is no fairseq checkpoint, or needs code to be unpickled.
-    """
-    try:
-        state = checkpoint_utils.load_checkpoint_to_cpu(path)
-        if state["model"] and state["cfg"]["task"]["_name"] and state["cfg"]["model"]["_name"]:
-            return state
-        reason = "no model or configuration in it"
-    except Exception as error:  # torch and fairseq raise nearly anything on other files
-        lines = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
-    raise UserError(
-        f"{path}: is no fairseq checkpoint that can be loaded safely (with weights only): {reason}"
-    )
-
-
-def provenance_of(state: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """``words``, ``extractor`` and ``feature_dim`` of a checkpoint.
-
-    Raises:
-        UserError: if the checkpoint does not carry them.
-    """
-    try:
-        provenance = decode_provenance(state["model"][STATE_KEY])
-        if not isinstance(provenance["words"], list) or not provenance["feature_dim"] > 0:
-            raise ValueError("no list of words")
-        return {**provenance, "extractor": dict(provenance["extractor"])}
-    except (KeyError, ValueError, TypeError):
-        raise UserError(
-            f"{path}: carries no dictionary (--arch {state['cfg']['model']['_name']}, --task "
-            f"{state['cfg']['task']['_name']}): it is no captioning model of fairseq_mm, or of an "
-            "earlier version: train it again."
-        ) from None
-
-
-def _check_ensemble(
-    first: str, ours: Mapping[str, Any], other: str, theirs: Mapping[str, Any]
-) -> None:
-    if ours["words"] != theirs["words"]:
-        raise UserError(
-            f"{other}: has another dictionary ({len(theirs['words'])} words, fingerprint "
-            f"{fingerprint(theirs['words'])}) than {first} ({len(ours['words'])}, "
-            f"{fingerprint(ours['words'])}): an ensemble needs one."
-        )
-    for name in ("feature_dim", "extractor"):
-        if ours[name] != theirs[name]:
-            raise UserError(
-                f"{other}: was trained on other features than {first}: {name} is {theirs[name]} "
-                f"and {ours[name]}."
-            )
-
-
-def _build_task(state: Mapping[str, Any], path: str, provenance: Mapping[str, Any]) -> Any:
-    name = state["cfg"]["task"]["_name"]
-    build = getattr(TASK_REGISTRY.get(name), "from_provenance", None)
-    if build is None:
-        raise UserError(f"{path}: was trained with --task {name}, which captions no photographs.")
-    return build(provenance["words"], provenance["extractor"], provenance["feature_dim"])
-
-
-def _build_model(task: Any, state: Mapping[str, Any], path: str) -> Any:
-    cfg = state["cfg"].model
-    name = cfg._name
-    if name not in MODEL_REGISTRY and name not in ARCH_MODEL_REGISTRY:
-        raise UserError(
-            f"{path}: --arch {name} is not known to this version of fairseq_mm. Update it: pip "
-            "install -U fairseq-mm"
-        )
-    try:
-        model = task.build_model(cfg, from_checkpoint=True)
-        model.load_state_dict(state["model"], strict=True, model_cfg=cfg)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    except RuntimeError as error:
-        raise UserError(f"{path}: its weights do not fit --arch {name}: {error}") from None
-    return model.eval()
 
 
 class Captioner:

@@ -10,7 +10,8 @@ from toy_captioner import DIM, change_checkpoint, save_pictures, train_captioner
 from toy_data import WORDS, build_model, toy_task
 
 import fairseq_mm
-from fairseq_mm.captioner import Search, checkpoint_file, from_pretrained, load_checkpoint
+from fairseq_mm.captioner import Search, from_pretrained
+from fairseq_mm.checkpoints import checkpoint_file, load_checkpoint
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.weights import sha256_of
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance
@@ -20,7 +21,7 @@ from fairseq_mm.models._provenance import STATE_KEY, decode_provenance
 def trained(tmp_path_factory):
     """A folder with checkpoints, and the extractor's weights beside them."""
     folder = tmp_path_factory.mktemp("trained")
-    train_captioner(folder, folder.parent / "data")
+    train_captioner(folder, folder / "data")
     return folder
 
 

@@ -20,7 +20,7 @@ from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
-    train_captioner(folder, folder.parent / "data")
+    train_captioner(folder, folder / "data")
     return folder
 
 

@@ -12,7 +12,7 @@ from toy_captioner import DIM, change_checkpoint, train_captioner
 from toy_data import WORDS, make_captions_folder, write_split, write_store
 
 from fairseq_mm import compat
-from fairseq_mm.cli import doctor
+from fairseq_mm.cli import doctor_environment as environment
 from fairseq_mm.cli.main import main
 from fairseq_mm.models._provenance import fingerprint
 
@@ -26,7 +26,7 @@ def data(tmp_path):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
-    train_captioner(folder, folder.parent / "data")
+    train_captioner(folder, folder / "data")
     return folder
 
 
@@ -34,7 +34,7 @@ def trained(tmp_path_factory):
 def examine(capsys, monkeypatch):
     """Runs the command without its checks of the environment: exit status, lines, problems."""
     for name in ("check_torchvision_fits", "check_fairseq"):
-        monkeypatch.setattr(doctor, name, list)
+        monkeypatch.setattr(environment, name, list)
 
     def run(*arguments):
         capsys.readouterr()
@@ -79,7 +79,7 @@ def test_it_runs_where_fairseq_is_missing(tmp_path):
 def test_a_fairseq_that_fails_is_reported(monkeypatch):
     monkeypatch.setattr(compat, "_applied", False)
     monkeypatch.setattr(compat, "_check_fairseq", lambda: 1 / 0)
-    (finding,) = doctor.check_fairseq()
+    (finding,) = environment.check_fairseq()
     assert finding.level == "PROBLEM"
     assert "does not import (ZeroDivisionError" in finding.text
     assert "pip uninstall -y fairseq fairseq-fixed" in finding.remedy
@@ -87,21 +87,21 @@ def test_a_fairseq_that_fails_is_reported(monkeypatch):
 
 def test_two_builds_of_fairseq_are_reported(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.12")
-    (finding,) = doctor.check_fairseq()
+    (finding,) = environment.check_fairseq()
     assert finding.text == "fairseq 0.12 and fairseq-fixed 0.12 are both installed, in the same " \
         "folder"  # fmt: skip
 
 
 def test_missing_parts_of_fairseq_are_reported(monkeypatch):
-    monkeypatch.setattr(doctor, "FAIRSEQ_EXTENSIONS", ("fairseq.data.no_such_part",))
-    first, second = doctor.check_fairseq()
+    monkeypatch.setattr(environment, "FAIRSEQ_EXTENSIONS", ("fairseq.data.no_such_part",))
+    first, second = environment.check_fairseq()
     assert first.level == "ok"
     assert "its compiled part fairseq.data.no_such_part is missing" in second.text
     assert "install g++" in second.remedy
 
 
 def test_packages_that_are_missing_or_broken_are_reported(monkeypatch):
-    missing = doctor.check_package("no_such_package")
+    missing = environment.check_package("no_such_package")
     assert missing[:2] == ("PROBLEM", "no_such_package")
     assert missing.remedy == "pip install no_such_package"
 
@@ -109,7 +109,7 @@ def test_packages_that_are_missing_or_broken_are_reported(monkeypatch):
         raise OSError("undefined symbol: cudaGetDevice\nmore")
 
     monkeypatch.setattr(importlib, "import_module", fail)
-    broken = doctor.check_package("torchvision")
+    broken = environment.check_package("torchvision")
     assert broken.text == "does not import (OSError: undefined symbol: cudaGetDevice)"
     assert broken.remedy == "pip install --force-reinstall torchvision"
 
@@ -119,8 +119,8 @@ def test_packages_that_are_missing_or_broken_are_reported(monkeypatch):
     [("1.12.1+cu102", "0.13"), ("1.13.0", "0.14"), ("2.0.1", "0.15"), ("2.14.1+cpu", "0.29")],
 )
 def test_torch_and_torchvision_were_released_together(torch_version, torchvision_version):
-    assert doctor.torchvision_for(torch_version) == torchvision_version
-    assert doctor.torchvision_for("nightly") is None
+    assert environment.torchvision_for(torch_version) == torchvision_version
+    assert environment.torchvision_for("nightly") is None
 
 
 def test_a_torchvision_of_another_torch_is_reported(monkeypatch):
@@ -129,28 +129,28 @@ def test_a_torchvision_of_another_torch_is_reported(monkeypatch):
 
     monkeypatch.setattr(torch, "__version__", "2.14.1+cu130")
     monkeypatch.setattr(torchvision, "__version__", "0.28.0+cpu")
-    first, second = doctor.check_torchvision_fits()
+    first, second = environment.check_torchvision_fits()
     assert "torch 2.14.1+cu130 and torchvision 0.28.0+cpu do not match" in first.text
     assert first.remedy == "pip install 'torchvision==0.29.*'"
     assert "are builds for different devices" in second.text
     monkeypatch.setattr(torchvision, "__version__", "0.29.1+cu130")
-    assert doctor.check_torchvision_fits() == []
+    assert environment.check_torchvision_fits() == []
 
 
 def test_old_python_and_optional_programs(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 8, 1))
-    finding = doctor.check_python()
+    finding = environment.check_python()
     assert finding[0] == "PROBLEM"
     assert finding.remedy == "use Python 3.9 to 3.12"
-    found = doctor.check_program("no-such-program", "METEOR", "apt install it")
+    found = environment.check_program("no-such-program", "METEOR", "apt install it")
     assert found == (
         "note",
         "no-such-program",
         "not found; it is for METEOR only",
         "apt install it",
     )
-    monkeypatch.setitem(doctor.EXTRAS, "clip", ("no_such_module", "open_clip's models"))
-    assert doctor.check_extra("clip").remedy == "pip install 'fairseq-mm[clip]'"
+    monkeypatch.setitem(environment.EXTRAS, "clip", ("no_such_module", "open_clip's models"))
+    assert environment.check_extra("clip").remedy == "pip install 'fairseq-mm[clip]'"
 
 
 def test_a_whole_folder_has_no_problem(examine, data):
@@ -247,7 +247,7 @@ def test_broken_splits_are_found(examine, data, tmp_path):
 
 
 def test_a_checkpoint_and_its_data_have_no_problem(examine, trained):
-    data = trained.parent / "data.moved"
+    data = trained / "data.moved"
     _, lines, problems = examine("--data", data, "--checkpoint", trained / "checkpoint_last.pt")
     assert problems == []
     expected = "--arch m_rnn_tiny, --task multimodal_captioning, 15 updates, epoch 4"
@@ -256,7 +256,7 @@ def test_a_checkpoint_and_its_data_have_no_problem(examine, trained):
 
 
 def test_a_checkpoint_of_other_data_is_found(examine, trained, tmp_path):
-    data = shutil.copytree(trained.parent / "data.moved", tmp_path / "data")
+    data = shutil.copytree(trained / "data.moved", tmp_path / "data")
     words = [*WORDS[:-2], WORDS[-1], WORDS[-2]]
     (data / "dict.txt").write_text("".join(f"{word} 1\n" for word in words))
     _, _, problems = examine("--data", data, "--checkpoint", trained)

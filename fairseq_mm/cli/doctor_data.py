@@ -1,0 +1,174 @@
+"""The doctor's look at feature stores and data folders."""
+
+import importlib.util
+import os
+from collections import Counter
+from typing import Any, Callable, Optional
+
+from fairseq_mm.cli.doctor_findings import Finding, note, ok, problem, reason_of
+from fairseq_mm.errors import UserError
+
+SPLITS = ("train", "valid", "test")
+_SPLIT_FILES = ("idx", "bin", "visual_ids", "references.jsonl")
+
+
+def check_features(paths: list[str]) -> tuple[Any, list[Finding]]:
+    """The stores, opened as one, and what was found; None where they cannot be."""
+    subject = os.pathsep.join(paths)
+    try:
+        from fairseq_mm.data.feature_store import open_features
+    except ImportError as error:
+        return None, [note(subject, f"not checked ({error})", "repair h5py and numpy first")]
+    try:
+        store = open_features(paths)
+        store.check_finite(reread=True)
+    except UserError as error:
+        return None, [problem("features", str(error), "make it anew with extract or store import")]
+    findings = [ok(subject, f"{len(store)} items of {store.dim} channels, all finite")]
+    name = store.attributes.get("extractor")
+    if name:
+        weights = str(store.attributes.get("weights", "unknown weights"))
+        findings.append(ok("extractor", f"{name}, {weights[:40]}"))
+    else:
+        findings.append(
+            note(
+                "extractor",
+                f"{subject} does not say which network made it: photographs cannot be captioned",
+                "store import with --extractor, --weights, --layer and --preprocessing",
+            )
+        )
+    return store, findings
+
+
+def check_data(folder: str, store: Any) -> list[Finding]:
+    if not os.path.isdir(folder):
+        return [problem(folder, "no such folder", "make it with fairseq-mm prepare")]
+    if importlib.util.find_spec("numpy") is None:
+        return [note(folder, "not checked", "install numpy first")]
+    path = os.path.join(folder, "dict.txt")
+    words = read_words(path)
+    if isinstance(words, Finding):
+        return [words]
+    findings = [ok(path, f"{len(words)} words")]
+    for word, count in Counter(words).most_common(1):
+        if count > 1:
+            findings.append(problem(path, f"has {word!r} twice", "prepare the folder anew"))
+    splits = [
+        split
+        for split in SPLITS
+        if any(os.path.exists(os.path.join(folder, f"{split}.{end}")) for end in _SPLIT_FILES)
+    ]
+    if not splits:
+        findings.append(
+            problem(folder, f"has none of the splits {', '.join(SPLITS)}", "run fairseq-mm prepare")
+        )
+    for split in splits:
+        findings += check_split(folder, split, len(words), store)
+    return findings
+
+
+def read_words(path: str) -> Any:
+    """The words of a ``dict.txt`` in their order, or what is wrong with it."""
+    words = []
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                fields = line.rstrip("\n").removesuffix(" #fairseq:overwrite").rsplit(" ", 1)
+                if len(fields) != 2 or not fields[1].isdigit():
+                    return problem(
+                        path,
+                        f"line {number} must be a word and its count, but is {line.strip()!r}",
+                        "prepare the folder anew",
+                    )
+                words.append(fields[0])
+    except OSError as error:
+        return problem(path, f"{error.strerror}", "make the folder with fairseq-mm prepare")
+    except UnicodeDecodeError:
+        return problem(path, "is no UTF-8 text", "prepare the folder anew")
+    return words
+
+
+def check_split(folder: str, split: str, num_words: int, store: Any) -> list[Finding]:
+    from fairseq_mm.data.references import read_references
+    from fairseq_mm.data.visual_ids import read_visual_ids
+
+    base = os.path.join(folder, split)
+    anew = "prepare the folder anew"
+    findings = []
+    try:
+        visual_ids = read_visual_ids(f"{base}.visual_ids")
+    except UserError as error:
+        return [problem(split, str(error), anew)]
+    counts = {f"{base}.visual_ids": len(visual_ids)}
+    text_path = os.path.join(folder, "text", f"{split}.txt")
+    if os.path.exists(text_path):
+        with open(text_path, "rb") as file:
+            counts[text_path] = sum(1 for _ in file)
+    findings += checked(split, anew, lambda: _check_binarised(base, num_words, counts))
+    (first, expected), *others = counts.items()
+    for path, count in others:
+        if count != expected:
+            text = f"{first} has {expected} lines, but {path} has {count}"
+            findings.append(problem(split, text, anew))
+    items = list(dict.fromkeys(visual_ids))
+    path = f"{base}.references.jsonl"
+    if os.path.exists(path) or split != "train":
+        findings += checked(split, anew, lambda: _check_references(read_references(path), items))
+    if store is not None:
+        keys = dict.fromkeys(key for item in items for key in item.split("\t"))
+        absent = [key for key in keys if key not in store]
+        if absent:
+            findings.append(
+                problem(
+                    split,
+                    f"{len(absent)} of {len(keys)} ids have no features in {store.path}, the first "
+                    f"{absent[0]!r}",
+                    "extract them and join the stores with fairseq-mm store merge",
+                )
+            )
+    if not findings:
+        findings.append(ok(split, f"{len(visual_ids)} lines of {len(items)} items"))
+    return findings
+
+
+def checked(subject: str, remedy: str, check: Callable[[], Optional[str]]) -> list[Finding]:
+    """The finding of a check that returns or raises what is wrong."""
+    try:
+        text = check()
+    except UserError as error:
+        text = str(error)
+    return [problem(subject, text, remedy)] if text else []
+
+
+def _check_binarised(base: str, num_words: int, counts: dict[str, int]) -> Optional[str]:
+    """Adds the number of binarised lines to ``counts``."""
+    try:
+        from fairseq.data import data_utils
+    except Exception:  # fairseq's own line says why
+        return None
+    try:
+        text = data_utils.load_indexed_dataset(base, None)
+        if text is None:
+            return f"{base}.idx: no such file"
+        sizes = text.sizes
+        counts[f"{base}.idx"] = len(text)
+        if len(text) == 0:
+            return f"{base}.idx: has no line"
+        if sizes.min() <= 1:
+            return f"{base}.idx: line {int(sizes.argmin()) + 1} is empty"
+        greatest = max(int(line.max()) for line in text)
+    except Exception as error:  # cut short, or of another program
+        return f"{base}.bin and .idx cannot be read ({reason_of(error)})"
+    if greatest >= num_words + 4:  # fairseq's four special symbols
+        return (
+            f"{base}.bin has the word number {greatest}, but dict.txt has {num_words} words and 4 "
+            "symbols: it was binarised with another dictionary"
+        )
+    return None
+
+
+def _check_references(references: dict[str, list[str]], items: list[str]) -> Optional[str]:
+    absent = [item for item in items if item not in references]
+    if absent:
+        return f"{len(absent)} of {len(items)} items have no references, the first {absent[0]!r}"
+    return None

@@ -1,0 +1,166 @@
+"""The doctor's look at the installation: Python, packages, fairseq, programs, device."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from typing import Optional
+
+from fairseq_mm.cli.doctor_findings import Finding, note, ok, problem, reason_of
+
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 9), (3, 12)
+# extra -> the module that it brings, what for
+EXTRAS = {
+    "eval": ("pycocoevalcap", "METEOR"),
+    "clip": ("open_clip", "extract --model open_clip:NAME"),
+    "heif": ("pillow_heif", "HEIC pictures"),
+}
+# compiled parts of fairseq without which it reads no data
+FAIRSEQ_EXTENSIONS = ("fairseq.data.data_utils_fast", "fairseq.data.token_block_utils_fast")
+
+
+def check_python() -> Finding:
+    version = sys.version_info[:2]
+    text = f"{platform.python_version()} at {sys.executable}"
+    if OLDEST_PYTHON <= version <= NEWEST_PYTHON:
+        return ok("Python", text)
+    wanted = " to ".join(".".join(map(str, v)) for v in (OLDEST_PYTHON, NEWEST_PYTHON))
+    return problem("Python", text, f"use Python {wanted}")
+
+
+def check_package(name: str) -> Finding:
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        return problem(name, f"{error}", f"pip install {error.name or name}")
+    except Exception as error:  # a package built for another Python, numpy or CUDA
+        return problem(
+            name, f"does not import ({reason_of(error)})", f"pip install --force-reinstall {name}"
+        )
+    return ok(name, getattr(module, "__version__", "of unknown version"))
+
+
+def torchvision_for(torch_version: str) -> Optional[str]:
+    """The series of torchvision that was released with a torch: 0.13 for 1.12, 0.15 for 2.0."""
+    try:
+        major, minor = (int(number) for number in torch_version.split(".")[:2])
+    except ValueError:
+        return None
+    return {1: f"0.{minor + 1}", 2: f"0.{minor + 15}"}.get(major)
+
+
+def check_torchvision_fits() -> list[Finding]:
+    try:
+        import torch
+        import torchvision
+    except Exception:  # reported for each of them already
+        return []
+    findings = []
+    wanted = torchvision_for(torch.__version__)
+    found = ".".join(torchvision.__version__.split(".")[:2])
+    both = f"torch {torch.__version__} and torchvision {torchvision.__version__}"
+    if wanted is not None and wanted != found:
+        findings.append(
+            problem("torchvision", f"{both} do not match", f"pip install 'torchvision=={wanted}.*'")
+        )
+    builds = [version.partition("+")[2] for version in (torch.__version__, torchvision.__version__)]
+    if all(builds) and builds[0] != builds[1]:
+        findings.append(
+            problem(
+                "torchvision",
+                f"{both} are builds for different devices",
+                f"install both from the index https://download.pytorch.org/whl/{builds[0]}",
+            )
+        )
+    try:
+        torch.zeros(2).numpy()
+    except RuntimeError as error:
+        findings.append(
+            problem("numpy", f"torch cannot use it ({reason_of(error)})", "pip install 'numpy<2'")
+        )
+    return findings
+
+
+def check_fairseq() -> list[Finding]:
+    """Which build is installed, whether it imports and is whole, and whose names it knows."""
+    installed = {}
+    for name in ("fairseq", "fairseq-fixed"):
+        try:
+            installed[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    build = " and ".join(f"{name} {version}" for name, version in installed.items())
+    if len(installed) == 2:
+        keep = "fairseq-fixed" if sys.version_info >= (3, 11) else "fairseq"
+        return [
+            problem(
+                "fairseq",
+                f"{build} are both installed, in the same folder",
+                f"pip uninstall -y fairseq fairseq-fixed, then pip install {keep}",
+            )
+        ]
+    try:
+        import fairseq_mm
+
+        fairseq_mm.register()
+    except ImportError as error:  # names the remedy
+        return [problem("fairseq", build or "not installed", str(error))]
+    except Exception as error:
+        return [
+            problem(
+                "fairseq",
+                f"{build or 'of unknown origin'} does not import ({reason_of(error)})",
+                "pip uninstall -y fairseq fairseq-fixed, then pip install 'fairseq-mm[fairseq]'",
+            )
+        ]
+    findings = [ok("fairseq", f"{build or 'of unknown origin'} imports")]
+    for name in FAIRSEQ_EXTENSIONS:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            findings.append(
+                problem(
+                    "fairseq",
+                    f"its compiled part {name} is missing ({error})",
+                    "install g++, then pip install --force-reinstall --no-deps "
+                    f"{next(iter(installed), 'fairseq')}",
+                )
+            )
+    return findings
+
+
+def check_program(name: str, purpose: str, remedy: str) -> Finding:
+    path = shutil.which(name)
+    if path is None:
+        return note(name, f"not found; it is for {purpose} only", remedy)
+    return ok(name, path)
+
+
+def check_extra(extra: str) -> Finding:
+    module, purpose = EXTRAS[extra]
+    if importlib.util.find_spec(module) is None:
+        return note(
+            module, f"not installed; it is for {purpose}", f"pip install 'fairseq-mm[{extra}]'"
+        )
+    return ok(module, f"installed ({purpose})")
+
+
+def check_device() -> Finding:
+    try:
+        import torch
+
+        if torch.cuda.is_available():
+            names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+            return ok("device", ", ".join(names))
+        if torch.version.cuda and shutil.which("nvidia-smi"):
+            return problem(
+                "device",
+                f"there is an NVIDIA GPU, but torch (CUDA {torch.version.cuda}) cannot use it",
+                "update the driver, or install a torch for its CUDA version",
+            )
+    except Exception as error:
+        return note("device", f"unknown ({reason_of(error)})", "repair torch first")
+    return ok("device", f"CPU, {os.cpu_count()} cores")
