@@ -11,7 +11,6 @@ continues when started again.
 
 import argparse
 import csv
-import hashlib
 import io
 import json
 import logging
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fairseq_mm.metrics.ranks import TrueRanks
+    from fairseq_mm.retrieval.score_file import ScoreFile
+    from fairseq_mm.retrieval.split_to_rank import SplitToRank
 
 # name in ranks.json -> title in the table
 TITLES = {
@@ -104,186 +105,88 @@ def run(args: argparse.Namespace) -> None:
     import fairseq_mm
 
     fairseq_mm.register()
-    import numpy as np
     import torch
-    from tqdm import tqdm
 
-    from fairseq_mm.captioner import checkpoint_file
-    from fairseq_mm.cli.score_output import write_file
-    from fairseq_mm.data.visual_ids import read_visual_ids
-    from fairseq_mm.metrics import ranks
-    from fairseq_mm.metrics.result_card import file_hash, result_card
+    from fairseq_mm.checkpoints import checkpoint_file
+    from fairseq_mm.metrics.result_card import file_hash
     from fairseq_mm.retrieval import ranking
-    from fairseq_mm.retrieval.likelihood import build_likelihood
-    from fairseq_mm.retrieval.recall_chart import recall_chart
     from fairseq_mm.retrieval.score_file import ScoreFile
+    from fairseq_mm.retrieval.split_to_rank import SplitToRank, sample_training_images
 
     started = time.time()
     if args.threads:
         torch.set_num_threads(args.threads)
-    device = torch.device(_device(args.device))
+    args.device = _device(args.device)
     checkpoint = checkpoint_file(args.path)
     model, task = _load(checkpoint, args)
-    model.to(device)
-
     task.load_dataset(args.split, combine=False)
-    dataset = task.datasets[args.split]
-    images = list(dict.fromkeys(dataset.visual_ids))[: args.max_images]
-    place_of = {image: place for place, image in enumerate(images)}
-    lines = [line for line, image in enumerate(dataset.visual_ids) if image in place_of]
-    image_of_sentence = np.array([place_of[dataset.visual_ids[line]] for line in lines])
-    sentences = [tuple(dataset.target[line].tolist()) for line in lines]
     sampled = []
     if args.marginal == "sampled":
-        path = os.path.join(args.data, "train.visual_ids")
-        training = list(dict.fromkeys(read_visual_ids(path)))
-        if len(training) < args.marginal_images:
-            raise UserError(
-                f"--marginal-images {args.marginal_images} asks for more images than the "
-                f"{len(training)} of {path}."
-            )
-        chosen = np.random.default_rng(args.seed).choice(
-            len(training), args.marginal_images, replace=False
-        )
-        sampled = [training[i] for i in chosen]
-    features = _Features(task.features, [*images, *sampled])
-
-    sha256 = str(file_hash(checkpoint).get("sha256"))
+        sampled = sample_training_images(args.data, args.marginal_images, args.seed)
+    split = SplitToRank(task.datasets[args.split], max_images=args.max_images, sampled=sampled)
+    blocks = ranking.sentence_blocks(split.sentences, len(split))
     identity = {
-        "checkpoint": sha256[:12],
-        "sentences": _digest(np.concatenate([[len(s), *s] for s in sentences])),
-        "images": features.digest(0, len(images)),
-        "images_of_sentences": _digest(image_of_sentence),
-        "marginal_images": len(sampled),
-        "sampled_images": features.digest(len(images), len(images) + len(sampled)),
+        "checkpoint": str(file_hash(checkpoint).get("sha256"))[:12],
+        **split.identity(),
         "precision": args.precision,
+        "blocks": len(blocks),
     }
     output = args.output or f"{os.path.splitext(checkpoint)[0]}.rank-{args.split}"
-    blocks = ranking.sentence_blocks(sentences, len(images) + len(sampled))
-    file = ScoreFile(output, identity, len(sentences), len(images))
+    file = ScoreFile(output, identity, len(split.sentences), len(split.images))
     if not file.is_finished:
-        likelihood = build_likelihood(
-            model,
-            features.read,
-            len(images) + len(sampled),
-            start=task.target_dictionary.eos(),
-            precision=args.precision,
-            block_rows=args.block_rows or (1024 if device.type == "cpu" else 65536),
-        )
-        done = sum(len(blocks[block]) for block in file.finished_blocks)
-        with tqdm(
-            total=len(sentences), initial=done, unit="sentence", desc=f"{len(images)} images"
-        ) as progress:
-            ranking.fill_scores(
-                file, likelihood, sentences, blocks, len(images), on_block=progress.update
-            )
+        _fill(file, model.to(args.device), task, split, blocks, args)
 
+    truth = split.image_of_sentence
     found = {
-        "image_retrieval": ranking.rank_images(file.log_probs, image_of_sentence),
-        "sentence_retrieval": ranking.rank_sentences(
-            file.log_probs, file.log_marginals, image_of_sentence
-        ),
+        "image_retrieval": ranking.rank_images(file.log_probs, truth),
+        "sentence_retrieval": ranking.rank_sentences(file.log_probs, file.log_marginals, truth),
     }
     if args.shortlist:
+        nearest = ranking.nearest_images(split.mean_features(), args.shortlist)
         found["sentence_retrieval_shortlist"] = ranking.rank_sentences(
-            file.log_probs,
-            file.log_marginals,
-            image_of_sentence,
-            ranking.nearest_images(features.means(len(images)), args.shortlist),
+            file.log_probs, file.log_marginals, truth, nearest
         )
-    percentages = ranks.curve_percentages()
-    curves = {name: ranks.recall_curve(r, percentages) for name, r in found.items()}
-    figures = {name: _figures(ranks.summarize_ranks(r)) for name, r in found.items()}
-    full = ("image_retrieval", "sentence_retrieval")
-    rsum = sum(value for name in full for value in figures[name]["recall_at"].values())
-    card = result_card(
-        command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
-        files={
-            "checkpoint": checkpoint,
-            "dictionary": os.path.join(args.data, "dict.txt"),
-            "text": os.path.join(args.data, f"{args.split}.bin"),
-            "visual_ids": os.path.join(args.data, f"{args.split}.visual_ids"),
-        },
-        generated=os.devnull,
-    )
-    card["identity"] = identity
-    card["options"] = {
-        "split": args.split,
-        "marginal": args.marginal,
-        "seed": args.seed,
-        "shortlist": args.shortlist,
-        "max_images": args.max_images,
-        "precision": args.precision,
-        "device": str(device),
-        "threads": torch.get_num_threads(),
-    }
-    card["features"] = {"path": task.features.path, **task.feature_attributes}
-    card["dictionary_fingerprint"] = _fingerprint(task)
+    card = _card_of(args, checkpoint, task, identity)
     card["seconds"] = round(time.time() - started, 1)
-    result = {
-        "results": figures,
-        "rsum": rsum,
-        "curves": {
-            "percentage": percentages.tolist(),
-            **{name: curve.tolist() for name, curve in curves.items()},
-        },
-        "card": card,
-    }
-    _print_table(figures, rsum)
-    write_file(os.path.join(output, "ranks.json"), json.dumps(result, indent=2) + "\n")
-    queries = {name: lines if name == "image_retrieval" else images for name in found}
-    write_file(os.path.join(output, "ranks.jsonl"), _per_query(found, queries))
-    write_file(os.path.join(output, "recall_curve.csv"), _csv(percentages, curves))
-    title = f"{os.path.basename(args.data.rstrip(os.sep))}, {args.split}: {len(images)} images"
-    named = {TITLES[name]: curve for name, curve in curves.items()}
-    write_file(os.path.join(output, "recall_curve.svg"), recall_chart(title, percentages, named))
-    print(
-        f"{output}: ranks.json, ranks.jsonl, recall_curve.csv, recall_curve.svg, log_probs.npy "
-        f"{list(file.log_probs.shape)}",
-        file=sys.stderr,
+    _report(found, split, output, args, card)
+
+
+def _fill(
+    file: "ScoreFile",
+    model: Any,
+    task: Any,
+    split: "SplitToRank",
+    blocks: "list[np.ndarray]",
+    args: argparse.Namespace,
+) -> None:
+    """Computes what the file does not have."""
+    from tqdm import tqdm
+
+    from fairseq_mm.retrieval.likelihood import build_likelihood
+    from fairseq_mm.retrieval.ranking import fill_scores
+
+    likelihood = build_likelihood(
+        model,
+        split.read_images,
+        len(split),
+        start=task.target_dictionary.eos(),
+        precision=args.precision,
+        block_rows=args.block_rows or (1024 if args.device == "cpu" else 65536),
     )
-
-
-class _Features:
-    """Features of images in their order, read when asked for.
-
-    Args:
-        store: feature stores.
-        images: lines of visual_ids.
-    """
-
-    def __init__(self, store: Any, images: list[str]) -> None:
-        self.store = store
-        self.images = images
-
-    def rows(self, place: int) -> "np.ndarray":
-        """``[N, D]``."""
-        import numpy as np
-
-        return np.concatenate([self.store.read(key) for key in self.images[place].split("\t")])
-
-    def read(self, start: int, end: int) -> tuple[Any, Any]:
-        """Features ``[B, N, D]`` and their padding mask."""
-        from fairseq_mm.data.collate import pad_features
-
-        return pad_features([self.rows(place) for place in range(start, end)])
-
-    def means(self, count: int) -> "np.ndarray":
-        """``[count, D]`` mean of the rows of each of the first images."""
-        import numpy as np
-
-        return np.stack([self.rows(i).mean(0, dtype=np.float32) for i in range(count)])
-
-    def digest(self, start: int, end: int) -> str:
-        digest = hashlib.sha256()
-        for place in range(start, end):
-            rows = self.rows(place)
-            digest.update(repr((rows.shape, str(rows.dtype))).encode() + rows.tobytes())
-        return digest.hexdigest()[:12]
-
-
-def _digest(array: "np.ndarray") -> str:
-    return hashlib.sha256(array.astype("<i8").tobytes()).hexdigest()[:12]
+    with tqdm(
+        total=len(split.sentences),
+        initial=sum(len(blocks[block]) for block in file.finished_blocks),
+        unit="sentence",
+        desc=f"{len(split)} images",
+    ) as progress:
+        fill_scores(
+            file,
+            likelihood,
+            split.sentences,
+            blocks,
+            len(split.images),
+            on_block=progress.update,
+        )
 
 
 def _device(name: Optional[str]) -> str:
@@ -301,14 +204,16 @@ def _load(checkpoint: str, args: argparse.Namespace) -> tuple[Any, Any]:
     """The model, in evaluation mode and float32, and its task on the data folder."""
     from fairseq import checkpoint_utils
 
-    from fairseq_mm.captioner import load_checkpoint
+    from fairseq_mm.checkpoints import load_checkpoint, provenance_of
 
-    name = load_checkpoint(checkpoint)["cfg"]["task"]["_name"]
+    state = load_checkpoint(checkpoint)
+    name = state["cfg"]["task"]["_name"]
     if name != "multimodal_captioning":
         raise UserError(
             f"{checkpoint}: must be a checkpoint of --task multimodal_captioning, but is one of "
             f"{name} instead."
         )
+    provenance_of(state, checkpoint)
     overrides = {
         "data": args.data,
         "features": args.features,
@@ -324,10 +229,77 @@ def _load(checkpoint: str, args: argparse.Namespace) -> tuple[Any, Any]:
     return models[0].eval().float(), task
 
 
-def _fingerprint(task: Any) -> str:
+def _card_of(
+    args: argparse.Namespace, checkpoint: str, task: Any, identity: dict[str, Any]
+) -> dict[str, Any]:
+    import torch
+
+    from fairseq_mm.metrics.result_card import result_card
     from fairseq_mm.models._provenance import fingerprint, words_of
 
-    return fingerprint(words_of(task.target_dictionary))
+    card = result_card(
+        command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
+        files={
+            "checkpoint": checkpoint,
+            "dictionary": os.path.join(args.data, "dict.txt"),
+            "text": os.path.join(args.data, f"{args.split}.bin"),
+            "visual_ids": os.path.join(args.data, f"{args.split}.visual_ids"),
+        },
+        generated=os.devnull,
+    )
+    names = ("split", "marginal", "marginal_images", "seed", "shortlist", "max_images")
+    card["options"] = {name: getattr(args, name) for name in (*names, "precision", "device")}
+    card["options"]["threads"] = torch.get_num_threads()
+    card["scores"] = identity
+    card["features"] = {"path": task.features.path, **task.feature_attributes}
+    card["dictionary_fingerprint"] = fingerprint(words_of(task.target_dictionary))
+    return card
+
+
+def _report(
+    found: "dict[str, TrueRanks]",
+    split: "SplitToRank",
+    output: str,
+    args: argparse.Namespace,
+    card: dict[str, Any],
+) -> None:
+    """Table to stdout, files to the output folder."""
+    from fairseq_mm.cli.score_output import write_file
+    from fairseq_mm.metrics import ranks
+    from fairseq_mm.retrieval.recall_chart import recall_chart
+
+    percentages = ranks.curve_percentages()
+    curves = {name: ranks.recall_curve(r, percentages) for name, r in found.items()}
+    figures = {name: _figures(ranks.summarize_ranks(r)) for name, r in found.items()}
+    rsum = sum(
+        value
+        for name in ("image_retrieval", "sentence_retrieval")
+        for value in figures[name]["recall_at"].values()
+    )
+    _print_table(figures, rsum)
+    result = {
+        "results": figures,
+        "rsum": rsum,
+        "curves": {
+            "percentage": percentages.tolist(),
+            **{name: curve.tolist() for name, curve in curves.items()},
+        },
+        "card": card,
+    }
+    title = (
+        f"{os.path.basename(args.data.rstrip(os.sep))}, {args.split}: {len(split.images)} images"
+    )
+    named = {TITLES[name]: curve for name, curve in curves.items()}
+    files = {
+        "ranks.json": json.dumps(result, indent=2) + "\n",
+        "ranks.jsonl": _per_query(found, split),
+        "recall_curve.csv": _csv(percentages, curves),
+        "recall_curve.svg": recall_chart(title, percentages, named),
+    }
+    for name, text in files.items():
+        write_file(os.path.join(output, name), text)
+    shape = [len(split.sentences), len(split.images)]
+    print(f"{output}: wrote {', '.join(files)}, log_probs.npy {shape}", file=sys.stderr)
 
 
 def _figures(summary: Any) -> dict[str, Any]:
@@ -352,11 +324,12 @@ def _print_table(figures: dict[str, dict[str, Any]], rsum: float) -> None:
     print(f"rsum {rsum:.1f}")
 
 
-def _per_query(found: "dict[str, TrueRanks]", queries: dict[str, list[Any]]) -> str:
+def _per_query(found: "dict[str, TrueRanks]", split: "SplitToRank") -> str:
     """JSON lines: of a sentence its line in the split, of an image its line of visual_ids."""
     lines = []
     for name, ranks in found.items():
-        for query, rank in zip(queries[name], ranks.first.tolist()):
+        queries = split.lines if name == "image_retrieval" else split.images
+        for query, rank in zip(queries, ranks.first.tolist()):
             lines.append(json.dumps({"task": name, "query": query, "rank": rank}) + "\n")
     return "".join(lines)
 

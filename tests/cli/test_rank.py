@@ -3,13 +3,14 @@
 import csv
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from toy_data import make_captions_folder, run_fairseq
 
-from fairseq_mm.captioner import load_checkpoint
+from fairseq_mm.checkpoints import load_checkpoint
 from fairseq_mm.cli.main import main
 from fairseq_mm.retrieval import ranking
 
@@ -76,7 +77,7 @@ def naive_scores(trained, sampled):
 def test_figures_are_those_of_the_models_own_probabilities(rank, trained, tmp_path):
     status, result, out, err = rank("--shortlist", 3)
     assert status == 0
-    chosen = np.random.default_rng(1).choice(12, 5, replace=False)
+    chosen = np.random.default_rng(1).permutation(12)[:5]
     scores, marginals, images = naive_scores(trained, [f"train{i}.jpg" for i in chosen])
     np.testing.assert_allclose(np.load(tmp_path / "out/log_probs.npy"), scores, atol=1e-4)
     np.testing.assert_allclose(np.load(tmp_path / "out/log_marginals.npy"), marginals, atol=1e-4)
@@ -121,8 +122,8 @@ def test_everything_that_decides_the_result_stands_in_the_card(rank, trained):
     assert len(card["dictionary_fingerprint"]) == 12
     assert card["features"]["extractor"] == "drawn"
     assert card["options"]["seed"] == 4
-    assert card["options"]["precision"] == card["identity"]["precision"] == "bfloat16"
-    assert card["identity"]["marginal_images"] == 5
+    assert card["options"]["precision"] == card["scores"]["precision"] == "bfloat16"
+    assert card["scores"]["marginal_images"] == 5
 
 
 def test_curves_stand_in_a_table_and_a_drawing(rank, tmp_path):
@@ -250,3 +251,36 @@ def test_counts_must_be_positive(capsys):
         main(["rank", "data", "--path", "x.pt", "--shortlist", "0"])
     assert exit_info.value.code == 2
     assert "must be a number of 1 or more, but is '0'" in capsys.readouterr().err
+
+
+def test_data_with_another_dictionary_is_refused(rank, trained, tmp_path):
+    data, _ = trained
+    shutil.copytree(data, tmp_path / "data")
+    lines = (data / "dict.txt").read_text().splitlines(keepends=True)
+    (tmp_path / "data" / "dict.txt").write_text("".join(lines[1:] + lines[:1]))
+    status, _, out, err = rank(data=tmp_path / "data")
+    assert (status, out) == (2, "")
+    assert "the same words in another order" in err
+    assert err.count("\n") == 1
+
+
+def test_checkpoints_that_cannot_be_ranked_with_are_refused(rank, trained, tmp_path):
+    _, checkpoints = trained
+    state = load_checkpoint(str(checkpoints / "checkpoint_best.pt"))
+    weight = state["model"].pop("decoder.output_proj.weight")
+    torch.save(state, tmp_path / "other.pt")
+    status, _, _, err = rank(path=tmp_path / "other.pt")
+    assert status == 2
+    assert "other.pt: its weights do not fit: " in err
+    assert err.count("\n") == 1
+    state["model"]["decoder.output_proj.weight"] = torch.full_like(weight, float("nan"))
+    torch.save(state, tmp_path / "other.pt")
+    status, _, _, err = rank(path=tmp_path / "other.pt")
+    assert status == 2
+    assert "its weights hold NaN or infinite values" in err
+    state["cfg"]["task"]["_name"] = "language_modeling"
+    torch.save(state, tmp_path / "other.pt")
+    assert (
+        "must be a checkpoint of --task multimodal_captioning, but is one of language"
+        in (rank(path=tmp_path / "other.pt")[3])
+    )

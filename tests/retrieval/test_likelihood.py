@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from fairseq.data import Dictionary
 from toy_data import build_model, toy_task
 
 from fairseq_mm.errors import UserError
@@ -15,6 +16,7 @@ from fairseq_mm.retrieval.likelihood import (
     check_finite,
     log_marginal,
 )
+from fairseq_mm.retrieval.ranking import rank_images
 
 SIZES = {"embedding_dim": 4, "hidden_dim": 6, "multimodal_dim": 9}
 FACTORED = [
@@ -133,6 +135,28 @@ def test_bfloat16_is_close(arch, images):
     assert not torch.equal(rounded, exact)
     # 8 bits of mantissa: logits of about 3 are known to 0.01
     assert ((rounded - exact).abs() / words).max() < 0.02
+
+
+def test_bfloat16_ranks_agree_closely():
+    torch.manual_seed(3)
+    count, words = 60, 300
+    dictionary = Dictionary()
+    for i in range(words):
+        dictionary.add_symbol(f"word{i}")
+    model = build_model("m_rnn", toy_task(target_dictionary=dictionary, feature_dim=24))
+    images = torch.randn(count, 1, 24), torch.zeros(count, 1, dtype=torch.bool)
+    with torch.no_grad():
+        model.decoder.output_proj.weight.mul_(2)
+    sentences = [(*torch.randint(4, words, (7,)).tolist(), EOS) for _ in range(50)]
+    exact, rounded = (
+        build_likelihood(model, reader(images), count, start=EOS, precision=precision)(sentences)
+        for precision in ("float32", "bfloat16")
+    )
+    truth = np.arange(50)
+    change = rank_images(exact.numpy(), truth).first - rank_images(rounded.numpy(), truth).first
+    assert (change != 0).any()
+    assert np.abs(change).mean() < 0.5
+    assert np.abs(change).max() <= 4
 
 
 def test_memory_holds_a_block_of_logits_only(images):

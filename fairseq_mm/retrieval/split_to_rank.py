@@ -1,0 +1,95 @@
+"""What is ranked: the sentences of a split, its images, and training images for the marginal."""
+
+import hashlib
+import os
+from typing import Any, Optional
+
+import numpy as np
+from torch import Tensor
+
+from fairseq_mm.data.collate import pad_features
+from fairseq_mm.data.visual_ids import read_visual_ids
+from fairseq_mm.errors import UserError
+
+
+class SplitToRank:
+    """Sentences and images of a split, with a sample of training images behind them.
+
+    Args:
+        dataset: all lines of the split, of :class:`~fairseq_mm.data.multimodal_dataset
+            .MultimodalDataset`.
+        max_images: take the first so many images and their sentences; all when None.
+        sampled: further images, lines of visual_ids.
+
+    Attributes:
+        images: line of visual_ids of each image, in order of first appearance.
+        lines: line of the split of each sentence.
+        sentences: its tokens, the end sign included.
+        image_of_sentence: ``[S]`` place of its image.
+        sampled: as given.
+    """
+
+    def __init__(
+        self, dataset: Any, *, max_images: Optional[int] = None, sampled: Optional[list[str]] = None
+    ) -> None:
+        self.store = dataset.features
+        self.images = list(dict.fromkeys(dataset.visual_ids))[:max_images]
+        place_of = {image: place for place, image in enumerate(self.images)}
+        self.lines = [i for i, image in enumerate(dataset.visual_ids) if image in place_of]
+        self.image_of_sentence = np.array([place_of[dataset.visual_ids[i]] for i in self.lines])
+        self.sentences = [tuple(dataset.target[i].tolist()) for i in self.lines]
+        self.sampled = sampled or []
+
+    def __len__(self) -> int:
+        """Number of images, the sampled ones included."""
+        return len(self.images) + len(self.sampled)
+
+    def _rows(self, place: int) -> np.ndarray:
+        """``[N, D]`` features of an image; the sampled ones come last."""
+        count = len(self.images)
+        image = self.images[place] if place < count else self.sampled[place - count]
+        return np.concatenate([self.store.read(key) for key in image.split("\t")])
+
+    def read_images(self, start: int, end: int) -> tuple[Tensor, Tensor]:
+        """Features ``[B, N, D]`` and their padding mask ``[B, N]``, True at padding."""
+        return pad_features([self._rows(place) for place in range(start, end)])
+
+    def mean_features(self) -> np.ndarray:
+        """``[I, D]`` float32: mean of the rows of each image."""
+        return np.stack(
+            [self._rows(place).mean(0, dtype=np.float32) for place in range(len(self.images))]
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """Digests of all that decides the scores but for the checkpoint."""
+        words = np.concatenate([[len(words), *words] for words in self.sentences])
+        return {
+            "sentences": _digest(words, self.image_of_sentence),
+            "images": _digest(*(self._rows(place) for place in range(len(self.images)))),
+            "marginal_images": len(self.sampled),
+            "sampled_images": _digest(
+                *(self._rows(place) for place in range(len(self.images), len(self)))
+            ),
+        }
+
+
+def sample_training_images(folder: str, count: int, seed: int) -> list[str]:
+    """Lines of ``train.visual_ids`` of a data folder, without repetition, in random order.
+
+    Raises:
+        UserError: if the training part has fewer images.
+    """
+    path = os.path.join(folder, "train.visual_ids")
+    images = list(dict.fromkeys(read_visual_ids(path)))
+    if len(images) < count:
+        raise UserError(
+            f"--marginal-images {count} asks for more images than the {len(images)} of {path}."
+        )
+    return [images[i] for i in np.random.default_rng(seed).permutation(len(images))[:count]]
+
+
+def _digest(*arrays: np.ndarray) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(repr((array.shape, array.dtype.str)).encode() + array.tobytes())
+    return digest.hexdigest()[:12]

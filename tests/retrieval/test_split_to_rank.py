@@ -1,0 +1,84 @@
+"""Which sentences and images are ranked, their features, and the sample of training images."""
+
+from argparse import Namespace
+
+import numpy as np
+import pytest
+import torch
+from toy_data import write_store
+
+from fairseq_mm.data.feature_store import open_features
+from fairseq_mm.errors import UserError
+from fairseq_mm.retrieval.split_to_rank import SplitToRank, sample_training_images
+
+VISUAL_IDS = ["b", "a\tc", "b", "d", "a\tc"]
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    write_store(tmp_path / "f.h5", ["a", "b", "c", "d", "e"], dim=3, rows=2)
+    return Namespace(
+        visual_ids=VISUAL_IDS,
+        features=open_features([str(tmp_path / "f.h5")]),
+        target=[torch.tensor([5 + i, 2]) for i in range(5)],
+    )
+
+
+def test_sentences_belong_to_images_in_order_of_first_appearance(dataset):
+    split = SplitToRank(dataset)
+    assert split.images == ["b", "a\tc", "d"]
+    assert split.image_of_sentence.tolist() == [0, 1, 0, 2, 1]
+    assert split.sentences == [(5 + i, 2) for i in range(5)]
+    assert split.lines == [0, 1, 2, 3, 4]
+
+
+def test_the_first_images_come_with_their_sentences_alone(dataset):
+    split = SplitToRank(dataset, max_images=2)
+    assert split.images == ["b", "a\tc"]
+    assert split.lines == [0, 1, 2, 4]
+    assert split.sentences == [(5, 2), (6, 2), (7, 2), (9, 2)]
+
+
+def test_sampled_images_stand_behind_those_of_the_split(dataset):
+    split = SplitToRank(dataset, sampled=["e", "b"])
+    assert len(split) == 5
+    features, padding_mask = split.read_images(1, 5)
+    assert features.shape == (4, 4, 3)
+    assert padding_mask.tolist() == [[False] * 4, *[[False, False, True, True]] * 3]
+    read = dataset.features.read
+    np.testing.assert_array_equal(features[0], np.concatenate([read("a"), read("c")]))
+    np.testing.assert_array_equal(features[2, :2], read("e"))
+    np.testing.assert_array_equal(features[3, :2], read("b"))
+
+
+def test_several_rows_are_averaged_for_the_distance(dataset):
+    means = SplitToRank(dataset, sampled=["e"]).mean_features()
+    assert means.shape == (3, 3)
+    np.testing.assert_allclose(means[0], dataset.features.read("b").mean(0))
+
+
+def test_the_identity_changes_with_all_that_changes_the_scores(dataset, tmp_path):
+    first = SplitToRank(dataset, sampled=["e"]).identity()
+    assert first == SplitToRank(dataset, sampled=["e"]).identity()
+    assert first["marginal_images"] == 1
+
+    def changed(sampled="e", **changes):
+        other = SplitToRank(Namespace(**{**vars(dataset), **changes}), sampled=[sampled])
+        return [key for key, value in other.identity().items() if value != first[key]]
+
+    assert changed(sampled="d") == ["sampled_images"]
+    assert changed(target=[torch.tensor([5, 6, 2])] * 5) == ["sentences"]
+    assert changed(visual_ids=["b", "a\tc", "d", "d", "a\tc"]) == ["sentences"]
+    write_store(tmp_path / "g.h5", ["a", "b", "c", "d", "e"], dim=3, rows=2, seed=4)
+    assert changed(features=open_features([str(tmp_path / "g.h5")])) == ["images", "sampled_images"]
+
+
+def test_training_images_are_drawn_once_each_and_by_seed(tmp_path):
+    (tmp_path / "train.visual_ids").write_text("".join(f"{i // 3}\n" for i in range(30)))
+    sample = sample_training_images(str(tmp_path), 6, 1)
+    assert len(set(sample)) == 6
+    assert sample == sample_training_images(str(tmp_path), 6, 1)
+    assert sample != sample_training_images(str(tmp_path), 6, 2)
+    assert sorted(sample_training_images(str(tmp_path), 10, 1)) == [str(i) for i in range(10)]
+    with pytest.raises(UserError, match=r"asks for more images than the 10 of .*train.visual_ids"):
+        sample_training_images(str(tmp_path), 11, 1)
