@@ -165,9 +165,9 @@ def recall_curve(ranks: TrueRanks, percentages: Optional[np.ndarray] = None) -> 
     """
     percentages = curve_percentages() if percentages is None else np.asarray(percentages)
     Q = len(ranks.num_candidates)
-    # smallest percentage that reaches the candidate; rounding must not push 1 of 1000 past 0.1 %
+    # smallest percentage that reaches the candidate: one rounding, as 0.1 has for 1 of 1000
     needed = 100 * ranks.rank / ranks.num_candidates[ranks.query]
     weights = 1 / np.bincount(ranks.query, minlength=Q)[ranks.query]
     order = np.argsort(needed)
     cumulative = np.concatenate([[0], np.cumsum(weights[order])])
-    return 100 * cumulative[np.searchsorted(needed[order], percentages + 1e-9, side="right")] / Q
+    return 100 * cumulative[np.searchsorted(needed[order], percentages, side="right")] / Q

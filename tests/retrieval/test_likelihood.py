@@ -124,6 +124,16 @@ def test_terms_and_logits_out_of_the_range_of_exponentials_are_computed_all_the_
     torch.testing.assert_close(likelihood(SENTENCES), expected, atol=1e-4, rtol=1e-5)
 
 
+@torch.no_grad()
+def test_large_terms_of_opposite_signs_cancel(images):
+    model = make_model("m_rnn")
+    to_multimodal = torch.randn(IMAGES, SIZES["multimodal_dim"])
+    expected = FactoredLikelihood(model.decoder, to_multimodal, IMAGES, start=EOS)(SENTENCES)
+    model.decoder.recurrent_to_multimodal.bias += 90  # exp(4/3 90) is infinite in float32
+    shifted = FactoredLikelihood(model.decoder, to_multimodal - 90, IMAGES, start=EOS)(SENTENCES)
+    torch.testing.assert_close(shifted, expected, atol=1e-3, rtol=1e-4)  # 90 has 5 decimals
+
+
 @pytest.mark.parametrize("arch", ["m_rnn", "m_rnn_vis_in_rnn_both"])
 def test_bfloat16_is_close(arch, images):
     model = make_model(arch)
