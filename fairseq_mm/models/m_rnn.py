@@ -183,6 +183,7 @@ class MRnnDecoder(FairseqIncrementalDecoder):
         self.embedding_dropout = nn.Dropout(embedding_dropout)
         self.recurrent_dropout = nn.Dropout(recurrent_dropout)
         self.hidden_dim = hidden_dim
+        self.word_table: Optional[Tensor] = None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -235,6 +236,32 @@ class MRnnDecoder(FairseqIncrementalDecoder):
             terms = terms + self.word_to_multimodal(first if self.word_input == "first" else second)
         return terms, states
 
+    def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
+        """Called by fairseq before generating, after which it allows no more training. Folds all
+        that depends on the current word alone into one table ``[V, H + M]``: w(t), and V_w w(t)
+        with the multimodal layer's bias. A step is then three products: U, V_r and the output
+        layer's.
+        """
+        if self.image_to_word is not None or self.shares_image_weight or retain_dropout:
+            return  # w(t) depends on the image, or on chance, as well
+        with torch.no_grad():
+            first = self.embedding.weight
+            second = self.word_proj(first) if self.word_proj is not None else first
+            from_word = self.recurrent_to_multimodal.bias.expand(len(first), -1)
+            if self.word_to_multimodal is not None:
+                word = first if self.word_input == "first" else second
+                from_word = from_word + self.word_to_multimodal(word)
+            self.word_table = torch.cat([second, from_word], dim=1)
+
+    def _folded_step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """:meth:`language_terms` of one step, by :attr:`word_table`."""
+        second, from_word = self.word_table[tokens[:, 0]].split(
+            [self.hidden_dim, self.recurrent_to_multimodal.out_features], dim=1
+        )
+        state = torch.addmm(second, state, self.recurrent_weight.t()).relu_()
+        terms = torch.addmm(from_word, state, self.recurrent_to_multimodal.weight.t())
+        return terms.unsqueeze(1), state.unsqueeze(1)
+
     def extract_features(
         self,
         prev_output_tokens: Tensor,
@@ -262,7 +289,10 @@ class MRnnDecoder(FairseqIncrementalDecoder):
         else:
             initial = saved["state"]
             to_multimodal, to_word = saved.get("to_multimodal"), saved.get("to_word")
-        terms, states = self.language_terms(prev_output_tokens, to_word, initial)
+        if incremental_state is not None and self.word_table is not None:
+            terms, states = self._folded_step(prev_output_tokens, initial)
+        else:
+            terms, states = self.language_terms(prev_output_tokens, to_word, initial)
         if incremental_state is not None:
             kept = {"state": states[:, -1], "to_multimodal": to_multimodal, "to_word": to_word}
             self.set_incremental_state(

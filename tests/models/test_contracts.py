@@ -12,6 +12,7 @@ import time
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from toy_data import build_model, toy_task
 
 SYSTEMS = [
@@ -27,6 +28,7 @@ SYSTEMS = [
 SIZES = {"embedding_dim": 4, "hidden_dim": 6, "multimodal_dim": 9}
 B, N, T, D = 3, 2, 7, 5
 PAD, EOS = 1, 2
+PREPARED = OmegaConf.create({"generation": {"beam": 2}})
 
 
 @pytest.fixture(params=SYSTEMS)
@@ -56,7 +58,10 @@ def logits_of(model, batch):
         return model(**batch)[0]
 
 
-def test_incremental_decoding_equals_the_full_pass_under_reordering(model, batch):
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_incremental_decoding_equals_the_full_pass_under_reordering(model, batch, is_prepared):
+    if is_prepared:
+        model.prepare_for_inference_(PREPARED)
     features, padding_mask = batch["features"], batch["padding_mask"]
     state: dict = {}
     order = torch.arange(B)
@@ -149,6 +154,12 @@ def test_half_precision_gives_finite_gradients(model, batch, dtype):
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             assert torch.isfinite(parameter.grad).all(), name
+
+
+def test_state_dict_is_the_same_after_inference(model):
+    before = model.state_dict().keys()
+    model.prepare_for_inference_(PREPARED)
+    assert model.state_dict().keys() == before
 
 
 def test_weights_load_into_a_new_model(model, batch, request):
