@@ -26,7 +26,8 @@ of Table 8 and Figure 3:
 Differs from the paper:
 - Embedding layer II is linear: the paper names no non-linearity, and adds w(t) to the recurrence.
 - Layer II, the multimodal layer and the output layer have biases, of which the paper says nothing.
-- Dropout, initial values and the feature's scale are ours (the paper gives none): see the options.
+- Dropout, initial values and the features' scaling are ours (the paper gives none): see the
+  options.
 - V_I^(1) has 256 rows, V_I^(2) 512; shared means that V_I^(1) is the first 256 rows of V_I^(2).
 - The image's features are fixed, as in the paper's experiments; several rows of features (a grid)
   are averaged.
@@ -53,6 +54,7 @@ from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.relu_recurrence import relu_recurrence
 
 WORD_INPUTS = ("second", "first", "none")
+FEATURE_SCALINGS = ("root", "scale", "none")
 IMAGE_INPUTS = ("multimodal", "recurrent", "both", "both_shared", "none")
 
 
@@ -79,6 +81,13 @@ class MRnnConfig(FairseqDataclass):
     recurrent_dropout: float = field(
         default=0.3, metadata={"help": "dropout of the recurrent layer's output to the multimodal"}
     )
+    feature_scaling: ChoiceEnum(FEATURE_SCALINGS) = field(
+        default="root",
+        metadata={
+            "help": "of the image's feature vector; root: signed square roots, centred, to a mean "
+            "square of one; scale: to a mean square of one; none: as it is"
+        },
+    )
     feature_dropout: float = field(
         default=0.3, metadata={"help": "dropout of the image's feature vector"}
     )
@@ -88,11 +97,18 @@ class MRnnConfig(FairseqDataclass):
 
 
 class MRnnEncoder(FairseqEncoder):
-    """The image's feature vector: the mean of its rows, scaled to a mean square of one."""
+    """The image's feature vector: the mean of its rows, scaled.
 
-    def __init__(self, feature_dim: int, dropout: float) -> None:
+    Args:
+        dropout: of the scaled vector.
+        scaling: ``root``: signed square roots, centred, scaled to a mean square of one. Activations
+            after a ReLU have a large common mean and few large values, which would hide the rest
+            from a linear layer. ``scale``: scaled to a mean square of one. ``none``: as they are.
+    """
+
+    def __init__(self, dropout: float, scaling: str) -> None:
         super().__init__(dictionary=None)
-        self.feature_dim = feature_dim
+        self.scaling = scaling
         self.dropout = nn.Dropout(dropout)
         # fairseq's generator finds the precision of the network in its encoder's weights
         self.register_buffer("precision", torch.zeros(()), persistent=False)
@@ -112,8 +128,13 @@ class MRnnEncoder(FairseqEncoder):
             features = (features * is_real).sum(1) / is_real.sum(1)  # [B, D]
         else:
             features = features[:, 0]
-        scale = features.pow(2).mean(-1, keepdim=True).clamp(min=1e-12).rsqrt()
-        return {"image": [self.dropout(features * scale).to(self.precision.dtype)]}
+        if self.scaling == "root":
+            features = features.sign() * features.abs().sqrt()
+            features = features - features.mean(-1, keepdim=True)
+        if self.scaling != "none":
+            mean_square = features.pow(2).mean(-1, keepdim=True)
+            features = features * mean_square.clamp(min=1e-12).rsqrt()
+        return {"image": [self.dropout(features).to(self.precision.dtype)]}
 
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
@@ -337,7 +358,7 @@ class MRnnModel(FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: MRnnConfig, task: Any) -> "MRnnModel":
-        encoder = MRnnEncoder(task.feature_dim, cfg.feature_dropout)
+        encoder = MRnnEncoder(cfg.feature_dropout, str(cfg.feature_scaling))
         decoder = MRnnDecoder(
             task.target_dictionary,
             task.feature_dim,

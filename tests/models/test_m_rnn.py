@@ -6,7 +6,7 @@ import pytest
 import torch
 from toy_data import build_model, toy_task
 
-SIZES = {"embedding_dim": 4, "hidden_dim": 6, "multimodal_dim": 9}
+SIZES = {"embedding_dim": 4, "hidden_dim": 6, "multimodal_dim": 9, "feature_scaling": "scale"}
 VARIANTS = [
     "m_rnn",
     "m_rnn_base",
@@ -93,14 +93,27 @@ def test_grid_is_averaged_over_its_real_rows():
     torch.testing.assert_close(image, means / means.pow(2).mean(-1, keepdim=True).sqrt())
 
 
-def test_scale_of_the_features_does_not_matter():
-    model = build_model("m_rnn", toy_task(), **SIZES)
-    tokens = torch.tensor([[2, 7]])
-    padding_mask = torch.zeros(1, 1, dtype=torch.bool)
-    features = torch.randn(1, 1, 5)
-    one, _ = model(features, padding_mask, tokens)
-    other, _ = model(features * 37, padding_mask, tokens)
-    torch.testing.assert_close(one, other)
+def scaled(scaling, features):
+    model = build_model("m_rnn", toy_task(), **{**SIZES, "feature_scaling": scaling})
+    padding_mask = torch.zeros(len(features), 1, dtype=torch.bool)
+    return model.encoder(features[:, None], padding_mask)["image"][0]
+
+
+def test_features_are_scaled_as_asked_for():
+    features = torch.tensor([[4.0, -9.0, 0.0, 1.0, 16.0]])
+    # roots 2 -3 0 1 4, less their mean 0.8: 1.2 -3.8 -0.8 0.2 3.2; mean square 5.36
+    roots = torch.tensor([[1.2, -3.8, -0.8, 0.2, 3.2]]) / 5.36**0.5
+    torch.testing.assert_close(scaled("root", features), roots)
+    # mean square (16 + 81 + 0 + 1 + 256) / 5 = 70.8
+    torch.testing.assert_close(scaled("scale", features), features / 70.8**0.5)
+    assert torch.equal(scaled("none", features), features)
+
+
+@pytest.mark.parametrize("scaling", ["root", "scale"])
+def test_scale_of_the_features_does_not_matter(scaling):
+    features = torch.randn(3, 5)
+    torch.testing.assert_close(scaled(scaling, features), scaled(scaling, features * 37))
+    assert torch.isfinite(scaled(scaling, torch.zeros(1, 5))).all()
 
 
 def test_image_is_not_looked_at_again_after_the_first_step():
