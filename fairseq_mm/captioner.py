@@ -12,7 +12,7 @@ nothing but the extractor's weights is needed beside it.
 import contextlib
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 import torch
 from fairseq import utils
+from fairseq.ngram_repeat_block import NGramRepeatBlock
 from PIL import Image
 
 from fairseq_mm import checkpoints
@@ -415,8 +416,10 @@ class Captioner:
             ),
         )
         if search.no_repeat_ngram:
-            prefix_length = len((search.prefix or "").split())
-            generator.repeat_ngram_blocker = _forbid_repeats(search.no_repeat_ngram, prefix_length)
+            # fairseq's CUDA extension, where it is built, would forbid words of the prefix too
+            generator.repeat_ngram_blocker = NGramRepeatBlock(
+                search.no_repeat_ngram, use_extension=False
+            )
         return generator
 
     def _generate(
@@ -442,28 +445,6 @@ class Captioner:
             )
             for hypotheses in found
         ]
-
-
-def _forbid_repeats(n: int, prefix_length: int) -> Callable[..., torch.Tensor]:
-    """fairseq's ``no_repeat_ngram_size`` with an effect on a CPU.
-
-    fairseq's own (0.12.2 to 0.12.3.1) compares with the end of its buffer, where the words of
-    later steps will stand, instead of with the last words: nothing is ever forbidden.
-    """
-
-    def forbid(
-        tokens: torch.Tensor, lprobs: torch.Tensor, bsz: int, beam_size: int, step: int
-    ) -> torch.Tensor:
-        if step < prefix_length:
-            return lprobs
-        for row, words in zip(lprobs, tokens[:, 1 : step + 1].tolist()):
-            last = words[len(words) - n + 1 :]
-            for i in range(len(words) - n + 1):
-                if words[i : i + n - 1] == last:
-                    row[words[i + n - 1]] = -float("inf")
-        return lprobs
-
-    return forbid
 
 
 @contextlib.contextmanager

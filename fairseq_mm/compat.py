@@ -7,14 +7,19 @@ Python 3.10 with PyTorch 1.12.
 
 import argparse
 import collections
+import contextlib
 import functools
 import importlib.util
+import inspect
 import logging
+import pickle
+import re
 import sys
+import types
 import typing
+import warnings
+from collections.abc import Iterator
 from typing import Any
-
-logger = logging.getLogger(__name__)
 
 _applied = False
 
@@ -30,9 +35,11 @@ def apply() -> None:
         return
     _check_fairseq()
     _allow_checkpoint_classes()
+    _silence_pin_memory()
     _repair_call_main()
     _repair_ddp_on_cpu()
     _repair_diverse_beam()
+    _repair_repeat_blocking()
     _applied = True
 
 
@@ -45,7 +52,8 @@ def _check_fairseq() -> None:
         else " (it brings fairseq 0.12.2; pip must be older than 24.1)"
     )
     try:
-        import fairseq  # noqa: F401
+        with _quiet_import():
+            import fairseq  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "fairseq":
             raise ImportError(
@@ -61,6 +69,91 @@ def _check_fairseq() -> None:
             f"{sys.version_info.major}.{sys.version_info.minor} ({error}); "
             f"pip uninstall -y fairseq, then {remedy}"
         ) from None
+
+
+@contextlib.contextmanager
+def _quiet_import() -> Iterator[None]:
+    """Around the first import of fairseq: other programs keep their log and see no warnings of it.
+
+    Some of its tasks and models call ``logging.basicConfig``, one down to DEBUG, and PyTorch 2.4
+    and newer deprecate what fairseq and fairscale call when imported. fairseq's command lines
+    have imported it, and set their log up, before they import a plugin: they stay as they are.
+    Goes when fairseq's modules leave the root logger alone.
+    """
+    if "fairseq" in sys.modules:
+        yield
+        return
+    import torch  # noqa: F401  its own warnings are to be seen
+
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    if not handlers and logging.lastResort is not None:
+        # basicConfig does nothing where there is a handler; this one prints as if there were none
+        root.addHandler(logging.lastResort)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+def load_weights(path: str) -> Any:
+    """``torch.load`` with weights only: whatever else the file asks for is refused.
+
+    PyTorch before 1.13 has no ``weights_only``; there this is done by an unpickler that finds
+    tensors' classes alone. Goes with PyTorch 1.12.
+
+    Args:
+        path: file of tensors, and of containers of them.
+
+    Returns:
+        the file's content, on the CPU.
+
+    Raises:
+        pickle.UnpicklingError: if the file needs any other class or function.
+    """
+    import torch
+
+    if "weights_only" in inspect.signature(torch.load).parameters:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    module: Any = types.ModuleType("weights_only")
+    module.Unpickler = _WeightsUnpickler
+    module.load = lambda file, **options: _WeightsUnpickler(file, **options).load()
+    return torch.load(path, map_location="cpu", pickle_module=module)
+
+
+_STORAGE = re.compile(r"[A-Za-z0-9]+Storage")
+
+
+class _WeightsUnpickler(pickle.Unpickler):
+    """Finds the classes and functions that tensors are stored by."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        allowed = (
+            (module == "collections" and name == "OrderedDict")
+            or (module == "torch" and (name in ("Size", "device") or _STORAGE.fullmatch(name)))
+            or (
+                module == "torch._utils"
+                and name in ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter")
+            )
+        )
+        if not allowed:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a tensor")
+        return super().find_class(module, name)
+
+
+def _silence_pin_memory() -> None:
+    """fairseq asks for pinned memory without a GPU too; PyTorch says so at each iteration.
+
+    Only in fairseq's command lines; a program's own data loaders warn as before. Goes when
+    fairseq pins memory for GPUs alone.
+    """
+    if "fairseq_cli" in sys.modules:
+        warnings.filterwarnings(
+            "ignore", r"'pin_memory' argument is set as true but no accelerator", UserWarning
+        )
 
 
 def _allow_checkpoint_classes() -> None:
@@ -117,7 +210,8 @@ def _repair_call_main() -> None:
     """Settings that fairseq's command lines get wrong, put right before its ``main`` runs.
 
     - ``--bf16`` switches ``tpu`` on (both builds), which fails without torch_xla.
-    - ``--fp16`` on the CPU needs ``--fp16-no-flatten-grads``.
+    - ``--fp16`` on the CPU needs ``--fp16-no-flatten-grads``, and a PyTorch that multiplies
+      float16 there (1.12 does not).
     - Several processes without a GPU: fairseq spawns as many as there are GPUs, none, and exits
       with status 0, nothing trained.
 
@@ -135,6 +229,11 @@ def _repair_call_main() -> None:
         from fairseq_mm.errors import UserError
 
         on_cpu = cfg.common.cpu or not torch.cuda.is_available()
+        if cfg.common.fp16 and on_cpu and not _multiplies_float16_on_cpu():
+            raise UserError(
+                f"--fp16 without a GPU: PyTorch {torch.__version__} multiplies no float16 on a "
+                "CPU. Use --bf16, or a newer PyTorch."
+            )
         with open_dict(cfg):
             if cfg.common.bf16 and cfg.common.tpu and not importlib.util.find_spec("torch_xla"):
                 cfg.common.tpu = False
@@ -156,6 +255,17 @@ def _repair_call_main() -> None:
         return original(cfg, main, **kwargs)
 
     distributed_utils.call_main = call_main
+
+
+def _multiplies_float16_on_cpu() -> bool:
+    import torch
+
+    one = torch.ones(1, 1, dtype=torch.float16)
+    try:
+        torch.mm(one, one)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _repair_ddp_on_cpu() -> None:
@@ -203,3 +313,51 @@ def _repair_diverse_beam() -> None:
         return original(self, step, lprobs, scores, prev_output_tokens, rows)
 
     DiverseBeamSearch.step = step
+
+
+def _repair_repeat_blocking() -> None:
+    """``--no-repeat-ngram-size`` forbids nothing without fairseq's CUDA extension.
+
+    It compares with the end of the buffer of tokens, where later steps will write, instead of
+    with the last words. Goes when it looks at the words up to ``step`` only.
+    """
+    import torch
+    from fairseq.ngram_repeat_block import NGramRepeatBlock
+
+    # <s> 4 5 4 and two words to come: 5 would repeat the pair 4 5
+    tokens = torch.tensor([[2, 4, 5, 4, 1, 1]])
+    blocker = NGramRepeatBlock(2, use_extension=False)
+    if blocker(tokens, torch.zeros(1, 6), 1, 1, 3)[0, 5].isinf():
+        return
+    NGramRepeatBlock._no_repeat_ngram = _no_repeat_ngram
+
+
+def _no_repeat_ngram(
+    self: Any, tokens: Any, lprobs: Any, bsz: int, beam_size: int, step: int
+) -> Any:
+    """Forbids every word that would end a sequence of n words a second time.
+
+    A word that is the only one possible, as those of a given prefix are, is left.
+
+    Args:
+        self: the blocker.
+        tokens: ``[N, L]`` with ``</s>``, ``step`` words, and what does not matter.
+        lprobs: ``[N, V]``, changed in place.
+        bsz: sentences.
+        beam_size: N is ``bsz * beam_size``.
+        step: number of words so far.
+
+    Returns:
+        lprobs.
+    """
+    n = self.no_repeat_ngram_size
+    if step < n:
+        return lprobs
+    words = tokens[:, 1 : step + 1]
+    windows = words.unfold(1, n, 1)  # [N, step - n + 1, n]
+    last = words[:, step - n + 1 :].unsqueeze(1)
+    repeats = windows[:, :, : n - 1].eq(last).all(dim=2)
+    repeats &= lprobs.isfinite().sum(dim=1, keepdim=True) > 1
+    rows, starts = repeats.nonzero(as_tuple=True)
+    lprobs[rows, windows[rows, starts, n - 1]] = -float("inf")
+    return lprobs

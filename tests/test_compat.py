@@ -1,6 +1,7 @@
 """Each repair of fairseq works, and only where its defect is present."""
 
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -9,7 +10,13 @@ from argparse import Namespace
 import pytest
 import torch
 from omegaconf import OmegaConf
-from toy_data import PACKAGE, make_captions_folder, run_fairseq
+from toy_data import (
+    PACKAGE,
+    make_captions_folder,
+    multiplies_float16_on_cpu,
+    needs_float16_on_cpu,
+    run_fairseq,
+)
 
 from fairseq_mm import compat
 from fairseq_mm.errors import UserError
@@ -29,7 +36,7 @@ def data(tmp_path):
     return make_captions_folder(tmp_path / "data")
 
 
-def load_weights(path):
+def load(path):
     return torch.load(path, map_location="cpu")
 
 
@@ -63,7 +70,7 @@ def train_with_two_processes(data, save_dir, *options):
 
 def test_checkpoint_loads_with_weights_only(monkeypatch, tmp_path, data):
     run_fairseq(monkeypatch, "train", data, *TRAINING, "--save-dir", tmp_path, "--batch-size", "6")
-    state = load_weights(tmp_path / "checkpoint_last.pt")
+    state = load(tmp_path / "checkpoint_last.pt")
     assert state["cfg"]["model"]["_name"] == "m_rnn_tiny"
 
 
@@ -74,7 +81,7 @@ def test_namespace_and_configuration_load_with_weights_only(tmp_path):
         "cfg": OmegaConf.create({"a": {"b": [1, 2.5, None, "x", True]}}),
     }
     torch.save(content, path)
-    loaded = load_weights(path)
+    loaded = load(path)
     assert loaded["args"].lr == [0.1]
     assert loaded["cfg"].a.b[:3] == [1, 2.5, None]
 
@@ -86,7 +93,44 @@ def test_checkpoint_with_code_is_still_refused(tmp_path):
     path = tmp_path / "code.pt"
     torch.save({"model": subprocess.Popen}, path)
     with pytest.raises(Exception, match=r"weights_only|WeightsUnpickler"):
-        load_weights(path)
+        load(path)
+
+
+def test_tensors_load_with_weights_only(tmp_path):
+    path = tmp_path / "weights.pt"
+    half = torch.arange(6).half().view(2, 3)
+    content = {"a": half, "b": {"c": torch.nn.Parameter(torch.ones(4))}, "d": [1, "x", (2.5,)]}
+    content.update({"view": half.t()[1:], "whole": torch.tensor([3]), "yes": torch.tensor(True)})
+    for zipped in (True, False):
+        torch.save(content, path, _use_new_zipfile_serialization=zipped)
+        loaded = compat.load_weights(str(path))
+        assert loaded["d"] == content["d"]
+        assert torch.equal(loaded["view"], half.t()[1:])
+        assert torch.equal(loaded["b"]["c"], torch.ones(4))
+        assert loaded["a"].dtype == torch.float16
+    torch.save(torch.nn.Linear(2, 3).state_dict(), path)
+    assert list(compat.load_weights(str(path))) == ["weight", "bias"]
+
+
+class Caller:
+    """Calls a function when it is unpickled."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_files_that_call_functions_are_refused_as_weights(tmp_path, zipped):
+    path, trace = tmp_path / "code.pt", tmp_path / "trace"
+    for function, argument in ((os.mkdir, str(trace)), (eval, "1"), (torch.load, str(path))):
+        content = {"model": Caller(function, argument)}
+        torch.save(content, path, _use_new_zipfile_serialization=zipped)
+        with pytest.raises(pickle.UnpicklingError):
+            compat.load_weights(str(path))
+    assert not trace.exists()
 
 
 def test_applying_twice_changes_nothing():
@@ -118,10 +162,17 @@ def test_bf16_asks_for_no_tpu(monkeypatch):
     assert cfg.common.bf16
 
 
+@needs_float16_on_cpu
 def test_fp16_on_the_cpu_keeps_gradients_apart(monkeypatch):
     assert called_with(monkeypatch, common={"fp16": True, "cpu": True}).common.fp16_no_flatten_grads
     cfg = called_with(monkeypatch, common={"fp16": False, "cpu": True})
     assert not cfg.common.fp16_no_flatten_grads
+
+
+@pytest.mark.skipif(multiplies_float16_on_cpu(), reason="newer PyTorch trains it")
+def test_fp16_on_the_cpu_is_refused_where_it_cannot_be_computed(monkeypatch):
+    with pytest.raises(UserError, match=r"multiplies no float16 on a CPU\. Use --bf16, or"):
+        called_with(monkeypatch, common={"fp16": True, "cpu": True})
 
 
 def test_several_processes_without_a_gpu_are_not_silently_none(monkeypatch):
@@ -146,6 +197,150 @@ def test_diverse_beams_generate_every_picture(monkeypatch, capsys, tmp_path, dat
     assert capsys.readouterr().out.count("\nH-") == 7
 
 
+def search(step_logits, *, n, max_len=7, beam=2, prefix=None):
+    """Words of the best hypothesis where each step has the same logits."""
+    from fairseq.data import Dictionary
+    from fairseq.sequence_generator import SequenceGenerator
+
+    class Decoder(torch.nn.Module):
+        def forward(self, prev_output_tokens, encoder_out=None):
+            rows, length = prev_output_tokens.shape
+            return step_logits.repeat(rows, length, 1), {"attn": None}
+
+        def max_decoder_positions(self):
+            return 99
+
+    class Model(Decoder):
+        def __init__(self):
+            super().__init__()
+            self.decoder = Decoder()
+
+        def max_positions(self):
+            return 9, 99
+
+        def get_normalized_probs(self, net_output, log_probs, sample=None):
+            return torch.log_softmax(net_output[0], dim=-1)
+
+    dictionary = Dictionary()
+    for i in range(len(step_logits) - 4):
+        dictionary.add_symbol(f"w{i}")
+    generator = SequenceGenerator(
+        [Model()], dictionary, beam_size=beam, max_len_b=max_len, no_repeat_ngram_size=n
+    )
+    sample = {"net_input": {"src_tokens": torch.full((3, 2), 4), "src_lengths": torch.ones(3)}}
+    tokens = None if prefix is None else torch.tensor([prefix] * 3)
+    found = generator.generate([generator.model], sample, prefix_tokens=tokens)
+    assert len({tuple(hypotheses[0]["tokens"].tolist()) for hypotheses in found}) == 1
+    return found[0][0]["tokens"].tolist()
+
+
+#                 <s>  <pad> </s>  <unk>  4    5    6    7
+LOGITS = torch.tensor([-9.0, -9, -6, -9, 3.0, 2.0, 1.0, 0.5])
+
+
+def count_of_repeats(words, n):
+    grams = list(zip(*(words[i:] for i in range(n))))
+    return len(grams) - len(set(grams))
+
+
+def test_repeated_sequences_are_forbidden():
+    assert search(LOGITS, n=0) == [4] * 7 + [2]
+    for n in (1, 2, 3):
+        words = search(LOGITS, n=n)[:-1]
+        assert count_of_repeats(words, n) == 0
+        assert n == 1 or count_of_repeats(words, n - 1) > 0
+    assert len(search(LOGITS, n=2)) == 8
+    # the four words, <unk> and <s> are used up; then the sentence ends
+    assert sorted(search(LOGITS, n=1, max_len=12, beam=1)[:4]) == [4, 5, 6, 7]
+
+
+def test_words_of_a_given_prefix_may_repeat():
+    words = search(LOGITS, n=2, prefix=[6, 6, 6, 6])
+    assert words[:4] == [6, 6, 6, 6]
+    assert count_of_repeats(words[3:-1], 2) == 0
+    assert 6 not in words[4:5]
+
+
+def test_blocking_of_repeats_equals_loops():
+    from fairseq.ngram_repeat_block import NGramRepeatBlock
+
+    generator = torch.Generator().manual_seed(5)
+    for n, step in ((1, 0), (1, 5), (2, 1), (2, 7), (3, 2), (3, 9), (4, 3), (4, 11)):
+        tokens = torch.randint(4, 7, (6, 14), generator=generator)
+        tokens[:, 0] = 2
+        lprobs = torch.randn(6, 9, generator=generator)
+        expected = lprobs.clone()
+        for row, words in zip(expected, tokens[:, 1 : step + 1].tolist()):
+            for word in range(9):
+                grams = [[*words, word][i : i + n] for i in range(step + 2 - n)]
+                if grams and grams[-1] in grams[:-1]:
+                    row[word] = -float("inf")
+        found = NGramRepeatBlock(n, use_extension=False)(tokens, lprobs, 3, 2, step)
+        assert found is lprobs
+        assert torch.equal(found, expected)
+
+
+def test_a_program_keeps_its_log_and_sees_no_warnings_of_fairseq():
+    code = """
+import logging, sys, warnings
+import torch
+filters = warnings.filters[:]
+{before}
+root = logging.getLogger()
+state = root.handlers[:], root.level
+import fairseq_mm, h5py
+assert "fairseq" in sys.modules
+assert (root.handlers, root.level) == state, (root.handlers, root.level)
+assert warnings.filters[: len(filters)] == filters
+logging.getLogger("mine").debug("detail")
+logging.getLogger("mine").warning("heard")
+warnings.warn("mine too", FutureWarning)
+"""
+
+    def stderr(before):
+        return subprocess.run(
+            [sys.executable, "-c", code.format(before=before)],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=PACKAGE.parent,
+        ).stderr.splitlines()
+
+    *noise, heard, warning = stderr("")
+    assert (noise, heard) == ([], "heard")
+    assert warning.endswith("FutureWarning: mine too")
+    own = "logging.basicConfig(level=logging.WARNING, format='own %(message)s')"
+    *noise, heard, warning = stderr(own)
+    assert (noise, heard) == ([], "own heard")
+
+
+def test_command_lines_of_fairseq_keep_their_log(tmp_path, data):
+    command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAINING, "--max-epoch", "1"]
+    command += ["--user-dir", str(PACKAGE), "--save-dir", str(tmp_path), "--batch-size", "6"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "| INFO | fairseq_cli.train | done training in" in result.stdout
+    assert "pin_memory" not in result.stderr
+
+
+def test_pinned_memory_is_silent_in_command_lines_of_fairseq_alone():
+    code = """
+import warnings
+{before}
+import fairseq_mm
+warnings.warn("'pin_memory' argument is set as true but no accelerator is found, then")
+warnings.warn("'pin_memory' argument is another one")
+"""
+    for before, count in (("", 2), ("import fairseq_cli.train", 1)):
+        result = subprocess.run(
+            [sys.executable, "-c", code.format(before=before)],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=PACKAGE.parent,
+        )
+        assert result.stderr.count("UserWarning: 'pin_memory' argument is") == count
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -164,7 +359,7 @@ def test_two_processes_train_as_one_does(monkeypatch, tmp_path, data, options):
         *(data, tmp_path / "two", *options, *generated, *metric, "--batch-size", "5")
     )
     assert not any("Traceback" in output for output in outputs)
-    two = load_weights(tmp_path / "two" / "checkpoint_last.pt")
+    two = load(tmp_path / "two" / "checkpoint_last.pt")
     # one process takes both processes' batches before each step
     run_fairseq(
         monkeypatch,
@@ -172,7 +367,7 @@ def test_two_processes_train_as_one_does(monkeypatch, tmp_path, data, options):
         *(data, *TRAINING, "--save-dir", tmp_path / "one", *generated, *metric),
         *("--batch-size", "5", "--update-freq", "2"),
     )
-    one = load_weights(tmp_path / "one" / "checkpoint_last.pt")
+    one = load(tmp_path / "one" / "checkpoint_last.pt")
     for key, weights in one["model"].items():
         torch.testing.assert_close(two["model"][key], weights, atol=1e-5, rtol=1e-4)
     assert two["extra_state"]["val_loss"] == pytest.approx(one["extra_state"]["val_loss"], abs=1e-3)

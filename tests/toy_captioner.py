@@ -74,7 +74,7 @@ def change_checkpoint(
         provenance: entries to replace.
         **top: entries of the checkpoint to replace.
     """
-    state = torch.load(source, weights_only=True)
+    state = torch.load(source)
     state.update(top)
     if provenance is not None:
         content = json.loads(bytes(state["model"][STATE_KEY].tolist()).decode())

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_mm.compat import load_weights
 from fairseq_mm.errors import UserError
 
 MAX_NAMED = 4
@@ -41,7 +42,7 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file (a state dict of the model was expected).")
     try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+        content: Any = load_weights(path)
     except Exception as error:  # torch raises nearly anything on a file that is none of its own
         reason = str(error).strip().splitlines()
         raise UserError(

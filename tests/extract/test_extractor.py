@@ -30,7 +30,7 @@ def extractor(weights):
 
 def test_rows_equal_plain_torchvision_code(extractor, weights):
     network = models.resnet18(weights=None).eval()
-    network.load_state_dict(torch.load(weights, weights_only=True))
+    network.load_state_dict(torch.load(weights))
     network.fc = torch.nn.Identity()
     transform = transforms.Compose(
         [

@@ -13,7 +13,7 @@ import time
 import pytest
 import torch
 from omegaconf import OmegaConf
-from toy_data import build_model, toy_task
+from toy_data import build_model, needs_float16_on_cpu, toy_task
 
 SYSTEMS = [
     "m_rnn",
@@ -142,7 +142,9 @@ def test_cost_of_a_token_does_not_grow_with_the_prefix(model):
     assert all(x.numel() < 50 for saved in state.values() for x in saved.values())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float16, marks=needs_float16_on_cpu), torch.bfloat16]
+)
 def test_half_precision_gives_finite_gradients(model, batch, dtype):
     model.train().to(dtype)
     batch["features"] = (batch["features"] * 100).to(dtype)
