@@ -133,6 +133,19 @@ def test_files_that_call_functions_are_refused_as_weights(tmp_path, zipped):
     assert not trace.exists()
 
 
+def test_features_of_small_pictures_do_not_depend_on_their_batch():
+    torch.manual_seed(3)
+    layout = compat.convolution_memory_format()
+    for channels, kernel, side in ((3, 3, 1), (4, 3, 1), (5, 3, 2), (6, 5, 1), (6, 1, 1)):
+        convolution = torch.nn.Conv2d(channels, 7, kernel, padding=kernel // 2)
+        maps = torch.randn(4, channels, side, side)
+        with torch.no_grad():
+            expected = convolution(maps)
+            convolution = convolution.to(memory_format=layout)
+            found = torch.cat([convolution(m[None].contiguous(memory_format=layout)) for m in maps])
+        torch.testing.assert_close(found, expected)
+
+
 def test_applying_twice_changes_nothing():
     from fairseq.distributed import utils
 
