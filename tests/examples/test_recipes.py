@@ -1,0 +1,175 @@
+"""The recipes run as a user runs them, and the documentation's commands are commands."""
+
+import argparse
+import importlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fairseq import options
+from fairseq.models import ARCH_MODEL_REGISTRY
+from toy_data import PACKAGE, make_captions_folder
+
+from fairseq_mm.cli.main import SUBCOMMANDS
+from fairseq_mm.models.m_rnn import MRnnModel
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+README = ROOT / "README.md"
+PAGES = [README, *sorted(EXAMPLES.glob("*/README.md"))]
+RECIPES = sorted(EXAMPLES.glob("*/*.sh"))
+CAPTIONING = EXAMPLES / "multimodal_captioning"
+BIN = Path(sys.executable).parent
+FAIRSEQ_PARSERS = {
+    "fairseq-train": lambda: options.get_training_parser("translation"),
+    "fairseq-generate": lambda: options.get_generation_parser(default_task="translation"),
+    "fairseq-validate": lambda: options.get_validation_parser("translation"),
+}
+
+
+def commands_of(page):
+    """Arguments of each command in a page's bash blocks, without what the shell takes itself."""
+    for block in re.findall(r"^```bash\n(.*?)^```", page.read_text("utf-8"), re.M | re.S):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            ends = [i for i, word in enumerate(words) if re.fullmatch(r"\d?>|\||&&|\d>&\d", word)]
+            if words:
+                yield words[: min(ends, default=len(words))]
+
+
+def documented(*programs):
+    return [
+        pytest.param(words, id=f"{page.parent.name}-{number}-{' '.join(words[:2])}")
+        for page in PAGES
+        for number, words in enumerate(commands_of(page))
+        if words[0] in programs
+    ]
+
+
+@pytest.mark.parametrize("words", documented("fairseq-mm"))
+def test_documented_command_of_ours_parses(words):
+    assert words[1] in SUBCOMMANDS
+    module = importlib.import_module(f"fairseq_mm.cli.{words[1].replace('-', '_')}")
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    parser.parse_args(words[2:])
+
+
+@pytest.mark.parametrize("words", documented(*FAIRSEQ_PARSERS))
+def test_documented_command_of_fairseq_parses(words):
+    place = words.index("--user-dir") + 1
+    assert words[place] in ("fairseq_mm", "$(fairseq-mm user-dir)")
+    arguments = [*words[1:place], str(PACKAGE), *words[place + 1 :]]
+    parser = FAIRSEQ_PARSERS[words[0]]()
+    parsed = options.parse_args_and_arch(parser, arguments)
+    assert parsed.task == "multimodal_captioning"
+    if "--eval-gen-args" in words:
+        assert json.loads(parsed.eval_gen_args)
+
+
+def test_documented_scripts_parse(monkeypatch):
+    """Up to the release, which is not there."""
+    script = next(words for words in commands_of(README) if words[0] == "python")
+    assert script[1] == "scripts/prepare_flickr8k.py"
+    done = subprocess.run(
+        [sys.executable, *script[1:2], "no_such_folder", *script[3:]],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "no_such_folder" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_links_and_paths_lead_somewhere(page):
+    text = page.read_text("utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    assert links
+    paths = re.findall(r"\b((?:scripts|benchmarks|examples|tests|fairseq_mm)/[\w/]+\.\w+)", text)
+    named = [page.parent / link for link in links] + [ROOT / path for path in paths]
+    placeholders = ("NAME.py", "test_NAME.py")
+    assert [p for p in named if not p.exists() and p.name not in placeholders] == []
+
+
+def test_every_command_and_architecture_is_documented():
+    text = README.read_text("utf-8")
+    section = text.split("\n## Commands\n")[1].split("\n\n")[0]
+    table = {name.split()[0] for name in re.findall(r"^\| `([\w -]+)` \|", section, re.M)}
+    assert table == set(SUBCOMMANDS)
+    ours = {name for name, cls in ARCH_MODEL_REGISTRY.items() if cls is MRnnModel}
+    assert ours == {name for name in re.findall(r"`(m_rnn\w*)`", text) if name in ours}
+    example = (CAPTIONING / "README.md").read_text("utf-8")
+    assert ours == set(re.findall(r"`--arch (m_rnn\w*)`", example))
+
+
+def test_every_python_example_compiles():
+    for page in PAGES:
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.M | re.S):
+            compile(block, str(page), "exec")
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+def test_recipe_without_arguments_says_what_it_takes(recipe):
+    done = subprocess.run(["bash", str(recipe)], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert re.fullmatch(rf"# .+: {recipe.name} DATA SAVE_DIR .*\n", done.stderr)
+
+
+@pytest.fixture
+def run_recipe(tmp_path):
+    """Runs a recipe in bash with the commands that stand beside this Python."""
+    for program in ("fairseq-mm", "fairseq-train", "fairseq-generate"):
+        if shutil.which(program, path=str(BIN)) is None:
+            pytest.skip(f"{program} is not installed beside {sys.executable}")
+    environment = {
+        **os.environ,
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "",
+        "MARGINAL_IMAGES": "5",
+    }
+
+    def call(name, *arguments):
+        done = subprocess.run(
+            ["bash", str(CAPTIONING / f"{name}.sh"), *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    return call
+
+
+def test_recipes_train_generate_score_and_rank(run_recipe, tmp_path):
+    data = make_captions_folder(tmp_path / "data with a space")
+    small = ["m_rnn_tiny", "--max-update", "2", "--batch-size", "8", "--num-workers", "0"]
+    run_recipe("train_m_rnn", data.name, "saved", *small)
+    saved = tmp_path / "saved"
+    assert (saved / "checkpoint_best.pt").exists()
+
+    printed = run_recipe(
+        "generate_and_score", data.name, "saved", "valid", "--metrics", "bleu,cider,perplexity"
+    )
+    for decoding in ("greedy", "beam"):
+        lines = (saved / f"{decoding}-valid.txt").read_text().splitlines()
+        hypotheses = [line.split("\t")[0] for line in lines if line.startswith("H-")]
+        assert sorted(hypotheses) == sorted(f"H-{3 * i}" for i in range(7))
+        figures = json.loads((saved / f"{decoding}-valid.json").read_text())
+        assert {"bleu4", "cider", "perplexity"} <= {score["metric"] for score in figures["scores"]}
+        assert (saved / f"{decoding}-valid.txt.card.json").exists()
+    assert printed.index("greedy:") < printed.index("beam:")
+    assert "images for a sentence" in printed
+    scored = (saved / "reference-valid.txt").read_text().splitlines()
+    assert sum(line.startswith("H-") for line in scored) == 21  # captions, not pictures
+    assert (saved / "checkpoint_best.rank-valid" / "ranks.json").exists()
