@@ -2,12 +2,14 @@
 # g++ are all they need. They create .venv, install there what setup.py and constraints.txt name, and
 # run. PYTHON, VENV and LEGACY_PYTHON can be given on the command line.
 
-PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell command -v $(p))))
+# The first that runs: pyenv leaves commands in the PATH that only say which version to choose.
+first_running = $(firstword $(foreach p,$(1),$(shell $(p) -c 'import sys; print(sys.executable)' 2>/dev/null)))
+PYTHON ?= $(call first_running,python3.11 python3.12 python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-LEGACY_PYTHON ?= $(firstword $(shell command -v python3.10 python3.9) $(wildcard $(HOME)/.pyenv/versions/3.10*/bin/python3.10) $(wildcard $(HOME)/.pyenv/versions/3.9*/bin/python3.9))
+LEGACY_PYTHON ?= $(call first_running,python3.10 python3.9 $(wildcard $(HOME)/.pyenv/versions/3.10*/bin/python3.10 $(HOME)/.pyenv/versions/3.9*/bin/python3.9))
 LEGACY_VENV ?= .venv-legacy
 LEGACY_STAMP := $(LEGACY_VENV)/.installed
 
