@@ -103,7 +103,7 @@ def test_every_command_and_architecture_is_documented():
     text = README.read_text("utf-8")
     section = text.split("\n## Commands\n")[1].split("\n\n")[0]
     table = {name.split()[0] for name in re.findall(r"^\| `([\w -]+)` \|", section, re.M)}
-    assert table == set(SUBCOMMANDS)
+    assert table - {"fairseq-mm"} == set(SUBCOMMANDS)  # the table's head
     ours = {name for name, cls in ARCH_MODEL_REGISTRY.items() if cls is MRnnModel}
     assert ours == {name for name in re.findall(r"`(m_rnn\w*)`", text) if name in ours}
     example = (CAPTIONING / "README.md").read_text("utf-8")
