@@ -121,7 +121,7 @@ def _write(scene: Scene, rng: random.Random) -> str:
     if len(names) == 1:
         return there + rng.choice(_ALONE).format(names[0])
     verb = "" if there else rng.choice(["", "is "])
-    forwards = rng.random() < 2 / 3
+    forwards = rng.random() < 3 / 4
     if len(names) == 3:
         outer = names[0], names[2]
         one, other = outer if forwards else outer[::-1]

@@ -1,0 +1,97 @@
+"""The demo's data: pictures in a folder, captions for ``prepare``, and what they show.
+
+    pictures/train-0001.jpg ...
+    scenes.jsonl        what stands in each picture, to check captions
+    captions.jsonl      image, captions, split
+
+Training and validation pictures have no held-out combination; of the test pictures every second
+one has.
+"""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_mm.demo.captions import captions_of, is_true
+from fairseq_mm.demo.drawn_pictures import draw
+from fairseq_mm.demo.scenes import Scene, compose_scene, held_out_combinations
+from fairseq_mm.errors import UserError
+
+CAPTIONS_PER_PICTURE = 3
+_QUALITY = 95
+
+
+def draw_collection(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:
+    """Draws a collection; ``captions.jsonl`` is written last.
+
+    Args:
+        folder: must exist.
+        sizes: number of pictures of each split.
+        seed: the same seed draws the same pictures.
+    """
+    held_out = held_out_combinations(seed)
+    pictures = folder / "pictures"
+    shutil.rmtree(pictures, ignore_errors=True)
+    pictures.mkdir()
+    captions, scenes = [], []
+    for split, size in sizes.items():
+        for number in range(1, size + 1):
+            name = f"{split}-{number:04}.jpg"
+            rng = random.Random(f"{seed} {name}")
+            unseen = split == "test" and number % 2 == 0
+            if unseen:
+                scene = compose_scene(rng, required=held_out)
+            else:
+                scene = compose_scene(rng, excluded=held_out)
+            draw(scene, rng).save(pictures / name, quality=_QUALITY)
+            sentences = captions_of(scene, rng, CAPTIONS_PER_PICTURE)
+            captions.append({"image": f"pictures/{name}", "captions": sentences, "split": split})
+            scenes.append({"id": name, "unseen": unseen, "scene": scene.to_json()})
+    _write_jsonl(folder / "scenes.jsonl", scenes)
+    _write_jsonl(folder / "captions.jsonl", captions)
+
+
+def _write_jsonl(path: Path, records: list[dict]) -> None:
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+    os.replace(partial, path)
+
+
+class Verdict(NamedTuple):
+    """Of one caption.
+
+    Attributes:
+        key: the picture.
+        right: the caption is true of the picture.
+        unseen: the picture has a combination that no training picture has.
+    """
+
+    key: str
+    right: bool
+    unseen: bool
+
+
+def check_captions(folder: Path, captions: Mapping[str, str]) -> list[Verdict]:
+    """Reads each caption and decides whether it is true of its picture.
+
+    Args:
+        folder: of the collection.
+        captions: picture -> generated text.
+
+    Raises:
+        UserError: if a picture is not in the collection.
+    """
+    path = folder / "scenes.jsonl"
+    with open(path, encoding="utf-8") as file:
+        records = {record["id"]: record for record in map(json.loads, file)}
+    verdicts = []
+    for key, caption in captions.items():
+        if key not in records:
+            raise UserError(f"{path}: has no picture {key!r}.")
+        scene = Scene.from_json(records[key]["scene"])
+        verdicts.append(Verdict(key, is_true(caption, scene), records[key]["unseen"]))
+    return verdicts

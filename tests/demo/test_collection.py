@@ -1,0 +1,73 @@
+"""The demo's data: reproducible, true, held-out combinations in every second test picture only."""
+
+import json
+import random
+
+import pytest
+
+from fairseq_mm.demo.captions import captions_of, is_true
+from fairseq_mm.demo.collection import check_captions, draw_collection
+from fairseq_mm.demo.scenes import Scene, compose_scene, held_out_combinations
+from fairseq_mm.errors import UserError
+
+SIZES = {"train": 12, "valid": 3, "test": 8}
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    draw_collection(tmp_path, SIZES, seed=4)
+    return tmp_path
+
+
+def test_every_caption_is_true_of_its_picture(folder):
+    scenes = {
+        record["id"]: Scene.from_json(record["scene"]) for record in read(folder / "scenes.jsonl")
+    }
+    records = read(folder / "captions.jsonl")
+    assert [record["split"] for record in records] == ["train"] * 12 + ["valid"] * 3 + ["test"] * 8
+    for record in records:
+        path = folder / record["image"]
+        assert path.is_file()
+        assert len(set(record["captions"])) == 3
+        assert all(is_true(caption, scenes[path.name]) for caption in record["captions"])
+
+
+def test_held_out_combinations_occur_in_every_second_test_picture_only(folder):
+    held_out = held_out_combinations(4)
+    for record in read(folder / "scenes.jsonl"):
+        combinations = Scene.from_json(record["scene"]).combinations
+        assert bool(combinations & held_out) == record["unseen"]
+        if not record["id"].startswith("test"):
+            assert not record["unseen"]
+    unseen = [record["unseen"] for record in read(folder / "scenes.jsonl")[-8:]]
+    assert unseen == [False, True] * 4
+
+
+def test_the_same_seed_draws_the_same_collection(folder, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    draw_collection(other, {**SIZES, "train": 5}, seed=4)
+    for name in ("train-0005.jpg", "test-0008.jpg"):
+        same = (folder / "pictures" / name).read_bytes()
+        assert (other / "pictures" / name).read_bytes() == same
+    assert read(other / "captions.jsonl")[0] == read(folder / "captions.jsonl")[0]
+
+
+def test_drawing_again_leaves_nothing_of_the_former_pictures(folder):
+    draw_collection(folder, {"train": 2}, seed=4)
+    assert len(list((folder / "pictures").iterdir())) == 2
+
+
+def test_captions_are_checked_against_their_own_picture(folder):
+    records = [record for record in read(folder / "captions.jsonl") if record["split"] == "test"]
+    captions = {record["image"].split("/")[1]: record["captions"][0] for record in records}
+    wrong = captions_of(compose_scene(random.Random(99)), random.Random(99), 1)[0]
+    captions["test-0003.jpg"] = wrong
+    verdicts = check_captions(folder, captions)
+    assert [verdict.right for verdict in verdicts] == [True, True, False] + [True] * 5
+    assert [verdict.unseen for verdict in verdicts] == [False, True] * 4
+    with pytest.raises(UserError, match=r"scenes\.jsonl: has no picture 'x\.jpg'"):
+        check_captions(folder, {"x.jpg": wrong})

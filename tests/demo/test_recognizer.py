@@ -1,0 +1,119 @@
+"""The small network: labels by hand, loss by loops, and features that `extract` would compute."""
+
+import math
+
+import torch
+
+from fairseq_mm.demo import recognizer
+from fairseq_mm.demo.recognizer import (
+    all_recognized,
+    build_network,
+    draw_examples,
+    label_loss,
+    labels_of,
+    normalize,
+    train_recognizer,
+)
+from fairseq_mm.demo.scenes import Scene, Thing
+from fairseq_mm.extract.extractor import build_extractor
+
+# classes of the labels: 5 arrangements, then 2 sizes, 6 colours, 4 shapes of three things
+CLASSES = [5] + [2, 6, 4] * 3
+
+
+def test_labels_are_of_the_first_the_last_and_the_middle_thing():
+    things = (
+        Thing("small", "red", "circle", 0.2, 0.5, 0.12),
+        Thing("large", "green", "star", 0.5, 0.5, 0.16),
+        Thing("small", "purple", "square", 0.8, 0.5, 0.12),
+    )
+    three = labels_of(Scene("row of three", things))
+    assert three == [4, 0, 0, 0, 0, 5, 1, 1, 3, 3]
+    two = labels_of(Scene("row of two", things[:2]))
+    assert two == [2, 0, 0, 0, 1, 3, 3, -100, -100, -100]
+    assert labels_of(Scene("alone", things[:1])) == [0, 0, 0, 0] + [-100] * 6
+
+
+def test_the_loss_is_the_sum_of_the_labels_cross_entropies():
+    torch.manual_seed(0)
+    logits = torch.randn(3, sum(CLASSES))
+    labels = torch.tensor(
+        [
+            [4, 0, 0, 0, 0, 5, 1, 1, 3, 3],
+            [2, 0, 0, 0, 1, 3, 3] + [-100] * 3,
+            [0, 1, 4, 2] + [-100] * 6,
+        ]
+    )
+    expected = 0.0
+    for row, own in zip(logits.tolist(), labels.tolist()):
+        start = 0
+        for size, label in zip(CLASSES, own):
+            part = row[start : start + size]
+            start += size
+            if label >= 0:
+                expected += math.log(sum(map(math.exp, part))) - part[label]
+    torch.testing.assert_close(label_loss(logits, labels).item(), expected / 3)
+
+
+def test_close_ups_show_one_thing_and_nothing_of_the_arrangement():
+    pictures, labels = draw_examples(20, "seed", close_up=True)
+    assert pictures.shape == (20, 3, 32, 32)
+    assert (labels[:, 0] == -100).all()
+    assert (labels[:, 1:4] >= 0).all()
+    assert (labels[:, 4:] == -100).all()
+
+
+def test_a_picture_counts_only_if_everything_in_it_is_recognized():
+    pictures = torch.zeros(3, 3, 32, 32, dtype=torch.uint8)
+    labels = torch.tensor([[0, 1, 2, 3] + [-100] * 6, [0, 1, 2, 2] + [-100] * 6, [1] + [0] * 9])
+    parts = [
+        torch.nn.functional.one_hot(torch.tensor(best), size)
+        for best, size in zip([0, 1, 2, 3] + [0] * 6, CLASSES)
+    ]
+    answer = torch.cat(parts).float()
+    share = all_recognized(lambda batch: answer.expand(len(batch), -1), pictures, labels)
+    assert abs(share - 1 / 3) < 1e-6
+
+
+def test_training_learns_and_then_leaves_the_first_layers_as_they_are(monkeypatch):
+    losses, weights = [], []
+    loss, train = recognizer.label_loss, recognizer._train
+
+    def train_and_copy(network, *arguments, **options):
+        train(network, *arguments, **options)
+        weights.append((network.layer1[0].conv1.weight.clone(), network.fc.weight.clone()))
+
+    monkeypatch.setattr(
+        recognizer, "label_loss", lambda *args: losses.append(loss(*args)) or losses[-1]
+    )
+    monkeypatch.setattr(recognizer, "_train", train_and_copy)
+    network, accuracy = train_recognizer(close_ups=800, pictures=64, seed=1)
+    assert 0 <= accuracy <= 1
+    assert not network.training
+    assert sum(losses[20:25]) < 0.85 * sum(losses[:5])
+    (first_close, last_close), (first_whole, last_whole) = weights
+    assert torch.equal(first_close, first_whole)
+    assert not torch.equal(last_close, last_whole)
+
+
+def test_extract_computes_the_features_that_were_trained(tmp_path):
+    torch.manual_seed(1)
+    network = build_network().eval()
+    torch.save(network.state_dict(), tmp_path / "recognizer.pt")
+    pictures, _ = draw_examples(2, "seed")
+    trained = {}
+    network.avgpool.register_forward_hook(lambda *args: trained.update(features=args[2].flatten(1)))
+    with torch.no_grad():
+        network(normalize(pictures))
+    extractor = build_extractor(
+        recognizer.MODEL,
+        weights=str(tmp_path / "recognizer.pt"),
+        size=64,
+        resize_size=64,
+        device="cpu",
+    )
+    assert extractor.dim == 512
+    rows = extractor.rows(pictures.permute(0, 2, 3, 1).contiguous().numpy())
+    torch.testing.assert_close(
+        torch.from_numpy(rows)[:, 0], trained["features"], rtol=1e-4, atol=1e-4
+    )
