@@ -139,13 +139,14 @@ def _train(
     description: str,
 ) -> None:
     steps = len(pictures) // _BATCH
-    optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=_WEIGHT_DECAY)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, rate, total_steps=steps, pct_start=0.2
-    )
     network.train()
     for part in frozen:
         part.requires_grad_(False).eval()
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=rate, weight_decay=_WEIGHT_DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, rate, total_steps=steps, pct_start=0.2
+    )
     bar = tqdm(range(steps), description, file=sys.stderr, leave=False, disable=None)
     for step in bar:
         batch = slice(step * _BATCH, (step + 1) * _BATCH)
