@@ -17,7 +17,8 @@ EXTRAS = {
     "eval": ["pycocoevalcap>=1.2"],
     "clip": ["open_clip_torch>=2.20"],
     "heif": ["pillow-heif>=0.10"],
-    "dev": ["pytest>=7", "pytest-xdist>=3", "ruff", "mypy", "pre-commit"],
+    "sharding": ["fairscale>=0.4.13"],  # --zero-sharding os
+    "dev": ["fairscale>=0.4.13", "pytest>=7", "pytest-xdist>=3", "ruff", "mypy", "pre-commit"],
 }
 
 setup(
@@ -32,7 +33,7 @@ setup(
     install_requires=[
         "h5py>=3.1",
         "numpy>=1.21",
-        "pillow>=8",
+        "pillow>=9.1",
         "sacrebleu>=2.0",
         "sentencepiece>=0.1.96",
         "torch>=1.12",

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from argparse import Namespace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -360,7 +361,11 @@ warnings.warn("'pin_memory' argument is another one")
         ("--ddp-backend", "legacy_ddp", "--bucket-cap-mb", "1"),
         ("--ddp-backend", "pytorch_ddp"),
         pytest.param(
-            ("--ddp-backend", "legacy_ddp", "--zero-sharding", "os"), marks=pytest.mark.slow
+            ("--ddp-backend", "legacy_ddp", "--zero-sharding", "os"),
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.skipif(not find_spec("fairscale"), reason="fairscale is missing"),
+            ],
         ),
     ],
 )

@@ -89,7 +89,7 @@ class MRnnConfig(FairseqDataclass):
         },
     )
     feature_dropout: float = field(
-        default=0.3, metadata={"help": "dropout of the image's feature vector"}
+        default=0.5, metadata={"help": "dropout of the image's feature vector"}
     )
     recurrent_scale: float = field(
         default=0.5, metadata={"help": "the recurrent matrix starts as this times the identity"}
