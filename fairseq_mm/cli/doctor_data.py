@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from typing import Any, Callable, Optional
 
-from fairseq_mm.cli.doctor_findings import Finding, note, ok, problem, reason_of
+from fairseq_mm.cli.doctor_findings import Finding, note, ok, problem
 from fairseq_mm.errors import UserError
 
 SPLITS = ("train", "valid", "test")
@@ -101,7 +101,7 @@ def check_split(folder: str, split: str, num_words: int, store: Any) -> list[Fin
         return [problem(split, str(error), anew)]
     counts = {f"{base}.visual_ids": len(visual_ids)}
     text_path = os.path.join(folder, "text", f"{split}.txt")
-    if os.path.exists(text_path):
+    if os.path.isfile(text_path):
         with open(text_path, "rb") as file:
             counts[text_path] = sum(1 for _ in file)
     findings += checked(split, anew, lambda: _check_binarised(base, num_words, counts))
@@ -143,27 +143,15 @@ def checked(subject: str, remedy: str, check: Callable[[], Optional[str]]) -> li
 def _check_binarised(base: str, num_words: int, counts: dict[str, int]) -> Optional[str]:
     """Adds the number of binarised lines to ``counts``."""
     try:
-        from fairseq.data import data_utils
+        from fairseq_mm.data.binarised_text import load_binarised_text
     except Exception:  # fairseq's own line says why
         return None
-    try:
-        text = data_utils.load_indexed_dataset(base, None)
-        if text is None:
-            return f"{base}.idx: no such file"
-        sizes = text.sizes
-        counts[f"{base}.idx"] = len(text)
-        if len(text) == 0:
-            return f"{base}.idx: has no line"
-        if sizes.min() <= 1:
-            return f"{base}.idx: line {int(sizes.argmin()) + 1} is empty"
-        greatest = max(int(line.max()) for line in text)
-    except Exception as error:  # cut short, or of another program
-        return f"{base}.bin and .idx cannot be read ({reason_of(error)})"
-    if greatest >= num_words + 4:  # fairseq's four special symbols
-        return (
-            f"{base}.bin has the word number {greatest}, but dict.txt has {num_words} words and 4 "
-            "symbols: it was binarised with another dictionary"
-        )
+    text = load_binarised_text(base, num_types=num_words + 4, end=2)  # fairseq's special symbols
+    counts[f"{base}.idx"] = len(text)
+    if len(text) == 0:
+        return f"{base}.idx: has no line"
+    if text.sizes.min() <= 1:
+        return f"{base}.idx: line {int(text.sizes.argmin()) + 1} is empty"
     return None
 
 

@@ -20,6 +20,8 @@ def read_references(path: str) -> dict[str, list[str]]:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; it holds the references of each item.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
     for number, line in enumerate(lines, start=1):

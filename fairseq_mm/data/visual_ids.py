@@ -21,6 +21,8 @@ def read_visual_ids(path: str) -> list[str]:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; it names the image of each line of text.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
     lines = text.split("\n")

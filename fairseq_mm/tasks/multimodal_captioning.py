@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import numpy as np
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
+from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
 from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, FeatureStores, open_features
 from fairseq_mm.data.multimodal_dataset import (
     MultimodalDataset,
@@ -118,9 +119,7 @@ class MultimodalCaptioningTask(FairseqTask):
         cls, cfg: MultimodalCaptioningConfig, **kwargs: Any
     ) -> "MultimodalCaptioningTask":
         path = os.path.join(cfg.data, "dict.txt")
-        if not os.path.isfile(path):
-            raise UserError(f"{path}: no such file; is {cfg.data} a folder made by `prepare`?")
-        dictionary = Dictionary.load(path)
+        dictionary = load_dictionary(path)
         logger.info(f"{path}: {len(dictionary)} types")
         paths = [os.path.join(cfg.data, "features.h5")]
         if cfg.features:
@@ -186,11 +185,9 @@ class MultimodalCaptioningTask(FairseqTask):
         visual_path = os.path.join(self.cfg.data, f"{split}.visual_ids")
         text_path = os.path.join(self.cfg.data, split)
         visual_ids = read_visual_ids(visual_path)
-        text = data_utils.load_indexed_dataset(text_path, self.dictionary)
-        if text is None:
-            raise UserError(
-                f"{text_path}.idx: no such file; binarise the split with fairseq-preprocess."
-            )
+        text = load_binarised_text(
+            text_path, num_types=len(self.dictionary), end=self.dictionary.eos()
+        )
         check_line_counts({f"{text_path}.idx": len(text), visual_path: len(visual_ids)})
         check_no_empty_line(f"{text_path}.idx", np.asarray(text.sizes))
         is_generating = combine is None and not kwargs

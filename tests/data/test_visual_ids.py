@@ -73,3 +73,9 @@ def test_repeated_and_missing_references_are_named(tmp_path):
         read_references(path)
     with pytest.raises(UserError, match="no such file; it holds the references"):
         read_references(tmp_path / "none")
+
+
+@pytest.mark.parametrize("read", [read_visual_ids, read_references])
+def test_folder_in_place_of_a_file_is_named(tmp_path, read):
+    with pytest.raises(UserError, match=r"cannot be read \(Is a directory\)"):
+        read(tmp_path)

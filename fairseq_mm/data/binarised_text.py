@@ -1,0 +1,101 @@
+"""``dict.txt`` and ``<split>.bin/.idx`` as ``fairseq-preprocess`` makes them, checked when read.
+
+fairseq maps the two files and looks no further: words that the dictionary does not have would end
+the training at a table's edge, and a text cut short when its last lines are asked for.
+"""
+
+import os
+import struct
+from typing import Any
+
+import numpy as np
+from fairseq.data import Dictionary, data_utils
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+from fairseq_mm.errors import UserError
+
+_MMAP_MAGIC = b"MMIDIDX\x00\x00"
+# number of bytes of a word's number -> how it is stored
+_NUMBERS = {2: np.uint16, 4: np.uint32, 8: np.int64}
+
+
+def load_dictionary(path: str) -> Dictionary:
+    """
+    Raises:
+        UserError: if the file is missing, has no word, or a line is not ``word count``.
+    """
+    try:
+        dictionary = Dictionary.load(path)
+    except FileNotFoundError:
+        folder = os.path.dirname(path)
+        raise UserError(f"{path}: no such file; is {folder} a folder made by `prepare`?") from None
+    except Exception as error:  # fairseq raises Exception itself
+        raise UserError(f"{path}: cannot be read as a dictionary: {error}") from None
+    if len(dictionary) == dictionary.nspecial:
+        raise UserError(f"{path}: must have a word and its count in each line, but is empty.")
+    return dictionary
+
+
+def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
+    """
+    Args:
+        base: path without ``.bin`` and ``.idx``.
+        num_types: entries of the dictionary, special symbols included.
+        end: number of the symbol that ends each line.
+
+    Returns:
+        fairseq's dataset of lines.
+
+    Raises:
+        UserError: if a file is missing, cut short, no such file, or was binarised with another
+            dictionary.
+    """
+    for suffix in (".idx", ".bin"):
+        if not os.path.isfile(base + suffix):
+            raise UserError(
+                f"{base}{suffix}: no such file; binarise the split with fairseq-preprocess."
+            )
+    damaged = f"{base}.bin and .idx cannot be read"
+    remedy = "binarise the split anew with fairseq-preprocess."
+    try:
+        if not _is_whole(base):
+            raise ValueError("cut short or no such files")
+        text = data_utils.load_indexed_dataset(base)
+        if text is None:
+            raise ValueError("of no known format")
+        if not isinstance(text, MMapIndexedDataset) or not len(text):
+            return text
+        sizes = np.asarray(text.sizes, dtype=np.int64)
+        total = int(sizes.sum())
+        found = os.path.getsize(f"{base}.bin")
+        if (sizes < 0).any() or total == 0 or found % total or found // total not in _NUMBERS:
+            raise ValueError(f"{found} bytes for {total} words")
+    except Exception as error:  # fairseq asserts, and raises nearly anything on other files
+        raise UserError(f"{damaged} ({type(error).__name__}: {error}); {remedy}") from None
+    words = np.memmap(f"{base}.bin", mode="r", dtype=_NUMBERS[found // total])
+    greatest = int(words.max())
+    if greatest >= num_types:
+        raise UserError(
+            f"{base}.bin has the word number {greatest}, but dict.txt has {num_types - 4} words "
+            f"and 4 symbols: it was binarised with another dictionary; {remedy}"
+        )
+    open_ended = np.flatnonzero(words[np.cumsum(sizes)[sizes > 0] - 1] != end)
+    if len(open_ended):
+        raise UserError(
+            f"{damaged}: line {int(np.flatnonzero(sizes > 0)[open_ended[0]]) + 1} does not end "
+            f"with </s>: the two are not of one text; {remedy}"
+        )
+    return text
+
+
+def _is_whole(base: str) -> bool:
+    """False where fairseq would fail half-way, and complain from a destructor."""
+    with open(f"{base}.idx", "rb") as file:
+        if file.read(len(_MMAP_MAGIC)) != _MMAP_MAGIC:
+            return True  # of another format: fairseq's own concern
+        header = file.read(17)
+        if len(header) < 17:
+            return False
+        _, _, lines = struct.unpack("<QBQ", header)
+        whole = 26 + 12 * lines <= os.path.getsize(f"{base}.idx")
+    return whole and (lines == 0 or os.path.getsize(f"{base}.bin") > 0)

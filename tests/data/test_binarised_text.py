@@ -1,0 +1,98 @@
+"""Damaged dictionaries and binarised texts are named before the first step."""
+
+import re
+
+import pytest
+from toy_data import make_dictionary, write_split
+
+from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
+from fairseq_mm.errors import UserError
+
+LINES = [("a.jpg", "a dog runs"), ("b.jpg", "the cat sits in grass"), ("c.jpg", "snow")]
+
+
+@pytest.fixture
+def base(tmp_path):
+    write_split(tmp_path, "train", LINES, make_dictionary())
+    return str(tmp_path / "train")
+
+
+def load(base, num_types=20):
+    return load_binarised_text(base, num_types=num_types, end=2)
+
+
+def test_whole_text_is_loaded(base):
+    text = load(base)
+    assert [len(line) for line in text] == [4, 6, 2]
+
+
+def change(path, what):
+    content = path.read_bytes()
+    path.unlink()
+    if what == "folder":
+        path.mkdir()
+    elif what != "missing":
+        path.write_bytes(
+            {
+                "empty": b"",
+                "half": content[: len(content) // 2],
+                "longer": content + b"\n",
+                "other": b"some text\n" * 9,
+                "zeros": bytes(len(content)),
+            }[what]
+        )
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".idx"])
+@pytest.mark.parametrize(
+    "what", ["missing", "folder", "empty", "half", "longer", "other", "zeros"]
+)
+def test_damaged_file_is_named_and_nothing_else_is_printed(base, tmp_path, suffix, what, capsys):
+    if (suffix, what) == (".idx", "longer"):
+        pytest.skip("an index has room at its end")
+    change(tmp_path / f"train{suffix}", what)
+    with pytest.raises(UserError, match=re.escape(base)) as caught:
+        load(base)
+    if what in ("missing", "folder"):
+        assert f"train{suffix}: no such file; binarise the split" in str(caught.value)
+    else:
+        assert "train.bin and .idx cannot be read" in str(caught.value)
+        assert "binarise the split anew with fairseq-preprocess." in str(caught.value)
+    assert capsys.readouterr().err == ""
+
+
+def test_text_of_another_dictionary_is_refused(base):
+    with pytest.raises(UserError, match="has the word number 15, but dict.txt has 11 words and 4"):
+        load(base, num_types=15)
+
+
+def test_text_and_index_of_two_texts_are_refused(base, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    # as many words in all, in lines of other lengths
+    write_split(other, "train", [*LINES[1:], LINES[0]], make_dictionary())
+    (other / "train.idx").replace(f"{base}.idx")
+    with pytest.raises(UserError, match=r"line 1 does not end with </s>: the two are not of one"):
+        load(base)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "must have a word and its count in each line, but is empty"),
+        (b"dog 3\ncat\n", "cannot be read as a dictionary: Incorrect dictionary format"),
+        (b"dog 3\n\n", "cannot be read as a dictionary"),
+        (b"dog 3\ndog 2\n", "cannot be read as a dictionary: Duplicate word found"),
+        (b"d\xf6g 3\n", "cannot be read as a dictionary: Incorrect encoding"),
+    ],
+)
+def test_damaged_dictionary_is_named(tmp_path, content, message):
+    path = tmp_path / "dict.txt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"^{re.escape(str(path))}: {message}"):
+        load_dictionary(str(path))
+
+
+def test_folder_in_place_of_a_dictionary_is_named(tmp_path):
+    with pytest.raises(UserError, match="cannot be read as a dictionary"):
+        load_dictionary(str(tmp_path))
