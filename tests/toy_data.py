@@ -10,6 +10,7 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 import torch
+from fairseq import checkpoint_utils
 from fairseq.data import Dictionary, indexed_dataset
 
 import fairseq_mm
@@ -128,6 +129,8 @@ def build_model(arch: str, task: Any, **options: Any) -> Any:
 
 def run_fairseq(monkeypatch: Any, command: str, *arguments: Any) -> Any:
     """Runs ``fairseq-<command>`` in this process, with the package as its --user-dir."""
+    # the best score of the process, by which a second training would write no checkpoint_best.pt
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)
     module = importlib.import_module(f"fairseq_cli.{command}")
     argv = [f"fairseq-{command}", *map(str, arguments), "--user-dir", str(PACKAGE)]
     monkeypatch.setattr(sys, "argv", argv)
