@@ -1,7 +1,7 @@
 """The captions of drawn pictures: a small grammar, written and read.
 
-    caption = [there is] ALONE | [there is] THING [is] RELATION THING
-            | [there is] THING [is] between THING and THING
+    caption = [there is] (only THING | THING alone | THING and nothing else)
+            | [there is] THING [is] RELATION THING
     THING   = a SIZE COLOUR SHAPE
 
 ``captions_of`` writes captions that are true of a scene; ``is_true`` reads any sentence of the
@@ -13,7 +13,7 @@ import random
 import re
 from typing import NamedTuple, Optional
 
-from fairseq_mm.demo.scenes import COLOURS, SHAPES, Scene, Thing, relation
+from fairseq_mm.demo.scenes import COLOURS, SHAPES, Scene, relation
 
 SIZE_WORDS = {"small": "small", "little": "small", "large": "large", "big": "large"}
 RELATION_WORDS = {
@@ -29,14 +29,9 @@ RELATION_WORDS = {
 _ALONE = ("{0} alone", "only {0}", "{0} and nothing else")
 
 _THING = rf"an? ({'|'.join(SIZE_WORDS)}) ({'|'.join(COLOURS)}) ({'|'.join(SHAPES)})"
-_WORDINGS = [
-    (f"only {_THING}|{_THING} alone|{_THING} and nothing else", "alone"),
-    (f"{_THING} (?:is )?({'|'.join(RELATION_WORDS)}) {_THING}", None),
-    (f"{_THING} (?:is )?between {_THING} and {_THING}", "between"),
-]
-_PATTERNS = [
-    (re.compile(f"(?:there is )?(?:{text})"), relation_name) for text, relation_name in _WORDINGS
-]
+_START = "(?:there is )?"
+_ONE = re.compile(f"{_START}(?:only {_THING}|{_THING} alone|{_THING} and nothing else)")
+_TWO = re.compile(f"{_START}{_THING} (?:is )?({'|'.join(RELATION_WORDS)}) {_THING}")
 
 
 class Claim(NamedTuple):
@@ -49,60 +44,35 @@ class Claim(NamedTuple):
 def parse(caption: str) -> Optional[Claim]:
     """What ``caption`` claims, or None if it is no sentence of the grammar."""
     text = " ".join(caption.lower().rstrip(" .").split())
-    for pattern, name in _PATTERNS:
-        match = pattern.fullmatch(text)
-        if match is None:
-            continue
-        words = [word for word in match.groups() if word is not None]
-        if name is None:
-            name = RELATION_WORDS[words.pop(3)]
-        looks = [
-            (SIZE_WORDS[size], colour, shape)
-            for size, colour, shape in zip(words[0::3], words[1::3], words[2::3])
-        ]
-        return Claim(name, looks)
-    return None
+    match = _ONE.fullmatch(text) or _TWO.fullmatch(text)
+    if match is None:
+        return None
+    words = [word for word in match.groups() if word is not None]
+    name = RELATION_WORDS[words.pop(3)] if len(words) > 3 else "alone"
+    looks = zip(words[0::3], words[1::3], words[2::3])
+    return Claim(name, [(SIZE_WORDS[size], colour, shape) for size, colour, shape in looks])
 
 
 def is_true(caption: str, scene: Scene) -> bool:
     """Whether ``caption`` is a sentence of the grammar and true of ``scene``.
 
-    Every thing that it names must be in the scene, with that size, colour and shape, and the
-    relation must hold between just these things. A thing that it does not name is no mistake,
-    unless it says "only" or "alone".
+    It must name every thing of the scene, with its size, colour and shape, and the relation must
+    hold.
     """
     claim = parse(caption)
-    if claim is None:
+    if claim is None or len(claim.looks) != len(scene.things):
         return False
-    for things in itertools.permutations(scene.things, len(claim.looks)):
-        if all(_look(t) == look for t, look in zip(things, claim.looks)) and _holds(
-            claim.relation, things, scene
-        ):
-            return True
+    for things in itertools.permutations(scene.things):
+        if [(thing.size, thing.colour, thing.shape) for thing in things] == claim.looks:
+            return len(things) == 1 or relation(*things) == claim.relation
     return False
-
-
-def _look(thing: Thing) -> tuple[str, str, str]:
-    return thing.size, thing.colour, thing.shape
-
-
-def _holds(name: str, things: tuple[Thing, ...], scene: Scene) -> bool:
-    if name == "alone":
-        return len(scene.things) == 1
-    if name == "between":
-        middle, one, other = things
-        return {relation(one, middle), relation(other, middle)} in (
-            {"above", "below"},
-            {"left", "right"},
-        )
-    return relation(*things) == name
 
 
 def captions_of(scene: Scene, rng: random.Random, count: int) -> list[str]:
     """``count`` different true captions.
 
-    Two things out of three captions are named in reading order (from the top, from the left), as
-    people mostly do, the others the other way round.
+    In three captions out of four, two things are named in reading order (from the top, from the
+    left), as people mostly do, in the others the other way round.
     """
     captions: list[str] = []
     while len(captions) < count:
@@ -121,13 +91,8 @@ def _write(scene: Scene, rng: random.Random) -> str:
     if len(names) == 1:
         return there + rng.choice(_ALONE).format(names[0])
     verb = "" if there else rng.choice(["", "is "])
-    forwards = rng.random() < 3 / 4
-    if len(names) == 3:
-        outer = names[0], names[2]
-        one, other = outer if forwards else outer[::-1]
-        return f"{there}{names[1]} {verb}between {one} and {other}"
     pair = list(zip(scene.things, names))
-    (first, one), (second, other) = pair if forwards else pair[::-1]
+    (first, one), (second, other) = pair if rng.random() < 3 / 4 else pair[::-1]
     wanted = relation(first, second)
     words = rng.choice([word for word, name in RELATION_WORDS.items() if name == wanted])
     return f"{there}{one} {verb}{words} {other}"

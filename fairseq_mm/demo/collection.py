@@ -67,7 +67,7 @@ class Verdict(NamedTuple):
     Attributes:
         key: the picture.
         right: the caption is true of the picture.
-        unseen: the picture has a combination that no training picture has.
+        unseen: no captioned training picture has the picture's combination.
     """
 
     key: str

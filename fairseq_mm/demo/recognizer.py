@@ -2,8 +2,8 @@
 
 It plays the part that networks trained on ImageNet play for photographs: it learns to recognise
 what is drawn, not to caption. First single things, close up; then whole pictures: their
-arrangement, and size, colour and shape of the first, the last and the middle thing. Its state
-dict is torchvision's, so that ``fairseq-mm extract --model resnet18 --weights FILE`` takes it.
+arrangement, and size, colour and shape of the one or two things. Its state dict is torchvision's,
+so that ``fairseq-mm extract --model resnet18 --weights FILE`` takes it.
 """
 
 import random
@@ -19,38 +19,28 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from fairseq_mm.demo.drawn_pictures import SIDE, draw
-from fairseq_mm.demo.scenes import ARRANGEMENTS, COLOURS, SHAPES, SIZES, Scene, Thing, compose_scene
+from fairseq_mm.demo.scenes import ARRANGEMENTS, COLOURS, SHAPES, SIZES, Scene, compose_scene
 from fairseq_mm.extract.preprocessing import NORMALIZATIONS
 
 MODEL = "resnet18"
-_MAX_THINGS = 3
 # number of classes of each label: the arrangement, then size, colour and shape of the first thing
-# in reading order, of the last one, and of the one between
-_CLASSES = (len(ARRANGEMENTS), *(len(SIZES), len(COLOURS), len(SHAPES)) * _MAX_THINGS)
-# Three things in a line are rare in the collection and hard to see: they get more practice.
-_SHARES = {
-    "alone": 1,
-    "column of two": 6,
-    "row of two": 6,
-    "column of three": 3,
-    "row of three": 3,
-}
+# in reading order and of the second one
+_CLASSES = (len(ARRANGEMENTS), *(len(SIZES), len(COLOURS), len(SHAPES)) * 2)
 _NO_LABEL = -100  # cross_entropy leaves it out
 _BATCH = 32
 _WEIGHT_DECAY = 0.02
 
 
 def labels_of(scene: Scene) -> list[int]:
-    """One class index per label; ``-100`` for things that the scene does not have."""
-    labels = [list(ARRANGEMENTS).index(scene.arrangement)]
-    first, *others = scene.things
-    for thing in (first, *others[-1:], *others[:-1]):
-        labels += _look_labels(thing)
+    """One class index per label; ``-100`` for a thing that the scene does not have."""
+    labels = [ARRANGEMENTS.index(scene.arrangement)]
+    for thing in scene.things:
+        labels += [
+            SIZES.index(thing.size),
+            COLOURS.index(thing.colour),
+            SHAPES.index(thing.shape),
+        ]
     return labels + [_NO_LABEL] * (len(_CLASSES) - len(labels))
-
-
-def _look_labels(thing: Thing) -> list[int]:
-    return [SIZES.index(thing.size), COLOURS.index(thing.colour), SHAPES.index(thing.shape)]
 
 
 def draw_examples(count: int, seed: str, *, close_up: bool = False) -> tuple[Tensor, Tensor]:
@@ -69,7 +59,7 @@ def draw_examples(count: int, seed: str, *, close_up: bool = False) -> tuple[Ten
     rng = random.Random(seed)
     pictures, labels = [], []
     for _ in range(count):
-        scene = compose_scene(rng, shares=_SHARES)
+        scene = compose_scene(rng)
         side = SIDE
         wanted = labels_of(scene)
         if close_up:

@@ -99,7 +99,7 @@ def test_validations_are_shown_in_short():
         "2026-01-02 03:04:05 | INFO | valid | epoch 003 | valid on 'valid' subset | loss 0.654 "
         "| ppl 1.57 | cider 4.5 | rouge_l 0.86 | bleu4 0.82 | num_updates 1000"
     )
-    assert demo._validation(line) == "epoch 3 of 6: ppl 1.57, bleu4 0.82, cider 4.5"
+    assert demo._validation(line) == "epoch 3 of 3: ppl 1.57, bleu4 0.82, cider 4.5"
     assert demo._validation("epoch 003 | loss 0.7 | ppl 1.6") == ""
 
 

@@ -8,18 +8,17 @@ from fairseq_mm.demo.captions import RELATION_WORDS, captions_of, is_true, parse
 from fairseq_mm.demo.scenes import COLOURS, SHAPES, Scene, Thing, compose_scene
 
 COLUMN = Scene(
-    "column of two",
+    "column",
     (
         Thing("small", "red", "circle", 0.4, 0.2, 0.12),
         Thing("large", "blue", "star", 0.5, 0.7, 0.2),
     ),
 )
 ROW = Scene(
-    "row of three",
+    "row",
     (
-        Thing("small", "red", "circle", 0.2, 0.5, 0.12),
-        Thing("large", "red", "star", 0.5, 0.45, 0.16),
-        Thing("small", "green", "square", 0.8, 0.5, 0.12),
+        Thing("small", "green", "square", 0.2, 0.5, 0.12),
+        Thing("large", "red", "star", 0.7, 0.45, 0.2),
     ),
 )
 ALONE = Scene("alone", (Thing("large", "purple", "triangle", 0.5, 0.5, 0.2),))
@@ -32,10 +31,10 @@ ALONE = Scene("alone", (Thing("large", "purple", "triangle", 0.5, 0.5, 0.2),))
         (COLUMN, "There is a little red circle over a big blue star."),
         (COLUMN, "a large blue star is below a small red circle"),
         (COLUMN, "a big blue star under a little red circle"),
-        (ROW, "a large red star between a small red circle and a small green square"),
-        (ROW, "there is a big red star between a little green square and a little red circle"),
-        (ROW, "a small red circle to the left of a large red star"),
-        (ROW, "a small green square is right of a small red circle"),
+        (ROW, "a small green square to the left of a large red star"),
+        (ROW, "there is a little green square left of a big red star"),
+        (ROW, "a large red star is to the right of a small green square"),
+        (ROW, "a big red star right of a little green square"),
         (ALONE, "only a large purple triangle"),
         (ALONE, "there is a big purple triangle alone"),
         (ALONE, "a large purple triangle and nothing else"),
@@ -57,15 +56,15 @@ def test_true_captions(scene, caption):
         (COLUMN, "a small red star above a large blue circle"),  # properties swapped
         (COLUMN, "a small red circle above a small red circle"),  # one thing named twice
         (COLUMN, "only a small red circle"),
-        (COLUMN, "a small red circle between a large blue star and a large blue star"),
         (COLUMN, "a small red circle above a large blue star above a large blue star"),
         (COLUMN, "a small red circle"),  # no sentence of the grammar
         (COLUMN, "a red circle above a blue star"),
         (COLUMN, "small red circle above large blue star"),
         (COLUMN, ""),
-        (ROW, "a small red circle between a large red star and a small green square"),
-        (ROW, "a small green square to the left of a large red star"),
+        (ROW, "a small green square to the right of a large red star"),
+        (ROW, "a small green square above a large red star"),
         (ALONE, "only a small purple triangle"),
+        (ALONE, "a large purple triangle above a large purple triangle"),
     ],
 )
 def test_false_captions(scene, caption):
