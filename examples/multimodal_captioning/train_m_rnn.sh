@@ -2,7 +2,7 @@
 # Trains m-RNN, or another --arch: train_m_rnn.sh DATA SAVE_DIR [ARCH] [options of fairseq-train]
 set -euo pipefail
 if [ $# -lt 2 ]; then sed -n 2p "$0" >&2; exit 2; fi
-updates=5170  # 22 epochs of Flickr8k
+updates=4700  # 20 epochs of Flickr8k
 fairseq-train "$1" --user-dir "$(dirname "$0")/../../fairseq_mm" \
     --task multimodal_captioning --arch "${3:-m_rnn}" --criterion cross_entropy \
     --optimizer adam --lr 1e-3 --lr-scheduler polynomial_decay \

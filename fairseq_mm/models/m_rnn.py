@@ -82,10 +82,10 @@ class MRnnConfig(FairseqDataclass):
         default=0.3, metadata={"help": "dropout of the recurrent layer's output to the multimodal"}
     )
     feature_scaling: ChoiceEnum(FEATURE_SCALINGS) = field(
-        default="root",
+        default="scale",
         metadata={
-            "help": "of the image's feature vector; root: signed square roots, centred, to a mean "
-            "square of one; scale: to a mean square of one; none: as it is"
+            "help": "of the image's feature vector; scale: to a mean square of one; root: the same "
+            "of its signed square roots, centred; none: as it is"
         },
     )
     feature_dropout: float = field(
