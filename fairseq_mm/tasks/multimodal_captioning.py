@@ -6,7 +6,6 @@ The data folder is made by ``fairseq-mm prepare captions`` or a script of ``scri
 are over (image, caption) pairs, generation and its scores over images.
 """
 
-import json
 import logging
 import os
 from argparse import Namespace
@@ -35,6 +34,7 @@ from fairseq_mm.tasks._generated_text import (
     GeneratedTextScores,
     log_generated_text_scores,
 )
+from fairseq_mm.tasks._generation_options import read_generation_options
 
 logger = logging.getLogger(__name__)
 
@@ -226,15 +226,7 @@ class MultimodalCaptioningTask(FairseqTask):
                 )
         model = super().build_model(cfg, from_checkpoint)
         if self.cfg.eval_gen:
-            try:
-                options = json.loads(self.cfg.eval_gen_args)
-                if not isinstance(options, dict):
-                    raise ValueError("no JSON object")
-            except ValueError as error:
-                raise UserError(
-                    f"--eval-gen-args must be a JSON object such as '{{\"beam\": 3}}', but is "
-                    f"{self.cfg.eval_gen_args!r} ({error})."
-                ) from None
+            options = read_generation_options(self.cfg.eval_gen_args, "--eval-gen-args")
             self.sequence_generator = self.build_generator([model], Namespace(**options))
         return model
 

@@ -1,0 +1,53 @@
+"""Generation options as JSON: fairseq reads what it knows, and fails at its first search."""
+
+import dataclasses
+import difflib
+import json
+from typing import Any
+
+from fairseq.dataclass.configs import GenerationConfig
+
+from fairseq_mm.errors import UserError
+
+# those of fairseq-generate's that its search looks at; any other would do nothing, or would score
+# the references themselves
+SEARCH_OPTIONS = (
+    *("beam", "max_len_a", "max_len_b", "min_len", "lenpen", "unnormalized", "unkpen"),
+    *("no_repeat_ngram_size", "temperature", "match_source_len"),
+    *("sampling", "sampling_topk", "sampling_topp"),
+    *("diverse_beam_groups", "diverse_beam_strength", "diversity_rate"),
+)
+_EXPECTED = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
+def read_generation_options(text: str, name: str) -> dict[str, Any]:
+    """
+    Args:
+        text: a JSON object of ``SEARCH_OPTIONS``.
+        name: of the argument, for messages.
+
+    Raises:
+        UserError: if it is no JSON object, or an option does not exist or has another type.
+    """
+    try:
+        options = json.loads(text)
+        if not isinstance(options, dict):
+            raise ValueError("no JSON object")
+    except ValueError as error:
+        raise UserError(
+            f"{name} must be a JSON object such as '{{\"beam\": 3}}', but is {text!r} ({error})."
+        ) from None
+    types = {field.name: field.type for field in dataclasses.fields(GenerationConfig)}
+    for option, value in options.items():
+        if option not in SEARCH_OPTIONS:
+            close = difflib.get_close_matches(option, SEARCH_OPTIONS, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else "."
+            raise UserError(f"{name}: {option!r} is no option of fairseq's search{hint}")
+        kind = types[option]
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise UserError(
+                f"{name}: {option} must be {_EXPECTED[kind]}, but is {json.dumps(value)}."
+            )
+    if options.get("beam", 1) < 1:
+        raise UserError(f"{name}: beam must be 1 or more, but is {options['beam']}.")
+    return options

@@ -1,0 +1,37 @@
+"""Options of the search that would do nothing, or fail after an epoch, are refused at once."""
+
+import pytest
+from fairseq.dataclass.configs import GenerationConfig
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.tasks._generation_options import SEARCH_OPTIONS, read_generation_options
+
+
+def test_options_are_read():
+    options = read_generation_options('{"beam": 3, "lenpen": 1, "unnormalized": true}', "--x")
+    assert options == {"beam": 3, "lenpen": 1, "unnormalized": True}
+
+
+def test_every_option_is_one_of_fairseq_with_a_plain_type():
+    fields = GenerationConfig.__dataclass_fields__
+    assert {fields[option].type for option in SEARCH_OPTIONS} == {bool, int, float}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("beam=3", "must be a JSON object such as"),
+        ("[3]", r"\(no JSON object\)"),
+        ('{"beem": 3}', "'beem' is no option of fairseq's search; did you mean 'beam'"),
+        ('{"score_reference": true}', "'score_reference' is no option of fairseq's search"),
+        ('{"beam": "3"}', 'beam must be a whole number, but is "3"'),
+        ('{"beam": true}', "beam must be a whole number, but is true"),
+        ('{"max_len_b": 30.5}', r"max_len_b must be a whole number, but is 30\.5"),
+        ('{"lenpen": null}', "lenpen must be a number, but is null"),
+        ('{"sampling": 1}', "sampling must be true or false, but is 1"),
+        ('{"beam": 0}', "beam must be 1 or more, but is 0"),
+    ],
+)
+def test_wrong_options_are_named(text, message):
+    with pytest.raises(UserError, match=rf"^--eval-gen-args.*{message}"):
+        read_generation_options(text, "--eval-gen-args")
