@@ -62,7 +62,8 @@ def list_pictures(
         lists: text files with one path a line, or an id, a tab and a path.
         root: folder of relative paths in lists and JSONL; by default that of the list itself.
         ids: ``name`` (``dog.jpg``), ``stem`` (``dog``) or ``path`` (as seen from the folder, from
-            the archive's top, or as it stands in the list). An id in a list goes before.
+            the archive's top, or as it stands in the list). An id in a list goes before, as
+            does ``id`` beside ``image``.
 
     Returns:
         pictures: each id once. A picture that is named several times counts once.
@@ -207,8 +208,9 @@ def _of_jsonl(path: str, root: Optional[str], ids: str) -> Iterator[Picture]:
     for number, line in _lines(path):
         try:
             entry = json.loads(line)
+            key = entry.get("id")
             images = entry["images"] if "images" in entry else [entry["image"]]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             images = None
         if not isinstance(images, list) or not all(
             image and isinstance(image, str) for image in images
@@ -217,5 +219,11 @@ def _of_jsonl(path: str, root: Optional[str], ids: str) -> Iterator[Picture]:
                 f'{path}:{number}: must be an object with "image" (a path) or "images" (several), '
                 f"but is {line[:80]!r}."
             )
+        if "images" in entry:
+            key = None  # of all of them together
+        if key is not None and not isinstance(key, str):
+            raise UserError(
+                f"{path}:{number}: `id` must be text, but is {json.dumps(key)} instead."
+            )
         for image in images:
-            yield Picture(_key(image, ids), _located(image, path, root))
+            yield Picture(key or _key(image, ids), _located(image, path, root))

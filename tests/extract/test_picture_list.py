@@ -135,3 +135,15 @@ def test_shards_are_contiguous_and_cover_everything_once():
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
     with pytest.raises(UserError, match="--shard must be 1/N to N/N, but is 0/3 instead"):
         select_shard([1], 0, 3)
+
+
+def test_id_beside_an_image_goes_before_its_name(folder):
+    path = folder / "data.jsonl"
+    path.write_text(
+        '{"image": "b.jpg", "id": "bird 1"}\n{"image": "a.PNG"}\n'
+        '{"images": ["sub/b2.jpeg"], "id": "story"}\n'
+    )
+    assert keys(list_pictures([str(path)])) == ["bird 1", "a.PNG", "b2.jpeg"]
+    path.write_text('{"image": "b.jpg", "id": 7}\n')
+    with pytest.raises(UserError, match=r"data\.jsonl:1: `id` must be text, but is 7 instead\."):
+        list_pictures([str(path)])
