@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, TextIO, Union
 
+from fairseq_mm.data.output_file import output_file
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 # pictures from which on a bar shows how far the work is
@@ -301,16 +302,8 @@ def _opened(path: Optional[str]) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
-    partial = f"{path}.partial"
-    try:
-        with open(partial, "w", encoding="utf-8", newline="\n") as file:
-            yield file
-        os.replace(partial, path)
-    except OSError as error:
-        raise UserError(f"--output {path}: cannot be written ({error.strerror}).") from None
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(partial)
+    with output_file(path) as file:
+        yield file
 
 
 def _progress_bar(total: int) -> Any:

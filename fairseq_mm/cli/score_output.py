@@ -1,14 +1,12 @@
 """What ``fairseq-mm score`` says: table, comparison, problems, items' scores."""
 
 import json
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_mm.cli.score_inputs import JoinedTexts, References
-from fairseq_mm.errors import UserError
+from fairseq_mm.data.output_file import output_file
 from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
 from fairseq_mm.metrics.text_scores import Row
 
@@ -23,14 +21,8 @@ def write_file(path: str, text: str) -> None:
     Raises:
         UserError: if it cannot be written.
     """
-    partial = f"{path}.{os.getpid()}.partial"
-    try:
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(partial, path)
-    except OSError as error:
-        Path(partial).unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from None
+    with output_file(path) as file:
+        file.write(text)
 
 
 def describe(system: JoinedTexts) -> dict[str, object]:

@@ -4,13 +4,12 @@ A section is made by one of this package's other files and put in by ``render_pa
 kinds of results are further sections.
 """
 
-import os
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_mm.errors import UserError
+from fairseq_mm.data.output_file import output_file
 
 # Nothing is fetched, whatever a caption says: pictures are data URIs, style and script are inline.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -88,13 +87,9 @@ def write_page(path: Path, page: str) -> None:
     Raises:
         UserError: if the file cannot be written.
     """
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        # a lone surrogate, as broken JSON may hold one, is no UTF-8
-        partial.write_text(page, encoding="utf-8", errors="replace")
-        os.replace(partial, path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}.") from None
+    # a lone surrogate, as broken JSON may hold one, is no UTF-8
+    with output_file(path, errors="replace") as file:
+        file.write(page)
 
 
 def key_value_table(rows: Iterable[tuple[str, str]]) -> str:

@@ -360,7 +360,7 @@ def test_file_that_cannot_be_written_is_one_line(score, write, tmp_path):
     path = write("t.jsonl", jsonl(TEXTS))
     status, _, _, err = score(path, "--per-item", tmp_path / "taken")
     assert status == 2
-    assert "taken: cannot be written: " in err
+    assert "taken: cannot be written (" in err
     assert not list(tmp_path.glob("*.partial"))
 
 

@@ -25,12 +25,17 @@ def test_style_and_script_of_a_kind_of_section_stand_once():
     assert page.count("<section>text</section>") == 2
 
 
-def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path):
+def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
     path = tmp_path / "page.html"
     write_page(path, "old")
-    (tmp_path / "page.html.partial").mkdir()
-    with pytest.raises(UserError, match=r"page\.html: cannot be written: Is a directory"):
+
+    def fail(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(UserError, match=r"page\.html: cannot be written \(No space left"):
         write_page(path, "new")
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
     assert path.read_text() == "old"
 
 
