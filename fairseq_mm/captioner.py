@@ -88,6 +88,8 @@ class Search:
                 raise UserError(f"`{name}` must be {least} or more, but is {value} instead.")
         if not self.temperature > 0:
             raise UserError(f"`temperature` must be above 0, but is {self.temperature} instead.")
+        if not -(2**63) <= self.seed < 2**64:
+            raise UserError(f"`seed` must be a number of 64 bits, but is {self.seed} instead.")
         if self.topk and not self.sampling:
             raise UserError(f"`topk` is {self.topk}, but words are drawn with `sampling` only.")
 

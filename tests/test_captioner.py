@@ -253,6 +253,7 @@ def test_pillows_limit_is_put_back(captioner, pictures, monkeypatch):
         ({"topk": 5}, "`topk` is 5, but words are drawn with `sampling` only"),
         ({"topk": 21, "sampling": True}, "`topk` must be at most 20, .* but is 21"),
         ({"temperature": 0.0}, "`temperature` must be above 0, but is 0.0"),
+        ({"seed": 2**64}, "`seed` must be a number of 64 bits, but is 18446744073709551616"),
         ({"max_words": 0}, "`max_words` must be 1 or more"),
         ({"no_repeat_ngram": -1}, "`no_repeat_ngram` must be 0 or more"),
         ({"prefix": "a zebra"}, "prefix 'a zebra': the word 'zebra' is not in the dictionary of"),

@@ -4,6 +4,8 @@ import csv
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -284,3 +286,25 @@ def test_checkpoints_that_cannot_be_ranked_with_are_refused(rank, trained, tmp_p
         "must be a checkpoint of --task multimodal_captioning, but is one of language"
         in (rank(path=tmp_path / "other.pt")[3])
     )
+
+
+def test_a_second_run_on_the_same_output_is_refused(rank, tmp_path):
+    code = (
+        "import sys; sys.argv = ['fairseq-mm']\n"
+        "from fairseq_mm.data.folder_lock import locked_folder\n"
+        "with locked_folder(sys.stdin.readline().strip()): print('held', flush=True), input()"
+    )
+    output = tmp_path / "out"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as other:
+        other.stdin.write(f"{output}\n")
+        other.stdin.flush()
+        assert other.stdout.readline() == "held\n"
+        status, _, _, err = rank()
+        other.communicate("\n")
+    assert status == 2
+    assert f"{output}: another process is writing to it." in err
+    status, result, _, _ = rank()
+    assert status == 0
+    assert result["results"]
+    assert not (output / "lock").exists()
