@@ -241,7 +241,15 @@ class MultimodalCaptioningTask(FairseqTask):
         if self.cfg.prefix_words and prefix_tokens is None:
             prefix = tokens_of(self.dictionary, self.cfg.prefix_words).to(sample["id"].device)
             prefix_tokens = prefix.expand(sample["id"].numel(), -1)
-        return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+        try:
+            return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+        except AssertionError:  # fairseq's search ends so when no word has a probability
+            weights = (weight for model in models for weight in model.parameters())
+            if all(bool(weight.isfinite().all()) for weight in weights):
+                raise
+            raise UserError(
+                "the model's weights hold NaN or infinite values: no caption has a probability."
+            ) from None
 
     def valid_step(
         self, sample: dict[str, Any], model: Any, criterion: Any
