@@ -77,6 +77,7 @@ def run(args: argparse.Namespace) -> None:
         args.hypotheses,
         item_ids=list(references),
         visual_ids=read_visual_ids(str(args.data / f"{args.split}.visual_ids")),
+        split=args.split,
     ).texts
     unknown = [key for key in texts if key not in references]
     if unknown:

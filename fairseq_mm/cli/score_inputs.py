@@ -20,12 +20,14 @@ class References:
         path: the file.
         texts: item id -> references.
         visual_ids: id of each line of the split, where a data folder is given.
+        split: its name, where a data folder is given.
         aliases: other names of items (file names in a COCO annotation file) -> id.
     """
 
     path: str
     texts: dict[str, list[str]]
     visual_ids: Optional[list[str]] = None
+    split: Optional[str] = None
     aliases: dict[str, str] = field(default_factory=dict)
 
     def id_of(self, key: str) -> Optional[str]:
@@ -114,6 +116,7 @@ def read_score_references(data: Optional[str], split: str, references: Optional[
     if not found.texts:
         raise UserError(f"{path}: must have references, but has none.")
     if data is not None:
+        found.split = split
         found.visual_ids = read_visual_ids(str(Path(data) / f"{split}.visual_ids"))
     return found
 
@@ -141,7 +144,9 @@ def join_texts(path: str, references: References) -> JoinedTexts:
         UserError: if the file is in no known layout, or none of its ids has references.
     """
     item_ids: Sequence[str] = list(references.texts)
-    read = read_hypotheses(path, item_ids=item_ids, visual_ids=references.visual_ids)
+    read = read_hypotheses(
+        path, item_ids=item_ids, visual_ids=references.visual_ids, split=references.split
+    )
     found: dict[str, str] = {}
     unknown: list[str] = []
     for key, text in read.texts.items():

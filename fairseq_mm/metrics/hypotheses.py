@@ -42,7 +42,11 @@ class Hypotheses:
 
 
 def read_hypotheses(
-    path: str, *, item_ids: Sequence[str], visual_ids: Optional[Sequence[str]] = None
+    path: str,
+    *,
+    item_ids: Sequence[str],
+    visual_ids: Optional[Sequence[str]] = None,
+    split: Optional[str] = None,
 ) -> Hypotheses:
     """Reads a file of generated texts.
 
@@ -51,6 +55,8 @@ def read_hypotheses(
         item_ids: ids of the references in their order: line i of a plain text file is item i.
         visual_ids: id of each line of the split, which joins fairseq-generate's line numbers (and
             plain text files that have a line for each of them) to items.
+        split: the split's name: output that fairseq-generate made of another one is refused, whose
+            line numbers would fit just as well.
 
     Raises:
         UserError: naming file and line, if it is in none of the formats, or empty, or has another
@@ -68,7 +74,7 @@ def read_hypotheses(
     if re.match(r"\s*\{", text):
         return _read_jsonl(path, text)
     if _GENERATED_LINE.search(text):
-        return _read_generated(path, text, visual_ids)
+        return _read_generated(path, text, visual_ids, split)
     return _read_plain(path, text, item_ids, visual_ids)
 
 
@@ -112,7 +118,9 @@ def _read_jsonl(path: str, text: str) -> Hypotheses:
     return hypotheses
 
 
-def _read_generated(path: str, text: str, visual_ids: Optional[Sequence[str]]) -> Hypotheses:
+def _read_generated(
+    path: str, text: str, visual_ids: Optional[Sequence[str]], split: Optional[str]
+) -> Hypotheses:
     if re.search(r"'score_reference': True|\bscore_reference=True", text):
         raise UserError(
             f"{path}: is the output of fairseq-generate --score-reference, whose texts are the "
@@ -122,6 +130,11 @@ def _read_generated(path: str, text: str, visual_ids: Optional[Sequence[str]]) -
         raise UserError(
             f"{path}: is fairseq-generate's output, whose line numbers need --data and --split to "
             "be joined with references."
+        )
+    generated = re.search(r"'gen_subset': '([^'\n]*)'", text)
+    if split is not None and generated and split not in generated.group(1).split(","):
+        raise UserError(
+            f"{path}: was generated for the split {generated.group(1)}, but --split is {split}."
         )
     # line number -> (score, text): detokenised lines are the texts, where they are printed
     found: dict[str, dict[int, list[tuple[float, str]]]] = {"H": {}, "D": {}}

@@ -408,3 +408,13 @@ def test_coco_example_has_the_published_meteor(score, shared_data):
     pytest.importorskip("pycocoevalcap")
     found = coco_example(score, shared_data("coco_caption"), "meteor")
     assert round(found["meteor"], 5) == 0.19525
+
+
+def test_output_generated_for_another_split_is_refused(score, write):
+    """Two splits of equal size have the same line numbers."""
+    text = "cfg: {'dataset': {'gen_subset': 'test', 'num_shards': 1}}\n" + generated(TEXTS)
+    status, _, _, err = score(write("g.txt", text), "--split", "valid")
+    assert status == 2
+    assert "g.txt: was generated for the split test, but --split is valid." in err
+    status, _, _, _ = score(write("g.txt", text.replace("'test'", "'valid,test'")))
+    assert status == 0
