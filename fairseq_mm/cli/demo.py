@@ -57,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
     weights, generated = folder / "recognizer.pt", folder / "generate-test.txt"
     per_item, figures = folder / "scores-per-item.jsonl", folder / "scores.json"
     page = folder / "page.html"
-    package = Path(os.path.relpath(Path(__file__).resolve().parents[1]))
+    package = Path(__file__).resolve().parents[1]
+    if Path.cwd() in package.parents:
+        package = package.relative_to(Path.cwd())
     for_fairseq = (data, "--user-dir", package, "--task multimodal_captioning --cpu")
     num_updates = SIZES.epochs * -(-SIZES.train * CAPTIONS_PER_PICTURE // BATCH)
 
@@ -95,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
         "Score the captions",
         *("fairseq-mm score", generated, "--data", data, "--split test"),
         *("--metrics bleu,rouge_l,cider,novelty --json", figures, "--per-item", per_item),
+        shown=lambda line: "",  # the figures are shown at the end
     )
     verdicts = check_captions(folder, _captions(data, generated))
     right = folder / "right.jsonl"
@@ -104,7 +107,8 @@ def run(args: argparse.Namespace) -> int:
         "Show everything on a page",
         *("fairseq-mm report --data", data, "--split test --hypotheses", generated, "--images"),
         *(pictures, "--scores", right, "--scores", per_item, "--result", figures),
-        *("--training-log", folder / "logs" / "train-the-captioner.log", "--output", page),
+        *("--training-log", folder / "logs" / "train-the-captioner.log"),
+        *("--title demo --output", page),
     )
     return _conclude(verdicts, figures, page, sum(runner.seconds.values()))
 

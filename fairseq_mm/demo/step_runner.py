@@ -98,7 +98,7 @@ class StepRunner:
         if output is not None:
             os.replace(log, output)
             last = ""
-        self._end(title, start, "" if shown else last)
+        self._end(title, start, "" if shown else last.rstrip("."))
 
     def _begin(self, title: str) -> bool:
         """Shows the step; True if it was finished by a former run."""
