@@ -220,6 +220,8 @@ def _open_folder(
 
 def _open_npz(path: Path, key: str) -> FeatureSource:
     archive = load_numpy(path)
+    if isinstance(archive, np.ndarray):
+        raise UserError(f"{path}: must be an .npz archive, but holds a single array: name it .npy.")
     names = list(archive.files)
     if set(names) == {"features", "ids"}:
         ids = read_member(archive, path, "ids")
@@ -243,6 +245,8 @@ def _open_array(
     path: Path, ids_path: Optional[str], captions_path: Optional[str], key: str
 ) -> FeatureSource:
     rows = load_numpy(path)
+    if not isinstance(rows, np.ndarray):
+        raise UserError(f"{path}: must hold one array, but is an archive: name it .npz.")
     if rows.ndim not in (2, 3, 4):
         raise UserError(f"{path}: must be [items, D] or [items, R, D], but is {list(rows.shape)}.")
     if ids_path is None and captions_path is None and path.name.endswith("_ims.npy"):

@@ -203,6 +203,14 @@ def test_files_that_cannot_be_imported_are_named(save, tmp_path, ids_path):
         open_source(tmp_path / "text.npy", ids_path=ids_path)
     with pytest.raises(UserError, match=r"text.npz: (holds pickled|is no numpy file)"):
         open_source(tmp_path / "text.npz")
+    np.savez(tmp_path / "archive", x=POOLED)
+    (tmp_path / "archive.npz").rename(tmp_path / "archive.npy")
+    with pytest.raises(UserError, match=r"archive.npy: must hold one array, but is an archive"):
+        open_source(tmp_path / "archive.npy", ids_path=ids_path)
+    np.save(tmp_path / "single", POOLED)
+    (tmp_path / "single.npy").rename(tmp_path / "single.npz")
+    with pytest.raises(UserError, match=r"single.npz: must be an .npz archive, but holds a single"):
+        open_source(tmp_path / "single.npz")
     with pytest.raises(UserError, match=r"features.csv: must be a folder, an .npy or an .npz file"):
         open_source(tmp_path / "features.csv")
     with pytest.raises(UserError, match="missing: not found"):
