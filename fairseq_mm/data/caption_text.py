@@ -17,6 +17,7 @@ sentence and the unknown word.
 
 import re
 import unicodedata
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Optional
 
@@ -73,7 +74,11 @@ def _split_m_rnn(text: str) -> list[str]:
     return tokens[:-1] if tokens and tokens[-1] == "." else tokens
 
 
-_SPLIT = {"words": _split_words, "whitespace": str.split, "m_rnn": _split_m_rnn}
+_SPLIT: dict[str, Callable[[str], list[str]]] = {
+    "words": _split_words,
+    "whitespace": str.split,
+    "m_rnn": _split_m_rnn,
+}
 
 
 class CaptionTokenizer:

@@ -58,12 +58,17 @@ def collate(
 
     Returns:
         The batch; ``{}`` of no examples, for which fairseq's trainer puts a dummy batch.
+
+    Raises:
+        ValueError: if the examples have ``source``, but ``source_pad`` is None.
     """
     if not examples:
         return {}
     features, padding_mask = pad_features([example["features"] for example in examples])
     net_input: dict[str, Tensor] = {"features": features, "padding_mask": padding_mask}
     if examples[0].get("source") is not None:
+        if source_pad is None:
+            raise ValueError("`source_pad` must be given for examples with `source`, but is None.")
         sources = [example["source"] for example in examples]
         net_input["src_tokens"] = pad_tokens(sources, source_pad, left=True)
         net_input["src_lengths"] = torch.tensor([source.numel() for source in sources])

@@ -96,12 +96,13 @@ class FeatureStore:
         """Whether the file's layout allows reading through a mapping."""
         return self._map_offset is not None
 
-    def _build_index(self) -> None:
+    def _build_index(self) -> dict[str, int]:
         index = {key: i for i, key in enumerate(self.ids)}
         if len(index) != len(self.ids):
             twice = next(key for i, key in enumerate(self.ids) if index[key] != i)
             raise UserError(f"{self.path}: the id {twice!r} stands in it twice.")
         self._index = index
+        return index
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -170,9 +171,8 @@ class FeatureStore:
         self._file_pid: Optional[int] = None
 
     def _index_of_ids(self) -> dict[str, int]:
-        if self._index is None:  # unpickled: the ids came along, the dictionary did not
-            self._build_index()
-        return self._index
+        # unpickled: the ids came along, the dictionary did not
+        return self._build_index() if self._index is None else self._index
 
     def _position(self, key: str) -> int:
         index = self._index if self._index is not None else self._index_of_ids()

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 from tqdm import tqdm
 
@@ -140,11 +140,15 @@ def write_caption_folder(
                 f"no word occurs {threshold} times or more in the {counts['train']['captions']} "
                 "training captions; give a smaller --threshold."
             )
-        command = {"threshold": threshold, "max_words": max_words, "dictionary": dictionary}
+        command: dict[str, Any] = {
+            "threshold": threshold,
+            "max_words": max_words,
+            "dictionary": dictionary,
+        }
         splits = list(counts)
         if binarize:
             run_preprocess(preprocess_arguments(partial, splits, **command))
-        report = {
+        report: dict[str, object] = {
             "kind": "captions",
             "package_version": __version__,
             "data_set": corpus.name,

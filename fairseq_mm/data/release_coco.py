@@ -59,9 +59,10 @@ def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Capti
         )
     if division == "karpathy":
         return read_karpathy(files[0], name="coco", published=COCO_IMAGES["karpathy"])
+    train, valid = files
     if division == "official":
-        return _read_official(*files)
-    return _read_m_rnn(*files, lists)
+        return _read_official(train, valid)
+    return _read_m_rnn(train, valid, lists)
 
 
 def read_annotations(path: Path) -> dict[int, CaptionItem]:

@@ -8,6 +8,7 @@ brevity penalty against the reference closest in length; of two equally close on
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Union
 
 import numpy as np
 
@@ -21,7 +22,7 @@ _TINY, _SMALL = 1e-15, 1e-9
 
 def _ngram_counts(tokens: Sequence[str]) -> list[Counter]:
     """One counter an order; a 1-gram is the word itself, which is cheaper than a tuple of one."""
-    counts = [Counter(tokens)]
+    counts: list[Counter] = [Counter(tokens)]
     for n in range(2, MAX_ORDER + 1):
         counts.append(Counter(zip(*(tokens[i:] for i in range(n)))))
     return counts
@@ -55,7 +56,7 @@ def bleu_sums(
     return sums
 
 
-def bleu_from_sums(sums: Sequence[float]) -> list[float]:
+def bleu_from_sums(sums: Union[Sequence[float], np.ndarray]) -> list[float]:
     """BLEU-1 to BLEU-4, each between 0 and 1, of sums made by :func:`bleu_sums`.
 
     Args:

@@ -19,11 +19,11 @@ class Nearest(NamedTuple):
     """A training caption.
 
     Attributes:
-        index: its place among the captions.
+        place: its index among the captions.
         similarity: CIDEr-D, 0 to 10; 10 for the same words in the same order.
     """
 
-    index: int
+    place: int
     similarity: float
 
 
@@ -100,8 +100,8 @@ class NearestCaption:
     def nearest(self, tokens: Sequence[str]) -> Nearest:
         """The most similar caption; of equals the first."""
         similarities = self.similarities(tokens)
-        index = int(similarities.argmax())
-        return Nearest(index, float(similarities[index]))
+        place = int(similarities.argmax())
+        return Nearest(place, float(similarities[place]))
 
 
 def _inverse_roots(squares: np.ndarray) -> np.ndarray:

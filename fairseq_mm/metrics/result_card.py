@@ -42,7 +42,9 @@ def decoding_settings(path: str) -> dict[str, object]:
         head = file.read(_LOG_CHARACTERS)
     match = re.search(r"^.*\| INFO \| fairseq_cli\.generate \| (\{.*|Namespace\(.*)$", head, re.M)
     settings: dict[str, object] = {}
-    for name in _DECODING.split() if match else ():
+    if match is None:
+        return settings
+    for name in _DECODING.split():
         value = re.search(rf"(?:'{name}': |\b{name}=)('[^']*'|[^\s,{{}}()]+)", match.group(1))
         if value is None:
             continue

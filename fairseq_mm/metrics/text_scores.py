@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Callable, Optional
 
 import numpy as np
@@ -100,6 +101,10 @@ def _mean_row(name: str, scores: Sequence[float], sign: str, note: str = "") -> 
     )
 
 
+def _bleu_of_order(order: int, sums: np.ndarray) -> float:
+    return bleu_from_sums(sums)[order]
+
+
 def _bleu(items: TokenizedItems) -> list[Row]:
     sums = np.stack([bleu_sums(h, r) for h, r in zip(items.hypotheses, items.references)])
     per_item = [bleu_from_sums(row) for row in sums]
@@ -112,7 +117,7 @@ def _bleu(items: TokenizedItems) -> list[Row]:
                 signature=items.sign(f"bleu{order + 1}", length="closest", smooth="none"),
                 scored=len(sums),
                 sums=sums,
-                statistic=lambda total, order=order: bleu_from_sums(total)[order],
+                statistic=partial(_bleu_of_order, order),
                 per_item=[scores[order] for scores in per_item],
             )
         )

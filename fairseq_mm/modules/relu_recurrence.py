@@ -3,9 +3,11 @@
 Mao et al. 2015, section 3.2, equation 2: ``r(t) = ReLU(U r(t-1) + w(t))``.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 
 class _ReluRecurrence(torch.autograd.Function):
@@ -17,7 +19,7 @@ class _ReluRecurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: FunctionCtx, inputs: Tensor, weight: Tensor, initial: Tensor) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, initial: Tensor) -> Tensor:
         T, B, H = inputs.shape
         states = inputs.new_empty(T + 1, B, H)
         states[0] = initial
@@ -29,7 +31,7 @@ class _ReluRecurrence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, grad_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, grad_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         states, weight = ctx.saved_tensors
         T, B, H = grad_states.shape
         # d(t): the gradient before the ReLU of step t, which is the input's gradient as well

@@ -1,6 +1,7 @@
 """Examples become a batch of the documented keys, shapes and padding."""
 
 import numpy as np
+import pytest
 import torch
 
 from fairseq_mm.data.collate import collate, pad_features, pad_tokens
@@ -42,6 +43,11 @@ def test_source_text_is_padded_at_its_left():
     )
     assert batch["net_input"]["src_tokens"].tolist() == [[5, 6, EOS], [PAD, 9, EOS]]
     assert batch["net_input"]["src_lengths"].tolist() == [3, 2]
+
+
+def test_source_text_without_its_padding_is_refused():
+    with pytest.raises(ValueError, match="`source_pad` must be given for examples with `source`"):
+        collate([example(0, 1, [7, EOS], [5, EOS])], pad=PAD, start=EOS)
 
 
 def test_no_examples_give_an_empty_batch():

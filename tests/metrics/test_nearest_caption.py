@@ -40,7 +40,7 @@ def test_a_caption_is_nearest_to_itself():
     captions = [["a", "dog", "runs", "in", "grass"], ["the", "cat", "sits", "in", "grass"]]
     index = NearestCaption([*captions, captions[0]], ["one", "two", "three"])
     assert index.nearest(captions[1]) == (1, pytest.approx(10.0))
-    assert index.nearest(captions[0]).index == 0  # of equals the first
+    assert index.nearest(captions[0]).place == 0  # of equals the first
 
 
 def test_captions_and_items_must_be_equally_many():
