@@ -113,7 +113,8 @@ def from_pretrained(
     Raises:
         UserError: if a checkpoint cannot be loaded, or two do not fit together.
     """
-    names = path if isinstance(path, (list, tuple)) else os.fspath(path).split(os.pathsep)
+    names: Sequence[Union[str, os.PathLike]]
+    names = os.fspath(path).split(os.pathsep) if isinstance(path, (str, os.PathLike)) else path
     files = [checkpoints.checkpoint_file(os.fspath(name)) for name in names]
     if not files:
         raise UserError("`path` must name at least one checkpoint, but is empty.")
@@ -207,7 +208,7 @@ class Captioner:
             if isinstance(rows, UserError):
                 picture = pictures[number]
                 is_path = isinstance(picture, (str, os.PathLike))
-                raise UserError(f"{picture if is_path else f'picture {number}'}: {rows}")
+                raise UserError(f"{str(picture) if is_path else f'picture {number}'}: {rows}")
             features.append(rows)
         return [caption.text for caption in self.caption_features(features, search)]
 
@@ -338,7 +339,7 @@ class Captioner:
                 f"whole caption, which has {search.max_words}."
             )
         try:
-            return tokens_of(dictionary, search.prefix)
+            return tokens_of(dictionary, " ".join(words))
         except UserError as error:
             raise UserError(f"prefix {search.prefix!r}: {error}") from None
 

@@ -22,7 +22,7 @@ import os
 import typing
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 from urllib.error import URLError
 
 import torch
@@ -144,7 +144,7 @@ def check_model(model: str) -> None:
         )
 
 
-def weights_entry(model: str, name: str) -> object:
+def weights_entry(model: str, name: str) -> Any:
     """torchvision's description of the weights ``name`` (``DEFAULT`` or ``IMAGENET1K_V1``).
 
     Raises:
@@ -162,7 +162,7 @@ def weights_entry(model: str, name: str) -> object:
 
 def default_preprocessing(model: str, weights: str) -> Preprocessing:
     """That of torchvision's weights; for a file, that of the first weights of the model."""
-    enum = type(weights_entry(model, "DEFAULT"))
+    enum: Any = type(weights_entry(model, "DEFAULT"))
     entry = enum[weights] if weights in enum.__members__ else next(iter(enum))
     # a partial of the transform: its signature has what the weights leave as it is, too
     parameters = inspect.signature(entry.transforms).parameters
@@ -178,7 +178,7 @@ def default_preprocessing(model: str, weights: str) -> Preprocessing:
     )
 
 
-def _one(size: object) -> int:
+def _one(size: Any) -> int:
     return int(size[0] if isinstance(size, (list, tuple)) else size)
 
 
@@ -270,7 +270,7 @@ def _cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
     raise UserError(f"--layer {layer}: {model} has no such layer. Near: {', '.join(near)}.")
 
 
-def _downloaded(entry: object) -> dict[str, Tensor]:
+def _downloaded(entry: Any) -> dict[str, Tensor]:
     try:
         return torch.hub.load_state_dict_from_url(
             entry.url, map_location="cpu", progress=False, check_hash=True

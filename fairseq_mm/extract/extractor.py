@@ -1,9 +1,10 @@
 """A backbone and its preprocessing as one thing: pictures in, rows of features out."""
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import torch
@@ -50,7 +51,8 @@ class PictureExtractor:
         self.precision = precision
         # convolutions of 8-bit pictures as they lie in memory: 1.1 to 2 times as fast on a CPU
         self.memory_format = convolution_memory_format()
-        self.network = backbone.network.eval().to(self.device, memory_format=self.memory_format)
+        network = backbone.network.eval().to(self.device)
+        self.network = network.to(memory_format=self.memory_format)
         self.identity = extractor_identity(
             extractor=backbone.model,
             weights=backbone.weights,
@@ -93,7 +95,7 @@ class PictureExtractor:
         return torch.autocast(self.device.type, dtype=dtype)
 
     def pixels(
-        self, file: Union[str, bytes, Image.Image], *, max_pixels: int = MAX_PIXELS
+        self, file: Union[str, os.PathLike, bytes, Image.Image], *, max_pixels: int = MAX_PIXELS
     ) -> np.ndarray:
         """One decoded and preprocessed picture ``[height, width, 3]`` uint8, see ``rows``."""
         return self.preprocessing.apply(read_picture(file, max_pixels=max_pixels))
@@ -147,7 +149,7 @@ def build_extractor(
     seed: int = 0,
     device: Union[str, torch.device] = "cpu",
     precision: str = "fp32",
-    **options: object,
+    **options: Any,
 ) -> PictureExtractor:
     """An extractor by names.
 

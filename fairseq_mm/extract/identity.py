@@ -6,6 +6,7 @@ this package and the date are recorded, too, but make no difference.
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.preprocessing import Preprocessing
@@ -73,7 +74,7 @@ def check_same_extractor(
         )
 
 
-def _plain(name: str, value: object) -> object:
+def _plain(name: str, value: Any) -> object:
     value = value.decode() if isinstance(value, bytes) else value
     if name == "grid":
         return int(value)  # a bool, a number, or numpy's

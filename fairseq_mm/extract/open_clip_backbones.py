@@ -8,7 +8,8 @@ any projection into the space that text shares.
 import difflib
 import logging
 import os
-from typing import Optional
+from types import ModuleType
+from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ class ClipRows(nn.Module):
 
     def __init__(self, visual: nn.Module, *, grid: bool) -> None:
         super().__init__()
-        self.visual = visual
+        self.visual: Any = visual
         self.grid = grid
 
     def forward(self, pictures: Tensor) -> Tensor:
@@ -109,8 +110,8 @@ def build_open_clip(
 
 
 def _create(
-    open_clip: object, model: str, name: str, pretrained: Optional[str], seed: int
-) -> nn.Module:
+    open_clip: ModuleType, model: str, name: str, pretrained: Optional[str], seed: int
+) -> Any:
     level = logging.root.manager.disable
     try:
         logging.disable(logging.WARNING)  # "no pretrained weights loaded", where a file follows
@@ -143,7 +144,7 @@ def _load_file(network: nn.Module, path: str) -> None:
     load_state_dict(network, state_dict, needed=needed, origin=path)
 
 
-def _preprocessing(visual: nn.Module) -> Preprocessing:
+def _preprocessing(visual: Any) -> Preprocessing:
     config = getattr(visual, "preprocess_cfg", {})
     size = visual.image_size[0] if isinstance(visual.image_size, tuple) else visual.image_size
     squashes = config.get("resize_mode", "shortest") == "squash"

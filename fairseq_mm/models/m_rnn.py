@@ -56,6 +56,10 @@ from fairseq_mm.modules.relu_recurrence import relu_recurrence
 WORD_INPUTS = ("second", "first", "none")
 FEATURE_SCALINGS = ("root", "scale", "none")
 IMAGE_INPUTS = ("multimodal", "recurrent", "both", "both_shared", "none")
+# types that are made at run time: Any to a type checker
+WordInput: Any = ChoiceEnum(WORD_INPUTS)
+FeatureScaling: Any = ChoiceEnum(FEATURE_SCALINGS)
+ImageInput: Any = ChoiceEnum(IMAGE_INPUTS)
 
 
 @dataclass
@@ -68,10 +72,10 @@ class MRnnConfig(FairseqDataclass):
     one_layer_embedding: bool = field(
         default=False, metadata={"help": "a single embedding layer of hidden-dim (Table 8)"}
     )
-    word_input: ChoiceEnum(WORD_INPUTS) = field(
+    word_input: WordInput = field(
         default="second", metadata={"help": "embedding layer that the multimodal layer takes"}
     )
-    image_input: ChoiceEnum(IMAGE_INPUTS) = field(
+    image_input: ImageInput = field(
         default="multimodal", metadata={"help": "where the image enters"}
     )
     dropout: float = field(default=0.5, metadata={"help": "dropout of the multimodal layer"})
@@ -81,7 +85,7 @@ class MRnnConfig(FairseqDataclass):
     recurrent_dropout: float = field(
         default=0.3, metadata={"help": "dropout of the recurrent layer's output to the multimodal"}
     )
-    feature_scaling: ChoiceEnum(FEATURE_SCALINGS) = field(
+    feature_scaling: FeatureScaling = field(
         default="scale",
         metadata={
             "help": "of the image's feature vector; scale: to a mean square of one; root: the same "
@@ -229,7 +233,7 @@ class MRnnDecoder(FairseqIncrementalDecoder):
             to_word: ``[B, H]`` V_I^(1) I, or None.
         """
         to_multimodal = self.image_to_multimodal(image) if self.image_to_multimodal else None
-        if self.shares_image_weight:
+        if self.shares_image_weight and to_multimodal is not None:
             return to_multimodal, to_multimodal[:, : self.hidden_dim]
         return to_multimodal, self.image_to_word(image) if self.image_to_word else None
 
@@ -274,9 +278,11 @@ class MRnnDecoder(FairseqIncrementalDecoder):
                 from_word = from_word + self.word_to_multimodal(word)
             self.word_table = torch.cat([second, from_word], dim=1)
 
-    def _folded_step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def _folded_step(
+        self, word_table: Tensor, tokens: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """:meth:`language_terms` of one step, by :attr:`word_table`."""
-        second, from_word = self.word_table[tokens[:, 0]].split(
+        second, from_word = word_table[tokens[:, 0]].split(
             [self.hidden_dim, self.recurrent_to_multimodal.out_features], dim=1
         )
         state = torch.addmm(second, state, self.recurrent_weight.t()).relu_()
@@ -311,7 +317,7 @@ class MRnnDecoder(FairseqIncrementalDecoder):
             initial = saved["state"]
             to_multimodal, to_word = saved.get("to_multimodal"), saved.get("to_word")
         if incremental_state is not None and self.word_table is not None:
-            terms, states = self._folded_step(prev_output_tokens, initial)
+            terms, states = self._folded_step(self.word_table, prev_output_tokens, initial)
         else:
             terms, states = self.language_terms(prev_output_tokens, to_word, initial)
         if incremental_state is not None:

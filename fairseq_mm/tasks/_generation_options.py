@@ -37,7 +37,9 @@ def read_generation_options(text: str, name: str) -> dict[str, Any]:
         raise UserError(
             f"{name} must be a JSON object such as '{{\"beam\": 3}}', but is {text!r} ({error})."
         ) from None
-    types = {field.name: field.type for field in dataclasses.fields(GenerationConfig)}
+    types: dict[str, Any] = {
+        field.name: field.type for field in dataclasses.fields(GenerationConfig)
+    }
     for option, value in options.items():
         if option not in SEARCH_OPTIONS:
             close = difflib.get_close_matches(option, SEARCH_OPTIONS, n=1)

@@ -182,6 +182,7 @@ class MultimodalCaptioningTask(FairseqTask):
         Raises:
             UserError: if files are missing or do not fit together.
         """
+        assert self.features is not None  # a task of from_provenance loads no split
         visual_path = os.path.join(self.cfg.data, f"{split}.visual_ids")
         text_path = os.path.join(self.cfg.data, split)
         visual_ids = read_visual_ids(visual_path)
