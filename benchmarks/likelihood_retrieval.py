@@ -111,7 +111,7 @@ def main() -> None:
     else:
         sentences, dictionary = make_sentences(5000, 2536)
     torch.manual_seed(1)
-    model = MRnnModel(MRnnEncoder(FEATURE_DIM, 0.0), MRnnDecoder(dictionary, FEATURE_DIM)).eval()
+    model = MRnnModel(MRnnEncoder(0.0, "scale"), MRnnDecoder(dictionary, FEATURE_DIM)).eval()
     V, M = model.decoder.output_proj.weight.shape
     features = torch.randn(args.images, 1, FEATURE_DIM)
     padding_mask = torch.zeros(args.images, 1, dtype=torch.bool)

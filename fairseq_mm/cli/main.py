@@ -11,6 +11,7 @@ import os
 import sys
 from typing import Optional
 
+from fairseq_mm import __version__
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 # subcommand -> what `fairseq-mm --help` says of it; the module has the same name with _ for -
@@ -36,6 +37,7 @@ def main(argv: Optional[list[str]] = None) -> int:
         epilog="\n".join(f"  {name:<10} {text}" for name, text in SUBCOMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    overview.add_argument("--version", action="version", version=f"fairseq-mm {__version__}")
     overview.add_argument("subcommand", choices=SUBCOMMANDS, metavar="SUBCOMMAND")
     chosen = overview.parse_args(argv[:1]).subcommand
     module = importlib.import_module(f"fairseq_mm.cli.{chosen.replace('-', '_')}")

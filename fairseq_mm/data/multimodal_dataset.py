@@ -55,6 +55,7 @@ class MultimodalDataset(FairseqDataset):
         self.split = split
         self.shuffle = shuffle
         self.is_first = first_lines(visual_ids)
+        self._check_features()
         rows = {}
         for line in {visual_ids[i] for i in self.lines}:
             rows[line] = sum(features.rows_of(key) for key in line.split("\t"))
@@ -65,6 +66,19 @@ class MultimodalDataset(FairseqDataset):
         visual = np.array([rows[visual_ids[i]] for i in self.lines], dtype=np.int64)
         # --max-tokens counts max(source, target), as fairseq does, plus the visual rows
         self._num_tokens = text[self.lines] + visual
+
+    def _check_features(self) -> None:
+        keys = {key for i in self.lines for key in self.visual_ids[i].split("\t")}
+        missing = sorted(key for key in keys if key not in self.features)
+        if not missing:
+            return
+        try:
+            self.features.rows_of(missing[0])
+        except UserError as error:
+            raise UserError(
+                f"{error} ({len(missing)} of {len(keys)} pictures of {self.split or 'the split'} "
+                "have none there: extract them too, or name further stores in --features.)"
+            ) from None
 
     def __len__(self) -> int:
         return len(self.lines)

@@ -118,10 +118,19 @@ def _read_jsonl(path: str, text: str) -> Hypotheses:
     return hypotheses
 
 
+def _repeats(text: str) -> bool:
+    """Whether every hypothesis of fairseq-generate's output is its own reference, word by word."""
+    targets = dict(re.findall(r"^T-(\d+)\t(.*)$", text, re.MULTILINE))
+    hypotheses = re.findall(r"^H-(\d+)\t[^\t\n]*\t(.*)$", text, re.MULTILINE)
+    return len(hypotheses) > 9 and all(
+        targets.get(number, "").replace("<<unk>>", "<unk>") == words for number, words in hypotheses
+    )
+
+
 def _read_generated(
     path: str, text: str, visual_ids: Optional[Sequence[str]], split: Optional[str]
 ) -> Hypotheses:
-    if re.search(r"'score_reference': True|\bscore_reference=True", text):
+    if re.search(r"'score_reference': True|\bscore_reference=True", text) or _repeats(text):
         raise UserError(
             f"{path}: is the output of fairseq-generate --score-reference, whose texts are the "
             "references; give it as --reference-scores."
@@ -131,7 +140,7 @@ def _read_generated(
             f"{path}: is fairseq-generate's output, whose line numbers need --data and --split to "
             "be joined with references."
         )
-    generated = re.search(r"'gen_subset': '([^'\n]*)'", text)
+    generated = re.search(r"(?:'gen_subset': '|^Generate )([^'\s]*)('| with beam)", text, re.M)
     if split is not None and generated and split not in generated.group(1).split(","):
         raise UserError(
             f"{path}: was generated for the split {generated.group(1)}, but --split is {split}."

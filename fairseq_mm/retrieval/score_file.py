@@ -134,7 +134,8 @@ class ScoreFile:
             if found.get(key) != identity.get(key):
                 raise UserError(
                     f"{self.folder} holds scores with {key} = {found.get(key)!r}, but this run has "
-                    f"{identity.get(key)!r}: give another --output, or delete that folder."
+                    f"{identity.get(key)!r} (another checkpoint, other data or --max-images): give "
+                    "another --output, or delete that folder."
                 )
 
     def _open(self, path: Path, mode: Any, shape: tuple[int, ...]) -> np.ndarray:

@@ -86,7 +86,7 @@ def test_scores_of_something_else_are_refused(tmp_path, finished):
         file.finish()
     with pytest.raises(UserError, match=r"scores with checkpoint = 'abc', but this run has 'xyz'"):
         open_file(tmp_path, checkpoint="xyz")
-    with pytest.raises(UserError, match=r"scores with seed = None, but this run has 3: give ano"):
+    with pytest.raises(UserError, match=r"scores with seed = None, but this run has 3 "):
         open_file(tmp_path, seed=3)
 
 

@@ -1,0 +1,40 @@
+"""Output of fairseq-generate that is not what it seems is refused."""
+
+import pytest
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.hypotheses import read_hypotheses
+
+IDS = [f"{i}.jpg" for i in range(12)]
+REFERENCES = [f"a dog number{i} <<unk>>" for i in range(12)]
+
+
+def written(tmp_path, hypotheses, last="Generate valid with beam=1: BLEU4 = 9.9"):
+    path = tmp_path / "generated.txt"
+    lines = [
+        f"T-{i}\t{reference}\nH-{i}\t-0.5\t{hypothesis}\n"
+        for i, (reference, hypothesis) in enumerate(zip(REFERENCES, hypotheses))
+    ]
+    path.write_text("".join(lines) + last + "\n")
+    return path
+
+
+def read(path):
+    return read_hypotheses(str(path), item_ids=IDS, visual_ids=IDS, split="valid")
+
+
+def test_scores_of_the_references_are_no_hypotheses(tmp_path):
+    repeated = [text.replace("<<unk>>", "<unk>") for text in REFERENCES]
+    with pytest.raises(UserError, match="output of fairseq-generate --score-reference"):
+        read(written(tmp_path, repeated))
+
+
+def test_one_hypothesis_that_differs_is_enough_to_be_scored(tmp_path):
+    hypotheses = [text.replace("<<unk>>", "<unk>") for text in REFERENCES[:-1]] + ["a cat"]
+    assert read(written(tmp_path, hypotheses)).texts["11.jpg"] == "a cat"
+
+
+def test_text_of_another_split_is_refused_by_the_last_line(tmp_path):
+    path = written(tmp_path, ["a cat"] * 12, last="Generate test with beam=3: BLEU4 = 9.9")
+    with pytest.raises(UserError, match="generated for the split test, but --split is valid"):
+        read(path)
