@@ -36,6 +36,7 @@ def apply() -> None:
     _check_fairseq()
     _allow_checkpoint_classes()
     _silence_pin_memory()
+    _silence_libraries()
     _repair_call_main()
     _repair_ddp_on_cpu()
     _repair_diverse_beam()
@@ -161,6 +162,17 @@ def convolution_memory_format() -> Any:
     found = torch.conv2d(maps, weight.contiguous(memory_format=torch.channels_last), padding=1)
     right = torch.allclose(found.flatten(), weight[:, :, 1, 1] @ maps.flatten())
     return torch.channels_last if right else torch.contiguous_format
+
+
+def _silence_libraries() -> None:
+    """h5py and hydra log what they do at every start, and fairseq's command lines print it.
+
+    A level that somebody has set stays. Goes when fairseq configures no root logger at import.
+    """
+    for name in ("h5py", "hydra"):
+        library = logging.getLogger(name)
+        if library.level == logging.NOTSET:
+            library.setLevel(logging.WARNING)
 
 
 def _silence_pin_memory() -> None:

@@ -391,6 +391,20 @@ def test_two_processes_train_as_one_does(monkeypatch, tmp_path, data, options):
     assert two["extra_state"]["val_loss"] == pytest.approx(one["extra_state"]["val_loss"], abs=1e-3)
 
 
+def test_generation_prints_no_debugging_of_libraries():
+    code = (
+        "import logging, fairseq_cli.generate, fairseq_mm, h5py\n"
+        "logging.getLogger('h5py._conv').debug('converter')\n"
+        "logging.getLogger('hydra.core').debug('setting')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert result.returncode == 0, result.stderr
+    assert "DEBUG" not in result.stderr + result.stdout
+
+
 def test_hydra_trains(tmp_path, data):
     config = {
         "common": {"user_dir": str(PACKAGE), "cpu": True, "log_format": "none"},
