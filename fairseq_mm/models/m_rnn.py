@@ -114,7 +114,7 @@ class MRnnEncoder(FairseqEncoder):
         super().__init__(dictionary=None)
         self.scaling = scaling
         self.dropout = nn.Dropout(dropout)
-        # fairseq's generator finds the precision of the network in its encoder's weights
+        # generation halves the model and not the batch: what half() and to() cast shows the precision
         self.register_buffer("precision", torch.zeros(()), persistent=False)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
