@@ -114,7 +114,7 @@ class MRnnEncoder(FairseqEncoder):
         super().__init__(dictionary=None)
         self.scaling = scaling
         self.dropout = nn.Dropout(dropout)
-        # generation halves the model and not the batch: what half() and to() cast shows the precision
+        # generation casts the model, not the batch: this buffer is cast along and shows to what
         self.register_buffer("precision", torch.zeros(()), persistent=False)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
