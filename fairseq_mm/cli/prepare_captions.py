@@ -17,7 +17,8 @@ from typing import Callable, Optional
 
 from fairseq_mm.data.caption_text import TOKENIZERS, CaptionTokenizer
 from fairseq_mm.data.captions import SPLITS, CaptionCorpus, draw_split, read_captions_jsonl
-from fairseq_mm.data.prepared import read_dictionary_words, write_caption_folder
+from fairseq_mm.data.prepared import read_dictionary_words
+from fairseq_mm.data.prepared_captions import write_caption_folder
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 HELP = "pictures with captions, for the task multimodal_captioning"

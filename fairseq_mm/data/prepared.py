@@ -1,66 +1,27 @@
-"""Writes a data folder: everything that a task needs beside the feature store.
+"""What every preparation shares: a folder that appears when it is complete, and fairseq-preprocess.
 
-``text/<split>.txt`` (tokenised, one caption a line), ``<split>.visual_ids`` (the picture of each
-line), ``<split>.references.jsonl`` (raw captions by picture), ``prepare.json`` (what was read and
-how), and ``dict.txt``, ``<split>.bin``, ``<split>.idx`` by ``fairseq-preprocess``.
+``prepared_*.py`` write one kind of data each, and say which files of a data folder are theirs.
+``prepare.json`` belongs to every kind: what was read, and how.
 """
 
+import contextlib
 import json
 import logging
 import os
-import shlex
+import re
 import shutil
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Optional
-
-from tqdm import tqdm
 
 from fairseq_mm import __version__
-from fairseq_mm.data.caption_text import RESERVED_TOKENS, reserved_token
-from fairseq_mm.data.captions import SPLITS, CaptionCorpus, CaptionItem, read_lines
+from fairseq_mm.data.caption_text import RESERVED_TOKENS
+from fairseq_mm.data.captions import read_lines
 from fairseq_mm.errors import UserError
 
-_WRITTEN = {"dict.txt", "prepare.json", "text"} | {
-    f"{split}.{end}" for split in SPLITS for end in ("bin", "idx", "visual_ids", "references.jsonl")
-}
-
-
-def preprocess_arguments(
-    folder: Path,
-    splits: list[str],
-    *,
-    threshold: int,
-    max_words: int = 0,
-    dictionary: Optional[Path] = None,
-    destination: Optional[Path] = None,
-) -> list[str]:
-    """Arguments of ``fairseq-preprocess`` for the text of a data folder.
-
-    ``--padding-factor 1``: fairseq would fill the dictionary up to a multiple of 8 with words
-    that do not exist, and a softmax gives them probability, which perplexity then pays for.
-
-    Args:
-        folder: the data folder, with ``text``.
-        splits: those that it has.
-        threshold: words that occur less often in train become unknown.
-        max_words: at most so many words, the most frequent ones; 0 for all.
-        dictionary: taken instead of making one.
-        destination: where to write, ``folder`` by default.
-    """
-    arguments = ["--only-source"]
-    for split in splits:
-        arguments += [f"--{split}pref", str(folder / "text" / f"{split}.txt")]
-    arguments += ["--destdir", str(destination or folder)]
-    if dictionary is not None:
-        arguments += ["--srcdict", str(dictionary)]
-    else:
-        arguments += ["--thresholdsrc", str(threshold)]
-        if max_words:  # fairseq counts its four control symbols too
-            arguments += ["--nwordssrc", str(max_words + 4)]
-    return [*arguments, "--padding-factor", "1", "--workers", "1"]
+_REPORT = "prepare.json"
+# fairseq-preprocess's own, while it works: its log, and what its workers have written so far
+_PASSING = re.compile(r"(?:.*/)?preprocess\.log|.*\.pt\d+\.(?:bin|idx)")
 
 
 def run_preprocess(arguments: list[str]) -> None:
@@ -84,209 +45,98 @@ def run_preprocess(arguments: list[str]) -> None:
     os.remove(os.path.join(args.destdir, "preprocess.log"))
 
 
-def write_caption_folder(
-    corpus: CaptionCorpus,
-    output: Path,
-    *,
-    tokenize: Callable[[str], list[str]],
-    settings: dict[str, object],
-    threshold: int = 5,
-    max_words: int = 0,
-    dictionary: Optional[Path] = None,
-    skip_empty: bool = False,
-    binarize: bool = True,
-    overwrite: bool = False,
-) -> dict[str, object]:
-    """Writes ``corpus`` as a data folder; an interrupted run leaves none.
-
+def check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
+    """
     Args:
-        corpus: items by split.
-        output: the folder. Other files in it, such as ``features.h5``, stay.
-        tokenize: sentence -> tokens.
-        settings: of the tokeniser, for ``prepare.json``.
-        threshold: words that occur less often in train become unknown.
-        max_words: size limit of the dictionary; 0 for none.
-        dictionary: a ``dict.txt`` to take instead of making one.
-        skip_empty: leave out captions without any word (counted), and images without a caption
-            (listed), instead of refusing them.
-        binarize: run fairseq-preprocess.
-        overwrite: replace prepared data that stands there.
+        output: the data folder.
+        files: which files of it are prepared data, by their paths inside it.
+        kind: of data.
+        overwrite: prepared data of this kind may be replaced.
 
-    Returns:
-        The content of ``prepare.json``.
-
-    Raises:
-        UserError: if the folder has prepared data, a caption has no word or holds a control
-            symbol, or no word is frequent enough.
-    """
-    check_output(output, overwrite=overwrite)
-    with _partial_folder(Path(os.path.abspath(output))) as partial:
-        (partial / "text").mkdir()
-        counts: dict[str, dict[str, int]] = {}
-        words: Counter[str] = Counter()
-        exceptions = dict(corpus.exceptions)
-        for split, items in corpus.items.items():
-            counts[split], frequencies, dropped = _write_split(
-                partial, split, items, tokenize=tokenize, skip_empty=skip_empty
-            )
-            if not counts[split]["captions"]:
-                raise UserError(f"{', '.join(corpus.files)}: no captions for {split}.")
-            if dropped:
-                exceptions[f"{split} images without a caption"] = dropped
-            if split == "train":
-                words = frequencies
-        if dictionary is None and words.most_common(1)[0][1] < threshold:
-            raise UserError(
-                f"no word occurs {threshold} times or more in the {counts['train']['captions']} "
-                "training captions; give a smaller --threshold."
-            )
-        command: dict[str, Any] = {
-            "threshold": threshold,
-            "max_words": max_words,
-            "dictionary": dictionary,
-        }
-        splits = list(counts)
-        if binarize:
-            run_preprocess(preprocess_arguments(partial, splits, **command))
-        report: dict[str, object] = {
-            "kind": "captions",
-            "package_version": __version__,
-            "data_set": corpus.name,
-            "split": corpus.split,
-            "files": corpus.files,
-            "options": {
-                **settings,
-                "threshold": None if dictionary else threshold,
-                "max_words": max_words,
-                "dictionary": str(dictionary) if dictionary else None,
-                "skip_empty": skip_empty,
-            },
-            "counts": counts,
-            "deviations": corpus.deviations(),
-            "exceptions": exceptions,
-            "notes": corpus.notes,
-            "command": shlex.join(
-                ["fairseq-preprocess", *preprocess_arguments(output, splits, **command)]
-            ),
-        }
-        if binarize:
-            known = read_dictionary_words(partial / "dict.txt")
-            report["dictionary_words"] = len(known)
-            for split in counts:
-                counts[split]["unknown"] = _count_unknown(partial / "text" / f"{split}.txt", known)
-        text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-        (partial / "prepare.json").write_text(text, encoding="utf-8")
-    return report
-
-
-def _write_split(
-    folder: Path,
-    split: str,
-    items: list[CaptionItem],
-    *,
-    tokenize: Callable[[str], list[str]],
-    skip_empty: bool,
-) -> tuple[dict[str, int], "Counter[str]", list[str]]:
-    """Writes a split's text, ids and references: counts, word counts, ids of images left out."""
-    counts = {"images": 0, "captions": 0, "words": 0, "empty_captions_skipped": 0}
-    frequencies: Counter[str] = Counter()
-    text, ids, references, left_out = [], [], [], []
-    for item in tqdm(items, desc=split, unit=" images", disable=None):  # on a terminal only
-        kept = []
-        for number, caption in enumerate(item.captions, 1):
-            tokens = tokenize(caption)
-            if not tokens and not skip_empty:
-                raise UserError(
-                    f"{item.where}: caption {number} of {item.id} has no word: {caption!r}; "
-                    "--skip-empty leaves such captions out."
-                )
-            if not tokens:
-                counts["empty_captions_skipped"] += 1
-                continue
-            symbol = reserved_token(tokens)
-            if symbol is not None:
-                raise UserError(
-                    f"{item.where}: caption {number} of {item.id} holds fairseq's control symbol "
-                    f"{symbol}, which would be read as such."
-                )
-            text.append(" ".join(tokens))
-            ids.append(item.id)
-            frequencies.update(tokens)
-            kept.append(caption)
-        if kept:
-            line = {"id": item.id, "references": kept}
-            references.append(json.dumps(line, ensure_ascii=False))
-            counts["images"] += 1
-            counts["captions"] += len(kept)
-        elif skip_empty:
-            left_out.append(item.id)
-        else:
-            raise UserError(
-                f"{item.where}: image {item.id} has no caption; --skip-empty leaves it out."
-            )
-    counts["words"] = sum(frequencies.values())
-    _write_lines(folder / "text" / f"{split}.txt", text)
-    _write_lines(folder / f"{split}.visual_ids", ids)
-    _write_lines(folder / f"{split}.references.jsonl", references)
-    return counts, frequencies, left_out
-
-
-def _write_lines(path: Path, lines: list[str]) -> None:
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(line + "\n" for line in lines)
-
-
-def check_output(output: Path, *, overwrite: bool) -> None:
-    """
     Raises:
         UserError: if ``output`` is no folder, or has prepared data that may not be replaced.
     """
     if output.exists() and not output.is_dir():
         raise UserError(f"--output {output}: is a file; a folder was expected.")
-    found = sorted(name for name in _WRITTEN if (output / name).exists())
+    found = sorted(name for name in {*files, _REPORT} if (output / name).exists())
     if found and not overwrite:
         raise UserError(
             f"--output {output}: has prepared data already ({found[0]}); give --overwrite to "
             "replace it, or another folder."
         )
+    other = _kind_of(output)
+    if other not in (None, kind):
+        raise UserError(
+            f"--output {output}: holds prepared {other}, and {kind} would stand among their files; "
+            "give another folder."
+        )
+
+
+def _kind_of(folder: Path) -> object:
+    """What ``prepare.json`` says that the folder holds, None where there is none to read."""
+    try:
+        return json.loads((folder / _REPORT).read_text(encoding="utf-8"))["kind"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 @contextmanager
-def _partial_folder(output: Path) -> Iterator[Path]:
-    """A folder beside ``output`` whose files move there at the end, and vanish after an error."""
+def partial_folder(output: Path, files: Set[str]) -> Iterator[Path]:
+    """A folder beside ``output`` whose files move there at the end, and vanish after an error.
+
+    Args:
+        output: the data folder. Other files in it stay.
+        files: which files of it are prepared data, by their paths inside it.
+
+    Raises:
+        UserError: if it cannot be written, or stands there with anything else in it.
+    """
+    output = Path(os.path.abspath(output))
     # A folder that exists may be another file system's root, from where nothing can be renamed.
     partial = output / ".partial" if output.is_dir() else output.with_name(output.name + ".partial")
     if partial.is_dir():  # left by a run that was killed
-        foreign = sorted({path.name for path in partial.iterdir()} - _WRITTEN - {"preprocess.log"})
+        names = {name for name in _files_in(partial) if not _PASSING.fullmatch(name)}
+        foreign = sorted(names - files - {_REPORT})
         if foreign:
             raise UserError(f"{partial}: holds {foreign[0]}; remove or rename that folder.")
         shutil.rmtree(partial)
     try:
         partial.mkdir(parents=True)
         yield partial
-        _move_over(partial, output)
+        _move_over(partial, output, files)
     except OSError as error:
         raise UserError(f"--output {output}: cannot be written ({error}).") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _move_over(partial: Path, output: Path) -> None:
+def _files_in(folder: Path) -> list[str]:
+    paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return sorted(path.relative_to(folder).as_posix() for path in paths)
+
+
+def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
     if not output.exists():
         os.rename(partial, output)
         return
     # The folder may hold a feature store that took hours: only prepared files are replaced,
     # prepare.json first away and last in, so that a folder with it is whole.
-    for name in ["prepare.json", *sorted(_WRITTEN - {"prepare.json"})]:
-        path = output / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path.exists() or path.is_symlink():
-            path.unlink()
-    for path in sorted(
-        partial.iterdir(), key=lambda path: (path.name == "prepare.json", path.name)
-    ):
-        os.replace(path, output / path.name)
+    for name in [_REPORT, *sorted(files)]:
+        (output / name).unlink(missing_ok=True)
+    for folder in {(output / name).parent for name in files} - {output}:
+        with contextlib.suppress(OSError):  # somebody else's files stand in it
+            folder.rmdir()
+    for name in sorted(_files_in(partial), key=lambda name: (name == _REPORT, name)):
+        (output / name).parent.mkdir(exist_ok=True)
+        os.replace(partial / name, output / name)
+
+
+def write_report(folder: Path, kind: str, report: dict[str, object]) -> dict[str, object]:
+    """Writes ``prepare.json`` and returns what stands in it."""
+    report = {"kind": kind, "package_version": __version__, **report}
+    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+    (folder / _REPORT).write_text(text, encoding="utf-8")
+    return report
 
 
 def read_dictionary_words(path: Path) -> set[str]:
@@ -308,6 +158,7 @@ def read_dictionary_words(path: Path) -> set[str]:
     return words
 
 
-def _count_unknown(path: Path, known: set[str]) -> int:
-    with open(path, encoding="utf-8") as file:
+def count_unknown(path: Path, known: set[str]) -> int:
+    """Words of a text file that are not in ``known``."""
+    with open(path, encoding="utf-8", newline="\n") as file:
         return sum(word not in known for line in file for word in line.split())

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fairseq_mm.data.caption_text import CaptionTokenizer
-from fairseq_mm.data.prepared import write_caption_folder
+from fairseq_mm.data.prepared_captions import write_caption_folder
 from fairseq_mm.data.release_flickr import read_flickr8k, read_flickr30k
 from fairseq_mm.errors import UserError
 

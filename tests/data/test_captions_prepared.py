@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairseq_mm.data import prepared
+from fairseq_mm.data import prepared, prepared_captions
 from fairseq_mm.data.captions import CaptionCorpus, CaptionItem
-from fairseq_mm.data.prepared import write_caption_folder
+from fairseq_mm.data.prepared_captions import write_caption_folder
 from fairseq_mm.errors import UserError
 
 
@@ -132,6 +132,22 @@ def test_overwriting_replaces_prepared_files_and_no_others(tmp_path):
     assert (out / "text" / "train.txt").read_text() == "a bird\n"
 
 
+def test_somebody_elses_file_among_the_texts_survives(tmp_path):
+    out = tmp_path / "out"
+    write(example(), out)
+    (out / "text" / "raw.txt").write_text("not ours")
+    write(corpus(train=[["a bird"]]), out, overwrite=True)
+    assert [path.name for path in sorted((out / "text").iterdir())] == ["raw.txt", "train.txt"]
+
+
+def test_data_of_another_kind_is_not_overwritten(tmp_path):
+    out = tmp_path / "out"
+    write(example(), out)
+    (out / "prepare.json").write_text('{"kind": "prompts"}')
+    with pytest.raises(UserError, match=r"out: holds prepared prompts, and captions would stand"):
+        write(example(), out, overwrite=True)
+
+
 def test_a_folder_with_features_alone_is_filled(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
@@ -149,7 +165,7 @@ def test_an_interrupted_run_leaves_nothing_and_keeps_what_was(tmp_path, monkeypa
     out = tmp_path / "out"
     write(example(), out)
     before = {name: (out / name).read_bytes() for name in files_in(out)}
-    monkeypatch.setattr(prepared, "run_preprocess", fail)
+    monkeypatch.setattr(prepared_captions, "run_preprocess", fail)
     with pytest.raises(error):
         write(corpus(train=[["a bird"]]), out, overwrite=True)
     with pytest.raises(error):
