@@ -1,0 +1,104 @@
+"""Copied runs: those of comparing everything with everything; hashes never decide."""
+
+import random
+
+import pytest
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.copying import CopiedRuns, longest_copied_runs
+
+
+def naive_length(story, lines):
+    """Every start in the story against every start in every line."""
+    best = 0
+    for line in lines:
+        for i in range(len(story)):
+            for j in range(len(line)):
+                k = 0
+                while i + k < len(story) and j + k < len(line) and story[i + k] == line[j + k]:
+                    k += 1
+                best = max(best, k)
+    return best
+
+
+def random_text(generator, words, size):
+    return [generator.choice(words) for _ in range(size)]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_lines(name, lines):
+        path = tmp_path / name
+        path.write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8")
+        return str(path)
+
+    return write_lines
+
+
+@pytest.mark.parametrize("hash_bits", [64, 5, 0])
+@pytest.mark.parametrize("block", [7, 60, 10_000])
+def test_runs_are_those_of_comparing_everything(write, hash_bits, block):
+    generator = random.Random(3)
+    words = [f"w{i}" for i in range(7)]
+    lines = [random_text(generator, words, generator.randrange(0, 30)) for _ in range(41)]
+    stories = [random_text(generator, words, size) for size in (1, 5, 17, 23, 0, 29)]
+    stories.append(["other", *lines[11][:9], "unseen", "words"])
+    stories.append(next(line for line in lines[20:] if len(line) > 20))  # copied whole
+    path = write("train.wp_target", lines)
+    runs = CopiedRuns(stories, hash_bits=hash_bits)
+    runs.read_file(path, block=block)
+    for story, run in zip(stories, runs.results()):
+        assert run.length == naive_length(story, lines)
+        assert list(run.words) == story[run.start : run.start + run.length]
+        if run.length:
+            line = lines[run.line - 1]
+            places = range(len(line) - run.length + 1)
+            assert any(line[i : i + run.length] == list(run.words) for i in places)
+    assert runs.words_read == sum(map(len, lines))
+
+
+def test_a_run_ends_with_its_training_story(write):
+    path = write("train.wp_target", [["a", "b"], ["c", "d", "e"], ["x"]])
+    (run,) = longest_copied_runs([["a", "b", "c", "d", "e", "x"]], [path])
+    assert run == (3, 2, ("c", "d", "e"), path, 2)
+
+
+def test_a_run_ends_with_its_generated_story(write):
+    path = write("train.wp_target", [["a", "b", "c", "d"]])
+    runs = longest_copied_runs([["a", "b"], ["c", "d"]], [path])
+    assert [run.length for run in runs] == [2, 2]
+
+
+def test_several_files_count_as_one_text_and_the_place_names_the_file(write):
+    first = write("one.txt", [["a"], ["b", "c"]])
+    second = write("two.txt", [["z"], [], ["a", "b", "c", "d"]])
+    (run,) = longest_copied_runs([["a", "b", "c"]], [first, second])
+    assert (run.length, run.file, run.line) == (3, second, 3)
+
+
+def test_words_are_separated_as_fairseq_separates_them_and_case_counts(write):
+    path = write("train.txt", [["a\u00a0b\u2009c", "D"]])
+    (run,) = longest_copied_runs([["a", "b", "c", "d"]], [path])
+    assert run.words == ("a", "b", "c")
+
+
+def test_a_story_of_unseen_words_copies_nothing(write):
+    runs = longest_copied_runs([["q"], []], [write("train.txt", [["a"]])])
+    assert runs == [(0, 0, (), None, 0)] * 2
+
+
+def test_last_line_needs_no_line_break(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_text("a b\nc d e")
+    (run,) = longest_copied_runs([["c", "d", "e"]], [path])
+    assert (run.length, run.line) == (3, 2)
+
+
+def test_training_text_that_cannot_be_read_is_named(write, tmp_path):
+    with pytest.raises(UserError, match=r"absent: cannot be read \(No such file or directory\)\."):
+        longest_copied_runs([["a"]], [tmp_path / "absent"])
+    with pytest.raises(UserError, match=r"empty: must have training stories, but is empty\."):
+        longest_copied_runs([["a"]], [write("empty", [[]])])
+    (tmp_path / "latin").write_bytes(b"caf\xe9\n")
+    with pytest.raises(UserError, match=r"latin: must be UTF-8 text, but is not"):
+        longest_copied_runs([["a"]], [tmp_path / "latin"])
