@@ -1,8 +1,7 @@
 """Pictures and their captions, by split: what ``fairseq-mm prepare captions`` works on.
 
 Readers of official releases (``release_*.py`` beside this file) and of one's own JSON lines make
-a :class:`CaptionCorpus`; ``prepared_captions.py`` writes it as a data
-folder.
+a :class:`CaptionCorpus`; ``prepared_captions.py`` writes it as a data folder.
 """
 
 import hashlib
