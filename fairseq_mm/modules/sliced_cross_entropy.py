@@ -1,0 +1,454 @@
+"""Cross-entropy of a linear output layer, without the logits of all tokens at once.
+
+For N tokens with features x, a vocabulary of V types with weights W and biases b, targets t and
+label smoothing s (PyTorch's: the target's share of s included):
+
+    logits l = W x + b,  p = softmax(l),  loss = -(1 - s) log p[t] - s / V sum over v of log p[v]
+    dloss/dl[v] = p[v] - s / V, and less 1 - s at the target
+
+The plain way holds the ``[N, V]`` logits, their log-softmax and the gradients of both. Here they
+come in slices of rows, and a slice's gradients are computed with its loss, while it is there: no
+product is computed twice (but in float16, see :class:`_Recomputed`).
+
+What bounds it: the three products, 6 N V E operations. The softmax is kept off the memory: a slice
+is made in tiles of a few columns that stay in the cache, in which the largest logit so far, the
+exponentials and their sum are found, and the features' gradient is added up as the largest logit
+so far allows (Milakov, Gimelshein 2018, https://arxiv.org/abs/1805.02867). The sums of all tiles
+give each row its factor, which goes to the small factor of the product for W, not to the
+exponentials. So memory sees a slice's exponentials written once and read once, which does not
+depend on the slice, and for each slice W read once and its gradient read and written once, which
+larger slices make cheaper. Figures: ``benchmarks/sliced_cross_entropy.py``.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+SLICE_BYTES = 64 * 2**20
+_MIN_COLUMNS = 64
+
+
+def _tile_bytes(device: torch.device) -> int:
+    """Of float32 logits in a tile: of a cache's size on a CPU, worth a kernel elsewhere."""
+    return 2 * 2**20 if device.type == "cpu" else 64 * 2**20
+
+
+def _ranges(total: int, size: int) -> Iterator[tuple[int, int]]:
+    """Covers 0 to ``total`` by ranges of about equal length, of ``size`` at most."""
+    parts = max(1, math.ceil(total / max(1, size)))
+    bounds = [total * i // parts for i in range(parts + 1)]
+    return zip(bounds[:-1], bounds[1:])
+
+
+class _Problem:
+    """The rows that count, in the dtype of the products, and what all of them share.
+
+    Args:
+        features: ``[N, E]``.
+        weight: ``[V, E]``.
+        bias: ``[V]`` or None.
+        target: ``[N]``; rows of ``ignore_index`` are left out.
+        ignore_index: target of rows that count nothing.
+        smoothing: s of the module's docstring.
+        dtype: of the products.
+    """
+
+    def __init__(
+        self,
+        features: Tensor,
+        weight: Tensor,
+        bias: Optional[Tensor],
+        target: Tensor,
+        *,
+        ignore_index: int,
+        smoothing: float,
+        dtype: torch.dtype,
+    ) -> None:
+        is_real = target.ne(ignore_index)
+        self.rows: Optional[Tensor] = None
+        if not bool(is_real.all()):
+            self.rows = is_real.nonzero().squeeze(1)
+            features, target = features[self.rows], target[self.rows]
+        self.features = features.to(dtype)  # [R, E]
+        self.weight = weight.to(dtype)
+        self.bias = None if bias is None else bias.to(dtype)
+        self.target = target
+        self.smoothing = smoothing
+        # of the softmax and of all sums
+        self.sum_dtype = torch.promote_types(dtype, torch.float32)
+        V = len(weight)
+        if target.device.type == "cpu" and len(target):
+            low, high = int(target.min()), int(target.max())
+            if low < 0 or high >= V:
+                raise IndexError(f"`target` must be in 0 to {V - 1}, but has {low} to {high}.")
+
+    def logits(
+        self, features: Tensor, start: int, end: int, *, out: Optional[Tensor] = None
+    ) -> Tensor:
+        """``[R, C]`` for rows of the features, rounded as ``F.linear`` rounds them."""
+        weight = self.weight[start:end].t()
+        if self.bias is None:
+            return torch.mm(features, weight, out=out)
+        return torch.addmm(self.bias[start:end], features, weight, out=out)
+
+    def losses(self, normalizer: Tensor, target_logit: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums of loss and negative log-likelihood.
+
+        Args:
+            normalizer: ``[R]`` log of the sum of a row's exponentials.
+            target_logit: ``[R]``.
+        """
+        nll = (normalizer - target_logit).sum()
+        if not self.smoothing:
+            return nll, nll.clone()
+        V = len(self.weight)
+        # the sum of all logits of all rows, by the sum of all rows of W
+        logit_sum = self.features.sum(0, dtype=self.sum_dtype).dot(
+            self.weight.sum(0, dtype=self.sum_dtype)
+        )
+        if self.bias is not None:
+            logit_sum = logit_sum + len(self.features) * self.bias.sum(dtype=self.sum_dtype)
+        uniform = normalizer.sum() - logit_sum / V
+        return (1 - self.smoothing) * nll + self.smoothing * uniform, nll
+
+    def spread(self, grad_features: Tensor, like: Tensor) -> Tensor:
+        """``[N, E]``: gradients of the real rows at their places, zeros elsewhere."""
+        if self.rows is None:
+            return grad_features.to(like.dtype)
+        spread = like.new_zeros(like.shape)
+        spread[self.rows] = grad_features.to(like.dtype)
+        return spread
+
+
+def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
+    """Column of each row's target in a tile, and whether it is there: ``[R, 1]`` each."""
+    column = (target - start).unsqueeze(1)
+    inside = (column >= 0) & (column < end - start)
+    return column.clamp(0, end - start - 1), inside
+
+
+class _Tiles:
+    """Columns of the tiles, and the memory of a slice of rows, which all slices share.
+
+    Args:
+        problem: what to solve.
+        num_rows: of the largest slice.
+        keeps: the exponentials of all tiles are kept, not of one at a time.
+    """
+
+    def __init__(self, problem: _Problem, num_rows: int, *, keeps: bool) -> None:
+        V, device = len(problem.weight), problem.weight.device
+        size = max(_MIN_COLUMNS, _tile_bytes(device) // (4 * max(1, num_rows)))
+        self.ranges = list(_ranges(V, size))
+        self.keeps = keeps
+        columns = max(end - start for start, end in self.ranges)
+        dtype, sum_dtype = problem.features.dtype, problem.sum_dtype
+        # new memory costs the system more than a pass over it, so each is asked for once
+        self.memory = problem.features.new_empty(num_rows * (V if keeps else columns))
+        self.wide = None
+        if dtype != sum_dtype:
+            self.wide = problem.features.new_empty(num_rows * columns, dtype=sum_dtype)
+
+    def product_memory(self, num_rows: int, start: int, end: int) -> Tensor:
+        """``[R, C]`` of the products' dtype; kept tiles lie one after the other."""
+        first = num_rows * start if self.keeps else 0
+        return self.memory[first : first + num_rows * (end - start)].view(num_rows, end - start)
+
+    def widened(self, logits: Tensor) -> Tensor:
+        """``[R, C]`` logits in the dtype of the softmax, to be overwritten."""
+        if self.wide is None:
+            return logits
+        return self.wide[: logits.numel()].view(logits.shape).copy_(logits)
+
+
+class _Slice:
+    """Softmax of a slice of rows, tile by tile.
+
+    Args:
+        problem: what to solve.
+        rows: the slice.
+        tiles: its columns and its memory.
+        needs_features: the features' gradient is wanted.
+    """
+
+    def __init__(
+        self, problem: _Problem, rows: slice, tiles: _Tiles, *, needs_features: bool
+    ) -> None:
+        self.problem, self.tiles = problem, tiles
+        self.features, self.target = problem.features[rows], problem.target[rows]
+        dtype = problem.sum_dtype
+        R, E = self.features.shape
+        largest = self.features.new_full((R, 1), -math.inf, dtype=dtype)
+        total = self.features.new_zeros((R, 1), dtype=dtype)
+        self.target_logit = self.features.new_zeros((R, 1), dtype=dtype)
+        grad = self.features.new_zeros((R, E), dtype=dtype) if needs_features else None
+        self.largest: list[Tensor] = []  # so far, of each tile
+        for start, end in tiles.ranges:
+            logits = tiles.product_memory(R, start, end)
+            powers = tiles.widened(problem.logits(self.features, start, end, out=logits))
+            column, inside = _target_in(self.target, start, end)
+            self.target_logit += powers.gather(1, column).masked_fill_(~inside, 0)
+            before, largest = largest, torch.maximum(largest, powers.amax(1, keepdim=True))
+            self.largest.append(largest)
+            powers.sub_(largest).exp_()
+            shrink = (before - largest).exp_()
+            total.mul_(shrink).add_(powers.sum(1, keepdim=True))
+            if grad is None and not tiles.keeps:
+                continue
+            # the target's part, p - 1, is added by itself: what a half-precision product makes
+            # of a confident row's p is further from p than p is from 1
+            powers.scatter_(1, column, powers.gather(1, column).masked_fill_(inside, 0))
+            if powers is not logits:
+                logits.copy_(powers)
+            if grad is not None:
+                _add_product(grad.mul_(shrink), logits, problem.weight[start:end])
+        self.normalizer = largest + total.log()
+        # p - 1 + s of the targets
+        self.target_grad = torch.expm1(self.target_logit - self.normalizer) + problem.smoothing
+        if grad is not None:
+            grad.mul_((largest - self.normalizer).exp_())
+            grad.addcmul_(problem.weight[self.target].to(dtype), self.target_grad)
+        self.grad_features = grad
+
+    def add_weight_gradient(
+        self, grad_weight: Optional[Tensor], grad_bias: Optional[Tensor], *, beta: int
+    ) -> None:
+        """Adds this slice's part, but for what label smoothing takes from all types.
+
+        Args:
+            grad_weight: ``[V, E]``, or None if it is not wanted.
+            grad_bias: ``[V]``, or None.
+            beta: 0 to overwrite what they hold, 1 to add to it.
+        """
+        features, dtype = self.features, self.problem.sum_dtype
+        R = len(features)
+        wide = features.to(dtype)
+        for (start, end), largest in zip(self.tiles.ranges, self.largest):
+            powers = self.tiles.product_memory(R, start, end).t()
+            factor = (largest - self.normalizer).exp_()  # [R, 1]
+            if grad_weight is not None:
+                scaled = (wide * factor).to(features.dtype)
+                _add_product(grad_weight[start:end], powers, scaled, beta=beta)
+            if grad_bias is not None:
+                _add_product(
+                    grad_bias[start:end, None], powers, factor.to(features.dtype), beta=beta
+                )
+        if grad_weight is not None:
+            grad_weight.index_add_(0, self.target, wide * self.target_grad)
+        if grad_bias is not None:
+            grad_bias.index_add_(0, self.target, self.target_grad.squeeze(1))
+
+
+def _add_product(result: Tensor, first: Tensor, second: Tensor, *, beta: int = 1) -> None:
+    """``result = beta result + first @ second``; the factors may be of lower precision."""
+    if result.dtype == first.dtype:
+        torch.addmm(result, first, second, beta=beta, out=result)
+    elif beta:
+        result += torch.mm(first, second)
+    else:
+        result.copy_(torch.mm(first, second))
+
+
+def _slices(
+    problem: _Problem, slice_bytes: int, *, needs_features: bool, keeps: bool
+) -> Iterator[tuple[slice, _Slice]]:
+    """The rows in slices of ``slice_bytes`` of logits."""
+    N, V = len(problem.features), len(problem.weight)
+    ranges = list(_ranges(N, slice_bytes // (V * problem.features.element_size())))
+    tiles = _Tiles(problem, max(end - start for start, end in ranges), keeps=keeps)
+    for start, end in ranges:
+        rows = slice(start, end)
+        yield rows, _Slice(problem, rows, tiles, needs_features=needs_features)
+
+
+def _loss_of(problem: _Problem, slice_bytes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss, negative log-likelihood and ``[R, 1]`` normalizers, without any gradient."""
+    slices = [
+        (part.normalizer, part.target_logit)
+        for _, part in _slices(problem, slice_bytes, needs_features=False, keeps=False)
+    ]
+    normalizer, target_logit = (torch.cat(column) for column in zip(*slices))
+    return *problem.losses(normalizer, target_logit), normalizer
+
+
+def _refuse_double_backward() -> None:
+    """In a backward pass. PyTorch's own check takes the gradients for constants without a word
+    where the incoming gradient is one, as a loss's is."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("sliced_cross_entropy cannot be differentiated twice.")
+
+
+class _InForward(torch.autograd.Function):
+    """Computes the gradients with the loss; the backward pass scales them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Optional[Tensor],
+        target: Tensor,
+        options: dict[str, Any],
+        slice_bytes: int,
+        needs: tuple[bool, bool, bool],
+    ) -> tuple[Tensor, Tensor]:
+        problem = _Problem(features, weight, bias, target, **options)
+        needs_features, needs_weight, needs_bias = needs
+        V, dtype, smoothing = len(weight), problem.sum_dtype, problem.smoothing
+        grad_features = torch.empty_like(problem.features, dtype=dtype) if needs_features else None
+        grad_weight = torch.empty_like(weight, dtype=dtype) if needs_weight else None
+        grad_bias = weight.new_empty(V, dtype=dtype) if needs_bias else None
+        keeps = needs_weight or needs_bias
+        normalizers, target_logits = [], []
+        for rows, part in _slices(problem, slice_bytes, needs_features=needs_features, keeps=keeps):
+            normalizers.append(part.normalizer)
+            target_logits.append(part.target_logit)
+            if grad_features is not None:
+                grad_features[rows] = part.grad_features
+            if keeps:
+                part.add_weight_gradient(grad_weight, grad_bias, beta=min(1, rows.start))
+        if smoothing:
+            # every type has its part of the smoothing, the target too
+            if grad_features is not None:
+                grad_features -= problem.weight.sum(0, dtype=dtype) * (smoothing / V)
+            if grad_weight is not None:
+                grad_weight -= problem.features.sum(0, dtype=dtype) * (smoothing / V)
+            if grad_bias is not None:
+                grad_bias -= len(problem.features) * smoothing / V
+        ctx.gradients = [
+            None if grad_features is None else problem.spread(grad_features, features),
+            None if grad_weight is None else grad_weight.to(weight.dtype),
+            None if grad_bias is None else grad_bias.to(bias.dtype),
+        ]
+        loss, nll = problem.losses(torch.cat(normalizers), torch.cat(target_logits))
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor, _: Any) -> tuple[Optional[Tensor], ...]:
+        _refuse_double_backward()
+        if ctx.gradients is None:
+            # they were scaled in place and given away
+            raise RuntimeError("sliced_cross_entropy allows one backward pass through a loss.")
+        gradients, ctx.gradients = ctx.gradients, None
+        # asking a GPU for the factor would wait for it
+        if grad_loss.device.type != "cpu" or grad_loss.item() != 1:
+            for gradient in gradients:
+                if gradient is not None:
+                    gradient.mul_(grad_loss)
+        return (*gradients, None, None, None, None)
+
+
+class _Recomputed(torch.autograd.Function):
+    """Computes logits again in the backward pass, for float16.
+
+    A gradient of float16 needs fairseq's loss scale before it is rounded: 1e-8 and less, of which
+    most types' probabilities are, would be nothing. The scale is known in the backward pass only.
+    There the tiles have all rows, since each row's normalizer is known.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Optional[Tensor],
+        target: Tensor,
+        options: dict[str, Any],
+        slice_bytes: int,
+        needs: tuple[bool, bool, bool],
+    ) -> tuple[Tensor, Tensor]:
+        problem = _Problem(features, weight, bias, target, **options)
+        loss, nll, normalizer = _loss_of(problem, slice_bytes)
+        ctx.save_for_backward(features, weight, bias, target, normalizer)
+        ctx.settings = options, slice_bytes, needs
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor, _: Any) -> tuple[Optional[Tensor], ...]:
+        _refuse_double_backward()
+        features, weight, bias, target, normalizer = ctx.saved_tensors
+        options, slice_bytes, (needs_features, needs_weight, needs_bias) = ctx.settings
+        problem = _Problem(features, weight, bias, target, **options)
+        N, V, smoothing = len(problem.features), len(weight), problem.smoothing
+        dtype = problem.sum_dtype
+        grad_features = torch.zeros_like(problem.features, dtype=dtype) if needs_features else None
+        grad_weight = torch.empty_like(weight) if needs_weight else None
+        grad_bias = torch.empty_like(bias) if needs_bias else None
+        # at most: the logits, and their gradient in both precisions
+        size = max(_MIN_COLUMNS, slice_bytes // (8 * max(1, N)))
+        for start, end in _ranges(V, size):
+            grad = problem.logits(problem.features, start, end).to(dtype)  # [R, C]
+            grad.sub_(normalizer).exp_()
+            if smoothing:
+                grad -= smoothing / V
+            column, inside = _target_in(problem.target, start, end)
+            grad.scatter_add_(1, column, inside.to(dtype) * (smoothing - 1))
+            grad.mul_(grad_loss)
+            if grad_bias is not None:
+                grad_bias[start:end] = grad.sum(0)
+            grad = grad.to(problem.features.dtype)
+            if grad_features is not None:
+                _add_product(grad_features, grad, problem.weight[start:end])
+            if grad_weight is not None:
+                grad_weight[start:end] = torch.mm(grad.t(), problem.features)
+        if grad_features is not None:
+            grad_features = problem.spread(grad_features, features)
+        return grad_features, grad_weight, grad_bias, None, None, None, None
+
+
+def sliced_cross_entropy(
+    features: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor],
+    target: Tensor,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    slice_bytes: int = SLICE_BYTES,
+) -> tuple[Tensor, Tensor]:
+    """``F.cross_entropy(F.linear(features, weight, bias), target, reduction="sum")``, in slices.
+
+    Under autocast the products have its dtype, as those of ``F.linear``. The softmax and all sums
+    over slices are in float32 at least. Rows to ignore cost nothing. Without any gradient to
+    compute there is one product instead of three. A backward pass can be done once, and not with
+    ``create_graph``.
+
+    Args:
+        features: ``[N, E]``.
+        weight: ``[V, E]`` of the output layer.
+        bias: ``[V]``, or None.
+        target: ``[N]`` types.
+        ignore_index: target of the rows to ignore.
+        label_smoothing: s in 0 to 1: the targets are (1 - s) of one type and s of all V alike, as
+            in ``F.cross_entropy``.
+        slice_bytes: of logits that are held at once, in the dtype of the products. At least one
+            row is.
+
+    Returns:
+        loss: sum over the rows, in float32 (float64 for float64).
+        nll: the same without label smoothing, and without a gradient.
+
+    Raises:
+        IndexError: if a target is none of the V types (on a CPU; CUDA stops by itself).
+    """
+    # a product of one number: autocast's choice on every device, and F.linear's error otherwise
+    with torch.no_grad():
+        dtype = F.linear(features.new_zeros(1, 1), weight.new_zeros(1, 1)).dtype
+    options = {"ignore_index": ignore_index, "smoothing": label_smoothing, "dtype": dtype}
+    needs = tuple(
+        torch.is_grad_enabled() and tensor is not None and tensor.requires_grad
+        for tensor in (features, weight, bias)
+    )
+    with torch.autocast(features.device.type, enabled=False):
+        if not any(needs):
+            with torch.no_grad():
+                problem = _Problem(features, weight, bias, target, **options)
+                return _loss_of(problem, slice_bytes)[:2]
+        function = _Recomputed if dtype == torch.float16 else _InForward
+        return function.apply(features, weight, bias, target, options, slice_bytes, needs)

@@ -1,0 +1,224 @@
+"""Loss and gradients equal PyTorch's cross-entropy of all logits at once."""
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from toy_data import needs_float16_on_cpu
+
+from fairseq_mm.modules import sliced_cross_entropy as module
+from fairseq_mm.modules.sliced_cross_entropy import sliced_cross_entropy
+
+N, E, V, PAD = 11, 5, 203, 1
+FLOAT16 = pytest.param(torch.float16, marks=needs_float16_on_cpu)
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    # 11 rows in tiles of at most 64 columns
+    monkeypatch.setattr(module, "_tile_bytes", lambda device: 4 * N * 64)
+
+
+def make(dtype=torch.float64, *, bias=True, seed=5):
+    torch.manual_seed(seed)
+    features = (torch.randn(N, E) * 3).to(dtype).requires_grad_()
+    weight = torch.randn(V, E).to(dtype).requires_grad_()
+    biases = torch.randn(V).to(dtype).requires_grad_() if bias else None
+    target = torch.randint(2, V, (N,))
+    target[[2, 3, 9]] = PAD
+    return features, weight, biases, target
+
+
+def gradients(loss, tensors, scale=1.0):
+    return torch.autograd.grad(loss * scale, [x for x in tensors if x is not None])
+
+
+def plain(features, weight, bias, target, label_smoothing=0.0):
+    logits = F.linear(features, weight, bias)
+    options = {"ignore_index": PAD, "reduction": "sum"}
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    loss = F.cross_entropy(wide, target, label_smoothing=label_smoothing, **options)
+    return loss, F.cross_entropy(wide, target, **options)
+
+
+# slices of 1, 3 (8 real rows: 3, 3, 2) and all rows
+@pytest.mark.parametrize("slice_bytes", [1, 3 * V * 8, 2**20])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("bias", [True, False])
+def test_loss_and_gradients_equal_the_plain_ones(slice_bytes, label_smoothing, bias):
+    *tensors, target = make(bias=bias)
+    loss, nll = sliced_cross_entropy(
+        *tensors,
+        target,
+        ignore_index=PAD,
+        label_smoothing=label_smoothing,
+        slice_bytes=slice_bytes,
+    )
+    expected, expected_nll = plain(*tensors, target, label_smoothing)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(nll, expected_nll)
+    assert not nll.requires_grad
+    ours, theirs = gradients(loss, tensors, 0.3), gradients(expected, tensors, 0.3)
+    for gradient, reference in zip(ours, theirs):
+        torch.testing.assert_close(gradient, reference)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, FLOAT16])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+def test_gradients_are_as_near_to_the_exact_ones_as_the_plain_ones(dtype, label_smoothing):
+    *tensors, target = make(dtype)
+    loss, _ = sliced_cross_entropy(
+        *tensors, target, ignore_index=PAD, label_smoothing=label_smoothing, slice_bytes=3 * V * 2
+    )
+    rounded, _ = plain(*tensors, target, label_smoothing)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, rounded, rtol=1e-5, atol=0)
+    exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    expected = gradients(plain(*exact, target, label_smoothing)[0], exact)
+    triples = zip(gradients(loss, tensors), gradients(rounded, tensors), expected)
+    for gradient, reference, truth in triples:
+        assert gradient.dtype == dtype
+        error, allowed = ((x.double() - truth).norm() for x in (gradient, reference))
+        assert error < 1.5 * allowed + 1e-6 * truth.norm()
+
+
+def test_half_precision_keeps_the_gradient_of_a_confident_row():
+    # p = 1 - 2 exp(-8): its gradient is lost where p is rounded before 1 is taken from it
+    weight = torch.tensor([[0.0, 1], [8, 1], [0, 1]]).bfloat16().requires_grad_()
+    features = torch.tensor([[1.0, 1]]).bfloat16().requires_grad_()
+    loss, _ = sliced_cross_entropy(features, weight, None, torch.tensor([1]))
+    gradient, grad_features = torch.autograd.grad(loss, (weight, features))
+    assert gradient[1, 0].item() == pytest.approx(-2 * 0.000335, rel=0.02)
+    assert grad_features[0, 0].item() == pytest.approx(-8 * 2 * 0.000335, rel=0.02)
+
+
+@needs_float16_on_cpu
+def test_float16_gradients_below_its_smallest_number_survive_a_loss_scale():
+    # the second type's p is exp(-20) = 2e-9
+    weight = torch.tensor([[20.0], [0.0]]).half().requires_grad_()
+    features = torch.ones(1, 1).half()
+    loss, _ = sliced_cross_entropy(features, weight, None, torch.tensor([0]))
+    (gradient,) = torch.autograd.grad(loss * 2.0**14, [weight])
+    assert gradient[1, 0].item() == pytest.approx(2.0611e-9 * 2**14, rel=0.02)
+
+
+def test_one_row_of_few_types_fits_one_tile():
+    weight = torch.tensor([[0.5], [-1.0], [2.0]]).requires_grad_()
+    loss, _ = sliced_cross_entropy(torch.ones(1, 1), weight, None, torch.tensor([2]))
+    expected = F.cross_entropy(weight.view(1, 3), torch.tensor([2]))
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(loss, weight), torch.autograd.grad(expected, weight)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, FLOAT16])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+def test_ignored_rows_alone_give_zero(dtype, label_smoothing):
+    *tensors, target = make(dtype)
+    loss, nll = sliced_cross_entropy(
+        *tensors, torch.full_like(target, PAD), ignore_index=PAD, label_smoothing=label_smoothing
+    )
+    assert (loss.item(), nll.item()) == (0, 0)
+    for gradient, tensor in zip(gradients(loss, tensors), tensors):
+        assert gradient.shape == tensor.shape
+        assert not gradient.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, FLOAT16])
+@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
+def test_what_needs_no_gradient_gets_none(dtype, frozen):
+    *tensors, target = make(dtype)
+    for i in frozen:
+        tensors[i].requires_grad_(False)
+    loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD, slice_bytes=3 * V * 4)
+    assert loss.requires_grad == (len(frozen) < 3)
+    if loss.requires_grad:
+        loss.backward()
+    expected, _ = plain(*tensors, target)
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
+    for i, tensor in enumerate(tensors):
+        assert (tensor.grad is None) == (i in frozen)
+        if i not in frozen:
+            (reference,) = torch.autograd.grad(expected, tensor, retain_graph=True)
+            torch.testing.assert_close(tensor.grad, reference, rtol=0.01, atol=1e-3)
+
+
+def test_validation_computes_no_gradient():
+    *tensors, target = make()
+    with torch.no_grad():
+        loss, nll = sliced_cross_entropy(*tensors, target, ignore_index=PAD, slice_bytes=2**12)
+    torch.testing.assert_close(loss, plain(*tensors, target)[0].detach())
+    torch.testing.assert_close(nll, loss)
+
+
+def test_holds_no_more_than_a_slice():
+    *tensors, target = make(torch.float32)
+
+    def largest_allocation(function):
+        with torch.autograd.profiler.profile(profile_memory=True) as profile:
+            function()
+        return max(event.self_cpu_memory_usage for event in profile.function_events)
+
+    def sliced():
+        loss, _ = sliced_cross_entropy(
+            *tensors, target, ignore_index=PAD, slice_bytes=3 * V * 4 + 2
+        )
+        loss.backward()
+
+    # W's gradient, which is more than the slice of three rows
+    assert largest_allocation(sliced) == V * E * 4
+    assert largest_allocation(lambda: plain(*tensors, target)[0].backward()) == V * N * 4
+
+
+def test_products_are_of_the_dtype_that_autocast_gives_them():
+    *tensors, target = make(torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD, slice_bytes=3 * V * 2)
+        rounded, _ = plain(*tensors, target)
+    torch.testing.assert_close(loss, rounded, rtol=1e-5, atol=0)
+    assert (loss - plain(*tensors, target)[0]).abs() > 1e-3  # not the float32 loss
+    for gradient, reference in zip(gradients(loss, tensors), gradients(rounded, tensors)):
+        assert gradient.dtype == torch.float32
+        torch.testing.assert_close(gradient, reference, rtol=0.02, atol=0.05)
+
+
+def test_loss_can_be_changed_in_place():
+    # as fairseq does for a batch that only keeps a process busy
+    *tensors, target = make()
+    loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD)
+    loss *= 0
+    loss.backward()
+    assert all(not tensor.grad.any() for tensor in tensors)
+
+
+def test_gradients_add_up_over_losses():
+    *tensors, target = make()
+    for scale in (1.0, 0.5):
+        loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD)
+        (loss * scale).backward()
+    expected = gradients(plain(*tensors, target)[0], tensors, 1.5)
+    for tensor, reference in zip(tensors, expected):
+        torch.testing.assert_close(tensor.grad, reference)
+
+
+def test_second_backward_pass_is_refused():
+    *tensors, target = make()
+    loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match=r"allows one backward pass through a loss\.$"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, FLOAT16])
+def test_double_backward_is_refused(dtype):
+    *tensors, target = make(dtype)
+    loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD)
+    with pytest.raises(RuntimeError, match=r"cannot be differentiated twice\.$"):
+        torch.autograd.grad(loss, tensors, create_graph=True)
+
+
+def test_target_outside_of_the_vocabulary_is_refused():
+    *tensors, target = make()
+    target[0] = V
+    with pytest.raises(IndexError, match=rf"`target` must be in 0 to 202, but has \d+ to {V}\."):
+        sliced_cross_entropy(*tensors, target, ignore_index=PAD)
