@@ -22,6 +22,7 @@ SUBCOMMANDS = {
     "store": "inspect, verify, import, merge and convert feature stores",
     "score": "generated text against references",
     "rank": "rank images against sentences by likelihood: R@K, median rank, recall curve",
+    "retrieve": "stories of the nearest training prompts, the KNN baseline",
     "caption": "photographs -> captions, from a checkpoint",
     "report": "hypotheses, pictures and references -> one HTML page",
     "doctor": "check the installation, a data folder and a checkpoint",
