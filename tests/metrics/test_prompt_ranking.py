@@ -1,0 +1,153 @@
+"""Prompt ranking: what is drawn, what a draw gives, and the limit of all draws by enumeration."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from fairseq_mm.metrics.prompt_ranking import (
+    all_draws_credits,
+    draw_credits,
+    draw_distractors,
+    needed_pairs,
+    prompt_columns,
+    rank_prompts,
+    score_matrix,
+)
+
+
+def naive_credit(own, others):
+    """A guess among the likeliest."""
+    if max(others) > own:
+        return 0.0
+    return 1 / (1 + sum(other == own for other in others))
+
+
+@pytest.fixture
+def scores():
+    """Few different values, so that there are ties. [stories, prompts]"""
+    return np.random.default_rng(2).integers(-5, 0, size=(6, 8)).astype(float)
+
+
+@pytest.fixture
+def true():
+    return np.array([0, 3, 3, 7, 5, 1])
+
+
+def test_equal_prompts_share_a_column():
+    columns = prompt_columns(["[ WP ] a", "b", "[ WP ]  a ", "c", "b"])
+    assert columns.texts == ["[ WP ] a", "b", "c"]
+    assert columns.true.tolist() == [0, 1, 0, 2, 1]
+
+
+def test_distractors_are_different_and_never_the_true_prompt(true):
+    drawn = draw_distractors(true, 8, draws=40, distractors=5, seed=3)
+    assert drawn.shape == (40, 6, 5)
+    assert (drawn != true[:, None]).all()
+    assert all(len(set(row)) == 5 for row in drawn.reshape(-1, 5).tolist())
+    for story in range(6):
+        assert set(drawn[:, story].ravel()) == set(range(8)) - {true[story]}
+
+
+def test_all_other_prompts_are_equally_likely():
+    drawn = draw_distractors(np.full(4000, 2), 6, draws=2, distractors=2, seed=1)
+    shares = np.bincount(drawn.ravel(), minlength=6) / drawn.size
+    # 16,000 draws of probability 0.2: standard error 0.003
+    assert shares == pytest.approx([0.2, 0.2, 0, 0.2, 0.2, 0.2], abs=0.015)
+
+
+def test_a_draw_depends_on_its_number_and_the_seed_alone(true):
+    few, many = (draw_distractors(true, 30, draws=draws, seed=4) for draws in (3, 7))
+    assert (few == many[:3]).all()
+    assert (few != draw_distractors(true, 30, draws=3, seed=5)).any()
+    assert (many[0] != many[1]).any()
+
+
+def test_needed_pairs_are_exactly_those_compared(scores, true):
+    drawn = draw_distractors(true, 8, draws=2, distractors=3, seed=6)
+    pairs = needed_pairs(true, drawn)
+    expected = {(s, int(true[s])) for s in range(6)}
+    expected |= {(s, int(column)) for draw in drawn for s in range(6) for column in draw[s]}
+    assert [tuple(pair) for pair in pairs.tolist()] == sorted(expected)
+    sparse = score_matrix(pairs, scores[pairs[:, 0], pairs[:, 1]], 6, 8)
+    assert (draw_credits(sparse, true, drawn) == draw_credits(scores, true, drawn)).all()
+    story, column = pairs[5]
+    sparse[story, column] = np.nan
+    with pytest.raises(ValueError, match=f"is NaN for story {story} and prompt {column} instead"):
+        draw_credits(sparse, true, drawn)
+    sparse[2, true[2]] = np.nan
+    with pytest.raises(ValueError, match=r"is NaN for story \d and prompt \d instead"):
+        draw_credits(sparse, true, drawn)
+
+
+def test_credits_are_those_of_a_guess_among_the_likeliest(scores, true):
+    drawn = draw_distractors(true, 8, draws=5, distractors=4, seed=7)
+    credit = draw_credits(scores, true, drawn)
+    for draw in range(5):
+        for story in range(6):
+            others = scores[story, drawn[draw, story]]
+            assert credit[draw, story] == naive_credit(scores[story, true[story]], others)
+
+
+@pytest.mark.parametrize("distractors", [1, 3, 7])
+def test_the_limit_is_the_mean_over_every_possible_draw(scores, true, distractors):
+    found = all_draws_credits(scores, true, distractors=distractors)
+    for story in range(6):
+        own = scores[story, true[story]]
+        others = np.delete(scores[story], true[story])
+        credits = [naive_credit(own, drawn) for drawn in combinations(others, distractors)]
+        assert found[story] == pytest.approx(np.mean(credits))
+
+
+def test_a_system_that_ignores_prompts_is_at_chance():
+    S, P = 700, 40
+    scores = np.random.default_rng(1).normal(size=(S, P))
+    true = np.arange(S) % P
+    result = rank_prompts(scores, true, draw_distractors(true, P, draws=6))
+    assert result.chance == 0.1
+    assert result.interval[0] < 0.1 < result.interval[1]
+    assert result.all_draws_interval[0] < 0.1 < result.all_draws_interval[1]
+    assert result.per_draw.shape == (6,)
+    assert result.accuracy == pytest.approx(result.per_draw.mean())
+    assert (result.stories, result.ties) == (S, 0)
+    constant = rank_prompts(np.zeros((S, P)), true, draw_distractors(true, P, draws=2))
+    assert constant.accuracy == pytest.approx(0.1)
+    assert constant.all_draws == pytest.approx(0.1)
+    assert constant.ties == 1
+
+
+def test_the_interval_is_that_of_resampled_stories_and_draws(scores, true):
+    drawn = draw_distractors(true, 8, draws=9, distractors=4, seed=3)
+    result = rank_prompts(scores, true, drawn, samples=4000)
+    credit = draw_credits(scores, true, drawn)
+    generator = np.random.default_rng(9)
+    means = [
+        credit[np.ix_(generator.integers(9, size=9), generator.integers(6, size=6))].mean()
+        for _ in range(4000)
+    ]
+    assert result.interval == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.02)
+
+
+def test_perfect_scores_give_one(true):
+    scores = np.full((6, 12), -9.0)
+    scores[np.arange(6), true] = -1.0
+    result = rank_prompts(scores, true, draw_distractors(true, 12))
+    assert (result.accuracy, result.interval, result.all_draws) == (1.0, (1.0, 1.0), 1.0)
+
+
+def test_the_limit_needs_every_score(scores, true):
+    drawn = draw_distractors(true, 8, draws=1, distractors=2)
+    unneeded = set(range(8)) - {true[0], *drawn[0, 0]}
+    scores[0, min(unneeded)] = np.nan
+    result = rank_prompts(scores, true, drawn)
+    assert result.all_draws is None
+    assert result.all_draws_interval is None
+
+
+def test_what_cannot_be_drawn_is_refused(true):
+    with pytest.raises(ValueError, match="must be more than the 9 distractors, but is 8 instead"):
+        draw_distractors(true, 8)
+    with pytest.raises(ValueError, match="must hold columns from 0 to 6, but holds 0 to 7"):
+        draw_distractors(true, 7, distractors=2)
+    with pytest.raises(ValueError, match=r"must not be empty, but has shape \(2, 0, 9\)"):
+        rank_prompts(np.zeros((0, 12)), true[:0], draw_distractors(true[:0], 12, draws=2))
