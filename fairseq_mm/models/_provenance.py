@@ -1,4 +1,4 @@
-"""What a checkpoint was trained on, carried in its weights: dictionary and image extractor.
+"""What a checkpoint was trained on, carried in its weights: dictionaries and image extractor.
 
 fairseq reads ``task_state`` only when a model is loaded for generation, and the configuration of
 a resumed run is the command line's. So both travel in the model's state: they are checked by every
@@ -7,8 +7,9 @@ way of loading, and a checkpoint needs no ``dict.txt`` beside it.
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, Optional
 
+import numpy as np
 import torch
 from fairseq.data import Dictionary
 from torch import Tensor, nn
@@ -31,36 +32,65 @@ def fingerprint(words: list[str]) -> str:
     return hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
 
 
+def encode_json(content: Any) -> Tensor:
+    """Bytes of a JSON object, 32 bits each: fairseq's averaging of checkpoints adds up tensors of
+    integers and divides them again."""
+    # through numpy: a list of millions of numbers would take a second
+    return torch.from_numpy(np.frombuffer(json.dumps(content).encode(), np.uint8).astype(np.int32))
+
+
+def decode_json(state: Tensor) -> Any:
+    """Inverse of :func:`encode_json`."""
+    return json.loads(state.cpu().numpy().astype(np.uint8).tobytes().decode())
+
+
 class Provenance(nn.Module):
     """Refuses to load weights that were trained with another dictionary or extractor.
-
-    Its extra state is a tensor of the bytes of a JSON object, 32 bits each: fairseq's averaging of
-    checkpoints adds up tensors of integers and divides them again.
 
     Args:
         words: of the target dictionary, see :func:`words_of`.
         extractor: attributes of the feature store that say how a picture became a vector; empty
-            when they are not known.
-        feature_dim: channels of the features.
+            when they are not known, or there are no pictures.
+        feature_dim: channels of the features; 0 without pictures.
+        source_words: of the source text's dictionary; None where there is no source text.
     """
 
-    def __init__(self, words: list[str], extractor: dict[str, Any], feature_dim: int) -> None:
+    def __init__(
+        self,
+        words: list[str],
+        extractor: dict[str, Any],
+        feature_dim: int,
+        source_words: Optional[list[str]] = None,
+    ) -> None:
         super().__init__()
         self.words = words
         self.extractor = dict(extractor)
         self.feature_dim = feature_dim
+        self.source_words = source_words
 
     @classmethod
-    def of_task(cls, task: Any) -> "Provenance":
-        return cls(words_of(task.target_dictionary), task.feature_attributes, task.feature_dim)
+    def of_task(cls, task: Any, *, has_source: bool = False) -> "Provenance":
+        """
+        Args:
+            task: of fairseq or of this package.
+            has_source: the model reads a source text.
+        """
+        return cls(
+            words_of(task.target_dictionary),
+            getattr(task, "feature_attributes", {}),
+            getattr(task, "feature_dim", 0),
+            words_of(task.source_dictionary) if has_source else None,
+        )
 
     def get_extra_state(self) -> Tensor:
-        content = {
+        content: dict[str, Any] = {
             "words": self.words,
             "extractor": self.extractor,
             "feature_dim": self.feature_dim,
         }
-        return torch.tensor(list(json.dumps(content).encode()), dtype=torch.int32)
+        if self.source_words is not None:
+            content["source_words"] = self.source_words
+        return encode_json(content)
 
     def set_extra_state(self, state: Tensor) -> None:
         """
@@ -68,17 +98,13 @@ class Provenance(nn.Module):
             UserError: if the weights come from another dictionary or extractor.
         """
         saved = decode_provenance(state)
-        if saved["words"] != self.words:
-            cause = (
-                "the same words in another order"
-                if sorted(saved["words"]) == sorted(self.words)
-                else "prepared with another vocabulary threshold, or from other training text"
-            )
-            raise UserError(
-                f"the checkpoint was trained with a dictionary of {len(saved['words'])} words "
-                f"(fingerprint {fingerprint(saved['words'])}), but dict.txt of the data folder has "
-                f"{len(self.words)} (fingerprint {fingerprint(self.words)}): {cause}."
-            )
+        is_pair = self.source_words is not None
+        for name, current, file in (
+            ("words", self.words, "the target dictionary" if is_pair else "dict.txt"),
+            ("source_words", self.source_words, "the source dictionary"),
+        ):
+            if name in saved and current is not None and saved[name] != current:
+                raise _dictionary_error(saved[name], current, file)
         if saved["feature_dim"] != self.feature_dim:
             raise UserError(
                 f"the checkpoint was trained on features of {saved['feature_dim']} channels, but "
@@ -95,10 +121,32 @@ class Provenance(nn.Module):
         self.extractor = trained or self.extractor
 
 
+def _dictionary_error(saved: list[str], current: list[str], name: str) -> UserError:
+    if sorted(saved) == sorted(current):
+        cause = "the same words in another order"
+    elif sorted(x for x in saved if not _is_filler(x)) == sorted(
+        x for x in current if not _is_filler(x)
+    ):
+        cause = "one of the two was padded with madeupword...: prepare with --padding-factor 1"
+    else:
+        cause = "prepared with another vocabulary threshold, or from other training text"
+    return UserError(
+        f"the checkpoint was trained with a dictionary of {len(saved)} words (fingerprint "
+        f"{fingerprint(saved)}), but {name} of the data folder has {len(current)} (fingerprint "
+        f"{fingerprint(current)}): {cause}."
+    )
+
+
+def _is_filler(word: str) -> bool:
+    """Whether fairseq added the word to fill a dictionary up to a multiple of 8."""
+    return word.startswith("madeupword") and word[len("madeupword") :].isdigit()
+
+
 def decode_provenance(state: Tensor) -> dict[str, Any]:
     """Content of the entry ``STATE_KEY`` of a checkpoint's weights.
 
     Returns:
-        ``words``, ``extractor`` and ``feature_dim`` as given to :class:`Provenance`.
+        ``words``, ``extractor``, ``feature_dim`` and, of models that read a text,
+        ``source_words``, as given to :class:`Provenance`.
     """
-    return json.loads(bytes(state.tolist()).decode())
+    return decode_json(state)

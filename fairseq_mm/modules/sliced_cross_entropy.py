@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 SLICE_BYTES = 64 * 2**20

@@ -1,0 +1,312 @@
+"""The convolutional decoder of stories without its output layer: words -> hidden states.
+
+Fan et al. 2018, sections 3.2 and 3.3. A layer is a causal convolution with a gated linear unit,
+attention to the prompt, and attention to the story so far.
+"""
+
+import math
+from typing import NamedTuple, Optional
+
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._conv_encoder import is_identity
+from fairseq_mm.models._positions import PositionedEmbedding
+from fairseq_mm.modules.causal_convolution import CausalConvolution
+from fairseq_mm.modules.channel_products import channel_product, row_product
+from fairseq_mm.modules.multi_scale_self_attention import (
+    KeyValueCache,
+    MultiScaleSelfAttention,
+    visible_past,
+)
+from fairseq_mm.modules.source_attention import SourceAttention
+
+
+class Source(NamedTuple):
+    """The encoder's output.
+
+    Attributes:
+        keys: ``[B, S, E]``.
+        values: ``[B, S, E]``.
+        padding_mask: ``[B, S]`` bool, True at padding; None where padding is to be attended.
+    """
+
+    keys: Tensor
+    values: Tensor
+    padding_mask: Optional[Tensor]
+
+    def is_real(self) -> Optional[Tensor]:
+        """``[B, 1, 1, S]`` bool, False at padding."""
+        return None if self.padding_mask is None else ~self.padding_mask[:, None, None]
+
+
+class Trace:
+    """Attention weights of a pass, a list of layers each; see the modules for their shapes."""
+
+    def __init__(self) -> None:
+        self.source: list[Tensor] = []
+        self.past: list[Tensor] = []
+
+
+class TrunkState:
+    """What a trunk keeps between two steps of decoding.
+
+    Args:
+        source: per layer the projected keys and values of the source, or None.
+        is_real: see :meth:`Source.is_real`.
+        caches: per layer the past of self-attention, or None.
+    """
+
+    def __init__(
+        self,
+        source: list[Optional[tuple[Tensor, Tensor]]],
+        is_real: Optional[Tensor],
+        caches: list[Optional[KeyValueCache]],
+    ) -> None:
+        self.source = source
+        self.is_real = is_real
+        self.caches = caches
+        self.windows: list[Optional[Tensor]] = [None] * len(caches)
+        self.rows = 0
+
+    def reorder(self, new_order: Tensor) -> None:
+        if is_identity(new_order, self.rows):
+            return  # at nearly every step of sampling
+        self.rows = new_order.numel()
+        self.source = [
+            None if pair is None else (pair[0][new_order], pair[1][new_order])
+            for pair in self.source
+        ]
+        if self.is_real is not None:
+            self.is_real = self.is_real[new_order]
+        self.windows = [None if x is None else x[new_order] for x in self.windows]
+        for cache in self.caches:
+            if cache is not None:
+                cache.reorder(new_order)
+
+
+class ConvLayer(nn.Module):
+    """One layer of the trunk.
+
+    Args:
+        input_dim: channels of the layer below.
+        output_dim: C.
+        width: of the kernel.
+        embed_dim: E.
+        dropout: of the layer's input.
+        source_heads: of the attention to the source; 0 for none.
+        self_attention: the attention to the past, or None.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        width: int,
+        *,
+        embed_dim: int,
+        dropout: float,
+        source_heads: int,
+        self_attention: Optional[MultiScaleSelfAttention],
+    ) -> None:
+        super().__init__()
+        self.residual_proj = None
+        if input_dim != output_dim:
+            self.residual_proj = nn.Linear(input_dim, output_dim)
+            nn.init.normal_(self.residual_proj.weight, std=input_dim**-0.5)
+            nn.init.zeros_(self.residual_proj.bias)
+        self.dropout = nn.Dropout(dropout)
+        self.convolution = CausalConvolution(input_dim, output_dim, width, dropout=dropout)
+        self.source_attention = None
+        if source_heads:
+            self.source_attention = SourceAttention(
+                output_dim, embed_dim, source_heads, dropout=dropout
+            )
+        self.self_attention = self_attention
+
+    def forward(
+        self,
+        x: Tensor,
+        embedding: Tensor,
+        source: Optional[Source],
+        is_visible: Optional[Tensor],
+        trace: Optional[Trace],
+    ) -> Tensor:
+        """``[B, C', T]`` of the layer below gives ``[B, C, T]``."""
+        residual = x
+        if self.residual_proj is not None:
+            residual = channel_product(x, self.residual_proj.weight, self.residual_proj.bias)
+        x = self.convolution(self.dropout(x))
+        if self.source_attention is not None and source is not None:
+            projected = self.source_attention.project_source(source.keys, source.values)
+            record = None if trace is None else trace.source
+            x = self.source_attention(x, embedding, projected, source.is_real(), record)
+        if self.self_attention is not None and is_visible is not None:
+            x = self.self_attention(x, is_visible, None if trace is None else trace.past)
+        return (x + residual) * math.sqrt(0.5)
+
+    def step(self, x: Tensor, embedding: Tensor, state: TrunkState, number: int) -> Tensor:
+        """``[B, C']`` of the newest time gives ``[B, C]``; layer ``number`` of the state."""
+        residual = x
+        if self.residual_proj is not None:
+            residual = row_product(x, self.residual_proj.weight, self.residual_proj.bias)
+        x, state.windows[number] = self.convolution.step(self.dropout(x), state.windows[number])
+        source, cache = state.source[number], state.caches[number]
+        if self.source_attention is not None and source is not None:
+            x = self.source_attention.step(x, embedding, source, state.is_real)
+        if self.self_attention is not None and cache is not None:
+            x = self.self_attention.step(x, cache)
+        return (x + residual) * math.sqrt(0.5)
+
+
+class ConvTrunk(nn.Module):
+    """
+    Args:
+        num_types: words of the dictionary.
+        padding_idx: of the dictionary.
+        layers: (channels, width) of each.
+        embed_dim: E, of words, of the encoder's output and of queries, keys and values.
+        out_dim: of the hidden states.
+        dropout: of the embeddings and of each layer's input.
+        table_rows: of the positions' table.
+        source_attention: whether a layer attends to the source.
+        source_heads: of that attention.
+        self_attention: whether a layer attends to the past.
+        self_heads: of that attention.
+        is_gated: see :class:`MultiScaleSelfAttention`.
+        is_multi_scale: see there.
+    """
+
+    def __init__(
+        self,
+        num_types: int,
+        padding_idx: int,
+        layers: list[tuple[int, int]],
+        *,
+        embed_dim: int,
+        out_dim: int,
+        dropout: float,
+        table_rows: int,
+        source_attention: list[bool],
+        source_heads: int,
+        self_attention: list[bool],
+        self_heads: int,
+        is_gated: bool,
+        is_multi_scale: bool,
+    ) -> None:
+        super().__init__()
+        self.embedding = PositionedEmbedding(num_types, embed_dim, padding_idx, table_rows)
+        channels = layers[0][0]
+        self.input_proj = nn.Linear(embed_dim, channels)
+        nn.init.normal_(self.input_proj.weight, std=math.sqrt((1 - dropout) / embed_dim))
+        nn.init.zeros_(self.input_proj.bias)
+        self.layers = nn.ModuleList()
+        for number, (out_channels, width) in enumerate(layers):
+            attention = None
+            if self_attention[number]:
+                attention = MultiScaleSelfAttention(
+                    out_channels,
+                    embed_dim,
+                    self_heads,
+                    is_gated=is_gated,
+                    is_multi_scale=is_multi_scale,
+                )
+            self.layers.append(
+                ConvLayer(
+                    channels,
+                    out_channels,
+                    width,
+                    embed_dim=embed_dim,
+                    dropout=dropout,
+                    source_heads=source_heads if source_attention[number] else 0,
+                    self_attention=attention,
+                )
+            )
+            channels = out_channels
+        self.output_proj = nn.Linear(channels, out_dim)
+        nn.init.normal_(self.output_proj.weight, std=channels**-0.5)
+        nn.init.zeros_(self.output_proj.bias)
+        self.dropout = nn.Dropout(dropout)
+        self.out_dim = out_dim
+
+    def forward(
+        self, tokens: Tensor, source: Optional[Source], trace: Optional[Trace] = None
+    ) -> Tensor:
+        """
+        Args:
+            tokens: ``[B, T]`` words so far, the start sign first.
+            source: what the encoder made of the prompt; None for a language model.
+            trace: gets the attention weights.
+
+        Returns:
+            ``[B, T, out_dim]``.
+
+        Raises:
+            UserError: if a text is longer than the positions' table.
+        """
+        self._check_length(tokens.size(1))
+        embedded = self.dropout(self.embedding(tokens))  # [B, T, E]
+        embedding = embedded.transpose(1, 2)
+        x = channel_product(embedding, self.input_proj.weight, self.input_proj.bias)  # [B, C, T]
+        is_visible = self._visible_past(tokens)
+        for layer in self.layers:
+            x = layer(x, embedding, source, is_visible, trace)
+        x = channel_product(x, self.output_proj.weight, self.output_proj.bias)
+        return x.transpose(1, 2)
+
+    def begin(self, source: Optional[Source]) -> TrunkState:
+        """State before the first step: the source's projections are computed here, once."""
+        projected: list[Optional[tuple[Tensor, Tensor]]] = []
+        caches: list[Optional[KeyValueCache]] = []
+        for layer in self.layers:
+            attention, past = layer.source_attention, layer.self_attention
+            projected.append(
+                None
+                if attention is None or source is None
+                else attention.project_source(source.keys, source.values)
+            )
+            caches.append(None if past is None else past.new_cache())
+        return TrunkState(projected, None if source is None else source.is_real(), caches)
+
+    def step(self, tokens: Tensor, number: int, state: TrunkState) -> Tensor:
+        """
+        Args:
+            tokens: ``[B]`` newest words.
+            number: how many there are by now, the start sign included.
+            state: of the words before; becomes that of all.
+
+        Returns:
+            ``[B, out_dim]``.
+        """
+        self._check_length(number)
+        state.rows = tokens.numel()
+        embedding = self.dropout(self.embedding.step(tokens, number))
+        x = row_product(embedding, self.input_proj.weight, self.input_proj.bias)
+        for layer_number, layer in enumerate(self.layers):
+            x = layer.step(x, embedding, state, layer_number)
+        return row_product(x, self.output_proj.weight, self.output_proj.bias)
+
+    def fold(self) -> None:
+        """Computes once what depends on the weights alone: for inference."""
+        for module in self.modules():
+            if module is not self and hasattr(module, "fold"):
+                module.fold()
+
+    def max_positions(self) -> int:
+        """Longest text, its end included."""
+        return self.embedding.max_positions()
+
+    def _visible_past(self, tokens: Tensor) -> Optional[Tensor]:
+        """One mask for all layers: their strides are equal."""
+        for layer in self.layers:
+            if layer.self_attention is not None:
+                strides = layer.self_attention.strides
+                return visible_past(tokens.size(1), strides, tokens.device)
+        return None
+
+    def _check_length(self, length: int) -> None:
+        if length > self.max_positions():
+            raise UserError(
+                f"a text has {length} tokens (its end included), but the model has positions for "
+                f"{self.max_positions()}: shorten it, or give a larger table of positions."
+            )

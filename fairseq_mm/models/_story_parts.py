@@ -1,0 +1,209 @@
+"""Options of a convolutional story model, or its checkpoint -> encoder and trunk."""
+
+import os
+from typing import Any, NamedTuple, Optional
+
+from fairseq import checkpoint_utils
+from fairseq.models import ARCH_MODEL_REGISTRY
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._conv_encoder import ConvEncoder
+from fairseq_mm.models._conv_trunk import ConvTrunk
+from fairseq_mm.models._layer_lists import parse_flag, parse_flags, parse_layers
+from fairseq_mm.models._provenance import STATE_KEY, Provenance, decode_json, encode_json
+
+# fairseq's moving average of weights leaves out what has "version" in its name
+MODULE_NAME = "frozen_version"
+FROZEN_STATE_KEY = f"{MODULE_NAME}._extra_state"
+
+# options that decide the shape of encoder and trunk, and how they compute
+PART_OPTIONS = (
+    *("encoder_embed_dim", "encoder_layers", "max_source_positions"),
+    *("decoder_embed_dim", "decoder_layers", "decoder_out_embed_dim", "max_target_positions"),
+    *("decoder_attention", "multihead_attention_nheads"),
+    *("self_attention", "multihead_self_attention_nheads", "gated_attention", "downsample"),
+    *("dropout", "compat"),
+)
+
+
+class StoryParts(NamedTuple):
+    """
+    Attributes:
+        encoder: of the prompt.
+        trunk: of the story.
+        masks_padding: whether padding of the prompt gets no attention.
+    """
+
+    encoder: ConvEncoder
+    trunk: ConvTrunk
+    masks_padding: bool
+
+
+def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) -> StoryParts:
+    """
+    Args:
+        options: has the attributes ``PART_OPTIONS``.
+        source_dictionary: of the prompts.
+        target_dictionary: of the stories.
+
+    Raises:
+        UserError: if an option has a value that cannot be built.
+    """
+    if options.encoder_embed_dim != options.decoder_embed_dim:
+        raise UserError(
+            f"--encoder-embed-dim ({options.encoder_embed_dim}) and --decoder-embed-dim "
+            f"({options.decoder_embed_dim}) must be equal: the decoder's attention joins the two."
+        )
+    trunk = build_trunk(options, target_dictionary)
+    attending = sum(layer.source_attention is not None for layer in trunk.layers)
+    encoder = ConvEncoder(
+        source_dictionary,
+        parse_layers(options.encoder_layers, "--encoder-layers"),
+        embed_dim=options.encoder_embed_dim,
+        dropout=options.dropout,
+        table_rows=_table_rows(options.max_source_positions, "--max-source-positions"),
+        num_attention_layers=attending,
+    )
+    return StoryParts(encoder, trunk, str(options.compat) != "released")
+
+
+def build_trunk(options: Any, dictionary: Any, *, has_source: bool = True) -> ConvTrunk:
+    """
+    Args:
+        options: has those of ``PART_OPTIONS`` that concern the decoder.
+        dictionary: of its words.
+        has_source: False for a language model, which attends to no source.
+
+    Raises:
+        UserError: if an option has a value that cannot be built.
+    """
+    layers = parse_layers(options.decoder_layers, "--decoder-layers")
+    attends = [False] * len(layers)
+    if has_source:
+        attends = parse_flags(options.decoder_attention, "--decoder-attention", len(layers))
+        _check_heads(options, "multihead_attention_nheads")
+    self_attention = parse_flags(options.self_attention, "--self-attention", len(layers))
+    if any(self_attention):
+        _check_heads(options, "multihead_self_attention_nheads")
+    return ConvTrunk(
+        len(dictionary),
+        dictionary.pad(),
+        layers,
+        embed_dim=options.decoder_embed_dim,
+        out_dim=options.decoder_out_embed_dim,
+        dropout=options.dropout,
+        table_rows=_table_rows(options.max_target_positions, "--max-target-positions"),
+        source_attention=attends,
+        source_heads=options.multihead_attention_nheads if has_source else 1,
+        self_attention=self_attention,
+        self_heads=options.multihead_self_attention_nheads,
+        is_gated=parse_flag(options.gated_attention, "--gated-attention"),
+        is_multi_scale=parse_flag(options.downsample, "--downsample"),
+    )
+
+
+def _check_heads(options: Any, name: str) -> None:
+    heads, width = getattr(options, name), options.decoder_embed_dim
+    if heads < 1 or width % heads:
+        raise UserError(
+            f"--{name.replace('_', '-')} must divide --decoder-embed-dim ({width}), but is {heads}."
+        )
+
+
+def _table_rows(rows: Any, option: str) -> int:
+    if rows is None or rows < 3:
+        raise UserError(f"{option} must be 3 or more, but is {rows} instead.")
+    return int(rows)
+
+
+class FrozenOptions(nn.Module):
+    """Carries the options of a frozen part in the weights, so that no other file is needed to
+    build it again.
+
+    Args:
+        options: ``PART_OPTIONS`` and their values.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.options = options
+
+    def get_extra_state(self) -> Tensor:
+        return encode_json(self.options)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.options = decode_json(state)
+
+
+def part_options(cfg: Any) -> dict[str, Any]:
+    """``PART_OPTIONS`` of a configuration as plain values."""
+    values = {name: getattr(cfg, name) for name in PART_OPTIONS}
+    return {k: v if isinstance(v, (int, float)) else str(v) for k, v in values.items()}
+
+
+def find_pretrained(path: str, data: Optional[str]) -> Optional[str]:
+    """The checkpoint's file: as named, or in the data folder, as fairseq looks for it."""
+    folders = ["", *([] if not data else data.split(os.pathsep)[:1])]
+    for folder in folders:
+        file = os.path.join(folder, path)
+        if path and os.path.isfile(file):
+            return file
+    return None
+
+
+def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dict[str, Any]:
+    """A trained story model, to be frozen.
+
+    Args:
+        file: its checkpoint.
+        model_class: that it must have.
+        provenance: dictionaries that it must have been trained with.
+
+    Returns:
+        ``options``: its ``PART_OPTIONS``; ``model``: its weights.
+
+    Raises:
+        UserError: if the file is no checkpoint, of another architecture, or was trained with
+            other dictionaries.
+    """
+    try:
+        state = checkpoint_utils.load_checkpoint_to_cpu(file)
+        cfg = state["cfg"]["model"]
+        arch = cfg["_name"]
+    except Exception as error:  # torch and fairseq raise nearly anything on other files
+        lines = str(error).strip().splitlines()
+        reason = f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
+        raise UserError(
+            f"--pretrained-checkpoint {file}: is no fairseq checkpoint ({reason})"
+        ) from None
+    if ARCH_MODEL_REGISTRY.get(arch) is not model_class or STATE_KEY not in state["model"]:
+        hint = ""
+        if str(arch).startswith("fconv_self_att"):
+            hint = f"; convert it first: fairseq-mm convert {file} OUTPUT"
+        raise UserError(
+            f"--pretrained-checkpoint {file}: must be of --arch conv_story or one of its sizes, "
+            f"but is of {arch}{hint}."
+        )
+    if FROZEN_STATE_KEY in state["model"]:
+        raise UserError(
+            f"--pretrained-checkpoint {file}: is a fusion model itself; give a model without."
+        )
+    try:
+        provenance.set_extra_state(state["model"][STATE_KEY])
+    except UserError as error:
+        raise UserError(f"--pretrained-checkpoint {file}: {error}") from None
+    return {"options": part_options(cfg), "model": state["model"]}
+
+
+def copy_weights(module: nn.Module, weights: dict[str, Tensor], prefix: str) -> None:
+    """Loads those weights whose names begin with ``prefix``."""
+    own = {name[len(prefix) :]: x for name, x in weights.items() if name.startswith(prefix)}
+    module.load_state_dict(own, strict=True)
+
+
+def freeze(module: nn.Module) -> None:
+    """No gradients from now on, and no dropout until somebody calls ``train``."""
+    module.eval()
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)

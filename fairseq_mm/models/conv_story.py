@@ -1,0 +1,340 @@
+"""Stories of prompts: convolutional sequence-to-sequence with gated multi-scale self-attention
+(``--arch conv_story_gated``, task ``hierarchical_story``).
+
+Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
+https://arxiv.org/abs/1805.04833, sections 3.2 to 3.4, Tables 2 and 3.
+
+Table 2's ladder, each with what the ones before it have:
+
+    conv_story              convolutions and attention to the prompt
+    conv_story_self_att     self-attention of one head
+    conv_story_multihead    four heads
+    conv_story_multiscale   each head sees every 1st, 2nd, 3rd, 4th position
+    conv_story_gated        queries, keys and values by networks with gated linear units
+    conv_story_wp           as conv_story_gated, with the released code's dropout of 0.1
+
+``conv_story_fusion`` trains on top of one of these, see its own file; ``--pretrained True
+--pretrained-checkpoint PATH`` does the same with any of these names, as in fairseq's
+``fconv_self_att``, whose options these names take. They work under fairseq's ``translation`` task
+as well.
+
+Differs from the paper:
+- The layers are the released code's: three in the encoder, seven in the decoder. The paper's 9.2
+  has "8 layers" and parameter counts that no stack of these widths gives.
+- Positions have embeddings, and the output layer is not tied, as in the released code.
+Differs from the released code (fairseq's ``fconv_self_att_wp``):
+- Padding of the prompt gets no attention; there it does, and a story's probability depends on the
+  prompts that share its batch. ``--compat released`` attends to it.
+- Decoding keeps its past instead of computing every prefix anew.
+- ``--encoder-attention`` (off there) and ``--project-input False`` (broken there) are refused.
+- In fusion the frozen model's dropout is off, unless ``--compat released``; its output layer is
+  neither kept nor computed, and its options and weights are part of the checkpoint.
+"""
+
+import os
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import (
+    FairseqEncoderDecoderModel,
+    register_model,
+    register_model_architecture,
+)
+from omegaconf import II
+from torch import Tensor
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._conv_decoder import StoryDecoder
+from fairseq_mm.models._fusion import FusionDecoder, FusionEncoder
+from fairseq_mm.models._layer_lists import parse_flag, parse_flags, parse_layers
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance, decode_json
+from fairseq_mm.models._story_parts import (
+    FROZEN_STATE_KEY,
+    FrozenOptions,
+    build_parts,
+    copy_weights,
+    find_pretrained,
+    freeze,
+    load_pretrained,
+    part_options,
+)
+from fairseq_mm.models._story_parts import MODULE_NAME as FROZEN_MODULE
+
+ENCODER_LAYERS = "[(128, 3)] * 2 + [(512, 3)]"
+DECODER_LAYERS = "[(512, 4)] * 4 + [(768, 4)] * 2 + [(1024, 4)]"
+Compat: Any = ChoiceEnum(("none", "released"))
+
+
+@dataclass
+class ConvStoryConfig(FairseqDataclass):
+    """Sizes of the released code, dropout of section 9.2. Lists are written as in Python."""
+
+    dropout: float = field(default=0.3, metadata={"help": "of embeddings and layers' inputs"})
+    encoder_embed_dim: int = field(default=256, metadata={"help": "of the prompt's words"})
+    encoder_layers: str = field(
+        default=ENCODER_LAYERS, metadata={"help": "encoder layers, [(channels, width), ...]"}
+    )
+    decoder_embed_dim: int = field(default=256, metadata={"help": "of the story's words"})
+    decoder_layers: str = field(
+        default=DECODER_LAYERS, metadata={"help": "decoder layers, [(channels, width), ...]"}
+    )
+    decoder_out_embed_dim: int = field(default=256, metadata={"help": "input of the output layer"})
+    decoder_attention: str = field(
+        default="True", metadata={"help": "layers that attend to the prompt, [True, ...]"}
+    )
+    multihead_attention_nheads: int = field(
+        default=1, metadata={"help": "heads of the attention to the prompt"}
+    )
+    self_attention: str = field(
+        default="False", metadata={"help": "layers that attend to the story, [True, ...]"}
+    )
+    multihead_self_attention_nheads: int = field(
+        default=1, metadata={"help": "heads of the attention to the story"}
+    )
+    gated_attention: str = field(
+        default="False", metadata={"help": "queries, keys and values by gated networks"}
+    )
+    downsample: str = field(default="False", metadata={"help": "a head sees every nth position"})
+    encoder_attention: str = field(
+        default="False", metadata={"help": "for fairseq's commands; must be False"}
+    )
+    encoder_attention_nheads: int = field(
+        default=1, metadata={"help": "for fairseq's commands; must be 1"}
+    )
+    project_input: str = field(
+        default="True", metadata={"help": "for fairseq's commands; must be True"}
+    )
+    pretrained: str = field(
+        default="False", metadata={"help": "train on top of a trained model, which stays fixed"}
+    )
+    pretrained_checkpoint: str = field(
+        default="", metadata={"help": "the trained model; only training needs the file"}
+    )
+    compat: Compat = field(
+        default="none", metadata={"help": "released: as fairseq's own model computes, see above"}
+    )
+    max_source_positions: int = II("task.max_source_positions")
+    max_target_positions: int = II("task.max_target_positions")
+
+
+@register_model("conv_story", dataclass=ConvStoryConfig)
+class ConvStoryModel(FairseqEncoderDecoderModel):
+    """A convolutional story model, alone or on top of a frozen one.
+
+    Args:
+        cfg: the configuration.
+        source_dictionary: of the prompts.
+        target_dictionary: of the stories.
+        frozen_options: of the frozen part; None without fusion.
+    """
+
+    def __init__(
+        self,
+        cfg: Any,
+        source_dictionary: Any,
+        target_dictionary: Any,
+        frozen_options: Optional[dict[str, Any]] = None,
+    ) -> None:
+        parts = build_parts(cfg, source_dictionary, target_dictionary)
+        options: dict[str, Any] = {"dropout": cfg.dropout, "masks_padding": parts.masks_padding}
+        if frozen_options is None:
+            super().__init__(parts.encoder, StoryDecoder(target_dictionary, parts.trunk, **options))
+        else:
+            frozen = build_parts(Namespace(**frozen_options), source_dictionary, target_dictionary)
+            super().__init__(
+                FusionEncoder(parts.encoder, frozen.encoder),
+                FusionDecoder(
+                    target_dictionary,
+                    parts.trunk,
+                    frozen.trunk,
+                    frozen_masks_padding=frozen.masks_padding,
+                    **options,
+                ),
+            )
+            self.add_module(FROZEN_MODULE, FrozenOptions(frozen_options))
+        self.cfg = cfg
+        self.has_frozen_dropout = str(cfg.compat) == "released"
+        self._set_frozen()
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "ConvStoryModel":
+        """
+        Raises:
+            UserError: if an option has a value that cannot be built, or the pretrained checkpoint
+                does not fit.
+        """
+        _check_fixed_options(cfg)
+        is_fusion = parse_flag(cfg.pretrained, "--pretrained")
+        path = cfg.pretrained_checkpoint or ""
+        if bool(path) != is_fusion:
+            raise UserError(
+                "--pretrained True needs --pretrained-checkpoint PATH, the trained model."
+                if is_fusion
+                else f"--pretrained-checkpoint {path}: does nothing without --pretrained True or "
+                "--arch conv_story_fusion."
+            )
+        dictionaries = task.source_dictionary, task.target_dictionary
+        provenance = Provenance.of_task(task, has_source=True)
+        pretrained = None
+        if is_fusion:
+            file = find_pretrained(path, getattr(getattr(task, "cfg", None), "data", None))
+            if file is not None:
+                pretrained = load_pretrained(file, cls, provenance)
+                model = cls(cfg, *dictionaries, pretrained["options"])
+                model.load_frozen(pretrained["model"])
+            else:
+                # a trained fusion model that is being loaded builds its frozen part itself
+                build_parts(cfg, *dictionaries)
+                model = cls(cfg, *dictionaries, part_options(cfg))
+                model.missing_file = os.path.abspath(path)
+        else:
+            model = cls(cfg, *dictionaries)
+        model.add_module(MODULE_NAME, provenance)
+        return model
+
+    # the pretrained checkpoint that was not found, until a state dict brings the frozen part
+    missing_file: Optional[str] = None
+
+    @property
+    def is_fusion(self) -> bool:
+        return isinstance(self.decoder, FusionDecoder)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor],
+        prev_output_tokens: Tensor,
+        features_only: bool = False,
+        **unused: Any,
+    ) -> tuple[Tensor, None]:
+        """
+        Args:
+            src_tokens: ``[B, S]`` prompts, padded at either side.
+            src_lengths: ``[B]``, not needed.
+            prev_output_tokens: ``[B, T]`` stories, the start sign first.
+            features_only: hidden states instead of logits.
+            **unused: what fairseq gives other models.
+
+        Returns:
+            logits: ``[B, T, V]``, or hidden states ``[B, T, decoder_out_embed_dim]``; and None.
+
+        Raises:
+            UserError: if the pretrained checkpoint was not found, or a text is too long.
+        """
+        if self.missing_file is not None:
+            raise UserError(f"--pretrained-checkpoint {self.missing_file}: no such file.")
+        encoder_out = self.encoder(src_tokens, src_lengths)
+        return self.decoder(prev_output_tokens, encoder_out, features_only=features_only)
+
+    def train(self, mode: bool = True) -> "ConvStoryModel":
+        super().train(mode)
+        self._set_frozen()
+        return self
+
+    def load_frozen(self, weights: dict[str, Tensor]) -> None:
+        """Takes encoder and trunk of a trained model, its weights given, as the frozen part."""
+        copy_weights(self.encoder.frozen, weights, "encoder.")
+        copy_weights(self.decoder.frozen, weights, "decoder.trunk.")
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Builds the frozen part that a checkpoint describes, unless it is there already."""
+        super().upgrade_state_dict_named(state_dict, name)
+        state = state_dict.get(FROZEN_STATE_KEY)
+        if state is None or not self.is_fusion:
+            return
+        options = decode_json(state)
+        carrier = getattr(self, FROZEN_MODULE)
+        if options != carrier.options:
+            parameter = next(self.parameters())
+            parts = build_parts(
+                Namespace(**options), self.encoder.dictionary, self.decoder.dictionary
+            )
+            self.encoder.frozen = parts.encoder.to(parameter)
+            self.decoder.frozen = parts.trunk.to(parameter)
+            self.decoder.frozen_masks_padding = parts.masks_padding
+            carrier.options = options
+            self._set_frozen()
+        self.missing_file = None
+
+    def max_positions(self) -> tuple[int, int]:
+        return self.encoder.max_positions(), self.decoder.max_positions()
+
+    def _set_frozen(self) -> None:
+        if not self.is_fusion:
+            return
+        for module in (self.encoder.frozen, self.decoder.frozen):
+            freeze(module)
+            module.train(self.training and self.has_frozen_dropout)
+
+
+def _check_fixed_options(cfg: Any) -> None:
+    """
+    Raises:
+        UserError: if an option that fairseq's model has, and this one has not, is used.
+    """
+    num_layers = len(parse_layers(cfg.encoder_layers, "--encoder-layers"))
+    attends = parse_flags(cfg.encoder_attention, "--encoder-attention", num_layers)
+    if any(attends) or cfg.encoder_attention_nheads != 1:
+        raise UserError(
+            "--encoder-attention must be False and --encoder-attention-nheads 1: the encoder of "
+            "this system has no self-attention (section 9.2)."
+        )
+    if not parse_flag(cfg.project_input, "--project-input"):
+        raise UserError(
+            "--project-input must be True: without projections fairseq's own attention fails, or "
+            "scales the layer's input in place."
+        )
+
+
+# What makes a rung of the ladder is set whatever the command line says: the name tells what was
+# trained.
+
+
+def _set_attention(cfg: Any, *, heads: int, multi_scale: bool, gated: bool) -> None:
+    cfg.self_attention = getattr(cfg, "self_attention", "True")
+    cfg.multihead_self_attention_nheads = heads
+    cfg.downsample = str(multi_scale)
+    cfg.gated_attention = str(gated)
+
+
+@register_model_architecture("conv_story", "conv_story_self_att")
+def conv_story_self_att(cfg: Any) -> None:
+    _set_attention(cfg, heads=1, multi_scale=False, gated=False)
+
+
+@register_model_architecture("conv_story", "conv_story_multihead")
+def conv_story_multihead(cfg: Any) -> None:
+    _set_attention(cfg, heads=4, multi_scale=False, gated=False)
+
+
+@register_model_architecture("conv_story", "conv_story_multiscale")
+def conv_story_multiscale(cfg: Any) -> None:
+    _set_attention(cfg, heads=4, multi_scale=True, gated=False)
+
+
+@register_model_architecture("conv_story", "conv_story_gated")
+def conv_story_gated(cfg: Any) -> None:
+    _set_attention(cfg, heads=4, multi_scale=True, gated=True)
+
+
+@register_model_architecture("conv_story", "conv_story_wp")
+def conv_story_wp(cfg: Any) -> None:
+    """Everything can be changed by the options, as fairseq's ``fconv_self_att_wp`` allows."""
+    cfg.dropout = getattr(cfg, "dropout", 0.1)
+    cfg.self_attention = getattr(cfg, "self_attention", "True")
+    cfg.multihead_self_attention_nheads = getattr(cfg, "multihead_self_attention_nheads", 4)
+    cfg.downsample = getattr(cfg, "downsample", "True")
+    cfg.gated_attention = getattr(cfg, "gated_attention", "True")
+
+
+@register_model_architecture("conv_story", "conv_story_tiny")
+def conv_story_tiny(cfg: Any) -> None:
+    """For tests and trials."""
+    cfg.encoder_embed_dim = getattr(cfg, "encoder_embed_dim", 16)
+    cfg.decoder_embed_dim = getattr(cfg, "decoder_embed_dim", 16)
+    cfg.decoder_out_embed_dim = getattr(cfg, "decoder_out_embed_dim", 12)
+    cfg.encoder_layers = getattr(cfg, "encoder_layers", "[(8, 3)] + [(20, 3)]")
+    cfg.decoder_layers = getattr(cfg, "decoder_layers", "[(20, 4)] * 2 + [(24, 4)]")
+    conv_story_wp(cfg)

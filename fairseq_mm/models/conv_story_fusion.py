@@ -1,0 +1,31 @@
+"""Stories of prompts by fusion with a trained story model (``--arch conv_story_fusion``).
+
+Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
+https://arxiv.org/abs/1805.04833, sections 3.4, 5.2 and 9.4.
+
+    --arch conv_story_fusion --pretrained-checkpoint checkpoints/conv_story_gated/checkpoint_best.pt
+
+The trained model stays fixed; its hidden states and those of the model in training are joined by
+learned gates. The checkpoint that comes out holds both, and nothing else is needed to use it.
+
+Differs from the paper: the second model's widths are not printed in 9.4; they are as in its
+encoder's and decoder's first layers: five of 128 and 512 channels, and five of 512 and 768. For
+the differences from the released code see ``conv_story.py``.
+"""
+
+from typing import Any
+
+from fairseq.models import register_model_architecture
+
+from fairseq_mm.models.conv_story import conv_story_gated
+
+ENCODER_LAYERS = "[(128, 3)] * 2 + [(512, 3)] * 3"
+DECODER_LAYERS = "[(512, 4)] * 3 + [(768, 4)] * 2"
+
+
+@register_model_architecture("conv_story", "conv_story_fusion")
+def conv_story_fusion(cfg: Any) -> None:
+    cfg.encoder_layers = getattr(cfg, "encoder_layers", ENCODER_LAYERS)
+    cfg.decoder_layers = getattr(cfg, "decoder_layers", DECODER_LAYERS)
+    conv_story_gated(cfg)
+    cfg.pretrained = "True"

@@ -1,0 +1,106 @@
+"""Gated convolutional language models of prompts and of stories (``--arch gcnn_lm_self_att``,
+fairseq's task ``language_modeling`` with ``--sample-break-mode eos``: a text a sample).
+
+Dauphin, Fan, Auli, Grangier. Language Modeling with Gated Convolutional Networks. ICML 2017.
+https://arxiv.org/abs/1612.08083; with the self-attention of Fan, Lewis, Dauphin 2018,
+https://arxiv.org/abs/1805.04833, sections 3.1, 5.1, 5.4 and 9.1.
+
+    gcnn_lm            the convolutions alone
+    gcnn_lm_self_att   with gated multi-scale self-attention: the model that writes prompts
+
+Differs from the paper: both are the story model's decoder (``conv_story.py``) without attention to
+a prompt, hence with embeddings of positions and an output layer of its own for all words, where
+Dauphin et al. have an adaptive softmax. The widths are not printed in 9.1, apart from kernels; the
+channels are 512, 768 and 1024 in four, two and three layers.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import FairseqLanguageModel, register_model, register_model_architecture
+from omegaconf import II
+from torch import Tensor
+
+from fairseq_mm.models._conv_decoder import StoryDecoder
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.models._story_parts import build_trunk
+
+DECODER_LAYERS = (
+    "[(512, 4)] * 2 + [(512, 1)] + [(512, 4)] + [(768, 4)] * 2 + [(1024, 1)] + [(1024, 3)] * 2"
+)
+
+
+@dataclass
+class GcnnLmConfig(FairseqDataclass):
+    """Section 9.1."""
+
+    dropout: float = field(default=0.1, metadata={"help": "of embeddings and layers' inputs"})
+    decoder_embed_dim: int = field(default=300, metadata={"help": "of the words"})
+    decoder_layers: str = field(
+        default=DECODER_LAYERS, metadata={"help": "layers, [(channels, width), ...]"}
+    )
+    decoder_out_embed_dim: int = field(default=300, metadata={"help": "input of the output layer"})
+    self_attention: str = field(
+        default="False", metadata={"help": "layers that attend to the text so far, [True, ...]"}
+    )
+    multihead_self_attention_nheads: int = field(default=4, metadata={"help": "heads of it"})
+    gated_attention: str = field(
+        default="True", metadata={"help": "queries, keys and values by gated networks"}
+    )
+    downsample: str = field(default="True", metadata={"help": "a head sees every nth position"})
+    max_positions: Optional[int] = field(
+        default=None,
+        metadata={"help": "rows of the positions' table (default: --tokens-per-sample, and 2)"},
+    )
+    tokens_per_sample: int = II("task.tokens_per_sample")
+
+
+@register_model("gcnn_lm", dataclass=GcnnLmConfig)
+class GcnnLmModel(FairseqLanguageModel):
+    """A convolutional language model."""
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "GcnnLmModel":
+        """
+        Raises:
+            UserError: if an option has a value that cannot be built.
+        """
+        # two rows of fairseq's tables belong to padding and to the symbol before it
+        cfg.max_target_positions = cfg.max_positions or cfg.tokens_per_sample + 2
+        trunk = build_trunk(cfg, task.target_dictionary, has_source=False)
+        model = cls(StoryDecoder(task.target_dictionary, trunk, dropout=cfg.dropout))
+        model.add_module(MODULE_NAME, Provenance.of_task(task))
+        return model
+
+    def forward(
+        self, src_tokens: Tensor, features_only: bool = False, **unused: Any
+    ) -> tuple[Tensor, None]:
+        """
+        Args:
+            src_tokens: ``[B, T]`` words, the start sign first.
+            features_only: hidden states instead of logits.
+            **unused: what fairseq gives other models.
+
+        Returns:
+            logits: ``[B, T, V]``, or hidden states ``[B, T, decoder_out_embed_dim]``; and None.
+        """
+        return self.decoder(src_tokens, features_only=features_only)
+
+    @property
+    def supported_targets(self) -> set[str]:
+        return {"future"}
+
+
+@register_model_architecture("gcnn_lm", "gcnn_lm_self_att")
+def gcnn_lm_self_att(cfg: Any) -> None:
+    cfg.self_attention = getattr(cfg, "self_attention", "True")
+
+
+@register_model_architecture("gcnn_lm", "gcnn_lm_tiny")
+def gcnn_lm_tiny(cfg: Any) -> None:
+    """For tests and trials."""
+    cfg.decoder_embed_dim = getattr(cfg, "decoder_embed_dim", 16)
+    cfg.decoder_out_embed_dim = getattr(cfg, "decoder_out_embed_dim", 12)
+    cfg.decoder_layers = getattr(cfg, "decoder_layers", "[(20, 4)] + [(24, 3)] + [(24, 1)]")
+    gcnn_lm_self_att(cfg)

@@ -1,0 +1,34 @@
+"""Scaled dot-product attention: PyTorch's fused kernel where there is one, else the formula."""
+
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_FUSED = getattr(F, "scaled_dot_product_attention", None)  # PyTorch 2.0 and newer
+
+
+def attention_weights(query: Tensor, key: Tensor, is_visible: Optional[Tensor] = None) -> Tensor:
+    """
+    Args:
+        query: ``[..., T, A]``.
+        key: ``[..., S, A]``.
+        is_visible: bool, broadcast to ``[..., T, S]``; at least one True a row. None: all.
+
+    Returns:
+        ``[..., T, S]`` softmax of ``query key / sqrt(A)``, computed in float32.
+    """
+    scores = torch.matmul(query, key.transpose(-1, -2)).float() * query.size(-1) ** -0.5
+    if is_visible is not None:
+        scores = scores.masked_fill(~is_visible, float("-inf"))
+    return scores.softmax(dim=-1).to(query.dtype)
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, is_visible: Optional[Tensor] = None
+) -> Tensor:
+    """``[..., T, A]``: values ``[..., S, A]`` weighted by :func:`attention_weights`."""
+    if _FUSED is None:
+        return torch.matmul(attention_weights(query, key, is_visible), value)
+    return _FUSED(query, key, value, attn_mask=is_visible)

@@ -1,0 +1,240 @@
+"""Gated multi-scale self-attention of Fan et al. 2018, section 3.3, and its simpler relatives.
+
+Head h of ``multi-scale`` attention sees every (h+1)th position: 0, h + 1, 2 (h + 1), ... Since the
+subsampling is anchored at the beginning, a position is a key of a head for ever or never, and its
+projections can be kept. A position sees those strictly before it, and a slot whose key and value
+are zero: attending there, it takes nothing from the past.
+"""
+
+from typing import NamedTuple, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_mm.modules.attention import attend, attention_weights
+from fairseq_mm.modules.channel_products import (
+    channel_product,
+    grouped_product,
+    grouped_row_product,
+    row_product,
+)
+from fairseq_mm.modules.weight_normalized import WeightNormalized
+
+_FIRST_CAPACITY = 64
+
+
+def visible_past(num_times: int, strides: list[int], device: torch.device) -> Tensor:
+    """
+    Args:
+        num_times: T.
+        strides: of each head; one for all of them if equal.
+        device: of the mask.
+
+    Returns:
+        ``[len(strides), T, 1 + T]`` bool: which keys a time sees. The first is the zero slot, key
+        1 + s is time s.
+    """
+    times = torch.arange(num_times, device=device)
+    is_past = times.unsqueeze(0) < times.unsqueeze(1)  # [T, T]
+    is_kept = times % torch.tensor(strides, device=device).unsqueeze(1) == 0  # [H, T]
+    return F.pad(is_past & is_kept.unsqueeze(1), (1, 0), value=True)
+
+
+class Scale(NamedTuple):
+    """Keys and values of the heads of one stride, the zero slot first.
+
+    Attributes:
+        keys: ``[B, heads, capacity, A]``.
+        values: of the same shape.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+
+class KeyValueCache:
+    """The past of one layer while decoding: for each stride the positions that it keeps.
+
+    Args:
+        strides: one an entry.
+        num_heads: of each entry.
+        head_dim: A.
+    """
+
+    def __init__(self, strides: list[int], num_heads: int, head_dim: int) -> None:
+        self.strides = strides
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.num_times = 0
+        self.scales: list[Scale] = []
+
+    def visible(self, scale: int) -> int:
+        """Number of keys of an entry, the zero slot included."""
+        return 1 + -(-self.num_times // self.strides[scale])
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """
+        Args:
+            keys: ``[B, entries x heads, A]`` of the newest time.
+            values: of the same shape.
+        """
+        if not self.scales:
+            shape = (keys.size(0), self.num_heads, _FIRST_CAPACITY, self.head_dim)
+            self.scales = [
+                Scale(keys.new_zeros(shape), keys.new_zeros(shape)) for _ in self.strides
+            ]
+        of_scale = zip(keys.split(self.num_heads, dim=1), values.split(self.num_heads, dim=1))
+        for number, (key, value) in enumerate(of_scale):
+            if self.num_times % self.strides[number] == 0:
+                self._put(number, self.visible(number), key, value)
+        self.num_times += 1
+
+    def _put(self, number: int, place: int, key: Tensor, value: Tensor) -> None:
+        scale = self.scales[number]
+        capacity = scale.keys.size(2)
+        if place == capacity:  # doubled, so that each position is copied twice at most
+            scale = Scale(*(F.pad(x, (0, 0, 0, capacity)) for x in scale))
+            self.scales[number] = scale
+        scale.keys[:, :, place] = key
+        scale.values[:, :, place] = value
+
+    def reorder(self, new_order: Tensor) -> None:
+        for number, scale in enumerate(self.scales):
+            used = self.visible(number)
+            reordered = [x.new_zeros(len(new_order), *x.shape[1:]) for x in scale]
+            for x, source in zip(reordered, scale):
+                x[:, :, :used] = source[:, :, :used].index_select(0, new_order)
+            self.scales[number] = Scale(*reordered)
+
+
+class MultiScaleSelfAttention(nn.Module):
+    """``LayerNorm(x + out(attention of x to its past))``.
+
+    Args:
+        hidden_dim: C, channels of the layer.
+        embed_dim: E, channels of queries, keys and values, divided between the heads.
+        num_heads: H.
+        is_gated: queries, keys and values pass three layers with gated linear units between them
+            instead of one.
+        is_multi_scale: each head has its own stride and its own layers; else all positions are
+            keys, and the heads divide the output of common layers.
+    """
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        is_gated: bool,
+        is_multi_scale: bool,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.is_gated = is_gated
+        self.head_dim = embed_dim // num_heads
+        self.strides = list(range(1, num_heads + 1)) if is_multi_scale else [1]
+        self.input_proj = nn.Linear(hidden_dim, 3 * embed_dim)
+        nn.init.normal_(self.input_proj.weight, std=hidden_dim**-0.5)
+        nn.init.zeros_(self.input_proj.bias)
+        # networks of queries, keys and values, each of all heads or one for each head
+        networks = 3 * num_heads if is_multi_scale else 3
+        width = self.head_dim if is_multi_scale else embed_dim
+        shapes = [(width, embed_dim)]
+        if is_gated:
+            shapes = [(4 * width, embed_dim), (2 * width, 2 * width), (width, width)]
+        self.networks = nn.ModuleList(WeightNormalized(networks, *shape) for shape in shapes)
+        self.head_proj = None
+        if is_multi_scale:
+            self.head_proj = WeightNormalized(num_heads, self.head_dim, self.head_dim)
+        self.output_proj = WeightNormalized(hidden_dim, embed_dim)
+        self.norm = nn.LayerNorm(hidden_dim)
+
+    def forward(
+        self, x: Tensor, is_visible: Tensor, trace: Optional[list[Tensor]] = None
+    ) -> Tensor:
+        """
+        Args:
+            x: ``[B, C, T]``.
+            is_visible: see :func:`visible_past`, for :attr:`strides`.
+            trace: gets the weights ``[B, H, T, 1 + T]``, the zero slot's first.
+
+        Returns:
+            ``[B, C, T]``.
+        """
+        B, _, T = x.shape
+        maps = channel_product(x, self.input_proj.weight, self.input_proj.bias)  # [B, 3 E, T]
+        for number, network in enumerate(self.networks):
+            weight, bias = self._grouped(number, network)
+            if number:
+                maps = F.glu(maps.view(B, len(network.bias), -1, T), dim=2).flatten(1, 2)
+            maps = grouped_product(maps, weight, bias)
+        query, key, value = (
+            maps.view(B, 3, self.num_heads, self.head_dim, T).transpose(3, 4).unbind(1)
+        )  # [B, H, T, A]
+        key, value = F.pad(key, (0, 0, 1, 0)), F.pad(value, (0, 0, 1, 0))
+        if trace is not None:
+            trace.append(attention_weights(query, key, is_visible))
+        heads = attend(query, key, value, is_visible).transpose(2, 3).reshape(B, -1, T)
+        if self.head_proj is not None:
+            heads = grouped_product(heads, self.head_proj.weight(), self.head_proj.bias)
+        out = channel_product(heads, self.output_proj.weight(), self.output_proj.bias)
+        return self.norm((out + x).transpose(1, 2)).transpose(1, 2)
+
+    def new_cache(self) -> KeyValueCache:
+        return KeyValueCache(self.strides, self.num_heads // len(self.strides), self.head_dim)
+
+    def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
+        """As :meth:`forward` for the newest time: ``[B, C]`` gives ``[B, C]``.
+
+        Args:
+            x: ``[B, C]``.
+            cache: of this layer; the newest time joins it.
+        """
+        B = x.size(0)
+        rows = row_product(x, self.input_proj.weight, self.input_proj.bias)
+        rows = rows.view(B, 3, -1).transpose(0, 1)  # [3, B, E]
+        for number, network in enumerate(self.networks):
+            weight, bias = self._grouped(number, network)
+            if number:
+                rows = F.glu(self._by_network(rows, len(network.bias)), dim=2)
+            rows = grouped_row_product(rows, weight, bias)
+        rows = self._by_network(rows, 3 * len(self.strides))  # [3 strides, B, heads x A]
+        query, key, value = (
+            rows.view(3, len(self.strides), B, -1, self.head_dim).transpose(1, 2).flatten(2, 3)
+        )  # [B, H, A]
+        if cache.num_times:
+            heads = [
+                attend(
+                    of_scale.unsqueeze(2),
+                    scale.keys[:, :, : cache.visible(number)],
+                    scale.values[:, :, : cache.visible(number)],
+                ).squeeze(2)
+                for number, (of_scale, scale) in enumerate(
+                    zip(query.split(cache.num_heads, dim=1), cache.scales)
+                )
+            ]
+            context = torch.cat(heads, dim=1)  # [B, H, A]
+        else:  # the first time sees the zero slot alone
+            context = torch.zeros_like(query)
+        cache.append(key, value)
+        if self.head_proj is not None:
+            context = grouped_row_product(
+                context.transpose(0, 1), self.head_proj.weight(), self.head_proj.bias
+            ).transpose(0, 1)
+        out = row_product(context.reshape(B, -1), self.output_proj.weight(), self.output_proj.bias)
+        return self.norm(out + x)
+
+    def _grouped(self, number: int, network: WeightNormalized) -> tuple[Tensor, Tensor]:
+        """A layer of the networks; those of a kind share the input of the first."""
+        weight, bias = network.weight(), network.bias
+        if number == 0:
+            weight, bias = weight.view(3, -1, weight.size(-1)), bias.view(3, -1)
+        return weight, bias
+
+    @staticmethod
+    def _by_network(rows: Tensor, networks: int) -> Tensor:
+        """``[G, B, O]`` as ``[networks, B, O G / networks]``: networks of a kind side by side."""
+        G, B, _ = rows.shape
+        return rows.view(G, B, networks // G, -1).transpose(1, 2).flatten(0, 1)

@@ -1,0 +1,97 @@
+"""Attention of a convolutional decoder's layer to the source text."""
+
+import math
+from typing import Optional
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_mm.modules.attention import attend, attention_weights
+from fairseq_mm.modules.channel_products import channel_product, row_product
+from fairseq_mm.modules.weight_normalized import WeightNormalized
+
+
+class SourceAttention(nn.Module):
+    """``u + out(softmax(q k / sqrt(A)) v)`` with ``q = query(hidden(u) + e)``.
+
+    Gehring et al. 2017, section 3.3, with the weight-normalised projections of Fan et al. 2018's
+    released code.
+
+    Args:
+        hidden_dim: C, channels of the layer.
+        embed_dim: E, of the target's embeddings and the encoder's output.
+        num_heads: between which E is divided.
+        dropout: of the layer's input, which decides the initial weights' size.
+    """
+
+    def __init__(self, hidden_dim: int, embed_dim: int, num_heads: int, *, dropout: float) -> None:
+        super().__init__()
+        self.hidden_proj = nn.Linear(hidden_dim, embed_dim)
+        nn.init.normal_(self.hidden_proj.weight, std=math.sqrt((1 - dropout) / hidden_dim))
+        nn.init.zeros_(self.hidden_proj.bias)
+        self.query_proj = WeightNormalized(embed_dim, embed_dim)
+        self.key_proj = WeightNormalized(embed_dim, embed_dim)
+        self.value_proj = WeightNormalized(embed_dim, embed_dim)
+        self.output_proj = WeightNormalized(hidden_dim, embed_dim)
+        self.num_heads = num_heads
+
+    def project_source(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """
+        Args:
+            keys: ``[B, S, E]`` the encoder's last layer.
+            values: ``[B, S, E]`` the same with the source's embeddings added.
+
+        Returns:
+            keys and values of this layer: ``[B, heads, S, E / heads]`` each.
+        """
+        B, S, _ = keys.shape
+        projected = [
+            F.linear(x, proj.weight(), proj.bias).view(B, S, self.num_heads, -1).transpose(1, 2)
+            for x, proj in ((keys, self.key_proj), (values, self.value_proj))
+        ]
+        return projected[0], projected[1]
+
+    def forward(
+        self,
+        hidden: Tensor,
+        embedding: Tensor,
+        source: tuple[Tensor, Tensor],
+        is_real: Optional[Tensor] = None,
+        trace: Optional[list[Tensor]] = None,
+    ) -> Tensor:
+        """
+        Args:
+            hidden: ``[B, C, T]``.
+            embedding: ``[B, E, T]`` of the target.
+            source: see :meth:`project_source`.
+            is_real: ``[B, 1, 1, S]`` bool, False at padding of the source; None: no padding.
+            trace: gets the weights ``[B, heads, T, S]``.
+
+        Returns:
+            ``[B, C, T]``.
+        """
+        B, _, T = hidden.shape
+        keys, values = source
+        query = channel_product(hidden, self.hidden_proj.weight, self.hidden_proj.bias) + embedding
+        query = channel_product(query, self.query_proj.weight(), self.query_proj.bias)
+        query = query.view(B, self.num_heads, -1, T).transpose(2, 3)  # [B, heads, T, A]
+        if trace is not None:
+            trace.append(attention_weights(query, keys, is_real))
+        context = attend(query, keys, values, is_real)
+        context = context.transpose(2, 3).reshape(B, -1, T)  # [B, E, T]
+        return hidden + channel_product(context, self.output_proj.weight(), self.output_proj.bias)
+
+    def step(
+        self,
+        hidden: Tensor,
+        embedding: Tensor,
+        source: tuple[Tensor, Tensor],
+        is_real: Optional[Tensor] = None,
+    ) -> Tensor:
+        """As :meth:`forward` for the newest time: ``[B, C]`` and ``[B, E]`` give ``[B, C]``."""
+        keys, values = source
+        query = row_product(hidden, self.hidden_proj.weight, self.hidden_proj.bias) + embedding
+        query = row_product(query, self.query_proj.weight(), self.query_proj.bias)
+        query = query.view(query.size(0), self.num_heads, 1, -1)
+        context = attend(query, keys, values, is_real).reshape(hidden.size(0), -1)  # [B, E]
+        return hidden + row_product(context, self.output_proj.weight(), self.output_proj.bias)
