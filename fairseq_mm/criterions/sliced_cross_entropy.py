@@ -1,0 +1,291 @@
+"""Cross-entropy for large vocabularies (``--criterion sliced_cross_entropy``).
+
+The loss, gradients and log of fairseq's ``cross_entropy`` and, with ``--label-smoothing``, of its
+``label_smoothed_cross_entropy``, without the logits of all tokens at once: see
+``modules/sliced_cross_entropy.py``.
+
+It trains every model whose logits are ``F.linear`` of what its decoder's ``output_layer`` is given,
+without the model's help. The model's own forward pass is run with an output layer that hands its
+input through, so features are what the model would have projected. What the real output layer
+would multiply them by is seen by giving it a tensor that notes what is done with it, at each step:
+so a shared embedding, a weight that was cast or replaced, or one that weight normalisation has just
+computed are as good as a plain layer's. Anything else that a model does with its logits is noticed
+and refused.
+
+All this happens in the model's forward pass, whoever wraps it: DistributedDataParallel sees the
+loss as the model's output, and gradients are averaged as ever.
+"""
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+import torch
+import torch.nn.functional as F
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import BaseFairseqModel
+from omegaconf import II
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.modules.sliced_cross_entropy import SLICE_BYTES, sliced_cross_entropy
+
+_MEGABYTE = 2**20
+
+
+@dataclass
+class SlicedCrossEntropyConfig(FairseqDataclass):
+    label_smoothing: float = field(
+        default=0.0, metadata={"help": "epsilon for label smoothing, 0 means no label smoothing"}
+    )
+    slice_megabytes: int = field(
+        default=SLICE_BYTES // _MEGABYTE,
+        metadata={"help": "memory for the logits that are held at once; at least one token's are"},
+    )
+    sentence_avg: bool = II("optimization.sentence_avg")
+
+
+@register_criterion("sliced_cross_entropy", dataclass=SlicedCrossEntropyConfig)
+class SlicedCrossEntropyCriterion(FairseqCriterion):
+    """
+    Args:
+        task: fairseq's.
+        sentence_avg: the sample size counts sentences, not tokens.
+        label_smoothing: fairseq's epsilon, in which the target's type has no share.
+        slice_megabytes: of logits that are held at once.
+
+    Raises:
+        UserError: if an option is out of its range.
+    """
+
+    def __init__(
+        self, task: Any, sentence_avg: bool, label_smoothing: float, slice_megabytes: int
+    ) -> None:
+        super().__init__(task)
+        if not 0 <= label_smoothing < 1:
+            raise UserError(f"--label-smoothing must be in [0, 1), but is {label_smoothing}.")
+        if slice_megabytes < 1:
+            raise UserError(f"--slice-megabytes must be 1 or more, but is {slice_megabytes}.")
+        self.sentence_avg = sentence_avg
+        self.label_smoothing = label_smoothing
+        self.slice_bytes = slice_megabytes * _MEGABYTE
+        self.checked: weakref.WeakSet = weakref.WeakSet()
+
+    def forward(
+        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """
+        Args:
+            model: fairseq's, wrapped for several processes or not.
+            sample: a batch.
+            reduce: there is no loss of each token.
+
+        Returns:
+            loss: summed over the tokens.
+            sample_size: what the trainer divides gradients by.
+            logging_output: sums for :meth:`reduce_metrics`.
+
+        Raises:
+            UserError: if the model's logits are no linear map of its decoder's features.
+            ValueError: if ``reduce`` is False.
+        """
+        if not reduce:
+            raise ValueError("`reduce` must be True: sliced_cross_entropy sums over tokens.")
+        module = _unwrapped(model)
+        own_forward = module.forward
+
+        def forward(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+            return self._losses(module, sample, lambda: own_forward(*args, **kwargs))
+
+        with _replaced(module, "forward", forward):
+            loss, nll = model(**sample["net_input"])
+        target = sample["target"]
+        sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
+        logging_output = {
+            "loss": loss.data,
+            "nll_loss": nll.data,
+            "ntokens": sample["ntokens"],
+            "nsentences": target.size(0),
+            "sample_size": sample_size,
+        }
+        return loss, sample_size, logging_output
+
+    def _losses(
+        self, module: BaseFairseqModel, sample: dict[str, Any], run: Callable[[], Any]
+    ) -> tuple[Tensor, Tensor]:
+        """Loss and negative log-likelihood, given the model's own forward pass."""
+        net_output, linear = _features_of(module, run)
+        features = net_output[0]
+        V = len(linear.weight)
+        if module not in self.checked:
+            _check_probabilities(module, net_output, linear)
+            self.checked.add(module)
+        target = module.get_targets(sample, net_output)
+        return sliced_cross_entropy(
+            features.flatten(0, -2),
+            linear.weight,
+            linear.bias,
+            target.flatten(),
+            ignore_index=self.padding_idx,
+            # fairseq spreads its epsilon over the other types, PyTorch over all
+            label_smoothing=self.label_smoothing * V / (V - 1) if V > 1 else 0.0,
+            slice_bytes=self.slice_bytes,
+        )
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        """Loss and nll_loss in bits, and perplexity, as fairseq logs them."""
+        LabelSmoothedCrossEntropyCriterion.reduce_metrics(logging_outputs)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True
+
+
+@dataclass
+class _Linear:
+    """What the output layer multiplies by and adds."""
+
+    weight: Tensor
+    bias: Optional[Tensor]
+
+
+class _Watched(Tensor):
+    """A tensor that notes the ``F.linear`` that is applied to it, and computes nothing then.
+
+    Everything else that is done with it gives a tensor that does not know of it.
+    """
+
+    is_features = False
+    linear: Optional[_Linear] = None
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple = (), kwargs: Optional[dict] = None
+    ) -> Any:
+        if func is F.linear:
+            input, weight, bias = _linear_arguments(*args, **(kwargs or {}))
+            if isinstance(input, cls) and input.is_features:
+                result = weight.new_empty(*input.shape[:-1], len(weight)).as_subclass(cls)
+                result.linear = _Linear(weight, bias)
+                return result
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def _watch(output_layer: Callable[..., Any], features: Tensor) -> Optional[_Linear]:
+    """The one linear map that a function is, or None if it is anything else.
+
+    Args:
+        output_layer: of features ``[..., E]``.
+        features: ``[B, T, E]`` as it is given.
+    """
+    one_token = features.detach()[(slice(1),) * (features.dim() - 1)].clone()
+    watched = one_token.as_subclass(_Watched)
+    watched.is_features = True
+    result = output_layer(watched)
+    if not isinstance(result, _Watched) or result.linear is None:
+        return None
+    changed = watched._version > 0 or result._version > 0  # in place
+    return None if changed else result.linear
+
+
+def _linear_arguments(
+    input: Tensor, weight: Tensor, bias: Optional[Tensor] = None
+) -> tuple[Tensor, Tensor, Optional[Tensor]]:
+    return input, weight, bias
+
+
+def _unwrapped(model: nn.Module) -> BaseFairseqModel:
+    """The model that fairseq's and PyTorch's wrappers for several processes hold."""
+    module: Any = model
+    while not isinstance(module, BaseFairseqModel):
+        if type(module).__name__ == "FullyShardedDataParallel" or not hasattr(module, "module"):
+            raise UserError(
+                f"--criterion sliced_cross_entropy: {type(module).__name__} is no model whose "
+                "output layer it can see; use --criterion cross_entropy."
+            )
+        module = module.module
+    return module
+
+
+@contextlib.contextmanager
+def _replaced(owner: nn.Module, name: str, function: Callable) -> Iterator[None]:
+    """``owner.name`` is ``function`` meanwhile, for this object alone."""
+    attributes = vars(owner)
+    missing = object()
+    before = attributes.get(name, missing)
+    attributes[name] = function
+    try:
+        yield
+    finally:
+        if before is missing:
+            del attributes[name]
+        else:
+            attributes[name] = before
+
+
+def _refuse(module: nn.Module, reason: str) -> UserError:
+    return UserError(
+        "--criterion sliced_cross_entropy needs a model with a linear output layer, but is given "
+        f"{type(module).__name__}: {reason}. Use --criterion cross_entropy or the model's own."
+    )
+
+
+def _features_of(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any, _Linear]:
+    """The model's output with features in the place of logits, and its output layer.
+
+    Args:
+        module: the model.
+        run: its forward pass.
+
+    Returns:
+        net_output: features ``[B, T, E]``, and what else the model gives.
+        linear: the output layer.
+
+    Raises:
+        UserError: if the output is anything but ``F.linear`` of the features.
+    """
+    decoder = getattr(module, "decoder", None)
+    if not hasattr(decoder, "output_layer"):
+        raise _refuse(module, "it has no decoder with an output_layer")
+    if getattr(decoder, "adaptive_softmax", None) is not None:
+        raise _refuse(module, "it has an adaptive softmax")
+    own_output_layer = decoder.output_layer
+    given: list[Tensor] = []
+    linears: list[_Linear] = []
+
+    def output_layer(features: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        linear = _watch(lambda watched: own_output_layer(watched, *args, **kwargs), features)
+        if linear is None:
+            raise _refuse(module, "its output_layer is something else")
+        given.append(features)
+        linears.append(linear)
+        return features
+
+    with _replaced(decoder, "output_layer", output_layer):
+        net_output = run()
+    if len(given) != 1:
+        raise _refuse(module, f"its forward pass calls output_layer {len(given)} times")
+    if not isinstance(net_output, (tuple, list)) or net_output[0] is not given[0]:
+        raise _refuse(module, "its forward pass changes what output_layer gives")
+    return net_output, linears[0]
+
+
+@torch.no_grad()
+def _check_probabilities(module: BaseFairseqModel, net_output: Any, linear: _Linear) -> None:
+    """Compares with the model's own log-probabilities, for some tokens.
+
+    Raises:
+        UserError: if the model makes anything but a softmax of its logits.
+    """
+    features = net_output[0][:1, :3].detach()
+    logits = F.linear(features, linear.weight, linear.bias)
+    rest = net_output[1:]
+    expected = module.get_normalized_probs((logits, *rest), log_probs=True)
+    found = F.log_softmax(logits.float(), dim=-1)
+    if not torch.allclose(found, expected.float(), atol=1e-3, rtol=1e-3, equal_nan=True):
+        raise _refuse(module, "its log-probabilities are no log-softmax of it")

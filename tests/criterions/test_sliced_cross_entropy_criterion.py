@@ -1,0 +1,283 @@
+"""Loss, gradients and log equal those of fairseq's criteria, for its models and ours."""
+
+import os
+import socket
+import subprocess
+import sys
+from argparse import Namespace
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.data import indexed_dataset
+from fairseq.logging import metrics
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from toy_data import PACKAGE, build_model, make_captions_folder, make_dictionary, run_fairseq
+from toy_data import toy_task as captioning_task
+
+from fairseq_mm.errors import UserError
+
+B, S, T, PAD = 3, 5, 4, 1
+ENCODER_DECODER = {"encoder_embed_dim": 8, "decoder_embed_dim": 8, "dropout": 0.0}
+TRANSFORMER = {
+    **ENCODER_DECODER,
+    **{"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2},
+    **{"decoder_attention_heads": 2, "max_source_positions": 20, "max_target_positions": 20},
+}
+LSTM = {**ENCODER_DECODER, "decoder_out_embed_dim": 6}
+MODELS = {
+    "transformer": ("transformer", TRANSFORMER),
+    "transformer, shared": ("transformer", {**TRANSFORMER, "share_all_embeddings": True}),
+    "lstm": ("lstm", LSTM),
+    "lstm, shared": (
+        "lstm",
+        {**LSTM, "decoder_out_embed_dim": 8, "share_decoder_input_output_embed": True},
+    ),
+    "transformer_lm": ("transformer_lm", {**TRANSFORMER, "tokens_per_sample": 20}),
+    "m_rnn": ("m_rnn_tiny", {}),
+}
+ADAPTIVE = {"adaptive_softmax_cutoff": "5,10", "criterion": "adaptive_loss"}
+FCONV = {"max_source_positions": 20, "max_target_positions": 20, "share_input_output_embed": False}
+
+
+def task():
+    return Namespace(source_dictionary=make_dictionary(), target_dictionary=make_dictionary())
+
+
+def make_model(arch, options):
+    if arch.startswith("m_rnn"):
+        return build_model(arch, captioning_task(), **options)
+    if arch.endswith("_lm"):
+        return build_model(arch, task(), **options)
+    args = Namespace(**{"criterion": "sliced_cross_entropy", **options})
+    ARCH_CONFIG_REGISTRY[arch](args)
+    torch.manual_seed(7)
+    return ARCH_MODEL_REGISTRY[arch].build_model(args, task()).eval()
+
+
+def make_sample(arch):
+    torch.manual_seed(3)
+    source, previous, target = (torch.randint(4, 20, (B, length)) for length in (S, T, T))
+    target[0, 2:] = previous[0, 2:] = PAD
+    if arch.startswith("m_rnn"):
+        inputs = {"features": torch.randn(B, 2, 5), "padding_mask": torch.zeros(B, 2).bool()}
+        inputs["prev_output_tokens"] = previous
+    elif arch.endswith("_lm"):
+        inputs = {"src_tokens": previous, "src_lengths": previous.ne(PAD).sum(1)}
+    else:
+        inputs = {"src_tokens": source, "src_lengths": torch.full((B,), S)}
+        inputs["prev_output_tokens"] = previous
+    ntokens = int(target.ne(PAD).sum())
+    return {"net_input": inputs, "target": target, "ntokens": ntokens}
+
+
+def make_criterion(name="sliced_cross_entropy", sentence_avg=False, **options):
+    if name == "sliced_cross_entropy":
+        options = {"label_smoothing": 0.0, "slice_megabytes": 1, **options}
+    return CRITERION_REGISTRY[name](task(), sentence_avg=sentence_avg, **options)
+
+
+def results(criterion, model, sample):
+    model.zero_grad()
+    loss, sample_size, log = criterion(model, sample)
+    loss.backward()
+    # a copy: the next result overwrites gradients
+    gradients = {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+    return loss, sample_size, log, gradients
+
+
+def logged(criterion, log):
+    with metrics.aggregate(new_root=True) as values:
+        type(criterion).reduce_metrics([log, log])
+    return values.get_smoothed_values()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("label_smoothing", [None, 0.1])
+@pytest.mark.parametrize("sentence_avg", [False, True])
+def test_equals_the_criteria_of_fairseq(name, label_smoothing, sentence_avg):
+    arch, options = MODELS[name]
+    model, sample = make_model(arch, options), make_sample(arch)
+    if label_smoothing is None:
+        ours, theirs = make_criterion(), make_criterion("cross_entropy")
+    else:
+        ours = make_criterion(label_smoothing=label_smoothing)
+        theirs = make_criterion("label_smoothed_cross_entropy", label_smoothing=label_smoothing)
+    ours.sentence_avg = theirs.sentence_avg = sentence_avg
+    loss, sample_size, log, gradients = results(ours, model, sample)
+    expected_loss, expected_size, expected_log, expected = results(theirs, model, sample)
+    torch.testing.assert_close(loss, expected_loss)
+    assert sample_size == expected_size
+    for key, value in expected_log.items():
+        assert float(log[key]) == pytest.approx(float(value), rel=1e-5)
+    assert gradients.keys() == expected.keys()
+    for key, gradient in expected.items():
+        torch.testing.assert_close(gradients[key], gradient, msg=key)
+    found = logged(ours, log)
+    for key, value in logged(theirs, expected_log).items():
+        assert found[key] == pytest.approx(value, abs=2e-3), key
+    assert {"loss", "nll_loss", "ppl"} <= found.keys()
+
+
+def test_never_projects_all_tokens(monkeypatch):
+    arch, options = MODELS["transformer"]
+    model, sample = make_model(arch, options), make_sample(arch)
+    shapes = []
+    projection = model.decoder.output_projection
+    projection.register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
+    make_criterion()(model, sample)
+    assert shapes == [(1, 1, 20)]
+
+
+def test_model_is_left_as_it_was():
+    arch, options = MODELS["lstm"]
+    model, sample = make_model(arch, options), make_sample(arch)
+    make_criterion()(model, sample)
+    assert "forward" not in vars(model)
+    assert "output_layer" not in vars(model.decoder)
+    assert model(**sample["net_input"])[0].shape == (B, T, 20)
+
+
+def test_weight_that_is_computed_gets_its_gradient():
+    arch, options = MODELS["transformer"]
+    model, sample = make_model(arch, options), make_sample(arch)
+    torch.nn.utils.weight_norm(model.decoder.output_projection, dim=0)
+    *_, gradients = results(make_criterion(), model, sample)
+    *_, expected = results(make_criterion("cross_entropy"), model, sample)
+    assert "decoder.output_projection.weight_g" in gradients
+    for key, gradient in expected.items():
+        torch.testing.assert_close(gradients[key], gradient, msg=key)
+
+
+def test_weight_that_was_replaced_is_the_one_that_counts():
+    arch, options = MODELS["transformer"]
+    model, sample = make_model(arch, options), make_sample(arch)
+    criterion = make_criterion()
+    criterion(model, sample)
+    model.decoder.output_projection.weight = torch.nn.Parameter(torch.zeros(20, 8))
+    loss, _, _ = criterion(model, sample)
+    expected = sample["ntokens"] * torch.tensor(20.0).log()
+    torch.testing.assert_close(loss, expected)
+
+
+def test_validation_equals_training_without_dropout():
+    arch, options = MODELS["transformer_lm"]
+    model, sample = make_model(arch, options), make_sample(arch)
+    with torch.no_grad():
+        loss, _, log = make_criterion()(model, sample)
+    torch.testing.assert_close(loss, make_criterion("cross_entropy")(model, sample)[0])
+    assert not loss.requires_grad
+    assert type(log["loss"]) is torch.Tensor
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_cast_model_trains(dtype):
+    arch, options = MODELS["lstm, shared"]
+    model, sample = make_model(arch, options).to(dtype), make_sample(arch)
+    loss, _, _, gradients = results(make_criterion(), model, sample)
+    expected_loss, _, _, expected = results(make_criterion("cross_entropy"), model, sample)
+    torch.testing.assert_close(loss.double(), expected_loss.double(), rtol=1e-4, atol=0)
+    key = "decoder.embed_tokens.weight"
+    torch.testing.assert_close(gradients[key], expected[key], rtol=0.05, atol=0.05)
+
+
+class Changed:
+    """An output layer, forward pass or probabilities that are not those of a linear layer."""
+
+    @staticmethod
+    def scaled_features(decoder):
+        own = decoder.output_layer
+        decoder.output_layer = lambda features: own(features * 2)
+
+    @staticmethod
+    def features_scaled_in_place(decoder):
+        own = decoder.output_layer
+        decoder.output_layer = lambda features: own(features.mul_(2))
+
+    @staticmethod
+    def two_layers(decoder):
+        own = decoder.output_layer
+        decoder.output_layer = lambda features: own(F.linear(features, torch.eye(8)))
+
+    @staticmethod
+    def scaled_logits(decoder):
+        own = decoder.output_layer
+        decoder.output_layer = lambda features: own(features) * 2
+
+    @staticmethod
+    def masked_logits(decoder):
+        own = decoder.output_layer
+
+        def output_layer(features):
+            logits = own(features)
+            logits[..., PAD] = -1e4
+            return logits
+
+        decoder.output_layer = output_layer
+
+
+@pytest.mark.parametrize("change", [name for name in vars(Changed) if name[0] != "_"])
+def test_output_layer_that_does_more_is_refused(change):
+    arch, options = MODELS["transformer"]
+    model, sample = make_model(arch, options), make_sample(arch)
+    getattr(Changed, change)(model.decoder)
+    with pytest.raises(UserError, match=r"TransformerModel: its output_layer is something else\."):
+        make_criterion()(model, sample)
+
+
+def test_forward_pass_that_does_more_is_refused():
+    arch, options = MODELS["transformer"]
+    model, sample = make_model(arch, options), make_sample(arch)
+    own = model.decoder.forward
+    model.decoder.forward = lambda *args, **kwargs: (own(*args, **kwargs)[0] * 2, None)
+    with pytest.raises(UserError, match="forward pass changes what output_layer gives"):
+        make_criterion()(model, sample)
+
+
+def test_probabilities_that_are_no_softmax_are_refused():
+    arch, options = MODELS["transformer"]
+    model, sample = make_model(arch, options), make_sample(arch)
+    model.get_normalized_probs = lambda net_output, log_probs: F.log_softmax(net_output[0] / 2, -1)
+    with pytest.raises(UserError, match="its log-probabilities are no log-softmax of it"):
+        make_criterion()(model, sample)
+
+
+@pytest.mark.parametrize(
+    ("arch", "options", "reason"),
+    [
+        ("transformer", {**TRANSFORMER, **ADAPTIVE}, "Model: it has an adaptive softmax"),
+        ("lstm", {**LSTM, **ADAPTIVE}, "LSTMModel: it has an adaptive softmax"),
+        ("fconv", FCONV, "FConvModel: its forward pass calls output_layer 0 times"),
+    ],
+)
+def test_model_without_a_linear_output_layer_is_refused(arch, options, reason):
+    model, sample = make_model(arch, options), make_sample(arch)
+    with pytest.raises(UserError, match=reason):
+        make_criterion()(model, sample)
+
+
+def test_what_is_no_model_of_fairseq_is_refused():
+    with pytest.raises(UserError, match="Linear is no model whose output layer it can see"):
+        make_criterion()(torch.nn.Linear(2, 2), make_sample("lstm"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_smoothing": 1.0}, r"--label-smoothing must be in \[0, 1\), but is 1\.0\."),
+        ({"slice_megabytes": 0}, r"--slice-megabytes must be 1 or more, but is 0\."),
+    ],
+)
+def test_option_out_of_its_range_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        make_criterion(**options)
+
+
+def test_loss_of_each_token_is_refused():
+    with pytest.raises(ValueError, match=r"`reduce` must be True"):
+        make_criterion()(make_model("lstm", LSTM), make_sample("lstm"), reduce=False)
