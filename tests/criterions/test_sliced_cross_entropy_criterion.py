@@ -8,9 +8,8 @@ from argparse import Namespace
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from fairseq.criterions import CRITERION_REGISTRY
-from fairseq.data import indexed_dataset
 from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from toy_data import PACKAGE, build_model, make_captions_folder, make_dictionary, run_fairseq
@@ -281,3 +280,88 @@ def test_option_out_of_its_range_is_refused(options, message):
 def test_loss_of_each_token_is_refused():
     with pytest.raises(ValueError, match=r"`reduce` must be True"):
         make_criterion()(make_model("lstm", LSTM), make_sample("lstm"), reduce=False)
+
+
+TRAINING = (
+    *("--task", "multimodal_captioning", "--arch", "m_rnn_tiny", "--optimizer", "sgd"),
+    *("--lr", "0.1", "--max-update", "1", "--num-workers", "0", "--cpu", "--log-format", "none"),
+    *("--no-epoch-checkpoints", "--seed", "3", "--feature-dropout", "0", "--dropout", "0"),
+    *("--embedding-dropout", "0", "--recurrent-dropout", "0"),
+)
+
+
+@pytest.fixture
+def data(tmp_path):
+    return make_captions_folder(tmp_path / "data")
+
+
+def trained(monkeypatch, data, save_dir, criterion, *options):
+    arguments = (*TRAINING, "--criterion", criterion, "--save-dir", save_dir, *options)
+    run_fairseq(monkeypatch, "train", data, *arguments)
+    return torch.load(save_dir / "checkpoint_last.pt", map_location="cpu")
+
+
+def assert_same_training(state, expected):
+    for key, weights in expected["model"].items():
+        torch.testing.assert_close(state["model"][key], weights, atol=1e-5, rtol=1e-4)
+    assert state["extra_state"]["val_loss"] == pytest.approx(
+        expected["extra_state"]["val_loss"], abs=2e-3
+    )
+
+
+def test_fairseq_trains_and_validates_as_with_its_own(monkeypatch, tmp_path, data):
+    options = ("--batch-size", "9", "--label-smoothing", "0.1")
+    ours = trained(monkeypatch, data, tmp_path / "a", "sliced_cross_entropy", *options)
+    theirs = trained(monkeypatch, data, tmp_path / "b", "label_smoothed_cross_entropy", *options)
+    assert_same_training(ours, theirs)
+    logged = []
+    monkeypatch.setattr(
+        "fairseq.logging.progress_bar.JsonProgressBar.print",
+        lambda self, stats, **kwargs: logged.append(stats),
+    )
+    run_fairseq(
+        monkeypatch,
+        "validate",
+        *(data, "--task", "multimodal_captioning", "--path", tmp_path / "a/checkpoint_last.pt"),
+        *("--valid-subset", "valid", "--batch-size", "4", "--cpu", "--log-format", "json"),
+    )
+    expected = ours["extra_state"]["val_loss"]
+    assert float(logged[-1]["loss"]) == pytest.approx(expected, abs=2e-3)
+
+
+def test_bfloat16_training_equals_that_of_cross_entropy(monkeypatch, tmp_path, data):
+    options = ("--batch-size", "9", "--bf16")
+    ours = trained(monkeypatch, data, tmp_path / "a", "sliced_cross_entropy", *options)
+    theirs = trained(monkeypatch, data, tmp_path / "b", "cross_entropy", *options)
+    key = "decoder.output_proj.weight"
+    torch.testing.assert_close(ours["model"][key], theirs["model"][key], atol=1e-3, rtol=0.02)
+
+
+def test_two_processes_train_as_one(monkeypatch, tmp_path, data):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAINING]
+    command += ["--criterion", "sliced_cross_entropy", "--user-dir", str(PACKAGE)]
+    command += ["--batch-size", "5", "--save-dir", str(tmp_path / "two")]
+    command += ["--distributed-world-size", "2", "--distributed-no-spawn"]
+    command += ["--distributed-backend", "gloo", "--distributed-init-method", address]
+    # which needs to see the output layer's weights in what the wrapped model gives
+    command += ["--ddp-backend", "pytorch_ddp", "--find-unused-parameters"]
+    ranks = [
+        subprocess.Popen(
+            [*command, "--distributed-rank", str(rank)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs[0][-3000:] + outputs[1][-3000:]
+    two = torch.load(tmp_path / "two" / "checkpoint_last.pt", map_location="cpu")
+    # one process takes both processes' batches before its step
+    options = ("--batch-size", "5", "--update-freq", "2")
+    one = trained(monkeypatch, data, tmp_path / "one", "cross_entropy", *options)
+    assert_same_training(two, one)
