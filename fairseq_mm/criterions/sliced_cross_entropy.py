@@ -20,7 +20,7 @@ import contextlib
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
@@ -146,8 +146,7 @@ class SlicedCrossEntropyCriterion(FairseqCriterion):
         return True
 
 
-@dataclass
-class _Linear:
+class _Linear(NamedTuple):
     """What the output layer multiplies by and adds."""
 
     weight: Tensor
@@ -183,13 +182,15 @@ def _watch(output_layer: Callable[..., Any], features: Tensor) -> Optional[_Line
         output_layer: of features ``[..., E]``.
         features: ``[B, T, E]`` as it is given.
     """
-    one_token = features.detach()[(slice(1),) * (features.dim() - 1)].clone()
-    watched = one_token.as_subclass(_Watched)
+    # several tokens: models have short cuts for the one of a step of generation
+    several = features.new_zeros((2,) * (features.dim() - 1) + features.shape[-1:])
+    watched = several.as_subclass(_Watched)
     watched.is_features = True
+    before = watched._version
     result = output_layer(watched)
     if not isinstance(result, _Watched) or result.linear is None:
         return None
-    changed = watched._version > 0 or result._version > 0  # in place
+    changed = watched._version > before or result._version > 0  # in place
     return None if changed else result.linear
 
 
