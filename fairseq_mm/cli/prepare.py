@@ -6,12 +6,12 @@ Each KIND has its own help: fairseq-mm prepare captions --help
 import argparse
 from typing import Optional
 
-from fairseq_mm.cli import prepare_captions
+from fairseq_mm.cli import prepare_captions, prepare_prompts
 
-HELP = "official release or own JSONL -> text, ids and references, binarised"
+HELP = "official release or own JSONL -> text and what belongs to it, binarised"
 
 # kind -> module with a docstring, add_arguments(parser) and run(args)
-KINDS = {"captions": prepare_captions}
+KINDS = {"captions": prepare_captions, "prompts": prepare_prompts}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,11 +15,12 @@ import sys
 from pathlib import Path
 from typing import Callable, Optional
 
+from fairseq_mm.cli.prepare_script import run_prepare_script
 from fairseq_mm.data.caption_text import TOKENIZERS, CaptionTokenizer
 from fairseq_mm.data.captions import SPLITS, CaptionCorpus, draw_split, read_captions_jsonl
 from fairseq_mm.data.prepared import read_dictionary_words
 from fairseq_mm.data.prepared_captions import write_caption_folder
-from fairseq_mm.errors import EXIT_STATUS, UserError
+from fairseq_mm.errors import UserError
 
 HELP = "pictures with captions, for the task multimodal_captioning"
 
@@ -254,15 +255,8 @@ def run_script(
     Returns:
         Exit status.
     """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    return run_prepare_script(
+        description,
+        [add_release_arguments, add_folder_arguments],
+        lambda args: prepare(read(args), args),
     )
-    add_release_arguments(parser)
-    add_folder_arguments(parser)
-    args = parser.parse_args()
-    logging.getLogger().setLevel(logging.WARNING)  # fairseq, imported by now, asked for all
-    try:
-        return prepare(read(args), args)
-    except UserError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return EXIT_STATUS

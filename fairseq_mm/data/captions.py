@@ -63,15 +63,15 @@ class CaptionCorpus:
         ]
 
 
-def check_id(key: str, where: str) -> str:
-    """Returns ``key`` if ``visual_ids`` can hold it.
+def check_id(key: str, where: str, *, what: str = "an image") -> str:
+    """Returns ``key`` if ``visual_ids`` and other lists of ids can hold it.
 
     Raises:
         UserError: if it is empty, or has a tab, a line break or space around it.
     """
     if not key or key != key.strip() or len(key.splitlines()) > 1 or "\t" in key:
         raise UserError(
-            f"{where}: an image's id must be text without tabs, line breaks or space around it, "
+            f"{where}: {what}'s id must be text without tabs, line breaks or space around it, "
             f"but is {key!r} instead."
         )
     return key

@@ -54,10 +54,13 @@ def check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -
         overwrite: prepared data of this kind may be replaced.
 
     Raises:
-        UserError: if ``output`` is no folder, or has prepared data that may not be replaced.
+        UserError: if ``output`` is no folder or one that fairseq-preprocess would stumble over,
+            or has prepared data that may not be replaced.
     """
     if output.exists() and not output.is_dir():
         raise UserError(f"--output {output}: is a file; a folder was expected.")
+    if "," in os.path.abspath(output):
+        raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
     found = sorted(name for name in {*files, _REPORT} if (output / name).exists())
     if found and not overwrite:
         raise UserError(
