@@ -17,9 +17,10 @@ ALLOWED = {
     "extract": {"data"},
     "retrieval": {"data", "metrics"},
     "report": {"data", "metrics", "extract"},
+    "study": {"data", "metrics", "report"},
 }
 # fairseq may be imported by what is registered with it and by what reads its data
-WITHOUT_FAIRSEQ = {"metrics", "extract", "report"}
+WITHOUT_FAIRSEQ = {"metrics", "extract", "report", "study"}
 
 
 def imports_of(path):

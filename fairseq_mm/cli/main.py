@@ -23,6 +23,7 @@ SUBCOMMANDS = {
     "score": "generated text against references",
     "rank": "rank images against sentences by likelihood: R@K, median rank, recall curve",
     "retrieve": "stories of the nearest training prompts, the KNN baseline",
+    "study": "question sheets for human judges, and the score of their answers",
     "caption": "photographs -> captions, from a checkpoint",
     "report": "hypotheses, pictures and references -> one HTML page",
     "doctor": "check the installation, a data folder and a checkpoint",

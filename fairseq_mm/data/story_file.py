@@ -1,0 +1,78 @@
+"""Told or retrieved stories: one JSON object a line, ``{"id", "prompt", "story"}``."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple, Optional, Union
+
+from fairseq_mm.errors import UserError
+
+NEWLINE = "<newline>"  # token of a line break
+
+
+class Story(NamedTuple):
+    """A line of the file.
+
+    Attributes:
+        id: as text.
+        prompt: empty where the line has none.
+        story: tokens separated by blanks; line breaks are the token ``<newline>``.
+    """
+
+    id: str
+    prompt: str
+    story: str
+
+
+def read_stories(path: Union[str, Path]) -> list[Story]:
+    """Reads a file of stories.
+
+    Args:
+        path: JSONL; fields other than these three are left alone.
+
+    Raises:
+        UserError: ``path:line``, if a line is no such object, repeats an id or has an empty story;
+            or if the file cannot be read or has no story.
+    """
+    stories: dict[str, Story] = {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        story = _story_of(line)
+        if story is None:
+            raise UserError(
+                f'{path}:{number}: must be {{"id": ..., "prompt": "...", "story": "..."}}, but is '
+                f"{line[:60]!r}."
+            )
+        if not story.story:
+            raise UserError(f"{path}:{number}: the story of {story.id!r} is empty.")
+        if story.id in stories:
+            raise UserError(f"{path}:{number}: the id {story.id!r} stands in an earlier line.")
+        stories[story.id] = story
+    if not stories:
+        raise UserError(f"{path}: must have stories, but is empty.")
+    return list(stories.values())
+
+
+def _story_of(line: str) -> Optional[Story]:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(entry, dict):
+        return None
+    key, prompt, story = entry.get("id"), entry.get("prompt") or "", entry.get("story")
+    if (
+        not isinstance(key, (str, int))
+        or isinstance(key, bool)
+        or not isinstance(prompt, str)
+        or not isinstance(story, str)
+    ):
+        return None
+    tokens = story.replace("\n", f" {NEWLINE} ").split()
+    return Story(str(key), " ".join(prompt.split()), " ".join(tokens))

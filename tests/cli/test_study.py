@@ -1,0 +1,150 @@
+"""`fairseq-mm study`: sheets, key and figures, from the stories to the score."""
+
+import csv
+import json
+import random
+
+import pytest
+
+from fairseq_mm.cli.main import main
+
+
+@pytest.fixture
+def stories(tmp_path):
+    def write(name, count):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        lines = [
+            {"id": i, "prompt": f"[ WP ] prompt {i}", "story": f"{name} tells {i}"}
+            for i in range(count)
+        ]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def study(tmp_path, capsys):
+    def run(*arguments):
+        status = main(["study", *map(str, arguments)])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
+
+
+def write_answers(path, header, rows):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([header, *rows])
+
+
+HEADER = ["judge", "question", "story_1", "story_2", "story_3"]
+
+
+def test_pairing_from_stories_to_figures(stories, study, tmp_path):
+    files = [stories("good.jsonl", 12), stories("poor.jsonl", 11)]
+    folder = tmp_path / "sheets"
+    status, _, err = study("pairing", "--stories", *files, "--count", 9, "--output", folder)
+    assert status == 0
+    assert "6 questions in questions.csv and questions.html; key.json is not for the judges" in err
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "key.json",
+        "questions.csv",
+        "questions.html",
+    ]
+    key = json.loads((folder / "key.json").read_text())["questions"]
+    rows, right_pairs = [], 0
+    generator = random.Random(1)
+    for judge in range(5):
+        for name, question in key.items():
+            answer = list(question["answer"])
+            if question["system"] == "poor":
+                generator.shuffle(answer)
+                right_pairs += sum(a == b for a, b in zip(answer, question["answer"]))
+            rows.append([judge, name, *answer])
+    lost = rows.pop()
+    write_answers(tmp_path / "a.csv", HEADER, [*rows, ["9", "nothing", "A", "B", "C"]])
+    out_file = tmp_path / "figures.json"
+    status, out, err = study(
+        "score", folder, tmp_path / "a.csv", "--judges", 5, "--json", out_file, "--bootstrap", 50
+    )
+    assert status == 0
+    assert "a.csv:31: nothing is no question of this study; left out" in err
+    assert f"1 of 6 questions have fewer than 5 answers: {lost[1]}" in err
+    result = json.loads(out_file.read_text())
+    good, poor = result["systems"]["good"], result["systems"]["poor"]
+    if key[lost[1]]["system"] == "poor":
+        right_pairs -= sum(a == b for a, b in zip(lost[2:], key[lost[1]]["answer"]))
+    assert good["all_three"] == {"value": 1.0, "interval": [1.0, 1.0]}
+    assert good["pairs"]["value"] == 1.0
+    assert poor["pairs"]["value"] == pytest.approx(right_pairs / (3 * poor["answers"]))
+    assert poor["all_three"]["value"] < poor["pairs"]["value"] < 1
+    assert good["fleiss_kappa"] > poor["fleiss_kappa"]
+    assert result["chance"] == {"all_three": 1 / 6, "pairs": 1 / 3}
+    assert (result["answers"], result["left_out"], result["judges"]) == (29, 1, 5)
+    assert "chance   16.7%" in out
+    assert "100.0% [100.0%, 100.0%]" in out
+
+
+def test_preference_from_stories_to_figures(stories, study, tmp_path):
+    folder = tmp_path / "sheets"
+    a, b = stories("a.jsonl", 8), stories("b.jsonl", 8)
+    assert study("preference", "--a", a, "--b", b, "--count", 8, "--output", folder)[0] == 0
+    key = json.loads((folder / "key.json").read_text())["questions"]
+    rows = []
+    for i, (name, question) in enumerate(key.items()):
+        for judge in range(3):
+            wanted = "a" if i < 6 or judge == 0 else "b"
+            rows.append([judge, name, question["answer"].index(wanted) + 1])
+    write_answers(tmp_path / "x.csv", ["judge", "question", "preferred"], rows)
+    out_file = tmp_path / "figures.json"
+    status, out, err = study("score", folder, tmp_path / "x.csv", "--json", out_file)
+    assert (status, err) == (0, "")
+    result = json.loads(out_file.read_text())
+    # 6 questions of 3 answers and one answer of each other two: 20 of 24
+    assert result["preference"]["value"] == pytest.approx(20 / 24)
+    # 6 or more of 8: 28 + 8 + 1 of 256, and as many on the other side
+    assert result["sign_test"] == {"first": 6, "second": 2, "even": 0, "p": 2 * 37 / 256}
+    assert 0 < result["left_side"] < 1
+    assert "a is preferred to b: 83.3% [" in out
+    assert "sign test p = 0.289" in out
+
+
+def test_a_system_without_answers_is_said(stories, study, tmp_path):
+    files = [stories("a.jsonl", 3), stories("b.jsonl", 3)]
+    study("pairing", "--stories", *files, "--count", 3, "--output", tmp_path / "s")
+    key = json.loads((tmp_path / "s" / "key.json").read_text())["questions"]
+    name = next(name for name, question in key.items() if question["system"] == "b")
+    write_answers(tmp_path / "x.csv", HEADER, [["j", name, "A", "B", "C"]])
+    status, out, err = study("score", tmp_path / "s", tmp_path / "x.csv")
+    assert status == 0
+    assert "a       no answer" in out
+    assert "1 of 2 questions have no answer: " in err
+
+
+def test_systems_called_the_same_are_told_apart_by_their_paths(stories, study, tmp_path):
+    files = [stories("one/stories.jsonl", 3), stories("two/stories.jsonl", 3)]
+    study("pairing", "--stories", *files, "--count", 3, "--output", tmp_path / "s")
+    key = json.loads((tmp_path / "s" / "key.json").read_text())
+    assert set(key["systems"]) == set(files)
+
+
+def test_mistakes_are_one_line(stories, study, tmp_path):
+    a = stories("a.jsonl", 3)
+    pairing = ("pairing", "--count", 3, "--output", tmp_path / "s", "--stories")
+    assert study(*pairing, a, a)[::2] == (
+        2,
+        f"fairseq-mm study: {a}: is given twice; each system is one file.\n",
+    )
+    assert study(*pairing, a)[0] == 0
+    status, _, err = study(*pairing, a)
+    assert status == 2
+    assert "has questions.csv already; answers to it would lose their key" in err
+    assert study("pairing", "--overwrite", *pairing[1:], a)[0] == 0
+    status, _, err = study("score", tmp_path / "s", a, "--bootstrap", 0)
+    assert (status, "--bootstrap: must be 1 or more, but is 0." in err) == (2, True)
+    status, _, err = study("pairing", "--count", 3, "--output", a, "--stories", a)
+    assert status == 2
+    assert "a.jsonl: cannot be made (File exists)." in err

@@ -1,0 +1,68 @@
+"""Sheets: the page loads nothing and tells nothing, the CSV is one line a question."""
+
+import csv
+import io
+import re
+
+import pytest
+
+from fairseq_mm.data.story_file import Story
+from fairseq_mm.study.questions import pairing_questions, preference_questions
+from fairseq_mm.study.sheets import as_html, sheet_csv, sheet_page
+
+HARMFUL = '</p><script>alert("1")</script> & <newline> <b>'
+
+
+def told(system, count):
+    return [Story(f"id{i}", f"prompt {i} {HARMFUL}", f"{i} {HARMFUL}") for i in range(count)]
+
+
+@pytest.fixture
+def pairing():
+    systems = {"secretfusion": told("secretfusion", 6), "secretknn": told("secretknn", 6)}
+    return pairing_questions(systems, count=6, seed=1)
+
+
+@pytest.fixture
+def preference():
+    b = [story._replace(story=f"other {story.story}") for story in told("secretknn", 5)]
+    return preference_questions({"secretfusion": told("x", 5), "secretknn": b}, count=4, seed=1)
+
+
+def test_text_is_escaped_and_line_breaks_are_shown():
+    assert as_html('a <newline> <newline> "b" & <i>') == 'a<br><br>"b" &amp; &lt;i&gt;'
+
+
+@pytest.mark.parametrize("task", ["pairing", "preference"])
+def test_sheets_do_not_tell_the_system(task, request):
+    questions = request.getfixturevalue(task)
+    for sheet in (sheet_csv(task, questions), sheet_page(task, questions)):
+        assert "secret" not in sheet
+        assert not re.search(r"\bid\d", sheet)
+        assert "<script>alert" not in sheet
+
+
+@pytest.mark.parametrize("task", ["pairing", "preference"])
+def test_the_page_loads_nothing_and_has_every_question(task, request):
+    questions = request.getfixturevalue(task)
+    page = sheet_page(task, questions)
+    assert not re.search(r"https?://|src=|<link|@import", page)
+    assert re.findall(r'class="question" data-name="(\w+)"', page) == [
+        question.name for question in questions
+    ]
+    choices = 9 if task == "pairing" else 2
+    assert page.count('type="radio"') == choices * len(questions)
+    column = "story_1,story_2,story_3" if task == "pairing" else "preferred"
+    assert f'data-columns="{column}"' in page
+
+
+def test_the_csv_has_what_a_question_shows_in_one_line(pairing, preference):
+    text = sheet_csv("pairing", pairing)
+    assert len(text.splitlines()) == len(pairing) + 1
+    rows = list(csv.DictReader(io.StringIO(text)))
+    for row, question in zip(rows, pairing):
+        assert row["question"] == question.name
+        assert [row[f"prompt_{letter}"] for letter in "abc"] == list(map(as_html, question.prompts))
+        assert [row[f"story_{i}"] for i in (1, 2, 3)] == list(map(as_html, question.stories))
+    (header, *_) = sheet_csv("preference", preference).splitlines()
+    assert header == "question,story_1,story_2"
