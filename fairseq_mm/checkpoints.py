@@ -55,21 +55,22 @@ def load_checkpoint(path: str) -> dict[str, Any]:
 
 
 def provenance_of(state: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """``words``, ``extractor`` and ``feature_dim`` of a checkpoint.
+    """``words``, ``extractor``, ``feature_dim`` and, of models that read a text, ``source_words``
+    of a checkpoint.
 
     Raises:
         UserError: if the checkpoint does not carry them.
     """
     try:
         provenance = decode_provenance(state["model"][STATE_KEY])
-        if not isinstance(provenance["words"], list) or not provenance["feature_dim"] > 0:
+        if not isinstance(provenance["words"], list) or provenance["feature_dim"] < 0:
             raise ValueError("no list of words")
         return {**provenance, "extractor": dict(provenance["extractor"])}
     except (KeyError, ValueError, TypeError):
         raise UserError(
             f"{path}: carries no dictionary (--arch {state['cfg']['model']['_name']}, --task "
-            f"{state['cfg']['task']['_name']}): it is no captioning model of fairseq_mm, or of an "
-            "earlier version: train it again."
+            f"{state['cfg']['task']['_name']}): it is no model of fairseq_mm, or of an earlier "
+            "version: train it again."
         ) from None
 
 
@@ -92,8 +93,13 @@ def check_ensemble(
             f"{fingerprint(theirs['words'])}) than {first} ({len(ours['words'])}, "
             f"{fingerprint(ours['words'])}): an ensemble needs one."
         )
-    for name in ("feature_dim", "extractor"):
-        if ours[name] != theirs[name]:
+    for name in ("source_words", "feature_dim", "extractor"):
+        if name == "source_words" and ours.get(name) != theirs.get(name):
+            raise UserError(
+                f"{other}: has another dictionary of the source text than {first}: an ensemble "
+                "needs one."
+            )
+        if name != "source_words" and ours[name] != theirs[name]:
             raise UserError(
                 f"{other}: was trained on other features than {first}: {name} is {theirs[name]} "
                 f"and {ours[name]}."

@@ -49,9 +49,9 @@ def collate(
 ) -> dict[str, Any]:
     """
     Args:
-        examples: of the dataset, each with ``id``, ``features`` ``[n, D]``, ``target`` ``[t]``
-            (or None when generating without references), ``is_first`` and, where the task has
-            text as input, ``source`` ``[s]``.
+        examples: of the dataset, each with ``id``, ``features`` ``[n, D]`` or None, ``target``
+            ``[t]`` (or None when generating without references), ``is_first`` and, where the task
+            has text as input, ``source`` ``[s]``.
         pad: padding of the target.
         start: token before the first word.
         source_pad: padding of the source text, at its left as in fairseq.
@@ -64,8 +64,10 @@ def collate(
     """
     if not examples:
         return {}
-    features, padding_mask = pad_features([example["features"] for example in examples])
-    net_input: dict[str, Tensor] = {"features": features, "padding_mask": padding_mask}
+    net_input: dict[str, Tensor] = {}
+    if examples[0]["features"] is not None:
+        rows = [example["features"] for example in examples]
+        net_input["features"], net_input["padding_mask"] = pad_features(rows)
     if examples[0].get("source") is not None:
         if source_pad is None:
             raise ValueError("`source_pad` must be given for examples with `source`, but is None.")
@@ -75,7 +77,7 @@ def collate(
     batch = {
         "id": torch.tensor([example["id"] for example in examples]),
         "nsentences": len(examples),
-        "ntokens": int(features.size(0)),
+        "ntokens": len(examples),
         "is_first": torch.tensor([example["is_first"] for example in examples]),
         "net_input": net_input,
         "target": None,

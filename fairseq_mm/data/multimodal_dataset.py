@@ -1,4 +1,5 @@
-"""The one dataset: lines of text, each with the features of its picture, pictures or video."""
+"""The one dataset: lines of text, each with the features of its picture, pictures or video, or with
+a text as input, or with both."""
 
 from typing import Any, Optional
 
@@ -16,8 +17,9 @@ class MultimodalDataset(FairseqDataset):
     """Examples of a split.
 
     Args:
-        visual_ids: one line per example: keys separated by tabs.
-        features: feature stores, see :func:`fairseq_mm.data.feature_store.open_features`.
+        visual_ids: one line per example: keys separated by tabs; None without pictures.
+        features: feature stores, see :func:`fairseq_mm.data.feature_store.open_features`; None
+            without pictures.
         target: lines of tokens, each ending with ``</s>``; None when there is no text.
         target_dictionary: of ``target``.
         source: lines of tokens that are input as well, or None.
@@ -33,8 +35,8 @@ class MultimodalDataset(FairseqDataset):
 
     def __init__(
         self,
-        visual_ids: list[str],
-        features: Any,
+        visual_ids: Optional[list[str]],
+        features: Optional[Any],
         target: Optional[Any],
         target_dictionary: Dictionary,
         *,
@@ -51,23 +53,31 @@ class MultimodalDataset(FairseqDataset):
         self.target_dictionary = target_dictionary
         self.source = source
         self.source_dictionary = source_dictionary
-        self.lines = np.arange(len(visual_ids)) if lines is None else np.asarray(lines)
+        texts = [text for text in (target, source) if text is not None]
+        count = len(texts[0]) if visual_ids is None else len(visual_ids)
+        self.lines = np.arange(count) if lines is None else np.asarray(lines)
         self.split = split
         self.shuffle = shuffle
-        self.is_first = first_lines(visual_ids)
+        self.is_first = np.ones(count, bool) if visual_ids is None else first_lines(visual_ids)
+        longest = np.zeros(count, dtype=np.int64)
+        for text in texts:
+            longest = np.maximum(longest, text.sizes)
+        # --max-tokens counts max(source, target), as fairseq does, plus the visual rows
+        self._num_tokens = longest[self.lines] + self._count_rows()
+
+    def _count_rows(self) -> np.ndarray:
+        """``[len(self)]`` rows of features of each example."""
+        if self.visual_ids is None or self.features is None:
+            return np.zeros(len(self.lines), dtype=np.int64)
         self._check_features()
         rows = {}
-        for line in {visual_ids[i] for i in self.lines}:
-            rows[line] = sum(features.rows_of(key) for key in line.split("\t"))
-        text = np.zeros(len(visual_ids), dtype=np.int64)
-        for side in (target, source):
-            if side is not None:
-                text = np.maximum(text, side.sizes)
-        visual = np.array([rows[visual_ids[i]] for i in self.lines], dtype=np.int64)
-        # --max-tokens counts max(source, target), as fairseq does, plus the visual rows
-        self._num_tokens = text[self.lines] + visual
+        for line in {self.visual_ids[i] for i in self.lines}:
+            rows[line] = sum(self.features.rows_of(key) for key in line.split("\t"))
+        return np.array([rows[self.visual_ids[i]] for i in self.lines], dtype=np.int64)
 
     def _check_features(self) -> None:
+        assert self.visual_ids is not None
+        assert self.features is not None
         keys = {key for i in self.lines for key in self.visual_ids[i].split("\t")}
         missing = sorted(key for key in keys if key not in self.features)
         if not missing:
@@ -85,11 +95,13 @@ class MultimodalDataset(FairseqDataset):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         line = int(self.lines[index])
-        keys = self.visual_ids[line].split("\t")
-        rows = [self.features.read(key) for key in keys]
+        features = None
+        if self.visual_ids is not None and self.features is not None:
+            rows = [self.features.read(key) for key in self.visual_ids[line].split("\t")]
+            features = rows[0] if len(rows) == 1 else np.concatenate(rows)
         return {
             "id": line,
-            "features": rows[0] if len(rows) == 1 else np.concatenate(rows),
+            "features": features,
             "target": None if self.target is None else self.target[line],
             "source": None if self.source is None else self.source[line],
             "is_first": bool(self.is_first[line]),
@@ -112,9 +124,12 @@ class MultimodalDataset(FairseqDataset):
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
         return self._num_tokens[indices]
 
-    def size(self, index: int) -> int:
-        """Length of the target, which fairseq holds against ``max_positions``."""
-        return 1 if self.target is None else int(self.target.sizes[self.lines[index]])
+    def size(self, index: int) -> Any:
+        """Length of the target, or lengths of source and target where there is a source: what
+        fairseq holds against ``max_positions``."""
+        line = self.lines[index]
+        target = 1 if self.target is None else int(self.target.sizes[line])
+        return target if self.source is None else (int(self.source.sizes[line]), target)
 
     def ordered_indices(self) -> np.ndarray:
         order = np.random.permutation(len(self)) if self.shuffle else np.arange(len(self))
