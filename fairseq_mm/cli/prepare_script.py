@@ -34,3 +34,6 @@ def run_prepare_script(
     except UserError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return EXIT_STATUS
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: interrupted", file=sys.stderr)
+        return 130

@@ -7,6 +7,7 @@ read and how), by ``fairseq-preprocess`` ``dict.wp_source.txt``, ``dict.wp_targe
 ``<split>.ids`` has the ids of one's own data, line by line.
 """
 
+import logging
 import shlex
 import shutil
 from contextlib import ExitStack
@@ -28,6 +29,8 @@ from fairseq_mm.data.prepared import (
 from fairseq_mm.data.prompts import StoryCorpus, StoryPair
 from fairseq_mm.data.story_text import NEWLINE
 from fairseq_mm.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 SOURCE, TARGET = "wp_source", "wp_target"
 # folder of a language model -> the side that it is of
@@ -199,6 +202,12 @@ def write_prompt_folder(
             ],
         }
         if binarize:
+            words = sum(c["prompt_words"] + c["story_words"] for c in counts.values())
+            if words > _WORDS_A_MINUTE:
+                minutes = round(words / _WORDS_A_MINUTE)
+                logger.info(
+                    f"binarising {words:,} words, about {minutes} minutes of one core's time"
+                )
             run_preprocess(preprocess_arguments(partial, splits, **command))
             _count_known(report, partial, thresholds)
             deviations = corpus.vocabulary_deviations(
@@ -211,6 +220,9 @@ def write_prompt_folder(
             _write_language_models(partial, splits)
         return write_report(partial, "prompts", report)
 
+
+# fairseq-preprocess, which says nothing meanwhile, counts and binarises about as many in a minute
+_WORDS_A_MINUTE = 20_000_000
 
 _COUNTS = (
     "pairs",

@@ -283,6 +283,16 @@ def test_what_a_killed_run_left_is_cleared(tmp_path):
     assert not partial.exists()
 
 
+def test_a_long_wait_is_announced(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO", logger="fairseq_mm.data")
+    write(EXAMPLE, tmp_path / "short")
+    assert caplog.messages == []
+    monkeypatch.setattr(prepared_prompts, "_WORDS_A_MINUTE", 8)
+    write(EXAMPLE, tmp_path / "long")
+    # 12 + 4 + 2 words of prompts, 15 + 7 + 2 of stories
+    assert caplog.messages == ["binarising 42 words, about 5 minutes of one core's time"]
+
+
 def test_a_path_that_fairseq_would_split_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"--output .*a,b: fairseq-preprocess cannot read paths wi"):
         write(EXAMPLE, tmp_path / "a,b")

@@ -68,3 +68,16 @@ def test_unpaired_lines_are_refused_or_left_out_and_counted(run_script, release)
     status, out, _ = run_script(*THRESHOLDS, "--drop-unpaired")
     assert status == 0
     assert "1 unpaired lines left out" in out
+
+
+def test_an_interruption_is_one_line(run_script, release, monkeypatch):
+    from fairseq_mm.data import prepared_prompts
+
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prepared_prompts, "run_preprocess", interrupt)
+    status, out, err = run_script(*THRESHOLDS)
+    assert (status, out) == (130, "")
+    assert err.endswith("prepare_writingprompts.py: interrupted\n")
+    assert not (release / "out").exists()
