@@ -123,9 +123,9 @@ def _outputs(args: argparse.Namespace) -> list[Optional[str]]:
 
 def _tokenized(prompt: str) -> str:
     """As the prompts of the data are: punctuation stands alone."""
-    from fairseq_mm.data.caption_text import CaptionTokenizer
+    from fairseq_mm.data.story_text import tokenize_story_text
 
-    words = CaptionTokenizer("words", keep_case=True, keep_punctuation=True)(prompt)
+    words = tokenize_story_text(prompt)
     if not words:
         raise UserError("--prompt: must have a word, but is empty.")
     return " ".join(words)
@@ -204,6 +204,7 @@ def _write(
     path: Optional[str], entries: list[dict[str, Any]], expected: int, *, readable: bool
 ) -> None:
     from fairseq_mm.data.output_file import output_file
+    from fairseq_mm.data.story_text import detokenize_story
 
     jsonl = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
     if path is None:
@@ -211,7 +212,7 @@ def _write(
             sys.stdout.write(jsonl)
             return
         for entry in entries:
-            story = "\n".join(part.strip() for part in entry["story"].split("<newline>"))
+            story = detokenize_story(entry["story"].split())
             where = f"rank {entry['k']}, cosine {entry['similarity']:.3f}"
             print(f"{entry['training_prompt']}\n(line {entry['training_line']} of train, {where})")
             print(f"\n{story}\n")

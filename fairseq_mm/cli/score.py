@@ -6,6 +6,7 @@ fairseq-mm score generate-valid.txt --data data-bin/flickr8k --preset m_rnn \\
 fairseq-mm score captions.jsonl --references valid.references.jsonl --metrics bleu,cider
 fairseq-mm score results.json --references captions_val2014.json --json scores.json
 fairseq-mm score a.txt --data data-bin/flickr8k --compare b.txt
+fairseq-mm score stories.jsonl --data data-bin/wp --preset wp --per-item copied.jsonl
 
 HYPOTHESES is fairseq-generate's output (joined with the references through SPLIT.visual_ids), a
 JSONL file of {"id", "hypothesis"}, a plain text file (line i is item i of the references), or a
@@ -18,6 +19,11 @@ Presets: `coco` is coco-caption's protocol (PTB tokens, lower-cased, without pun
 BLEU of section 9.3, and perplexity, end sign included, from --reference-scores, the output of
 
     fairseq-generate DATA --score-reference ...   (over all captions, not one per item)
+
+`wp` (Fan et al. 2018) measures stories without references: how varied they are, and copied_words,
+the longest contiguous run of words that a story shares with a story of DATA/text/train.wp_target,
+on average (section 7.1, where "longest common subsequence" can only mean that). HYPOTHESES is the
+output of fairseq-mm tell or retrieve, or any of the layouts above.
 """
 
 import argparse
@@ -45,9 +51,10 @@ class Preset(NamedTuple):
 PRESETS = {
     "coco": Preset("ptb", ("bleu", "meteor", "rouge_l", "cider", "diversity", "novelty")),
     "m_rnn": Preset("m_rnn", ("bleu", "perplexity", "diversity", "novelty")),
+    "wp": Preset("none", ("diversity", "copying")),
 }
-METRICS = ("bleu", "meteor", "rouge_l", "cider", "perplexity", "diversity", "novelty")
-TOKENIZERS = ("ptb", "m_rnn", "none")
+METRICS = ("bleu", "meteor", "rouge_l", "cider", "perplexity", "diversity", "novelty", "copying")
+TOKENIZERS = ("ptb", "m_rnn", "wp", "none")
 COMPARE_SAMPLES = 1000
 NAMED = 5  # lines in a message
 
@@ -66,12 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenizer",
         choices=TOKENIZERS,
-        help="instead of the preset's; none: words are what spaces separate",
+        help="instead of the preset's; wp: as WritingPrompts is split; none: words are what spaces "
+        "separate",
     )
     parser.add_argument(
         "--training-text",
         metavar="FILE",
-        help="one text a line, for novelty (default: DATA/text/train.txt)",
+        help="one text a line, for novelty (default: DATA/text/train.txt) and copying (default: "
+        "DATA/text/train.wp_target)",
     )
     parser.add_argument(
         "--reference-scores",
@@ -115,7 +124,8 @@ def run(args: argparse.Namespace) -> None:
     result: dict[str, object] = {"preset": args.preset}
     rows: list[Row] = []
     if args.hypotheses is not None:
-        rows = _score_texts(args, [name for name in metrics if name != "perplexity"], result)
+        scored = [name for name in metrics if name != "perplexity"]
+        rows = (_score_stories if args.preset == "wp" else _score_texts)(args, scored, result)
     if "perplexity" in metrics:
         rows += _perplexity_rows(args)
     samples = _samples_of(args)
@@ -141,6 +151,12 @@ def _metrics_of(args: argparse.Namespace) -> list[str]:
                 raise UserError(f"--metrics: must be of {', '.join(METRICS)}, but has {name!r}.")
         if not metrics:
             raise UserError("--metrics: must name a metric, but is empty.")
+    if args.preset == "wp":
+        from fairseq_mm.cli.score_stories import check_arguments
+
+        check_arguments(args, metrics)
+    elif "copying" in metrics:
+        raise UserError("--metrics copying: needs --preset wp.")
     if args.hypotheses is None:
         if args.reference_scores is None:
             raise UserError("give HYPOTHESES, or --reference-scores for perplexity alone.")
@@ -189,13 +205,17 @@ def _tokenizer_of(name: str) -> Callable[[str], list[str]]:
         split = CaptionTokenizer("m_rnn")
         # one token, as it was when it was generated
         return lambda text: split(text.replace("<unk>", "unk"))
+    if name == "wp":
+        from fairseq_mm.data.story_text import tokenize_story_text
+
+        return tokenize_story_text
     return str.split
 
 
 def _training_path(args: argparse.Namespace) -> Optional[str]:
     if args.training_text is not None:
         return str(args.training_text)
-    return _existing(args.data, "text", "train.txt")
+    return _existing(args.data, "text", "train.wp_target" if args.preset == "wp" else "train.txt")
 
 
 def _existing(folder: Optional[str], *names: str) -> Optional[str]:
@@ -246,6 +266,23 @@ def _score_texts(
     if args.per_item:
         write_file(args.per_item, per_item_lines(ids, systems[0], references, scored[0]))
     return scored[0]
+
+
+def _score_stories(
+    args: argparse.Namespace, metrics: list[str], result: dict[str, object]
+) -> "list[Row]":
+    from fairseq_mm.cli.score_stories import score_stories
+
+    tokenizer = args.tokenizer or PRESETS[args.preset].tokenizer
+    return score_stories(
+        args,
+        metrics,
+        result,
+        tokenizer=tokenizer,
+        tokenize=_tokenizer_of(tokenizer),
+        training=_training_path(args),
+        samples=_samples_of(args),
+    )
 
 
 def _perplexity_rows(args: argparse.Namespace) -> "list[Row]":
@@ -305,7 +342,7 @@ def _card_of(args: argparse.Namespace, metrics: list[str]) -> dict[str, object]:
             "compared": args.compare,
             "references": references if args.hypotheses is not None else None,
             "reference_scores": args.reference_scores,
-            "training_text": _training_path(args) if "novelty" in metrics else None,
+            "training_text": _training_path(args) if {"novelty", "copying"} & {*metrics} else None,
             "dictionary": _existing(args.data, "dict.txt"),
         },
         generated=args.hypotheses or args.reference_scores,

@@ -12,7 +12,7 @@ from fairseq_mm.metrics.text_scores import Row
 
 NAMED = 5  # ids in a message
 _COUNTS = ("vocabulary",)
-_TWO_DECIMALS = ("perplexity", "perplexity_sentence", "length")
+_TWO_DECIMALS = ("perplexity", "perplexity_sentence", "length", "copied_words")
 
 
 def write_file(path: str, text: str) -> None:

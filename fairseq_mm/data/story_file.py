@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
+from fairseq_mm.data.story_text import NEWLINE
 from fairseq_mm.errors import UserError
-
-NEWLINE = "<newline>"  # token of a line break
 
 
 class Story(NamedTuple):

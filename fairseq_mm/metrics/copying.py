@@ -11,7 +11,7 @@ more than the longest run found for it so far. A hash only proposes: words are c
 anything counts, so the result is exact.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional, Union
@@ -245,31 +245,6 @@ class CopiedRuns:
         hashes *= np.uint64(_MULTIPLIER)
         hashes &= self._keep
         return hashes
-
-
-def longest_copied_runs(
-    stories: Sequence[Sequence[str]],
-    training_files: Iterable[Union[str, Path]],
-    *,
-    progress: Optional[Callable[[int], object]] = None,
-) -> list[CopiedRun]:
-    """The longest run of words that each story shares with any line of the training files.
-
-    Args:
-        stories: words of each generated story.
-        training_files: one story a line, words separated by white space.
-        progress: called with the number of characters of each block that was read.
-
-    Raises:
-        UserError: if a file cannot be read, or the files have no word.
-    """
-    runs = CopiedRuns(stories)
-    paths = list(training_files)
-    for path in paths:
-        runs.read_file(path, progress=progress)
-    if not runs.words_read:
-        raise UserError(f"{', '.join(map(str, paths))}: must have training stories, but is empty.")
-    return runs.results()
 
 
 def _powers(base: int, count: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from fairseq_mm.metrics import meteor as meteor_jar
 from fairseq_mm.metrics.bleu import MAX_ORDER, bleu_from_sums, bleu_sums
 from fairseq_mm.metrics.bootstrap import Statistic
 from fairseq_mm.metrics.cider import CiderD
+from fairseq_mm.metrics.copying import CopiedRun
 from fairseq_mm.metrics.diversity import distinct_n, mean_length, novelty, vocabulary_size
 from fairseq_mm.metrics.rouge import rouge_l
 from fairseq_mm.metrics.signature import count_label, signature
@@ -23,6 +24,7 @@ _TOKEN_PROPERTIES = {
     "ptb": {"case": "lc", "punct": "no"},
     "m_rnn": {"case": "lc", "punct": "yes"},
     "none": {"case": "mixed", "punct": "yes"},
+    "wp": {"case": "mixed", "punct": "yes"},
 }
 
 
@@ -60,10 +62,13 @@ class TokenizedItems:
     Args:
         hypotheses: one token list an item.
         references: for each item its references' token lists.
-        tokenization: name of the tokenisation (``ptb``, ``m_rnn`` or ``none``), for signatures.
+        tokenization: name of the tokenisation (``ptb``, ``m_rnn``, ``wp`` or ``none``), for
+            signatures.
         training_texts: tokenised training texts, for novelty.
         meteor_task: see :func:`fairseq_mm.metrics.meteor.meteor`.
         meteor_normalize: the jar's ``-norm``.
+        copied_runs: for each hypothesis what it copies from the training text, for copying.
+        training_words: of the text that was searched for them.
     """
 
     hypotheses: Sequence[Tokens]
@@ -72,6 +77,8 @@ class TokenizedItems:
     training_texts: Optional[Sequence[Tokens]] = None
     meteor_task: str = "rank"
     meteor_normalize: bool = True
+    copied_runs: Optional[Sequence[CopiedRun]] = None
+    training_words: Optional[int] = None
 
     def sign(self, metric: str, *, refs: bool = True, **properties: object) -> str:
         return signature(
@@ -177,6 +184,26 @@ def _novelty(items: TokenizedItems) -> list[Row]:
     return [Row("novelty", value, sign, len(items.hypotheses))]
 
 
+def _copying(items: TokenizedItems) -> list[Row]:
+    """Longest run of words shared with a training text, and its share of the hypothesis."""
+    training = None if items.training_words is None else f"{items.training_words}-words"
+    signs = {
+        name: items.sign(name, refs=False, run="contiguous", training=training)
+        for name in ("copied_words", "copied_share")
+    }
+    if items.copied_runs is None:
+        note = "needs --data or --training-text"
+        return [Row(name, None, sign, 0, note) for name, sign in signs.items()]
+    lengths = [run.length for run in items.copied_runs]
+    sizes = [max(1, len(words)) for words in items.hypotheses]
+    shares = [length / size for length, size in zip(lengths, sizes)]
+    note = f"{min(lengths)} to {max(lengths)}"
+    return [
+        _mean_row("copied_words", lengths, signs["copied_words"], note),
+        _mean_row("copied_share", shares, signs["copied_share"]),
+    ]
+
+
 METRICS: dict[str, Callable[[TokenizedItems], list[Row]]] = {
     "bleu": _bleu,
     "meteor": _meteor,
@@ -184,6 +211,7 @@ METRICS: dict[str, Callable[[TokenizedItems], list[Row]]] = {
     "cider": _cider,
     "diversity": _diversity,
     "novelty": _novelty,
+    "copying": _copying,
 }
 
 

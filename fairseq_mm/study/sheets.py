@@ -10,7 +10,7 @@ import io
 from collections.abc import Sequence
 from html import escape
 
-from fairseq_mm.data.story_file import NEWLINE
+from fairseq_mm.data.story_text import detokenize_story
 from fairseq_mm.report.html_page import Section, render_page
 from fairseq_mm.study.questions import LETTERS, Question
 
@@ -34,9 +34,9 @@ def answer_columns(task: str) -> list[str]:
 
 
 def as_html(text: str) -> str:
-    """Escaped, with ``<newline>`` tokens as line breaks."""
-    lines = [escape(" ".join(line.split()), quote=False) for line in text.split(NEWLINE)]
-    return "<br>".join(lines)
+    """Text as people read it, escaped, with ``<newline>`` tokens as line breaks."""
+    lines = detokenize_story(text.split()).split("\n")
+    return "<br>".join(escape(line.strip(), quote=False) for line in lines)
 
 
 def sheet_csv(task: str, questions: Sequence[Question]) -> str:

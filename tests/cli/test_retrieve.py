@@ -82,7 +82,7 @@ def test_a_prompt_of_the_command_line_is_tokenised_and_its_story_has_line_breaks
     status, out, _ = retrieve("--prompt", "The last dragon, please.")
     assert status == 0
     assert out.startswith(f"{TRAIN[0][0]}\n(line 1 of train, rank 1, cosine 0.")
-    assert "\n\nSmoke rose .\nThe books were warm .\n" in out
+    assert "\n\nSmoke rose.\nThe books were warm.\n" in out
 
 
 @pytest.mark.parametrize(
