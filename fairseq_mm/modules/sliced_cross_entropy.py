@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SLICE_BYTES = 64 * 2**20
+SLICE_BYTES = 128 * 2**20
 _MIN_COLUMNS = 64
 
 

@@ -35,6 +35,11 @@ MODELS = {
     ),
     "transformer_lm": ("transformer_lm", {**TRANSFORMER, "tokens_per_sample": 20}),
     "m_rnn": ("m_rnn_tiny", {}),
+    "conv_story": (
+        "conv_story_tiny",
+        {"dropout": 0.0, "max_source_positions": 20, "max_target_positions": 20},
+    ),
+    "gcnn_lm": ("gcnn_lm_tiny", {"dropout": 0.0, "tokens_per_sample": 20}),
 }
 ADAPTIVE = {"adaptive_softmax_cutoff": "5,10", "criterion": "adaptive_loss"}
 FCONV = {"max_source_positions": 20, "max_target_positions": 20, "share_input_output_embed": False}
@@ -45,14 +50,13 @@ def task():
 
 
 def make_model(arch, options):
-    if arch.startswith("m_rnn"):
-        return build_model(arch, captioning_task(), **options)
-    if arch.endswith("_lm"):
-        return build_model(arch, task(), **options)
-    args = Namespace(**{"criterion": "sliced_cross_entropy", **options})
-    ARCH_CONFIG_REGISTRY[arch](args)
-    torch.manual_seed(7)
-    return ARCH_MODEL_REGISTRY[arch].build_model(args, task()).eval()
+    if arch in ("transformer", "lstm", "fconv"):
+        args = Namespace(**{"criterion": "sliced_cross_entropy", **options})
+        ARCH_CONFIG_REGISTRY[arch](args)
+        torch.manual_seed(7)
+        return ARCH_MODEL_REGISTRY[arch].build_model(args, task()).eval()
+    of_task = captioning_task() if arch.startswith("m_rnn") else task()
+    return build_model(arch, of_task, **options)
 
 
 def make_sample(arch):
@@ -62,7 +66,7 @@ def make_sample(arch):
     if arch.startswith("m_rnn"):
         inputs = {"features": torch.randn(B, 2, 5), "padding_mask": torch.zeros(B, 2).bool()}
         inputs["prev_output_tokens"] = previous
-    elif arch.endswith("_lm"):
+    elif "_lm" in arch:
         inputs = {"src_tokens": previous, "src_lengths": previous.ne(PAD).sum(1)}
     else:
         inputs = {"src_tokens": source, "src_lengths": torch.full((B,), S)}
