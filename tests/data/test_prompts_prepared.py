@@ -289,8 +289,8 @@ def test_a_long_wait_is_announced(tmp_path, monkeypatch, caplog):
     assert caplog.messages == []
     monkeypatch.setattr(prepared_prompts, "_WORDS_A_MINUTE", 8)
     write(EXAMPLE, tmp_path / "long")
-    # 12 + 4 + 2 words of prompts, 15 + 7 + 2 of stories
-    assert caplog.messages == ["binarising 42 words, about 5 minutes of one core's time"]
+    # 12 + 4 + 2 words of prompts, 15 + 7 + 3 of stories
+    assert caplog.messages == ["binarising 43 words, about 5 minutes of one core's time"]
 
 
 def test_a_path_that_fairseq_would_split_is_refused(tmp_path):
