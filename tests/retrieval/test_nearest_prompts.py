@@ -3,7 +3,9 @@
 import math
 import random
 from collections import Counter
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from fairseq_mm.retrieval.nearest_prompts import NearestPrompts, prompt_words
@@ -82,3 +84,31 @@ def test_a_prompt_without_a_known_word_has_no_neighbour():
 def test_prompts_without_a_word_are_refused():
     with pytest.raises(ValueError, match="`prompts` must have a prompt with a word, but has none"):
         NearestPrompts(["", " "])
+
+
+def test_k_neighbours_remain_where_the_own_prompt_is_left_out():
+    training = ["a b c", *(f"a b d{i}" for i in range(30)), *(f"a x y{i}" for i in range(30))]
+    found = NearestPrompts(training).search(training[:2], 7, leave_out_same=True)
+    assert [near.line for near in found[0]] == [1, 2, 3, 4, 5, 6, 7]
+    assert [near.line for near in found[1]] == [0, 2, 3, 4, 5, 6, 7]
+    found = NearestPrompts(["a b", "a c", "a d"]).search(["a c"], 2, leave_out_same=True)
+    assert [near.line for near in found[0]] == [0, 2]
+
+
+def test_rounding_of_the_search_does_not_change_the_order(monkeypatch):
+    training = [f"a b{i}" for i in range(90)]  # equally near, more than are asked at first
+    index = NearestPrompts(training)
+    generator = np.random.default_rng(1)
+    exact_search = index._faiss.knn
+
+    def rounded_search(queries, rows, k, **options):
+        cosines, found = exact_search(queries, rows, len(rows), **options)
+        cosines += generator.uniform(-4e-6, 4e-6, size=cosines.shape).astype(np.float32)
+        order = np.argsort(-cosines, axis=1)[:, :k]
+        return np.take_along_axis(cosines, order, 1), np.take_along_axis(found, order, 1)
+
+    monkeypatch.setattr(
+        index, "_faiss", SimpleNamespace(knn=rounded_search, METRIC_INNER_PRODUCT=0)
+    )
+    (found,) = index.search(["a"], 5)
+    assert [near.line for near in found] == [0, 1, 2, 3, 4]
