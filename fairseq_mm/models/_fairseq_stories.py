@@ -1,128 +1,304 @@
 """Weights of fairseq's ``fconv_self_att`` under the names and in the shapes of ``conv_story``.
 
 Both compute the same; here the heads' layers lie side by side, so that a product serves them all,
-and convolutions have PyTorch's order of axes.
+convolutions have PyTorch's order of axes, and a fusion model keeps no output layer of its frozen
+part.
 """
 
 import re
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fairseq_mm.modules.multi_scale_self_attention import MultiScaleSelfAttention
+
+FROZEN_ENCODER = "encoder.pretrained."
+FROZEN_DECODER = "decoder.pretrained_decoder."
 _KINDS = ("q", "k", "v")
 
+# prefix here -> prefix in fairseq's model; the frozen part's encoder is a whole model's
+_PARTS = (
+    ("encoder.trained.", "encoder.encoder."),
+    ("encoder.frozen.", f"{FROZEN_ENCODER}encoder."),
+    ("encoder.", "encoder.encoder."),
+    ("decoder.trunk.", "decoder."),
+    ("decoder.frozen.", FROZEN_DECODER),
+)
+_OUTPUT = (
+    ("decoder.output_proj.", "decoder.fc3."),
+    ("decoder.fusion.trained_gate.", "decoder.gate1.0."),
+    ("decoder.fusion.frozen_gate.", "decoder.gate2.0."),
+    ("decoder.fusion.joining.", "decoder.joining."),
+)
+# within encoder and trunk; N is a layer's number
+_LAYERS = tuple(
+    (re.compile(old), new)
+    for old, new in (
+        (r"embedding\.tokens\.", "embed_tokens."),
+        (r"embedding\.positions\.", "embed_positions."),
+        (r"input_proj\.", "fc1."),
+        (r"output_proj\.", "fc2."),
+        (r"residual_projs\.(\d+)\.", r"projections.\1."),
+        (r"convolutions\.(\d+)\.", r"convolutions.\1."),
+        (r"layers\.(\d+)\.residual_proj\.", r"projections.\1."),
+        (r"layers\.(\d+)\.convolution\.", r"convolutions.\1."),
+        (r"layers\.(\d+)\.source_attention\.hidden_proj\.", r"attproj.\1."),
+        (r"layers\.(\d+)\.source_attention\.query_proj\.", r"attention.\1.M.in_proj_q."),
+        (r"layers\.(\d+)\.source_attention\.key_proj\.", r"attention.\1.M.in_proj_k.0."),
+        (r"layers\.(\d+)\.source_attention\.value_proj\.", r"attention.\1.M.in_proj_v.0."),
+        (r"layers\.(\d+)\.source_attention\.output_proj\.", r"attention.\1.M.out_proj."),
+    )
+)
+_SELF_ATTENTION = re.compile(r"(.*layers\.(\d+)\.self_attention)\.([a-z_]+)\.(?:(\d+)\.)?(\w+)")
+_INPUT_PROJECTION = re.compile(
+    r"(?:^|\.)(?:self)?attention\.\d+\.(?:attention\.)?attention_module\.in_proj_[qkv]\."
+)
 
-def convert_encoder(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+
+class Recipe(NamedTuple):
+    """How a tensor is made of fairseq's.
+
+    Attributes:
+        names: of fairseq's tensors.
+        kind: ``same``; ``convolution`` ``[width, in, out]`` to ``[out, in, width]``;
+            ``concatenated`` along the first axis; ``stacked`` along a new one; ``identity``, of
+            nothing: a weight-normalised projection that changes nothing.
+    """
+
+    names: tuple[str, ...]
+    kind: str = "same"
+
+    def source_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of each of fairseq's tensors, where the result has ``shape``."""
+        if self.kind == "convolution":
+            return shape[::-1]
+        if self.kind == "concatenated":
+            return (shape[0] // len(self.names), *shape[1:])
+        return shape[1:] if self.kind == "stacked" else shape
+
+    def make(self, name: str, shape: tuple[int, ...], weights: Mapping[str, Tensor]) -> Tensor:
+        """The tensor ``name`` of ``shape``."""
+        if self.kind == "identity":
+            return _identity(name, shape)
+        tensors = [weights[source].float() for source in self.names]
+        if self.kind == "convolution":
+            return tensors[0].permute(2, 1, 0).contiguous()
+        if self.kind == "concatenated":
+            return torch.cat(tensors)
+        return torch.stack(tensors) if self.kind == "stacked" else tensors[0]
+
+
+class Conversion(NamedTuple):
+    """
+    Attributes:
+        weights: converted, by their names here.
+        used: names of fairseq's tensors that they were made of.
+        left_out: reason -> names of fairseq's tensors that compute nothing here.
+        missing: names of tensors that fairseq's model must have.
+        unexpected: names that have no place.
+        mismatched: (name, shape found, shape expected).
+    """
+
+    weights: dict[str, Tensor]
+    used: list[str]
+    left_out: dict[str, list[str]]
+    missing: list[str]
+    unexpected: list[str]
+    mismatched: list[tuple[str, tuple[int, ...], tuple[int, ...]]]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the weights are all there, and of the model's shapes."""
+        return not self.missing and not self.mismatched
+
+
+def convert_weights(
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    *,
+    projects_input: bool = True,
+    frozen_projects_input: bool = True,
+) -> Conversion:
     """
     Args:
-        weights: of an ``FConvEncoder``, by their names in it.
-
-    Returns:
-        those of a ``ConvEncoder``.
+        model: a ``ConvStoryModel`` of the same layers, with fusion or without; not changed.
+        weights: of an ``FConvModelSelfAtt`` by their names in it, or their gradients.
+        projects_input: whether queries, keys and values of attention are projected
+            (``--project-input``). Where not, fairseq's model has projections without using them;
+            here they become identities.
+        frozen_projects_input: the same of the frozen part.
     """
-    names = {
-        "embed_tokens.weight": "embedding.tokens.weight",
-        "embed_positions.weight": "embedding.positions.weight",
-    }
-    converted = {}
-    for name, x in weights.items():
-        part, _, rest = name.partition(".")
-        if name in names:
-            converted[names[name]] = x
-        elif part in ("fc1", "fc2"):
-            converted[f"{'input' if part == 'fc1' else 'output'}_proj.{rest}"] = x
-        elif part == "projections":
-            converted[f"residual_projs.{rest}"] = x
-        elif part == "convolutions":
-            converted[name] = _convolution(x)
-    return converted
+    weights = {current_name(name): x for name, x in weights.items()}
+    left_out: dict[str, list[str]] = {}
+    for name in weights:
+        reason = _reason_to_leave_out(name, projects_input, frozen_projects_input, weights)
+        if reason:
+            left_out.setdefault(reason, []).append(name)
+    out_of_use = {name for names in left_out.values() for name in names}
+
+    result = Conversion({}, [], left_out, [], [], [])
+    for name, parameter in model.named_parameters():
+        recipe = _recipe(name, model)
+        is_frozen = name.startswith(("encoder.frozen.", "decoder.frozen."))
+        projects = frozen_projects_input if is_frozen else projects_input
+        if not projects and all(_INPUT_PROJECTION.search(x) for x in recipe.names):
+            recipe = Recipe((), "identity")
+        shape = tuple(parameter.shape)
+        expected = recipe.source_shape(shape)
+        fits = True
+        for source in recipe.names:
+            if source not in weights or source in out_of_use:
+                result.missing.append(source)
+                fits = False
+                continue
+            result.used.append(source)
+            found = tuple(weights[source].shape)
+            if found != expected:
+                result.mismatched.append((source, found, expected))
+                fits = False
+        if fits:
+            result.weights[name] = recipe.make(name, shape, weights)
+    known = {*result.used, *out_of_use}
+    result.unexpected.extend(name for name in weights if name not in known)
+    return result
 
 
-def convert_trunk(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """
-    Args:
-        weights: of an ``FConvDecoder``, by their names in it, its output layer and fusion apart.
-
-    Returns:
-        those of a ``ConvTrunk``.
-    """
-    names = {
-        "embed_tokens.weight": "embedding.tokens.weight",
-        "embed_positions.weight": "embedding.positions.weight",
-        "fc1.weight": "input_proj.weight",
-        "fc1.bias": "input_proj.bias",
-        "fc2.weight": "output_proj.weight",
-        "fc2.bias": "output_proj.bias",
-    }
-    converted = {new: weights[old] for old, new in names.items() if old in weights}
-    self_attention: dict[str, dict[str, Tensor]] = {}
-    for name, x in weights.items():
-        part, _, rest = name.partition(".")
-        number, _, rest = rest.partition(".")
-        layer = f"layers.{number}"
-        if part == "projections":
-            converted[f"{layer}.residual_proj.{rest}"] = x
-        elif part == "convolutions":
-            converted[f"{layer}.convolution.{rest}"] = _convolution(x)
-        elif part == "attproj":
-            converted[f"{layer}.source_attention.hidden_proj.{rest}"] = x
-        elif part == "attention":
-            module, _, leaf = rest.replace("attention_module.", "").rpartition(".")
-            place = {
-                "in_proj_q": "query_proj",
-                "in_proj_k.0": "key_proj",
-                "in_proj_v.0": "value_proj",
-                "out_proj": "output_proj",
-            }[module]
-            converted[f"{layer}.source_attention.{place}.{leaf}"] = x
-        elif part == "selfattention":
-            self_attention.setdefault(layer, {})[rest] = x
-    for layer, own in self_attention.items():
-        for name, x in _convert_self_attention(own).items():
-            converted[f"{layer}.self_attention.{name}"] = x
-    return converted
+def current_name(name: str) -> str:
+    """PyTorch's newer weight normalisation has other names for length and direction."""
+    name = name.replace(".parametrizations.weight.original0", ".weight_g")
+    return name.replace(".parametrizations.weight.original1", ".weight_v")
 
 
-def _convolution(x: Tensor) -> Tensor:
-    """``[width, in, out]`` as ``[out, in, width]``; a bias as it is."""
-    return x.permute(2, 1, 0).contiguous() if x.dim() == 3 else x
+def _recipe(name: str, model: nn.Module) -> Recipe:
+    for here, there in _OUTPUT:
+        if name.startswith(here):
+            return Recipe((there + name[len(here) :],))
+    here, there = next(pair for pair in _PARTS if name.startswith(pair[0]))
+    match = _SELF_ATTENTION.fullmatch(name)
+    if match:
+        path, layer, place, number, leaf = match.groups()
+        prefix = f"{there}selfattention.{layer}."
+        attention = model.get_submodule(path)
+        assert isinstance(attention, MultiScaleSelfAttention)
+        return _self_attention_recipe(attention, prefix, place, number, leaf)
+    rest = name[len(here) :]
+    for pattern, replacement in _LAYERS:
+        if pattern.match(rest):
+            source = there + pattern.sub(replacement, rest).replace(".M.", ".attention_module.")
+            is_convolution = "convolution" in rest and rest.endswith(".weight")
+            return Recipe((source,), "convolution" if is_convolution else "same")
+    raise AssertionError(f"no tensor of fairseq's is known for {name}")
 
 
-def _convert_self_attention(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    converted = {
-        f"input_proj.{leaf}": torch.cat([weights[f"in_proj_{kind}.{leaf}"] for kind in _KINDS])
-        for leaf in ("weight", "bias")
-    }
-    for leaf in ("weight", "bias"):
-        converted[f"norm.{leaf}"] = weights[f"ln.{leaf}"]
-    is_multi_scale = "attention.out_proj.bias" in weights
-    heads = ["attention.attention_module"]
+def _self_attention_recipe(
+    attention: MultiScaleSelfAttention, prefix: str, place: str, number: Any, leaf: str
+) -> Recipe:
+    is_multi_scale = attention.head_proj is not None
+    heads = [f"{prefix}attention.attention_module"]
     if is_multi_scale:
-        count = len(
-            {name for name in weights if re.fullmatch(r"attention\.\d+\.out_proj\.bias", name)}
-        )
-        heads = [f"attention.{head}" for head in range(count)]
-    for leaf in ("weight_g", "weight_v", "bias"):
-        for old, new in (("0", "0"), ("2", "1"), ("4", "2"), ("", "0")):
-            names = [
-                _network_name(head, kind, old, leaf, is_multi_scale)
-                for kind in _KINDS
-                for head in heads
-            ]
-            if names[0] in weights:
-                converted[f"networks.{new}.{leaf}"] = torch.stack([weights[x] for x in names])
-        if is_multi_scale:
-            converted[f"head_proj.{leaf}"] = torch.stack(
-                [weights[f"{head}.out_proj.{leaf}"] for head in heads]
-            )
-            converted[f"output_proj.{leaf}"] = weights[f"attention.out_proj.{leaf}"]
+        heads = [f"{prefix}attention.{head}" for head in range(attention.num_heads)]
+    if place == "input_proj":
+        return Recipe(tuple(f"{prefix}in_proj_{kind}.{leaf}" for kind in _KINDS), "concatenated")
+    if place == "norm":
+        return Recipe((f"{prefix}ln.{leaf}",))
+    if place == "head_proj":
+        return Recipe(tuple(f"{head}.out_proj.{leaf}" for head in heads), "stacked")
+    if place == "output_proj":
+        head = f"{prefix}attention" if is_multi_scale else heads[0]
+        return Recipe((f"{head}.out_proj.{leaf}",))
+    # a gated network is a list with gated linear units at its odd places
+    layer = f".{2 * int(number)}" if attention.is_gated else ""
+    names = []
+    for kind in _KINDS:
+        # keys and values stand in a list, behind the subsampling where there is one
+        place_in_list = "" if kind == "q" else f".{int(is_multi_scale)}"
+        names += [f"{head}.in_proj_{kind}{place_in_list}{layer}.{leaf}" for head in heads]
+    return Recipe(tuple(names), "stacked")
+
+
+def _identity(name: str, shape: tuple[int, ...]) -> Tensor:
+    if name.endswith(".weight_v"):
+        return torch.eye(shape[-1]).expand(shape).clone()
+    return torch.ones(shape) if name.endswith(".weight_g") else torch.zeros(shape)
+
+
+def _reason_to_leave_out(
+    name: str,
+    projects_input: bool,
+    frozen_projects_input: bool,
+    weights: Mapping[str, Tensor],
+) -> str:
+    """Why fairseq's model, or this one, computes without a tensor; empty if it does not."""
+    if name.endswith(("_linearized_weight", "decoder.version", "._float_tensor")):
+        return "no weight"
+    if name.startswith("pretrained_encoder."):
+        twin = FROZEN_ENCODER + name[len("pretrained_encoder.") :]
+        if twin in weights and torch.equal(weights[twin], weights[name]):
+            return f"the same as {FROZEN_ENCODER}*"
+    if name.startswith(f"{FROZEN_DECODER}fc3."):
+        return "the frozen part's output layer, of which nothing is computed"
+    is_frozen = name.startswith((FROZEN_DECODER, FROZEN_ENCODER))
+    projects = frozen_projects_input if is_frozen else projects_input
+    if not projects and _INPUT_PROJECTION.search(name):
+        return "--project-input False: projections without use"
+    return ""
+
+
+def options_of_weights(weights: Mapping[str, Any], *, frozen: bool) -> dict[str, Any]:
+    """What the shapes of fairseq's tensors tell of the options that made them.
+
+    Heads can be counted only where each has its own layers (``--downsample True``); dropout,
+    ``--project-input`` and the heads of the attention to the prompt leave no trace.
+
+    Args:
+        weights: of an ``FConvModelSelfAtt`` by their names in it.
+        frozen: of a fusion model's fixed part.
+
+    Returns:
+        options of ``conv_story``.
+
+    Raises:
+        KeyError: if they are not those of an ``fconv_self_att``.
+    """
+    shapes = {current_name(name): tuple(x.shape) for name, x in weights.items()}
+    encoder = f"{FROZEN_ENCODER}encoder." if frozen else "encoder.encoder."
+    decoder = FROZEN_DECODER if frozen else "decoder."
+    options: dict[str, Any] = {}
+    for part, prefix, texts in (("encoder", encoder, "source"), ("decoder", decoder, "target")):
+        options[f"{part}_embed_dim"] = shapes[f"{prefix}embed_tokens.weight"][1]
+        options[f"max_{texts}_positions"] = shapes[f"{prefix}embed_positions.weight"][0]
+        layers = []
+        while f"{prefix}convolutions.{len(layers)}.weight" in shapes:
+            width, _, channels = shapes[f"{prefix}convolutions.{len(layers)}.weight"]
+            layers.append((channels // 2, width))
+        if not layers:
+            raise KeyError(f"{prefix}convolutions.0.weight")
+        options[f"{part}_layers"] = format_list(layers)
+    options["decoder_out_embed_dim"] = shapes[f"{decoder}fc2.weight"][0]
+    for option, module in (("decoder_attention", "attention"), ("self_attention", "selfattention")):
+        flags = [
+            any(name.startswith(f"{decoder}{module}.{layer}.") for name in shapes)
+            for layer in range(len(layers))
+        ]
+        options[option] = str(flags[0]) if len(set(flags)) == 1 else format_list(flags)
+    head = re.compile(rf"{re.escape(decoder)}selfattention\.\d+\.attention\.(\d+)\.out_proj\.bias")
+    heads = {match.group(1) for match in map(head.fullmatch, shapes) if match}
+    gate = re.compile(rf"{re.escape(decoder)}selfattention\..*\.in_proj_q\.4\.bias")
+    options["downsample"] = str(bool(heads))
+    options["gated_attention"] = str(any(map(gate.fullmatch, shapes)))
+    if heads:
+        options["multihead_self_attention_nheads"] = len(heads)
+    return options
+
+
+def format_list(items: list[Any]) -> str:
+    """``[a, a, b]`` as ``[a] * 2 + [b]``."""
+    runs: list[list[Any]] = []
+    for item in items:
+        if runs and runs[-1][0] == item:
+            runs[-1][1] += 1
         else:
-            converted[f"output_proj.{leaf}"] = weights[f"{heads[0]}.out_proj.{leaf}"]
-    return converted
-
-
-def _network_name(head: str, kind: str, layer: str, leaf: str, is_multi_scale: bool) -> str:
-    """Keys and values stand in a list, behind the subsampling where there is one."""
-    place = "" if kind == "q" else f".{int(is_multi_scale)}"
-    return ".".join(x for x in (f"{head}.in_proj_{kind}{place}", layer, leaf) if x)
+            runs.append([item, 1])
+    return " + ".join(f"[{item}] * {times}" if times > 1 else f"[{item}]" for item, times in runs)
