@@ -17,7 +17,6 @@ from fairseq_mm.modules.channel_products import channel_product, row_product
 from fairseq_mm.modules.multi_scale_self_attention import (
     KeyValueCache,
     MultiScaleSelfAttention,
-    visible_past,
 )
 from fairseq_mm.modules.source_attention import SourceAttention
 
@@ -129,7 +128,6 @@ class ConvLayer(nn.Module):
         x: Tensor,
         embedding: Tensor,
         source: Optional[Source],
-        is_visible: Optional[Tensor],
         trace: Optional[Trace],
     ) -> Tensor:
         """``[B, C', T]`` of the layer below gives ``[B, C, T]``."""
@@ -141,8 +139,8 @@ class ConvLayer(nn.Module):
             projected = self.source_attention.project_source(source.keys, source.values)
             record = None if trace is None else trace.source
             x = self.source_attention(x, embedding, projected, source.is_real(), record)
-        if self.self_attention is not None and is_visible is not None:
-            x = self.self_attention(x, is_visible, None if trace is None else trace.past)
+        if self.self_attention is not None:
+            x = self.self_attention(x, None if trace is None else trace.past)
         return (x + residual) * math.sqrt(0.5)
 
     def step(self, x: Tensor, embedding: Tensor, state: TrunkState, number: int) -> Tensor:
@@ -248,9 +246,8 @@ class ConvTrunk(nn.Module):
         embedded = self.dropout(self.embedding(tokens))  # [B, T, E]
         embedding = embedded.transpose(1, 2)
         x = channel_product(embedding, self.input_proj.weight, self.input_proj.bias)  # [B, C, T]
-        is_visible = self._visible_past(tokens)
         for layer in self.layers:
-            x = layer(x, embedding, source, is_visible, trace)
+            x = layer(x, embedding, source, trace)
         x = channel_product(x, self.output_proj.weight, self.output_proj.bias)
         return x.transpose(1, 2)
 
@@ -295,14 +292,6 @@ class ConvTrunk(nn.Module):
     def max_positions(self) -> int:
         """Longest text, its end included."""
         return self.embedding.max_positions()
-
-    def _visible_past(self, tokens: Tensor) -> Optional[Tensor]:
-        """One mask for all layers: their strides are equal."""
-        for layer in self.layers:
-            if layer.self_attention is not None:
-                strides = layer.self_attention.strides
-                return visible_past(tokens.size(1), strides, tokens.device)
-        return None
 
     def _check_length(self, length: int) -> None:
         if length > self.max_positions():

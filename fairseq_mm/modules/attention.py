@@ -32,3 +32,18 @@ def attend(
     if _FUSED is None:
         return torch.matmul(attention_weights(query, key, is_visible), value)
     return _FUSED(query, key, value, attn_mask=is_visible)
+
+
+def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """As :func:`attend`, where query t sees keys 0 to t: the fused kernels need no mask then.
+
+    Args:
+        query: ``[..., T, A]``.
+        key: ``[..., T, A]``.
+        value: ``[..., T, A]``.
+    """
+    if _FUSED is None:
+        T = query.size(-2)
+        is_visible = torch.ones(T, T, dtype=torch.bool, device=query.device).tril()
+        return attend(query, key, value, is_visible)
+    return _FUSED(query, key, value, is_causal=True)

@@ -4,6 +4,10 @@ Head h of ``multi-scale`` attention sees every (h+1)th position: 0, h + 1, 2 (h 
 subsampling is anchored at the beginning, a position is a key of a head for ever or never, and its
 projections can be kept. A position sees those strictly before it, and a slot whose key and value
 are zero: attending there, it takes nothing from the past.
+
+With the zero slot as key 0, a position t of a head of stride n sees the first 1 + ceil(t / n) keys.
+So every nth position makes up a sequence whose attention is causal as usual: a stride is n such
+sequences side by side, which PyTorch's fused kernels take without a mask.
 """
 
 from typing import NamedTuple, Optional
@@ -12,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_mm.modules.attention import attend, attention_weights
+from fairseq_mm.modules.attention import attend, attend_causally, attention_weights
 from fairseq_mm.modules.channel_products import (
     channel_product,
     grouped_product,
@@ -39,6 +43,35 @@ def visible_past(num_times: int, strides: list[int], device: torch.device) -> Te
     is_past = times.unsqueeze(0) < times.unsqueeze(1)  # [T, T]
     is_kept = times % torch.tensor(strides, device=device).unsqueeze(1) == 0  # [H, T]
     return F.pad(is_past & is_kept.unsqueeze(1), (1, 0), value=True)
+
+
+def attend_to_past(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Tensor:
+    """Attention of each time to the zero slot and to every ``stride``-th time before it.
+
+    Args:
+        query: ``[B, heads, T, A]``.
+        key: ``[B, heads, T, A]``.
+        value: ``[B, heads, T, A]``.
+        stride: n.
+
+    Returns:
+        ``[B, heads, T, A]``.
+    """
+    B, heads, T, A = query.shape
+    length = 1 + -(-(T - 1) // stride)  # of the sequences: the longest past, and the zero slot
+    kept = [
+        F.pad(x[:, :, : (length - 1) * stride : stride], (0, 0, 1, 0)) for x in (key, value)
+    ]  # [B, heads, length, A]
+    if stride == 1:
+        return attend_causally(query, kept[0], kept[1])
+    # time t is place t + n - 1 in a grid of `length` rows and n columns, a column a sequence
+    first = stride - 1
+    grid = F.pad(query, (0, 0, first, length * stride - T - first))
+    sequences = grid.view(B, heads, length, stride, A).transpose(2, 3).flatten(1, 2)
+    keys, values = (x.repeat_interleave(stride, dim=1) for x in kept)
+    out = attend_causally(sequences, keys, values)  # [B, heads n, length, A]
+    out = out.view(B, heads, stride, length, A).transpose(2, 3).reshape(B, heads, -1, A)
+    return out[:, :, first : first + T]
 
 
 class Scale(NamedTuple):
@@ -151,13 +184,10 @@ class MultiScaleSelfAttention(nn.Module):
         self.output_proj = WeightNormalized(hidden_dim, embed_dim)
         self.norm = nn.LayerNorm(hidden_dim)
 
-    def forward(
-        self, x: Tensor, is_visible: Tensor, trace: Optional[list[Tensor]] = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, trace: Optional[list[Tensor]] = None) -> Tensor:
         """
         Args:
             x: ``[B, C, T]``.
-            is_visible: see :func:`visible_past`, for :attr:`strides`.
             trace: gets the weights ``[B, H, T, 1 + T]``, the zero slot's first.
 
         Returns:
@@ -171,12 +201,15 @@ class MultiScaleSelfAttention(nn.Module):
                 maps = F.glu(maps.view(B, len(network.bias), -1, T), dim=2).flatten(1, 2)
             maps = grouped_product(maps, weight, bias)
         query, key, value = (
-            maps.view(B, 3, self.num_heads, self.head_dim, T).transpose(3, 4).unbind(1)
-        )  # [B, H, T, A]
-        key, value = F.pad(key, (0, 0, 1, 0)), F.pad(value, (0, 0, 1, 0))
+            maps.view(B, 3, self.num_heads, self.head_dim, T).transpose(3, 4).contiguous().unbind(1)
+        )  # [B, H, T, A]; the fused kernels want an axis A of stride one
         if trace is not None:
-            trace.append(attention_weights(query, key, is_visible))
-        heads = attend(query, key, value, is_visible).transpose(2, 3).reshape(B, -1, T)
+            is_visible = visible_past(T, self.strides, x.device)
+            trace.append(attention_weights(query, F.pad(key, (0, 0, 1, 0)), is_visible))
+        count = self.num_heads // len(self.strides)
+        of_scale = zip(self.strides, *(x.split(count, dim=1) for x in (query, key, value)))
+        heads = torch.cat([attend_to_past(q, k, v, stride) for stride, q, k, v in of_scale], dim=1)
+        heads = heads.transpose(2, 3).reshape(B, -1, T)
         if self.head_proj is not None:
             heads = grouped_product(heads, self.head_proj.weight(), self.head_proj.bias)
         out = channel_product(heads, self.output_proj.weight(), self.output_proj.bias)
