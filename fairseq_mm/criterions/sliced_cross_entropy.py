@@ -250,7 +250,7 @@ def _features_of(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any,
     Raises:
         UserError: if the output is anything but ``F.linear`` of the features.
     """
-    decoder = getattr(module, "decoder", None)
+    decoder: Any = getattr(module, "decoder", None)
     if not hasattr(decoder, "output_layer"):
         raise _refuse(module, "it has no decoder with an output_layer")
     if getattr(decoder, "adaptive_softmax", None) is not None:

@@ -182,7 +182,8 @@ class _Slice:
         self.features, self.target = problem.features[rows], problem.target[rows]
         dtype = problem.sum_dtype
         R, E = self.features.shape
-        largest = self.features.new_full((R, 1), -math.inf, dtype=dtype)
+        # finite: a first tile of types that are all forbidden makes no NaN
+        largest = self.features.new_full((R, 1), torch.finfo(dtype).min, dtype=dtype)
         total = self.features.new_zeros((R, 1), dtype=dtype)
         self.target_logit = self.features.new_zeros((R, 1), dtype=dtype)
         grad = self.features.new_zeros((R, E), dtype=dtype) if needs_features else None
@@ -307,7 +308,7 @@ class _InForward(torch.autograd.Function):
         for rows, part in _slices(problem, slice_bytes, needs_features=needs_features, keeps=keeps):
             normalizers.append(part.normalizer)
             target_logits.append(part.target_logit)
-            if grad_features is not None:
+            if grad_features is not None and part.grad_features is not None:
                 grad_features[rows] = part.grad_features
             if keeps:
                 part.add_weight_gradient(grad_weight, grad_bias, beta=min(1, rows.start))
@@ -322,7 +323,7 @@ class _InForward(torch.autograd.Function):
         ctx.gradients = [
             None if grad_features is None else problem.spread(grad_features, features),
             None if grad_weight is None else grad_weight.to(weight.dtype),
-            None if grad_bias is None else grad_bias.to(bias.dtype),
+            None if grad_bias is None or bias is None else grad_bias.to(bias.dtype),
         ]
         loss, nll = problem.losses(torch.cat(normalizers), torch.cat(target_logits))
         ctx.mark_non_differentiable(nll)
@@ -440,7 +441,11 @@ def sliced_cross_entropy(
     # a product of one number: autocast's choice on every device, and F.linear's error otherwise
     with torch.no_grad():
         dtype = F.linear(features.new_zeros(1, 1), weight.new_zeros(1, 1)).dtype
-    options = {"ignore_index": ignore_index, "smoothing": label_smoothing, "dtype": dtype}
+    options: dict[str, Any] = {
+        "ignore_index": ignore_index,
+        "smoothing": label_smoothing,
+        "dtype": dtype,
+    }
     needs = tuple(
         torch.is_grad_enabled() and tensor is not None and tensor.requires_grad
         for tensor in (features, weight, bias)

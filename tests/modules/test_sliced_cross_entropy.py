@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from toy_data import needs_float16_on_cpu
 
 from fairseq_mm.modules import sliced_cross_entropy as module
@@ -71,7 +71,9 @@ def test_gradients_are_as_near_to_the_exact_ones_as_the_plain_ones(dtype, label_
     )
     rounded, _ = plain(*tensors, target, label_smoothing)
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, rounded, rtol=1e-5, atol=0)
+    # how PyTorch 1.12 rounds a product's bfloat16 sums depends on its shape
+    rtol = 1e-5 if dtype == torch.float32 else 5e-3
+    torch.testing.assert_close(loss, rounded, rtol=rtol, atol=0)
     exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
     expected = gradients(plain(*exact, target, label_smoothing)[0], exact)
     triples = zip(gradients(loss, tensors), gradients(rounded, tensors), expected)
@@ -99,6 +101,19 @@ def test_float16_gradients_below_its_smallest_number_survive_a_loss_scale():
     loss, _ = sliced_cross_entropy(features, weight, None, torch.tensor([0]))
     (gradient,) = torch.autograd.grad(loss * 2.0**14, [weight])
     assert gradient[1, 0].item() == pytest.approx(2.0611e-9 * 2**14, rel=0.02)
+
+
+def test_types_that_a_bias_forbids_get_no_probability():
+    # more than the first tile of 51 columns
+    *tensors, target = make()
+    with torch.no_grad():
+        tensors[2][:70] = -float("inf")
+    target[target != PAD] = target[target != PAD] % 100 + 100
+    loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD)
+    expected, _ = plain(*tensors, target)
+    torch.testing.assert_close(loss, expected)
+    for gradient, reference in zip(gradients(loss, tensors), gradients(expected, tensors)):
+        torch.testing.assert_close(gradient, reference)
 
 
 def test_one_row_of_few_types_fits_one_tile():
@@ -175,7 +190,7 @@ def test_products_are_of_the_dtype_that_autocast_gives_them():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD, slice_bytes=3 * V * 2)
         rounded, _ = plain(*tensors, target)
-    torch.testing.assert_close(loss, rounded, rtol=1e-5, atol=0)
+    torch.testing.assert_close(loss, rounded, rtol=5e-3, atol=0)
     assert (loss - plain(*tensors, target)[0]).abs() > 1e-3  # not the float32 loss
     for gradient, reference in zip(gradients(loss, tensors), gradients(rounded, tensors)):
         assert gradient.dtype == torch.float32
