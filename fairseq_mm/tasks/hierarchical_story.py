@@ -1,0 +1,209 @@
+"""Stories of prompts: ``--task hierarchical_story``.
+
+Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
+
+The data folder is made by ``scripts/prepare_writingprompts.py`` or ``fairseq-mm prepare prompts``:
+``dict.wp_source.txt``, ``dict.wp_target.txt`` and ``<split>.wp_source-wp_target.*`` as
+``fairseq-preprocess`` writes them. What fairseq's ``translation`` trains on such a folder, this
+task trains as well; it checks the folder first, and loses no example.
+"""
+
+import logging
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import MISSING
+
+from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
+from fairseq_mm.data.multimodal_dataset import (
+    MultimodalDataset,
+    check_line_counts,
+    check_no_empty_line,
+)
+from fairseq_mm.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class HierarchicalStoryConfig(FairseqDataclass):
+    data: str = field(default=MISSING, metadata={"help": "data folder"})
+    source_lang: str = field(
+        default="wp_source",
+        metadata={"help": "ending of the prompts' files", "argparse_alias": "-s"},
+    )
+    target_lang: str = field(
+        default="wp_target",
+        metadata={"help": "ending of the stories' files", "argparse_alias": "-t"},
+    )
+    max_source_positions: int = field(
+        default=1024, metadata={"help": "rows of the prompt's table of positions: longest + 2"}
+    )
+    max_target_positions: int = field(
+        default=1024, metadata={"help": "rows of the story's table of positions: longest + 2"}
+    )
+    truncate_source: bool = field(
+        default=False, metadata={"help": "cut prompts that are longer than the model's positions"}
+    )
+    truncate_target: bool = field(
+        default=False, metadata={"help": "cut stories that are longer than the model's positions"}
+    )
+
+
+@register_task("hierarchical_story", dataclass=HierarchicalStoryConfig)
+class HierarchicalStoryTask(FairseqTask):
+    """Stories of prompts.
+
+    Args:
+        cfg: the configuration.
+        source_dictionary: of the prompts.
+        target_dictionary: of the stories.
+    """
+
+    def __init__(
+        self,
+        cfg: HierarchicalStoryConfig,
+        source_dictionary: Dictionary,
+        target_dictionary: Dictionary,
+    ) -> None:
+        super().__init__(cfg)
+        self.src_dict = source_dictionary
+        self.tgt_dict = target_dictionary
+
+    @classmethod
+    def setup_task(cls, cfg: HierarchicalStoryConfig, **kwargs: Any) -> "HierarchicalStoryTask":
+        dictionaries = []
+        for language in (cfg.source_lang, cfg.target_lang):
+            path = os.path.join(cfg.data, f"dict.{language}.txt")
+            dictionary = load_dictionary(path)
+            logger.info(f"{path}: {len(dictionary)} types")
+            dictionaries.append(dictionary)
+        return cls(cfg, *dictionaries)
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        return self.src_dict
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        return self.tgt_dict
+
+    def max_positions(self) -> tuple[int, int]:
+        """Longest prompt and story, ends included: two rows of a table are padding's."""
+        return self.cfg.max_source_positions - 2, self.cfg.max_target_positions - 2
+
+    def load_dataset(
+        self, split: str, combine: bool = False, task_cfg: Any = None, **kwargs: Any
+    ) -> None:
+        """
+        Args:
+            split: name of the split.
+            combine: given as True by fairseq for the training split alone, whose examples are
+                shuffled.
+            task_cfg: not used; kept out of ``kwargs`` as fairseq's tasks do.
+            **kwargs: ``epoch`` where fairseq trains or validates.
+
+        Raises:
+            UserError: if files are missing or do not fit together, or a text is empty or longer
+                than the model's positions.
+        """
+        cfg = self.cfg
+        pair = f"{cfg.source_lang}-{cfg.target_lang}"
+        sides: dict[str, Any] = {}
+        for language, dictionary, limit, option in (
+            (cfg.source_lang, self.src_dict, self.max_positions()[0], "source"),
+            (cfg.target_lang, self.tgt_dict, self.max_positions()[1], "target"),
+        ):
+            path = os.path.join(cfg.data, f"{split}.{pair}.{language}")
+            text = load_binarised_text(path, num_types=len(dictionary), end=dictionary.eos())
+            check_no_empty_line(f"{path}.idx", np.asarray(text.sizes))
+            if getattr(cfg, f"truncate_{option}"):
+                text = TruncatedLines(text, limit, dictionary.eos())
+            else:
+                _check_lengths(path, np.asarray(text.sizes), limit, option)
+            sides[path] = text
+        check_line_counts({f"{path}.idx": len(text) for path, text in sides.items()})
+        source, target = sides.values()
+        self.datasets[split] = MultimodalDataset(
+            None,
+            None,
+            target,
+            self.tgt_dict,
+            source=source,
+            source_dictionary=self.src_dict,
+            split=split,
+            shuffle=bool(combine),
+        )
+        logger.info(
+            f"{split}: {len(target)} pairs, {int(np.sum(source.sizes))} words of prompts and "
+            f"{int(np.sum(target.sizes))} of stories, ends included"
+        )
+
+    def build_dataset_for_inference(
+        self, src_tokens: list[Any], src_lengths: Any, **kwargs: Any
+    ) -> MultimodalDataset:
+        """What ``fairseq-interactive`` generates from."""
+        lines = _Lines(src_tokens)
+        limit = self.max_positions()[0]
+        for number, tokens in enumerate(lines, 1):
+            if len(tokens) < 2:
+                raise UserError(f"prompt {number} is empty: it must have at least one word.")
+            if len(tokens) > limit and not self.cfg.truncate_source:
+                raise UserError(
+                    f"prompt {number} has {len(tokens)} tokens, its end included, but the model "
+                    f"has positions for {limit}: give --truncate-source, or shorten it."
+                )
+        source = TruncatedLines(lines, limit, self.src_dict.eos())
+        return MultimodalDataset(
+            None, None, None, self.tgt_dict, source=source, source_dictionary=self.src_dict
+        )
+
+
+class _Lines(list):
+    """Token tensors with their lengths, as fairseq's datasets of lines have them."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return np.array([tokens.numel() for tokens in self], dtype=np.int64)
+
+
+class TruncatedLines:
+    """Lines with the longer ones cut; what is left of them ends with ``</s>`` as well.
+
+    Args:
+        lines: fairseq's dataset of lines, each ending with ``</s>``.
+        limit: longest line, its end included.
+        end: number of ``</s>``.
+    """
+
+    def __init__(self, lines: Any, limit: int, end: int) -> None:
+        self.lines = lines
+        self.limit = limit
+        self.end = end
+        self.sizes = np.minimum(np.asarray(lines.sizes), limit)
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        line = self.lines[index]
+        if len(line) <= self.limit:
+            return line
+        return torch.cat([line[: self.limit - 1], line.new_tensor([self.end])])
+
+
+def _check_lengths(path: str, sizes: np.ndarray, limit: int, side: str) -> None:
+    too_long = np.flatnonzero(sizes > limit)
+    if len(too_long):
+        what = "prompt" if side == "source" else "story"
+        raise UserError(
+            f"{path}: the {what} of line {too_long[0] + 1} has {sizes[too_long[0]]} tokens, its "
+            f"end included, but the model has positions for {limit} ({len(too_long)} such lines): "
+            f"give --truncate-{side}, or a larger --max-{side}-positions."
+        )
