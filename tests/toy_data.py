@@ -35,10 +35,10 @@ needs_float16_on_cpu = pytest.mark.skipif(
 )
 
 
-def make_dictionary() -> Dictionary:
+def make_dictionary(*, reverse: bool = False) -> Dictionary:
     """Four special symbols and 16 words."""
     dictionary = Dictionary()
-    for word in WORDS:
+    for word in reversed(WORDS) if reverse else WORDS:
         dictionary.add_symbol(word)
     return dictionary
 
@@ -112,6 +112,34 @@ def toy_task(**attributes: Any) -> Namespace:
             **attributes,
         }
     )
+
+
+def story_task(**attributes: Any) -> Namespace:
+    """What a story model's ``build_model`` asks of its task."""
+    return Namespace(
+        **{
+            "source_dictionary": make_dictionary(),
+            "target_dictionary": make_dictionary(),
+            "cfg": Namespace(data=None),
+            **attributes,
+        }
+    )
+
+
+def write_story_checkpoint(path: Path, arch: str, options: dict[str, Any]) -> str:
+    """A checkpoint of a story model, with what loading as a pretrained model reads of it."""
+    model = build_model(arch, story_task(), **options)
+    state = {
+        "args": None,
+        "cfg": {"model": {**vars(model.cfg), "_name": arch}, "task": {"_name": "translation"}},
+        "model": model.state_dict(),
+        "optimizer_history": [
+            {"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 1}
+        ],
+        "extra_state": {"train_iterator": {"epoch": 1}},
+    }
+    torch.save(state, path)
+    return str(path)
 
 
 def build_model(arch: str, task: Any, **options: Any) -> Any:
