@@ -1,0 +1,124 @@
+"""Words drawn at random, each text from its own stream: a fairseq search strategy.
+
+fairseq's own sampling takes all draws of a batch from one generator, so that a text depends on
+the texts beside it. Here draw t of item i depends on the seed, i and t alone.
+"""
+
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from fairseq.search import Search
+from torch import Tensor
+
+# bits of a draw: its product with a sum of probabilities stays below the sum in float64
+DRAW_BITS = 48
+# candidates that are looked at first for a share of the probability
+FIRST_CANDIDATES = 256
+
+
+class SeededSampling(Search):
+    """Draws one word a step for each text of a batch (a beam of one).
+
+    Fan et al. 2018, section 5.3, draw from the k most probable words; the smallest set of words
+    with a share of the probability is Holtzman et al. 2020, https://arxiv.org/abs/1904.09751.
+    The candidates are gone through in the dictionary's order, not in that of their probabilities:
+    two of nearly equal probability may change places when the batch changes.
+
+    Args:
+        dictionary: of the words.
+        num_steps: longest text, its end included.
+        topk: candidates at a step; 0 for all words.
+        topp: share of the probability that the candidates have together; 1 for all. What is
+            forbidden (unknown words, an end too early) has no part in the whole.
+        seed: of all items.
+        stream: sets the draws of another kind of text apart under the same seed.
+    """
+
+    def __init__(
+        self,
+        dictionary: Any,
+        *,
+        num_steps: int,
+        topk: int = 0,
+        topp: float = 1.0,
+        seed: int = 0,
+        stream: int = 0,
+    ) -> None:
+        super().__init__(dictionary)
+        self.num_steps = num_steps
+        self.topk = topk
+        self.topp = topp
+        self.seed = seed
+        self.stream = stream
+        self._draws = torch.empty(0, 0)
+
+    def step(
+        self,
+        step: int,
+        lprobs: Tensor,
+        scores: Optional[Tensor],
+        prev_output_tokens: Optional[Tensor] = None,
+        original_batch_idxs: Optional[Tensor] = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """
+        Args:
+            step: number of words so far.
+            lprobs: ``[B, 1, V]`` log-probabilities, ``-inf`` where a word is forbidden.
+            scores: ``[B, 1, step]`` their sums so far.
+            prev_output_tokens: not needed.
+            original_batch_idxs: ``[B]`` items.
+
+        Returns:
+            scores ``[B, 1]`` with the new word's, words ``[B, 1]``, and zeros ``[B, 1]``: the
+            beam that each comes from.
+        """
+        if step == 0:
+            assert original_batch_idxs is not None
+            draws = [self._draws_of(int(item)) for item in original_batch_idxs.tolist()]
+            self._draws = torch.from_numpy(np.stack(draws)).to(lprobs.device)
+        log_probabilities, words = self._candidates(lprobs[:, 0])
+        mass = log_probabilities.double().exp().cumsum(dim=1)
+        threshold = self._draws[:, step, None] * mass[:, -1:]
+        # NaN and texts without any candidate have no place; their score tells
+        place = torch.searchsorted(mass, threshold, right=True).clamp(max=mass.size(1) - 1)
+        chosen = log_probabilities.gather(1, place)
+        if step > 0:
+            assert scores is not None
+            chosen = chosen + scores[:, :, step - 1]
+        return chosen, words.gather(1, place), torch.zeros_like(place)
+
+    def prune_sentences(self, batch_idxs: Tensor) -> None:
+        """Keeps these rows of the batch: the others are complete."""
+        self._draws = self._draws[batch_idxs]
+
+    def _draws_of(self, item: int) -> np.ndarray:
+        """``[num_steps]`` numbers from 0 to 1."""
+        # seeding and bit generators are stable between versions of numpy; distributions are not
+        bits = np.random.Philox(np.random.SeedSequence([self.seed, item, self.stream]))
+        return (bits.random_raw(self.num_steps) >> np.uint64(64 - DRAW_BITS)) / 2.0**DRAW_BITS
+
+    def _candidates(self, lprobs: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, V]`` gives log-probabilities ``[B, K]`` and words ``[B, K]``, by word."""
+        num_types = lprobs.size(1)
+        if self.topp >= 1 and not 0 < self.topk < num_types:
+            return lprobs, torch.arange(num_types, device=lprobs.device).expand_as(lprobs)
+        if self.topp >= 1:
+            values, words = lprobs.topk(self.topk)
+        else:
+            values, words = self._nucleus(lprobs)
+        words, order = words.sort(dim=1)
+        return values.gather(1, order), words
+
+    def _nucleus(self, lprobs: Tensor) -> tuple[Tensor, Tensor]:
+        most = min(self.topk or lprobs.size(1), lprobs.size(1))
+        share = lprobs.double().logsumexp(dim=1, keepdim=True).exp() * self.topp
+        count = min(FIRST_CANDIDATES, most)
+        while True:
+            values, words = lprobs.topk(count)
+            probabilities = values.double().exp()
+            mass = probabilities.cumsum(dim=1)
+            if count == most or bool((mass[:, -1:] >= share).all()):
+                # the word that reaches the share is the last
+                return values.masked_fill(mass - probabilities >= share, -torch.inf), words
+            count = min(8 * count, most)
