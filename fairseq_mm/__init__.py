@@ -7,12 +7,11 @@ so the imports stand here.
 
 import sys
 from collections.abc import Sequence
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional, Union
+from typing import Any, Optional, Union
 
-if TYPE_CHECKING:
-    from fairseq_mm.captioner import Captioner
+from fairseq_mm import errors
 
 __version__ = "0.1.0"
 
@@ -26,7 +25,7 @@ def register() -> None:
     from fairseq_mm import compat
 
     compat.apply()
-    from fairseq_mm import criterions, errors, models, tasks  # noqa: F401
+    from fairseq_mm import criterions, models, tasks  # noqa: F401
 
     errors.report_on_exit()
 
@@ -34,14 +33,43 @@ def register() -> None:
 def from_pretrained(
     path: Union[str, PathLike, Sequence[Union[str, PathLike]]],
     *,
-    weights: Optional[str] = None,
+    weights: Optional[Union[str, PathLike]] = None,
+    prompt_model: Optional[Union[str, PathLike, Sequence[Union[str, PathLike]]]] = None,
     device: Optional[str] = None,
-) -> "Captioner":
-    """A captioner of photographs, see :func:`fairseq_mm.captioner.from_pretrained`."""
-    register()
-    from fairseq_mm import captioner
+) -> Any:
+    """What a checkpoint was trained for: a captioner of photographs or a teller of stories.
 
-    return captioner.from_pretrained(path, weights=weights, device=device)
+    Args:
+        path: checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``;
+            several as a list or joined by the system's path separator are an ensemble.
+        weights: of a captioner's extractor, see :func:`fairseq_mm.captioner.from_pretrained`.
+        prompt_model: language model, as ``path``, that makes up prompts for a story model.
+        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU where there is one.
+
+    Returns:
+        a :class:`fairseq_mm.captioner.Captioner` or a :class:`fairseq_mm.storyteller.Storyteller`.
+
+    Raises:
+        UserError: if a checkpoint cannot be loaded, two do not fit together, or an argument is
+            of the other kind.
+    """
+    register()
+    from fairseq_mm import captioner, storyteller, text_models
+
+    states = text_models.load_states(path)
+    if text_models.describes_pictures(next(iter(states.values()))):
+        if prompt_model is not None:
+            raise errors.UserError("`prompt_model` is for story models, but `path` is a captioner.")
+        return captioner.from_pretrained(
+            path, weights=None if weights is None else fspath(weights), device=device
+        )
+    if weights is not None:
+        raise errors.UserError("`weights` is for captioners, but `path` is a model of text.")
+    models = text_models.load_text_models(path, device=device, states=states)
+    prompt_models = None
+    if prompt_model is not None:
+        prompt_models = text_models.load_text_models(prompt_model, device=device)
+    return storyteller.Storyteller(models, prompt_models)
 
 
 # The `fairseq-mm` command registers only where it builds a model.

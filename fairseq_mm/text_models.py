@@ -12,6 +12,7 @@ from typing import Any, Optional, Union
 
 import torch
 from fairseq.data import Dictionary
+from fairseq.tasks import TASK_REGISTRY
 from omegaconf import open_dict
 
 from fairseq_mm import checkpoints
@@ -45,44 +46,71 @@ class TextModels:
         return self.source_dictionary is None
 
 
-def load_text_models(path: Paths, *, device: Optional[str] = None) -> TextModels:
-    """
+def load_states(path: Paths) -> dict[str, dict[str, Any]]:
+    """Checkpoint files -> their content, on the CPU.
+
     Args:
-        path: a checkpoint or a folder with ``checkpoint_best.pt`` or ``checkpoint_last.pt``;
-            several, as a list or separated by the system's path separator, are an ensemble.
-        device: such as ``cpu`` or ``cuda:1``; a GPU by default if there is one.
+        path: see :func:`load_text_models`.
 
     Raises:
-        UserError: if a checkpoint cannot be loaded, writes captions of pictures, or two do not
-            fit together.
+        UserError: if a checkpoint cannot be loaded.
     """
     names = os.fspath(path).split(os.pathsep) if isinstance(path, (str, os.PathLike)) else path
     files = [checkpoints.checkpoint_file(os.fspath(name)) for name in names]
     if not files:
         raise UserError("`path` must name at least one checkpoint, but is empty.")
+    return {file: checkpoints.load_checkpoint(file) for file in files}
+
+
+def describes_pictures(state: dict[str, Any]) -> bool:
+    """Whether a checkpoint was trained under a task whose models read pictures."""
+    return hasattr(TASK_REGISTRY.get(state["cfg"]["task"]["_name"]), "from_provenance")
+
+
+def load_text_models(
+    path: Paths, *, device: Optional[str] = None, states: Optional[dict[str, dict[str, Any]]] = None
+) -> TextModels:
+    """
+    Args:
+        path: a checkpoint or a folder with ``checkpoint_best.pt`` or ``checkpoint_last.pt``;
+            several, as a list or separated by the system's path separator, are an ensemble.
+        device: such as ``cpu`` or ``cuda:1``; a GPU by default if there is one.
+        states: the checkpoints, if :func:`load_states` has read them already.
+
+    Raises:
+        UserError: if a checkpoint cannot be loaded, writes captions of pictures, or two do not
+            fit together.
+    """
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     try:
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device {place}: {str(error).splitlines()[0]}") from None
-    states = [checkpoints.load_checkpoint(file) for file in files]
-    provenances = [checkpoints.provenance_of(state, file) for state, file in zip(states, files)]
-    for file, provenance in zip(files, provenances):
-        checkpoints.check_ensemble(files[0], provenances[0], file, provenance)
+    states = load_states(path) if states is None else states
+    provenances = []
+    for file, state in states.items():
+        provenance = checkpoints.provenance_of(state, file)
+        provenances.append(provenance)
         if provenance["feature_dim"]:
-            raise UserError(f"{file}: describes pictures (--arch {states[0]['cfg'].model._name}).")
+            raise UserError(f"{file}: describes pictures (--arch {state['cfg'].model._name}).")
+        if state["cfg"].task.get("add_bos_token"):
+            raise UserError(
+                f"{file}: was trained with --add-bos-token, so that texts begin with two signs; "
+                "train it without."
+            )
+        checkpoints.check_ensemble(next(iter(states)), provenances[0], file, provenance)
     dictionary = _dictionary(provenances[0]["words"])
     source_words = provenances[0].get("source_words")
     source_dictionary = None if source_words is None else _dictionary(source_words)
     task = _BuildingTask(dictionary, source_dictionary)
     models = [
         checkpoints.build_model(task, _without_paths(state), file).to(place)
-        for state, file in zip(states, files)
+        for file, state in states.items()
     ]
     return TextModels(
         models,
-        files,
-        [str(state["cfg"].model._name) for state in states],
+        list(states),
+        [str(state["cfg"].model._name) for state in states.values()],
         dictionary,
         source_dictionary,
         place,
