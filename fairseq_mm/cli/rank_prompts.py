@@ -1,0 +1,334 @@
+"""How often a story is most likely under its own prompt (Fan et al. 2018, section 5.5, Figure 6).
+
+fairseq-mm rank-prompts DATA --path checkpoints/checkpoint_best.pt --split valid
+fairseq-mm rank-prompts DATA --path a.pt:b.pt --split test --stories 1000 --draws 20 --seed 1
+
+A story competes under its own prompt against 9 others, drawn from the different prompts of the
+chosen stories; --draws such draws. The interval is a bootstrap over stories and draws. A pair of
+story and prompt is computed once, however often it is drawn. --all-pairs computes all of them, and
+prints the accuracy that all possible draws have on average as well.
+
+The output folder gets ranking.json (figures, card), stories.jsonl (one story a line) and
+likelihoods.jsonl (one pair a line). An interrupted run continues when started again, and further
+draws, seeds or stories are added to what is there.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fairseq_mm.cli.likelihood_options import (
+    add_likelihood_arguments,
+    build_likelihood,
+    card_of,
+    chosen_lines,
+    encode_prompts,
+    load_models,
+    positive,
+    prepare_fairseq,
+    words_to_score,
+)
+from fairseq_mm.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fairseq_mm.data.story_split import StorySplit
+    from fairseq_mm.metrics.prompt_ranking import PromptColumns, PromptRanking
+    from fairseq_mm.retrieval.pair_scores import PairScores
+    from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
+    from fairseq_mm.text_models import TextModels
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", metavar="DATA", help="data folder of prompts and stories")
+    add_likelihood_arguments(parser)
+    parser.add_argument(
+        "--stories",
+        type=positive,
+        default=1000,
+        metavar="N",
+        help="drawn from the split; all if it has fewer (default: 1000)",
+    )
+    parser.add_argument(
+        "--draws", type=positive, default=20, metavar="N", help="of other prompts (default: 20)"
+    )
+    parser.add_argument(
+        "--distractors",
+        type=positive,
+        default=9,
+        metavar="N",
+        help="other prompts in a draw (default: 9)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of stories, prompts and bootstrap (default: 1)"
+    )
+    parser.add_argument(
+        "--all-pairs", action="store_true", help="compute each story under each prompt"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        help="folder to write (default: CHECKPOINT.rank-prompts-SPLIT)",
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    from fairseq_mm.data.story_split import read_story_split
+    from fairseq_mm.metrics import prompt_ranking
+    from fairseq_mm.retrieval.pair_scores import PairScores
+
+    started = time.time()
+    if args.seed < 0:
+        raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
+    split = read_story_split(args.data, args.split)
+    lines = chosen_lines(len(split.stories), args.stories, args.seed)
+    columns = prompt_ranking.prompt_columns(" ".join(split.prompts[line]) for line in lines)
+    if len(columns.texts) <= args.distractors:
+        raise UserError(
+            f"{args.data}: {len(lines)} stories of {args.split} have {len(columns.texts)} "
+            f"different prompts, but a story needs its own and {args.distractors} others: give "
+            "more --stories, or fewer --distractors."
+        )
+    distractors = prompt_ranking.draw_distractors(
+        columns.true,
+        len(columns.texts),
+        draws=args.draws,
+        distractors=args.distractors,
+        seed=args.seed,
+    )
+    prepare_fairseq()
+    models = load_models(args.path, args.data, args.device)
+    if models.are_language_models:
+        raise UserError(f"{models.files[0]}: is a language model, which reads no prompt.")
+    likelihood = build_likelihood(models, args)
+    num_words = words_to_score(likelihood, args.words)
+    identity = _identity(models, args, num_words)
+    output = args.output or _output_of(models.files, args.split)
+    with _only_writer(output):
+        file = PairScores(output, identity)
+        pairs = _pairs_of(columns, distractors, args)
+        scores = _score(file, pairs, likelihood, split, lines, columns, num_words, args)
+        result = prompt_ranking.rank_prompts(scores, columns.true, distractors, seed=args.seed)
+        report = _report_of(result, args, identity, len(split.stories), len(columns.texts))
+        _print(report)
+        _write(report, result, scores, distractors, split, lines, columns, output, models, args)
+    seconds = time.time() - started
+    print(
+        f"{output}: wrote ranking.json, stories.jsonl, likelihoods.jsonl "
+        f"({len(file.scores):,} pairs) in {seconds:.0f} s",
+        file=sys.stderr,
+    )
+
+
+def _identity(models: "TextModels", args: argparse.Namespace, num_words: int) -> dict[str, Any]:
+    """What decides the likelihood of a pair of lines."""
+    from fairseq_mm.data.story_split import side_path
+    from fairseq_mm.metrics.result_card import file_hash
+
+    def short_hash(path: Any) -> str:
+        return str(file_hash(str(path)).get("sha256"))[:12]
+
+    return {
+        "checkpoints": [short_hash(file) for file in models.files],
+        "split": args.split,
+        "prompts": short_hash(side_path(args.data, args.split, "wp_source")),
+        "stories": short_hash(side_path(args.data, args.split, "wp_target")),
+        "words": num_words,
+        "precision": args.precision,
+    }
+
+
+def _output_of(files: list[str], split: str) -> str:
+    others = f"+{len(files) - 1}" if len(files) > 1 else ""
+    return f"{os.path.splitext(files[0])[0]}{others}.rank-prompts-{split}"
+
+
+@contextlib.contextmanager
+def _only_writer(folder: str) -> Iterator[None]:
+    from fairseq_mm.data.folder_lock import locked_folder
+
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked_folder(folder))
+        except OSError as error:
+            raise UserError(f"{folder}: cannot be made: {error.strerror}.") from None
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.remove(os.path.join(folder, "lock"))
+
+
+def _pairs_of(
+    columns: "PromptColumns", distractors: "np.ndarray", args: argparse.Namespace
+) -> "np.ndarray":
+    """``[N, 2]`` story and column of the pairs to compute."""
+    import numpy as np
+
+    from fairseq_mm.metrics.prompt_ranking import needed_pairs
+
+    if not args.all_pairs:
+        return needed_pairs(columns.true, distractors)
+    stories, prompts = len(columns.true), len(columns.texts)
+    return np.indices((stories, prompts)).reshape(2, -1).T
+
+
+def _score(
+    file: "PairScores",
+    pairs: "np.ndarray",
+    likelihood: "StoryLikelihood",
+    split: "StorySplit",
+    lines: list[int],
+    columns: "PromptColumns",
+    num_words: int,
+    args: argparse.Namespace,
+) -> "np.ndarray":
+    """``[stories, prompts]`` log-likelihoods; computes those that the file does not have."""
+    from tqdm import tqdm
+
+    from fairseq_mm.data.story_split import side_path
+    from fairseq_mm.metrics.prompt_ranking import score_matrix
+
+    # a prompt is named by the first line of the split that has it
+    first_line: dict[str, int] = {}
+    for line, words in enumerate(split.prompts):
+        first_line.setdefault(" ".join(words), line)
+    prompt_lines = [first_line[text] for text in columns.texts]
+    prompts = encode_prompts(
+        likelihood,
+        {line: split.prompts[line] for line in prompt_lines},
+        side_path(args.data, args.split, "wp_source"),
+    )
+    # prompts that differ in unknown words alone are one to the model: computed once, their scores
+    # are equal to the last bit
+    representative: dict[Any, int] = {}
+    for line in sorted(prompts):
+        representative.setdefault(tuple(prompts[line]), line)
+    keys = [
+        (lines[story], representative[tuple(prompts[prompt_lines[column]])])
+        for story, column in pairs.tolist()
+    ]
+    missing = [key for key in dict.fromkeys(keys) if key not in file.scores]
+    stories = {
+        line: likelihood.encode_story(split.stories[line], num_words=num_words)
+        for line in {story for story, _ in missing}
+    }
+    todo = [(prompts[prompt], stories[story]) for story, prompt in missing]
+    done = len(keys) - len(missing)
+    with tqdm(total=len(keys), initial=done, unit="pair", desc="rank-prompts") as progress:
+        for batch in likelihood.batches(todo):
+            found = likelihood([todo[i] for i in batch])
+            sums = [float(log_probs.double().sum()) for log_probs in found]
+            file.append(zip((missing[i] for i in batch), sums))
+            progress.update(len(batch))
+    values = [file.scores[key] for key in keys]
+    return score_matrix(pairs, values, len(lines), len(columns.texts))
+
+
+def _report_of(
+    result: "PromptRanking",
+    args: argparse.Namespace,
+    identity: dict[str, Any],
+    available: int,
+    num_prompts: int,
+) -> dict[str, Any]:
+    from fairseq_mm.metrics.signature import signature
+
+    return {
+        "accuracy": result.accuracy,
+        "interval": result.interval,
+        "per_draw": result.per_draw.tolist(),
+        "all_draws": result.all_draws,
+        "all_draws_interval": result.all_draws_interval,
+        "chance": result.chance,
+        "ties": result.ties,
+        "stories": result.stories,
+        "stories_available": available,
+        "prompts": num_prompts,
+        "draws": args.draws,
+        "seed": args.seed,
+        "signature": signature(
+            "prompt_ranking",
+            split=args.split,
+            stories=result.stories,
+            distractors=args.distractors,
+            draws=args.draws,
+            seed=args.seed,
+            words=identity["words"],
+            models=len(identity["checkpoints"]),
+            prec=args.precision,
+            ties="shared",
+        ),
+        "scores_of": identity,
+    }
+
+
+def _percent(value: float, interval: Sequence[float]) -> str:
+    low, high = (100 * bound for bound in interval)
+    return f"{100 * value:5.1f} %  95% interval [{low:.1f}, {high:.1f}]"
+
+
+def _print(report: dict[str, Any]) -> None:
+    print(
+        f"{report['stories']:,} of {report['stories_available']:,} stories, "
+        f"{report['prompts']:,} different prompts, {report['draws']} draws, seed {report['seed']}"
+    )
+    print(f"accuracy           {_percent(report['accuracy'], report['interval'])}")
+    if report["all_draws"] is not None:
+        print("over all draws     " + _percent(report["all_draws"], report["all_draws_interval"]))
+    print(f"chance             {100 * report['chance']:5.1f} %")
+    print(f"ties               {100 * report['ties']:5.1f} %")
+    print(report["signature"])
+
+
+def _write(
+    report: dict[str, Any],
+    result: "PromptRanking",
+    scores: "np.ndarray",
+    distractors: "np.ndarray",
+    split: "StorySplit",
+    lines: list[int],
+    columns: "PromptColumns",
+    output: str,
+    models: "TextModels",
+    args: argparse.Namespace,
+) -> None:
+    import numpy as np
+
+    from fairseq_mm.cli.score_output import write_file
+    from fairseq_mm.data.story_split import side_path
+    from fairseq_mm.metrics.prompt_ranking import draw_credits
+
+    files = {f"checkpoint_{i}": file for i, file in enumerate(models.files)}
+    files["prompts"] = str(side_path(args.data, args.split, "wp_source"))
+    files["stories"] = str(side_path(args.data, args.split, "wp_target"))
+    options = ("split", "stories", "draws", "distractors", "seed", "words", "all_pairs")
+    card = card_of(args, files, (*options, "precision"), models.device)
+    text = json.dumps({**report, "card": card}, indent=2)
+    write_file(os.path.join(output, "ranking.json"), text + "\n")
+    credits = draw_credits(scores, columns.true, distractors).mean(0)
+    entries = []
+    for number, line in enumerate(lines):
+        row = scores[number]
+        own = row[columns.true[number]]
+        others = np.delete(row, columns.true[number])
+        others = others[~np.isnan(others)]
+        entries.append(
+            {
+                "story": line,
+                "prompt": " ".join(split.prompts[line]),
+                "log_likelihood": own,
+                "rank": 1 + int((others > own).sum()),
+                "prompts": 1 + len(others),
+                "best_other": float(others.max()),
+                "accuracy": float(credits[number]),
+            }
+        )
+    lines_of_text = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+    write_file(os.path.join(output, "stories.jsonl"), "".join(lines_of_text))

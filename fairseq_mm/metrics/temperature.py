@@ -1,0 +1,74 @@
+"""The temperature at which given words are most likely (Fan et al. 2018, section 5.4).
+
+"For each model, we tune a temperature parameter for the softmax at generation time"; the paper does
+not say how. Here: log-likelihood, slope and curvature are summed over a text at a few temperatures
+in one pass, and between them the polynomial of degree 5 that agrees with all six is followed.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+# nine temperatures from 1/3 to 3
+GRID = tuple(3.0 ** (i / 4) for i in range(-4, 5))
+_STEPS = 4000
+
+
+class BestTemperature(NamedTuple):
+    """
+    Attributes:
+        temperature: T.
+        log_likelihood: sum over the words, at T.
+        is_inside: the best one lies within the temperatures tried, not at their end.
+    """
+
+    temperature: float
+    log_likelihood: float
+    is_inside: bool
+
+
+def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperature:
+    """
+    Args:
+        temperatures: ``[G]`` in ascending order.
+        sums: ``[3, G]``: at each, sum of the words' log-probabilities, and its first and second
+            derivative by 1 / temperature.
+
+    Raises:
+        ValueError: if there are fewer than two temperatures, or shapes do not fit.
+    """
+    if len(temperatures) < 2 or sums.shape != (3, len(temperatures)):
+        raise ValueError(
+            f"`sums` must be [3, {len(temperatures)}] of two temperatures or more, but is "
+            f"{list(sums.shape)} instead."
+        )
+    inverse = 1 / temperatures[::-1]
+    values, slopes, curvatures = sums[:, ::-1]
+    best = int(values.argmax())
+    found, at = float(values[best]), float(inverse[best])
+    for i in (best - 1, best):
+        if not 0 <= i < len(inverse) - 1:
+            continue
+        h = inverse[i + 1] - inverse[i]
+        t = np.linspace(0, 1, _STEPS + 1)
+        curve = _hermite(t, values[i : i + 2], h * slopes[i : i + 2], h * h * curvatures[i : i + 2])
+        top = int(curve.argmax())
+        if curve[top] > found:
+            found, at = float(curve[top]), float(inverse[i] + h * t[top])
+    return BestTemperature(1 / at, found, bool(inverse[0] < at < inverse[-1]))
+
+
+def _hermite(
+    t: np.ndarray, value: np.ndarray, slope: np.ndarray, curvature: np.ndarray
+) -> np.ndarray:
+    """Polynomial of degree 5 on [0, 1] with these values and derivatives at 0 and 1."""
+    t3, t4, t5 = t**3, t**4, t**5
+    step = 10 * t3 - 15 * t4 + 6 * t5
+    return (
+        value[0] * (1 - step)
+        + value[1] * step
+        + slope[0] * (t - 6 * t3 + 8 * t4 - 3 * t5)
+        + slope[1] * (-4 * t3 + 7 * t4 - 3 * t5)
+        + curvature[0] * (t**2 - 3 * t3 + 3 * t4 - t5) / 2
+        + curvature[1] * (t3 - 2 * t4 + t5) / 2
+    )

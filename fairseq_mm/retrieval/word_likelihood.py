@@ -1,0 +1,153 @@
+"""log P of given words from a decoder's hidden states, a slice of logits at a time.
+
+An output layer gives ``[words, vocabulary]`` logits, of which the probability of a given word
+needs one and a sum. Only a slice of rows is held, and the sum is taken in pieces of columns that
+stay in the cache.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+SLICE_BYTES = 64 * 2**20
+_PIECE_BYTES = 2**20
+
+
+class Tempered(NamedTuple):
+    """log softmax(b l)[target] at inverse temperatures b, float64.
+
+    Attributes:
+        log_probs: ``[N, G]``.
+        slopes: first derivative by b.
+        curvatures: second derivative by b.
+    """
+
+    log_probs: Tensor
+    slopes: Tensor
+    curvatures: Tensor
+
+
+def word_log_probs(
+    decoder: Any, features: Tensor, target: Tensor, *, slice_bytes: int = SLICE_BYTES
+) -> Tensor:
+    """
+    Args:
+        decoder: with ``output_layer``; where that is a linear layer ``output_proj``, a word's own
+            logit is computed in float32 also under autocast.
+        features: ``[N, E]`` hidden states.
+        target: ``[N]`` words.
+        slice_bytes: of float32 logits that are held at once; at least one row is.
+
+    Returns:
+        ``[N]`` float32.
+    """
+    linear = getattr(decoder, "output_proj", None)
+    results = []
+    for rows, logits in logit_slices(decoder, features, slice_bytes=slice_bytes):
+        own = None
+        if isinstance(linear, nn.Linear) and logits.dtype != torch.float32:
+            own = _own_logits(linear, features[rows], target[rows])
+        if own is None:
+            own = logits.gather(1, target[rows].unsqueeze(1)).squeeze(1).float()
+        results.append(own - _log_sums(logits))
+    return torch.cat(results) if results else features.new_zeros(0)
+
+
+def logit_slices(
+    decoder: Any, features: Tensor, *, slice_bytes: int = SLICE_BYTES
+) -> Iterator[tuple[slice, Tensor]]:
+    """Rows of the features and their logits ``[rows, V]``, which may be overwritten."""
+    if not len(features):
+        return
+    # two rows: models have short cuts for the one word of a step of generation
+    V = decoder.output_layer(features[:1].repeat(2, 1).unsqueeze(0)).size(-1)
+    num_rows = max(1, slice_bytes // (4 * V))
+    for first in range(0, len(features), num_rows):
+        rows = slice(first, min(first + num_rows, len(features)))
+        yield rows, decoder.output_layer(features[rows].unsqueeze(0))[0]
+
+
+def _own_logits(linear: nn.Linear, features: Tensor, target: Tensor) -> Tensor:
+    own = (features.float() * linear.weight[target].float()).sum(1)
+    return own if linear.bias is None else own + linear.bias[target].float()
+
+
+def _pieces(logits: Tensor) -> Sequence[Tensor]:
+    columns = max(64, _PIECE_BYTES // (4 * len(logits)))
+    if logits.device.type != "cpu":
+        columns = logits.size(1)
+    return logits.split(columns, dim=1)
+
+
+def _log_sums(logits: Tensor) -> Tensor:
+    """``[n]`` log of the sum of each row's exponentials, float32."""
+    sums = [piece.float().logsumexp(1) for piece in _pieces(logits)]
+    return torch.stack(sums).logsumexp(0)
+
+
+def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Tensor) -> Tempered:
+    """
+    Args:
+        logits: ``[N, V]``.
+        target: ``[N]``, words.
+        inverse_temperatures: ``[G]`` b.
+
+    Returns:
+        each ``[N, G]``. With p = softmax(b l): log p[target], then l[target] - E_p[l], then
+        -Var_p[l].
+    """
+    largest = logits.amax(1, keepdim=True).float()
+    G = len(inverse_temperatures)
+    sums = torch.zeros(3, G, len(logits), dtype=torch.float64, device=logits.device)
+    for piece in _pieces(logits):
+        x = piece.float() - largest
+        for g, b in enumerate(inverse_temperatures.tolist()):
+            powers = (x * b).exp_()
+            sums[0, g] += powers.sum(1)
+            sums[1, g] += powers.mul_(x).sum(1)
+            sums[2, g] += powers.mul_(x).sum(1)
+    own = (logits.gather(1, target.unsqueeze(1)).float() - largest).double()  # [N, 1]
+    total, mean, square = sums.transpose(1, 2)  # [N, G] each
+    mean, square = mean / total, square / total
+    b = inverse_temperatures.to(own)
+    return Tempered(own * b - total.log(), own - mean, mean.square() - square)
+
+
+def mixture(members: Sequence[Tempered]) -> Tempered:
+    """The mean of the members' probabilities, with its derivatives."""
+    log_probs = torch.stack([member.log_probs for member in members])
+    weights = log_probs.softmax(0)
+    slopes = torch.stack([member.slopes for member in members])
+    curvatures = torch.stack([member.curvatures for member in members])
+    slope = (weights * slopes).sum(0)
+    curvature = (weights * (curvatures + slopes.square())).sum(0) - slope.square()
+    return Tempered(mean_log_probs(log_probs), slope, curvature)
+
+
+def mean_log_probs(log_probs: Tensor) -> Tensor:
+    """log of the mean over the first dimension of probabilities, as ensembles take it."""
+    return log_probs.logsumexp(0) - torch.tensor(float(len(log_probs))).log().to(log_probs)
+
+
+def top_candidates(
+    logits: Tensor, target: Tensor, k: int, excluded: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """The likeliest words of each row, for words that are among them.
+
+    Args:
+        logits: ``[N, V]``; overwritten at the excluded words.
+        target: ``[N]``.
+        k: how many.
+        excluded: words that are never among them.
+
+    Returns:
+        candidates: ``[M, k]`` logits, of the rows whose target is among them.
+        place: ``[M]`` of the target.
+    """
+    logits[:, list(excluded)] = float("-inf")
+    values, words = logits.topk(min(k, logits.size(1) - len(excluded)), dim=1)
+    matches = words == target.unsqueeze(1)
+    is_covered = matches.any(1)
+    return values[is_covered], matches[is_covered].float().argmax(1)

@@ -1,0 +1,204 @@
+"""`fairseq-mm rank-prompts` on toy data: figures against the models themselves, resuming."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from toy_story_models import make_story_folder, train_stories
+
+from fairseq_mm.cli import rank_prompts
+from fairseq_mm.cli.main import main
+from fairseq_mm.metrics import prompt_ranking
+from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
+from fairseq_mm.text_models import load_text_models
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rank_prompts")
+    data = make_story_folder(folder / "data")
+    return data, train_stories(data, folder / "a", "conv_story_tiny")
+
+
+@pytest.fixture
+def rank(trained, tmp_path, capsys):
+    """Runs the command; returns exit status, content of ranking.json, stdout, stderr."""
+    data, path = trained
+
+    def run(*options, output=tmp_path / "out", data=data, path=path):
+        arguments = [data, "--path", path, "--output", output, *options]
+        status = main(["rank-prompts", *map(str, arguments)])
+        file = output / "ranking.json"
+        result = json.loads(file.read_text()) if file.exists() else {}
+        printed = capsys.readouterr()
+        return status, result, printed.out, printed.err
+
+    return run
+
+
+def naive_scores(trained):
+    """``[S, P]`` of the validation split, a pair at a time, by the model's forward pass."""
+    data, path = trained
+    loaded = load_text_models(path, device="cpu")
+    (model,) = loaded.models
+    prompts, stories = (
+        [
+            dictionary.encode_line(line, add_if_not_exist=False).long()
+            for line in (data / f"text/valid.{side}").read_text().splitlines()
+        ]
+        for side, dictionary in (
+            ("wp_source", loaded.source_dictionary),
+            ("wp_target", loaded.dictionary),
+        )
+    )
+    scores = np.zeros((len(stories), len(prompts)))
+    with torch.no_grad():
+        for s, story in enumerate(stories):
+            previous = torch.cat([story[-1:], story[:-1]]).unsqueeze(0)
+            for p, prompt in enumerate(prompts):
+                logits, _ = model(prompt.unsqueeze(0), torch.tensor([len(prompt)]), previous)
+                lprobs = logits[0].double().log_softmax(1)
+                scores[s, p] = lprobs.gather(1, story.unsqueeze(1)).sum()
+    return scores
+
+
+def test_figures_are_those_of_the_models_own_probabilities(rank, trained, tmp_path):
+    status, result, out, err = rank("--all-pairs", "--draws", 4, "--seed", 6, "--batch-tokens", 50)
+    assert status == 0
+    scores = naive_scores(trained)
+    true = np.arange(13)
+    distractors = prompt_ranking.draw_distractors(true, 13, draws=4, seed=6)
+    expected = prompt_ranking.rank_prompts(scores, true, distractors, seed=6)
+    assert result["accuracy"] == expected.accuracy
+    assert result["per_draw"] == expected.per_draw.tolist()
+    assert result["interval"] == list(expected.interval)
+    assert result["all_draws"] == expected.all_draws
+    assert result["chance"] == 0.1
+    assert result["scores_of"]["words"] == 61
+    assert f"accuracy           {100 * expected.accuracy:5.1f} %  95% interval [" in out
+    assert "13 of 13 stories, 13 different prompts, 4 draws, seed 6" in out
+    assert "stories:13|distractors:9|draws:4|seed:6|words:61|models:1" in out
+    assert "over all draws" in out
+    assert "(169 pairs)" in err
+
+    lines = (tmp_path / "out/stories.jsonl").read_text().splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert [entry["story"] for entry in entries] == list(range(13))
+    own = np.diag(scores)
+    assert [e["rank"] for e in entries] == (1 + (scores > own[:, None]).sum(1)).tolist()
+    np.testing.assert_allclose([e["log_likelihood"] for e in entries], own, atol=1e-4)
+    assert np.mean([entry["accuracy"] for entry in entries]) == pytest.approx(expected.accuracy)
+
+
+def test_a_pair_is_scored_once_however_often_it_is_drawn(rank, monkeypatch):
+    scored = []
+    call = StoryLikelihood.__call__
+    monkeypatch.setattr(
+        StoryLikelihood, "__call__", lambda self, pairs: scored.extend(pairs) or call(self, pairs)
+    )
+    _, first, _, _ = rank("--draws", 2)
+    number = len(scored)
+    assert number == len({(tuple(prompt), tuple(story)) for prompt, story in scored})
+    assert 13 * 10 <= number < 13 * 13
+    # more draws add the pairs that are missing, the same draws none
+    _, more, _, _ = rank("--draws", 30)
+    assert len(scored) == 169
+    assert more["per_draw"][:2] == first["per_draw"]
+    assert rank("--draws", 2)[1]["accuracy"] == first["accuracy"]
+    assert len(scored) == 169
+
+
+def test_an_interrupted_run_continues(rank, monkeypatch, tmp_path):
+    _, whole, _, _ = rank("--draws", 3, output=tmp_path / "whole")
+    calls = []
+    call = StoryLikelihood.__call__
+
+    def interrupted(self, pairs):
+        calls.append(len(pairs))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return call(self, pairs)
+
+    options = ("--draws", 3, "--batch-tokens", 150)
+    with monkeypatch.context() as patch:
+        patch.setattr(StoryLikelihood, "__call__", interrupted)
+        status, result, _, err = rank(*options)
+    assert (status, result) == (130, {})
+    assert "rank-prompts: interrupted" in err
+    calls.clear()
+    monkeypatch.setattr(
+        StoryLikelihood,
+        "__call__",
+        lambda self, pairs: calls.append(len(pairs)) or call(self, pairs),
+    )
+    status, result, _, _ = rank(*options)
+    assert result["accuracy"] == whole["accuracy"]
+    kept = (tmp_path / "out/likelihoods.jsonl").read_text().splitlines()
+    assert 0 < sum(calls) < len(kept) - 1
+    assert len(kept) == len((tmp_path / "whole/likelihoods.jsonl").read_text().splitlines())
+
+
+def test_prompts_that_differ_in_unknown_words_alone_are_equally_likely(rank, trained, tmp_path):
+    data, _ = trained
+    other = tmp_path / "data/text"
+    other.mkdir(parents=True)
+    (other / "valid.wp_source").write_text("".join(f"[ WP ] unknown{i}\n" for i in range(11)))
+    stories = (data / "text/valid.wp_target").read_text().splitlines(keepends=True)
+    (other / "valid.wp_target").write_text("".join(stories[:11]))
+    status, result, _, err = rank(data=tmp_path / "data")
+    assert status == 0
+    assert (result["accuracy"], result["ties"]) == (pytest.approx(0.1), 1)
+    assert "(11 pairs)" in err
+
+
+def test_stories_are_drawn_and_cut_on_request(rank, tmp_path):
+    _, result, out, _ = rank("--stories", 7, "--distractors", 4, "--words", 9)
+    assert (result["stories"], result["stories_available"], result["chance"]) == (7, 13, 0.2)
+    assert "7 of 13 stories" in out
+    assert result["card"]["options"]["words"] == 9
+    assert "checkpoint_0" in result["card"]["files"]
+
+
+def test_an_ensemble_has_a_folder_of_its_own():
+    files = ["/x/checkpoint_best.pt", "/y/checkpoint_best.pt"]
+    assert rank_prompts._output_of(files[:1], "valid") == "/x/checkpoint_best.rank-prompts-valid"
+    assert rank_prompts._output_of(files, "test") == "/x/checkpoint_best+1.rank-prompts-test"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--stories", 9], r"9 stories of valid have 9 different prompts, .* 9 others"),
+        (["--split", "test"], r"test\.wp_source: cannot be read"),
+        (["--seed", -4], "--seed: must be 0 or more, but is -4"),
+        (["--words", 100], "--words 100: the model has positions for 61 words"),
+        (["--device", "nowhere"], "--device nowhere: Expected one of"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(rank, options, message):
+    status, _, _, err = rank(*options)
+    assert status == 2
+    (line,) = [x for x in err.splitlines() if x.startswith("fairseq-mm rank-prompts:")]
+    assert re.search(message, line)
+
+
+def test_a_prompt_that_is_too_long_names_its_line(rank, trained, tmp_path):
+    data, _ = trained
+    other = tmp_path / "data/text"
+    other.mkdir(parents=True)
+    prompts = (data / "text/valid.wp_source").read_text().splitlines()
+    prompts[2] = "a " * 70
+    (other / "valid.wp_source").write_text("\n".join(prompts) + "\n")
+    (other / "valid.wp_target").write_text((data / "text/valid.wp_target").read_text())
+    status, _, _, err = rank(data=tmp_path / "data")
+    assert status == 2
+    assert re.search(r"valid\.wp_source:3: a prompt has 70 words, .* positions for 61", err)
+
+
+def test_likelihoods_of_other_words_are_not_used(rank):
+    rank("--words", 9)
+    status, _, _, err = rank("--words", 8)
+    assert status == 2
+    assert "holds likelihoods with words = 9, but this run has 8" in err

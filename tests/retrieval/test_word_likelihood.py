@@ -1,0 +1,116 @@
+"""Likelihood of words from hidden states, against softmax over the whole vocabulary."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_mm.retrieval import word_likelihood
+from fairseq_mm.retrieval.word_likelihood import (
+    Tempered,
+    logit_slices,
+    mean_log_probs,
+    mixture,
+    tempered_log_probs,
+    top_candidates,
+    word_log_probs,
+)
+
+N, E, V = 11, 5, 203
+
+
+@pytest.fixture
+def decoder():
+    torch.manual_seed(5)
+    linear = nn.Linear(E, V)
+    with torch.no_grad():
+        linear.weight.mul_(6)
+    return Namespace(output_proj=linear, output_layer=linear)
+
+
+@pytest.fixture
+def words():
+    torch.manual_seed(8)
+    return torch.randn(N, E), torch.randint(0, V, (N,))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("slice_bytes", [1, 3000, 1 << 20])
+def test_words_have_the_probability_of_the_softmax(decoder, words, slice_bytes, monkeypatch):
+    monkeypatch.setattr(word_likelihood, "_PIECE_BYTES", 256)  # several pieces of columns
+    features, target = words
+    found = word_log_probs(decoder, features, target, slice_bytes=slice_bytes)
+    expected = decoder.output_layer(features).log_softmax(1).gather(1, target.unsqueeze(1))
+    torch.testing.assert_close(found, expected.squeeze(1))
+
+
+@torch.no_grad()
+def test_no_more_logits_are_held_than_asked_for(decoder, words):
+    sizes = [logits.shape for _, logits in logit_slices(decoder, words[0], slice_bytes=4 * V * 4)]
+    assert sizes == [(4, V), (4, V), (3, V)]
+
+
+@torch.no_grad()
+def test_logits_too_large_for_an_exponential_are_no_trouble(decoder, words):
+    features, target = words
+    found = word_log_probs(decoder, features * 300, target)
+    expected = decoder.output_layer(features * 300).log_softmax(1)
+    torch.testing.assert_close(found, expected.gather(1, target.unsqueeze(1)).squeeze(1))
+
+
+@torch.no_grad()
+def test_a_words_own_logit_is_not_rounded_under_autocast(decoder, words):
+    features, target = words
+    decoder.output_proj.weight.div_(2)  # a flat softmax, whose sum averages the rounding out
+    exact = word_log_probs(decoder, features, target)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = word_log_probs(decoder, features, target)
+        decoder.output_proj = None
+        all_rounded = word_log_probs(decoder, features, target)
+    assert (rounded - exact).abs().max() < (all_rounded - exact).abs().max() / 2
+
+
+def test_temperatures_give_value_slope_and_curvature(words):
+    target = words[1]
+    torch.manual_seed(1)
+    logits = torch.randn(N, V, dtype=torch.float64) * 3
+    inverse = torch.tensor([0.5, 1.0, 1.9], dtype=torch.float64)
+    found = tempered_log_probs(logits.float(), target, inverse)
+    for g, b in enumerate(inverse):
+        b = b.clone().requires_grad_()
+        for n in range(N):
+            value = (logits[n] * b).log_softmax(0)[target[n]]
+            (slope,) = torch.autograd.grad(value, b, create_graph=True)
+            (curvature,) = torch.autograd.grad(slope, b)
+            expected = torch.stack([value, slope, curvature]).detach()
+            actual = torch.stack([part[n, g] for part in found])
+            torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_mixture_averages_probabilities_and_has_its_own_derivatives():
+    torch.manual_seed(3)
+    b = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
+    logits = [torch.randn(6, dtype=torch.float64) * 2 for _ in range(3)]
+    probability = sum((x * b).softmax(0)[2] for x in logits) / 3
+    value = probability.log()
+    (slope,) = torch.autograd.grad(value, b, create_graph=True)
+    (curvature,) = torch.autograd.grad(slope, b)
+    target, inverse = torch.tensor([2]), torch.tensor([0.8], dtype=torch.float64)
+    found = mixture([tempered_log_probs(x.unsqueeze(0), target, inverse) for x in logits])
+    expected = Tempered(*(x.detach().view(1, 1) for x in (value, slope, curvature)))
+    for actual, wanted in zip(found, expected):
+        torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_the_mean_of_probabilities_is_taken():
+    log_probs = torch.tensor([[0.5, 0.1], [0.25, 0.3]]).log()
+    torch.testing.assert_close(mean_log_probs(log_probs).exp(), torch.tensor([0.375, 0.2]))
+
+
+def test_candidates_are_those_of_the_words_among_the_likeliest():
+    logits = torch.tensor([[9.0, 1.0, 4.0, 3.0], [9.0, 5.0, 2.0, 1.0], [0.0, 2.0, 1.0, 3.0]])
+    # word 0 is excluded, so a target of it is covered by no k
+    candidates, place = top_candidates(logits, torch.tensor([3, 3, 0]), 2, (0,))
+    assert candidates.tolist() == [[4.0, 3.0]]
+    assert place.tolist() == [1]
