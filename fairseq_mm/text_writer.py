@@ -52,8 +52,11 @@ class Telling:
                 )
         if not 0 < self.topp <= 1:
             raise UserError(f"`topp` must be above 0 and at most 1, but is {self.topp} instead.")
-        if not 0 < self.temperature < float("inf"):
-            raise UserError(f"`temperature` must be above 0, but is {self.temperature} instead.")
+        if not 0.001 <= self.temperature < float("inf"):
+            raise UserError(
+                f"`temperature` must be 0.001 or more, but is {self.temperature} instead; the "
+                "preset greedy takes the most probable words."
+            )
         if not 1 <= self.min_words <= self.max_words:
             raise UserError(
                 f"`min_words` must be from 1 to `max_words` ({self.max_words}), but is "
@@ -118,11 +121,19 @@ class TextWriter:
 
     Args:
         models: are prepared for inference here, after which they cannot be trained.
+
+    Raises:
+        UserError: if the training of a model has diverged.
     """
 
     def __init__(self, models: TextModels) -> None:
         self.models = models
-        for model in models.models:
+        for file, model in zip(models.files, models.models):
+            if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
+                raise UserError(
+                    f"{file}: has weights that are no numbers: its training has diverged; take an "
+                    "earlier checkpoint."
+                )
             model.make_generation_fast_()
         self.dictionary = models.dictionary
         self.words: list[str] = models.dictionary.symbols
@@ -265,11 +276,6 @@ class TextWriter:
     def _text_of(self, hypothesis: dict[str, Any]) -> Text:
         tokens = hypothesis["tokens"][:-1].tolist()
         score = float(hypothesis["positional_scores"][:-1].mean())
-        if not -float("inf") < score <= 1e-3:
-            raise UserError(
-                f"{', '.join(self.models.files)}: gives no probabilities for the next word, but "
-                "NaN: its training has diverged, take an earlier checkpoint."
-            )
         return Text(tokens, score)
 
 
