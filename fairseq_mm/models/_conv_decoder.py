@@ -3,7 +3,6 @@
 import math
 from typing import Any, Optional
 
-import torch
 from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 
@@ -80,13 +79,15 @@ class StoryDecoder(FairseqIncrementalDecoder):
     ) -> tuple[Tensor, None]:
         """As :meth:`extract_features`; logits ``[B, T, V]`` unless ``features_only``."""
         hidden, _ = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        return hidden if features_only else self.output_layer(hidden), None
+        if features_only:
+            return hidden, None
+        if incremental_state is None:
+            return self.output_layer(hidden), None
+        output = self.output_proj
+        return row_product(hidden[:, 0], output.weight, output.bias).unsqueeze(1), None
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Logits ``[..., V]`` of hidden states ``[..., out_dim]``."""
-        if features.size(1) == 1 and not torch.is_grad_enabled():
-            rows = row_product(features[:, 0], self.output_proj.weight, self.output_proj.bias)
-            return rows.unsqueeze(1)
         return self.output_proj(features)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:

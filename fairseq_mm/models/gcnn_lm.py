@@ -14,6 +14,7 @@ Dauphin et al. have an adaptive softmax. The widths are not printed in 9.1, apar
 channels are 512, 768 and 1024 in four, two and three layers.
 """
 
+from argparse import Namespace
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -28,6 +29,10 @@ from fairseq_mm.models._story_parts import build_trunk
 
 DECODER_LAYERS = (
     "[(512, 4)] * 2 + [(512, 1)] + [(512, 4)] + [(768, 4)] * 2 + [(1024, 1)] + [(1024, 3)] * 2"
+)
+TRUNK_OPTIONS = (
+    *("decoder_embed_dim", "decoder_layers", "decoder_out_embed_dim", "dropout"),
+    *("self_attention", "multihead_self_attention_nheads", "gated_attention", "downsample"),
 )
 
 
@@ -66,9 +71,12 @@ class GcnnLmModel(FairseqLanguageModel):
         Raises:
             UserError: if an option has a value that cannot be built.
         """
-        # two rows of fairseq's tables belong to padding and to the symbol before it
-        cfg.max_target_positions = cfg.max_positions or cfg.tokens_per_sample + 2
-        trunk = build_trunk(cfg, task.target_dictionary, has_source=False)
+        options = Namespace(
+            **{name: getattr(cfg, name) for name in TRUNK_OPTIONS},
+            # two rows of fairseq's tables belong to padding and to the symbol before it
+            max_target_positions=cfg.max_positions or cfg.tokens_per_sample + 2,
+        )
+        trunk = build_trunk(options, task.target_dictionary, has_source=False)
         model = cls(StoryDecoder(task.target_dictionary, trunk, dropout=cfg.dropout))
         model.add_module(MODULE_NAME, Provenance.of_task(task))
         return model

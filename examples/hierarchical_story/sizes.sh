@@ -1,0 +1,37 @@
+# Sourced by the recipes. SIZE=full (default): the paper's. SIZE=small: for a few hundred stories on
+# a CPU. GPUS=1, 4 or 8 (default: 1) gives the same batch by --update-freq.
+SIZE="${SIZE:-full}"
+GPUS="${GPUS:-1}"
+USER_DIR="${USER_DIR:-$(dirname "${BASH_SOURCE[0]}")/../../fairseq_mm}"
+
+case "$SIZE" in
+full)
+    STORY=()   # the architectures' own sizes are the paper's
+    FUSION=()
+    LANGUAGE=()
+    OPTIMIZATION=(
+        --optimizer nag --momentum 0.99 --lr 0.25 --clip-norm 0.1 --weight-decay 1e-7
+        --lr-scheduler reduce_lr_on_plateau --max-tokens 1500 --update-freq "$((8 / GPUS))"
+        --max-epoch 30)
+    LANGUAGE_OPTIMIZATION=("${OPTIMIZATION[@]}" --lr 1)
+    ;;
+small)
+    WIDTHS=(--decoder-embed-dim 64 --decoder-out-embed-dim 64)
+    STORY=("${WIDTHS[@]}" --encoder-embed-dim 64 --encoder-layers '[(64, 3)] * 2 + [(128, 3)]'
+        --decoder-layers '[(128, 4)] * 3 + [(192, 4)]' --dropout 0.2)
+    FUSION=("${WIDTHS[@]}" --encoder-embed-dim 64 --encoder-layers '[(64, 3)] * 3'
+        --decoder-layers '[(128, 4)] * 2 + [(192, 4)]' --dropout 0.2)
+    LANGUAGE=("${WIDTHS[@]}" --decoder-layers '[(128, 4)] * 3 + [(192, 4)]' --dropout 0.2)
+    OPTIMIZATION=(
+        --optimizer adam --lr 4e-3 --clip-norm 0.5 --lr-scheduler inverse_sqrt
+        --warmup-updates 100 --max-tokens 3000 --max-epoch 14)
+    LANGUAGE_OPTIMIZATION=("${OPTIMIZATION[@]}")
+    ;;
+*)
+    echo "SIZE must be full or small, but is $SIZE instead." >&2
+    exit 2
+    ;;
+esac
+
+COMMON=(--user-dir "$USER_DIR" --criterion sliced_cross_entropy --required-batch-size-multiple 1
+    --no-epoch-checkpoints --log-format simple --seed 1)
