@@ -218,7 +218,10 @@ def convert_stories(
             "--project-input False: queries, keys and values get projections that change nothing."
         )
     dictionaries = source_dictionary, target_dictionary
-    model, conversion = _convert(checkpoint.weights, options, frozen, dictionaries, projects)
+    try:
+        model, conversion = _convert(checkpoint.weights, options, frozen, dictionaries, projects)
+    except UserError as error:
+        raise UserError(f"{checkpoint.path}: {error}") from None
     arch = architecture_name(options)
     result = ConvertedStories(arch, options, frozen, conversion, notes=notes)
     if conversion.fits:
@@ -231,7 +234,9 @@ def convert_stories(
             fits = False
         if fits:
             result.fitting_options = {
-                name: value for name, value in fitting.items() if value != options[name]
+                name: value
+                for name, value in fitting.items()
+                if _normal(name, value) != _normal(name, options[name])
             }
     return result
 
@@ -314,12 +319,12 @@ def _frozen_options(
         )
     else:
         theirs = _options(other, notes, layers_from_weights=True)
-        different = {x: theirs[x] for x in of_weights if theirs[x] != of_weights[x]}
-        for name, value in different.items():
-            raise UserError(
-                f"{other.path}: is not the model that {checkpoint.path} was trained on: its --"
-                f"{name.replace('_', '-')} is {value}, that of the frozen part {of_weights[name]}."
-            )
+        for name, value in of_weights.items():
+            if theirs[name] != value:
+                raise UserError(
+                    f"{other.path}: is not the model that {checkpoint.path} was trained on: its --"
+                    f"{name.replace('_', '-')} is {theirs[name]}, that of the frozen part {value}."
+                )
         own = theirs
     without_trace = {name: own[name] for name in _WITHOUT_TRACE if name in own}
     return {**without_trace, **of_weights}
@@ -372,6 +377,7 @@ def _state(
         arch=result.arch,
         task="translation",
         criterion="cross_entropy",
+        sentence_avg=False,
         source_lang=source,
         target_lang=target,
         **positions,
@@ -397,6 +403,11 @@ def _state(
         "task_state": {},
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
     }
+
+
+def _normal(name: str, value: Any) -> Any:
+    """A layer list whichever way it is written."""
+    return parse_layers(value, name) if name in _LAYER_LISTS else value
 
 
 def _load_dictionary(file: str) -> Dictionary:

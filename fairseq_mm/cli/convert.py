@@ -164,9 +164,7 @@ def _table(read: int, conversion: Any) -> list[str]:
     left_out = conversion.left_out
     lines.append(f"{'left out':<12}{sum(map(len, left_out.values())):>7}")
     for reason, names in left_out.items():
-        if len(names) > _LISTED:
-            names = [f"{os.path.commonprefix(names)}* ({len(names)})"]
-        lines += [f"  {name}: {reason}" for name in names]
+        lines += [f"  {name}" for name in _fold((name, f": {reason}") for name in names)]
     for title in ("missing", "unexpected"):
         names = getattr(conversion, title)
         lines.append(f"{title:<12}{len(names):>7}")

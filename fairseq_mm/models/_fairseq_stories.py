@@ -94,7 +94,7 @@ class Conversion(NamedTuple):
     """
     Attributes:
         weights: converted, by their names here.
-        used: names of fairseq's tensors that they were made of.
+        used: names of fairseq's tensors that have their place and shape.
         left_out: reason -> names of fairseq's tensors that compute nothing here.
         missing: names of tensors that fairseq's model must have.
         unexpected: names that have no place.
@@ -153,14 +153,15 @@ def convert_weights(
                 result.missing.append(source)
                 fits = False
                 continue
-            result.used.append(source)
             found = tuple(weights[source].shape)
-            if found != expected:
+            if found == expected:
+                result.used.append(source)
+            else:
                 result.mismatched.append((source, found, expected))
                 fits = False
         if fits:
             result.weights[name] = recipe.make(name, shape, weights)
-    known = {*result.used, *out_of_use}
+    known = {*result.used, *out_of_use, *(name for name, *_ in result.mismatched)}
     result.unexpected.extend(name for name in weights if name not in known)
     return result
 

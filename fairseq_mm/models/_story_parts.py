@@ -170,7 +170,7 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
     try:
         state = checkpoint_utils.load_checkpoint_to_cpu(file)
         cfg = state["cfg"]["model"]
-        arch = cfg["_name"]
+        arch = cfg._name  # fairseq's older models leave a Namespace here
     except Exception as error:  # torch and fairseq raise nearly anything on other files
         lines = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
@@ -180,7 +180,7 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
     if ARCH_MODEL_REGISTRY.get(arch) is not model_class or STATE_KEY not in state["model"]:
         hint = ""
         if str(arch).startswith("fconv_self_att"):
-            hint = f"; convert it first: fairseq-mm convert {file} OUTPUT"
+            hint = f"; convert it first: fairseq-mm convert {file} OUTPUT --data DIR"
         raise UserError(
             f"--pretrained-checkpoint {file}: must be of --arch conv_story or one of its sizes, "
             f"but is of {arch}{hint}."

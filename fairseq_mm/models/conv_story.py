@@ -239,8 +239,17 @@ class ConvStoryModel(FairseqEncoderDecoderModel):
         copy_weights(self.decoder.frozen, weights, "decoder.trunk.")
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Builds the frozen part that a checkpoint describes, unless it is there already."""
+        """Builds the frozen part that a checkpoint describes, unless it is there already.
+
+        Raises:
+            UserError: if the weights are those of fairseq's own model.
+        """
         super().upgrade_state_dict_named(state_dict, name)
+        if "encoder.encoder.embed_tokens.weight" in state_dict:
+            raise UserError(
+                "the checkpoint is of fairseq's fconv_self_att; convert it first: fairseq-mm "
+                "convert CHECKPOINT OUTPUT --data DIR"
+            )
         state = state_dict.get(FROZEN_STATE_KEY)
         if state is None or not self.is_fusion:
             return

@@ -1,0 +1,533 @@
+"""``fairseq-mm convert``: checkpoints that fairseq trains itself, with fusion and without, give the
+same logits and stories after conversion, and work where a checkpoint of conv_story does."""
+
+import functools
+import os
+import re
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary, indexed_dataset
+from fairseq.logging.meters import AverageMeter, TimeMeter
+from fairseq.tasks import TASK_REGISTRY
+from toy_data import run_fairseq
+
+from fairseq_mm import conversion
+from fairseq_mm.cli.main import main
+from fairseq_mm.errors import UserError
+from fairseq_mm.foreign_checkpoint import read_foreign_checkpoint
+from fairseq_mm.text_models import load_text_models
+
+LANGUAGES = ("--source-lang", "wp_source", "--target-lang", "wp_target")
+TASK = (
+    "--task",
+    "translation",
+    *LANGUAGES,
+    "--required-batch-size-multiple",
+    1,
+    "--num-workers",
+    0,
+    "--cpu",
+)
+SOURCE_WORDS, TARGET_WORDS = 17, 23
+ENCODER, DECODER = "[(8, 3)] * 2 + [(12,3)]", "[(12, 4)] * 2 + [(10, 3)]"
+# the flags of the released recipe, at a small size
+FLAGS = (
+    *("--encoder-layers", ENCODER, "--decoder-layers", DECODER),
+    *("--encoder-embed-dim", 16, "--decoder-embed-dim", 16, "--decoder-out-embed-dim", 14),
+    *("--decoder-attention", "True", "--self-attention", "True", "--encoder-attention", "False"),
+    *("--multihead-self-attention-nheads", 4, "--multihead-attention-nheads", 1),
+    *("--project-input", "True", "--gated-attention", "True", "--downsample", "True"),
+    *("--max-source-positions", 30, "--max-target-positions", 40),
+    *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0),
+    *("--optimizer", "nag", "--lr", 0.25, "--clip-norm", 0.1, "--weight-decay", 1e-7),
+    *("--lr-scheduler", "reduce_lr_on_plateau", "--max-tokens", 1500),
+    *("--no-epoch-checkpoints", "--log-format", "none"),
+)
+
+
+def write_pair_data(folder):
+    folder.mkdir()
+    generator = np.random.default_rng(3)
+    for language, letter, words in (
+        ("wp_source", "p", SOURCE_WORDS),
+        ("wp_target", "s", TARGET_WORDS),
+    ):
+        dictionary = Dictionary()
+        for i in range(words):
+            dictionary.add_symbol(f"{letter}{i}")
+        dictionary.save(str(folder / f"dict.{language}.txt"))
+        for split, count in (("train", 8), ("valid", 5), ("test", 5)):
+            stem = str(folder / f"{split}.wp_source-wp_target.{language}")
+            builder = indexed_dataset.make_builder(f"{stem}.bin", "mmap", vocab_size=words + 4)
+            for _ in range(count):
+                line = generator.choice(dictionary.symbols[4:], size=generator.integers(2, 10))
+                builder.add_item(dictionary.encode_line(" ".join(line), add_if_not_exist=False))
+            builder.finalize(f"{stem}.idx")
+    return folder
+
+
+def train(data, folder, arch, *options, updates=2):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        arguments = (*TASK, "--arch", arch, "--max-update", updates, "--save-dir", folder)
+        run_fairseq(monkeypatch, "train", data, *arguments, *FLAGS, *options)
+    return folder / "checkpoint_last.pt"
+
+
+def convert(checkpoint, output, data, *options):
+    return main(["convert", str(checkpoint), str(output), "--data", str(data), *map(str, options)])
+
+
+class Trained:
+    """Two models that fairseq trained, and what became of them."""
+
+    def __init__(self, folder):
+        self.data = write_pair_data(folder / "data")
+        self.pretrained = train(self.data, folder / "pretrained", "fconv_self_att_wp")
+        self.fusion = train(
+            *(self.data, folder / "fusion", "fconv_self_att_wp", "--pretrained", "True"),
+            *("--pretrained-checkpoint", self.pretrained, "--decoder-layers", "[(12, 4), (18, 3)]"),
+        )
+        self.converted = {}
+        for name in ("pretrained", "fusion"):
+            self.converted[name] = folder / f"{name}.pt"
+            assert convert(self.original(name), self.converted[name], self.data) == 0
+
+    def original(self, name):
+        return getattr(self, name)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return Trained(tmp_path_factory.mktemp("stories"))
+
+
+def translation_task(*dictionaries):
+    return TASK_REGISTRY["translation"](Namespace(eval_bleu=False), *dictionaries)
+
+
+def assert_equal_logits(original, converted, *, length=11, **overrides):
+    """Of fairseq's model, loaded by fairseq, and of ours, loaded by itself."""
+    loaded = load_text_models(converted, device="cpu")
+    task = translation_task(loaded.source_dictionary, loaded.dictionary)
+    (theirs,), _ = checkpoint_utils.load_model_ensemble(
+        [str(original)], arg_overrides=overrides, task=task
+    )
+    torch.manual_seed(3)
+    source = torch.randint(4, len(loaded.source_dictionary), (3, 7))
+    source[0, :3] = source[2, :1] = 1  # padding, which the released model attends to
+    story = torch.randint(4, len(loaded.dictionary), (3, length))
+    story[:, 0] = 2
+    with torch.no_grad():
+        expected = theirs.eval()(source, source.ne(1).sum(1), story)[0]
+        found = loaded.models[0](source, None, story)[0]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    return found
+
+
+@pytest.mark.parametrize("name", ["pretrained", "fusion"])
+def test_a_checkpoint_that_fairseq_trained_gives_equal_logits(trained, name):
+    logits = assert_equal_logits(trained.original(name), trained.converted[name])
+    assert logits.std() > 0.1  # trained, or at least not all zero
+
+
+def generate(monkeypatch, capsys, data, path, *options):
+    arguments = ("--path", path, "--beam", 3, "--max-len-b", 15, "--batch-size", 4)
+    run_fairseq(monkeypatch, "generate", data, *TASK, *arguments, *options)
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    return {row[0]: (float(row[1]), row[2]) for row in lines if row[0].startswith("H-")}
+
+
+@pytest.mark.parametrize("name", ["pretrained", "fusion"])
+def test_fairseq_generate_tells_the_same_stories(trained, name, monkeypatch, capsys):
+    expected, found = (
+        generate(monkeypatch, capsys, trained.data, path)
+        for path in (trained.original(name), trained.converted[name])
+    )
+    assert len(found) == 5
+    assert found.keys() == expected.keys()
+    for line, (score, story) in expected.items():
+        assert found[line][1] == story
+        assert found[line][0] == pytest.approx(score, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["pretrained", "fusion"])
+def test_fairseq_validate_gives_the_same_loss(trained, name, monkeypatch, capsys):
+    losses = []
+    for path in (trained.original(name), trained.converted[name]):
+        arguments = ("--path", path, "--max-tokens", 1500, "--log-format", "simple")
+        run_fairseq(monkeypatch, "validate", trained.data, *TASK, *arguments)
+        # fairseq takes pytest's handlers of the log away
+        losses.append(re.findall(r"'valid' subset \| (loss [\d.]+)", capsys.readouterr().out)[-1])
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
+@pytest.mark.parametrize("name", ["pretrained", "fusion"])
+def test_training_goes_on_from_a_converted_checkpoint(trained, name, option, tmp_path):
+    options = [option, trained.converted[name], "--compat", "released", "--lr", 1e-9]
+    if name == "fusion":
+        options += ["--pretrained", "True", "--pretrained-checkpoint", trained.converted[name]]
+        options[-1] = trained.converted["pretrained"]
+        options += ["--decoder-layers", "[(12, 4), (18, 3)]"]
+    last = train(trained.data, tmp_path, "conv_story_wp", *options, updates=1)
+    found, expected = (load_text_models(x).models[0] for x in (last, trained.converted[name]))
+    for ours, theirs in zip(found.parameters(), expected.parameters()):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+
+
+def test_a_command_of_fairseqs_trains_with_the_name_changed_alone(trained, tmp_path):
+    options = ("--pretrained", "True", "--pretrained-checkpoint", trained.converted["pretrained"])
+    last = train(trained.data, tmp_path, "conv_story_wp", *options, updates=1)
+    frozen = load_text_models(last).models[0].decoder.frozen
+    (pretrained,) = load_text_models(trained.converted["pretrained"]).models
+    expected = pretrained.decoder.trunk.state_dict()
+    assert all(torch.equal(x, expected[name]) for name, x in frozen.state_dict().items())
+
+
+def test_an_unconverted_checkpoint_is_refused_with_the_command_that_helps(trained, tmp_path):
+    options = ("--pretrained", "True", "--pretrained-checkpoint", trained.pretrained)
+    with pytest.raises(UserError, match=r"is of fconv_self_att_wp; convert it first: fairseq-mm"):
+        train(trained.data, tmp_path, "conv_story_wp", *options)
+    with pytest.raises(Exception, match="ensure that the architectures match") as failed:
+        train(trained.data, tmp_path, "conv_story_wp", "--restore-file", trained.pretrained)
+    assert "is of fairseq's fconv_self_att; convert it first" in str(failed.value.__context__)
+
+
+def test_the_table_accounts_for_every_tensor(trained, tmp_path, capsys):
+    assert convert(trained.fusion, tmp_path / "new.pt", trained.data) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [re.match(r"(\w[\w ]*?) +(\d+)(?:  into \d+ tensors)?$", line) for line in lines]
+    counts = {row.group(1): int(row.group(2)) for row in rows if row}
+    assert counts["read"] == len(torch.load(trained.fusion)["model"])
+    assert counts["read"] == counts["converted"] + counts["left out"]
+    assert [counts[x] for x in ("missing", "unexpected", "mismatched")] == [0, 0, 0]
+    twins = "pretrained_encoder.encoder.convolutions.*.bias (3)"
+    assert f"  {twins}: the same as encoder.pretrained.*" in lines
+    assert any("taken to be those of the model on top" in line for line in lines)
+    assert any(line.startswith(f"{tmp_path / 'new.pt'}: --arch conv_story_wp, ") for line in lines)
+    assert any(
+        line.startswith("frozen part: ") and "--decoder-layers '[(12, 4)] * 2 + [(10, 3)]'" in line
+        for line in lines
+    )
+
+
+def test_the_released_computation_is_the_default(trained, tmp_path):
+    model = load_text_models(trained.converted["fusion"]).models[0]
+    assert not model.decoder.masks_padding
+    assert not model.decoder.frozen_masks_padding
+    assert convert(trained.fusion, tmp_path / "new.pt", trained.data, "--compat", "none") == 0
+    model = load_text_models(tmp_path / "new.pt").models[0]
+    assert model.decoder.masks_padding
+    assert model.decoder.frozen_masks_padding
+
+
+def test_frozen_options_come_from_the_pretrained_checkpoint(trained, tmp_path, capsys):
+    other = changed(trained.pretrained, tmp_path / "other.pt", dropout=0.25)
+    option = ("--pretrained-checkpoint", other)
+    assert convert(trained.fusion, tmp_path / "new.pt", trained.data, *option) == 0
+    frozen = capsys.readouterr().out.split("frozen part: ")[1]
+    assert frozen.startswith("--dropout 0.25 ")
+
+
+def changed(source, target, *, weights=None, gone=(), top=None, legacy=False, **options):
+    """Saves one of fairseq's checkpoints with other content."""
+    state = torch.load(source)
+    for name, value in options.items():
+        setattr(state["cfg"]["model"], name, value)
+    state["model"].update(weights or {})
+    for name in gone:
+        del state["model"][name]
+    state.update(top or {})
+    torch.save(state, target, _use_new_zipfile_serialization=not legacy)
+    return target
+
+
+def test_a_checkpoint_of_2018_is_read(trained, tmp_path):
+    """Options in a namespace, meters as objects, PyTorch's old file format."""
+    state = torch.load(trained.pretrained)
+    meters = {"train_loss": AverageMeter(), "wps": TimeMeter()}
+    meters["train_loss"].update(np.float64(3.5), 2)
+    args = state["cfg"]["model"]
+    args.max_positions = args.max_target_positions
+    for name in ("_name", "max_source_positions", "max_target_positions"):
+        delattr(args, name)
+    old = {
+        "args": args,
+        "model": state["model"],
+        "optimizer_history": [{"best_loss": 5.0, "optimizer": {}, "num_updates": 7}],
+        "extra_state": {"train_meters": meters, "epoch": 3},
+        "last_optimizer_state": state["last_optimizer_state"],
+    }
+    torch.save(old, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    read = read_foreign_checkpoint(str(tmp_path / "old.pt"))
+    assert read["extra_state"]["train_meters"]["train_loss"] == {}
+    assert convert(tmp_path / "old.pt", tmp_path / "new.pt", trained.data) == 0
+    assert_equal_logits(trained.pretrained, tmp_path / "new.pt")
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "new.pt"))
+    assert state["optimizer_history"][-1]["num_updates"] == 7
+
+
+def test_a_checkpoint_that_would_run_something_is_refused(trained, tmp_path, capsys):
+    class Malicious:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    path = changed(trained.pretrained, tmp_path / "bad.pt", top={"extra_state": Malicious()})
+    assert convert(path, tmp_path / "new.pt", trained.data) == 2
+    message = capsys.readouterr().err
+    assert f"{path}: is no checkpoint that can be read safely" in message
+    assert f"it asks for {os.mkdir.__module__}.mkdir" in message
+    assert not (tmp_path / "made").exists()
+    assert not (tmp_path / "new.pt").exists()
+
+
+def test_half_precision_is_converted_to_single(trained, tmp_path):
+    weights = {name: x.half() for name, x in torch.load(trained.pretrained)["model"].items()}
+    path = changed(trained.pretrained, tmp_path / "half.pt", weights=weights)
+    assert convert(path, tmp_path / "new.pt", trained.data) == 0
+    state = torch.load(tmp_path / "new.pt")["model"]
+    assert {x.dtype for name, x in state.items() if "_extra_state" not in name} == {torch.float32}
+    assert_equal_logits(path, tmp_path / "new.pt")
+
+
+@pytest.mark.parametrize(
+    ("arch", "options", "name"),
+    [
+        ("fconv_self_att", ("--project-input", "False"), "conv_story"),
+        ("fconv_self_att", (), "conv_story_self_att"),
+        ("fconv_self_att", ("--multihead-self-attention-nheads", 4), "conv_story_multihead"),
+    ],
+)
+def test_the_layers_are_the_options_and_never_the_names(trained, tmp_path, arch, options, name):
+    attends = str(name != "conv_story")
+    plain = ("--self-attention", attends, "--gated-attention", "False", "--downsample", "False")
+    heads = (
+        ()
+        if "--multihead-self-attention-nheads" in options
+        else ("--multihead-self-attention-nheads", 1)
+    )
+    path = train(trained.data, tmp_path, arch, *plain, *heads, *options, updates=1)
+    assert convert(path, tmp_path / "new.pt", trained.data) == 0
+    assert_equal_logits(path, tmp_path / "new.pt")
+    assert load_text_models(tmp_path / "new.pt").architectures == [name]
+
+
+def test_tensors_that_do_not_fit_are_named_and_nothing_is_written(trained, tmp_path, capsys):
+    gone = "decoder.selfattention.1.attention.2.in_proj_k.1.2.weight_g"
+    path = changed(trained.pretrained, tmp_path / "bad.pt", gone=[gone])
+    assert convert(path, tmp_path / "new.pt", trained.data) == 2
+    captured = capsys.readouterr()
+    assert f"missing           1\n  {gone}\n" in captured.out
+    assert "1 tensors are missing and 0 have other shapes" in captured.err
+    assert "no layers of fconv_self_att have weights of these shapes" in captured.err
+    assert not (tmp_path / "new.pt").exists()
+
+
+def test_layers_that_fit_are_named_and_can_be_taken(trained, tmp_path, capsys):
+    layers = "[(12, 4)] * 2 + [(11, 3)]"
+    path = changed(trained.pretrained, tmp_path / "bad.pt", decoder_layers=layers)
+    assert convert(path, tmp_path / "new.pt", trained.data) == 2
+    captured = capsys.readouterr()
+    shapes = "[3, 12, 20] in the checkpoint, [3, 12, 22] by its options"
+    assert f"  decoder.convolutions.2.weight: {shapes}\n" in captured.out
+    assert "missing           0\n" in captured.out
+    assert (
+        "its weights fit --arch conv_story_wp --decoder-layers '[(12, 4)] * 2 + [(10, 3)]': "
+        "convert with --layers-from-weights"
+    ) in captured.err
+    assert convert(path, tmp_path / "new.pt", trained.data, "--layers-from-weights") == 0
+    assert_equal_logits(trained.pretrained, tmp_path / "new.pt")
+
+
+def test_many_names_become_one_line(trained, tmp_path, capsys):
+    heads = {"multihead_self_attention_nheads": 2}
+    path = changed(trained.pretrained, tmp_path / "bad.pt", **heads)
+    assert convert(path, tmp_path / "new.pt", trained.data) == 2
+    captured = capsys.readouterr()
+    shapes = ": [16, 16] in the checkpoint, [32, 16] by its options"
+    assert (
+        f"  decoder.selfattention.*.attention.*.in_proj_q.*.weight_v (6){shapes}\n" in captured.out
+    )
+    assert "fit --arch conv_story_wp --multihead-self-attention-nheads 4" in captured.err
+
+
+def test_a_tensor_without_a_place_needs_consent(trained, tmp_path, capsys):
+    extra = {"decoder.fc9.bias": torch.zeros(2)}
+    path = changed(trained.pretrained, tmp_path / "bad.pt", weights=extra)
+    assert convert(path, tmp_path / "new.pt", trained.data) == 2
+    captured = capsys.readouterr()
+    assert "unexpected        1\n  decoder.fc9.bias\n" in captured.out
+    assert "1 tensors have no place" in captured.err
+    assert not (tmp_path / "new.pt").exists()
+    assert convert(path, tmp_path / "new.pt", trained.data, "--allow-unexpected") == 0
+
+
+def test_a_layer_list_that_is_none_is_replaced_and_said(trained, tmp_path, capsys):
+    layers = "__import__('os').mkdir('made')"
+    path = changed(trained.pretrained, tmp_path / "odd.pt", encoder_layers=layers)
+    assert convert(path, tmp_path / "new.pt", trained.data) == 0
+    notes = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
+    assert len(notes) == 1
+    assert notes[0].startswith("note: --encoder-layers must be a list of (channels, width)")
+    assert notes[0].endswith("The weights say [(8, 3)] * 2 + [(12, 3)].")
+    assert_equal_logits(trained.pretrained, tmp_path / "new.pt")
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"encoder.encoder.attention.0.ln.bias": 1}, r"encoder has self-attention"),
+        (
+            {"decoder.pretrained_decoder.pretrained_decoder.fc1.bias": 1},
+            r"is a fusion with a fusion model",
+        ),
+        (
+            {"decoder.pretrained_decoder.fc1.bias": 1},
+            r"its frozen part has no tensor 'encoder\.pre",
+        ),
+    ],
+)
+def test_what_conv_story_has_not_is_refused(trained, tmp_path, capsys, weights, message):
+    weights = {name: torch.zeros(size) for name, size in weights.items()}
+    path = changed(trained.pretrained, tmp_path / "bad.pt", weights=weights)
+    assert convert(path, tmp_path / "new.pt", trained.data) == 2
+    assert re.search(rf"bad\.pt: .*{message}", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"project_input": "False"}, r"--project-input False with --downsample True cannot be"),
+        ({"pretrained": "True"}, r"was trained with --pretrained True, but has no tensor decoder"),
+        ({"encoder_embed_dim": 18}, r"--encoder-embed-dim \(18\) and --decoder-embed-dim \(16\)"),
+        ({"multihead_attention_nheads": 3}, r"--multihead-attention-nheads must divide"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(trained, tmp_path, capsys, options, message):
+    path = changed(trained.pretrained, tmp_path / "bad.pt", **options)
+    assert convert(path, tmp_path / "new.pt", trained.data) == 2
+    assert re.search(rf"bad\.pt: .*{message}", capsys.readouterr().err)
+
+
+def test_other_checkpoints_are_refused(trained, tmp_path, capsys):
+    def message_for(content):
+        torch.save(content, tmp_path / "other.pt")
+        assert convert(tmp_path / "other.pt", tmp_path / "new.pt", trained.data) == 2
+        return capsys.readouterr().err
+
+    assert "must hold a dictionary, but holds a list." in message_for([1])
+    assert "is no checkpoint of fairseq: it has no model, or no options." in message_for({})
+    other = {"args": Namespace(arch="lstm"), "model": {"decoder.fc_out.bias": torch.zeros(3)}}
+    assert (
+        "must be of fairseq's fconv_self_att, but is of --arch lstm: it has no tensor "
+        "'encoder.encoder.embed_tokens.weight'."
+    ) in message_for(other)
+    assert convert(trained.converted["fusion"], tmp_path / "new.pt", trained.data) == 2
+    assert "of --arch conv_story_wp, a checkpoint of fairseq_mm already." in capsys.readouterr().err
+    (tmp_path / "text.pt").write_text("no checkpoint")
+    assert convert(tmp_path / "text.pt", tmp_path / "new.pt", trained.data) == 2
+    assert "text.pt: is no checkpoint that can be read safely" in capsys.readouterr().err
+    assert convert(tmp_path / "none.pt", tmp_path / "new.pt", trained.data) == 2
+    assert "none.pt: no such checkpoint." in capsys.readouterr().err
+
+
+def test_the_pretrained_checkpoint_must_be_the_frozen_model(trained, tmp_path, capsys):
+    option = ("--pretrained-checkpoint", trained.fusion)
+    assert convert(trained.fusion, tmp_path / "new.pt", trained.data, *option) == 2
+    message = capsys.readouterr().err
+    assert f"{trained.fusion}: is not the model that {trained.fusion} was trained on" in message
+    assert "is [(12, 4)] + [(18, 3)], that of the frozen part [(12, 4)] * 2 + [(10" in message
+    assert convert(trained.pretrained, tmp_path / "new.pt", trained.data, *option) == 2
+    assert "is no fusion model, so it has no pretrained part." in capsys.readouterr().err
+
+
+def dictionary_file(path, words, fillers=0):
+    lines = [f"w{i} 1" for i in range(words)] + [f"madeupword{i:04} 0" for i in range(fillers)]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "fillers", "message"),
+    [
+        (TARGET_WORDS, 5, "has 32 words .* was trained with 27: it was padded with 5 madeupword"),
+        (TARGET_WORDS + 9, 0, "prepared from whole stories instead of their first 1000 words"),
+        (TARGET_WORDS - 9, 0, "it was prepared with a higher --thresholdsrc"),
+        (SOURCE_WORDS, 0, "it was prepared with a higher --thresholdsrc"),
+    ],
+)
+def test_a_dictionary_of_another_size_is_refused_with_its_cause(
+    trained, tmp_path, capsys, words, fillers, message
+):
+    file = dictionary_file(tmp_path / "dict.txt", words, fillers)
+    option = ("--target-dictionary", file)
+    assert convert(trained.pretrained, tmp_path / "new.pt", trained.data, *option) == 2
+    assert re.search(rf"dict\.txt: .*{message}", capsys.readouterr().err)
+
+
+def test_a_checkpoint_with_a_padded_dictionary_is_known(trained, tmp_path, capsys):
+    rows = {"decoder.embed_tokens.weight": torch.zeros(32, 16)}
+    path = changed(trained.pretrained, tmp_path / "padded.pt", weights=rows)
+    assert convert(path, tmp_path / "new.pt", trained.data) == 2
+    assert "the checkpoint's was padded to a multiple of 8" in capsys.readouterr().err
+
+
+def test_exchanged_dictionaries_are_known(trained, tmp_path, capsys):
+    source, target = (trained.data / f"dict.wp_{side}.txt" for side in ("source", "target"))
+    options = ("--source-dictionary", target, "--target-dictionary", source)
+    assert convert(trained.pretrained, tmp_path / "new.pt", trained.data, *options) == 2
+    assert "they are exchanged." in capsys.readouterr().err
+
+
+def test_dictionaries_must_be_given_and_readable(trained, tmp_path, capsys):
+    output = str(tmp_path / "new.pt")
+    assert main(["convert", str(trained.pretrained), output]) == 2
+    assert "--data DIR or --source-dictionary FILE is needed" in capsys.readouterr().err
+    assert convert(trained.pretrained, output, tmp_path) == 2
+    assert "dict.wp_source.txt: no such dictionary." in capsys.readouterr().err
+    (tmp_path / "dict.wp_source.txt").write_text("a word without a count\n")
+    assert convert(trained.pretrained, output, tmp_path) == 2
+    assert "dict.wp_source.txt: is no dictionary of fairseq's" in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be_made_is_refused_before_work(trained, tmp_path, capsys):
+    def message_for(output, *options):
+        assert convert(trained.pretrained, output, trained.data, *options) == 2
+        return capsys.readouterr().err
+
+    assert "there is no folder" in message_for(tmp_path / "none" / "new.pt")
+    assert "is a folder; name a file." in message_for(tmp_path)
+    assert "would overwrite a file that is read." in message_for(trained.pretrained, "--overwrite")
+    (tmp_path / "new.pt").write_text("mine")
+    assert "exists already; --overwrite replaces it." in message_for(tmp_path / "new.pt")
+    assert (tmp_path / "new.pt").read_text() == "mine"
+    assert convert(trained.pretrained, tmp_path / "new.pt", trained.data, "--overwrite") == 0
+    assert os.listdir(tmp_path) == ["new.pt"]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
+    with pytest.raises(UserError, match=r"new\.pt: cannot be written"):
+        conversion.save_checkpoint({}, str(tmp_path / "none" / "new.pt"))
+
+
+@pytest.mark.parametrize("name", ["pretrained_checkpoint.pt", "fusion_checkpoint.pt"])
+def test_the_published_checkpoints_give_equal_logits(name, tmp_path, monkeypatch):
+    folder = os.environ.get("FAIRSEQ_MM_STORIES")
+    if not folder:
+        pytest.skip(
+            "set FAIRSEQ_MM_STORIES to a folder with the published pretrained_checkpoint.pt, "
+            "fusion_checkpoint.pt, dict.wp_source.txt and dict.wp_target.txt"
+        )
+    files = Path(folder)
+    pretrained = str(files / "pretrained_checkpoint.pt")
+    options = ("--pretrained-checkpoint", pretrained) if name.startswith("fusion") else ()
+    assert convert(files / name, tmp_path / "new.pt", folder, *options) == 0
+    # fairseq's own reading of its old files unpickles whatever they name
+    monkeypatch.setattr(torch, "load", functools.partial(torch.load, weights_only=False))
+    overrides = {"pretrained_checkpoint": pretrained} if options else {}
+    assert_equal_logits(files / name, tmp_path / "new.pt", length=40, **overrides)
