@@ -41,6 +41,7 @@ def apply() -> None:
     _repair_ddp_on_cpu()
     _repair_diverse_beam()
     _repair_repeat_blocking()
+    _repair_token_blocks()
     _applied = True
 
 
@@ -344,6 +345,24 @@ def _repair_diverse_beam() -> None:
         return original(self, step, lprobs, scores, prev_output_tokens, rows)
 
     DiverseBeamSearch.step = step
+
+
+def _repair_token_blocks() -> None:
+    """``--task language_modeling --sample-break-mode eos`` reads ``numpy.compat.long``, and so does
+    a translation task with ``--num-batch-buckets``.
+
+    numpy 2 has no ``compat``. Goes when fairseq writes ``int`` there.
+    """
+    import numpy as np
+    from fairseq.data import language_pair_dataset, token_block_dataset
+
+    if hasattr(np, "compat"):
+        return
+    numpy_with_compat: Any = types.ModuleType("numpy")
+    numpy_with_compat.__dict__.update(vars(np))
+    numpy_with_compat.compat = types.SimpleNamespace(long=int)
+    for module in (language_pair_dataset, token_block_dataset):
+        module.np = numpy_with_compat
 
 
 def _repair_repeat_blocking() -> None:

@@ -8,8 +8,10 @@ import sys
 from argparse import Namespace
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 import torch
+from fairseq.data import TokenBlockDataset
 from omegaconf import OmegaConf
 from toy_data import (
     PACKAGE,
@@ -441,3 +443,10 @@ def test_mistake_ends_fairseq_train_with_one_line_and_status_2(tmp_path, data):
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
     assert result.stderr.splitlines()[-1].startswith(f"error: {data}/features.h5: ")
+
+
+def test_language_models_take_a_line_a_sample():
+    sizes = np.array([3, 2])
+    lines = [torch.tensor([4, 5, 2]), torch.tensor([6, 2])]
+    blocks = TokenBlockDataset(lines, sizes, None, pad=1, eos=2, break_mode="eos")
+    assert [block.tolist() for block in blocks] == [[4, 5, 2], [6, 2]]
