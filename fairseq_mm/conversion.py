@@ -6,7 +6,6 @@ are read off its weights.
 """
 
 import os
-import warnings
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,8 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.tasks.translation import TranslationConfig
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
@@ -373,20 +373,14 @@ def _state(
     if result.frozen_options is not None:
         model_options.update(pretrained="True", pretrained_checkpoint=_CARRIED)
     positions = {name: x for name, x in result.options.items() if name.endswith("_positions")}
-    args = Namespace(
-        arch=result.arch,
-        task="translation",
-        criterion="cross_entropy",
-        sentence_avg=False,
-        source_lang=source,
-        target_lang=target,
-        **positions,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of hydra, about how fairseq calls it
-        cfg: Any = convert_namespace_to_omegaconf(args)
-    cfg = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    cfg = _plain(FairseqConfig)
     cfg["model"] = model_options
+    cfg["criterion"] = {"_name": "cross_entropy", "sentence_avg": False}
+    cfg["task"] = {
+        **_plain(TranslationConfig),
+        **{"_name": "translation", "source_lang": source, "target_lang": target, **positions},
+    }
+    cfg = OmegaConf.to_container(OmegaConf.create(cfg), resolve=True)
     return {
         "args": None,
         "cfg": cfg,
@@ -403,6 +397,12 @@ def _state(
         "task_state": {},
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
     }
+
+
+def _plain(config: type) -> dict[str, Any]:
+    """Defaults of one of fairseq's configurations, references to others unresolved."""
+    plain: Any = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
+    return plain
 
 
 def _normal(name: str, value: Any) -> Any:

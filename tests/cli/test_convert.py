@@ -13,6 +13,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq.logging.meters import AverageMeter, TimeMeter
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from toy_data import run_fairseq
 
@@ -155,10 +156,9 @@ def test_fairseq_generate_tells_the_same_stories(trained, name, monkeypatch, cap
         assert found[line][0] == pytest.approx(score, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["pretrained", "fusion"])
-def test_fairseq_validate_gives_the_same_loss(trained, name, monkeypatch, capsys):
+def test_fairseq_validate_gives_the_same_loss(trained, monkeypatch, capsys):
     losses = []
-    for path in (trained.original(name), trained.converted[name]):
+    for path in (trained.fusion, trained.converted["fusion"]):
         arguments = ("--path", path, "--max-tokens", 1500, "--log-format", "simple")
         run_fairseq(monkeypatch, "validate", trained.data, *TASK, *arguments)
         # fairseq takes pytest's handlers of the log away
@@ -166,14 +166,14 @@ def test_fairseq_validate_gives_the_same_loss(trained, name, monkeypatch, capsys
     assert losses[0] == losses[1]
 
 
-@pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
-@pytest.mark.parametrize("name", ["pretrained", "fusion"])
+@pytest.mark.parametrize(
+    ("name", "option"), [("pretrained", "--finetune-from-model"), ("fusion", "--restore-file")]
+)
 def test_training_goes_on_from_a_converted_checkpoint(trained, name, option, tmp_path):
     options = [option, trained.converted[name], "--compat", "released", "--lr", 1e-9]
     if name == "fusion":
-        options += ["--pretrained", "True", "--pretrained-checkpoint", trained.converted[name]]
-        options[-1] = trained.converted["pretrained"]
-        options += ["--decoder-layers", "[(12, 4), (18, 3)]"]
+        options += ["--pretrained", "True", "--decoder-layers", "[(12, 4), (18, 3)]"]
+        options += ["--pretrained-checkpoint", trained.converted["pretrained"]]
     last = train(trained.data, tmp_path, "conv_story_wp", *options, updates=1)
     found, expected = (load_text_models(x).models[0] for x in (last, trained.converted[name]))
     for ours, theirs in zip(found.parameters(), expected.parameters()):
@@ -296,25 +296,40 @@ def test_half_precision_is_converted_to_single(trained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arch", "options", "name"),
+    ("arch", "options"),
     [
-        ("fconv_self_att", ("--project-input", "False"), "conv_story"),
-        ("fconv_self_att", (), "conv_story_self_att"),
-        ("fconv_self_att", ("--multihead-self-attention-nheads", 4), "conv_story_multihead"),
+        ("conv_story", {"project_input": "False"}),
+        ("conv_story", {"project_input": "True"}),
+        ("conv_story_self_att", {"self_attention": "True", "project_input": "True"}),
+        (
+            "conv_story_multihead",
+            {
+                **{"self_attention": "[False] + [True] * 2", "project_input": "False"},
+                "multihead_self_attention_nheads": 4,
+            },
+        ),
+        ("conv_story_wp", {"self_attention": "True", "project_input": "True", "heads": 2}),
     ],
 )
-def test_the_layers_are_the_options_and_never_the_names(trained, tmp_path, arch, options, name):
-    attends = str(name != "conv_story")
-    plain = ("--self-attention", attends, "--gated-attention", "False", "--downsample", "False")
-    heads = (
-        ()
-        if "--multihead-self-attention-nheads" in options
-        else ("--multihead-self-attention-nheads", 1)
+def test_layers_are_those_of_the_options_and_never_of_the_name(trained, tmp_path, arch, options):
+    """``fconv_self_att`` alone names layers of 512 channels without self-attention."""
+    task = translation_task(
+        *(Dictionary.load(str(trained.data / f"dict.wp_{x}.txt")) for x in ("source", "target"))
     )
-    path = train(trained.data, tmp_path, arch, *plain, *heads, *options, updates=1)
-    assert convert(path, tmp_path / "new.pt", trained.data) == 0
-    assert_equal_logits(path, tmp_path / "new.pt")
-    assert load_text_models(tmp_path / "new.pt").architectures == [name]
+    args = Namespace(arch="fconv_self_att", max_source_positions=20, max_target_positions=25)
+    args.encoder_layers, args.decoder_layers = ENCODER, DECODER
+    args.encoder_embed_dim = args.decoder_embed_dim = 16
+    args.multihead_self_attention_nheads = options.pop("heads", 1)
+    vars(args).update(options)
+    ARCH_CONFIG_REGISTRY["fconv_self_att"](args)
+    torch.manual_seed(6)
+    model = ARCH_MODEL_REGISTRY["fconv_self_att"].build_model(args, task)
+    state = {"args": args, "model": model.state_dict(), "extra_state": {}}
+    state["optimizer_history"] = [{"lr_scheduler_state": {}}]
+    torch.save(state, tmp_path / "theirs.pt")
+    assert convert(tmp_path / "theirs.pt", tmp_path / "new.pt", trained.data) == 0
+    assert_equal_logits(tmp_path / "theirs.pt", tmp_path / "new.pt")
+    assert load_text_models(tmp_path / "new.pt").architectures == [arch]
 
 
 def test_tensors_that_do_not_fit_are_named_and_nothing_is_written(trained, tmp_path, capsys):
