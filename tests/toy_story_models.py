@@ -13,7 +13,7 @@ PROMPT_WORDS = "[ WP ] You find a door in the old house . Where is it".split()  
 STORY_TEXT = "I opened the door and saw a dark room . <newline> `` Who ? '' it said softly"
 STORY_WORDS = STORY_TEXT.split()
 FUSION = "--encoder-layers [(8,3)] --decoder-layers [(12,4)]*2 --encoder-embed-dim 16 " + (
-    "--decoder-embed-dim 16 --decoder-out-embed-dim 10"
+    "--decoder-embed-dim 16 --decoder-out-embed-dim 12"
 )
 
 

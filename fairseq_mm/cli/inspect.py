@@ -1,0 +1,284 @@
+"""Fusion gates, attention and likelihood of one story, as data and as a picture.
+
+fairseq-mm inspect DATA --path fusion/checkpoint_best.pt --split valid --line 3 --html story.html
+fairseq-mm inspect "[ WP ] A prompt" --path checkpoint.pt --story "A story ." --jsonl story.jsonl
+fairseq-mm inspect told.jsonl --path checkpoint.pt --line 0 --html story.html
+
+SOURCE is a data folder, a file that `fairseq-mm tell --jsonl` wrote, or a prompt's text, with
+--story or --story-file (of a language model: the text itself). Lines are counted from 0, as
+fairseq counts them. Text that is not tokenised is tokenised as WritingPrompts is.
+
+The JSONL has an object a word: its log-probability; the gates g1 (of the model in training) and
+g2 (of the pretrained model), means over channels where the word is written (Fan et al. 2018,
+Figure 8); its attention to each word of the prompt, mean over layers and heads; of each layer and
+head of self-attention the share of the slot that holds nothing, and how many words back, on
+average, the rest lies. It goes to stdout where neither --jsonl nor --html is given.
+"""
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from fairseq_mm.cli.likelihood_options import load_models, positive, prepare_fairseq
+from fairseq_mm.errors import UserError
+
+if TYPE_CHECKING:
+    from fairseq_mm.story_inspection import Inspection
+    from fairseq_mm.text_models import TextModels
+
+SIDES = ("wp_source", "wp_target")
+
+
+class Text(NamedTuple):
+    """Words of a prompt (None where there is none) and of a story."""
+
+    prompt: Optional[list[str]]
+    story: list[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", help="data folder, JSONL of tell, or prompt")
+    parser.add_argument(
+        "--path", required=True, help="checkpoint, or a folder with checkpoint_best.pt"
+    )
+    parser.add_argument("--split", default="valid", help="of a data folder (default: valid)")
+    parser.add_argument(
+        "--line", type=int, default=0, metavar="N", help="of the split or file, from 0"
+    )
+    parser.add_argument(
+        "--side",
+        choices=SIDES,
+        default=SIDES[1],
+        help="of the split, for a language model (default: wp_target)",
+    )
+    story = parser.add_mutually_exclusive_group()
+    story.add_argument("--story", metavar="TEXT", help="of the prompt")
+    story.add_argument("--story-file", metavar="FILE", help="a file with that text")
+    parser.add_argument(
+        "--words",
+        type=positive,
+        metavar="N",
+        help="only the first N words (default: as many as the model has positions for)",
+    )
+    parser.add_argument(
+        "--part",
+        choices=("trained", "pretrained"),
+        default="trained",
+        help="of a fusion model, whose attention is shown (default: trained)",
+    )
+    parser.add_argument(
+        "--layers", action="store_true", help="also the attention to the prompt of each layer"
+    )
+    parser.add_argument("--jsonl", metavar="FILE", help="write the data")
+    parser.add_argument("--html", metavar="FILE", help="write the picture: one page, by itself")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
+
+
+def run(args: argparse.Namespace) -> None:
+    for option, path in (("--jsonl", args.jsonl), ("--html", args.html)):
+        if path and not Path(path).absolute().parent.is_dir():
+            raise UserError(f"{option} {path}: its folder does not exist.")
+    if args.jsonl and args.html and Path(args.jsonl).resolve() == Path(args.html).resolve():
+        raise UserError(f"{args.jsonl}: --jsonl and --html must be different files.")
+    prepare_fairseq()
+    from fairseq_mm.cli.score_output import write_file
+    from fairseq_mm.story_inspection import inspect_story
+
+    models = load_models(args.path, None, args.device)
+    text = _text_of(args, models)
+    inspection = inspect_story(
+        models, text.prompt, text.story, num_words=args.words, part=args.part
+    )
+    if args.html:
+        write_file(args.html, _page(inspection, models, args))
+    if args.jsonl or not args.html:
+        lines = [
+            json.dumps(entry, ensure_ascii=False) + "\n"
+            for entry in word_entries(inspection, layers=args.layers)
+        ]
+        if args.jsonl:
+            write_file(args.jsonl, "".join(lines))
+        else:
+            print("".join(lines), end="")
+
+
+def _text_of(args: argparse.Namespace, models: "TextModels") -> Text:
+    source = Path(args.source)
+    try:
+        is_path = source.exists()
+    except (OSError, ValueError):  # a prompt may be longer than a file's name is allowed to be
+        is_path = False
+    given = args.story is not None or args.story_file is not None
+    if is_path and given:
+        raise UserError(f"{args.source}: --story and --story-file go with a prompt's text.")
+    if is_path:
+        text = _of_folder(args, models) if source.is_dir() else _of_told(args)
+    else:
+        text = _of_command_line(args, models, given)
+    if models.are_language_models:
+        text = text._replace(prompt=None)
+    elif not text.prompt:
+        raise UserError("the prompt has no word.")
+    if not text.story:
+        raise UserError("the story has no word.")
+    return text
+
+
+def _of_folder(args: argparse.Namespace, models: "TextModels") -> Text:
+    from fairseq_mm.data.story_split import read_side, read_story_split, side_path
+
+    if models.are_language_models:
+        texts = read_side(args.source, args.split, args.side)
+        _check_line(args.line, len(texts), side_path(args.source, args.split, args.side))
+        return Text(None, texts[args.line])
+    split = read_story_split(args.source, args.split)
+    _check_line(args.line, len(split.stories), side_path(args.source, args.split, SIDES[1]))
+    return Text(split.prompts[args.line], split.stories[args.line])
+
+
+def _check_line(line: int, total: int, path: Any) -> None:
+    if not 0 <= line < total:
+        raise UserError(f"--line must be from 0 to {total - 1} ({path}), but is {line} instead.")
+
+
+def _of_told(args: argparse.Namespace) -> Text:
+    """A line of what ``fairseq-mm tell`` wrote."""
+    try:
+        lines = Path(args.source).read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise UserError(f"{args.source}: cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{args.source}: must be UTF-8 text, but is not ({error}).") from None
+    lines = [line for line in lines if line.strip()]
+    _check_line(args.line, len(lines), args.source)
+    try:
+        entry = json.loads(lines[args.line])
+        story = _words(entry["tokens"])
+        prompt = entry.get("prompt_tokens")
+        return Text(
+            _tokenized(entry.get("prompt", "")) if prompt is None else _words(prompt), story
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(
+            f"{args.source}:{args.line + 1}: must be a line of `fairseq-mm tell --jsonl`, with "
+            "`tokens` and `prompt`."
+        ) from None
+
+
+def _words(value: Any) -> list[str]:
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return value
+    return str.split(value)
+
+
+def _tokenized(text: str) -> list[str]:
+    from fairseq_mm.data.story_text import tokenize_story_text
+
+    return tokenize_story_text(text)
+
+
+def _of_command_line(args: argparse.Namespace, models: "TextModels", given: bool) -> Text:
+    if models.are_language_models:
+        if given:
+            raise UserError(
+                f"{models.files[0]}: is a language model, which reads no prompt: give the text "
+                "itself as SOURCE."
+            )
+        return Text(None, _tokenized(args.source))
+    if not given:
+        raise UserError(
+            f"{args.source[:60]!r} is no file or folder; a prompt's text needs --story or "
+            "--story-file."
+        )
+    story = args.story
+    if story is None:
+        try:
+            story = Path(args.story_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"--story-file {args.story_file}: cannot be read ({error}).") from None
+    return Text(_tokenized(args.source), _tokenized(story))
+
+
+def _rounded(value: Any) -> Optional[float]:
+    return None if math.isnan(value) else round(float(value), 6)
+
+
+def word_entries(inspection: "Inspection", *, layers: bool) -> list[dict[str, Any]]:
+    """An object a word, see the module's docstring."""
+    entries = []
+    mean = inspection.prompt_attention
+    for t, word in enumerate(inspection.words):
+        entry: dict[str, Any] = {
+            "position": t,
+            "word": word,
+            "known": inspection.is_known[t],
+            "log_prob": _rounded(inspection.log_probs[t]),
+        }
+        if inspection.gates is not None:
+            g1, g2 = inspection.gates[:, t]
+            entry["gates"] = {"trained": _rounded(g1), "pretrained": _rounded(g2)}
+        if mean is not None:
+            entry["prompt_attention"] = [
+                [source, _rounded(weight)] for source, weight in zip(inspection.prompt, mean[t])
+            ]
+            if layers:
+                entry["prompt_attention_layers"] = [
+                    {"layer": layer, "weights": [_rounded(x) for x in weights[:, t].mean(0)]}
+                    for layer, weights in inspection.source.items()
+                ]
+        if inspection.past:
+            entry["self_attention"] = [
+                {
+                    "layer": past.layer,
+                    "head": head,
+                    "stride": past.strides[head],
+                    "zero": _rounded(past.zero[head, t]),
+                    "distance": _rounded(past.distance[head, t]),
+                }
+                for past in inspection.past
+                for head in range(len(past.zero))
+            ]
+        entries.append(entry)
+    return entries
+
+
+def _page(inspection: "Inspection", models: "TextModels", args: argparse.Namespace) -> str:
+    import numpy as np
+
+    from fairseq_mm.report.html_page import render_page
+    from fairseq_mm.report.story_sections import (
+        gates_section,
+        likelihood_section,
+        past_section,
+        prompt_section,
+    )
+
+    words, is_known = inspection.words, inspection.is_known
+    sections = []
+    if inspection.gates is not None:
+        sections.append(gates_section(words, is_known, inspection.gates))
+    sections.append(likelihood_section(words, is_known, inspection.log_probs))
+    mean = inspection.prompt_attention
+    if mean is not None:
+        sections.append(prompt_section(words, inspection.prompt, mean))
+    rows = []
+    for past in inspection.past:
+        for head in range(len(past.zero)):
+            far = past.distance[head][~np.isnan(past.distance[head])]
+            rows.append(
+                {
+                    "layer": past.layer,
+                    "head": head,
+                    "stride": past.strides[head],
+                    "zero": float(past.zero[head].mean()),
+                    "distance": float(far.mean()) if len(far) else None,
+                }
+            )
+    if rows:
+        sections.append(past_section(rows))
+    title = " ".join(inspection.prompt[:-1]) or " ".join(words[:12])
+    part = f", attention of its {args.part} part" if inspection.gates is not None else ""
+    subtitle = f"{models.architectures[0]}, {models.files[0]}{part}; {len(words)} words"
+    return render_page(title, sections, subtitle=subtitle)

@@ -1,0 +1,207 @@
+"""`fairseq-mm inspect` on toy models: data against the model itself, the page, messages."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from toy_story_models import FUSION, STORY_TEXT, make_story_folder, train_stories
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.models._conv_trunk import Trace
+from fairseq_mm.text_models import load_text_models
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inspect")
+    data = make_story_folder(folder / "data")
+    story = train_stories(data, folder / "a", "conv_story_tiny")
+    options = f"{FUSION} --pretrained-checkpoint {story}"
+    return data, {
+        "story": story,
+        "fusion": train_stories(data, folder / "b", "conv_story_fusion", options),
+    }
+
+
+@pytest.fixture
+def inspect(trained, tmp_path, capsys):
+    """Runs the command; returns exit status, the entries, stdout, stderr."""
+    data, checkpoints = trained
+
+    def run(name, source, *options):
+        path = ":".join(str(checkpoints.get(part, part)) for part in name.split(":"))
+        file = tmp_path / "words.jsonl"
+        file.unlink(missing_ok=True)
+        arguments = [source or data, "--path", path, "--jsonl", file, *options]
+        status = main(["inspect", *map(str, arguments)])
+        entries = []
+        if file.exists():
+            entries = [json.loads(line) for line in file.read_text().splitlines()]
+        printed = capsys.readouterr()
+        return status, entries, printed.out, printed.err
+
+    return run
+
+
+@torch.no_grad()
+def forward(path, prompt, story):
+    """Model, its logits and the traces of its trunks, for lines of text."""
+    loaded = load_text_models(path, device="cpu")
+    (model,) = loaded.models
+    target = loaded.dictionary.encode_line(story, add_if_not_exist=False).long()
+    source = loaded.source_dictionary.encode_line(prompt, add_if_not_exist=False).long()
+    previous = torch.cat([target[-1:], target[:-1]]).unsqueeze(0)
+    encoder_out = model.encoder(source.unsqueeze(0), src_lengths=torch.tensor([len(source)]))
+    trace = Trace()
+    features, _ = model.decoder.extract_features(previous, encoder_out, trace=trace)
+    return model, previous, encoder_out, trace, model.decoder.output_layer(features)[0], target
+
+
+def lines_of(data, line):
+    return [
+        (data / f"text/valid.{side}").read_text().splitlines()[line]
+        for side in ("wp_source", "wp_target")
+    ]
+
+
+@torch.no_grad()
+def test_every_word_has_what_the_model_computed_there(inspect, trained):
+    data, checkpoints = trained
+    status, entries, _, _ = inspect("fusion", None, "--line", 3, "--layers")
+    assert status == 0
+    prompt, story = lines_of(data, 3)
+    model, previous, encoder_out, trace, logits, target = forward(
+        checkpoints["fusion"], prompt, story
+    )
+    assert [entry["word"] for entry in entries] == [*story.split(), "</s>"]
+    assert [entry["position"] for entry in entries] == list(range(len(target)))
+    assert [entry["known"] for entry in entries] == (target != 3).tolist()
+    log_probs = logits.log_softmax(1).gather(1, target.unsqueeze(1)).squeeze(1)
+    np.testing.assert_allclose([e["log_prob"] for e in entries], log_probs, atol=1e-5)
+
+    gates = model.decoder.fusion.gates(*model.decoder.hidden_states(previous, encoder_out))
+    for name, gate in zip(("trained", "pretrained"), gates):
+        found = [entry["gates"][name] for entry in entries]
+        np.testing.assert_allclose(found, gate[0].mean(1), atol=1e-5)
+
+    weights = torch.stack([x[0].mean(0) for x in trace.source])  # [L, T, S]
+    for t, entry in enumerate(entries):
+        words, found = zip(*entry["prompt_attention"])
+        assert words == (*prompt.split(), "</s>")
+        np.testing.assert_allclose(found, weights[:, t].mean(0), atol=1e-5)
+        assert sum(found) == pytest.approx(1, abs=1e-4)
+        layers = entry["prompt_attention_layers"]
+        assert [layer["layer"] for layer in layers] == list(range(len(weights)))
+        np.testing.assert_allclose([x["weights"] for x in layers], weights[:, t], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["story", "fusion"])
+def test_self_attention_is_summed_up_by_layer_and_head(inspect, trained, name):
+    data, checkpoints = trained
+    prompt, story = lines_of(data, 1)
+    _, entries, _, _ = inspect(name, None, "--line", 1)
+    _, _, _, trace, _, _ = forward(checkpoints[name], prompt, story)
+    assert len(entries[0]["self_attention"]) == 4 * len(trace.past)
+    assert all(row["distance"] is None for row in entries[0]["self_attention"])
+    for t, entry in enumerate(entries):
+        for row in entry["self_attention"]:
+            weights = trace.past[row["layer"]][0, row["head"], t].tolist()
+            assert row["stride"] == row["head"] + 1
+            assert row["zero"] == pytest.approx(weights[0], abs=1e-5)
+            # input s is word s - 1, which is t - s + 1 words before word t
+            mass = sum(weights[1:])
+            if mass == 0:  # the first word, or a head that is sure of the zero slot
+                assert row["distance"] is None
+                continue
+            distance = sum(x * (t - s + 1) for s, x in enumerate(weights[1:])) / mass
+            assert row["distance"] == pytest.approx(distance, abs=1e-3)
+            assert 2 <= row["distance"] <= t + 1
+
+
+def test_the_pretrained_part_of_a_fusion_attends_as_it_did_alone(inspect):
+    _, alone, _, _ = inspect("story", None, "--line", 2)
+    _, part, _, _ = inspect("fusion", None, "--line", 2, "--part", "pretrained")
+    for a, b in zip(alone, part):
+        assert "gates" not in a
+        assert "gates" in b
+        weights, others = (np.array([w for _, w in x["prompt_attention"]]) for x in (a, b))
+        np.testing.assert_allclose(weights, others, atol=1e-5)
+        for x, y in zip(a["self_attention"], b["self_attention"]):
+            assert x == pytest.approx(y, abs=1e-4)
+
+
+def test_a_story_is_given_in_four_ways(inspect, trained, tmp_path):
+    data, _ = trained
+    prompt, story = lines_of(data, 0)
+    _, expected, _, _ = inspect("story", None)
+    told = tmp_path / "told.jsonl"
+    entry = {"id": 0, "prompt": prompt, "tokens": story, "prompt_tokens": prompt}
+    told.write_text("{}\n" + json.dumps(entry) + "\n")
+    (tmp_path / "story.txt").write_text(story + "\n")
+    assert inspect("story", told, "--line", 1)[1] == expected
+    assert inspect("story", prompt, "--story", story)[1] == expected
+    assert inspect("story", prompt, "--story-file", tmp_path / "story.txt")[1] == expected
+    entry.update(tokens=story.split(), prompt_tokens=prompt.split())
+    told.write_text(json.dumps(entry) + "\n")
+    assert inspect("story", told)[1] == expected
+    cut = inspect("story", None, "--words", 4)[1]
+    assert [entry["word"] for entry in cut] == story.split()[:4]
+    for a, b in zip(cut, expected):
+        assert a["log_prob"] == pytest.approx(b["log_prob"], abs=1e-4)
+
+
+def test_without_files_the_data_is_printed(trained, capsys):
+    data, checkpoints = trained
+    assert main(["inspect", str(data), "--path", str(checkpoints["story"])]) == 0
+    first = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert first["position"] == 0
+
+
+@pytest.mark.parametrize(("name", "has_gates"), [("story", False), ("fusion", True)])
+def test_the_page_shows_every_word_and_loads_nothing(inspect, tmp_path, name, has_gates):
+    page = tmp_path / "story.html"
+    text = STORY_TEXT.replace("Who", "<b>Who</b>")
+    status, _, _, _ = inspect(name, "[ WP ] A <i> door", "--story", text, "--html", page)
+    assert status == 0
+    html = page.read_text()
+    assert ("Fusion gates" in html) == has_gates
+    for heading in ("Likelihood", "Attention to the prompt", "Attention to the story so far"):
+        assert f"<h2>{heading}</h2>" in html
+    assert "↵ &lt;newline&gt;" in html
+    assert "<i> door" not in html
+    assert "<b>Who</b>" in html  # the word in its element
+    assert "&lt;" in html
+    assert not re.search(r"""(src|href)\s*=|url\(|@import""", html)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "options", "message"),
+    [
+        ("story", None, ["--line", 13], r"--line must be from 0 to 12 .*, but is 13 instead"),
+        ("story", None, ["--line", -1], r"--line must be from 0 to 12"),
+        ("story", None, ["--story", "I"], "--story and --story-file go with a prompt's text"),
+        ("story", "A door", [], r"'A door' is no file or folder; a prompt's text needs --story"),
+        ("story", " ", ["--story", "I saw"], "the prompt has no word"),
+        ("story", "A door", ["--story", " "], "the story has no word"),
+        ("story", "A door", ["--story-file", "/no/file"], "--story-file /no/file: cannot be read"),
+        ("story", "door " * 70, ["--story", "I"], "a prompt has 70 words"),
+        ("story", None, ["--part", "pretrained"], "has no pretrained part: it is no fusion"),
+        ("story:fusion", None, [], "give one model, not 2"),
+        ("story", None, ["--html", "/nowhere/a.html"], "its folder does not exist"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(inspect, name, source, options, message):
+    status, _, _, err = inspect(name, source, *options)
+    assert status == 2
+    (line,) = [x for x in err.splitlines() if x.startswith("fairseq-mm inspect:")]
+    assert re.search(message, line)
+
+
+def test_a_line_that_tell_did_not_write_is_named(inspect, tmp_path):
+    for content in ('{"id": 1}', "[]", "text", '{"tokens": 5}', '{"tokens": "a", "prompt": 3}'):
+        (tmp_path / "told.jsonl").write_text("\n" + content + "\n")
+        status, _, _, err = inspect("story", tmp_path / "told.jsonl")
+        assert status == 2
+        assert "told.jsonl:1: must be a line of `fairseq-mm tell" in err
