@@ -207,7 +207,8 @@ class TextWriter:
     def _batches(
         self, count: int, sources: Optional[Sequence[Sequence[int]]], batch_size: int
     ) -> Iterator[list[int]]:
-        """Rows of each batch: of equal lengths, if a model would see the padding."""
+        """Rows of each batch, longest source first, as fairseq's recurrent encoders expect it; of
+        equal lengths, if a model would see the padding."""
         if sources is None or all(_masks_padding(model) for model in self.models.models):
             groups = [list(range(count))]
         else:
@@ -217,7 +218,8 @@ class TextWriter:
             groups = list(by_length.values())
         for rows in groups:
             for start in range(0, len(rows), batch_size):
-                yield rows[start : start + batch_size]
+                batch = rows[start : start + batch_size]
+                yield batch if sources is None else sorted(batch, key=lambda i: -len(sources[i]))
 
     def _build_generator(self, telling: Telling, stream: int) -> SequenceGenerator:
         search = None
@@ -280,5 +282,8 @@ class TextWriter:
 
 
 def _masks_padding(model: Any) -> bool:
+    """Whether it is known that a model does not see it; of fairseq's own models it is not."""
     decoder = model.decoder
-    return decoder.masks_padding and getattr(decoder, "frozen_masks_padding", True)
+    return getattr(decoder, "masks_padding", False) and getattr(
+        decoder, "frozen_masks_padding", True
+    )

@@ -55,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--n", type=int, metavar="N", help="stories of each given prompt, or in all (default: 1)"
     )
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="data folder whose dictionaries a --model of fairseq's own has, such as --arch lstm; "
+        "other checkpoints carry theirs",
+    )
     made_up = parser.add_argument_group("prompts that are made up")
     made_up.add_argument(
         "--prompt-model",
@@ -139,12 +145,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tell(args: argparse.Namespace, given: list[Any]) -> int:
+    from fairseq_mm.cli.likelihood_options import load_models
     from fairseq_mm.cli.tell_output import Description, hashes_of, opened, progress_bar
     from fairseq_mm.storyteller import Storyteller
     from fairseq_mm.text_models import load_text_models
 
     telling = _telling(args)
-    models = load_text_models(args.model, device=args.device)
+    models = load_models(args.model, args.data, args.device)
     if models.are_language_models and (given or args.truncate_prompt):
         raise UserError(f"{models.files[0]}: is a language model, which takes no prompt: give --n.")
     prompt_models = None
@@ -233,7 +240,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
             raise UserError("--prompts-only: needs the model that makes them up (--prompt-model).")
         telling = ("preset", "topk", "topp", "temperature", "beam")
         length = ("words", "min_words", "max_words", "no_repeat_ngram")
-        for name in ("model", "prompt", "prompts", "truncate_prompt", *telling, *length):
+        for name in ("model", "prompt", "prompts", "truncate_prompt", "data", *telling, *length):
             value = getattr(args, name)
             if value is not None and value is not False and value != []:
                 raise UserError(

@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+from toy_story_models import make_story_folder, train_stories
 from toy_text_models import SOURCE_WORDS, save_text_model
 
 import fairseq_mm
@@ -244,3 +245,39 @@ def test_what_cannot_be_told_is_one_line(tell, files, arguments, message):
     assert (status, output) == (2, "")
     assert len(errors.splitlines()) == 1
     assert message in errors
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Checkpoints of fairseq-train, moved since, and the data folder, moved too."""
+    folder = tmp_path_factory.mktemp("trained")
+    data = make_story_folder(folder / "data")
+    lstm = "--encoder-embed-dim 8 --decoder-embed-dim 8 --decoder-out-embed-dim 6"
+    train_stories(data, folder / "story", "conv_story_tiny")
+    train_stories(data / "prompts", folder / "prompts", "gcnn_lm_tiny")
+    train_stories(data, folder / "lstm", "lstm", lstm)
+    return folder.rename(folder.with_name("elsewhere"))
+
+
+def test_trained_models_tell_from_another_place(tell, trained):
+    arguments = ["--model", trained / "story", "--prompt-model", trained / "prompts"]
+    arguments += ["--n", 3, "--words", 50, "--jsonl"]
+    status, output, errors = tell(*arguments)
+    assert (status, errors) == (0, "")
+    entries = [json.loads(line) for line in output.splitlines()]
+    assert [entry["words"] for entry in entries] == [50] * 3
+    assert tell(*arguments, "--batch-size", 1)[1] == output
+
+
+def test_fairseqs_own_models_take_the_dictionaries_of_a_folder(tell, trained):
+    texts = ["[WP] You find a door", "You find", "a door"]
+    prompts = [x for text in texts for x in ("--prompt", text)]
+    arguments = ["--model", trained / "lstm", *prompts, "--raw", *LENGTH]
+    status, output, errors = tell(*arguments, "--data", trained / "data")
+    assert (status, errors) == (0, "")
+    assert len(output.splitlines()) == 3
+    assert tell(*arguments, "--data", trained / "data", "--batch-size", 1)[1] == output
+    status, _, errors = tell(*arguments)
+    assert status == 2
+    assert len(errors.splitlines()) == 1
+    assert "checkpoint_last.pt: " in errors
