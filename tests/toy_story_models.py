@@ -1,8 +1,6 @@
 """A small data folder of prompts and stories, and models as fairseq-train saves them."""
 
-from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -53,12 +51,6 @@ def make_story_folder(folder: Path, *, train: int = 8, valid: int = 13) -> Path:
     return folder
 
 
-def restore_numpy_names(monkeypatch: Any) -> None:
-    """fairseq's blocks of tokens ask NumPy for a name that NumPy 2 has not."""
-    if not hasattr(np, "compat"):
-        monkeypatch.setattr(np, "compat", Namespace(long=int), raising=False)
-
-
 def train_stories(data: Path, folder: Path, arch: str, options: str = "") -> Path:
     """Trains for twelve epochs; returns the checkpoint."""
     if "lm" in arch:
@@ -74,6 +66,5 @@ def train_stories(data: Path, folder: Path, arch: str, options: str = "") -> Pat
         f"--log-format none --criterion cross_entropy --disable-validation {options}"
     )
     with pytest.MonkeyPatch.context() as monkeypatch:
-        restore_numpy_names(monkeypatch)
         run_fairseq(monkeypatch, "train", *command.split())
     return folder / "checkpoint_last.pt"

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from fairseq.logging import progress_bar
 from toy_data import run_fairseq
-from toy_story_models import make_story_folder, restore_numpy_names, train_stories
+from toy_story_models import make_story_folder, train_stories
 
 from fairseq_mm.cli.main import main
 
@@ -29,6 +29,7 @@ def trained(tmp_path_factory):
         "other": train_stories(data, folder / "b", "conv_story_tiny", "--lr 0.002"),
         "lstm": train_stories(data, folder / "c", "lstm", lstm),
         "lm": train_stories(data / "stories", folder / "d", "lstm_lm", LSTM_LM),
+        "gcnn": train_stories(data / "prompts", folder / "e", "gcnn_lm_tiny"),
     }
 
 
@@ -56,7 +57,6 @@ def validated(data, path, task, monkeypatch):
     monkeypatch.setattr(
         progress_bar.SimpleProgressBar, "print", lambda self, stats, **_: seen.append(stats)
     )
-    restore_numpy_names(monkeypatch)
     options = "--batch-size 3 --required-batch-size-multiple 1 --num-workers 0 --cpu"
     options += " --log-format simple --valid-subset valid"
     run_fairseq(monkeypatch, "validate", data, *task, "--path", path, *options.split())
@@ -64,18 +64,21 @@ def validated(data, path, task, monkeypatch):
     return stats["loss"]
 
 
-@pytest.mark.parametrize(("name", "task"), [("story", PAIR), ("lstm", PAIR), ("lm", LM)])
+@pytest.mark.parametrize(
+    ("name", "task"), [("story", PAIR), ("lstm", PAIR), ("lm", LM), ("gcnn", LM)]
+)
 def test_all_tokens_have_the_perplexity_of_fairseq_validate(
     perplexity, trained, name, task, monkeypatch
 ):
     data, checkpoints = trained
-    folder = data / "stories" if name == "lm" else data
+    folder = data / {"lm": "stories", "gcnn": "prompts"}.get(name, "")
     bits = validated(folder, checkpoints[name], task, monkeypatch)
     status, result, out, _ = perplexity(name, data=folder)
     assert status == 0
     entry = result["perplexities"]["all"]
     assert math.log2(entry["perplexity"]) == pytest.approx(bits, abs=6e-4)
-    words = sum(len(x.split()) for x in (data / "text/valid.wp_target").read_text().splitlines())
+    side = "wp_source" if name == "gcnn" else "wp_target"
+    words = len((data / f"text/valid.{side}").read_text().split())
     assert (entry["tokens"], result["words"], result["ends"]) == (words + 13, words, 13)
     assert f"{entry['perplexity']:.2f}" in out
 
@@ -160,6 +163,7 @@ def test_texts_are_drawn_and_cut_on_request(perplexity):
 def test_the_dictionary_tells_the_side(perplexity, trained, tmp_path):
     data, _ = trained
     assert perplexity("lm", data=data / "stories")[1]["side"] == "wp_target"
+    assert perplexity("gcnn")[1]["side"] == "wp_source"
     other = tmp_path / "data"
     shutil.copytree(data, other)
     (other / "dict.wp_target.txt").write_text("word 1\n")

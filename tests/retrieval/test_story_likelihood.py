@@ -145,3 +145,26 @@ def test_weights_that_are_no_numbers_are_an_error():
 def test_unknown_precision_is_refused():
     with pytest.raises(ValueError, match=r"`precision` must be .*, but is 'int8' instead"):
         StoryLikelihood(build_models({}), precision="int8")
+
+
+@torch.no_grad()
+def test_a_language_model_needs_no_prompt():
+    fairseq_mm.register()
+    dictionary = dictionary_of(STORY_WORDS)
+    task = Namespace(target_dictionary=dictionary)
+    model = build_model("gcnn_lm_tiny", task, tokens_per_sample=19)
+    models = Namespace(
+        models=[model],
+        dictionary=dictionary,
+        source_dictionary=None,
+        device=torch.device("cpu"),
+    )
+    likelihood = StoryLikelihood(models)
+    assert likelihood.max_story_words == 18
+    pairs = encoded(likelihood)
+    for (prompt, story), found in zip(pairs, likelihood(pairs)):
+        assert prompt is None
+        previous = torch.tensor([[2, *story[:-1]]])
+        logits, _ = model(previous)
+        expected = logits[0].log_softmax(1).gather(1, torch.tensor(story).unsqueeze(1))
+        torch.testing.assert_close(found, expected.squeeze(1), atol=2e-5, rtol=1e-5)
