@@ -1,7 +1,7 @@
 """Stories, by a trained model: of prompts, of prompts that a language model makes up, or of none.
 
   fairseq-mm tell --model checkpoints/conv_story_fusion --prompt "The last dragon opens a bakery."
-  fairseq-mm tell --model checkpoints/conv_story_fusion --prompts test.wp_source --output x.txt
+  fairseq-mm tell --model checkpoints/conv_story_fusion --prompts test.wp_source --jsonl > all
   fairseq-mm tell --model checkpoints/conv_story_fusion --prompt-model checkpoints/prompt_lm --n 5
   fairseq-mm tell --prompt-model checkpoints/prompt_lm --n 5 --prompts-only
   fairseq-mm tell --model checkpoints/gcnn_lm_stories --n 5
