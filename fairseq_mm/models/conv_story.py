@@ -29,6 +29,7 @@ Differs from the released code (fairseq's ``fconv_self_att_wp``):
 - ``--encoder-attention`` (off there) and ``--project-input False`` (broken there) are refused.
 - In fusion the frozen model's dropout is off, unless ``--compat released``; its output layer is
   neither kept nor computed, and its options and weights are part of the checkpoint.
+- Its checkpoints, fusion or not, are converted by ``fairseq-mm convert``.
 """
 
 import os
