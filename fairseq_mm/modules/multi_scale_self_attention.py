@@ -15,6 +15,7 @@ from typing import NamedTuple, Optional
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fairseq_mm.modules.attention import attend, attend_causally, attention_weights
 from fairseq_mm.modules.channel_products import (
@@ -195,14 +196,12 @@ class MultiScaleSelfAttention(nn.Module):
         """
         B, _, T = x.shape
         maps = channel_product(x, self.input_proj.weight, self.input_proj.bias)  # [B, 3 E, T]
-        for number, network in enumerate(self.networks):
-            weight, bias = self._grouped(number, network)
-            if number:
-                maps = F.glu(maps.view(B, len(network.bias), -1, T), dim=2).flatten(1, 2)
-            maps = grouped_product(maps, weight, bias)
-        query, key, value = (
-            maps.view(B, 3, self.num_heads, self.head_dim, T).transpose(3, 4).contiguous().unbind(1)
-        )  # [B, H, T, A]; the fused kernels want an axis A of stride one
+        if self.is_gated and torch.is_grad_enabled():
+            # their hidden layers are most of a decoder's memory and little of its work
+            maps = checkpoint(self._networks_of, maps, use_reentrant=False)
+        else:
+            maps = self._networks_of(maps)
+        query, key, value = maps.unbind(1)  # [B, H, T, A]
         if trace is not None:
             is_visible = visible_past(T, self.strides, x.device)
             trace.append(attention_weights(query, F.pad(key, (0, 0, 1, 0)), is_visible))
@@ -258,6 +257,17 @@ class MultiScaleSelfAttention(nn.Module):
             ).transpose(0, 1)
         out = row_product(context.reshape(B, -1), self.output_proj.weight(), self.output_proj.bias)
         return self.norm(out + x)
+
+    def _networks_of(self, maps: Tensor) -> Tensor:
+        """``[B, 3 E, T]`` give queries, keys and values ``[B, 3, H, T, A]``."""
+        B, _, T = maps.shape
+        for number, network in enumerate(self.networks):
+            weight, bias = self._grouped(number, network)
+            if number:
+                maps = F.glu(maps.view(B, len(network.bias), -1, T), dim=2).flatten(1, 2)
+            maps = grouped_product(maps, weight, bias)
+        maps = maps.view(B, 3, self.num_heads, self.head_dim, T)
+        return maps.transpose(3, 4).contiguous()  # the fused kernels want A to have stride one
 
     def _grouped(self, number: int, network: WeightNormalized) -> tuple[Tensor, Tensor]:
         """A layer of the networks; those of a kind share the input of the first."""
