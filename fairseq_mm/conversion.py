@@ -71,6 +71,13 @@ class FairseqStories(NamedTuple):
         return any(name.startswith(FROZEN_DECODER) for name in self.weights)
 
     @property
+    def types(self) -> tuple[int, int]:
+        """Rows of the tables of prompts' and of stories' words."""
+        tables = ("encoder.encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+        source, target = (len(self.weights[name]) for name in tables)
+        return source, target
+
+    @property
     def languages(self) -> tuple[str, str]:
         """Suffixes of the data's files."""
         source, target = (self.options.get(f"{side}_lang") for side in ("source", "target"))
@@ -136,37 +143,6 @@ def read_fairseq_stories(path: str) -> FairseqStories:
         raise UserError(f"{path}: is a fusion with a fusion model, which conv_story has not.")
     history = state.get("optimizer_history") or [{}]
     return FairseqStories(path, arch, options, weights, int(history[-1].get("num_updates", 0)))
-
-
-def load_story_dictionaries(
-    checkpoint: FairseqStories, source_file: str, target_file: str
-) -> tuple[Dictionary, Dictionary]:
-    """
-    Args:
-        checkpoint: that they belong to.
-        source_file: fairseq's dictionary of the prompts.
-        target_file: of the stories.
-
-    Raises:
-        UserError: if one cannot be read, or has not the size of the checkpoint's table.
-    """
-    files = {"encoder.encoder": source_file, "decoder": target_file}
-    dictionaries = {part: _load_dictionary(file) for part, file in files.items()}
-    rows = {part: len(checkpoint.weights[f"{part}.embed_tokens.weight"]) for part in files}
-    sizes = {part: len(dictionary) for part, dictionary in dictionaries.items()}
-    if sizes != rows and list(sizes.values()) == list(rows.values())[::-1]:
-        raise UserError(
-            f"{source_file} has the size of the checkpoint's target dictionary, and {target_file} "
-            "that of its source dictionary: they are exchanged."
-        )
-    for part, dictionary in dictionaries.items():
-        if len(dictionary) != rows[part]:
-            raise UserError(
-                f"{files[part]}: has {len(dictionary)} words (special symbols included), but "
-                f"{checkpoint.path} was trained with {rows[part]}: "
-                f"{_cause_of_size(words_of(dictionary), rows[part] - dictionary.nspecial)}."
-            )
-    return dictionaries["encoder.encoder"], dictionaries["decoder"]
 
 
 def convert_stories(
@@ -408,35 +384,3 @@ def _plain(config: type) -> dict[str, Any]:
 def _normal(name: str, value: Any) -> Any:
     """A layer list whichever way it is written."""
     return parse_layers(value, name) if name in _LAYER_LISTS else value
-
-
-def _load_dictionary(file: str) -> Dictionary:
-    if not os.path.isfile(file):
-        raise UserError(f"{file}: no such dictionary.")
-    try:
-        return Dictionary.load(file)
-    except (ValueError, RuntimeError, OSError) as error:  # UnicodeError is a ValueError
-        raise UserError(f"{file}: is no dictionary of fairseq's ({error}).") from None
-
-
-def _cause_of_size(words: list[str], expected: int) -> str:
-    """Why a dictionary has not as many words as it should have."""
-    is_filler = [word.startswith("madeupword") for word in words]
-    if any(is_filler) and len(words) - sum(is_filler) == expected:
-        return (
-            f"it was padded with {sum(is_filler)} madeupword...: prepare it with --padding-factor "
-            "1 (the published prompts have 19,025 types, padded 19,032)"
-        )
-    rows = expected + Dictionary().nspecial
-    if not any(is_filler) and rows % 8 == 0 and 0 < expected - len(words) < 8:
-        return (
-            "the checkpoint's was padded to a multiple of 8 with madeupword...: prepare it "
-            "without --padding-factor 1, or take the dictionary that it was trained with"
-        )
-    if len(words) > expected:
-        return (
-            "it was prepared from whole stories instead of their first 1000 words (the published "
-            "stories have 104,960 types, whole ones 112,832), with a lower --thresholdsrc or "
-            "--thresholdtgt, or from other text"
-        )
-    return "it was prepared with a higher --thresholdsrc or --thresholdtgt, or from other text"

@@ -75,14 +75,14 @@ def run(args: argparse.Namespace) -> None:
 
     fairseq_mm.register()
     from fairseq_mm import conversion as converting
+    from fairseq_mm.story_dictionaries import load_story_dictionaries
 
     checkpoint = converting.read_fairseq_stories(args.checkpoint)
     pretrained = None
     if args.pretrained_checkpoint:
         pretrained = converting.read_fairseq_stories(args.pretrained_checkpoint)
-    dictionaries = converting.load_story_dictionaries(
-        checkpoint, *_dictionary_files(args, checkpoint.languages)
-    )
+    files = _dictionary_files(args, checkpoint.languages)
+    dictionaries = load_story_dictionaries(*files, checkpoint.types, args.checkpoint)
     result = converting.convert_stories(
         checkpoint,
         *dictionaries,
