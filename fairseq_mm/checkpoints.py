@@ -5,12 +5,14 @@ where there is none.
 """
 
 import os
+from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
 from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
+from omegaconf import OmegaConf, open_dict
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, fingerprint
@@ -43,6 +45,7 @@ def load_checkpoint(path: str) -> dict[str, Any]:
     """
     try:
         state = checkpoint_utils.load_checkpoint_to_cpu(path)
+        _unify_sections(state["cfg"])
         if state["model"] and state["cfg"]["task"]["_name"] and state["cfg"]["model"]["_name"]:
             return state
         reason = "no model or configuration in it"
@@ -52,6 +55,14 @@ def load_checkpoint(path: str) -> dict[str, Any]:
     raise UserError(
         f"{path}: is no fairseq checkpoint that can be loaded safely (with weights only): {reason}"
     )
+
+
+def _unify_sections(cfg: Any) -> None:
+    """fairseq leaves the options of its older tasks and models as they were parsed."""
+    with open_dict(cfg):
+        for name in ("task", "model"):
+            if isinstance(cfg[name], Namespace):
+                cfg[name] = OmegaConf.create(vars(cfg[name]), flags={"allow_objects": True})
 
 
 def provenance_of(state: Mapping[str, Any], path: str) -> dict[str, Any]:

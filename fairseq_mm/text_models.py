@@ -81,11 +81,12 @@ def load_text_models(
         UserError: if a checkpoint cannot be loaded, writes captions of pictures, or two do not
             fit together.
     """
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
+        place = torch.device(name)
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device {place}: {str(error).splitlines()[0]}") from None
+        raise UserError(f"device {name}: {str(error).splitlines()[0]}") from None
     states = load_states(path) if states is None else states
     provenances = []
     for file, state in states.items():
@@ -93,7 +94,7 @@ def load_text_models(
         provenances.append(provenance)
         if provenance["feature_dim"]:
             raise UserError(f"{file}: describes pictures (--arch {state['cfg'].model._name}).")
-        if state["cfg"].task.get("add_bos_token"):
+        if getattr(state["cfg"].task, "add_bos_token", False):
             raise UserError(
                 f"{file}: was trained with --add-bos-token, so that texts begin with two signs; "
                 "train it without."

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from toy_story_models import make_story_folder, train_stories
 from toy_text_models import SOURCE_WORDS, STORY_WORDS, save_text_model
 
 import fairseq_mm
@@ -67,8 +68,19 @@ def test_checkpoints_that_do_not_fit_are_named(story, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             load_text_models(path, device="cpu")
-    with pytest.raises(UserError, match="device cuda:99: "):
-        load_text_models(story, device="cuda:99")
+    for device in ("cuda:99", "nowhere"):
+        with pytest.raises(UserError, match=f"^device {device}: "):
+            load_text_models(story, device=device)
+
+
+def test_a_model_of_fairseqs_own_carries_no_dictionary(tmp_path):
+    """fairseq leaves the options of its older models as they were parsed."""
+    data = make_story_folder(tmp_path / "data")
+    sizes = "--encoder-embed-dim 4 --decoder-embed-dim 4 --encoder-hidden-size 4"
+    sizes += " --decoder-hidden-size 4 --decoder-out-embed-dim 4 --max-epoch 1"
+    path = train_stories(data, tmp_path / "lstm", "lstm", sizes)
+    with pytest.raises(UserError, match=r"carries no dictionary \(--arch lstm, --task translation"):
+        load_text_models(path, device="cpu")
 
 
 def test_the_checkpoint_decides_what_is_loaded(story, tmp_path):
