@@ -116,6 +116,14 @@ class FusionDecoder(StoryDecoder):
         self.fusion = Fusion(trunk.out_dim, frozen.out_dim)
         self.frozen_masks_padding = frozen_masks_padding
 
+    def replace_frozen(self, frozen: ConvTrunk, masks_padding: bool) -> None:
+        """Another fixed model; where its size differs, with new gates."""
+        if frozen.out_dim != self.frozen.out_dim:
+            fusion = Fusion(self.trunk.out_dim, frozen.out_dim)
+            self.fusion = fusion.to(next(self.fusion.parameters()))
+        self.frozen = frozen
+        self.frozen_masks_padding = masks_padding
+
     def hidden_states(
         self,
         prev_output_tokens: Tensor,

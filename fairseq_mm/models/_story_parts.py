@@ -142,14 +142,18 @@ def part_options(cfg: Any) -> dict[str, Any]:
     return {k: v if isinstance(v, (int, float)) else str(v) for k, v in values.items()}
 
 
-def find_pretrained(path: str, data: Optional[str]) -> Optional[str]:
-    """The checkpoint's file: as named, or in the data folder, as fairseq looks for it."""
+def find_pretrained(path: str, data: Optional[str]) -> str:
+    """The checkpoint's file: as named, or in the data folder, as fairseq looks for it.
+
+    Raises:
+        UserError: if there is none.
+    """
     folders = ["", *([] if not data else data.split(os.pathsep)[:1])]
     for folder in folders:
         file = os.path.join(folder, path)
-        if path and os.path.isfile(file):
+        if os.path.isfile(file):
             return file
-    return None
+    raise UserError(f"--pretrained-checkpoint {path}: no such file (from {os.getcwd()}).")
 
 
 def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dict[str, Any]:

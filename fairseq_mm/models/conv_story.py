@@ -32,11 +32,11 @@ Differs from the released code (fairseq's ``fconv_self_att_wp``):
 - Its checkpoints, fusion or not, are converted by ``fairseq-mm convert``.
 """
 
-import os
 from argparse import Namespace
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import (
     FairseqEncoderDecoderModel,
@@ -161,10 +161,11 @@ class ConvStoryModel(FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "ConvStoryModel":
-        """
+        """What is wrong with the pretrained checkpoint is said by :meth:`max_positions`: a trained
+        fusion model that is being loaded brings its frozen part, whatever lies at that path now.
+
         Raises:
-            UserError: if an option has a value that cannot be built, or the pretrained checkpoint
-                does not fit.
+            UserError: if an option has a value that cannot be built.
         """
         _check_fixed_options(cfg)
         is_fusion = parse_flag(cfg.pretrained, "--pretrained")
@@ -178,25 +179,24 @@ class ConvStoryModel(FairseqEncoderDecoderModel):
             )
         dictionaries = task.source_dictionary, task.target_dictionary
         provenance = Provenance.of_task(task, has_source=True)
-        pretrained = None
         if is_fusion:
-            file = find_pretrained(path, getattr(getattr(task, "cfg", None), "data", None))
-            if file is not None:
+            data = getattr(getattr(task, "cfg", None), "data", None)
+            try:
+                file = find_pretrained(path, data)
                 pretrained = load_pretrained(file, cls, provenance)
                 model = cls(cfg, *dictionaries, pretrained["options"])
-                model.load_frozen(pretrained["model"])
-            else:
-                # a trained fusion model that is being loaded builds its frozen part itself
+                model.load_frozen(pretrained["model"], file)
+            except UserError as error:
                 build_parts(cfg, *dictionaries)
                 model = cls(cfg, *dictionaries, part_options(cfg))
-                model.missing_file = os.path.abspath(path)
+                model.pretrained_error = error
         else:
             model = cls(cfg, *dictionaries)
         model.add_module(MODULE_NAME, provenance)
         return model
 
-    # the pretrained checkpoint that was not found, until a state dict brings the frozen part
-    missing_file: Optional[str] = None
+    # why the pretrained checkpoint was not loaded, until a state dict brings the frozen part
+    pretrained_error: Optional[UserError] = None
 
     @property
     def is_fusion(self) -> bool:
@@ -222,10 +222,9 @@ class ConvStoryModel(FairseqEncoderDecoderModel):
             logits: ``[B, T, V]``, or hidden states ``[B, T, decoder_out_embed_dim]``; and None.
 
         Raises:
-            UserError: if the pretrained checkpoint was not found, or a text is too long.
+            UserError: if the pretrained checkpoint was not loaded, or a text is too long.
         """
-        if self.missing_file is not None:
-            raise UserError(f"--pretrained-checkpoint {self.missing_file}: no such file.")
+        self._check_frozen()
         encoder_out = self.encoder(src_tokens, src_lengths)
         return self.decoder(prev_output_tokens, encoder_out, features_only=features_only)
 
@@ -234,10 +233,23 @@ class ConvStoryModel(FairseqEncoderDecoderModel):
         self._set_frozen()
         return self
 
-    def load_frozen(self, weights: dict[str, Tensor]) -> None:
-        """Takes encoder and trunk of a trained model, its weights given, as the frozen part."""
-        copy_weights(self.encoder.frozen, weights, "encoder.")
-        copy_weights(self.decoder.frozen, weights, "decoder.trunk.")
+    def load_frozen(self, weights: dict[str, Tensor], file: str) -> None:
+        """Takes encoder and trunk of a trained model, its weights given, as the frozen part.
+
+        Args:
+            weights: by their names in the trained model.
+            file: that they come from, for the message.
+
+        Raises:
+            UserError: if they do not fit.
+        """
+        try:
+            copy_weights(self.encoder.frozen, weights, "encoder.")
+            copy_weights(self.decoder.frozen, weights, "decoder.trunk.")
+        except RuntimeError as error:
+            raise UserError(
+                f"--pretrained-checkpoint {file}: its weights do not fit its options: {error}"
+            ) from None
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Builds the frozen part that a checkpoint describes, unless it is there already.
@@ -257,19 +269,43 @@ class ConvStoryModel(FairseqEncoderDecoderModel):
         options = decode_json(state)
         carrier = getattr(self, FROZEN_MODULE)
         if options != carrier.options:
-            parameter = next(self.parameters())
-            parts = build_parts(
-                Namespace(**options), self.encoder.dictionary, self.decoder.dictionary
-            )
-            self.encoder.frozen = parts.encoder.to(parameter)
-            self.decoder.frozen = parts.trunk.to(parameter)
-            self.decoder.frozen_masks_padding = parts.masks_padding
+            self._replace_frozen(options)
             carrier.options = options
-            self._set_frozen()
-        self.missing_file = None
+        self.pretrained_error = None
+
+    def _replace_frozen(self, options: dict[str, Any]) -> None:
+        """A frozen part of other options, and gates of its size.
+
+        Raises:
+            UserError: if there would be other gates, and several processes train them already.
+        """
+        parts = build_parts(Namespace(**options), self.encoder.dictionary, self.decoder.dictionary)
+        dims = parts.trunk.out_dim, self.decoder.frozen.out_dim
+        if dims[0] != dims[1] and torch.distributed.is_initialized():
+            # DistributedDataParallel would go on averaging the gradients of those that it knows
+            raise UserError(
+                f"the frozen part has --decoder-out-embed-dim {dims[0]}, but the model was built "
+                f"for {dims[1]}: to go on training, several processes need the "
+                "--pretrained-checkpoint that it was trained with."
+            )
+        parameter = next(self.parameters())
+        self.encoder.frozen = parts.encoder.to(parameter)
+        self.decoder.replace_frozen(parts.trunk.to(parameter), parts.masks_padding)
+        self._set_frozen()
 
     def max_positions(self) -> tuple[int, int]:
+        """fairseq's trainer asks for them when a checkpoint has been loaded, if there is one, and
+        before its first step.
+
+        Raises:
+            UserError: if the pretrained checkpoint was not loaded.
+        """
+        self._check_frozen()
         return self.encoder.max_positions(), self.decoder.max_positions()
+
+    def _check_frozen(self) -> None:
+        if self.pretrained_error is not None:
+            raise self.pretrained_error
 
     def _set_frozen(self) -> None:
         if not self.is_fusion:
