@@ -10,6 +10,7 @@ from typing import Any
 from fairseq_mm.errors import UserError
 
 _LONGEST = 1000
+_LONGEST_TEXT = 4000  # far beyond, Python's parser itself would run out of stack
 _LAYERS = "a list of (channels, width), such as '[(512, 4)] * 4 + [(768, 4)] * 2'"
 _FLAGS = "True, False or a list of them, such as '[True] + [False] * 5'"
 
@@ -68,10 +69,13 @@ def parse_flag(text: str, option: str) -> bool:
 
 
 def _error(text: str, option: str, expected: str) -> UserError:
-    return UserError(f"{option} must be {expected}, but is {text!r} instead.")
+    shown = repr(text) if len(str(text)) <= 100 else f"{str(text)[:100]!r}..."
+    return UserError(f"{option} must be {expected}, but is {shown} instead.")
 
 
 def _parse(text: str, option: str, expected: str) -> Any:
+    if len(text) > _LONGEST_TEXT:
+        raise _error(text, option, expected)
     try:
         return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
@@ -87,12 +91,16 @@ def _value(node: ast.AST) -> Any:
         return tuple(_value(item) for item in node.elts)
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
         left, right = _value(node.left), _value(node.right)
-        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
-            return left + right
         if isinstance(node.op, ast.Mult):
             items, times = (left, right) if isinstance(left, list) else (right, left)
-            if isinstance(items, list) and type(times) is int:
-                if len(items) * times > _LONGEST:
-                    raise ValueError("too long")
-                return items * times
+            if isinstance(items, list) and type(times) is int and times <= _LONGEST:
+                return _limited(items * times)
+        elif isinstance(left, list) and isinstance(right, list):
+            return _limited(left + right)
     raise ValueError("not a list of layers")
+
+
+def _limited(items: list[Any]) -> list[Any]:
+    if len(items) > _LONGEST:
+        raise ValueError("too long")
+    return items
