@@ -1,0 +1,59 @@
+"""Attention by the fused kernel equals the formula, and so does what older PyTorch computes."""
+
+import math
+
+import pytest
+import torch
+
+from fairseq_mm.modules import attention
+
+B, T, S, A = 2, 3, 5, 4
+
+
+@pytest.fixture(params=["fused", "formula"], autouse=True)
+def kernel(request, monkeypatch):
+    if request.param == "formula":
+        monkeypatch.setattr(attention, "_FUSED", None)
+    elif attention._FUSED is None:
+        pytest.skip("this PyTorch has no fused attention")
+
+
+def loops(query, key, value, is_visible):
+    out = torch.zeros(*query.shape[:-1], value.size(-1))
+    for b in range(query.size(0)):
+        for t in range(query.size(1)):
+            exponentials = [
+                math.exp(float(query[b, t] @ key[b, s]) / math.sqrt(A))
+                if is_visible[b, t, s]
+                else 0
+                for s in range(key.size(1))
+            ]
+            for s, exponential in enumerate(exponentials):
+                out[b, t] += exponential / sum(exponentials) * value[b, s]
+    return out
+
+
+def test_attention_equals_loops():
+    torch.manual_seed(1)
+    query, key, value = torch.randn(B, T, A), torch.randn(B, S, A), torch.randn(B, S, A)
+    everything = torch.ones(B, T, S, dtype=torch.bool)
+    torch.testing.assert_close(
+        attention.attend(query, key, value), loops(query, key, value, everything)
+    )
+    some = torch.rand(B, T, S) < 0.5
+    some[..., 2] = True
+    torch.testing.assert_close(
+        attention.attend(query, key, value, some), loops(query, key, value, some)
+    )
+    weights = attention.attention_weights(query, key, some)
+    torch.testing.assert_close(weights @ value, loops(query, key, value, some))
+    assert not weights[~some].any()
+
+
+def test_causal_attention_sees_no_later_key():
+    torch.manual_seed(1)
+    query, key, value = torch.randn(B, S, A), torch.randn(B, S, A), torch.randn(B, S, A)
+    before = torch.ones(B, S, S, dtype=torch.bool).tril()
+    torch.testing.assert_close(
+        attention.attend_causally(query, key, value), loops(query, key, value, before)
+    )
