@@ -1,14 +1,26 @@
 # Sourced by the recipes. SIZE=full (default): the paper's. SIZE=small: for a few hundred stories on
-# a CPU. GPUS=1, 4 or 8 (default: 1) gives the same batch by --update-freq.
+# a CPU. GPUS=1, 2, 4 or 8 (default: 1), those that fairseq-train sees: --update-freq gives the same
+# batch on each, 8 times 1,500 words.
 SIZE="${SIZE:-full}"
 GPUS="${GPUS:-1}"
 USER_DIR="${USER_DIR:-$(dirname "${BASH_SOURCE[0]}")/../../fairseq_mm}"
+
+case "$GPUS" in
+1 | 2 | 4 | 8) ;;
+*)
+    echo "GPUS must be 1, 2, 4 or 8, but is $GPUS instead." >&2
+    exit 2
+    ;;
+esac
 
 case "$SIZE" in
 full)
     STORY=()   # the architectures' own sizes are the paper's
     FUSION=()
     LANGUAGE=()
+    LSTM=(--encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 256 --decoder-embed-dim 256
+        --encoder-hidden-size 1024 --decoder-hidden-size 1024 --decoder-out-embed-dim 256
+        --dropout 0.3)
     OPTIMIZATION=(
         --optimizer nag --momentum 0.99 --lr 0.25 --clip-norm 0.1 --weight-decay 1e-7
         --lr-scheduler reduce_lr_on_plateau --max-tokens 1500 --update-freq "$((8 / GPUS))"
@@ -22,6 +34,8 @@ small)
     FUSION=("${WIDTHS[@]}" --encoder-embed-dim 64 --encoder-layers '[(64, 3)] * 3'
         --decoder-layers '[(128, 4)] * 2 + [(192, 4)]' --dropout 0.2)
     LANGUAGE=("${WIDTHS[@]}" --decoder-layers '[(128, 4)] * 3 + [(192, 4)]' --dropout 0.2)
+    LSTM=("${WIDTHS[@]}" --encoder-embed-dim 64 --encoder-hidden-size 256 --decoder-hidden-size 256
+        --dropout 0.2)
     OPTIMIZATION=(
         --optimizer adam --lr 4e-3 --clip-norm 0.5 --lr-scheduler inverse_sqrt
         --warmup-updates 100 --max-tokens 3000 --max-epoch 14)
