@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.models._conv_encoder import EncoderOut
 from fairseq_mm.models._conv_trunk import ConvTrunk, Source, Trace, TrunkState
-from fairseq_mm.modules.channel_products import row_product
+from fairseq_mm.modules.products import product
 
 STATE = "trunks"
 
@@ -84,7 +84,7 @@ class StoryDecoder(FairseqIncrementalDecoder):
         if incremental_state is None:
             return self.output_layer(hidden), None
         output = self.output_proj
-        return row_product(hidden[:, 0], output.weight, output.bias).unsqueeze(1), None
+        return product(hidden[:, 0], output.weight, output.bias).unsqueeze(1), None
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Logits ``[..., V]`` of hidden states ``[..., out_dim]``."""

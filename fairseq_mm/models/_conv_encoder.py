@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._positions import PositionedEmbedding
-from fairseq_mm.modules.channel_products import channel_product
+from fairseq_mm.modules.products import product
 
 EncoderOut = dict[str, list[Tensor]]
 
@@ -81,16 +81,17 @@ class ConvEncoder(FairseqEncoder):
             )
         padding_mask = src_tokens.eq(self.padding_idx)
         embedding = self.dropout(self.embedding(src_tokens))  # [B, S, E]
-        x = self.input_proj(embedding).transpose(1, 2)  # [B, C, S]
+        x = product(embedding, self.input_proj.weight, self.input_proj.bias)  # [B, S, C]
         for residual_proj, convolution in zip(self.residual_projs, self.convolutions):
             residual = x
             if isinstance(residual_proj, nn.Linear):
-                residual = channel_product(x, residual_proj.weight, residual_proj.bias)
-            x = self.dropout(x.masked_fill(padding_mask.unsqueeze(1), 0))
+                residual = product(x, residual_proj.weight, residual_proj.bias)
+            x = self.dropout(x.masked_fill(padding_mask.unsqueeze(-1), 0))
             width = convolution.kernel_size[0]
-            x = convolution(F.pad(x, ((width - 1) // 2, width // 2)))
-            x = (F.glu(x, dim=1) + residual) * math.sqrt(0.5)
-        keys = self.output_proj(x.transpose(1, 2)).masked_fill(padding_mask.unsqueeze(-1), 0)
+            x = F.pad(x, (0, 0, (width - 1) // 2, width // 2)).transpose(1, 2)
+            x = (F.glu(convolution(x).transpose(1, 2), dim=2) + residual) * math.sqrt(0.5)
+        keys = product(x, self.output_proj.weight, self.output_proj.bias)
+        keys = keys.masked_fill(padding_mask.unsqueeze(-1), 0)
         keys = GradMultiply.apply(keys, self.gradient_scale)
         values = (keys + embedding) * math.sqrt(0.5)
         return {"keys": [keys], "values": [values], "padding_mask": [padding_mask]}

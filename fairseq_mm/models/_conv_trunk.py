@@ -13,11 +13,11 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.models._conv_encoder import is_identity
 from fairseq_mm.models._positions import PositionedEmbedding
 from fairseq_mm.modules.causal_convolution import CausalConvolution
-from fairseq_mm.modules.channel_products import channel_product, row_product
 from fairseq_mm.modules.multi_scale_self_attention import (
     KeyValueCache,
     MultiScaleSelfAttention,
 )
+from fairseq_mm.modules.products import product
 from fairseq_mm.modules.source_attention import SourceAttention
 
 
@@ -130,10 +130,10 @@ class ConvLayer(nn.Module):
         source: Optional[Source],
         trace: Optional[Trace],
     ) -> Tensor:
-        """``[B, C', T]`` of the layer below gives ``[B, C, T]``."""
+        """``[B, T, C']`` of the layer below gives ``[B, T, C]``."""
         residual = x
         if self.residual_proj is not None:
-            residual = channel_product(x, self.residual_proj.weight, self.residual_proj.bias)
+            residual = product(x, self.residual_proj.weight, self.residual_proj.bias)
         x = self.convolution(self.dropout(x))
         if self.source_attention is not None and source is not None:
             projected = self.source_attention.project_source(source.keys, source.values)
@@ -147,7 +147,7 @@ class ConvLayer(nn.Module):
         """``[B, C']`` of the newest time gives ``[B, C]``; layer ``number`` of the state."""
         residual = x
         if self.residual_proj is not None:
-            residual = row_product(x, self.residual_proj.weight, self.residual_proj.bias)
+            residual = product(x, self.residual_proj.weight, self.residual_proj.bias)
         x, state.windows[number] = self.convolution.step(self.dropout(x), state.windows[number])
         source, cache = state.source[number], state.caches[number]
         if self.source_attention is not None and source is not None:
@@ -243,13 +243,11 @@ class ConvTrunk(nn.Module):
             UserError: if a text is longer than the positions' table.
         """
         self._check_length(tokens.size(1))
-        embedded = self.dropout(self.embedding(tokens))  # [B, T, E]
-        embedding = embedded.transpose(1, 2)
-        x = channel_product(embedding, self.input_proj.weight, self.input_proj.bias)  # [B, C, T]
+        embedding = self.dropout(self.embedding(tokens))  # [B, T, E]
+        x = product(embedding, self.input_proj.weight, self.input_proj.bias)  # [B, T, C]
         for layer in self.layers:
             x = layer(x, embedding, source, trace)
-        x = channel_product(x, self.output_proj.weight, self.output_proj.bias)
-        return x.transpose(1, 2)
+        return product(x, self.output_proj.weight, self.output_proj.bias)
 
     def begin(self, source: Optional[Source]) -> TrunkState:
         """State before the first step: the source's projections are computed here, once."""
@@ -278,10 +276,10 @@ class ConvTrunk(nn.Module):
         self._check_length(number)
         state.rows = tokens.numel()
         embedding = self.dropout(self.embedding.step(tokens, number))
-        x = row_product(embedding, self.input_proj.weight, self.input_proj.bias)
+        x = product(embedding, self.input_proj.weight, self.input_proj.bias)
         for layer_number, layer in enumerate(self.layers):
             x = layer.step(x, embedding, state, layer_number)
-        return row_product(x, self.output_proj.weight, self.output_proj.bias)
+        return product(x, self.output_proj.weight, self.output_proj.bias)
 
     def fold(self) -> None:
         """Computes once what depends on the weights alone: for inference."""

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_mm.modules.channel_products import row_product
+from fairseq_mm.modules.products import product
 
 
 class CausalConvolution(nn.Module):
-    """Convolution followed by a gated linear unit, ``[B, I, T] -> [B, O, T]``.
+    """Convolution followed by a gated linear unit, ``[B, T, I] -> [B, T, O]``.
 
     Gehring et al. 2017, section 3.2; output t depends on inputs t - width + 1 to t.
 
@@ -34,13 +34,13 @@ class CausalConvolution(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """
         Args:
-            x: ``[B, I, T]``.
+            x: ``[B, T, I]``.
 
         Returns:
-            ``[B, O, T]``.
+            ``[B, T, O]``.
         """
-        x = F.pad(x, (self.width - 1, 0))
-        return F.glu(F.conv1d(x, self.weight, self.bias), dim=1)
+        x = F.pad(x, (0, 0, self.width - 1, 0)).transpose(1, 2)
+        return F.glu(F.conv1d(x, self.weight, self.bias).transpose(1, 2), dim=2)
 
     def step(self, x: Tensor, window: Optional[Tensor]) -> tuple[Tensor, Tensor]:
         """
@@ -58,7 +58,7 @@ class CausalConvolution(nn.Module):
         weight = self.step_weight
         if weight is None:
             weight = self._as_matrix()
-        return F.glu(row_product(window, weight, self.bias), dim=1), window[:, self.input_dim :]
+        return F.glu(product(window, weight, self.bias), dim=1), window[:, self.input_dim :]
 
     def fold(self) -> None:
         """Lays the weights out for :meth:`step` once: for inference."""

@@ -18,12 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_mm.modules.attention import attend, attend_causally, attention_weights
-from fairseq_mm.modules.channel_products import (
-    channel_product,
-    grouped_product,
-    grouped_row_product,
-    row_product,
-)
+from fairseq_mm.modules.products import grouped_product, product
 from fairseq_mm.modules.weight_normalized import WeightNormalized
 
 _FIRST_CAPACITY = 64
@@ -188,31 +183,28 @@ class MultiScaleSelfAttention(nn.Module):
     def forward(self, x: Tensor, trace: Optional[list[Tensor]] = None) -> Tensor:
         """
         Args:
-            x: ``[B, C, T]``.
+            x: ``[B, T, C]``.
             trace: gets the weights ``[B, H, T, 1 + T]``, the zero slot's first.
 
         Returns:
-            ``[B, C, T]``.
+            ``[B, T, C]``.
         """
-        B, _, T = x.shape
-        maps = channel_product(x, self.input_proj.weight, self.input_proj.bias)  # [B, 3 E, T]
-        if self.is_gated and torch.is_grad_enabled():
-            # their hidden layers are most of a decoder's memory and little of its work
-            maps = checkpoint(self._networks_of, maps, use_reentrant=False)
+        B, T, _ = x.shape
+        rows = product(x, self.input_proj.weight, self.input_proj.bias).view(B * T, -1)  # [BT, 3 E]
+        if self.is_gated and rows.dtype == torch.float32 and torch.is_grad_enabled():
+            # their hidden layers are most of a decoder's memory and a fifth of its work
+            networks = checkpoint(self._networks_of, rows, use_reentrant=False)
         else:
-            maps = self._networks_of(maps)
-        query, key, value = maps.unbind(1)  # [B, H, T, A]
+            networks = self._networks_of(rows)
+        networks = networks.view(3, B, T, self.num_heads, self.head_dim)
+        query, key, value = networks.transpose(2, 3).unbind(0)  # [B, H, T, A]
         if trace is not None:
             is_visible = visible_past(T, self.strides, x.device)
             trace.append(attention_weights(query, F.pad(key, (0, 0, 1, 0)), is_visible))
         count = self.num_heads // len(self.strides)
         of_scale = zip(self.strides, *(x.split(count, dim=1) for x in (query, key, value)))
         heads = torch.cat([attend_to_past(q, k, v, stride) for stride, q, k, v in of_scale], dim=1)
-        heads = heads.transpose(2, 3).reshape(B, -1, T)
-        if self.head_proj is not None:
-            heads = grouped_product(heads, self.head_proj.weight(), self.head_proj.bias)
-        out = channel_product(heads, self.output_proj.weight(), self.output_proj.bias)
-        return self.norm((out + x).transpose(1, 2)).transpose(1, 2)
+        return self._joined(heads.transpose(1, 2).flatten(0, 1), x)
 
     def new_cache(self) -> KeyValueCache:
         return KeyValueCache(self.strides, self.num_heads // len(self.strides), self.head_dim)
@@ -224,18 +216,8 @@ class MultiScaleSelfAttention(nn.Module):
             x: ``[B, C]``.
             cache: of this layer; the newest time joins it.
         """
-        B = x.size(0)
-        rows = row_product(x, self.input_proj.weight, self.input_proj.bias)
-        rows = rows.view(B, 3, -1).transpose(0, 1)  # [3, B, E]
-        for number, network in enumerate(self.networks):
-            weight, bias = self._grouped(number, network)
-            if number:
-                rows = F.glu(self._by_network(rows, len(network.bias)), dim=2)
-            rows = grouped_row_product(rows, weight, bias)
-        rows = self._by_network(rows, 3 * len(self.strides))  # [3 strides, B, heads x A]
-        query, key, value = (
-            rows.view(3, len(self.strides), B, -1, self.head_dim).transpose(1, 2).flatten(2, 3)
-        )  # [B, H, A]
+        rows = product(x, self.input_proj.weight, self.input_proj.bias)
+        query, key, value = self._networks_of(rows).unbind(0)  # [B, H, A]
         if cache.num_times:
             heads = [
                 attend(
@@ -251,30 +233,33 @@ class MultiScaleSelfAttention(nn.Module):
         else:  # the first time sees the zero slot alone
             context = torch.zeros_like(query)
         cache.append(key, value)
+        return self._joined(context, x)
+
+    def _networks_of(self, rows: Tensor) -> Tensor:
+        """``[N, 3 E]`` give queries, keys and values ``[3, N, H, A]``."""
+        N = rows.size(0)
+        maps = self._first_layer(rows)
+        for network in list(self.networks)[1:]:
+            maps = F.glu(self._by_network(maps, len(network.bias)), dim=2)
+            maps = grouped_product(maps, network.weight(), network.bias)
+        maps = self._by_network(maps, 3 * len(self.strides))  # [3 strides, N, heads A]
+        maps = maps.view(3, len(self.strides), N, -1, self.head_dim).transpose(1, 2)
+        return maps.flatten(2, 3)
+
+    def _joined(self, heads: Tensor, x: Tensor) -> Tensor:
+        """Heads ``[N, H, A]`` and the layer's input, of N rows, give the layer's output."""
         if self.head_proj is not None:
-            context = grouped_row_product(
-                context.transpose(0, 1), self.head_proj.weight(), self.head_proj.bias
-            ).transpose(0, 1)
-        out = row_product(context.reshape(B, -1), self.output_proj.weight(), self.output_proj.bias)
-        return self.norm(out + x)
+            weight, bias = self.head_proj.weight(), self.head_proj.bias
+            heads = grouped_product(heads.transpose(0, 1), weight, bias).transpose(0, 1)
+        out = product(heads.flatten(1), self.output_proj.weight(), self.output_proj.bias)
+        return self.norm(out.view_as(x) + x)
 
-    def _networks_of(self, maps: Tensor) -> Tensor:
-        """``[B, 3 E, T]`` give queries, keys and values ``[B, 3, H, T, A]``."""
-        B, _, T = maps.shape
-        for number, network in enumerate(self.networks):
-            weight, bias = self._grouped(number, network)
-            if number:
-                maps = F.glu(maps.view(B, len(network.bias), -1, T), dim=2).flatten(1, 2)
-            maps = grouped_product(maps, weight, bias)
-        maps = maps.view(B, 3, self.num_heads, self.head_dim, T)
-        return maps.transpose(3, 4).contiguous()  # the fused kernels want A to have stride one
-
-    def _grouped(self, number: int, network: WeightNormalized) -> tuple[Tensor, Tensor]:
-        """A layer of the networks; those of a kind share the input of the first."""
-        weight, bias = network.weight(), network.bias
-        if number == 0:
-            weight, bias = weight.view(3, -1, weight.size(-1)), bias.view(3, -1)
-        return weight, bias
+    def _first_layer(self, rows: Tensor) -> Tensor:
+        """``[N, 3 E]`` give ``[3, N, O]``: the networks of a kind share their input."""
+        network = self.networks[0]
+        weights = network.weight().view(3, -1, network.weight_v.size(-1))
+        kinds = zip(rows.chunk(3, dim=1), weights, network.bias.view(3, -1))
+        return torch.stack([product(x, weight, bias) for x, weight, bias in kinds])
 
     @staticmethod
     def _by_network(rows: Tensor, networks: int) -> Tensor:

@@ -3,11 +3,10 @@
 import math
 from typing import Optional
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_mm.modules.attention import attend, attention_weights
-from fairseq_mm.modules.channel_products import channel_product, row_product
+from fairseq_mm.modules.products import product
 from fairseq_mm.modules.weight_normalized import WeightNormalized
 
 
@@ -46,7 +45,7 @@ class SourceAttention(nn.Module):
         """
         B, S, _ = keys.shape
         projected = [
-            F.linear(x, proj.weight(), proj.bias).view(B, S, self.num_heads, -1).transpose(1, 2)
+            product(x, proj.weight(), proj.bias).view(B, S, self.num_heads, -1).transpose(1, 2)
             for x, proj in ((keys, self.key_proj), (values, self.value_proj))
         ]
         return projected[0], projected[1]
@@ -61,25 +60,24 @@ class SourceAttention(nn.Module):
     ) -> Tensor:
         """
         Args:
-            hidden: ``[B, C, T]``.
-            embedding: ``[B, E, T]`` of the target.
+            hidden: ``[B, T, C]``.
+            embedding: ``[B, T, E]`` of the target.
             source: see :meth:`project_source`.
             is_real: ``[B, 1, 1, S]`` bool, False at padding of the source; None: no padding.
             trace: gets the weights ``[B, heads, T, S]``.
 
         Returns:
-            ``[B, C, T]``.
+            ``[B, T, C]``.
         """
-        B, _, T = hidden.shape
+        B, T, _ = hidden.shape
         keys, values = source
-        query = channel_product(hidden, self.hidden_proj.weight, self.hidden_proj.bias) + embedding
-        query = channel_product(query, self.query_proj.weight(), self.query_proj.bias)
-        query = query.view(B, self.num_heads, -1, T).transpose(2, 3)  # [B, heads, T, A]
+        query = product(hidden, self.hidden_proj.weight, self.hidden_proj.bias) + embedding
+        query = product(query, self.query_proj.weight(), self.query_proj.bias)
+        query = query.view(B, T, self.num_heads, -1).transpose(1, 2)  # [B, heads, T, A]
         if trace is not None:
             trace.append(attention_weights(query, keys, is_real))
-        context = attend(query, keys, values, is_real)
-        context = context.transpose(2, 3).reshape(B, -1, T)  # [B, E, T]
-        return hidden + channel_product(context, self.output_proj.weight(), self.output_proj.bias)
+        context = attend(query, keys, values, is_real).transpose(1, 2).reshape(B, T, -1)
+        return hidden + product(context, self.output_proj.weight(), self.output_proj.bias)
 
     def step(
         self,
@@ -89,9 +87,4 @@ class SourceAttention(nn.Module):
         is_real: Optional[Tensor] = None,
     ) -> Tensor:
         """As :meth:`forward` for the newest time: ``[B, C]`` and ``[B, E]`` give ``[B, C]``."""
-        keys, values = source
-        query = row_product(hidden, self.hidden_proj.weight, self.hidden_proj.bias) + embedding
-        query = row_product(query, self.query_proj.weight(), self.query_proj.bias)
-        query = query.view(query.size(0), self.num_heads, 1, -1)
-        context = attend(query, keys, values, is_real).reshape(hidden.size(0), -1)  # [B, E]
-        return hidden + row_product(context, self.output_proj.weight(), self.output_proj.bias)
+        return self(hidden.unsqueeze(1), embedding.unsqueeze(1), source, is_real).squeeze(1)

@@ -1,0 +1,74 @@
+"""Products of rows with matrices, each by the kernel that suits it.
+
+In float32 on a CPU, PyTorch gives matrix products to MKL and convolutions to oneDNN, which on AMD's
+processors is nearly twice as fast: so a large product is a convolution of width one, its rows a
+picture whose channels come last. A product of few rows only reads its weights, and which of the
+two sides is transposed decides at what speed. Everywhere else a product is PyTorch's own.
+"""
+
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# of a kernel of width one it changes nothing, but PyTorch leaves plain ones to a slower convolution
+# where there is a single thread
+_DILATION = 2
+# numbers from which on PyTorch leaves a single picture to oneDNN
+_MANY_NUMBERS = 20480
+# rows below which a product is bound by reading the weights rather than by arithmetic
+_FEW_ROWS = 16
+
+
+def product(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+    """
+    Args:
+        x: ``[..., I]``.
+        weight: ``[O, I]``.
+        bias: ``[O]``.
+
+    Returns:
+        ``[..., O]``: ``weight x + bias``, contiguous.
+    """
+    if not _is_float32_on_cpu(x):
+        return F.linear(x, weight, bias)
+    rows = x.reshape(-1, x.size(-1))
+    if x.numel() > _MANY_NUMBERS and rows.size(0) > _FEW_ROWS:
+        # [1, I, 1, rows] with the channels last: only with these strides is nothing copied
+        picture = rows.unsqueeze(0).transpose(1, 2).unsqueeze(2)
+        kernel = weight.unsqueeze(-1).unsqueeze(-1)
+        out = F.conv2d(picture, kernel, bias, dilation=_DILATION).squeeze(2).transpose(1, 2)[0]
+    elif 1 < rows.size(0) < _FEW_ROWS and not torch.is_grad_enabled():
+        # four times as fast as rows @ weight.t() for four rows
+        out = (weight @ rows.t()).t()
+        out = out.contiguous() if bias is None else torch.add(out, bias, out=_empty_rows(out))
+    else:
+        out = F.linear(rows, weight, bias)
+    return out.contiguous().view(*x.shape[:-1], -1)
+
+
+def grouped_product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Products of G sets of rows, each with its own matrix.
+
+    Args:
+        x: ``[G, N, I]``.
+        weight: ``[G, O, I]``.
+        bias: ``[G, O]``.
+
+    Returns:
+        ``[G, N, O]``.
+    """
+    return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+
+
+def _is_float32_on_cpu(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype == torch.float32 and not _is_autocast()
+
+
+def _is_autocast() -> bool:
+    return torch.is_autocast_cpu_enabled()
+
+
+def _empty_rows(x: Tensor) -> Tensor:
+    return x.new_empty(x.size(0), x.size(1))
