@@ -46,7 +46,7 @@ class ConvEncoder(FairseqEncoder):
         channels = layers[0][0]
         self.input_proj = _linear(embed_dim, channels, dropout)
         self.residual_projs = nn.ModuleList()
-        self.convolutions = nn.ModuleList()
+        self.convolutions: Any = nn.ModuleList()
         for out_channels, width in layers:
             has_proj = channels != out_channels
             self.residual_projs.append(
@@ -54,6 +54,7 @@ class ConvEncoder(FairseqEncoder):
             )
             convolution = nn.Conv1d(channels, 2 * out_channels, width)
             nn.init.normal_(convolution.weight, std=math.sqrt(4 * (1 - dropout) / width / channels))
+            assert convolution.bias is not None
             nn.init.zeros_(convolution.bias)
             self.convolutions.append(convolution)
             channels = out_channels

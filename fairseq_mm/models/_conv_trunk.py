@@ -5,7 +5,7 @@ attention to the prompt, and attention to the story so far.
 """
 
 import math
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from torch import Tensor, nn
 
@@ -198,7 +198,7 @@ class ConvTrunk(nn.Module):
         self.input_proj = nn.Linear(embed_dim, channels)
         nn.init.normal_(self.input_proj.weight, std=math.sqrt((1 - dropout) / embed_dim))
         nn.init.zeros_(self.input_proj.bias)
-        self.layers = nn.ModuleList()
+        self.layers: Any = nn.ModuleList()
         for number, (out_channels, width) in enumerate(layers):
             attention = None
             if self_attention[number]:

@@ -10,7 +10,7 @@ So every nth position makes up a sequence whose attention is causal as usual: a 
 sequences side by side, which PyTorch's fused kernels take without a mask.
 """
 
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
@@ -173,7 +173,7 @@ class MultiScaleSelfAttention(nn.Module):
         shapes = [(width, embed_dim)]
         if is_gated:
             shapes = [(4 * width, embed_dim), (2 * width, 2 * width), (width, width)]
-        self.networks = nn.ModuleList(WeightNormalized(networks, *shape) for shape in shapes)
+        self.networks: Any = nn.ModuleList(WeightNormalized(networks, *shape) for shape in shapes)
         self.head_proj = None
         if is_multi_scale:
             self.head_proj = WeightNormalized(num_heads, self.head_dim, self.head_dim)
