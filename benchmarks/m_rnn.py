@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from fairseq import options, tasks
 from fairseq.data import Dictionary, indexed_dataset, iterators
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf

@@ -284,8 +284,9 @@ class ConvTrunk(nn.Module):
     def fold(self) -> None:
         """Computes once what depends on the weights alone: for inference."""
         for module in self.modules():
-            if module is not self and hasattr(module, "fold"):
-                module.fold()
+            fold = getattr(module, "fold", None)
+            if fold is not None and module is not self:
+                fold()
 
     def max_positions(self) -> int:
         """Longest text, its end included."""
