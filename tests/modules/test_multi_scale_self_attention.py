@@ -1,0 +1,209 @@
+"""Multi-scale self-attention equals loops over heads, times and keys; its cache, the whole."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fairseq_mm.modules.multi_scale_self_attention import (
+    KeyValueCache,
+    MultiScaleSelfAttention,
+    attend_to_past,
+    visible_past,
+)
+
+B, C, T, E, H = 2, 10, 9, 12, 3
+A = E // H
+KINDS = [(False, False), (True, False), (False, True), (True, True)]
+kinds = pytest.mark.parametrize(("is_gated", "is_multi_scale"), KINDS)
+
+
+def randomized(module):
+    """Biases and lengths of weights have no influence as they are at first."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return module.eval()
+
+
+def build(is_gated, is_multi_scale, *, hidden=C, embed=E, heads=H):
+    torch.manual_seed(5)
+    return randomized(
+        MultiScaleSelfAttention(
+            hidden, embed, heads, is_gated=is_gated, is_multi_scale=is_multi_scale
+        )
+    )
+
+
+def glu(x):
+    half = len(x) // 2
+    return x[:half] * torch.sigmoid(x[half:])
+
+
+def weights_of(layer, number):
+    """``g v / |v|`` and bias of one of the layer's matrices."""
+    v, g, bias = layer.weight_v[number], layer.weight_g[number], layer.bias[number]
+    return torch.stack([g[o] * v[o] / v[o].square().sum().sqrt() for o in range(len(v))]), bias
+
+
+def network(module, kind, head, x):
+    """Queries (kind 0), keys (1) or values (2) of one head: three layers, with gates between
+    them, or one."""
+    per_kind = H if module.head_proj is not None else 1
+    for number, layer in enumerate(module.networks):
+        weight, bias = weights_of(layer, kind * per_kind + head)
+        x = weight @ (glu(x) if number else x) + bias
+    return x
+
+
+def expected_outputs(module, x, *, is_multi_scale):
+    """Section 3.3 as it was released, one number after the other: ``[T, C]``, and the weights
+    ``[H, T, 1 + T]``."""
+    outputs, weights = torch.zeros(T, C), torch.zeros(H, T, 1 + T)
+    projected = x @ module.input_proj.weight.t() + module.input_proj.bias
+    triple = []
+    for kind in range(3):
+        common = projected[:, kind * E : (kind + 1) * E]
+        heads = []
+        for head in range(H):
+            of_times = []
+            for t in range(T):
+                if is_multi_scale:
+                    of_times.append(network(module, kind, head, common[t]))
+                else:
+                    whole = network(module, kind, 0, common[t])
+                    of_times.append(whole[head * A : (head + 1) * A])
+            heads.append(of_times)
+        triple.append(heads)
+    queries, keys, values = triple
+    for t in range(T):
+        contexts = []
+        for head in range(H):
+            stride = head + 1 if is_multi_scale else 1
+            visible = [s for s in range(t) if s % stride == 0]
+            scores = [0.0] + [float(queries[head][t] @ keys[head][s]) / A**0.5 for s in visible]
+            total = sum(math.exp(score) for score in scores)
+            weights[head, t, 0] = 1 / total
+            context = torch.zeros(A)
+            for s, score in zip(visible, scores[1:]):
+                weights[head, t, 1 + s] = math.exp(score) / total
+                context += math.exp(score) / total * values[head][s]
+            if is_multi_scale:
+                weight, bias = weights_of(module.head_proj, head)
+                context = weight @ context + bias
+            contexts.append(context)
+        v, g = module.output_proj.weight_v, module.output_proj.weight_g
+        out = (g * v / v.norm(dim=1, keepdim=True)) @ torch.cat(contexts) + module.output_proj.bias
+        u = out + x[t]
+        normed = (u - u.mean()) / (u.var(unbiased=False) + module.norm.eps).sqrt()
+        outputs[t] = normed * module.norm.weight + module.norm.bias
+    return outputs, weights
+
+
+@kinds
+def test_equals_loops_over_heads_times_and_keys(is_gated, is_multi_scale):
+    module = build(is_gated, is_multi_scale)
+    x = torch.randn(B, T, C)
+    trace = []
+    with torch.no_grad():
+        out = module(x, trace)
+        for row in range(B):
+            expected, weights = expected_outputs(module, x[row], is_multi_scale=is_multi_scale)
+            torch.testing.assert_close(out[row], expected, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(trace[0][row], weights, atol=1e-6, rtol=1e-4)
+
+
+@kinds
+def test_gradients_are_those_of_the_pass_without_recomputation(is_gated, is_multi_scale):
+    module = build(is_gated, is_multi_scale)
+    x = torch.randn(B, T, C)
+
+    def gradients(forward):
+        module.zero_grad()
+        forward(x).square().sum().backward()
+        return [parameter.grad.clone() for parameter in module.parameters()]
+
+    found = gradients(module)
+    module.is_gated, networks_of = False, module._networks_of
+
+    def whole(maps):
+        module.is_gated = is_gated
+        result = networks_of(maps)
+        module.is_gated = False
+        return result
+
+    module._networks_of = whole
+    for one, other in zip(found, gradients(module)):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_time_sees_the_kept_times_before_it_and_the_zero_slot():
+    mask = visible_past(7, [1, 2, 3], torch.device("cpu"))
+    for head, stride in enumerate([1, 2, 3]):
+        for t in range(7):
+            seen = {s for s in range(7) if mask[head, t, 1 + s]}
+            assert seen == {s for s in range(t) if s % stride == 0}
+            assert mask[head, t, 0]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 13])
+def test_sequences_side_by_side_are_the_masked_attention(length):
+    torch.manual_seed(3)
+    query, key, value = (torch.randn(2, 3, length, 5) for _ in range(3))
+    for stride in (1, 2, 3, 4, 6):
+        out = attend_to_past(query, key, value, stride)
+        keys, values = (F.pad(x, (0, 0, 1, 0)) for x in (key, value))
+        mask = visible_past(length, [stride], query.device)
+        scores = (query @ keys.transpose(2, 3) / 5**0.5).masked_fill(~mask, -math.inf)
+        torch.testing.assert_close(out, scores.softmax(-1) @ values)
+
+
+@kinds
+def test_steps_equal_the_pass_beyond_the_caches_first_sizes(is_gated, is_multi_scale):
+    """150 positions: the cache of stride 1 grows at 64 and 128, that of stride 2 at 128."""
+    length = 150
+    module = build(is_gated, is_multi_scale, hidden=5, embed=6, heads=2)
+    x = torch.randn(B, length, 5)
+    cache = module.new_cache()
+    with torch.no_grad():
+        whole = module(x)
+        steps = [module.step(x[:, t], cache) for t in range(length)]
+    torch.testing.assert_close(torch.stack(steps, dim=1), whole, atol=1e-5, rtol=1e-4)
+    assert [scale.keys.size(2) for scale in cache.scales] == (
+        [256, 128] if is_multi_scale else [256]
+    )
+
+
+@kinds
+def test_rows_can_be_reordered_repeated_and_dropped_while_decoding(is_gated, is_multi_scale):
+    module = build(is_gated, is_multi_scale)
+    length = 70
+    x = torch.randn(3, length, C)
+    cache = module.new_cache()
+    order = torch.tensor([0, 1, 2])
+    changes = {3: [2, 0, 0], 4: [1, 2, 0], 63: [0, 0, 1, 2, 2], 64: [4, 1], 66: [0]}
+    with torch.no_grad():
+        for t in range(length):
+            if t in changes:
+                new_order = torch.tensor(changes[t])
+                cache.reorder(new_order)
+                x = x[new_order]
+                order = order[new_order]
+            step = module.step(x[:, t], cache)
+            if t in changes:
+                torch.testing.assert_close(step, module(x[:, : t + 1])[:, t], atol=1e-5, rtol=1e-4)
+    assert len(order) == 1
+
+
+def test_a_cache_is_left_alone_by_copies_of_its_rows():
+    cache = KeyValueCache([1, 2], num_heads=2, head_dim=3)
+    for _ in range(5):
+        cache.append(torch.randn(2, 4, 3), torch.randn(2, 4, 3))
+    before = [scale.keys.clone() for scale in cache.scales]
+    cache.reorder(torch.tensor([1, 1]))
+    cache.append(torch.zeros(2, 4, 3), torch.zeros(2, 4, 3))
+    for number, scale in enumerate(cache.scales):
+        kept = 1 + -(-5 // cache.strides[number])
+        for row in range(2):
+            assert torch.equal(scale.keys[row, :, :kept], before[number][1, :, :kept])
