@@ -27,8 +27,10 @@ Differs from the released code (fairseq's ``fconv_self_att_wp``):
   prompts that share its batch. ``--compat released`` attends to it.
 - Decoding keeps its past instead of computing every prefix anew.
 - ``--encoder-attention`` (off there) and ``--project-input False`` (broken there) are refused.
-- In fusion the frozen model's dropout is off, unless ``--compat released``; its output layer is
-  neither kept nor computed, and its options and weights are part of the checkpoint.
+- In fusion the frozen model's dropout is off, unless ``--frozen-dropout`` (or ``--compat
+  released``) keeps it on in training: worth it where that model has learned its training texts by
+  heart. Its output layer is neither kept nor computed, and its options and weights are part of the
+  checkpoint.
 - Its checkpoints, fusion or not, are converted by ``fairseq-mm convert``.
 """
 
@@ -113,6 +115,12 @@ class ConvStoryConfig(FairseqDataclass):
     pretrained_checkpoint: str = field(
         default="", metadata={"help": "the trained model; only training needs the file"}
     )
+    frozen_dropout: bool = field(
+        default=False,
+        metadata={
+            "help": "keep the fixed model's dropout on in training, as the released code does"
+        },
+    )
     compat: Compat = field(
         default="none", metadata={"help": "released: as fairseq's own model computes, see above"}
     )
@@ -156,7 +164,10 @@ class ConvStoryModel(FairseqEncoderDecoderModel):
             )
             self.add_module(FROZEN_MODULE, FrozenOptions(frozen_options))
         self.cfg = cfg
-        self.has_frozen_dropout = str(cfg.compat) == "released"
+        wants_dropout = getattr(
+            cfg, "frozen_dropout", False
+        )  # older checkpoints have no such option
+        self.has_frozen_dropout = wants_dropout or str(cfg.compat) == "released"
         self._set_frozen()
 
     @classmethod
