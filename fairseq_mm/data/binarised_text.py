@@ -76,8 +76,8 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
     greatest = int(words.max())
     if greatest >= num_types:
         raise UserError(
-            f"{base}.bin has the word number {greatest}, but dict.txt has {num_types - 4} words "
-            f"and 4 symbols: it was binarised with another dictionary; {remedy}"
+            f"{base}.bin has the word number {greatest}, but the dictionary has {num_types - 4} "
+            f"words and 4 symbols: it was binarised with another dictionary; {remedy}"
         )
     open_ended = np.flatnonzero(words[np.cumsum(sizes)[sizes > 0] - 1] != end)
     if len(open_ended):

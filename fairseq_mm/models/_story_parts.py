@@ -50,6 +50,7 @@ def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) ->
     Raises:
         UserError: if an option has a value that cannot be built.
     """
+    _check_positive(options, "encoder_embed_dim")
     if options.encoder_embed_dim != options.decoder_embed_dim:
         raise UserError(
             f"--encoder-embed-dim ({options.encoder_embed_dim}) and --decoder-embed-dim "
@@ -78,6 +79,10 @@ def build_trunk(options: Any, dictionary: Any, *, has_source: bool = True) -> Co
     Raises:
         UserError: if an option has a value that cannot be built.
     """
+    for name in ("decoder_embed_dim", "decoder_out_embed_dim"):
+        _check_positive(options, name)
+    if not 0 <= options.dropout < 1:
+        raise UserError(f"--dropout must be 0 or more and below 1, but is {options.dropout}.")
     layers = parse_layers(options.decoder_layers, "--decoder-layers")
     attends = [False] * len(layers)
     if has_source:
@@ -101,6 +106,13 @@ def build_trunk(options: Any, dictionary: Any, *, has_source: bool = True) -> Co
         is_gated=parse_flag(options.gated_attention, "--gated-attention"),
         is_multi_scale=parse_flag(options.downsample, "--downsample"),
     )
+
+
+def _check_positive(options: Any, name: str) -> None:
+    if getattr(options, name) < 1:
+        raise UserError(
+            f"--{name.replace('_', '-')} must be 1 or more, but is {getattr(options, name)}."
+        )
 
 
 def _check_heads(options: Any, name: str) -> None:

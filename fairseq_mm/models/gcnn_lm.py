@@ -23,6 +23,7 @@ from fairseq.models import FairseqLanguageModel, register_model, register_model_
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_mm.errors import UserError
 from fairseq_mm.models._conv_decoder import StoryDecoder
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.models._story_parts import build_trunk
@@ -71,10 +72,14 @@ class GcnnLmModel(FairseqLanguageModel):
         Raises:
             UserError: if an option has a value that cannot be built.
         """
-        options = Namespace(
-            **{name: getattr(cfg, name) for name in TRUNK_OPTIONS},
+        rows = cfg.max_positions
+        if rows is None:
             # two rows of fairseq's tables belong to padding and to the symbol before it
-            max_target_positions=cfg.max_positions or cfg.tokens_per_sample + 2,
+            rows = cfg.tokens_per_sample + 2
+        elif rows < 3:
+            raise UserError(f"--max-positions must be 3 or more, but is {rows} instead.")
+        options = Namespace(
+            **{name: getattr(cfg, name) for name in TRUNK_OPTIONS}, max_target_positions=rows
         )
         trunk = build_trunk(options, task.target_dictionary, has_source=False)
         model = cls(StoryDecoder(task.target_dictionary, trunk, dropout=cfg.dropout))

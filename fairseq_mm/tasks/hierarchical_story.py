@@ -30,6 +30,8 @@ from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+_TEXTS = {"source": "prompt", "target": "story"}
+
 
 @dataclass
 class HierarchicalStoryConfig(FairseqDataclass):
@@ -75,6 +77,7 @@ class HierarchicalStoryTask(FairseqTask):
         super().__init__(cfg)
         self.src_dict = source_dictionary
         self.tgt_dict = target_dictionary
+        self.loaded_models: list[Any] = []
 
     @classmethod
     def setup_task(cls, cfg: HierarchicalStoryConfig, **kwargs: Any) -> "HierarchicalStoryTask":
@@ -98,6 +101,45 @@ class HierarchicalStoryTask(FairseqTask):
         """Longest prompt and story, ends included: two rows of a table are padding's."""
         return self.cfg.max_source_positions - 2, self.cfg.max_target_positions - 2
 
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        model = super().build_model(cfg, from_checkpoint)
+        if from_checkpoint:
+            self.loaded_models.append(model)
+        return model
+
+    def _limits(self) -> tuple[int, int]:
+        """:meth:`max_positions`, and those of the models that generate: the command line does not
+        repeat the sizes that they were trained with."""
+        limits = [self.max_positions(), *(model.max_positions() for model in self.loaded_models)]
+        return min(source for source, _ in limits), min(target for _, target in limits)
+
+    def filter_indices_by_size(
+        self,
+        indices: np.ndarray,
+        dataset: Any,
+        max_positions: Any = None,
+        ignore_invalid_inputs: bool = False,
+    ) -> np.ndarray:
+        """
+        Raises:
+            UserError: if a text is longer than the model's positions, where fairseq would raise an
+                Exception.
+        """
+        _, too_long = dataset.filter_indices_by_size(indices, max_positions)
+        if len(too_long) and not ignore_invalid_inputs:
+            sizes, number = dataset.size(too_long[0]), int(dataset.lines[too_long[0]]) + 1
+            for size, limit, side in zip(sizes, max_positions, ("source", "target")):
+                if size > limit:
+                    raise UserError(
+                        f"the {_TEXTS[side]} of line {number} of {dataset.split or 'the input'} "
+                        f"has {size} tokens, its end included, but the model has positions for "
+                        f"{limit} ({len(too_long)} such lines): give --truncate-{side} "
+                        f"--max-{side}-positions {limit + 2}, or shorten it."
+                    )
+        return super().filter_indices_by_size(
+            indices, dataset, max_positions, ignore_invalid_inputs
+        )
+
     def load_dataset(
         self, split: str, combine: bool = False, task_cfg: Any = None, **kwargs: Any
     ) -> None:
@@ -114,11 +156,12 @@ class HierarchicalStoryTask(FairseqTask):
                 than the model's positions.
         """
         cfg = self.cfg
+        limits = self._limits()
         pair = f"{cfg.source_lang}-{cfg.target_lang}"
         sides: dict[str, Any] = {}
         for language, dictionary, limit, option in (
-            (cfg.source_lang, self.src_dict, self.max_positions()[0], "source"),
-            (cfg.target_lang, self.tgt_dict, self.max_positions()[1], "target"),
+            (cfg.source_lang, self.src_dict, limits[0], "source"),
+            (cfg.target_lang, self.tgt_dict, limits[1], "target"),
         ):
             path = os.path.join(cfg.data, f"{split}.{pair}.{language}")
             text = load_binarised_text(path, num_types=len(dictionary), end=dictionary.eos())
@@ -150,7 +193,7 @@ class HierarchicalStoryTask(FairseqTask):
     ) -> MultimodalDataset:
         """What ``fairseq-interactive`` generates from."""
         lines = _Lines(src_tokens)
-        limit = self.max_positions()[0]
+        limit = self._limits()[0]
         for number, tokens in enumerate(lines, 1):
             if len(tokens) < 2:
                 raise UserError(f"prompt {number} is empty: it must have at least one word.")
@@ -201,9 +244,8 @@ class TruncatedLines:
 def _check_lengths(path: str, sizes: np.ndarray, limit: int, side: str) -> None:
     too_long = np.flatnonzero(sizes > limit)
     if len(too_long):
-        what = "prompt" if side == "source" else "story"
         raise UserError(
-            f"{path}: the {what} of line {too_long[0] + 1} has {sizes[too_long[0]]} tokens, its "
-            f"end included, but the model has positions for {limit} ({len(too_long)} such lines): "
-            f"give --truncate-{side}, or a larger --max-{side}-positions."
+            f"{path}: the {_TEXTS[side]} of line {too_long[0] + 1} has {sizes[too_long[0]]} "
+            f"tokens, its end included, but the model has positions for {limit} ({len(too_long)} "
+            f"such lines): give --truncate-{side}, or a larger --max-{side}-positions."
         )

@@ -233,7 +233,10 @@ def test_text_binarised_with_another_dictionary_is_found(examine, data):
     (data / "dict.txt").write_text("a 9\nthe 8\n")
     _, _, problems = examine("--data", data)
     assert len(problems) == 2
-    assert "train.bin has the word number 19, but dict.txt has 2 words and 4 symbols" in problems[0]
+    assert (
+        "train.bin has the word number 19, but the dictionary has 2 words and 4 symbols"
+        in problems[0]
+    )
 
 
 def test_broken_splits_are_found(examine, data, tmp_path):

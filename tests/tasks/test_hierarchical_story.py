@@ -1,0 +1,317 @@
+"""Stories under fairseq's own commands, on toy data: train, resume, validate, generate, move."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from toy_data import needs_float16_on_cpu, run_fairseq
+from toy_story_models import FUSION, make_story_folder
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._provenance import STATE_KEY
+from fairseq_mm.models._story_parts import FROZEN_STATE_KEY
+
+VALID = 13  # no multiple of anything
+POSITIONS = ("--max-source-positions", "40", "--max-target-positions", "44")
+TASKS = {
+    "hierarchical_story": ("--task", "hierarchical_story", *POSITIONS),
+    "translation": ("--task", "translation", *POSITIONS),
+    "language_modeling": (
+        *("--task", "language_modeling", "--sample-break-mode", "eos"),
+        *("--tokens-per-sample", "42"),
+    ),
+}
+FAST = ("--cpu", "--num-workers", "0")
+TRAINING = (
+    *("--criterion", "cross_entropy", "--optimizer", "adam", "--lr", "0.02", "--batch-size", "3"),
+    *FAST,
+    "--no-epoch-checkpoints",
+    "--log-format",
+    "none",
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_story_folder(tmp_path_factory.mktemp("stories") / "data", valid=VALID)
+
+
+def train(data, save_dir, *options, task="hierarchical_story", arch="conv_story_tiny", epochs=2):
+    arguments = (*TASKS[task], "--arch", arch, *TRAINING, "--save-dir", save_dir)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run_fairseq(monkeypatch, "train", data, *arguments, "--max-epoch", epochs, *options)
+    return save_dir / "checkpoint_last.pt"
+
+
+def fuse(data, save_dir, pretrained, *options, **settings):
+    """Trains the small second model of another size than the first."""
+    sizes = (*FUSION.split(), "--decoder-out-embed-dim", "10")
+    checkpoint = ("--pretrained-checkpoint", pretrained)
+    return train(
+        data, save_dir, *checkpoint, *sizes, *options, arch="conv_story_fusion", **settings
+    )
+
+
+@pytest.fixture(scope="module")
+def story(data, tmp_path_factory):
+    return train(data, tmp_path_factory.mktemp("story"), "--no-save-optimizer-state")
+
+
+@pytest.fixture(scope="module")
+def fusion(data, story, tmp_path_factory):
+    """Trained with a copy of the pretrained checkpoint that is no more, and moved since."""
+    folder = tmp_path_factory.mktemp("fusion")
+    copy = shutil.copy(story, folder / "pretrained.pt")
+    fuse(data, folder / "ck", copy)
+    (folder / "pretrained.pt").unlink()
+    moved = (folder / "ck").rename(folder / "elsewhere")
+    return moved / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def prompts_lm(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prompts")
+    return train(data / "prompts", folder, task="language_modeling", arch="gcnn_lm_tiny")
+
+
+@pytest.fixture
+def generate(monkeypatch, capsys):
+    def run(data, path, *options, task="hierarchical_story"):
+        """Line -> (score, hypothesis)."""
+        capsys.readouterr()
+        arguments = (data, "--path", path, "--gen-subset", "valid", *FAST, "--max-len-b", "9")
+        run_fairseq(monkeypatch, "generate", *arguments, *TASKS[task][:2], *options)
+        found = re.findall(r"^H-(\d+)\t(\S+)\t?(.*)$", capsys.readouterr().out, flags=re.MULTILINE)
+        assert len(found) == len({line for line, *_ in found})
+        return {int(line): (float(score), text) for line, score, text in found}
+
+    return run
+
+
+@pytest.fixture
+def validate(monkeypatch):
+    def run(data, path, *options, task="hierarchical_story"):
+        """Loss in bits."""
+        logged = []
+        monkeypatch.setattr(
+            "fairseq.logging.progress_bar.JsonProgressBar.print",
+            lambda self, stats, **kwargs: logged.append(stats),
+        )
+        arguments = (data, "--path", path, "--valid-subset", "valid", *FAST, *TASKS[task])
+        options = ("--log-format", "json", "--batch-size", "4", *options)
+        run_fairseq(monkeypatch, "validate", *arguments, *options)
+        (stats,) = logged
+        return float(stats["loss"])
+
+    return run
+
+
+def text_of(hypotheses):
+    return {line: text for line, (_, text) in hypotheses.items()}
+
+
+@pytest.mark.parametrize("size", ["1", "3", "8"])
+@pytest.mark.parametrize("multiple", ["1", "8"])
+def test_every_story_is_told_exactly_once(generate, data, story, size, multiple):
+    options = ("--batch-size", size, "--required-batch-size-multiple", multiple)
+    stories = generate(data, story, "--beam", "2", *options)
+    assert sorted(stories) == list(range(VALID))
+    if size != "1":
+        alone = generate(data, story, "--beam", "2", "--batch-size", "1")
+        assert text_of(stories) == text_of(alone)
+
+
+def test_stories_are_sampled(generate, data, story, fusion):
+    options = ("--beam", "1", "--sampling", "--sampling-topk", "10", "--temperature", "0.8")
+    for path in (story, fusion):
+        one, same, other = (
+            generate(data, path, *options, "--seed", seed, "--max-tokens", "50")
+            for seed in ("1", "1", "2")
+        )
+        assert sorted(one) == list(range(VALID))
+        assert one == same
+        assert one != other
+
+
+def test_stories_are_told_from_prompts_that_are_typed(
+    monkeypatch, capsys, generate, data, story, fusion
+):
+    prompts = (data / "text" / "valid.wp_source").read_text()
+    typed = data.parent / "typed"
+    typed.write_text(prompts)
+    for path in (story, fusion):
+        capsys.readouterr()
+        arguments = (data, "--path", path, "--input", typed, *FAST, "--max-len-b", "9")
+        options = ("--task", "hierarchical_story", "--beam", "2", "--buffer-size", "5")
+        run_fairseq(monkeypatch, "interactive", *arguments, *options, "--batch-size", "5")
+        found = re.findall(r"^H-(\d+)\t\S+\t?(.*)$", capsys.readouterr().out, flags=re.MULTILINE)
+        expected = text_of(generate(data, path, "--beam", "2"))
+        assert {int(line): text for line, text in found} == expected
+
+
+def test_losses_are_over_all_stories_and_those_of_translation(validate, data, story, fusion):
+    for path in (story, fusion):
+        loss = validate(data, path)
+        # translation loses the last batch but for this option
+        options = ("--required-batch-size-multiple", "1", "-s", "wp_source", "-t", "wp_target")
+        assert validate(data, path, *options, task="translation") == pytest.approx(loss, abs=1e-3)
+
+
+def test_a_model_trained_under_translation_is_one_of_stories(generate, data, tmp_path):
+    checkpoint = train(data, tmp_path / "ck", task="translation")
+    stories = generate(data, checkpoint, "--beam", "2")
+    translated = generate(
+        data, checkpoint, "--beam", "2", "--required-batch-size-multiple", "1", task="translation"
+    )
+    assert stories.keys() == translated.keys()
+    assert text_of(stories) == text_of(translated)
+
+
+def weights_of(path):
+    return torch.load(path, map_location="cpu")["model"]
+
+
+def assert_equal_weights(one, other):
+    one, other = weights_of(one), weights_of(other)
+    assert one.keys() == other.keys()
+    for key, weights in one.items():
+        torch.testing.assert_close(weights, other[key], msg=key)
+
+
+def test_training_resumes_where_it_stopped(data, tmp_path):
+    straight = train(data, tmp_path / "straight", epochs=3)
+    train(data, tmp_path / "resumed", epochs=1)
+    assert_equal_weights(train(data, tmp_path / "resumed", epochs=3), straight)
+
+
+def test_training_a_fusion_model_resumes_without_the_pretrained_file(data, story, tmp_path):
+    pretrained = shutil.copy(story, tmp_path / "pretrained.pt")
+    straight = fuse(data, tmp_path / "straight", pretrained, epochs=3)
+    fuse(data, tmp_path / "resumed", pretrained, epochs=1)
+    (tmp_path / "pretrained.pt").unlink()
+    assert_equal_weights(fuse(data, tmp_path / "resumed", pretrained, epochs=3), straight)
+
+
+def test_translation_resumes_a_fusion_model_without_the_pretrained_file(data, story, tmp_path):
+    """Its batches after resuming are others, as with any of fairseq's models."""
+    pretrained = shutil.copy(story, tmp_path / "pretrained.pt")
+    first = weights_of(fuse(data, tmp_path, pretrained, epochs=1, task="translation"))
+    (tmp_path / "pretrained.pt").unlink()
+    second = weights_of(fuse(data, tmp_path, pretrained, epochs=2, task="translation"))
+    assert first.keys() == second.keys()
+    for name, weights in first.items():
+        is_fixed = ".frozen." in name or name.endswith("_extra_state")
+        assert torch.equal(second[name], weights) == is_fixed, name
+
+
+def test_a_fusion_model_tells_where_data_and_checkpoint_were_moved_to(
+    generate, validate, data, fusion, tmp_path
+):
+    moved = shutil.copytree(data, tmp_path / "moved")
+    assert generate(moved, fusion, "--beam", "2") == generate(data, fusion, "--beam", "2")
+    assert validate(moved, fusion) == validate(data, fusion)
+
+
+def test_the_frozen_part_is_the_pretrained_model(story, fusion):
+    pretrained, fused = weights_of(story), weights_of(fusion)
+    for name, weights in fused.items():
+        for prefix, origin in (
+            ("encoder.frozen.", "encoder."),
+            ("decoder.frozen.", "decoder.trunk."),
+        ):
+            if name.startswith(prefix):
+                assert torch.equal(weights, pretrained[origin + name[len(prefix) :]])
+
+
+def test_ensembles_average_their_models(generate, data, story, fusion, tmp_path):
+    other = train(data, tmp_path / "other", "--seed", "5")
+    alone = generate(data, story, "--beam", "2")
+    twice = generate(data, f"{story}:{story}", "--beam", "2")
+    assert text_of(twice) == text_of(alone)
+    assert [s for s, _ in twice.values()] == pytest.approx([s for s, _ in alone.values()], abs=1e-3)
+    for second in (other, fusion):
+        pair = generate(data, f"{story}:{second}", "--beam", "2")
+        swapped = generate(data, f"{second}:{story}", "--beam", "2")
+        assert sorted(pair) == list(range(VALID))
+        assert text_of(pair) == text_of(swapped)
+        assert [s for s, _ in pair.values()] != [s for s, _ in alone.values()]
+
+
+def test_averages_of_checkpoints_keep_what_they_were_trained_on(generate, data, fusion, tmp_path):
+    """As fairseq's scripts/average_checkpoints.py: sums in turn, integers divided as such."""
+    states = [torch.load(fusion, map_location="cpu") for _ in range(3)]
+    for scale, state in zip((0.9, 1.0, 1.1), states):
+        for key, weights in state["model"].items():
+            if weights.is_floating_point():
+                state["model"][key] = weights * scale
+    average = states[0]
+    for key in average["model"]:
+        total = sum(state["model"][key] for state in states[1:]) + states[0]["model"][key]
+        average["model"][key] = total / 3 if total.is_floating_point() else total // 3
+    for key in (STATE_KEY, FROZEN_STATE_KEY):
+        assert torch.equal(average["model"][key], states[1]["model"][key])
+    torch.save(average, tmp_path / "average.pt")
+    averaged = generate(data, tmp_path / "average.pt", "--beam", "2")
+    assert text_of(averaged) == text_of(generate(data, fusion, "--beam", "2"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--bf16",),
+        pytest.param(("--fp16", "--fp16-init-scale", "4"), marks=needs_float16_on_cpu),
+        pytest.param(
+            ("--memory-efficient-fp16", "--fp16-init-scale", "4"), marks=needs_float16_on_cpu
+        ),
+        ("--store-ema", "--ema-decay", "0.9"),
+        ("--update-freq", "3", "--max-tokens", "50", "--criterion", "sliced_cross_entropy"),
+        ("--compat", "released", "--weight-decay", "1e-7", "--clip-norm", "0.1"),
+    ],
+    ids=lambda options: options[0].strip("-"),
+)
+def test_stories_and_fusion_train_with(generate, data, story, tmp_path, options):
+    for checkpoint in (
+        train(data, tmp_path / "story", *options, epochs=1),
+        fuse(data, tmp_path / "fusion", story, *options, epochs=1),
+    ):
+        state = torch.load(checkpoint, map_location="cpu")
+        assert np.isfinite(state["extra_state"]["val_loss"])
+        assert all(x.isfinite().all() for x in state["model"].values() if x.is_floating_point())
+    generation = ("--fp16",) if "fp16" in options[0] else ()
+    assert len(generate(data, checkpoint, "--beam", "2", *generation)) == VALID
+
+
+def test_a_prompt_language_model_trains_validates_and_generates(
+    monkeypatch, capsys, validate, data, prompts_lm
+):
+    every_line = ("--required-batch-size-multiple", "1")
+    loss = validate(data / "prompts", prompts_lm, *every_line, task="language_modeling")
+    assert 0 < loss < 99
+    arguments = (data / "prompts", *TASKS["language_modeling"], "--path", prompts_lm, *FAST)
+    capsys.readouterr()
+    run_fairseq(
+        monkeypatch,
+        "generate",
+        *(*arguments, "--gen-subset", "valid", "--prefix-size", "0", "--beam", "1"),
+        *("--sampling", "--sampling-topk", "10", "--max-len-b", "9", "--batch-size", "4"),
+        *every_line,
+    )
+    found = re.findall(r"^H-(\d+)\t\S+\t?(.*)$", capsys.readouterr().out, flags=re.MULTILINE)
+    assert sorted(int(line) for line, _ in found) == list(range(VALID))
+    run_fairseq(monkeypatch, "eval_lm", *arguments, "--gen-subset", "valid", "--batch-size", "4")
+
+
+def test_texts_that_are_too_long_are_cut_when_asked_to(generate, data, tmp_path):
+    options = ("--max-source-positions", "6", "--max-target-positions", "9")
+    truncate = ("--truncate-source", "--truncate-target")
+    checkpoint = train(data, tmp_path / "ck", *options, *truncate, epochs=1)
+    table = weights_of(checkpoint)["decoder.trunk.embedding.positions.weight"]
+    assert len(table) == 9
+    # fairseq stops where the model's positions end, whatever --max-len-b is
+    stories = generate(data, checkpoint, "--truncate-source", "--truncate-target", "--beam", "1")
+    assert sorted(stories) == list(range(VALID))
+    assert max(len(text.split()) for text in text_of(stories).values()) <= 7
+    with pytest.raises(UserError, match="give --truncate-source, or a larger --max-source-pos"):
+        generate(data, checkpoint, "--truncate-target")
