@@ -17,14 +17,21 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from toy_data import PACKAGE, make_captions_folder
 
 from fairseq_mm.cli.main import SUBCOMMANDS
+from fairseq_mm.models.conv_story import ConvStoryModel
+from fairseq_mm.models.gcnn_lm import GcnnLmModel
 from fairseq_mm.models.m_rnn import MRnnModel
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 README = ROOT / "README.md"
 PAGES = [README, *sorted(EXAMPLES.glob("*/README.md"))]
-RECIPES = sorted(EXAMPLES.glob("*/*.sh"))
+SOURCED = {"sizes.sh"}
+RECIPES = sorted(path for path in EXAMPLES.glob("*/*.sh") if path.name not in SOURCED)
 CAPTIONING = EXAMPLES / "multimodal_captioning"
+ARCHITECTURES = {
+    "multimodal_captioning": [MRnnModel],
+    "hierarchical_story": [ConvStoryModel, GcnnLmModel],
+}
 BIN = Path(sys.executable).parent
 FAIRSEQ_PARSERS = {
     "fairseq-train": lambda: options.get_training_parser("translation"),
@@ -34,9 +41,12 @@ FAIRSEQ_PARSERS = {
 
 
 def commands_of(page):
-    """Arguments of each command in a page's bash blocks, without what the shell takes itself."""
+    """Arguments of each command in a page's bash blocks, without what the shell takes itself.
+
+    Variables that are set for a command alone come first.
+    """
     for block in re.findall(r"^```bash\n(.*?)^```", page.read_text("utf-8"), re.M | re.S):
-        for line in block.replace("\\\n", " ").splitlines():
+        for line in re.sub(r"\\\n|(?<=\|)\n", " ", block).splitlines():
             words = shlex.split(line, comments=True)
             ends = [i for i, word in enumerate(words) if re.fullmatch(r"\d?>|\||&&|\d>&\d", word)]
             if words:
@@ -68,17 +78,23 @@ def test_documented_command_of_fairseq_parses(words):
     arguments = [*words[1:place], str(PACKAGE), *words[place + 1 :]]
     parser = FAIRSEQ_PARSERS[words[0]]()
     parsed = options.parse_args_and_arch(parser, arguments)
-    assert parsed.task == "multimodal_captioning"
+    assert parsed.task in (*ARCHITECTURES, "language_modeling")
     if "--eval-gen-args" in words:
         assert json.loads(parsed.eval_gen_args)
 
 
-def test_documented_scripts_parse(monkeypatch):
+SCRIPTS = sorted(
+    {tuple(x) for page in PAGES for x in commands_of(page) if x[:1] == ["python"]}
+    - {("python", "benchmarks/conv_story.py", part) for part in ("generation", "training")}
+)
+
+
+@pytest.mark.parametrize("words", SCRIPTS, ids=lambda words: " ".join(words[1:3]))
+def test_documented_scripts_parse(words):
     """Up to the release, which is not there."""
-    script = next(words for words in commands_of(README) if words[0] == "python")
-    assert script[1] == "scripts/prepare_flickr8k.py"
+    assert words[1].startswith("scripts/prepare_")
     done = subprocess.run(
-        [sys.executable, *script[1:2], "no_such_folder", *script[3:]],
+        [sys.executable, words[1], "no_such_folder", *words[3:]],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -99,15 +115,35 @@ def test_links_and_paths_lead_somewhere(page):
     assert [p for p in named if not p.exists() and p.name not in placeholders] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_documented_recipes_are_there_and_take_their_arguments(page):
+    """``NAME.sh ARGUMENT ...``, after variables, with no fewer than the script asks for."""
+    recipes = {recipe.name: recipe for recipe in RECIPES}
+    calls = [*commands_of(page)]
+    calls += [
+        shlex.split(x) for x in re.findall(r"^\| .* \| `(\w+\.sh .*)` \|$", page.read_text(), re.M)
+    ]
+    for words in calls:
+        names = [i for i, word in enumerate(words) if word.endswith(".sh")]
+        if not names:
+            continue
+        recipe = recipes[Path(words[names[0]]).name]
+        usage = recipe.read_text().splitlines()[1].split(f"{recipe.name} ")[1]
+        required = usage.split(" [")[0].split()
+        assert len(words) - names[0] - 1 >= len(required)
+
+
 def test_every_command_and_architecture_is_documented():
     text = README.read_text("utf-8")
     section = text.split("\n## Commands\n")[1].split("\n\n")[0]
     table = {name.split()[0] for name in re.findall(r"^\| `([\w -]+)` \|", section, re.M)}
     assert table - {"fairseq-mm"} == set(SUBCOMMANDS)  # the table's head
-    ours = {name for name, cls in ARCH_MODEL_REGISTRY.items() if cls is MRnnModel}
-    assert ours == {name for name in re.findall(r"`(m_rnn\w*)`", text) if name in ours}
-    example = (CAPTIONING / "README.md").read_text("utf-8")
-    assert ours == set(re.findall(r"`--arch (m_rnn\w*)`", example))
+    for task, classes in ARCHITECTURES.items():
+        ours = {name for name, cls in ARCH_MODEL_REGISTRY.items() if cls in classes}
+        assert ours <= set(re.findall(r"`(\w+)`", text))
+        example = (EXAMPLES / task / "README.md").read_text("utf-8")
+        named = set(re.findall(r"\b(?:m_rnn|conv_story|gcnn_lm)\w*", example))
+        assert ours <= named
 
 
 def test_every_python_example_compiles():
@@ -120,7 +156,7 @@ def test_every_python_example_compiles():
 def test_recipe_without_arguments_says_what_it_takes(recipe):
     done = subprocess.run(["bash", str(recipe)], capture_output=True, text=True)
     assert done.returncode == 2
-    assert re.fullmatch(rf"# .+: {recipe.name} DATA SAVE_DIR .*\n", done.stderr)
+    assert re.fullmatch(rf"# .+: {recipe.name} DATA(/\w+)? SAVE_DIR .*\n", done.stderr)
 
 
 @pytest.fixture

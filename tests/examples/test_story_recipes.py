@@ -1,0 +1,201 @@
+"""The recipes of examples/hierarchical_story: their commands run, with small sizes, one after the
+other.
+
+bash runs the scripts with programs that only write down how they were called; the calls are then
+made in this process.
+"""
+
+import itertools
+import json
+import os
+import re
+import subprocess
+from argparse import Namespace
+
+import pytest
+from fairseq import options
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_MODEL_REGISTRY
+from toy_data import PACKAGE, run_fairseq
+from toy_story_models import make_story_folder
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.models._story_parts import part_options
+from fairseq_mm.models.conv_story import ConvStoryModel
+
+EXAMPLE = PACKAGE.parent / "examples/hierarchical_story"
+WIDTHS = "--decoder-embed-dim 8 --decoder-out-embed-dim 6"
+LAYERS = "--encoder-embed-dim 8 --encoder-layers [(8,3)] --decoder-layers [(12,4)]"
+LSTM = "--encoder-embed-dim 8 --encoder-hidden-size 8 --decoder-hidden-size 8"
+RUN = "--max-update 2 --num-workers 0 --cpu"
+
+
+@pytest.fixture
+def calls_of(tmp_path):
+    """Runs a recipe; returns the arguments of each command that it called."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("fairseq-train", "fairseq-mm"):
+        text = f'#!/bin/sh\nprintf \'%s\\0\' {name} "$@" >> "$RECORD"\necho >> "$RECORD"\n'
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+
+    def run(recipe, *arguments, status=0, **variables):
+        record = tmp_path / "calls"
+        record.write_text("")
+        done = subprocess.run(
+            ["bash", str(EXAMPLE / f"{recipe}.sh"), *map(str, arguments)],
+            cwd=tmp_path,
+            env={
+                **{name: x for name, x in os.environ.items() if name not in ("SIZE", "GPUS")},
+                "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+                "RECORD": str(record),
+                **variables,
+            },
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == status, done.stderr
+        calls = [line.split("\0")[:-1] for line in record.read_text().split("\n")[:-1]]
+        return calls if status == 0 else done.stderr
+
+    return run
+
+
+def parsed(call):
+    assert call[0] == "fairseq-train"
+    return options.parse_args_and_arch(options.get_training_parser("translation"), call[1:])
+
+
+def model_options(call):
+    return convert_namespace_to_omegaconf(parsed(call)).model
+
+
+def test_recipes_train_tell_and_score(calls_of, tmp_path, monkeypatch, capsys):
+    data = make_story_folder(tmp_path / "data with a space", train=6, valid=12)
+    monkeypatch.chdir(tmp_path)
+    sequence = (
+        ("1_train_prompt_lm", "prompts", "lm", ["gcnn_lm_self_att"], "--decoder-layers [(12,4)]"),
+        ("2_train_seq2seq", "", "story", ["conv_story_gated"], LAYERS),
+        ("2_train_seq2seq", "", "second", ["conv_story_gated"], f"{LAYERS} --seed 2"),
+        ("3_train_fusion", "", "fusion", ["story/checkpoint_best.pt"], LAYERS),
+        ("4_train_lstm", "", "lstm", [], LSTM),
+    )
+    for recipe, part, saved, arguments, sizes in sequence:
+        small = f"{sizes} {WIDTHS} {RUN}".split()
+        (call,) = calls_of(recipe, data / part, saved, *arguments, *small, SIZE="small")
+        parsed(call)
+        run_fairseq(monkeypatch, "train", *call[1:])
+        assert (tmp_path / saved / "checkpoint_best.pt").exists()
+
+    for model, words in (("fusion", 7), ("story:second", 4), ("lstm", 5)):
+        calls = calls_of(
+            "5_tell_and_score",
+            data,
+            "out",
+            model,
+            "valid",
+            "--words",
+            words,
+            STORIES="3",
+            DRAWS="2",
+        )
+        capsys.readouterr()
+        for call in calls:
+            assert call[0] == "fairseq-mm"
+            assert main(call[1:]) == 0
+        printed = capsys.readouterr().out
+        assert "perplexity, all tokens" in printed
+        assert "2 draws" in printed
+        assert "copied_words" in printed
+        told = [json.loads(line) for line in (tmp_path / "out/told.jsonl").read_text().splitlines()]
+        assert [story["words"] for story in told] == [words] * 3
+        figures = json.loads((tmp_path / "out/told.json").read_text())
+        assert "copied_words" in {score["metric"] for score in figures["scores"]}
+        subprocess.run(["rm", "-r", str(tmp_path / "out")], check=True)
+
+
+def test_any_number_of_gpus_gives_the_same_batch(calls_of):
+    updates = set()
+    for gpus in (1, 2, 4, 8):
+        (call,) = calls_of("2_train_seq2seq", "data", "saved", GPUS=str(gpus))
+        args = parsed(call)
+        updates.add((gpus * args.update_freq[0], args.max_tokens))
+    assert updates == {(8, 1500)}
+
+
+def test_full_size_has_the_papers_optimization(calls_of):
+    (story,) = calls_of("3_train_fusion", "data", "saved", "trained.pt")
+    (language,) = calls_of("1_train_prompt_lm", "data", "saved")
+    assert (parsed(story).lr, parsed(language).lr) == ([0.25], [1.0])
+    for args in (parsed(story), parsed(language)):
+        assert (args.optimizer, args.momentum, args.clip_norm) == ("nag", 0.99, 0.1)
+        assert (args.weight_decay, args.lr_scheduler) == (1e-7, "reduce_lr_on_plateau")
+    assert (model_options(story).dropout, model_options(language).dropout) == (0.3, 0.1)
+
+
+def test_further_options_take_precedence(calls_of):
+    (call,) = calls_of("4_train_lstm", "data", "saved", "--lr", "3", "--seed", "2", SIZE="small")
+    assert (parsed(call).lr, parsed(call).seed) == ([3.0], 2)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"SIZE": "big"}, "SIZE must be full or small, but is big instead."),
+        ({"GPUS": "3"}, "GPUS must be 1, 2, 4 or 8, but is 3 instead."),
+    ],
+)
+def test_unknown_sizes_are_refused_in_a_line(calls_of, variables, message):
+    assert calls_of("2_train_seq2seq", "data", "saved", status=2, **variables) == f"{message}\n"
+
+
+def dictionary(types):
+    words = Dictionary()
+    for number in range(types - words.nspecial):
+        words.add_symbol(f"w{number}")
+    return words
+
+
+@pytest.mark.slow
+def test_parameters_of_the_full_size_are_those_of_the_table(calls_of):
+    page = (EXAMPLE / "README.md").read_text("utf-8")
+    table = page.split("| `--arch` | paper, million | ours |\n")[1].split("\n\n")[0]
+    source, target = dictionary(19_025), dictionary(104_960)
+
+    def task(source, target):
+        return Namespace(
+            source_dictionary=source,
+            target_dictionary=target,
+            dictionary=target,
+            cfg=Namespace(data=None),
+        )
+
+    def count(recipe, *arguments, words=(source, target)):
+        (call,) = calls_of(recipe, "data", "saved", *arguments)
+        arch, cfg = parsed(call).arch, model_options(call)
+        if arch == "conv_story_fusion":
+            (frozen,) = calls_of("2_train_seq2seq", "data", "saved")
+            model = ConvStoryModel(cfg, *words, part_options(model_options(frozen)))
+        else:
+            model = ARCH_MODEL_REGISTRY[arch].build_model(cfg, task(*words))
+        trained = sum(x.numel() for x in model.parameters() if x.requires_grad)
+        return sum(x.numel() for x in model.parameters()), trained
+
+    rungs = re.findall(r"`(conv_story\w*)`", table)
+    assert len(set(rungs) - {"conv_story_fusion"}) == 6
+    for line, rung in itertools.product(table.splitlines(), set(rungs) - {"conv_story_fusion"}):
+        if f"`{rung}`" in line:
+            assert line.endswith(f"| {count('2_train_seq2seq', rung)[0]:,} |")
+    total, trained = count("3_train_fusion", "trained.pt")
+    assert f"| {total:,}, of which {trained:,} are trained |" in table
+    assert f"| {2 * count('2_train_seq2seq')[0]:,} |" in table
+    for arch, words, of in (
+        ("gcnn_lm", target, "stories"),
+        ("gcnn_lm_self_att", target, "stories"),
+        ("gcnn_lm_self_att", source, "prompts"),
+    ):
+        number = count("1_train_prompt_lm", arch, words=(words, words))[0]
+        assert re.search(rf"\| `{arch}` of {of} \| .*\| {number:,} \|", table)
+    assert f"`4_train_lstm.sh` | 110.3 | {count('4_train_lstm')[0]:,} |" in table
