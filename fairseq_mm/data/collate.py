@@ -57,13 +57,17 @@ def collate(
         source_pad: padding of the source text, at its left as in fairseq.
 
     Returns:
-        The batch; ``{}`` of no examples, for which fairseq's trainer puts a dummy batch.
+        The batch; ``{}`` of no examples, for which fairseq's trainer puts a dummy batch. Where
+        there is a source text, the example with the longest comes first: fairseq's recurrent
+        encoders take no other order.
 
     Raises:
         ValueError: if the examples have ``source``, but ``source_pad`` is None.
     """
     if not examples:
         return {}
+    if examples[0].get("source") is not None:
+        examples = sorted(examples, key=lambda example: -len(example["source"]))
     net_input: dict[str, Tensor] = {}
     if examples[0]["features"] is not None:
         rows = [example["features"] for example in examples]

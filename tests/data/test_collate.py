@@ -45,6 +45,20 @@ def test_source_text_is_padded_at_its_left():
     assert batch["net_input"]["src_lengths"].tolist() == [3, 2]
 
 
+def test_the_longest_source_text_comes_first_with_all_that_is_its():
+    lines = [(0, [5, EOS]), (1, [6, 7, 8, EOS]), (2, [9, 6, EOS]), (3, [7, EOS])]
+    batch = collate(
+        [example(line, 1 + line % 2, [10 + line, EOS], source) for line, source in lines],
+        pad=PAD,
+        start=EOS,
+        source_pad=PAD,
+    )
+    assert batch["id"].tolist() == [1, 2, 0, 3]
+    assert batch["target"][:, 0].tolist() == [11, 12, 10, 13]
+    assert batch["net_input"]["src_lengths"].tolist() == [4, 3, 2, 2]
+    assert batch["net_input"]["padding_mask"].any(dim=1).tolist() == [False, True, True, False]
+
+
 def test_source_text_without_its_padding_is_refused():
     with pytest.raises(ValueError, match="`source_pad` must be given for examples with `source`"):
         collate([example(0, 1, [7, EOS], [5, EOS])], pad=PAD, start=EOS)
