@@ -1,0 +1,85 @@
+"""Fusion training by two processes equals that by one, with the frozen part in place."""
+
+import multiprocessing
+import os
+import socket
+
+import pytest
+import torch
+from toy_data import run_fairseq
+from toy_story_models import FUSION, make_story_folder
+
+TRAINING = (
+    *("--task", "hierarchical_story", "--max-source-positions", "40"),
+    *("--max-target-positions", "44", "--criterion", "sliced_cross_entropy", "--cpu"),
+    *("--optimizer", "adam", "--lr", "0.01", "--num-workers", "0", "--log-format", "none"),
+    *("--no-epoch-checkpoints", "--disable-validation", "--seed", "3", "--dropout", "0"),
+)
+
+
+def train(data, save_dir, *options):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        arguments = (data, *TRAINING, "--save-dir", save_dir, "--max-update", "2", *options)
+        run_fairseq(monkeypatch, "train", *arguments)
+    return torch.load(save_dir / "checkpoint_last.pt")["model"]
+
+
+def _run_rank(rank, port, data, save_dir, options):
+    torch.set_num_threads(1)
+    address = ("--distributed-init-method", f"tcp://127.0.0.1:{port}")
+    world = ("--distributed-world-size", "2", "--distributed-rank", str(rank), *address)
+    train(
+        data, save_dir, *options, *world, "--distributed-no-spawn", "--distributed-backend", "gloo"
+    )
+    os._exit(0)
+
+
+def train_with_two_processes(data, save_dir, *options):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+    # forked processes have fairseq imported already
+    context = multiprocessing.get_context("fork")
+    ranks = [
+        context.Process(target=_run_rank, args=(rank, port, data, save_dir, options))
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(timeout=120)
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+    return torch.load(save_dir / "checkpoint_last.pt")["model"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stories")
+    make_story_folder(folder / "data", train=7)
+    train(folder / "data", folder / "pretrained", "--arch", "conv_story_tiny", "--batch-size", "2")
+    return folder
+
+
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here"
+)
+@pytest.mark.parametrize("backend", ["pytorch_ddp", "legacy_ddp"])
+def test_two_processes_train_fusion_as_one_does(folder, tmp_path, backend):
+    """Seven stories in batches of two: in the last step, one process has none or fewer."""
+    pretrained = folder / "pretrained" / "checkpoint_last.pt"
+    options = (
+        *("--arch", "conv_story_fusion", *FUSION.split(), "--decoder-out-embed-dim", "10"),
+        *("--pretrained-checkpoint", pretrained, "--batch-size", "2"),
+    )
+    two = train_with_two_processes(
+        folder / "data", tmp_path / "two", *options, "--ddp-backend", backend
+    )
+    # one process takes both processes' batches before each step
+    one = train(folder / "data", tmp_path / "one", *options, "--update-freq", "2")
+    frozen = torch.load(pretrained)["model"]
+    assert one.keys() == two.keys()
+    for name, weights in one.items():
+        torch.testing.assert_close(two[name], weights, atol=1e-5, rtol=1e-4, msg=name)
+        if name.startswith("decoder.frozen."):
+            origin = name.replace("decoder.frozen.", "decoder.trunk.")
+            assert torch.equal(two[name], frozen[origin]), name
