@@ -60,7 +60,7 @@ $(LEGACY_STAMP): setup.py constraints.txt
 	test -x $(LEGACY_VENV)/bin/python || $(LEGACY_PYTHON) -m venv $(LEGACY_VENV)
 	$(LEGACY_VENV)/bin/python -m pip install -q 'pip<24.1'
 	$(INSTALL_ENV) $(LEGACY_VENV)/bin/python -m pip install -q torch torchvision
-	$(INSTALL_ENV) $(LEGACY_VENV)/bin/python -m pip install -q -e '.[fairseq,eval]' pytest pytest-xdist
+	$(INSTALL_ENV) $(LEGACY_VENV)/bin/python -m pip install -q -e '.[fairseq,eval,knn]' pytest pytest-xdist
 	touch $@
 
 test-legacy: $(LEGACY_STAMP)
