@@ -17,14 +17,13 @@ caption against that one alone.
 import argparse
 import contextlib
 import json
-import logging
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, TextIO, Union
 
+from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.data.output_file import output_file
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
@@ -135,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
     folder = os.path.dirname(args.output or "")
     if folder and not os.path.isdir(folder):
         raise UserError(f"--output {args.output}: there is no folder {folder}.")
-    _prepare_fairseq()
+    register_quietly()
 
     from fairseq_mm.captioner import Search, from_pretrained
 
@@ -186,19 +185,6 @@ def run(args: argparse.Namespace) -> int:
     if failed and len(inputs) > 1:
         print(f"{failed} of {len(inputs)} pictures could not be read", file=sys.stderr)
     return EXIT_STATUS if failed else 0
-
-
-def _prepare_fairseq() -> None:
-    """Registers the package with fairseq, whose imports talk much."""
-    logging.basicConfig(level=logging.WARNING)
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    import fairseq_mm
-
-    try:
-        fairseq_mm.register()
-    except ImportError as error:
-        raise UserError(str(error)) from None
 
 
 def _list_pictures(paths: list[str], lists: list[str]) -> list[Input]:

@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
 _LISTED = 8  # names before they are folded
@@ -71,9 +72,7 @@ def run(args: argparse.Namespace) -> None:
         UserError: if a file cannot be read or written, or a tensor does not fit.
     """
     _check_output(args)
-    import fairseq_mm
-
-    fairseq_mm.register()
+    register_quietly()
     from fairseq_mm import conversion as converting
     from fairseq_mm.story_dictionaries import load_story_dictionaries
 

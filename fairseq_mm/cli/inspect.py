@@ -21,7 +21,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from fairseq_mm.cli.likelihood_options import load_models, positive, prepare_fairseq
+from fairseq_mm.cli.likelihood_options import load_models, positive
+from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
             raise UserError(f"{option} {path}: its folder does not exist.")
     if args.jsonl and args.html and Path(args.jsonl).resolve() == Path(args.html).resolve():
         raise UserError(f"{args.jsonl}: --jsonl and --html must be different files.")
-    prepare_fairseq()
+    register_quietly()
     from fairseq_mm.cli.score_output import write_file
     from fairseq_mm.story_inspection import inspect_story
 

@@ -1,11 +1,9 @@
 """What the commands that score texts share: options, and models with their texts."""
 
 import argparse
-import logging
 import os
 import shlex
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -52,16 +50,6 @@ def add_likelihood_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=positive, metavar="N", help="of a CPU")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
-
-
-def prepare_fairseq() -> None:
-    """Registers models; fairseq and its dependencies log and warn while they are imported."""
-    logging.basicConfig(level=logging.WARNING)
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    import fairseq_mm
-
-    fairseq_mm.register()
 
 
 def load_models(path: str, data: Optional[str], device: Optional[str]) -> "TextModels":

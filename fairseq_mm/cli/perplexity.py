@@ -28,9 +28,9 @@ from fairseq_mm.cli.likelihood_options import (
     encode_prompts,
     load_models,
     positive,
-    prepare_fairseq,
     words_to_score,
 )
+from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--json {args.json}: its folder does not exist.")
     if args.seed < 0:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
-    prepare_fairseq()
+    register_quietly()
     models = load_models(args.path, args.data, args.device)
     likelihood = build_likelihood(models, args)
     side = _side_of(models, args)

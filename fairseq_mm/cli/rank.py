@@ -10,19 +10,16 @@ continues when started again.
 """
 
 import argparse
-import contextlib
 import csv
 import io
 import json
-import logging
 import os
 import shlex
 import sys
 import time
-import warnings
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Optional
 
+from fairseq_mm.cli.run_set_up import only_writer, register_quietly
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
@@ -100,13 +97,7 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> None:
-    # fairseq and its dependencies log and warn while they are imported
-    logging.basicConfig(level=logging.WARNING)
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    import fairseq_mm
-
-    fairseq_mm.register()
+    register_quietly()
     import torch
 
     from fairseq_mm.checkpoints import checkpoint_file
@@ -134,7 +125,7 @@ def run(args: argparse.Namespace) -> None:
         "blocks": len(blocks),
     }
     output = args.output or f"{os.path.splitext(checkpoint)[0]}.rank-{args.split}"
-    with _only_writer(output):
+    with only_writer(output):
         file = ScoreFile(output, identity, len(split.sentences), len(split.images))
         if not file.is_finished:
             _fill(file, model.to(args.device), task, split, blocks, args)
@@ -152,23 +143,6 @@ def run(args: argparse.Namespace) -> None:
     card = _card_of(args, checkpoint, task, identity)
     card["seconds"] = round(time.time() - started, 1)
     _report(found, split, output, args, card)
-
-
-@contextlib.contextmanager
-def _only_writer(folder: str) -> Iterator[None]:
-    """Holds the output folder: two runs would end with files that one of them has emptied."""
-    from fairseq_mm.data.folder_lock import locked_folder
-
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(locked_folder(folder))
-        except OSError as error:
-            raise UserError(f"{folder}: cannot be made: {error.strerror}.") from None
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                os.remove(os.path.join(folder, "lock"))
 
 
 def _fill(

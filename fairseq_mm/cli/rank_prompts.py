@@ -14,12 +14,11 @@ draws, seeds or stories are added to what is there.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli.likelihood_options import (
@@ -30,9 +29,9 @@ from fairseq_mm.cli.likelihood_options import (
     encode_prompts,
     load_models,
     positive,
-    prepare_fairseq,
     words_to_score,
 )
+from fairseq_mm.cli.run_set_up import only_writer, register_quietly
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
         distractors=args.distractors,
         seed=args.seed,
     )
-    prepare_fairseq()
+    register_quietly()
     models = load_models(args.path, args.data, args.device)
     if models.are_language_models:
         raise UserError(f"{models.files[0]}: is a language model, which reads no prompt.")
@@ -110,7 +109,7 @@ def run(args: argparse.Namespace) -> None:
     num_words = words_to_score(likelihood, args.words)
     identity = _identity(models, args, num_words)
     output = args.output or _output_of(models.files, args.split)
-    with _only_writer(output):
+    with only_writer(output):
         file = PairScores(output, identity)
         pairs = _pairs_of(columns, distractors, args)
         scores = _score(file, pairs, likelihood, split, lines, columns, num_words, args)
@@ -147,22 +146,6 @@ def _identity(models: "TextModels", args: argparse.Namespace, num_words: int) ->
 def _output_of(files: list[str], split: str) -> str:
     others = f"+{len(files) - 1}" if len(files) > 1 else ""
     return f"{os.path.splitext(files[0])[0]}{others}.rank-prompts-{split}"
-
-
-@contextlib.contextmanager
-def _only_writer(folder: str) -> Iterator[None]:
-    from fairseq_mm.data.folder_lock import locked_folder
-
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(locked_folder(folder))
-        except OSError as error:
-            raise UserError(f"{folder}: cannot be made: {error.strerror}.") from None
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                os.remove(os.path.join(folder, "lock"))
 
 
 def _pairs_of(

@@ -18,12 +18,11 @@ the same, and the exit status is 2.
 
 import argparse
 import dataclasses
-import logging
 import os
 import sys
-import warnings
 from typing import Any
 
+from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.cli.tell_prompts import counted, given_prompts, read_prompts
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
@@ -140,7 +139,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     _check_arguments(args)
     given = given_prompts(args.prompt, args.prompts)
-    _prepare_fairseq()
+    register_quietly()
     return _make_up_prompts(args) if args.prompts_only else _tell(args, given)
 
 
@@ -290,16 +289,3 @@ def _prompt_options(args: argparse.Namespace) -> dict[str, Any]:
         "temperature": 1.0 if args.prompt_temperature is None else args.prompt_temperature,
         "seed": args.seed,
     }
-
-
-def _prepare_fairseq() -> None:
-    """Registers the package with fairseq, whose imports talk much."""
-    logging.basicConfig(level=logging.WARNING)
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    import fairseq_mm
-
-    try:
-        fairseq_mm.register()
-    except ImportError as error:
-        raise UserError(str(error)) from None
