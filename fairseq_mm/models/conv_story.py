@@ -164,9 +164,8 @@ class ConvStoryModel(FairseqEncoderDecoderModel):
             )
             self.add_module(FROZEN_MODULE, FrozenOptions(frozen_options))
         self.cfg = cfg
-        wants_dropout = getattr(
-            cfg, "frozen_dropout", False
-        )  # older checkpoints have no such option
+        # a checkpoint that is loaded by its own configuration may be older than the option
+        wants_dropout = getattr(cfg, "frozen_dropout", False)
         self.has_frozen_dropout = wants_dropout or str(cfg.compat) == "released"
         self._set_frozen()
 
