@@ -41,7 +41,7 @@ def main(argv: Optional[list[str]] = None) -> int:
     overview = argparse.ArgumentParser(
         prog="fairseq-mm",
         description="Multimodal and long-form generation for fairseq.",
-        epilog="\n".join(f"  {name:<10} {text}" for name, text in SUBCOMMANDS.items()),
+        epilog="\n".join(f"  {name:<12} {text}" for name, text in SUBCOMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     overview.add_argument("--version", action="version", version=f"fairseq-mm {__version__}")
