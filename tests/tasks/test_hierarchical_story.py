@@ -112,6 +112,10 @@ def text_of(hypotheses):
     return {line: text for line, (_, text) in hypotheses.items()}
 
 
+def scores_of(hypotheses):
+    return [hypotheses[line][0] for line in sorted(hypotheses)]
+
+
 @pytest.mark.parametrize("size", ["1", "3", "8"])
 @pytest.mark.parametrize("multiple", ["1", "8"])
 def test_every_story_is_told_exactly_once(generate, data, story, size, multiple):
@@ -123,32 +127,28 @@ def test_every_story_is_told_exactly_once(generate, data, story, size, multiple)
         assert text_of(stories) == text_of(alone)
 
 
-def test_stories_are_sampled(generate, data, story, fusion):
+def test_stories_are_sampled(generate, data, fusion):
     options = ("--beam", "1", "--sampling", "--sampling-topk", "10", "--temperature", "0.8")
-    for path in (story, fusion):
-        one, same, other = (
-            generate(data, path, *options, "--seed", seed, "--max-tokens", "50")
-            for seed in ("1", "1", "2")
-        )
-        assert sorted(one) == list(range(VALID))
-        assert one == same
-        assert one != other
+    one, same, other = (
+        generate(data, fusion, *options, "--seed", seed, "--max-tokens", "50")
+        for seed in ("1", "1", "2")
+    )
+    assert sorted(one) == list(range(VALID))
+    assert one == same
+    assert one != other
 
 
-def test_stories_are_told_from_prompts_that_are_typed(
-    monkeypatch, capsys, generate, data, story, fusion
-):
+def test_stories_are_told_from_prompts_that_are_typed(monkeypatch, capsys, generate, data, fusion):
     prompts = (data / "text" / "valid.wp_source").read_text()
     typed = data.parent / "typed"
     typed.write_text(prompts)
-    for path in (story, fusion):
-        capsys.readouterr()
-        arguments = (data, "--path", path, "--input", typed, *FAST, "--max-len-b", "9")
-        options = ("--task", "hierarchical_story", "--beam", "2", "--buffer-size", "5")
-        run_fairseq(monkeypatch, "interactive", *arguments, *options, "--batch-size", "5")
-        found = re.findall(r"^H-(\d+)\t\S+\t?(.*)$", capsys.readouterr().out, flags=re.MULTILINE)
-        expected = text_of(generate(data, path, "--beam", "2"))
-        assert {int(line): text for line, text in found} == expected
+    arguments = (data, "--path", fusion, "--input", typed, *FAST, "--max-len-b", "9")
+    options = ("--task", "hierarchical_story", "--beam", "2", "--buffer-size", "5")
+    capsys.readouterr()
+    run_fairseq(monkeypatch, "interactive", *arguments, *options, "--batch-size", "5")
+    found = re.findall(r"^H-(\d+)\t\S+\t?(.*)$", capsys.readouterr().out, flags=re.MULTILINE)
+    expected = text_of(generate(data, fusion, "--beam", "2"))
+    assert {int(line): text for line, text in found} == expected
 
 
 def test_losses_are_over_all_stories_and_those_of_translation(validate, data, story, fusion):
@@ -225,18 +225,16 @@ def test_the_frozen_part_is_the_pretrained_model(story, fusion):
                 assert torch.equal(weights, pretrained[origin + name[len(prefix) :]])
 
 
-def test_ensembles_average_their_models(generate, data, story, fusion, tmp_path):
-    other = train(data, tmp_path / "other", "--seed", "5")
+def test_ensembles_average_their_models(generate, data, story, fusion):
     alone = generate(data, story, "--beam", "2")
     twice = generate(data, f"{story}:{story}", "--beam", "2")
     assert text_of(twice) == text_of(alone)
-    assert [s for s, _ in twice.values()] == pytest.approx([s for s, _ in alone.values()], abs=1e-3)
-    for second in (other, fusion):
-        pair = generate(data, f"{story}:{second}", "--beam", "2")
-        swapped = generate(data, f"{second}:{story}", "--beam", "2")
-        assert sorted(pair) == list(range(VALID))
-        assert text_of(pair) == text_of(swapped)
-        assert [s for s, _ in pair.values()] != [s for s, _ in alone.values()]
+    assert scores_of(twice) == pytest.approx(scores_of(alone), abs=1e-3)
+    pair = generate(data, f"{story}:{fusion}", "--beam", "2")
+    swapped = generate(data, f"{fusion}:{story}", "--beam", "2")
+    assert sorted(pair) == list(range(VALID))
+    assert text_of(pair) == text_of(swapped)
+    assert scores_of(pair) != pytest.approx(scores_of(alone), abs=1e-3)
 
 
 def test_averages_of_checkpoints_keep_what_they_were_trained_on(generate, data, fusion, tmp_path):
@@ -262,9 +260,6 @@ def test_averages_of_checkpoints_keep_what_they_were_trained_on(generate, data, 
     [
         ("--bf16",),
         pytest.param(("--fp16", "--fp16-init-scale", "4"), marks=needs_float16_on_cpu),
-        pytest.param(
-            ("--memory-efficient-fp16", "--fp16-init-scale", "4"), marks=needs_float16_on_cpu
-        ),
         ("--store-ema", "--ema-decay", "0.9"),
         ("--update-freq", "3", "--max-tokens", "50", "--criterion", "sliced_cross_entropy"),
         ("--compat", "released", "--weight-decay", "1e-7", "--clip-norm", "0.1"),
