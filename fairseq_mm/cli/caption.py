@@ -295,4 +295,4 @@ def _opened(path: Optional[str]) -> Iterator[TextIO]:
 def _progress_bar(total: int) -> Any:
     from tqdm import tqdm
 
-    return tqdm(total=total, unit=" pictures", file=sys.stderr, disable=total < MANY)
+    return tqdm(total=total, unit=" pictures", file=sys.stderr, disable=total < MANY or None)

@@ -155,7 +155,7 @@ def _score(
     # columns: known words, unknown words, ends
     sums, numbers = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.long)
     cut = sum(story[-1] != eos for _, story in pairs)
-    with tqdm(total=len(pairs), unit="text", desc="perplexity") as progress:
+    with tqdm(total=len(pairs), unit="text", desc="perplexity", disable=None) as progress:
         for batch in likelihood.batches(pairs):
             for number, log_probs in zip(batch, score([pairs[i] for i in batch])):
                 story = torch.tensor(pairs[number][1])

@@ -172,6 +172,7 @@ def _fill(
         initial=sum(len(blocks[block]) for block in file.finished_blocks),
         unit="sentence",
         desc=f"{len(split)} images",
+        disable=None,  # on a terminal only
     ) as progress:
         fill_scores(
             file,

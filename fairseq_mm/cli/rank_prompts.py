@@ -204,7 +204,9 @@ def _score(
     }
     todo = [(prompts[prompt], stories[story]) for story, prompt in missing]
     done = len(keys) - len(missing)
-    with tqdm(total=len(keys), initial=done, unit="pair", desc="rank-prompts") as progress:
+    with tqdm(
+        total=len(keys), initial=done, unit="pair", desc="rank-prompts", disable=None
+    ) as progress:
         for batch in likelihood.batches(todo):
             found = likelihood([todo[i] for i in batch])
             sums = [float(log_probs.double().sum()) for log_probs in found]

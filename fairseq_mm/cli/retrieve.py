@@ -87,7 +87,7 @@ def _run_prompts(args: argparse.Namespace) -> None:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{folder / 'train.wp_source'}: must have prompts, but is empty.") from None
-    with tqdm(total=len(prompts), unit="prompt", disable=len(prompts) < 2) as bar:
+    with tqdm(total=len(prompts), unit="prompt", disable=len(prompts) < 2 or None) as bar:
         found = index.search(
             prompts,
             max(args.k),

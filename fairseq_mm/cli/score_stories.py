@@ -121,7 +121,9 @@ def _copied_runs(stories: list[list[str]], training: str) -> tuple[list[CopiedRu
 
     size = os.path.getsize(training) if os.path.isfile(training) else None
     # most characters are one byte
-    with tqdm(total=size, unit="B", unit_scale=True, desc="training text", leave=False) as bar:
+    with tqdm(
+        total=size, unit="B", unit_scale=True, desc="training text", leave=False, disable=None
+    ) as bar:
         search = CopiedRuns(stories)
         search.read_file(training, progress=bar.update)
     if not search.words_read:

@@ -84,4 +84,4 @@ def opened(path: Optional[str]) -> Iterator[TextIO]:
 def progress_bar(total: int) -> Any:
     from tqdm import tqdm
 
-    return tqdm(total=total, unit=" stories", file=sys.stderr, disable=total < MANY)
+    return tqdm(total=total, unit=" stories", file=sys.stderr, disable=total < MANY or None)
