@@ -169,6 +169,20 @@ def test_a_model_trained_under_translation_is_one_of_stories(generate, data, tmp
     assert text_of(stories) == text_of(translated)
 
 
+def test_fairseqs_lstm_is_what_it_is_under_translation(generate, validate, data, tmp_path):
+    sizes = ("--encoder-embed-dim", "8", "--decoder-embed-dim", "8", "--decoder-out-embed-dim", "6")
+    lstm = train(data, tmp_path / "ck", *sizes, arch="lstm", epochs=1)
+    evenly = ("--required-batch-size-multiple", "1")
+    stories = generate(data, lstm, "--beam", "2", "--batch-size", "4")
+    assert sorted(stories) == list(range(VALID))
+    assert stories == generate(
+        data, lstm, "--beam", "2", "--batch-size", "4", *evenly, task="translation"
+    )
+    languages = ("-s", "wp_source", "-t", "wp_target")
+    expected = validate(data, lstm, *evenly, *languages, task="translation")
+    assert validate(data, lstm) == pytest.approx(expected, abs=1e-3)
+
+
 def weights_of(path):
     return torch.load(path, map_location="cpu")["model"]
 
