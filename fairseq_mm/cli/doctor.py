@@ -3,6 +3,10 @@
   fairseq-mm doctor
   fairseq-mm doctor --data data/flickr8k
   fairseq-mm doctor --data data/flickr8k --checkpoint checkpoints/checkpoint_best.pt
+  fairseq-mm doctor --data data-bin/wp --checkpoint checkpoints/conv_story_gated
+
+Folders of captions and of prompts with stories are told apart, as are captioners and models of
+text.
 
 One line a finding: "ok", "note" (something optional is missing) or "PROBLEM", each of the last two
 with its remedy behind "->". The exit status is 0 if there is no problem, 2 otherwise. It runs where
@@ -18,6 +22,7 @@ from typing import Any, Optional
 from fairseq_mm.cli import doctor_environment as environment
 from fairseq_mm.cli.doctor_data import check_data, check_features, checked, read_words
 from fairseq_mm.cli.doctor_findings import Finding, note, ok, problem, reason_of
+from fairseq_mm.cli.doctor_stories import check_stories, check_text_checkpoint, story_folder_of
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 
@@ -27,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--features",
         metavar="STORE",
         help="feature store, or several separated by "
-        f"{os.pathsep!r} (default: features.h5 in the data folder)",
+        f"{os.pathsep!r} (default: features.h5 in a data folder of captions)",
     )
     parser.add_argument(
         "--checkpoint",
@@ -50,11 +55,14 @@ def run(args: argparse.Namespace) -> int:
     report.show(*(environment.check_extra(extra) for extra in environment.EXTRAS))
     report.show(environment.check_device())
     store = None
-    if args.features or args.data:
+    stories = story_folder_of(args.data) if args.data else None
+    if args.features or (args.data and stories is None):
         paths = (args.features or os.path.join(args.data, "features.h5")).split(os.pathsep)
         store, findings = check_features(paths)
         report.show(*findings)
-    if args.data:
+    if stories is not None:
+        report.show(*check_stories(stories))
+    elif args.data:
         report.show(*check_data(args.data, store))
     if args.checkpoint:
         report.show(*check_checkpoint(args.checkpoint, args.data, store))
@@ -90,6 +98,7 @@ def check_checkpoint(path: str, folder: Optional[str], store: Any) -> list[Findi
         from fairseq_mm import captioner, checkpoints
         from fairseq_mm.extract.identity import check_same_extractor
         from fairseq_mm.models._provenance import fingerprint
+        from fairseq_mm.text_models import describes_pictures
     except Exception as error:
         return [note(path, f"not checked ({reason_of(error)})", "repair the installation first")]
     another = "name another checkpoint"
@@ -115,6 +124,8 @@ def check_checkpoint(path: str, folder: Optional[str], store: Any) -> list[Findi
     ]
     if broken:
         findings.append(problem(file, f"{broken[0]} has NaN or infinite values", another))
+    if not describes_pictures(state):
+        return [*findings, *check_text_checkpoint(file, state, folder)]
     try:
         provenance = checkpoints.provenance_of(state, file)
         captioner.from_pretrained(file, device="cpu")
@@ -122,6 +133,9 @@ def check_checkpoint(path: str, folder: Optional[str], store: Any) -> list[Findi
         return [*findings, problem("checkpoint", str(error), another)]
     ours = provenance["words"]
     findings.append(ok("checkpoint", f"dictionary of {len(ours)} words, {fingerprint(ours)}"))
+    if folder and story_folder_of(folder) is not None:
+        text = f"describes pictures, but {folder} is of prompts and stories"
+        return [*findings, problem("checkpoint", text, "name a folder made by prepare captions")]
     words = read_words(os.path.join(folder, "dict.txt")) if folder else None
     if isinstance(words, list) and words != ours:
         findings.append(

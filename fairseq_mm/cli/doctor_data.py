@@ -45,14 +45,9 @@ def check_data(folder: str, store: Any) -> list[Finding]:
         return [problem(folder, "no such folder", "make it with fairseq-mm prepare")]
     if importlib.util.find_spec("numpy") is None:
         return [note(folder, "not checked", "install numpy first")]
-    path = os.path.join(folder, "dict.txt")
-    words = read_words(path)
-    if isinstance(words, Finding):
-        return [words]
-    findings = [ok(path, f"{len(words)} words")]
-    for word, count in Counter(words).most_common(1):
-        if count > 1:
-            findings.append(problem(path, f"has {word!r} twice", "prepare the folder anew"))
+    words, findings = check_dictionary(os.path.join(folder, "dict.txt"))
+    if words is None:
+        return findings
     splits = [
         split
         for split in SPLITS
@@ -65,6 +60,18 @@ def check_data(folder: str, store: Any) -> list[Finding]:
     for split in splits:
         findings += check_split(folder, split, len(words), store)
     return findings
+
+
+def check_dictionary(path: str) -> tuple[Optional[list[str]], list[Finding]]:
+    """The words of a dictionary, and what was found; None where it cannot be read."""
+    words = read_words(path)
+    if isinstance(words, Finding):
+        return None, [words]
+    findings = [ok(path, f"{len(words)} words")]
+    for word, count in Counter(words).most_common(1):
+        if count > 1:
+            findings.append(problem(path, f"has {word!r} twice", "prepare the folder anew"))
+    return words, findings
 
 
 def read_words(path: str) -> Any:
