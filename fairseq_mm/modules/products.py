@@ -17,8 +17,12 @@ from torch import Tensor
 _DILATION = 2
 # numbers from which on PyTorch leaves a single picture to oneDNN
 _MANY_NUMBERS = 20480
-# rows below which a product is bound by reading the weights rather than by arithmetic
+# rows of a decoding step, for which oneDNN would lay the weights out anew each time
+_STEP_ROWS = 64
+# rows below which a product is bound by reading the weights rather than by arithmetic, and outputs
+# up to which more rows are turned around in less time than it saves
 _FEW_ROWS = 16
+_FEW_OUTPUTS = 8192
 
 
 def product(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
@@ -34,12 +38,13 @@ def product(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     if not _is_float32_on_cpu(x):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.size(-1))
-    if x.numel() > _MANY_NUMBERS and rows.size(0) > _FEW_ROWS:
+    is_step = not torch.is_grad_enabled() and rows.size(0) < _STEP_ROWS
+    if x.numel() > _MANY_NUMBERS and not is_step:
         # [1, I, 1, rows] with the channels last: only with these strides is nothing copied
         picture = rows.unsqueeze(0).transpose(1, 2).unsqueeze(2)
         kernel = weight.unsqueeze(-1).unsqueeze(-1)
         out = F.conv2d(picture, kernel, bias, dilation=_DILATION).squeeze(2).transpose(1, 2)[0]
-    elif 1 < rows.size(0) < _FEW_ROWS and not torch.is_grad_enabled():
+    elif is_step and rows.size(0) > 1 and _is_better_turned(rows.size(0), weight.size(0)):
         # four times as fast as rows @ weight.t() for four rows
         out = (weight @ rows.t()).t()
         out = out.contiguous() if bias is None else torch.add(out, bias, out=_empty_rows(out))
@@ -60,6 +65,10 @@ def grouped_product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ``[G, N, O]``.
     """
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+
+
+def _is_better_turned(rows: int, outputs: int) -> bool:
+    return rows < _FEW_ROWS or outputs <= _FEW_OUTPUTS
 
 
 def _is_float32_on_cpu(x: Tensor) -> bool:

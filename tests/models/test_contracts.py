@@ -280,10 +280,11 @@ def test_cost_of_a_token_does_not_grow_with_the_prefix(model, batch, kind):
     with torch.no_grad():
         encoder_out = encode(model, alone)
         for step in range(1, LENGTH + 1):
-            start = time.perf_counter()
+            start = time.process_time()
             model.decoder(tokens[:, :step], encoder_out, state)
-            durations.append(time.perf_counter() - start)
-    early, late = (sorted(part)[len(part) // 2] for part in (durations[10:110], durations[-100:]))
+            durations.append(time.process_time() - start)
+    # of the fastest tenth: what other processes do to the others is not the model's cost
+    early, late = (sorted(part)[len(part) // 10] for part in (durations[10:110], durations[-100:]))
     assert late < 2 * early
 
 
