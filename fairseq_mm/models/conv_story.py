@@ -52,6 +52,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.models._conv_decoder import StoryDecoder
 from fairseq_mm.models._fusion import FusionDecoder, FusionEncoder
 from fairseq_mm.models._layer_lists import parse_flag, parse_flags, parse_layers
+from fairseq_mm.models._one_line_loading import OneLineLoading
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance, decode_json
 from fairseq_mm.models._story_parts import (
     FROZEN_STATE_KEY,
@@ -129,7 +130,7 @@ class ConvStoryConfig(FairseqDataclass):
 
 
 @register_model("conv_story", dataclass=ConvStoryConfig)
-class ConvStoryModel(FairseqEncoderDecoderModel):
+class ConvStoryModel(OneLineLoading, FairseqEncoderDecoderModel):
     """A convolutional story model, alone or on top of a frozen one.
 
     Args:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._conv_decoder import StoryDecoder
+from fairseq_mm.models._one_line_loading import OneLineLoading
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.models._story_parts import build_trunk
 
@@ -63,7 +64,7 @@ class GcnnLmConfig(FairseqDataclass):
 
 
 @register_model("gcnn_lm", dataclass=GcnnLmConfig)
-class GcnnLmModel(FairseqLanguageModel):
+class GcnnLmModel(OneLineLoading, FairseqLanguageModel):
     """A convolutional language model."""
 
     @classmethod

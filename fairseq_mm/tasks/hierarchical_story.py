@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
+from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import MISSING
 
@@ -102,10 +103,36 @@ class HierarchicalStoryTask(FairseqTask):
         return self.cfg.max_source_positions - 2, self.cfg.max_target_positions - 2
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """
+        Raises:
+            UserError: if the architecture reads no prompt.
+        """
         model = super().build_model(cfg, from_checkpoint)
+        if not isinstance(model, FairseqEncoderDecoderModel):
+            raise UserError(
+                f"--arch {cfg._name}: reads no prompt; language models have the task "
+                "language_modeling and the folders prompts and stories."
+            )
         if from_checkpoint:
             self.loaded_models.append(model)
         return model
+
+    def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
+        """
+        Raises:
+            UserError: if the generator is to give or take what it cannot.
+        """
+        if getattr(args, "constraints", None):
+            raise UserError("--constraints: this task takes none.")
+        # that is what tells this package's decoders from fairseq's, which have alignments
+        if getattr(args, "print_alignment", None) and any(
+            hasattr(model.decoder, "masks_padding") for model in models
+        ):
+            raise UserError(
+                "--print-alignment: convolutional story models align no words; fairseq-mm inspect "
+                "shows their attention."
+            )
+        return super().build_generator(models, args, *others, **kwargs)
 
     def _limits(self) -> tuple[int, int]:
         """:meth:`max_positions`, and those of the models that generate: the command line does not

@@ -12,7 +12,7 @@ from toy_data import PACKAGE, run_fairseq
 from toy_story_models import FUSION, make_story_folder
 from toy_text_models import save_text_model
 
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, _message_of
 from fairseq_mm.models._provenance import words_of
 
 TASK = ("--task", "hierarchical_story")
@@ -258,6 +258,33 @@ def test_options_that_cannot_be_built(whole, tmp_path):
         (("--pretrained-checkpoint", "a.pt"), "does nothing without --pretrained True"),
     ):
         refuse_to_train(whole, tmp_path, message, *options)
+
+
+def test_a_run_is_not_resumed_with_other_options(whole, story, tmp_path):
+    """fairseq's trainer replaces the error by one of its own; the first one is shown."""
+    for options, found in (
+        (("--decoder-layers", "[(20, 4)] * 3"), "residual_proj"),
+        (("--max-target-positions", "50"), "positions.weight"),
+        (fusion_of(story), r"encoder\.trained"),
+    ):
+        with pytest.raises(Exception, match="Cannot load model parameters") as caught:
+            train(whole, tmp_path / "ck", "--restore-file", story, *options)
+        message = _message_of(caught.value)
+        assert re.match(rf"its weights do not fit --arch conv_story_\w+: .*{found}", message)
+        assert message.endswith("; the checkpoint was trained with other options.")
+        assert "\n" not in message
+
+
+def test_what_the_models_cannot_do_when_generating(monkeypatch, whole, story, tmp_path):
+    words = save_text_model(tmp_path / "lm.pt", "gcnn_lm_tiny")
+    for path, options, message in (
+        (story, ("--print-alignment",), "^--print-alignment: convolutional story models align no"),
+        (story, ("--constraints",), r"^--constraints: this task takes none\.$"),
+        (words, (), "^--arch gcnn_lm_tiny: reads no prompt; language models have the task "),
+    ):
+        arguments = ("--path", path, "--gen-subset", "valid", "--cpu", "--num-workers", "0")
+        with pytest.raises(UserError, match=message):
+            run_fairseq(monkeypatch, "generate", whole, *TASK, *arguments, *options)
 
 
 def test_a_mistake_ends_fairseq_train_with_one_line_and_status_2(whole, tmp_path):
