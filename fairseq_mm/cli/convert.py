@@ -127,6 +127,8 @@ def _check_output(args: argparse.Namespace) -> None:
         raise UserError(f"{args.output}: there is no folder {folder}.")
     if os.path.isdir(args.output):
         raise UserError(f"{args.output}: is a folder; name a file.")
+    if os.path.exists(args.output) and not os.path.isfile(args.output):
+        raise UserError(f"{args.output}: is a device or a pipe; name a file.")
     read = [args.checkpoint, args.pretrained_checkpoint]
     if os.path.realpath(args.output) in [os.path.realpath(path) for path in read if path]:
         raise UserError(f"{args.output}: would overwrite a file that is read.")

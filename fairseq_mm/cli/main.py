@@ -6,6 +6,7 @@ A subcommand is a module of this package with ``HELP`` (one line), ``add_argumen
 """
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -35,6 +36,9 @@ SUBCOMMANDS = {
     "demo": "draw pictures, train a captioner on them, score it and show it",
 }
 
+# what a disk without room, or a broken one, says
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 
 def main(argv: Optional[list[str]] = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
@@ -56,7 +60,10 @@ def main(argv: Optional[list[str]] = None) -> int:
     module.add_arguments(parser)
     args = parser.parse_args(argv[1:])
     try:
-        return module.run(args) or 0
+        status = module.run(args) or 0
+        if sys.stdout is not None:  # it was closed: `>&-`
+            sys.stdout.flush()
+        return status
     except UserError as error:
         print(f"fairseq-mm {chosen}: {error}", file=sys.stderr)
         return EXIT_STATUS
@@ -64,8 +71,23 @@ def main(argv: Optional[list[str]] = None) -> int:
         print(f"fairseq-mm {chosen}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `fairseq-mm store ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        _drop_output()
+        where = error.filename or "the output"
+        print(
+            f"fairseq-mm {chosen}: {where}: cannot be written ({error.strerror}).", file=sys.stderr
+        )
+        return EXIT_STATUS
+
+
+def _drop_output() -> None:
+    """What waits to be printed would fail again when Python ends."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -517,6 +517,10 @@ def test_an_output_that_cannot_be_made_is_refused_before_work(trained, tmp_path,
 
     assert "there is no folder" in message_for(tmp_path / "none" / "new.pt")
     assert "is a folder; name a file." in message_for(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    message = message_for(tmp_path / "pipe", "--overwrite")
+    assert "pipe: is a device or a pipe; name a file." in message
+    (tmp_path / "pipe").unlink()
     assert "would overwrite a file that is read." in message_for(trained.pretrained, "--overwrite")
     (tmp_path / "new.pt").write_text("mine")
     assert "exists already; --overwrite replaces it." in message_for(tmp_path / "new.pt")

@@ -1,6 +1,7 @@
 """The command finds its subcommands, and says what it is."""
 
 import importlib
+import os
 
 import pytest
 
@@ -28,3 +29,12 @@ def test_unknown_subcommand_is_refused(capsys):
         main(["paint"])
     assert ended.value.code == 2
     assert "paint" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_full_disk_is_told_in_one_line(monkeypatch, capsys):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert main(["user-dir"]) == 2
+    message = "fairseq-mm user-dir: the output: cannot be written (No space left on device).\n"
+    assert capsys.readouterr().err == message
