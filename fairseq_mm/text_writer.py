@@ -159,6 +159,14 @@ class TextWriter:
                     f"`{name}` must be below {len(self.dictionary)}, the size of the dictionary, "
                     f"but is {getattr(telling, name)} instead."
                 )
+        if telling.no_repeat_ngram == 1:
+            no_words = self.dictionary.nspecial + len(self._no_words()) - 1  # <s> is special
+            if telling.min_words > len(self.dictionary) - no_words:
+                raise UserError(
+                    f"`min_words` must be at most {len(self.dictionary) - no_words}, the words of "
+                    "the dictionary, where `no_repeat_ngram` is 1, but is "
+                    f"{telling.min_words} instead."
+                )
 
     def write(
         self,

@@ -180,12 +180,18 @@ def test_texts_that_cannot_be_written_are_refused_before_any_is(writer):
         ({"max_words": 41}, r"at most 40, for which .*story\.pt has positions, but is 41 instead"),
         ({"topk": 99}, "`topk` must be below 21, the size of the dictionary, but is 99 instead"),
         ({"beam": 22}, "`beam` must be below 21"),
+        (
+            {"min_words": 18, "max_words": 18, "no_repeat_ngram": 1},
+            "`min_words` must be at most 17, the words of the dictionary, where `no_repeat_ngram`",
+        ),
     ):
         telling = Telling(**{"min_words": 1, "max_words": 9, **options})
         with pytest.raises(UserError, match=message):
             write(writer, telling)
     with pytest.raises(UserError, match=r"`batch_size` must be 1 or more, but is 0 instead\."):
         write(writer, Telling(min_words=1, max_words=9), batch_size=0)
+    (text,) = write(writer, Telling(min_words=17, max_words=40, no_repeat_ngram=1), count=1)
+    assert len(set(text.tokens)) == len(text.tokens) == 17
 
 
 @pytest.mark.parametrize(

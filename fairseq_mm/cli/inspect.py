@@ -106,6 +106,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _text_of(args: argparse.Namespace, models: "TextModels") -> Text:
+    from fairseq_mm.data.story_text import check_encodable
+
     source = Path(args.source)
     try:
         is_path = source.exists()
@@ -124,6 +126,7 @@ def _text_of(args: argparse.Namespace, models: "TextModels") -> Text:
         raise UserError("the prompt has no word.")
     if not text.story:
         raise UserError("the story has no word.")
+    check_encodable(" ".join([*(text.prompt or ()), *text.story]), "prompt and story")
     return text
 
 

@@ -123,8 +123,9 @@ def _outputs(args: argparse.Namespace) -> list[Optional[str]]:
 
 def _tokenized(prompt: str) -> str:
     """As the prompts of the data are: punctuation stands alone."""
-    from fairseq_mm.data.story_text import tokenize_story_text
+    from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
 
+    check_encodable(prompt, "--prompt")
     words = tokenize_story_text(prompt)
     if not words:
         raise UserError("--prompt: must have a word, but is empty.")

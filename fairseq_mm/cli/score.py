@@ -180,6 +180,8 @@ def _samples_of(args: argparse.Namespace) -> int:
 
 def _check_paths(args: argparse.Namespace, card_path: Optional[str]) -> None:
     _samples_of(args)
+    if args.seed < 0:
+        raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
     inputs = [args.hypotheses, args.compare, args.references, args.reference_scores]
     read = {os.path.realpath(path) for path in [*inputs, args.training_text] if path}
     written: set[str] = set()

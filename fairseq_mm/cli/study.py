@@ -60,6 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.seed < 0:
+        raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
     args.action_function(args)
 
 

@@ -31,6 +31,8 @@ CHECKPOINT_HELP = (
     f"separated by {os.pathsep!r}, are an ensemble"
 )
 
+_GREATEST = 2**53  # id that fairseq's tensors and every reader of JSON can hold
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="PATH", help=f"of stories: {CHECKPOINT_HELP}")
@@ -259,6 +261,11 @@ def _check_arguments(args: argparse.Namespace) -> None:
         if value is not None and value < least:
             raise UserError(
                 f"--{name.replace('_', '-')} must be {least} or more, but is {value} instead."
+            )
+    for name, value in (("n", args.n or 1), ("first_id", args.first_id)):
+        if value > _GREATEST:
+            raise UserError(
+                f"--{name.replace('_', '-')} must be {_GREATEST} or less, but is {value} instead."
             )
     folder = os.path.dirname(args.output or "")
     if folder and not os.path.isdir(folder):

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from fairseq_mm.data.story_text import check_encodable
 from fairseq_mm.errors import UserError
 
 # prompts whose unknown words are named
@@ -29,8 +30,10 @@ def given_prompts(texts: list[str], files: list[str]) -> list[Given]:
         files: with a prompt a line; ``-`` is the standard input.
 
     Raises:
-        UserError: if a file cannot be read, or is empty.
+        UserError: if a file cannot be read, or is empty, or a prompt is no UTF-8 text.
     """
+    for number, text in enumerate(texts, start=1):
+        check_encodable(text, f"--prompt {number}")
     given = [Given(f"prompt {number}", text) for number, text in enumerate(texts, start=1)]
     for path in files:
         try:

@@ -13,6 +13,8 @@ the words is lost on the way back: how many spaces there were, whether a dash ha
 
 import re
 
+from fairseq_mm.errors import UserError
+
 NEWLINE = "<newline>"
 
 _WORD = re.compile(
@@ -116,6 +118,21 @@ def _ends_sentence(word: str, text: str, end: int) -> bool:
         return following.isupper()
     is_initial = len(stem) == 1 and stem.isupper() and stem != "I"
     return not (stem.lower() in _TITLES or "." in stem or is_initial)
+
+
+def check_encodable(text: str, name: str) -> None:
+    """
+    Args:
+        text: of the command line, where a byte that is no UTF-8 is half a character.
+        name: of the argument, for the message.
+
+    Raises:
+        UserError: if it could not be written to a file.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{name}: must be UTF-8 text, but is not ({error.reason}).") from None
 
 
 def detokenize_story(words: list[str], *, curly_quotes: bool = False) -> str:

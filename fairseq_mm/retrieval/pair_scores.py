@@ -68,7 +68,7 @@ class PairScores:
             return False
         first, *lines = content[:whole].decode(errors="replace").split("\n")[:-1]
         try:
-            found = json.loads(first)["scores_of"]
+            found = dict(json.loads(first)["scores_of"])
             for line in lines:
                 entry = json.loads(line)
                 self.scores[entry["story"], entry["prompt"]] = float(entry["log_likelihood"])

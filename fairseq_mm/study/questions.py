@@ -205,8 +205,13 @@ def read_key(folder: str) -> dict[str, Any]:
     path = Path(folder, KEY_FILE)
     try:
         key = json.loads(path.read_text(encoding="utf-8"))
-        known = key["task"] in ("pairing", "preference") and key["systems"] and key["questions"]
-        all(entry["answer"] for entry in key["questions"].values())
+        known = key["task"] in ("pairing", "preference") and len(key["questions"]) > 0
+        names = set(key["systems"])
+        for entry in key["questions"].values():
+            if key["task"] == "pairing":
+                known &= entry["system"] in names and sorted(entry["answer"]) == list(LETTERS)
+            else:
+                known &= len(names) == 2 and set(entry["answer"]) == names
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; it is written with the sheets.") from None
     except OSError as error:

@@ -185,6 +185,7 @@ def test_the_page_shows_every_word_and_loads_nothing(inspect, tmp_path, name, ha
         ("story", "A door", [], r"'A door' is no file or folder; a prompt's text needs --story"),
         ("story", " ", ["--story", "I saw"], "the prompt has no word"),
         ("story", "A door", ["--story", " "], "the story has no word"),
+        ("story", "A \udcff", ["--story", "I"], "prompt and story: must be UTF-8 text, but is not"),
         ("story", "A door", ["--story-file", "/no/file"], "--story-file /no/file: cannot be read"),
         ("story", "door " * 70, ["--story", "I"], "a prompt has 70 words"),
         ("story", None, ["--part", "pretrained"], "has no pretrained part: it is no fusion"),

@@ -126,6 +126,7 @@ def test_without_training_text_the_other_figures_are_printed(score, write):
         (["--metrics", "bleu"], "without references must be of diversity, copying, but has 'bleu'"),
         (["--references", "r.jsonl"], "--references: the preset wp measures stories without ref"),
         (["--reference-scores", "s"], "--reference-scores: the preset wp measures stories witho"),
+        (["--seed", "-1"], "--seed: must be 0 or more, but is -1."),
         (["--training-text", "absent"], "absent: cannot be read (No such file or directory)."),
         (["--training-text", "/dev/null"], "/dev/null: must have training stories, but is empty."),
     ],

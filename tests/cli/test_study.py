@@ -148,3 +148,7 @@ def test_mistakes_are_one_line(stories, study, tmp_path):
     status, _, err = study("pairing", "--count", 3, "--output", a, "--stories", a)
     assert status == 2
     assert "a.jsonl: cannot be made (File exists)." in err
+    for action in (pairing, ("score", tmp_path / "s"), ("preference", "--output", "x", "--a", a)):
+        rest = {"score": (a,), "preference": ("--b", a)}.get(action[0], (a,))
+        message = "fairseq-mm study: --seed: must be 0 or more, but is -1.\n"
+        assert study(*action, *rest, "--seed", -1) == (2, "", message)

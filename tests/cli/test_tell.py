@@ -226,6 +226,15 @@ def test_searches_and_repeats(tell, files, teller):
         (["--model", "{story}", "--prompt", "a", "--seed", "-1"], "--seed must be 0 or more, but"),
         (["--model", "{story}", "--prompt", "a", "--beam", "0"], "--beam must be 1 or more, but"),
         (
+            ["--model", "{story}", "--prompt", "a", "--first-id", "99999999999999999999"],
+            "--first-id must be 9007199254740992 or less, but is 99999999999999999999 instead.",
+        ),
+        (["--model", "{story}", "--prompt", "a", "--n", "9007199254740993"], "--n must be 90071"),
+        (
+            ["--model", "{story}", "--prompt", "a", "--prompt", "door \udcff"],
+            "--prompt 2: must be UTF-8 text, but is not (surrogates not allowed).",
+        ),
+        (
             ["--model", "{story}", "--prompt", "a", "--preset", "paper", "--beam", "2"],
             "`topk` is 10",
         ),

@@ -44,7 +44,11 @@ def test_scores_of_another_checkpoint_are_refused(tmp_path):
 
 def test_another_file_is_refused(tmp_path):
     file = PairScores(str(tmp_path), IDENTITY)
-    for content in ("{}\n", json.dumps({"scores_of": IDENTITY}) + "\nnothing\n"):
+    for content in (
+        "{}\n",
+        '{"scores_of": 5}\n',
+        json.dumps({"scores_of": IDENTITY}) + "\nnothing\n",
+    ):
         file.path.write_text(content)
         with pytest.raises(UserError, match=r"is no file of likelihoods; delete it to start anew"):
             PairScores(str(tmp_path), IDENTITY)

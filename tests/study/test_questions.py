@@ -133,3 +133,20 @@ def test_a_folder_without_a_key_is_named(tmp_path):
         (tmp_path / "key.json").write_text(text)
         with pytest.raises(UserError, match=r"key.json: must be the key that fairseq-mm study"):
             read_key(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("task", "systems", "entry"),
+    [
+        ("pairing", ["x"], {"system": "x", "answer": 5}),
+        ("pairing", ["x"], {"system": "x", "answer": ["A", "B"]}),
+        ("pairing", ["x"], {"answer": ["A", "B", "C"]}),
+        ("preference", ["x"], {"answer": ["x", "x"]}),
+        ("preference", ["x", "y"], {"answer": ["x", "z"]}),
+    ],
+)
+def test_a_key_that_was_changed_is_refused(tmp_path, task, systems, entry):
+    key = {"task": task, "systems": dict.fromkeys(systems, ""), "questions": {"q": entry}}
+    (tmp_path / "key.json").write_text(json.dumps(key))
+    with pytest.raises(UserError, match=r"key.json: must be the key that fairseq-mm study"):
+        read_key(str(tmp_path))
