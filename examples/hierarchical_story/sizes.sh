@@ -32,7 +32,7 @@ small)
     STORY=("${WIDTHS[@]}" --encoder-embed-dim 64 --encoder-layers '[(64, 3)] * 2 + [(128, 3)]'
         --decoder-layers '[(128, 4)] * 3 + [(192, 4)]' --dropout 0.2)
     FUSION=("${WIDTHS[@]}" --encoder-embed-dim 64 --encoder-layers '[(64, 3)] * 3'
-        --decoder-layers '[(128, 4)] * 2 + [(192, 4)]' --dropout 0.2)
+        --decoder-layers '[(128, 4)] * 2 + [(192, 4)]' --dropout 0.2 --frozen-dropout)
     LANGUAGE=("${WIDTHS[@]}" --decoder-layers '[(128, 4)] * 3 + [(192, 4)]' --dropout 0.2)
     LSTM=("${WIDTHS[@]}" --encoder-embed-dim 64 --encoder-hidden-size 256 --decoder-hidden-size 256
         --dropout 0.2)

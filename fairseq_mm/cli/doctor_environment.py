@@ -17,6 +17,8 @@ EXTRAS = {
     "eval": ("pycocoevalcap", "METEOR"),
     "clip": ("open_clip", "extract --model open_clip:NAME"),
     "heif": ("pillow_heif", "HEIC pictures"),
+    "knn": ("faiss", "retrieve prompts"),
+    "sharding": ("fairscale", "--zero-sharding os"),
 }
 # compiled parts of fairseq without which it reads no data
 FAIRSEQ_EXTENSIONS = ("fairseq.data.data_utils_fast", "fairseq.data.token_block_utils_fast")

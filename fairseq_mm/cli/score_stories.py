@@ -108,7 +108,7 @@ def _read(path: str) -> JoinedTexts:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as text: {error}") from None
     if first.lstrip().startswith("{") and '"hypothesis"' not in first:
-        texts = {story.id: story.story for story in read_stories(path)}
+        texts = {story.id: story.tokens for story in read_stories(path)}
         return JoinedTexts(path, "stories", texts, [], [], [], 0)
     numbers = [str(i) for i in range(num_lines)]
     found = read_hypotheses(path, item_ids=numbers, visual_ids=_LineNumbers())

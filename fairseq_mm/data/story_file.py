@@ -1,4 +1,4 @@
-"""Told or retrieved stories: one JSON object a line, ``{"id", "prompt", "story"}``."""
+"""Told or retrieved stories: one JSON object a line, ``{"id", "prompt", "story"}`` and more."""
 
 import json
 from pathlib import Path
@@ -14,19 +14,22 @@ class Story(NamedTuple):
     Attributes:
         id: as text.
         prompt: empty where the line has none.
-        story: tokens separated by blanks; line breaks are the token ``<newline>``.
+        story: as people read it, words separated by blanks; line breaks are ``<newline>``.
+        tokens: as a model wrote it, of the kind that training texts have; ``story`` where the line
+            has none.
     """
 
     id: str
     prompt: str
     story: str
+    tokens: str = ""
 
 
 def read_stories(path: Union[str, Path]) -> list[Story]:
     """Reads a file of stories.
 
     Args:
-        path: JSONL; fields other than these three are left alone.
+        path: JSONL; fields other than these and ``tokens`` are left alone.
 
     Raises:
         UserError: ``path:line``, if a line is no such object, repeats an id or has an empty story;
@@ -73,5 +76,8 @@ def _story_of(line: str) -> Optional[Story]:
         or not isinstance(story, str)
     ):
         return None
-    tokens = story.replace("\n", f" {NEWLINE} ").split()
-    return Story(str(key), " ".join(prompt.split()), " ".join(tokens))
+    words = " ".join(story.replace("\n", f" {NEWLINE} ").split())
+    tokens = entry.get("tokens")
+    is_written = isinstance(tokens, str) and bool(tokens.strip())
+    as_written = " ".join(tokens.split()) if is_written else words
+    return Story(str(key), " ".join(prompt.split()), words, as_written)

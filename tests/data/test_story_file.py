@@ -16,8 +16,8 @@ def test_lines_are_read_with_line_breaks_as_tokens(tmp_path):
     ]
     path.write_text("\n".join(map(json.dumps, entries)) + "\n\n")
     assert read_stories(path) == [
-        Story("7", "[ WP ] a", "b c <newline> <newline> d <newline> e"),
-        Story("x", "", "f"),
+        Story("7", "[ WP ] a", *["b c <newline> <newline> d <newline> e"] * 2),
+        Story("x", "", "f", "f"),
     ]
 
 
@@ -49,3 +49,9 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "latin").write_bytes(b"\xe9")
     with pytest.raises(UserError, match="latin: must be UTF-8 text, but is not"):
         read_stories(tmp_path / "latin")
+
+
+def test_tokens_of_a_told_story_are_kept_beside_what_people_read(tmp_path):
+    path = tmp_path / "told.jsonl"
+    path.write_text('{"id": 1, "prompt": "p", "story": "I hadn\'t.", "tokens": "I had  n\'t ."}\n')
+    assert read_stories(path) == [Story("1", "p", "I hadn't.", "I had n't .")]
