@@ -1,6 +1,8 @@
 """Fixtures shared by all tests."""
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
 
@@ -22,3 +24,13 @@ def shared_data() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """Takes away the handlers that a test's commands leave: they write to its closed streams."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = [handler for handler in root.handlers if handler in handlers]
+    root.setLevel(level)

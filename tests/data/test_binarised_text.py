@@ -60,7 +60,7 @@ def test_damaged_file_is_named_and_nothing_else_is_printed(base, tmp_path, suffi
 
 
 def test_text_of_another_dictionary_is_refused(base):
-    with pytest.raises(UserError, match=r"has the word number 15, but dict\.txt has 11 words"):
+    with pytest.raises(UserError, match=r"has the word number 15, but the dictionary has 11 words"):
         load(base, num_types=15)
 
 
