@@ -84,8 +84,10 @@ def test_documented_command_of_fairseq_parses(words):
 
 
 SCRIPTS = sorted(
-    {tuple(x) for page in PAGES for x in commands_of(page) if x[:1] == ["python"]}
-    - {("python", "benchmarks/conv_story.py", part) for part in ("generation", "training")}
+    tuple(x)
+    for page in PAGES
+    for x in commands_of(page)
+    if x[:1] == ["python"] and not x[1].startswith("benchmarks/")
 )
 
 
