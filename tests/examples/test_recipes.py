@@ -84,10 +84,12 @@ def test_documented_command_of_fairseq_parses(words):
 
 
 SCRIPTS = sorted(
-    tuple(x)
-    for page in PAGES
-    for x in commands_of(page)
-    if x[:1] == ["python"] and not x[1].startswith("benchmarks/")
+    {
+        tuple(x)
+        for page in PAGES
+        for x in commands_of(page)
+        if x[:1] == ["python"] and not x[1].startswith("benchmarks/")
+    }
 )
 
 
