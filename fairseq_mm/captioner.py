@@ -118,21 +118,14 @@ def from_pretrained(
     files = [checkpoints.checkpoint_file(os.fspath(name)) for name in names]
     if not files:
         raise UserError("`path` must name at least one checkpoint, but is empty.")
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device {device}: {str(error).splitlines()[0]}") from None
+    place = checkpoints.usable_device(device)
     states = [checkpoints.load_checkpoint(file) for file in files]
     provenances = [checkpoints.provenance_of(state, file) for state, file in zip(states, files)]
     for file, provenance in zip(files[1:], provenances[1:]):
         checkpoints.check_ensemble(files[0], provenances[0], file, provenance)
     task = checkpoints.build_task(states[0], files[0], provenances[0])
     models = [checkpoints.build_model(task, state, file) for state, file in zip(states, files)]
-    return Captioner(
-        task, models, provenances[0], files=files, weights=weights, device=torch.device(device)
-    )
+    return Captioner(task, models, provenances[0], files=files, weights=weights, device=place)
 
 
 class Captioner:

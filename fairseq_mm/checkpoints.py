@@ -7,8 +7,9 @@ where there is none.
 import os
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Optional
 
+import torch
 from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
@@ -35,6 +36,19 @@ def checkpoint_file(path: str) -> str:
         if os.path.isfile(file):
             return file
     raise UserError(f"{path}: has neither {' nor '.join(CHECKPOINT_NAMES)}; name the file itself.")
+
+
+def usable_device(name: Optional[str]) -> torch.device:
+    """The named device; by default a GPU if there is one, else the CPU.
+
+    Raises:
+        UserError: if there is no such device.
+    """
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {name}: {str(error).splitlines()[0]}") from None
 
 
 def load_checkpoint(path: str) -> dict[str, Any]:

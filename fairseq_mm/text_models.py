@@ -16,6 +16,7 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import open_dict
 
 from fairseq_mm import checkpoints
+from fairseq_mm.data.binarised_text import dictionary_of
 from fairseq_mm.errors import UserError
 
 Paths = Union[str, os.PathLike, Sequence[Union[str, os.PathLike]]]
@@ -81,12 +82,7 @@ def load_text_models(
         UserError: if a checkpoint cannot be loaded, writes captions of pictures, or two do not
             fit together.
     """
-    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(name)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device {name}: {str(error).splitlines()[0]}") from None
+    place = checkpoints.usable_device(device)
     states = load_states(path) if states is None else states
     provenances = []
     for file, state in states.items():
@@ -100,9 +96,9 @@ def load_text_models(
                 "train it without."
             )
         checkpoints.check_ensemble(next(iter(states)), provenances[0], file, provenance)
-    dictionary = _dictionary(provenances[0]["words"])
+    dictionary = dictionary_of(provenances[0]["words"])
     source_words = provenances[0].get("source_words")
-    source_dictionary = None if source_words is None else _dictionary(source_words)
+    source_dictionary = None if source_words is None else dictionary_of(source_words)
     task = _BuildingTask(dictionary, source_dictionary)
     models = [
         checkpoints.build_model(task, _without_paths(state), file).to(place)
@@ -139,10 +135,3 @@ def _without_paths(state: dict[str, Any]) -> dict[str, Any]:
         with open_dict(cfg):
             cfg.pretrained_checkpoint = f"{cfg.pretrained_checkpoint} (carried)"
     return state
-
-
-def _dictionary(words: list[str]) -> Dictionary:
-    dictionary = Dictionary()
-    for word in words:
-        dictionary.add_symbol(word, overwrite=True)  # a word of the list is always a new index
-    return dictionary

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Optional
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
     from fairseq_mm.text_models import TextModels
 
@@ -58,47 +60,24 @@ def load_models(path: str, data: Optional[str], device: Optional[str]) -> "TextM
     Raises:
         UserError: if they cannot be loaded, or do not fit together.
     """
-    from fairseq_mm.checkpoints import checkpoint_file
-    from fairseq_mm.text_models import load_text_models
-
-    device = _device(device)
-    files = [checkpoint_file(name) for name in path.split(os.pathsep)]
-    if data is not None and any(_needs_folder(file) for file in files):
-        return _load_with_folder(files, data, device)
-    return load_text_models(files, device=device)
-
-
-def _device(name: Optional[str]) -> str:
-    import torch
-
-    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"--device {name}: {str(error).splitlines()[0]}") from None
-    return name
-
-
-def _needs_folder(file: str) -> bool:
-    """Whether it is a checkpoint without dictionaries, which fairseq's own models have not."""
-    from fairseq import checkpoint_utils
-
+    from fairseq_mm.checkpoints import usable_device
     from fairseq_mm.models._provenance import STATE_KEY
+    from fairseq_mm.text_models import load_states, load_text_models
 
-    try:
-        return STATE_KEY not in checkpoint_utils.load_checkpoint_to_cpu(file)["model"]
-    except Exception:  # torch and fairseq raise nearly anything on other files
-        return False
+    place = usable_device(device)
+    states = load_states(path)
+    # fairseq's own models carry no dictionaries
+    if data is not None and any(STATE_KEY not in state["model"] for state in states.values()):
+        return _load_with_folder(list(states), data, place)
+    return load_text_models(list(states), device=str(place), states=states)
 
 
-def _load_with_folder(files: list[str], data: str, device: str) -> "TextModels":
-    import torch
+def _load_with_folder(files: list[str], data: str, place: "torch.device") -> "TextModels":
     from fairseq import checkpoint_utils
     from fairseq.models import FairseqEncoderDecoderModel
 
     from fairseq_mm.text_models import TextModels
 
-    place = torch.device(device)
     named = os.pathsep.join(files)
     try:
         models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(

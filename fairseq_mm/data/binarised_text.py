@@ -6,6 +6,7 @@ the training at a table's edge, and a text cut short when its last lines are ask
 
 import os
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,14 @@ def load_dictionary(path: str) -> Dictionary:
         raise UserError(f"{path}: cannot be read as a dictionary: {error}") from None
     if len(dictionary) == dictionary.nspecial:
         raise UserError(f"{path}: must have a word and its count in each line, but is empty.")
+    return dictionary
+
+
+def dictionary_of(words: Iterable[str]) -> Dictionary:
+    """A dictionary of these words in their order, after fairseq's special symbols."""
+    dictionary = Dictionary()
+    for word in words:
+        dictionary.add_symbol(word, overwrite=True)  # a word of the list is always a new index
     return dictionary
 
 

@@ -78,6 +78,5 @@ def _story_of(line: str) -> Optional[Story]:
         return None
     words = " ".join(story.replace("\n", f" {NEWLINE} ").split())
     tokens = entry.get("tokens")
-    is_written = isinstance(tokens, str) and bool(tokens.strip())
-    as_written = " ".join(tokens.split()) if is_written else words
-    return Story(str(key), " ".join(prompt.split()), words, as_written)
+    as_written = " ".join(tokens.split()) if isinstance(tokens, str) else ""
+    return Story(str(key), " ".join(prompt.split()), words, as_written or words)

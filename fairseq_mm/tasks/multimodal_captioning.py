@@ -18,7 +18,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
-from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
+from fairseq_mm.data.binarised_text import dictionary_of, load_binarised_text, load_dictionary
 from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, FeatureStores, open_features
 from fairseq_mm.data.multimodal_dataset import (
     MultimodalDataset,
@@ -146,12 +146,9 @@ class MultimodalCaptioningTask(FairseqTask):
             extractor: attributes of the features that say how a picture became a vector.
             feature_dim: channels of the features.
         """
-        dictionary = Dictionary()
-        for word in words:
-            dictionary.add_symbol(word, overwrite=True)  # a word of the list is always a new index
         return cls(
             MultimodalCaptioningConfig(),
-            dictionary,
+            dictionary_of(words),
             feature_dim=feature_dim,
             feature_attributes=dict(extractor),
         )

@@ -174,7 +174,7 @@ def test_an_ensemble_has_a_folder_of_its_own():
         (["--split", "test"], r"test\.wp_source: cannot be read"),
         (["--seed", -4], "--seed: must be 0 or more, but is -4"),
         (["--words", 100], "--words 100: the model has positions for 61 words"),
-        (["--device", "nowhere"], "--device nowhere: Expected one of"),
+        (["--device", "nowhere"], "^fairseq-mm rank-prompts: device nowhere: Expected one of"),
     ],
 )
 def test_mistakes_are_told_in_one_line(rank, options, message):
