@@ -17,30 +17,26 @@ package's with ``sliced_cross_entropy``, in float32 and under bfloat16 autocast.
 """
 
 import argparse
-import contextlib
 import json
 import resource
 import statistics
 import subprocess
 import sys
 import time
-import warnings
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-warnings.filterwarnings("ignore")
+import numpy as np
+import torch
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.search import Sampling
+from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from fairseq.criterions import CRITERION_REGISTRY  # noqa: E402
-from fairseq.data import Dictionary  # noqa: E402
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY  # noqa: E402
-from fairseq.search import Sampling  # noqa: E402
-from fairseq.sequence_generator import EnsembleModel, SequenceGenerator  # noqa: E402
-
-import fairseq_mm  # noqa: E402, F401 - registers the models
-from fairseq_mm.models._fairseq_stories import convert_weights  # noqa: E402
+import fairseq_mm  # noqa: F401 - registers the models
+from fairseq_mm.models._fairseq_stories import convert_weights
 
 SOURCE_TYPES, TARGET_TYPES, PROMPT = 19_025, 104_960, 30
 PREFIXES = (1, 50, 100, 150, 300, 500, 750, 1000)
@@ -200,13 +196,11 @@ def train_once(arch: str, precision: str, rounds: int) -> dict[str, float]:
         "ntokens": target.numel(),
         "nsentences": 3,
     }
-    autocast: Any = contextlib.nullcontext
-    if precision == "bfloat16":
-        autocast = lambda: torch.autocast("cpu", torch.bfloat16)  # noqa: E731
+    is_half = precision == "bfloat16"
 
     def step() -> None:
         model.zero_grad()
-        with autocast():
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
             loss = criterion(model, sample)[0]
         loss.backward()
 

@@ -28,9 +28,11 @@ def shared_data() -> Callable[[str], Path]:
 
 @pytest.fixture(autouse=True)
 def log_as_before() -> Iterator[None]:
-    """Takes away the handlers that a test's commands leave: they write to its closed streams."""
+    """Takes away the handlers that a test's commands leave, which write to its closed streams, and
+    lets the log speak again where `doctor` has silenced the process."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
     root.handlers[:] = [handler for handler in root.handlers if handler in handlers]
     root.setLevel(level)
+    logging.disable(logging.NOTSET)

@@ -74,13 +74,10 @@ class StoryDecoder(FairseqIncrementalDecoder):
         prev_output_tokens: Tensor,
         encoder_out: Optional[EncoderOut] = None,
         incremental_state: Optional[dict] = None,
-        features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """As :meth:`extract_features`; logits ``[B, T, V]`` unless ``features_only``."""
+        """As :meth:`extract_features`; returns logits ``[B, T, V]`` and None."""
         hidden, _ = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        if features_only:
-            return hidden, None
         if incremental_state is None:
             return self.output_layer(hidden), None
         output = self.output_proj

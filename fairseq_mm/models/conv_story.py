@@ -218,7 +218,6 @@ class ConvStoryModel(OneLineLoading, FairseqEncoderDecoderModel):
         src_tokens: Tensor,
         src_lengths: Optional[Tensor],
         prev_output_tokens: Tensor,
-        features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, None]:
         """
@@ -226,18 +225,16 @@ class ConvStoryModel(OneLineLoading, FairseqEncoderDecoderModel):
             src_tokens: ``[B, S]`` prompts, padded at either side.
             src_lengths: ``[B]``, not needed.
             prev_output_tokens: ``[B, T]`` stories, the start sign first.
-            features_only: hidden states instead of logits.
             **unused: what fairseq gives other models.
 
         Returns:
-            logits: ``[B, T, V]``, or hidden states ``[B, T, decoder_out_embed_dim]``; and None.
+            logits: ``[B, T, V]``, and None.
 
         Raises:
             UserError: if the pretrained checkpoint was not loaded, or a text is too long.
         """
         self._check_frozen()
-        encoder_out = self.encoder(src_tokens, src_lengths)
-        return self.decoder(prev_output_tokens, encoder_out, features_only=features_only)
+        return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
 
     def train(self, mode: bool = True) -> "ConvStoryModel":
         super().train(mode)

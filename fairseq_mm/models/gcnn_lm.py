@@ -87,19 +87,16 @@ class GcnnLmModel(OneLineLoading, FairseqLanguageModel):
         model.add_module(MODULE_NAME, Provenance.of_task(task))
         return model
 
-    def forward(
-        self, src_tokens: Tensor, features_only: bool = False, **unused: Any
-    ) -> tuple[Tensor, None]:
+    def forward(self, src_tokens: Tensor, **unused: Any) -> tuple[Tensor, None]:
         """
         Args:
             src_tokens: ``[B, T]`` words, the start sign first.
-            features_only: hidden states instead of logits.
             **unused: what fairseq gives other models.
 
         Returns:
-            logits: ``[B, T, V]``, or hidden states ``[B, T, decoder_out_embed_dim]``; and None.
+            logits: ``[B, T, V]``, and None.
         """
-        return self.decoder(src_tokens, features_only=features_only)
+        return self.decoder(src_tokens)
 
     @property
     def supported_targets(self) -> set[str]:

@@ -47,7 +47,8 @@ def product(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     elif is_step and rows.size(0) > 1 and _is_better_turned(rows.size(0), weight.size(0)):
         # four times as fast as rows @ weight.t() for four rows
         out = (weight @ rows.t()).t()
-        out = out.contiguous() if bias is None else torch.add(out, bias, out=_empty_rows(out))
+        if bias is not None:
+            out = torch.add(out, bias, out=x.new_empty(out.shape))
     else:
         out = F.linear(rows, weight, bias)
     return out.contiguous().view(*x.shape[:-1], -1)
@@ -72,12 +73,5 @@ def _is_better_turned(rows: int, outputs: int) -> bool:
 
 
 def _is_float32_on_cpu(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype == torch.float32 and not _is_autocast()
-
-
-def _is_autocast() -> bool:
-    return torch.is_autocast_cpu_enabled()
-
-
-def _empty_rows(x: Tensor) -> Tensor:
-    return x.new_empty(x.size(0), x.size(1))
+    is_plain = x.device.type == "cpu" and x.dtype == torch.float32
+    return is_plain and not torch.is_autocast_cpu_enabled()

@@ -1,7 +1,6 @@
 """``fairseq-mm doctor``: what is wrong is found, named with its remedy; the exit status."""
 
 import importlib
-import logging
 import shutil
 import subprocess
 import sys
@@ -29,13 +28,6 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     train_captioner(folder, folder / "data")
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _log_stays_on():
-    """The command turns warnings off for the rest of its process."""
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture

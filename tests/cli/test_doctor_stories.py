@@ -1,6 +1,5 @@
 """``fairseq-mm doctor`` on prompts and stories, and on the models of them."""
 
-import logging
 import re
 import shutil
 import subprocess
@@ -26,13 +25,6 @@ LSTM = "--encoder-embed-dim 8 --decoder-embed-dim 8 --decoder-out-embed-dim 6"
 @pytest.fixture
 def data(tmp_path):
     return make_story_folder(tmp_path / "data")
-
-
-@pytest.fixture(autouse=True)
-def _log_stays_on():
-    """The command turns warnings off for the rest of its process."""
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture
