@@ -118,16 +118,16 @@ def check_ensemble(
             f"{fingerprint(theirs['words'])}) than {first} ({len(ours['words'])}, "
             f"{fingerprint(ours['words'])}): an ensemble needs one."
         )
-    for name in ("source_words", "feature_dim", "extractor"):
+    for name in ("source_words", "feature_dim", "rows_per_image", "extractor"):
         if name == "source_words" and ours.get(name) != theirs.get(name):
             raise UserError(
                 f"{other}: has another dictionary of the source text than {first}: an ensemble "
                 "needs one."
             )
-        if name != "source_words" and ours[name] != theirs[name]:
+        if name != "source_words" and ours.get(name) != theirs.get(name):
             raise UserError(
-                f"{other}: was trained on other features than {first}: {name} is {theirs[name]} "
-                f"and {ours[name]}."
+                f"{other}: was trained on other features than {first}: {name} is "
+                f"{theirs.get(name)} and {ours.get(name)}."
             )
 
 
@@ -135,13 +135,15 @@ def build_task(state: Mapping[str, Any], path: str, provenance: Mapping[str, Any
     """The task that a checkpoint was trained with, without a data folder.
 
     Raises:
-        UserError: if that task captions no photographs.
+        UserError: if that task reads no pictures.
     """
     name = state["cfg"]["task"]["_name"]
     build = getattr(TASK_REGISTRY.get(name), "from_provenance", None)
     if build is None:
-        raise UserError(f"{path}: was trained with --task {name}, which captions no photographs.")
-    return build(provenance["words"], provenance["extractor"], provenance["feature_dim"])
+        raise UserError(f"{path}: was trained with --task {name}, which reads no pictures.")
+    # of picture stories alone
+    grid = {key: provenance[key] for key in ("rows_per_image",) if key in provenance}
+    return build(provenance["words"], provenance["extractor"], provenance["feature_dim"], **grid)
 
 
 def build_model(task: Any, state: Mapping[str, Any], path: str) -> Any:

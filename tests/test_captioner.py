@@ -325,7 +325,7 @@ def test_a_checkpoint_of_another_task_or_architecture_is_refused(trained, change
     with pytest.raises(UserError, match="--arch m_rnn_9 is not known to this version"):
         from_pretrained(path)
     path = changed(cfg={**cfg, "task": {**cfg["task"], "_name": "translation"}})
-    with pytest.raises(UserError, match="trained with --task translation, which captions no photo"):
+    with pytest.raises(UserError, match="trained with --task translation, which reads no pictures"):
         from_pretrained(path)
 
 

@@ -53,6 +53,8 @@ class Provenance(nn.Module):
             when they are not known, or there are no pictures.
         feature_dim: channels of the features; 0 without pictures.
         source_words: of the source text's dictionary; None where there is no source text.
+        rows_per_image: rows of features of each picture, where that is part of the model: 1, or
+            the positions of a grid; None where any number does.
     """
 
     def __init__(
@@ -61,12 +63,14 @@ class Provenance(nn.Module):
         extractor: dict[str, Any],
         feature_dim: int,
         source_words: Optional[list[str]] = None,
+        rows_per_image: Optional[int] = None,
     ) -> None:
         super().__init__()
         self.words = words
         self.extractor = dict(extractor)
         self.feature_dim = feature_dim
         self.source_words = source_words
+        self.rows_per_image = rows_per_image
 
     @classmethod
     def of_task(cls, task: Any, *, has_source: bool = False) -> "Provenance":
@@ -80,6 +84,7 @@ class Provenance(nn.Module):
             getattr(task, "feature_attributes", {}),
             getattr(task, "feature_dim", 0),
             words_of(task.source_dictionary) if has_source else None,
+            getattr(task, "rows_per_image", None),
         )
 
     def get_extra_state(self) -> Tensor:
@@ -90,6 +95,8 @@ class Provenance(nn.Module):
         }
         if self.source_words is not None:
             content["source_words"] = self.source_words
+        if self.rows_per_image is not None:
+            content["rows_per_image"] = self.rows_per_image
         return encode_json(content)
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -109,6 +116,12 @@ class Provenance(nn.Module):
             raise UserError(
                 f"the checkpoint was trained on features of {saved['feature_dim']} channels, but "
                 f"the feature store has {self.feature_dim}."
+            )
+        if saved.get("rows_per_image") != self.rows_per_image:
+            raise UserError(
+                f"the checkpoint was trained on {saved.get('rows_per_image')} rows of features a "
+                f"picture, but the feature store has {self.rows_per_image}: pooled features are no "
+                "grid."
             )
         trained = saved["extractor"]
         for key in trained:
@@ -146,7 +159,7 @@ def decode_provenance(state: Tensor) -> dict[str, Any]:
     """Content of the entry ``STATE_KEY`` of a checkpoint's weights.
 
     Returns:
-        ``words``, ``extractor``, ``feature_dim`` and, of models that read a text,
-        ``source_words``, as given to :class:`Provenance`.
+        ``words``, ``extractor``, ``feature_dim``, of models that read a text ``source_words``,
+        and of those of picture stories ``rows_per_image``, as given to :class:`Provenance`.
     """
     return decode_json(state)
