@@ -15,6 +15,12 @@ from fairseq.data import Dictionary, indexed_dataset
 
 import fairseq_mm
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.data.picture_story_text import (
+    NUM_PICTURES,
+    SEPARATOR,
+    join_sentences,
+    split_sentences,
+)
 
 WORDS = "a the dog cat man runs sits jumps on in grass snow red blue small big".split()  # noqa: SIM905
 PACKAGE = Path(fairseq_mm.__file__).parent
@@ -35,11 +41,13 @@ needs_float16_on_cpu = pytest.mark.skipif(
 )
 
 
-def make_dictionary(*, reverse: bool = False) -> Dictionary:
-    """Four special symbols and 16 words."""
+def make_dictionary(*, reverse: bool = False, separator: bool = False) -> Dictionary:
+    """Four special symbols and 16 words, and the separator of stories' sentences if asked for."""
     dictionary = Dictionary()
     for word in reversed(WORDS) if reverse else WORDS:
         dictionary.add_symbol(word)
+    if separator:
+        dictionary.add_symbol(SEPARATOR)
     return dictionary
 
 
@@ -100,6 +108,68 @@ def make_captions_folder(folder: Path, *, dim: int = 5, rows: int = 1) -> Path:
         write_split(folder, split, lines, dictionary)
     write_store(folder / "features.h5", keys, dim=dim, rows=rows)
     return folder
+
+
+def make_picture_stories_folder(folder: Path, *, dim: int = 5, rows: int = 1) -> Path:
+    """8 albums of five pictures for training and 5 for validation and as many for testing, as
+    ``prepare`` makes it: two stories of each sequence, of five sentences of 1 to 5 words."""
+    (folder / "text").mkdir(parents=True, exist_ok=True)
+    dictionary = make_dictionary(separator=True)
+    dictionary.save(str(folder / "dict.txt"))
+    generator = np.random.default_rng(2)
+    keys: list[str] = []
+    for split, count in (("train", 8), ("valid", 5), ("test", 5)):
+        lines = []
+        for album in range(count):
+            pictures = [f"{split}{album}_{i}" for i in range(NUM_PICTURES)]
+            keys += pictures
+            for _ in range(2):
+                lengths = generator.integers(1, 6, size=NUM_PICTURES)
+                sentences = [" ".join(generator.choice(WORDS, size=length)) for length in lengths]
+                lines.append(("\t".join(pictures), join_sentences(sentences)))
+        write_picture_story_split(folder, split, lines, dictionary)
+    write_store(folder / "features.h5", keys, dim=dim, rows=rows)
+    return folder
+
+
+def write_picture_story_split(
+    folder: Path, split: str, lines: list[tuple[str, str]], dictionary: Dictionary
+) -> None:
+    """Binarised text, ids and references of (keys, story) pairs; each sequence is an album."""
+    write_split(folder, split, lines, dictionary)
+    (folder / "text" / f"{split}.txt").write_text("".join(f"{story}\n" for _, story in lines))
+    references: dict[str, list[str]] = {}
+    stories = []
+    for number, (key, story) in enumerate(lines):
+        references.setdefault(key, []).append(" ".join(split_sentences(story)))
+        album = f"{split}-album{len(references)}"
+        stories.append({"story_id": f"{split}{number}", "album_id": album})
+    items = [
+        {"id": key, "album": f"{split}-album{number}", "references": texts}
+        for number, (key, texts) in enumerate(references.items(), start=1)
+    ]
+    plain = [{"id": item["id"], "references": item["references"]} for item in items]
+    for name, entries in (
+        ("references", plain),
+        ("album_references", items),
+        ("stories", stories),
+    ):
+        (folder / f"{split}.{name}.jsonl").write_text(
+            "".join(json.dumps(entry) + "\n" for entry in entries)
+        )
+
+
+def picture_story_task(**attributes: Any) -> Namespace:
+    """What a model of picture stories' ``build_model`` asks of its task."""
+    dictionary = make_dictionary(separator=True)
+    return toy_task(
+        **{
+            "target_dictionary": dictionary,
+            "separator_index": dictionary.index(SEPARATOR),
+            "rows_per_image": 1,
+            **attributes,
+        }
+    )
 
 
 def toy_task(**attributes: Any) -> Namespace:
