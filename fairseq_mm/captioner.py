@@ -12,10 +12,8 @@ nothing but the extractor's weights is needed beside it.
 import contextlib
 import os
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -24,21 +22,15 @@ from fairseq import utils
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from PIL import Image
 
-from fairseq_mm import checkpoints
 from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.multimodal_dataset import tokens_of
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.extractor import PictureExtractor, build_extractor_from_identity
-from fairseq_mm.extract.identity import check_same_extractor
-from fairseq_mm.extract.picture_list import Picture
 from fairseq_mm.extract.pictures import MAX_PIXELS
-from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.picture_models import AnyPicture, PictureModels, load_picture_models
+from fairseq_mm.text_models import load_states, tells_picture_stories
 
-WEIGHT_SUFFIXES = (".pt", ".pth", ".bin")
 # pictures that the generator gets at a time; its time per caption hardly falls beyond
 GENERATION_BATCH = 100
-
-AnyPicture = Union[str, os.PathLike, bytes, Image.Image, Picture]
 
 
 class Caption(NamedTuple):
@@ -113,60 +105,16 @@ def from_pretrained(
     Raises:
         UserError: if a checkpoint cannot be loaded, or two do not fit together.
     """
-    names: Sequence[Union[str, os.PathLike]]
-    names = os.fspath(path).split(os.pathsep) if isinstance(path, (str, os.PathLike)) else path
-    files = [checkpoints.checkpoint_file(os.fspath(name)) for name in names]
-    if not files:
-        raise UserError("`path` must name at least one checkpoint, but is empty.")
-    place = checkpoints.usable_device(device)
-    states = [checkpoints.load_checkpoint(file) for file in files]
-    provenances = [checkpoints.provenance_of(state, file) for state, file in zip(states, files)]
-    for file, provenance in zip(files[1:], provenances[1:]):
-        checkpoints.check_ensemble(files[0], provenances[0], file, provenance)
-    task = checkpoints.build_task(states[0], files[0], provenances[0])
-    models = [checkpoints.build_model(task, state, file) for state, file in zip(states, files)]
-    return Captioner(task, models, provenances[0], files=files, weights=weights, device=place)
+    states = load_states(path)
+    for file, state in states.items():
+        if tells_picture_stories(state):
+            raise UserError(f"{file}: tells stories of five pictures: fairseq-mm tell.")
+    loaded = load_picture_models(path, device=device, states=states)
+    return Captioner(*loaded[:3], files=loaded.files, weights=weights, device=loaded.device)
 
 
-class Captioner:
-    """Captions of pictures by one model or several.
-
-    Args:
-        task: made by ``from_provenance``.
-        models: loaded, in evaluation mode.
-        provenance: what the models were trained on.
-        files: their checkpoints.
-        weights: the extractor's state dict file, or None.
-        device: where extractor and models run.
-
-    Attributes:
-        files: the checkpoints.
-        identity: of the extractor, as the feature store of the training data had it; empty if it
-            had none.
-        feature_dim: channels of the features.
-    """
-
-    def __init__(
-        self,
-        task: Any,
-        models: list[Any],
-        provenance: Mapping[str, Any],
-        *,
-        files: list[str],
-        weights: Optional[str] = None,
-        device: torch.device,
-    ) -> None:
-        self.task = task
-        self.models = [model.to(device) for model in models]
-        self.identity: dict[str, Any] = provenance["extractor"]
-        self.feature_dim: int = provenance["feature_dim"]
-        self.files = files
-        self.weights = weights
-        self.device = device
-
-    def __repr__(self) -> str:
-        name = self.identity.get("extractor", "unknown features")
-        return f"Captioner({os.pathsep.join(self.files)!r}: {name}, {self.device})"
+class Captioner(PictureModels):
+    """Captions of pictures by one model or several."""
 
     def caption(
         self,
@@ -195,115 +143,8 @@ class Captioner:
             raise UserError(f"`pictures` must be a list, but is a {type(pictures).__name__}.")
         search = Search(**options)
         self.check_search(search)
-        features = []
-        found = self.features_of(pictures, batch_size=batch_size, max_pixels=max_pixels)
-        for number, rows in enumerate(found):
-            if isinstance(rows, UserError):
-                picture = pictures[number]
-                is_path = isinstance(picture, (str, os.PathLike))
-                raise UserError(f"{str(picture) if is_path else f'picture {number}'}: {rows}")
-            features.append(rows)
+        features = self.readable_features_of(pictures, batch_size=batch_size, max_pixels=max_pixels)
         return [caption.text for caption in self.caption_features(features, search)]
-
-    @cached_property
-    def extractor(self) -> PictureExtractor:
-        """The extractor that the models were trained with.
-
-        Raises:
-            UserError: if it is not known, or its weights are not the ones it had.
-        """
-        if not self.identity.get("extractor"):
-            raise UserError(
-                f"{self.files[0]}: was trained on features whose extractor is not recorded, so no "
-                "picture can be turned into such features. Record it (fairseq-mm store import "
-                "--extractor NAME --weights FILE --layer NAME --preprocessing JSON) and train on "
-                "that store, or give features (--features STORE)."
-            )
-        try:
-            extractor = build_extractor_from_identity(
-                self.identity, self._weights_file(), self.device
-            )
-        except UserError as error:
-            raise UserError(f"{self.files[0]}: {error}") from None
-        if extractor.dim != self.feature_dim:
-            raise UserError(
-                f"{self.files[0]}: was trained on features of {self.feature_dim} channels, but "
-                f"{self.identity['extractor']}, layer {self.identity['layer']}, gives "
-                f"{extractor.dim}."
-            )
-        return extractor
-
-    def _weights_file(self) -> Optional[str]:
-        """The state dict file to load: the given one, or one beside a checkpoint."""
-        recorded = str(self.identity.get("weights"))
-        if len(recorded) != 64:  # no SHA-256 of a file: weights with a name
-            if self.weights is not None:
-                raise UserError(
-                    f"the features were made with the weights {recorded}, which are fetched by "
-                    f"their name; {self.weights} (--weights) cannot take their place."
-                )
-            return None
-        if self.weights is not None:
-            return self.weights
-        for folder in dict.fromkeys(os.path.dirname(os.path.abspath(file)) for file in self.files):
-            for name in sorted(os.listdir(folder)):
-                file = os.path.join(folder, name)
-                is_candidate = name.endswith(WEIGHT_SUFFIXES) and not name.startswith("checkpoint")
-                if is_candidate and os.path.isfile(file) and sha256_of(file) == recorded:
-                    return file
-        raise UserError(
-            f"was trained on features of {self.identity['extractor']} with weights from a file "
-            f"(SHA-256 {recorded}). Give that file (--weights FILE; in Python weights=...), or put "
-            "it beside the checkpoint."
-        )
-
-    def features_of(
-        self,
-        pictures: Sequence[AnyPicture],
-        *,
-        batch_size: Optional[int] = None,
-        max_pixels: int = MAX_PIXELS,
-    ) -> Iterator[Union[np.ndarray, UserError]]:
-        """Features of each picture, or the reason why it cannot be read.
-
-        Threads decode the next batch while the network works on this one.
-
-        Args:
-            pictures: paths, contents of files, open pictures, or members of archives.
-            batch_size: see :meth:`caption`.
-            max_pixels: see :meth:`caption`.
-
-        Yields:
-            ``[rows, D]`` float32, or the error, in the order of the pictures.
-        """
-        extractor = self.extractor
-        if batch_size is None:
-            batch_size = 16 if self.device.type == "cpu" else 128
-        starts = range(0, len(pictures), batch_size)
-        with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool, _any_size_allowed():
-
-            def submit(start: int) -> list[Future]:
-                batch = pictures[start : start + batch_size]
-                return [pool.submit(self._pixels, picture, max_pixels) for picture in batch]
-
-            following = submit(0)
-            for start in starts:
-                waiting, following = following, submit(start + batch_size)
-                decoded = [future.result() for future in waiting]
-                readable = [pixels for pixels in decoded if not isinstance(pixels, UserError)]
-                rows = iter(extractor.rows_of_each(readable))
-                for pixels in decoded:
-                    yield pixels if isinstance(pixels, UserError) else next(rows)
-
-    def _pixels(self, picture: AnyPicture, max_pixels: int) -> Union[np.ndarray, UserError]:
-        try:
-            if isinstance(picture, Picture):
-                picture = picture.content()
-            return self.extractor.pixels(picture, max_pixels=max_pixels)
-        except UserError as error:
-            return error
-        except OSError as error:
-            return UserError(f"{error.strerror or error}.")
 
     def check_search(self, search: Search) -> None:
         """
@@ -335,29 +176,6 @@ class Captioner:
             return tokens_of(dictionary, " ".join(words))
         except UserError as error:
             raise UserError(f"prefix {search.prefix!r}: {error}") from None
-
-    def check_features(self, attributes: Mapping[str, Any], dim: int, path: str) -> None:
-        """
-        Args:
-            attributes: of a feature store.
-            dim: its channels.
-            path: its file, for the message.
-
-        Raises:
-            UserError: if the models were trained on other features.
-        """
-        if dim != self.feature_dim:
-            raise UserError(
-                f"{path}: features have {dim} channels, but {self.files[0]} was trained on "
-                f"{self.feature_dim}."
-            )
-        if self.identity.get("extractor") and attributes.get("extractor"):
-            check_same_extractor(
-                self.identity,
-                attributes,
-                recorded_by=f"the features that {self.files[0]} was trained on",
-                given_by=path,
-            )
 
     def caption_features(
         self, features: Sequence[np.ndarray], search: Optional[Search] = None
@@ -441,14 +259,3 @@ class Captioner:
             )
             for hypotheses in found
         ]
-
-
-@contextlib.contextmanager
-def _any_size_allowed() -> Iterator[None]:
-    """Around the threads, since reading a picture lifts Pillow's limit for all and puts it back."""
-    before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = None
-    try:
-        yield
-    finally:
-        Image.MAX_IMAGE_PIXELS = before

@@ -68,6 +68,11 @@ def describes_pictures(state: dict[str, Any]) -> bool:
     return hasattr(TASK_REGISTRY.get(state["cfg"]["task"]["_name"]), "from_provenance")
 
 
+def tells_picture_stories(state: dict[str, Any]) -> bool:
+    """Whether a checkpoint was trained to tell a story of five pictures."""
+    return state["cfg"]["task"]["_name"] == "visual_storytelling"
+
+
 def load_text_models(
     path: Paths, *, device: Optional[str] = None, states: Optional[dict[str, dict[str, Any]]] = None
 ) -> TextModels:

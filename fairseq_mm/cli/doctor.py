@@ -95,7 +95,7 @@ def check_checkpoint(path: str, folder: Optional[str], store: Any) -> list[Findi
     try:
         import torch
 
-        from fairseq_mm import captioner, checkpoints
+        from fairseq_mm import checkpoints, picture_models
         from fairseq_mm.extract.identity import check_same_extractor
         from fairseq_mm.models._provenance import fingerprint
         from fairseq_mm.text_models import describes_pictures
@@ -128,7 +128,7 @@ def check_checkpoint(path: str, folder: Optional[str], store: Any) -> list[Findi
         return [*findings, *check_text_checkpoint(file, state, folder)]
     try:
         provenance = checkpoints.provenance_of(state, file)
-        captioner.from_pretrained(file, device="cpu")
+        picture_models.load_picture_models(file, device="cpu")
     except UserError as error:
         return [*findings, problem("checkpoint", str(error), another)]
     ours = provenance["words"]
