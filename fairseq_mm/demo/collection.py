@@ -22,7 +22,7 @@ from fairseq_mm.demo.scenes import Scene, compose_scene, held_out_combinations
 from fairseq_mm.errors import UserError
 
 CAPTIONS_PER_PICTURE = 3
-_QUALITY = 95
+QUALITY = 95
 
 
 def draw_collection(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:
@@ -47,15 +47,16 @@ def draw_collection(folder: Path, sizes: Mapping[str, int], *, seed: int) -> Non
                 scene = compose_scene(rng, required=held_out)
             else:
                 scene = compose_scene(rng, excluded=held_out)
-            draw(scene, rng).save(pictures / name, quality=_QUALITY)
+            draw(scene, rng).save(pictures / name, quality=QUALITY)
             sentences = captions_of(scene, rng, CAPTIONS_PER_PICTURE)
             captions.append({"image": f"pictures/{name}", "captions": sentences, "split": split})
             scenes.append({"id": name, "unseen": unseen, "scene": scene.to_json()})
-    _write_jsonl(folder / "scenes.jsonl", scenes)
-    _write_jsonl(folder / "captions.jsonl", captions)
+    write_jsonl(folder / "scenes.jsonl", scenes)
+    write_jsonl(folder / "captions.jsonl", captions)
 
 
-def _write_jsonl(path: Path, records: list[dict]) -> None:
+def write_jsonl(path: Path, records: list[dict]) -> None:
+    """One object a line, whole or not at all."""
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
     os.replace(partial, path)

@@ -6,6 +6,7 @@ part of a collection can be drawn alone.
 
 import math
 import random
+from typing import Optional
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -23,17 +24,23 @@ _RGB = {
     "blue": (44, 88, 206),
     "purple": (142, 58, 172),
 }
+_DAYS = 0.7  # share of light grounds
 _COLOUR_JITTER = 14
 _TILT = 12  # degrees
 
 
-def draw(scene: Scene, rng: random.Random, side: int = SIDE) -> Image.Image:
+def draw(
+    scene: Scene, rng: random.Random, side: int = SIDE, *, night: Optional[bool] = None
+) -> Image.Image:
     """The picture of ``scene``, ``side`` x ``side`` pixels, RGB.
 
-    The ground is light or dark with a slant of shade; colours, tilts and pixels are jittered.
+    The ground is light, or dark at ``night``, with a slant of shade; colours, tilts and pixels are
+    jittered. Without ``night``, three grounds of ten are dark.
     """
     full = side * _SCALE
-    level = rng.uniform(205, 248) if rng.random() < 0.7 else rng.uniform(18, 70)
+    if night is None:
+        night = rng.random() >= _DAYS
+    level = rng.uniform(18, 70) if night else rng.uniform(205, 248)
     ground = [level + rng.uniform(-8, 8) for _ in range(3)]
     picture = Image.new("RGB", (full, full), tuple(_byte(value) for value in ground))
     pen = ImageDraw.Draw(picture)

@@ -7,7 +7,7 @@ above a red circle although no captioned training picture showed a green star ab
 import itertools
 import math
 import random
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass
 
 SIZES = ("small", "large")
@@ -89,15 +89,21 @@ def compose_scene(
         # No two things share their colour or their shape: it is always clear which one is meant.
         sizes = rng.choices(SIZES, k=number)
         looks = list(zip(sizes, rng.sample(COLOURS, number), rng.sample(SHAPES, number)))
-        scene = Scene(arrangement, _place(looks, arrangement, rng))
+        scene = Scene(arrangement, place_things(looks, arrangement, rng))
         if scene.combination not in excluded and (not required or scene.combination in required):
             return scene
 
 
-def _place(
-    looks: list[tuple[str, str, str]], arrangement: str, rng: random.Random
+def place_things(
+    looks: Sequence[tuple[str, str, str]], arrangement: str, rng: random.Random
 ) -> tuple[Thing, ...]:
-    """Random places, nothing touching, nothing cut off; two things along the arrangement's axis."""
+    """Random places, nothing touching, nothing cut off; two things along the arrangement's axis.
+
+    Args:
+        looks: size, colour and shape of each thing, in reading order.
+        arrangement: ``alone``, ``column`` or ``row``.
+        rng: source of all choices.
+    """
     radii = [rng.uniform(*_RADII[size]) for size, _, _ in looks]
     # what the diameters and the gaps leave free is shared out at random
     free = 1 - 2 * sum(radii) - _GAP * (len(radii) + 1)

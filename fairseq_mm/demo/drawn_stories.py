@@ -1,0 +1,130 @@
+"""Drawn stories: a scene that changes from picture to picture, one change at a time.
+
+Each picture differs from the one before in exactly one of these, so that what happens is told by
+the picture and by the one before it:
+
+    appear   a second thing comes
+    leave    one of two things goes
+    colour   a thing gets another colour
+    size     a thing grows or shrinks
+    move     two things stand in another relation
+    light    day becomes night, or night day
+"""
+
+import random
+from dataclasses import asdict, dataclass, replace
+
+from fairseq_mm.demo.scenes import (
+    ARRANGEMENTS,
+    COLOURS,
+    SHAPES,
+    SIZES,
+    Scene,
+    Thing,
+    compose_scene,
+    place_things,
+)
+
+NUM_MOMENTS = 5
+CHANGES = ("appear", "leave", "colour", "size", "move", "light")
+
+_NIGHTS = 0.4  # share of the stories that begin at night
+_PLACINGS = 40  # tries, of which the one that moves things least is taken
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What one picture of a story shows."""
+
+    scene: Scene
+    night: bool
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict) -> "Moment":
+        return cls(Scene.from_json(record["scene"]), record["night"])
+
+
+def compose_story(rng: random.Random) -> list[Moment]:
+    """``NUM_MOMENTS`` moments; no kind of change happens twice in a row."""
+    scene = compose_scene(rng)
+    if rng.random() < 0.5:  # half of the stories begin with one thing
+        look = _look(rng.choice(scene.things))
+        scene = Scene("alone", place_things([look], "alone", rng))
+    moments = [Moment(scene, rng.random() < _NIGHTS)]
+    kind = ""
+    while len(moments) < NUM_MOMENTS:
+        kind = rng.choice([other for other in possible_changes(moments[-1]) if other != kind])
+        moments.append(_changed(moments[-1], kind, rng))
+    return moments
+
+
+def possible_changes(moment: Moment) -> list[str]:
+    """The kinds of change that can come next."""
+    if len(moment.scene.things) == 1:
+        return ["appear", "colour", "size", "light"]
+    return ["leave", "colour", "size", "move", "light"]
+
+
+def change_between(before: Moment, after: Moment) -> str:
+    """The kind of the change from one moment to the next."""
+    if before.night != after.night:
+        return "light"
+    old, new = before.scene.things, after.scene.things
+    if len(old) != len(new):
+        return "appear" if len(old) < len(new) else "leave"
+    by_shape = {thing.shape: thing for thing in old}
+    if any(by_shape[thing.shape].colour != thing.colour for thing in new):
+        return "colour"
+    if any(by_shape[thing.shape].size != thing.size for thing in new):
+        return "size"
+    return "move"
+
+
+def _changed(moment: Moment, kind: str, rng: random.Random) -> Moment:
+    things = moment.scene.things
+    if kind == "light":
+        return replace(moment, night=not moment.night)
+    if kind == "leave":
+        return replace(moment, scene=Scene("alone", (rng.choice(things),)))
+    if kind == "colour":
+        taken = {thing.colour for thing in things}
+        changed = rng.choice(things)
+        colour = rng.choice([name for name in COLOURS if name not in taken])
+        after = tuple(replace(t, colour=colour) if t is changed else t for t in things)
+        return replace(moment, scene=replace(moment.scene, things=after))
+    looks = [_look(thing) for thing in things]
+    arrangement = moment.scene.arrangement
+    if kind == "size":
+        number = rng.randrange(len(looks))
+        size, colour, shape = looks[number]
+        looks[number] = (SIZES[1 - SIZES.index(size)], colour, shape)
+    elif kind == "appear":
+        colour = rng.choice([name for name in COLOURS if name != things[0].colour])
+        shape = rng.choice([name for name in SHAPES if name != things[0].shape])
+        looks.insert(rng.randrange(2), (rng.choice(SIZES), colour, shape))
+        arrangement = rng.choice(ARRANGEMENTS[1:])
+    else:
+        orders = [
+            (other, order)
+            for other in ARRANGEMENTS[1:]
+            for order in (looks, looks[::-1])
+            if (other, order) != (arrangement, looks)
+        ]
+        arrangement, looks = rng.choice(orders)
+    placings = [place_things(looks, arrangement, rng) for _ in range(_PLACINGS)]
+    after = min(placings, key=lambda placing: _distance(things, placing))
+    return replace(moment, scene=Scene(arrangement, after))
+
+
+def _look(thing: Thing) -> tuple[str, str, str]:
+    return thing.size, thing.colour, thing.shape
+
+
+def _distance(old: tuple[Thing, ...], new: tuple[Thing, ...]) -> float:
+    """How far the things of both scenes have moved; things are known by their shapes."""
+    places = {thing.shape: thing for thing in old}
+    both = [(places[thing.shape], thing) for thing in new if thing.shape in places]
+    return sum(abs(one.x - other.x) + abs(one.y - other.y) for one, other in both)

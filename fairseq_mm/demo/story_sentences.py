@@ -1,0 +1,131 @@
+"""The sentences of drawn stories: of each picture, every sentence that tells it.
+
+    first   one (day | night) there is only THING
+          | one (day | night) THING is RELATION THING
+    appear  THING (appears | comes) RELATION NAME
+    leave   NAME (leaves | goes away) and NAME stays
+    colour  NAME (turns | becomes) COLOUR
+    size    NAME (grows | gets large | shrinks | gets small)
+    move    now NAME is RELATION NAME | both move until NAME is RELATION NAME
+    light   (night falls | day breaks) over NAME [and NAME]
+          | it gets (dark | light) around NAME [and NAME]
+
+    THING = a SIZE COLOUR SHAPE
+    NAME  = the COLOUR SHAPE
+
+What leaves, and which colour a thing had, stands in the pictures before only. A sentence tells its
+picture if it names the change, with all that takes part in it; ``sentences_telling`` lists all such
+sentences, and any other one is wrong.
+"""
+
+import random
+from collections.abc import Sequence
+from itertools import permutations
+from typing import Optional
+
+from fairseq_mm.demo.drawn_stories import Moment, change_between
+from fairseq_mm.demo.scenes import Scene, Thing, relation
+
+_RELATIONS = {"above": "above", "below": "below", "left": "left of", "right": "right of"}
+
+
+def sentences_telling(before: Optional[Moment], after: Moment) -> list[str]:
+    """Every sentence that tells ``after``, words separated by spaces.
+
+    Args:
+        before: the moment before; None for the first picture.
+        after: what the picture shows; if there is a moment before, exactly one change from it.
+    """
+    if before is None:
+        return _first(after)
+    kind = change_between(before, after)
+    old, new = before.scene, after.scene
+    if kind == "appear":
+        return _appear(old, new)
+    if kind == "leave":
+        return _leave(old, new)
+    if kind == "move":
+        return _move(new)
+    if kind == "light":
+        return _light(after)
+    changed, thing = next(
+        (one, other)
+        for one in old.things
+        for other in new.things
+        if one.shape == other.shape and (one.colour, one.size) != (other.colour, other.size)
+    )
+    if kind == "colour":
+        return [f"{_name(changed)} {verb} {thing.colour}" for verb in ("turns", "becomes")]
+    verbs = ("grows", "gets large") if thing.size == "large" else ("shrinks", "gets small")
+    return [f"{_name(thing)} {verb}" for verb in verbs]
+
+
+def tells(sentence: str, before: Optional[Moment], after: Moment) -> bool:
+    """Whether ``sentence`` tells ``after``; case and a full stop at its end do not matter."""
+    words = " ".join(sentence.lower().rstrip(" .").split())
+    return words in sentences_telling(before, after)
+
+
+def tell_story(moments: Sequence[Moment], rng: random.Random) -> list[str]:
+    """One sentence for each moment, chosen at random among those that tell it."""
+    return [
+        rng.choice(sentences_telling(before, after))
+        for before, after in zip([None, *moments], moments)
+    ]
+
+
+def _name(thing: Thing) -> str:
+    return f"the {thing.colour} {thing.shape}"
+
+
+def _described(thing: Thing) -> str:
+    return f"a {thing.size} {thing.colour} {thing.shape}"
+
+
+def _related(one: Thing, other: Thing) -> str:
+    return _RELATIONS[relation(one, other)]
+
+
+def _first(moment: Moment) -> list[str]:
+    start = "one night" if moment.night else "one day"
+    things = moment.scene.things
+    if len(things) == 1:
+        return [f"{start} there is only {_described(things[0])}"]
+    return [
+        f"{start} {_described(one)} is {_related(one, other)} {_described(other)}"
+        for one, other in permutations(things)
+    ]
+
+
+def _appear(old: Scene, new: Scene) -> list[str]:
+    (there,) = old.things
+    one, other = sorted(new.things, key=lambda thing: thing.shape == there.shape)
+    return [
+        f"{_described(one)} {verb} {_related(one, other)} {_name(other)}"
+        for verb in ("appears", "comes")
+    ]
+
+
+def _leave(old: Scene, new: Scene) -> list[str]:
+    (left,) = new.things
+    (gone,) = (thing for thing in old.things if thing.shape != left.shape)
+    return [f"{_name(gone)} {verb} and {_name(left)} stays" for verb in ("leaves", "goes away")]
+
+
+def _move(new: Scene) -> list[str]:
+    return [
+        f"{start} {_name(one)} is {_related(one, other)} {_name(other)}"
+        for one, other in permutations(new.things)
+        for start in ("now", "both move until")
+    ]
+
+
+def _light(moment: Moment) -> list[str]:
+    starts = ("night falls over", "it gets dark around")
+    if not moment.night:
+        starts = ("day breaks over", "it gets light around")
+    return [
+        f"{start} {' and '.join(_name(thing) for thing in things)}"
+        for things in permutations(moment.scene.things)
+        for start in starts
+    ]

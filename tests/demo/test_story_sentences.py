@@ -1,0 +1,135 @@
+"""The sentences of drawn stories: some by hand, and no word of them can be changed."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from fairseq_mm.demo.drawn_stories import Moment, compose_story
+from fairseq_mm.demo.scenes import COLOURS, SHAPES, Scene, Thing
+from fairseq_mm.demo.story_sentences import sentences_telling, tell_story, tells
+
+CIRCLE = Thing("small", "red", "circle", 0.4, 0.2, 0.12)
+STAR = Thing("large", "blue", "star", 0.5, 0.7, 0.2)
+BOTH = Moment(Scene("column", (CIRCLE, STAR)), night=False)
+ALONE = Moment(Scene("alone", (CIRCLE,)), night=False)
+GREEN = Moment(Scene("column", (replace(CIRCLE, colour="green"), STAR)), night=False)
+SMALL = Moment(Scene("column", (CIRCLE, replace(STAR, size="small"))), night=False)
+MOVED = Moment(
+    Scene("row", (replace(STAR, x=0.2, y=0.5), replace(CIRCLE, x=0.8, y=0.5))), night=False
+)
+NIGHT = replace(BOTH, night=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentences"),
+    [
+        (None, ALONE, ["one day there is only a small red circle"]),
+        (
+            None,
+            NIGHT,
+            [
+                "one night a small red circle is above a large blue star",
+                "one night a large blue star is below a small red circle",
+            ],
+        ),
+        (
+            ALONE,
+            BOTH,
+            [
+                "a large blue star appears below the red circle",
+                "a large blue star comes below the red circle",
+            ],
+        ),
+        (
+            BOTH,
+            ALONE,
+            [
+                "the blue star leaves and the red circle stays",
+                "the blue star goes away and the red circle stays",
+            ],
+        ),
+        (BOTH, GREEN, ["the red circle turns green", "the red circle becomes green"]),
+        (GREEN, BOTH, ["the green circle turns red", "the green circle becomes red"]),
+        (BOTH, SMALL, ["the blue star shrinks", "the blue star gets small"]),
+        (SMALL, BOTH, ["the blue star grows", "the blue star gets large"]),
+        (
+            BOTH,
+            MOVED,
+            [
+                "now the blue star is left of the red circle",
+                "both move until the blue star is left of the red circle",
+                "now the red circle is right of the blue star",
+                "both move until the red circle is right of the blue star",
+            ],
+        ),
+        (
+            BOTH,
+            NIGHT,
+            [
+                "night falls over the red circle and the blue star",
+                "it gets dark around the red circle and the blue star",
+                "night falls over the blue star and the red circle",
+                "it gets dark around the blue star and the red circle",
+            ],
+        ),
+        (
+            replace(ALONE, night=True),
+            ALONE,
+            ["day breaks over the red circle", "it gets light around the red circle"],
+        ),
+    ],
+)
+def test_these_sentences_and_no_others_tell_the_picture(before, after, sentences):
+    assert sentences_telling(before, after) == sentences
+
+
+def test_a_sentence_that_forgets_or_changes_a_word_is_wrong():
+    rng = random.Random(3)
+    for _ in range(60):
+        moments = compose_story(rng)
+        for before, after in zip([None, *moments], moments):
+            right = sentences_telling(before, after)
+            for sentence in right:
+                words = sentence.split()
+                for place, word in enumerate(words):
+                    others = [*words[:place], *words[place + 1 :]]
+                    assert not tells(" ".join(others), before, after)
+                    for change in (*COLOURS, *SHAPES, "day", "night", "small", "large"):
+                        if change != word:
+                            changed = [*words[:place], change, *words[place + 1 :]]
+                            assert not tells(" ".join(changed), before, after)
+
+
+def test_case_spaces_and_the_full_stop_do_not_matter():
+    assert tells("The red circle  turns green .", BOTH, GREEN)
+    assert not tells("", BOTH, GREEN)
+
+
+def test_what_happens_cannot_be_told_from_the_picture_alone():
+    after = Moment(Scene("alone", (STAR,)), night=False)
+    told = [
+        sentences_telling(before, after)
+        for before in (
+            None,
+            BOTH,
+            GREEN,
+            replace(after, night=True),
+            replace(after, scene=Scene("alone", (replace(STAR, size="small"),))),
+        )
+    ]
+    assert len({sentence for sentences in told for sentence in sentences}) == sum(map(len, told))
+
+
+def test_a_story_has_a_right_sentence_for_each_picture_in_every_wording():
+    rng = random.Random(4)
+    words = set()
+    for _ in range(200):
+        moments = compose_story(rng)
+        sentences = tell_story(moments, rng)
+        assert len(sentences) == len(moments)
+        assert all(map(tells, sentences, [None, *moments], moments))
+        words.update(word for sentence in sentences for word in sentence.split())
+    assert words >= {"appears", "comes", "leaves", "away", "turns", "becomes", "grows", "shrinks"}
+    assert words >= {"now", "both", "falls", "dark", "breaks", "light", "gets", "only", *COLOURS}
+    assert len(words) < 60
