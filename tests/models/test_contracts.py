@@ -9,6 +9,7 @@
 """
 
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from toy_data import (
     build_model,
     make_dictionary,
     needs_float16_on_cpu,
+    picture_story_task,
     story_task,
     toy_task,
     write_story_checkpoint,
@@ -25,6 +27,7 @@ from toy_data import (
 B, N, T, D, S = 3, 2, 7, 5, 6
 V = 20
 PAD, EOS = 1, 2
+SEPARATOR = 20  # of the dictionary of picture stories
 PREPARED = OmegaConf.create({"generation": {"beam": 2}})
 LENGTH = 600  # of the text whose first and last steps are timed
 
@@ -50,6 +53,49 @@ class Captions:
 
     def change_row(self, inputs, row):
         inputs["features"][row] += 1
+
+
+class PictureStories:
+    """Systems that read five pictures; the texts have three sentences and a beginning."""
+
+    options = {  # noqa: RUF012
+        "picture_dim": 6,
+        "encoder_hidden_dim": 4,
+        "glocal_dim": 9,
+        "embedding_dim": 5,
+        "hidden_dim": 7,
+    }
+
+    def __init__(self, rows_per_image=1, **options):
+        self.rows_per_image = rows_per_image
+        self.options = {**self.options, **options}
+
+    def build(self, arch, folder):
+        task = picture_story_task(rows_per_image=self.rows_per_image)
+        return build_model(arch, task, **self.options)
+
+    def inputs(self):
+        R = self.rows_per_image
+        is_missing = torch.zeros(B, 5, dtype=torch.bool)
+        is_missing[1, [0, 3]] = True
+        is_missing[2, 4] = True
+        padding_mask = is_missing.repeat_interleave(R, dim=1)
+        features = torch.randn(B, 5 * R, D).masked_fill(padding_mask.unsqueeze(-1), 0)
+        return {"features": features, "padding_mask": padding_mask}
+
+    def alone(self, inputs, row):
+        return {key: x[row : row + 1] for key, x in inputs.items()}
+
+    def change_padding(self, inputs):
+        inputs["features"][inputs["padding_mask"]] = 1e4
+
+    def change_row(self, inputs, row):
+        inputs["features"][row] += 1
+
+    def change_words(self, tokens):
+        """Sentences begin at different places of each row."""
+        for row, places in enumerate([(3, 5), (2,), (1, 2, 6)]):
+            tokens[row, list(places)] = SEPARATOR
 
 
 class Stories:
@@ -128,6 +174,9 @@ SYSTEMS = {
     "m_rnn_vis_in_rnn": Captions(),
     "m_rnn_vis_in_rnn_both": Captions(),
     "m_rnn_vis_in_rnn_both_shared": Captions(),
+    "glac": PictureStories(),
+    "glac_non_local": PictureStories(rows_per_image=4),
+    "glac_decoder_attention": PictureStories(),
     "conv_story": Stories(),
     "conv_story_self_att": Stories(),
     "conv_story_multihead": Stories(),
@@ -164,6 +213,8 @@ def batch(kind):
     torch.manual_seed(11)
     inputs = kind.inputs()
     tokens = torch.randint(4, V, (B, T))
+    if hasattr(kind, "change_words"):
+        kind.change_words(tokens)
     tokens[:, 0] = EOS
     return {**inputs, "prev_output_tokens": tokens}
 
@@ -202,7 +253,7 @@ def test_incremental_decoding_equals_the_full_pass_under_reordering(model, batch
             step_logits = model.decoder(tokens[:, :step], encoder_out, state)[0]
             now = {**rows_of(batch, order), "prev_output_tokens": tokens[:, :step]}
             full = full_pass(model, now)
-            assert step_logits.shape == (B, 1, V)
+            assert step_logits.shape == (B, 1, len(model.decoder.dictionary))
             torch.testing.assert_close(step_logits[:, 0], full[:, -1], atol=1e-5, rtol=0)
             new_order = torch.randint(0, B, (B,))
             model.decoder.reorder_incremental_state_scripting(state, new_order)
@@ -210,7 +261,8 @@ def test_incremental_decoding_equals_the_full_pass_under_reordering(model, batch
                 encoder_out = model.encoder.reorder_encoder_out(encoder_out, new_order)
             tokens, order = tokens[new_order], order[new_order]
             if step < T:
-                tokens[:, step] = torch.randint(4, V, (B,))
+                words = torch.randint(4, V, (B,))
+                tokens[:, step] = words.where(tokens[:, step] != SEPARATOR, tokens[:, step])
 
 
 def test_rows_that_are_finished_can_leave_while_decoding(model, batch):
@@ -329,8 +381,7 @@ def test_weights_load_into_a_new_model(model, batch, arch, kind, tmp_path):
 
 def test_a_dictionary_in_another_order_is_refused(model, arch, kind, tmp_path, monkeypatch):
     state = model.state_dict()
-    reordered = make_dictionary(reverse=True)
-    monkeypatch.setattr("toy_data.make_dictionary", lambda: reordered)
+    monkeypatch.setattr("toy_data.make_dictionary", partial(make_dictionary, reverse=True))
     other = kind.build(arch.replace("conv_story_fusion", "conv_story_gated"), tmp_path)
     with pytest.raises(Exception, match="the same words in another order"):
         other.load_state_dict(

@@ -1,0 +1,325 @@
+"""GLAC and its attention variants (``--arch glac``, task ``visual_storytelling``).
+
+Kim, Heo, Son, Park, Zhang. GLAC Net: GLocal Attention Cascading Networks for Multi-image Cued
+Story Generation. 2018. https://arxiv.org/abs/1805.10973
+Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020, sections 3.1 to 3.3.
+
+For each of the five pictures i, with x_i its features:
+
+    v_i = BatchNorm(W x_i + b)                                1024
+    h_i = two-layer bidirectional LSTM over v_1 ... v_5       2 x 1024
+    g_i = BatchNorm(dropout(W [v_i; h_i] + b))                2048   the glocal vector
+    s_i = ReLU(dropout(W g_i + b))                            1024
+
+and for each word of sentence i, where the LSTM's state is carried from sentence to sentence
+("cascading"):
+
+    state = two-layer LSTM([s_i; embedding of the word before], state)
+    P(word) = softmax(output layer of its output)
+
+So a whole story is one run of the LSTM, whose input changes its s_i at a separator.
+
+``glac_non_local``          a non-local block (equations 1 to 4) looks at the 7 x 7 grid first.
+``glac_decoder_attention``  s_i is eight slices of 1024, of which each word attends to a mixture
+                            (equations 5 to 8); its query is the LSTM's last output, zero at the
+                            beginning of a sentence.
+
+Differs from the papers:
+- A separator is fed as the start token of sentences 2 to 5; the first has fairseq's.
+- A missing picture is left out: of the statistics of batch normalisation, of the pictures' LSTM,
+  and of its own s_i, which then tells of the others alone. In the released code it is black.
+- The paper's non-local block has no batch normalisation; ``--non-local-norm`` adds the released
+  code's. Both start as the identity.
+- Features come from a store, made with the network's running statistics and without random crops.
+  In the released code the network's own batch normalisation stays in training mode.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+import torch.nn.functional as F
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import (
+    FairseqEncoderDecoderModel,
+    FairseqIncrementalDecoder,
+    register_model,
+    register_model_architecture,
+)
+from torch import Tensor, nn
+
+from fairseq_mm.models._picture_sequence import GlocalEncoder, encoder_output, picture_vectors
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.modules.sentence_places import next_places, rows_of_sentences, sentence_places
+
+STATE = "glac"
+
+
+@dataclass
+class GlacConfig(FairseqDataclass):
+    """Sizes of the released code, which section 4.2 took over."""
+
+    picture_dim: int = field(default=1024, metadata={"help": "projected features of a picture"})
+    encoder_hidden_dim: int = field(
+        default=1024, metadata={"help": "LSTM over the pictures, each direction"}
+    )
+    encoder_layers: int = field(default=2, metadata={"help": "of the LSTM over the pictures"})
+    glocal_dim: int = field(default=2048, metadata={"help": "glocal vectors"})
+    embedding_dim: int = field(default=256, metadata={"help": "of words"})
+    hidden_dim: int = field(default=1024, metadata={"help": "LSTM over the words"})
+    decoder_layers: int = field(default=2, metadata={"help": "of the LSTM over the words"})
+    slices: int = field(
+        default=1, metadata={"help": "of a picture's vector, to which words attend (section 3.3)"}
+    )
+    non_local: bool = field(
+        default=False, metadata={"help": "non-local block on the grid (section 3.2)"}
+    )
+    non_local_norm: bool = field(
+        default=False, metadata={"help": "batch normalisation in the non-local block, as released"}
+    )
+    dropout: float = field(
+        default=0.5, metadata={"help": "of both LSTMs, glocal vectors and output"}
+    )
+    embedding_dropout: float = field(default=0.1, metadata={"help": "of words' embeddings"})
+
+
+class GlacDecoder(FairseqIncrementalDecoder):
+    """Words from the picture of their sentence and all words before.
+
+    Args:
+        dictionary: fairseq's.
+        separator: index of the token between sentences.
+        embedding_dim: of words.
+        hidden_dim: H of the LSTM, and of a slice of a picture's vector.
+        num_layers: of the LSTM.
+        slices: S of a picture's vector; with several, each word attends to them.
+        dropout: between the LSTM's layers and of its output.
+        embedding_dropout: of words' embeddings.
+    """
+
+    def __init__(
+        self,
+        dictionary: Any,
+        separator: int,
+        *,
+        embedding_dim: int,
+        hidden_dim: int,
+        num_layers: int,
+        slices: int,
+        dropout: float,
+        embedding_dropout: float,
+    ) -> None:
+        super().__init__(dictionary)
+        self.separator = separator
+        self.slices = slices
+        self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
+        self.lstm = nn.LSTM(
+            hidden_dim + embedding_dim,
+            hidden_dim,
+            num_layers,
+            batch_first=True,
+            dropout=dropout if num_layers > 1 else 0.0,
+        )
+        self.output_proj = nn.Linear(hidden_dim, len(dictionary))
+        self.dropout = nn.Dropout(dropout)
+        self.embedding_dropout = nn.Dropout(embedding_dropout)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        nn.init.uniform_(self.output_proj.weight, -0.1, 0.1)
+        nn.init.zeros_(self.output_proj.bias)
+        with torch.no_grad():
+            self.embedding.weight[dictionary.pad()].zero_()
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Optional[dict[str, list[Tensor]]],
+        incremental_state: Optional[dict] = None,
+    ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
+        """
+        Args:
+            prev_output_tokens: ``[B, T]`` words so far, the start token first.
+            encoder_out: the encoder's.
+            incremental_state: with it only the last word is new.
+
+        Returns:
+            ``[B, T, H]``, or ``[B, 1, H]`` when decoding incrementally; and with several slices a
+            dict with ``slice_attention`` ``[B, T, S]``.
+        """
+        vectors, _ = encoder_output(encoder_out)  # [B, 5, S H]
+        saved = None
+        if incremental_state is None:
+            sentences, positions = sentence_places(prev_output_tokens, self.separator)
+        else:
+            prev_output_tokens = prev_output_tokens[:, -1:]
+            saved = self.get_incremental_state(incremental_state, STATE)
+            before = None if saved is None else (saved["sentence"], saved["position"])
+            sentence, position = next_places(before, prev_output_tokens[:, 0], self.separator)
+            sentences, positions = sentence.unsqueeze(1), position.unsqueeze(1)
+        embedded = self.embedding_dropout(self.embedding(prev_output_tokens))
+        state = self._initial_state(embedded) if saved is None else (saved["h"], saved["c"])
+        weights = None
+        if self.slices == 1:
+            inputs = torch.cat([rows_of_sentences(vectors, sentences), embedded], dim=-1)
+            outputs, (h, c) = self.lstm(inputs, _layers_first(state))
+            state = h.transpose(0, 1), c.transpose(0, 1)
+        else:
+            outputs, weights, state = self._attend(vectors, embedded, sentences, positions, state)
+        if incremental_state is not None:
+            kept = {"h": state[0], "c": state[1], "sentence": sentence, "position": position}
+            self.set_incremental_state(incremental_state, STATE, kept)
+        # fairseq's search looks for attention to source words
+        extra = None if weights is None else {"attn": None, "slice_attention": weights}
+        return self.dropout(outputs), extra
+
+    def _initial_state(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        zeros = like.new_zeros(len(like), self.lstm.num_layers, self.lstm.hidden_size)
+        return zeros, zeros
+
+    def _attend(
+        self,
+        vectors: Tensor,
+        embedded: Tensor,
+        sentences: Tensor,
+        positions: Tensor,
+        state: tuple[Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Equations 6 to 8, a word at a time: each query is the output of the word before.
+
+        Args:
+            vectors: ``[B, 5, S H]``.
+            embedded: ``[B, T, E]``.
+            sentences: ``[B, T]``.
+            positions: ``[B, T]``.
+            state: h and c, ``[B, layers, H]``.
+
+        Returns:
+            outputs ``[B, T, H]``, weights ``[B, T, S]`` and the state after the last word.
+        """
+        slices = vectors.unflatten(-1, (self.slices, -1))  # [B, 5, S, H]
+        hs, cs = list(state[0].unbind(1)), list(state[1].unbind(1))
+        outputs, weights = [], []
+        for t in range(embedded.size(1)):
+            query = hs[-1].masked_fill(positions[:, t, None] == 0, 0)
+            chosen = rows_of_sentences(slices, sentences[:, t : t + 1])[:, 0]  # [B, S, H]
+            scores = torch.matmul(chosen, query.unsqueeze(-1)).squeeze(-1).float()
+            weight = scores.softmax(dim=-1).to(chosen.dtype)
+            mixture = torch.matmul(weight.unsqueeze(1), chosen).squeeze(1)
+            x = torch.cat([mixture, embedded[:, t]], dim=-1)
+            for i in range(self.lstm.num_layers):
+                if i > 0:
+                    x = F.dropout(x, self.lstm.dropout, self.training)
+                hs[i], cs[i] = torch.lstm_cell(x, (hs[i], cs[i]), *self._weights_of(i))
+                x = hs[i]
+            outputs.append(x)
+            weights.append(weight)
+        state = torch.stack(hs, dim=1), torch.stack(cs, dim=1)
+        return torch.stack(outputs, dim=1), torch.stack(weights, dim=1), state
+
+    def _weights_of(self, layer: int) -> list[Tensor]:
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        return [getattr(self.lstm, f"{name}_l{layer}") for name in names]
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Optional[dict[str, list[Tensor]]] = None,
+        incremental_state: Optional[dict] = None,
+        **unused: Any,
+    ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
+        """As :meth:`extract_features`; returns logits ``[B, T, V]``."""
+        features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        return self.output_layer(features), extra
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of ``[..., H]``."""
+        return self.output_proj(features)
+
+    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
+        saved = self.get_incremental_state(incremental_state, STATE)
+        if saved is not None:
+            chosen = {key: x.index_select(0, new_order) for key, x in saved.items()}
+            self.set_incremental_state(incremental_state, STATE, chosen)
+
+    def max_positions(self) -> int:
+        """Any length: the state has a fixed size."""
+        return 1_000_000
+
+
+def _layers_first(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return state[0].transpose(0, 1).contiguous(), state[1].transpose(0, 1).contiguous()
+
+
+@register_model("glac", dataclass=GlacConfig)
+class GlacModel(FairseqEncoderDecoderModel):
+    """Stories of five pictures by GLAC."""
+
+    @classmethod
+    def build_model(cls, cfg: GlacConfig, task: Any) -> "GlacModel":
+        pictures = picture_vectors(
+            task,
+            cfg.picture_dim,
+            non_local=cfg.non_local,
+            non_local_norm=cfg.non_local_norm,
+        )
+        encoder = GlocalEncoder(
+            pictures,
+            vector_dim=cfg.picture_dim,
+            hidden_dim=cfg.encoder_hidden_dim,
+            num_layers=cfg.encoder_layers,
+            glocal_dim=cfg.glocal_dim,
+            output_dim=cfg.slices * cfg.hidden_dim,
+            dropout=cfg.dropout,
+        )
+        decoder = GlacDecoder(
+            task.target_dictionary,
+            task.separator_index,
+            embedding_dim=cfg.embedding_dim,
+            hidden_dim=cfg.hidden_dim,
+            num_layers=cfg.decoder_layers,
+            slices=cfg.slices,
+            dropout=cfg.dropout,
+            embedding_dropout=cfg.embedding_dropout,
+        )
+        model = cls(encoder, decoder)
+        model.add_module(MODULE_NAME, Provenance.of_task(task))
+        return model
+
+    def forward(
+        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
+    ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
+        """
+        Args:
+            features: ``[B, 5 R, D]``.
+            padding_mask: ``[B, 5 R]`` bool, True at missing pictures.
+            prev_output_tokens: ``[B, T]``.
+
+        Returns:
+            logits: ``[B, T, V]``, and what :meth:`GlacDecoder.extract_features` adds.
+        """
+        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
+
+
+@register_model_architecture("glac", "glac_tiny")
+def glac_tiny(cfg: GlacConfig) -> None:
+    """For tests."""
+    for name, size in {
+        "picture_dim": 6,
+        "encoder_hidden_dim": 4,
+        "glocal_dim": 9,
+        "embedding_dim": 5,
+        "hidden_dim": 7,
+    }.items():
+        setattr(cfg, name, getattr(cfg, name, size))
+
+
+# What makes a variant is set whatever the command line says: the name tells what was trained.
+
+
+@register_model_architecture("glac", "glac_non_local")
+def glac_non_local(cfg: GlacConfig) -> None:
+    cfg.non_local = True
+
+
+@register_model_architecture("glac", "glac_decoder_attention")
+def glac_decoder_attention(cfg: GlacConfig) -> None:
+    cfg.slices = 8

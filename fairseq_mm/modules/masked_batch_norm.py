@@ -1,0 +1,55 @@
+"""Batch normalisation that leaves padding out."""
+
+import torch
+from torch import Tensor, nn
+
+
+class MaskedBatchNorm(nn.Module):
+    """Ioffe and Szegedy 2015 over real rows: padding has no part in the statistics.
+
+    Computed in float32, and its running statistics stay in float32 whatever the weights are cast
+    to: a hundredth of a difference is less than half precision resolves. A batch with a single
+    real row has no variance: it is normalised with the running statistics.
+
+    Args:
+        channels: D.
+        momentum: share of a batch in the running statistics.
+        eps: added to the variance.
+    """
+
+    def __init__(self, channels: int, momentum: float = 0.01, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+        self.momentum = momentum
+        self.eps = eps
+
+    def _apply(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        super()._apply(*args, **kwargs)
+        self.running_mean = self.running_mean.float()
+        self.running_var = self.running_var.float()
+        return self
+
+    def forward(self, x: Tensor, is_real: Tensor) -> Tensor:
+        """
+        Args:
+            x: ``[..., D]``.
+            is_real: ``[...]`` bool, False at padding.
+
+        Returns:
+            ``[..., D]``; what stands at padding means nothing.
+        """
+        mean, variance = self.running_mean, self.running_var
+        values = x.float()
+        if self.training:
+            rows = values[is_real]
+            if len(rows) > 1:
+                mean, variance = rows.mean(dim=0), rows.var(dim=0, unbiased=False)
+                with torch.no_grad():
+                    correction = len(rows) / (len(rows) - 1)
+                    self.running_mean.lerp_(mean, self.momentum)
+                    self.running_var.lerp_(variance * correction, self.momentum)
+        scale = (variance + self.eps).rsqrt() * self.weight.float()
+        return ((values - mean) * scale + self.bias.float()).to(x.dtype)

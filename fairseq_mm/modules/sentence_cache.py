@@ -1,0 +1,64 @@
+"""Keys and values of the sentence that each row of a batch is at."""
+
+import torch
+from torch import Tensor
+
+FIRST_CAPACITY = 16
+
+
+class SentenceCache:
+    """What a search keeps of the current sentences: rows are at different places of theirs.
+
+    A new sentence overwrites the last one's entries from the first on: those beyond a row's
+    position are never visible. So the cost of a step does not depend on the sentences before.
+
+    Args:
+        parts: tensors ``[B, ..., capacity, A]``, such as keys and values of every layer.
+    """
+
+    def __init__(self, parts: list[Tensor]) -> None:
+        self.parts = parts
+
+    @classmethod
+    def empty(cls, shapes: list[tuple[int, ...]], like: Tensor) -> "SentenceCache":
+        """
+        Args:
+            shapes: ``(B, ..., A)`` of each part.
+            like: gives type and device.
+        """
+        return cls([like.new_zeros(*shape[:-1], FIRST_CAPACITY, shape[-1]) for shape in shapes])
+
+    @property
+    def capacity(self) -> int:
+        return self.parts[0].size(-2)
+
+    def reserve(self, positions: Tensor) -> None:
+        """Makes place for ``[B]`` positions."""
+        needed = int(positions.max()) + 1
+        while self.capacity < needed:
+            self.parts = [torch.cat([x, torch.zeros_like(x)], dim=-2) for x in self.parts]
+
+    def write(self, part: int, values: Tensor, positions: Tensor) -> Tensor:
+        """
+        Args:
+            part: index of it.
+            values: ``[B, ..., A]`` new entries.
+            positions: ``[B]`` of each row's.
+
+        Returns:
+            The part, ``[B, ..., capacity, A]``.
+        """
+        x = self.parts[part]
+        rows = torch.arange(len(positions), device=positions.device)
+        # a slice between two indices puts their dimension first: x[rows, ..., positions, :]
+        x.movedim(-2, 1)[rows, positions] = values.to(x.dtype)
+        return x
+
+    def is_visible(self, positions: Tensor) -> Tensor:
+        """``[B, 1, 1, capacity]`` bool: entries up to each row's position."""
+        places = torch.arange(self.capacity, device=positions.device)
+        return (places <= positions.unsqueeze(1))[:, None, None]
+
+    def select(self, order: Tensor) -> None:
+        """Rows in a new order."""
+        self.parts = [x.index_select(0, order) for x in self.parts]

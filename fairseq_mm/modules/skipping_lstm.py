@@ -1,0 +1,67 @@
+"""A bidirectional LSTM over sequences with gaps."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+
+class SkippingLSTM(nn.Module):
+    """A bidirectional LSTM that passes over missing elements as if they were not there.
+
+    A missing element's output is the state that was carried past it: the forward output of the
+    last real element before, the backward output of the next real one; zeros where there is none.
+
+    Args:
+        input_dim: D.
+        hidden_dim: H of each direction.
+        num_layers: of the stack.
+        dropout: between layers.
+    """
+
+    def __init__(self, input_dim: int, hidden_dim: int, num_layers: int, dropout: float) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(
+            input_dim,
+            hidden_dim,
+            num_layers,
+            batch_first=True,
+            bidirectional=True,
+            dropout=dropout if num_layers > 1 else 0.0,
+        )
+
+    def forward(self, x: Tensor, is_missing: Tensor) -> Tensor:
+        """
+        Args:
+            x: ``[B, N, D]``.
+            is_missing: ``[B, N]`` bool; at least one element of a row is there.
+
+        Returns:
+            ``[B, N, 2H]``, forward before backward.
+        """
+        if not is_missing.any():
+            return self.lstm(x)[0]
+        order = is_missing.long().sort(dim=1, stable=True).indices  # real ones first
+        counts = (~is_missing).sum(dim=1)
+        moved = x.gather(1, order.unsqueeze(-1).expand_as(x))
+        packed = pack_padded_sequence(moved, counts.cpu(), batch_first=True, enforce_sorted=False)
+        states, _ = pad_packed_sequence(
+            self.lstm(packed)[0], batch_first=True, total_length=x.size(1)
+        )
+        forward, backward = states.chunk(2, dim=-1)
+        before = (~is_missing).long().cumsum(dim=1)  # real ones up to here
+        after = counts.unsqueeze(1) - before + (~is_missing).long()  # from here on
+        return torch.cat(
+            [
+                _rows_or_zeros(forward, before - 1),
+                _rows_or_zeros(backward, counts.unsqueeze(1) - after),
+            ],
+            dim=-1,
+        )
+
+
+def _rows_or_zeros(x: Tensor, places: Tensor) -> Tensor:
+    """Rows ``[B, N]`` of ``[B, N, H]``; zeros for places before the first and after the last."""
+    is_there = ((places >= 0) & (places < x.size(1))).unsqueeze(-1)
+    # beyond a row's last real element the states are padding's, which are zeros
+    chosen = x.gather(1, places.clamp(0, x.size(1) - 1).unsqueeze(-1).expand_as(x))
+    return torch.where(is_there, chosen, torch.zeros_like(chosen))

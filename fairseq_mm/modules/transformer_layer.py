@@ -1,0 +1,97 @@
+"""The transformer's parts, post-norm, as PyTorch's layers have them."""
+
+from typing import Optional
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_mm.modules.attention import attend
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """``[B, T, H * A]`` gives ``[B, H, T, A]``."""
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """Inverse of :func:`split_heads`."""
+    return x.transpose(1, 2).flatten(2)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention (Vaswani et al. 2017, section 3.2).
+
+    Args:
+        dim: of input and output.
+        num_heads: a divisor of ``dim``.
+    """
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.in_proj = nn.Linear(dim, 3 * dim)
+        self.out_proj = nn.Linear(dim, dim)
+        nn.init.xavier_uniform_(self.in_proj.weight)
+        nn.init.zeros_(self.in_proj.bias)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each ``[B, H, T, A]``, of ``[B, T, D]``."""
+        query, key, value = self.in_proj(x).chunk(3, dim=-1)
+        return (
+            split_heads(query, self.num_heads),
+            split_heads(key, self.num_heads),
+            split_heads(value, self.num_heads),
+        )
+
+    def forward(self, x: Tensor, is_visible: Optional[Tensor] = None) -> Tensor:
+        """
+        Args:
+            x: ``[B, T, D]``.
+            is_visible: bool, broadcast to ``[B, H, T, T]``: keys that each query sees.
+        """
+        return self.out_proj(merge_heads(attend(*self.project(x), is_visible)))
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with a ReLU between (Vaswani et al. 2017, section 3.3).
+
+    Args:
+        dim: of input and output.
+        inner_dim: between.
+        dropout: of the inner layer.
+    """
+
+    def __init__(self, dim: int, inner_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.inner_proj = nn.Linear(dim, inner_dim)
+        self.out_proj = nn.Linear(inner_dim, dim)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = F.dropout(F.relu(self.inner_proj(x)), self.dropout, self.training)
+        return self.out_proj(inner)
+
+
+class TransformerEncoderLayer(nn.Module):
+    """Self-attention and feed-forward layer, each with dropout, residual connection and norm.
+
+    Args:
+        dim: of input and output.
+        num_heads: a divisor of ``dim``.
+        inner_dim: of the feed-forward layer.
+        dropout: of both parts' outputs and of the inner layer.
+    """
+
+    def __init__(self, dim: int, num_heads: int, inner_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(dim, num_heads)
+        self.self_attention_norm = nn.LayerNorm(dim)
+        self.feed_forward = FeedForward(dim, inner_dim, dropout)
+        self.feed_forward_norm = nn.LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, is_visible: Optional[Tensor] = None) -> Tensor:
+        """As :meth:`SelfAttention.forward`."""
+        x = self.self_attention_norm(x + self.dropout(self.self_attention(x, is_visible)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
