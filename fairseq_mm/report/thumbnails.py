@@ -6,10 +6,26 @@ from collections import Counter
 from pathlib import Path
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.picture_list import list_pictures
+from fairseq_mm.extract.picture_list import Picture, list_pictures
 from fairseq_mm.extract.pictures import read_picture
 
 _QUALITY = 82
+
+
+def thumbnail_uri(picture: Picture, side: int) -> str:
+    """The data URI of a JPEG whose longer side has at most ``side`` pixels.
+
+    Raises:
+        UserError: naming the file, if it cannot be read as a picture.
+    """
+    try:
+        pixels = read_picture(picture.content())
+    except (UserError, OSError) as error:
+        raise UserError(f"{picture.name}: {error}") from None
+    pixels.thumbnail((side, side))
+    stream = io.BytesIO()
+    pixels.save(stream, "JPEG", quality=_QUALITY)
+    return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
 
 
 class Thumbnails:
@@ -43,12 +59,4 @@ class Thumbnails:
         Raises:
             UserError: naming the file, if it cannot be read as a picture.
         """
-        found = self._by_key[key]
-        try:
-            picture = read_picture(found.content())
-        except (UserError, OSError) as error:
-            raise UserError(f"{found.name}: {error}") from None
-        picture.thumbnail((self.side, self.side))
-        stream = io.BytesIO()
-        picture.save(stream, "JPEG", quality=_QUALITY)
-        return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
+        return thumbnail_uri(self._by_key[key], self.side)
