@@ -24,6 +24,14 @@ BLEU of section 9.3, and perplexity, end sign included, from --reference-scores,
 the longest contiguous run of words that a story shares with a story of DATA/text/train.wp_target,
 on average (section 7.1, where "longest common subsequence" can only mean that). HYPOTHESES is the
 output of fairseq-mm tell or retrieve, or any of the layouts above.
+
+`vist` scores stories of five pictures, one for each photo sequence, <sent> between its sentences:
+meteor_vist is the challenge's protocol (EvalVIST: METEOR 1.5 with the task hter, the whole story as
+one segment without normalisation, the best of its references, mean over sequences),
+meteor_vist_rank the same with the default task, whose figures are about half as large: never
+compare the two. The other rows are coco-caption's, over whole stories, and how much sentences
+repeat (repeated_*: against earlier sentences of the same story). The card says how many of the
+split's sequences were scored, and how many of its photographs have features.
 """
 
 import argparse
@@ -51,9 +59,17 @@ class Preset(NamedTuple):
 PRESETS = {
     "coco": Preset("ptb", ("bleu", "meteor", "rouge_l", "cider", "diversity", "novelty")),
     "m_rnn": Preset("m_rnn", ("bleu", "perplexity", "diversity", "novelty")),
+    "vist": Preset(
+        "ptb",
+        ("meteor_vist", "meteor", "bleu", "rouge_l", "cider", "diversity", "sentences"),
+    ),
     "wp": Preset("none", ("diversity", "copying")),
 }
-METRICS = ("bleu", "meteor", "rouge_l", "cider", "perplexity", "diversity", "novelty", "copying")
+METRICS = (
+    *("bleu", "meteor", "meteor_vist", "rouge_l", "cider", "perplexity"),
+    *("diversity", "sentences", "novelty", "copying"),
+)
+REFERENCES_OF = ("item", "album")
 TOKENIZERS = ("ptb", "m_rnn", "wp", "none")
 COMPARE_SAMPLES = 1000
 NAMED = 5  # lines in a message
@@ -65,6 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="valid", help="split of it (default: valid)")
     parser.add_argument(
         "--references", metavar="FILE", help="references.jsonl, or a COCO annotation .json"
+    )
+    parser.add_argument(
+        "--references-of",
+        choices=REFERENCES_OF,
+        default="item",
+        help="album: all stories of the album, from DATA/SPLIT.album_references.jsonl "
+        "(default: item)",
     )
     parser.add_argument("--preset", choices=PRESETS, default="coco", help="(default: coco)")
     parser.add_argument(
@@ -102,6 +125,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, help="of the resampling (default: 1)")
     parser.add_argument("--per-item", metavar="FILE", help="write items' scores as JSONL, by id")
+    parser.add_argument(
+        "--submission", metavar="FILE", help="write stories as the VIST challenge takes them"
+    )
     parser.add_argument("--json", metavar="FILE", help="write figures and card as JSON")
     parser.add_argument(
         "--card",
@@ -133,6 +159,8 @@ def run(args: argparse.Namespace) -> None:
     print_result(result)
     if args.json or card_path:
         card = _card_of(args, metrics)
+        if "picture_stories" in result:
+            card["picture_stories"] = result["picture_stories"]
         if card_path:
             write_file(card_path, json.dumps(card, indent=2, ensure_ascii=False) + "\n")
         if args.json:
@@ -157,10 +185,18 @@ def _metrics_of(args: argparse.Namespace) -> list[str]:
         check_arguments(args, metrics)
     elif "copying" in metrics:
         raise UserError("--metrics copying: needs --preset wp.")
+    is_item = args.references_of == "item"
+    if not is_item and (args.references or args.data is None or args.preset == "wp"):
+        raise UserError(
+            f"--references-of {args.references_of}: needs --data, no --references, and a preset "
+            "with references."
+        )
+    if args.submission and (args.preset != "vist" or args.data is None):
+        raise UserError("--submission: needs --preset vist and --data.")
     if args.hypotheses is None:
         if args.reference_scores is None:
             raise UserError("give HYPOTHESES, or --reference-scores for perplexity alone.")
-        for option in ("compare", "per_item", "bootstrap"):
+        for option in ("compare", "per_item", "bootstrap", "submission"):
             if getattr(args, option) is not None:
                 raise UserError(f"--{option.replace('_', '-')}: needs HYPOTHESES.")
         return ["perplexity"]
@@ -185,12 +221,16 @@ def _check_paths(args: argparse.Namespace, card_path: Optional[str]) -> None:
     inputs = [args.hypotheses, args.compare, args.references, args.reference_scores]
     read = {os.path.realpath(path) for path in [*inputs, args.training_text] if path}
     written: set[str] = set()
-    for option, path in (("--json", args.json), ("--per-item", args.per_item)):
+    outputs = ("json", "per_item", "submission")
+    for option, path in ((name, getattr(args, name)) for name in outputs):
         if path and os.path.realpath(path) in read:
-            raise UserError(f"{option} {path}: would overwrite a file that is read.")
-    for path in filter(None, (args.json, args.per_item, card_path)):
+            option = option.replace("_", "-")
+            raise UserError(f"--{option} {path}: would overwrite a file that is read.")
+    for path in filter(None, (*(getattr(args, name) for name in outputs), card_path)):
         if os.path.realpath(path) in written:
-            raise UserError(f"{path}: --json, --per-item and --card must be different files.")
+            raise UserError(
+                f"{path}: --json, --per-item, --submission and --card must be different files."
+            )
         written.add(os.path.realpath(path))
         if not Path(path).absolute().parent.is_dir():
             raise UserError(f"{path}: its folder does not exist.")
@@ -229,40 +269,61 @@ def _score_texts(
     args: argparse.Namespace, metrics: list[str], result: dict[str, object]
 ) -> "list[Row]":
     """Rows of the texts' metrics; adds counts, problems and the comparison to ``result``."""
-    from fairseq_mm.cli.score_inputs import (
-        join_texts,
-        read_score_references,
-        read_training_texts,
-    )
+    from fairseq_mm.cli.score_inputs import join_texts, read_score_references, read_training_texts
     from fairseq_mm.cli.score_output import compare, describe, per_item_lines, write_file
+    from fairseq_mm.cli.score_picture_stories import (
+        about_split,
+        sentences_of,
+        submission,
+        without_separators,
+        written_sentences,
+    )
     from fairseq_mm.metrics.text_scores import TokenizedItems, score_texts
 
-    references = read_score_references(args.data, args.split, args.references)
+    references = read_score_references(args.data, args.split, args.references, args.references_of)
     systems = [join_texts(path, references) for path in (args.hypotheses, args.compare) if path]
     ids = [key for key in references.texts if all(key in system.texts for system in systems)]
     if not ids:
         raise UserError(f"{args.hypotheses} and {args.compare}: have no item in common.")
+    if args.submission:
+        write_file(args.submission, submission(args.data, args.split, systems[0].texts))
     tokenizer = args.tokenizer or PRESETS[args.preset].tokenizer
-    tokenize = _tokenizer_of(tokenizer)
+    split_words = _tokenizer_of(tokenizer)
+
+    def tokenize(text: str) -> list[str]:
+        return split_words(without_separators(text))
+
     training = _training_path(args) if "novelty" in metrics else None
     training_texts = (
         None if training is None else list(map(tokenize, read_training_texts(training)))
     )
-    tokenized = [[tokenize(text) for text in references.texts[key]] for key in ids]
+    reference_texts = [references.texts[key] for key in ids]
+    tokenized = [list(map(tokenize, texts)) for texts in reference_texts]
+    written = None
+    if "sentences" in metrics:
+        written = written_sentences(args.data, args.split, split_words)
     scored: list[list[Row]] = []
     for system in systems:
+        texts = [system.texts[key] for key in ids]
         items = TokenizedItems(
-            hypotheses=[tokenize(system.texts[key]) for key in ids],
+            hypotheses=list(map(tokenize, texts)),
             references=tokenized,
             tokenization=tokenizer,
             training_texts=training_texts,
             meteor_task=args.meteor_task,
             meteor_normalize=not args.no_meteor_norm,
+            texts=list(map(without_separators, texts)),
+            reference_texts=reference_texts,
+            references_of=None if args.references_of == "item" else args.references_of,
+            sentences=sentences_of(texts, split_words) if "sentences" in metrics else None,
+            written_sentences=written,
         )
         scored.append(score_texts(items, metrics))
     for row in scored[0]:
         row.expected = len(references.texts)
     result["texts"] = [describe(system) for system in systems]
+    if args.preset == "vist":
+        result["picture_stories"] = about_split(references, ids, args.data, args.hypotheses)
     if len(systems) == 2:
         result["comparison"] = compare(*scored, samples=_samples_of(args), seed=args.seed)
     if args.per_item:
@@ -334,9 +395,11 @@ def _perplexity_rows(args: argparse.Namespace) -> "list[Row]":
 
 
 def _card_of(args: argparse.Namespace, metrics: list[str]) -> dict[str, object]:
+    from fairseq_mm.cli.score_inputs import reference_name
     from fairseq_mm.metrics.result_card import result_card
 
-    references = args.references or _existing(args.data, f"{args.split}.references.jsonl")
+    name = reference_name(args.split, args.references_of)
+    references = args.references or _existing(args.data, name)
     return result_card(
         command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
         files={

@@ -89,7 +89,14 @@ def _read_coco_annotations(path: str) -> References:
     return references
 
 
-def reference_path(data: Optional[str], split: str, references: Optional[str]) -> str:
+def reference_name(split: str, references_of: str) -> str:
+    """Name of the file in a data folder; ``references_of`` is ``item`` or ``album``."""
+    return f"{split}.{'' if references_of == 'item' else references_of + '_'}references.jsonl"
+
+
+def reference_path(
+    data: Optional[str], split: str, references: Optional[str], references_of: str = "item"
+) -> str:
     """The references' file.
 
     Raises:
@@ -99,16 +106,18 @@ def reference_path(data: Optional[str], split: str, references: Optional[str]) -
         return references
     if data is None:
         raise UserError("references are needed: give --data DIR (and --split), or --references.")
-    return str(Path(data) / f"{split}.references.jsonl")
+    return str(Path(data) / reference_name(split, references_of))
 
 
-def read_score_references(data: Optional[str], split: str, references: Optional[str]) -> References:
+def read_score_references(
+    data: Optional[str], split: str, references: Optional[str], references_of: str = "item"
+) -> References:
     """Reads the references, and with a data folder the ids of its lines.
 
     Raises:
         UserError: if a file is missing or is not what it should be, or has no references.
     """
-    path = reference_path(data, split, references)
+    path = reference_path(data, split, references, references_of)
     if path.endswith(".json"):
         found = _read_coco_annotations(path)
     else:

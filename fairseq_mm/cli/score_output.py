@@ -12,7 +12,9 @@ from fairseq_mm.metrics.text_scores import Row
 
 NAMED = 5  # ids in a message
 _COUNTS = ("vocabulary",)
-_TWO_DECIMALS = ("perplexity", "perplexity_sentence", "length", "copied_words")
+_TWO_DECIMALS = frozenset(
+    ["perplexity", "perplexity_sentence", "length", "words_per_sentence", "copied_words"]
+)
 
 
 def write_file(path: str, text: str) -> None:
@@ -138,6 +140,8 @@ def print_result(result: dict[str, Any]) -> None:
             ]
         )
     _print_columns(lines)
+    if "picture_stories" in result:
+        print(f"\n{result['picture_stories']['summary']}")
     if "comparison" not in result:
         return
     first, second = (system["path"] for system in result["texts"])

@@ -15,6 +15,11 @@ from fairseq_mm.metrics.cider import CiderD
 from fairseq_mm.metrics.copying import CopiedRun
 from fairseq_mm.metrics.diversity import distinct_n, mean_length, novelty, vocabulary_size
 from fairseq_mm.metrics.rouge import rouge_l
+from fairseq_mm.metrics.sentence_repetition import (
+    repeated_sentences,
+    repeated_share,
+    shared_between_stories,
+)
 from fairseq_mm.metrics.signature import count_label, signature
 
 Tokens = list[str]
@@ -52,7 +57,7 @@ class Row:
     expected: Optional[int] = None
     sums: Optional[np.ndarray] = field(default=None, repr=False)
     statistic: Optional[Statistic] = field(default=None, repr=False)
-    per_item: Optional[Sequence[float]] = field(default=None, repr=False)
+    per_item: Optional[Sequence[Optional[float]]] = field(default=None, repr=False)
 
 
 @dataclass
@@ -69,6 +74,12 @@ class TokenizedItems:
         meteor_normalize: the jar's ``-norm``.
         copied_runs: for each hypothesis what it copies from the training text, for copying.
         training_words: of the text that was searched for them.
+        texts: hypotheses as they are, for the protocol of VIST.
+        reference_texts: references as they are, for the same.
+        references_of: what a reference belongs to, where it is not the item itself.
+        sentences: for each hypothesis the tokens of its sentences; None where nothing says where
+            one ends.
+        written_sentences: the same of stories that people wrote, to compare with.
     """
 
     hypotheses: Sequence[Tokens]
@@ -79,19 +90,33 @@ class TokenizedItems:
     meteor_normalize: bool = True
     copied_runs: Optional[Sequence[CopiedRun]] = None
     training_words: Optional[int] = None
+    texts: Sequence[str] = ()
+    reference_texts: Sequence[Sequence[str]] = ()
+    references_of: Optional[str] = None
+    sentences: Optional[Sequence[Sequence[Tokens]]] = None
+    written_sentences: Optional[Sequence[Sequence[Tokens]]] = None
 
-    def sign(self, metric: str, *, refs: bool = True, **properties: object) -> str:
+    def sign(
+        self,
+        metric: str,
+        *,
+        refs: bool = True,
+        tokenization: Optional[str] = None,
+        **properties: object,
+    ) -> str:
+        tokenization = tokenization or self.tokenization
         return signature(
             metric,
             refs=count_label(self.references) if refs else None,
-            tok=self.tokenization,
-            **_TOKEN_PROPERTIES[self.tokenization],
+            refs_of=self.references_of if refs else None,
+            tok=tokenization,
+            **_TOKEN_PROPERTIES[tokenization],
             **properties,
         )
 
 
 def _mean(sums: np.ndarray) -> float:
-    return float(sums[0] / sums[1])
+    return float(sums[0] / sums[1]) if sums[1] else 0.0
 
 
 def _mean_row(name: str, scores: Sequence[float], sign: str, note: str = "") -> Row:
@@ -150,6 +175,36 @@ def _meteor(items: TokenizedItems) -> list[Row]:
     return [Row("meteor", corpus, sign, len(per_item), per_item=per_item)]
 
 
+def _meteor_vist(items: TokenizedItems) -> list[Row]:
+    """The protocol of the Visual Storytelling Challenge (EvalVIST), with its task and the default.
+
+    Each story is one segment, as it is, without METEOR's own normalisation. A story's score is the
+    highest over its references, each scored alone: METEOR's own way with several references,
+    segment by segment. The figure is the mean over photo sequences, where coco-caption's makes a
+    corpus score of summed statistics.
+    """
+    rows = []
+    for name, task in (("meteor_vist", "hter"), ("meteor_vist_rank", "rank")):
+        sign = items.sign(
+            f"meteor-{meteor_jar.VERSION}",
+            tokenization="none",
+            task=task,
+            norm="no",
+            segment="story",
+            best="of-refs",
+            mean="sequences",
+        )
+        try:
+            _, scores = meteor_jar.meteor(
+                items.texts, items.reference_texts, task=task, normalize=False
+            )
+        except UserError as error:  # the other figures are not lost with it
+            rows.append(Row(name, None, sign, 0, str(error)))
+        else:
+            rows.append(_mean_row(name, scores, sign))
+    return rows
+
+
 def _rouge_l(items: TokenizedItems) -> list[Row]:
     scores = [rouge_l(h, r) for h, r in zip(items.hypotheses, items.references)]
     return [_mean_row("rouge_l", scores, items.sign("rouge_l", beta=1.2))]
@@ -204,14 +259,83 @@ def _copying(items: TokenizedItems) -> list[Row]:
     ]
 
 
+_REPETITIONS: dict[str, Callable[[Sequence[Tokens]], Optional[float]]] = {
+    "repeated_words": partial(repeated_share, n=1),
+    "repeated_trigrams": partial(repeated_share, n=3),
+    "repeated_sentences": repeated_sentences,
+}
+
+
+def _sentences(items: TokenizedItems) -> list[Row]:
+    """Words a sentence, and what sentences repeat, see ``sentence_repetition.py``."""
+    signs = {"words_per_sentence": items.sign("words_per_sentence", refs=False)}
+    for name in _REPETITIONS:
+        signs[name] = items.sign(name, refs=False, of="earlier-sentences-of-its-story")
+    signs["shared_trigrams"] = items.sign("shared_trigrams", refs=False, of="all-stories")
+    stories = items.sentences
+    if stories is None:
+        note = "needs separators between sentences"
+        return [Row(name, None, sign, 0, note) for name, sign in signs.items()]
+    written = items.written_sentences or ()
+    rows = [_sentence_length(stories, written, signs["words_per_sentence"])]
+    for name, measure in _REPETITIONS.items():
+        rows.append(_repetition(name, measure, stories, written, signs[name]))
+    shared = shared_between_stories(stories, 3)
+    rows.append(Row("shared_trigrams", shared, signs["shared_trigrams"], len(stories)))
+    return rows
+
+
+def _repetition(
+    name: str,
+    measure: Callable[[Sequence[Tokens]], Optional[float]],
+    stories: Sequence[Sequence[Tokens]],
+    written: Sequence[Sequence[Tokens]],
+    sign: str,
+) -> Row:
+    values = [measure(sentences) for sentences in stories]
+    # stories without a figure stay among the items, so that two systems' items are the same
+    sums = np.array([[value or 0.0, value is not None] for value in values], dtype=float)
+    scored = int(sums[:, 1].sum())
+    if not scored:
+        return Row(name, None, sign, 0, "needs stories of several sentences")
+    theirs = [value for value in map(measure, written) if value is not None]
+    note = f"people: {sum(theirs) / len(theirs):.5f}" if theirs else ""
+    return Row(
+        name, _mean(sums.sum(0)), sign, scored, note, sums=sums, statistic=_mean, per_item=values
+    )
+
+
+def _sentence_length(
+    stories: Sequence[Sequence[Tokens]], written: Sequence[Sequence[Tokens]], sign: str
+) -> Row:
+    def sums_of(stories: Sequence[Sequence[Tokens]]) -> np.ndarray:
+        return np.array([[sum(map(len, s)), len(s)] for s in stories], dtype=float).reshape(-1, 2)
+
+    sums = sums_of(stories)
+    counts = f"{sums[:, 1].min():.0f} to {sums[:, 1].max():.0f} sentences a story"
+    people = f", people: {_mean(sums_of(written).sum(0)):.2f}" if written else ""
+    return Row(
+        "words_per_sentence",
+        _mean(sums.sum(0)),
+        sign,
+        len(sums),
+        counts + people,
+        sums=sums,
+        statistic=_mean,
+        per_item=[_mean(story) for story in sums],
+    )
+
+
 METRICS: dict[str, Callable[[TokenizedItems], list[Row]]] = {
     "bleu": _bleu,
     "meteor": _meteor,
+    "meteor_vist": _meteor_vist,
     "rouge_l": _rouge_l,
     "cider": _cider,
     "diversity": _diversity,
     "novelty": _novelty,
     "copying": _copying,
+    "sentences": _sentences,
 }
 
 

@@ -122,3 +122,21 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(UserError, match="2 hypotheses, 1 lists of references"):
         meteor(HYPOTHESES, REFERENCES[:1])
     assert meteor([], []) == (0.0, [])
+
+
+def test_several_references_score_as_the_best_of_each_alone():
+    """Real answers of the jar, for the protocol of VIST: one start of Java for all."""
+    if shutil.which("java") is None:
+        pytest.skip("no java on the PATH: METEOR's jar cannot run")
+    pytest.importorskip("pycocoevalcap")
+    story = "the dog ran home . we had fun ."
+    references = ["a dog runs away . [male] laughed .", "we had fun . the dog ran .", "nobody came"]
+    _, (best, *alone, wordless) = meteor(
+        [story] * 4 + [""],
+        [references, *([text] for text in references), ["a"]],
+        task="hter",
+        normalize=False,
+    )
+    assert best == max(alone) == alone[1]
+    assert 0 < alone[0] < best
+    assert alone[2] == wordless == 0
