@@ -1,5 +1,21 @@
 """``--arch``: one published system a file; shared parts begin with an underscore."""
 
-from fairseq_mm.models import conv_story, conv_story_fusion, gcnn_lm, glac, m_rnn
+from fairseq_mm.models import (
+    conv_story,
+    conv_story_fusion,
+    gcnn_lm,
+    glac,
+    m_rnn,
+    transtory_decoder,
+    transtory_full,
+)
 
-__all__ = ["conv_story", "conv_story_fusion", "gcnn_lm", "glac", "m_rnn"]
+__all__ = [
+    "conv_story",
+    "conv_story_fusion",
+    "gcnn_lm",
+    "glac",
+    "m_rnn",
+    "transtory_decoder",
+    "transtory_full",
+]

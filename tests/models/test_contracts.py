@@ -177,6 +177,10 @@ SYSTEMS = {
     "glac": PictureStories(),
     "glac_non_local": PictureStories(rows_per_image=4),
     "glac_decoder_attention": PictureStories(),
+    "transtory_decoder": PictureStories(embedding_dim=8, decoder_ffn_dim=10),
+    "transtory_full": PictureStories(
+        picture_dim=12, embedding_dim=8, decoder_ffn_dim=10, encoder_ffn_dim=9
+    ),
     "conv_story": Stories(),
     "conv_story_self_att": Stories(),
     "conv_story_multihead": Stories(),

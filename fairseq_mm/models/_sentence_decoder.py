@@ -1,0 +1,290 @@
+"""The transformer decoder of Transtory-decoder and Transtory-full: sentence by sentence."""
+
+from typing import Any, Optional
+
+import torch
+from fairseq.models import FairseqIncrementalDecoder
+from torch import Tensor, nn
+
+from fairseq_mm.models._picture_sequence import encoder_output
+from fairseq_mm.modules.attention import attend, attention_weights
+from fairseq_mm.modules.sentence_cache import SentenceCache
+from fairseq_mm.modules.sentence_places import next_places, rows_of_sentences, sentence_places
+from fairseq_mm.modules.sinusoids import sinusoids
+from fairseq_mm.modules.transformer_layer import (
+    FeedForward,
+    SelfAttention,
+    merge_heads,
+    split_heads,
+)
+
+STATE = "sentence_decoder"
+
+
+class OwnPicture(nn.Module):
+    """Multi-head attention to the one vector of the sentence's own picture: a softmax over one is
+    1, so that queries and keys have no effect and no weights here.
+
+    Args:
+        dim: D of words and vectors.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.value_proj = nn.Linear(dim, dim)
+        self.out_proj = nn.Linear(dim, dim)
+        nn.init.xavier_uniform_(self.value_proj.weight)
+        nn.init.zeros_(self.value_proj.bias)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def prepare(self, vectors: Tensor) -> list[Tensor]:
+        """What does not depend on words, of ``[B, 5, D]``; batch first."""
+        return [self.out_proj(self.value_proj(vectors))]
+
+    def forward(
+        self, x: Tensor, prepared: list[Tensor], sentences: Tensor, is_missing: Tensor
+    ) -> tuple[Tensor, Optional[Tensor]]:
+        """``[B, T, D]`` for words ``x``, and no weights."""
+        return rows_of_sentences(prepared[0], sentences), None
+
+
+class AllPictures(nn.Module):
+    """Multi-head attention to the vectors of all pictures.
+
+    Args:
+        dim: D of words and vectors.
+        num_heads: a divisor of it.
+    """
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query_proj = nn.Linear(dim, dim)
+        self.key_proj = nn.Linear(dim, dim)
+        self.value_proj = nn.Linear(dim, dim)
+        self.out_proj = nn.Linear(dim, dim)
+        for layer in (self.query_proj, self.key_proj, self.value_proj):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def prepare(self, vectors: Tensor) -> list[Tensor]:
+        """Keys and values of ``[B, 5, D]``, batch first."""
+        return [
+            split_heads(self.key_proj(vectors), self.num_heads),
+            split_heads(self.value_proj(vectors), self.num_heads),
+        ]
+
+    def forward(
+        self, x: Tensor, prepared: list[Tensor], sentences: Tensor, is_missing: Tensor
+    ) -> tuple[Tensor, Optional[Tensor]]:
+        """``[B, T, D]`` for words ``x``, and weights ``[B, T, 5]``, the heads' mean."""
+        keys, values = prepared
+        queries = split_heads(self.query_proj(x), self.num_heads)
+        weights = attention_weights(queries, keys, ~is_missing[:, None, None])
+        return self.out_proj(merge_heads(torch.matmul(weights, values))), weights.mean(dim=1)
+
+
+class SentenceLayer(nn.Module):
+    """Self-attention within the sentence, attention to pictures, feed-forward; post-norm.
+
+    Args:
+        dim: D.
+        num_heads: a divisor of it.
+        inner_dim: of the feed-forward layer.
+        dropout: of the parts' outputs and of the inner layer.
+        pictures: :class:`OwnPicture` or :class:`AllPictures`.
+    """
+
+    def __init__(
+        self, dim: int, num_heads: int, inner_dim: int, dropout: float, pictures: nn.Module
+    ) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(dim, num_heads)
+        self.self_attention_norm = nn.LayerNorm(dim)
+        self.pictures = pictures
+        self.pictures_norm = nn.LayerNorm(dim)
+        self.feed_forward = FeedForward(dim, inner_dim, dropout)
+        self.feed_forward_norm = nn.LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        attended: Tensor,
+        prepared: list[Tensor],
+        sentences: Tensor,
+        is_missing: Tensor,
+    ) -> tuple[Tensor, Optional[Tensor]]:
+        """
+        Args:
+            x: ``[B, T, D]``.
+            attended: ``[B, T, D]`` self-attention's output for it.
+            prepared: see :meth:`AllPictures.prepare`.
+            sentences: ``[B, T]``.
+            is_missing: ``[B, 5]`` pictures.
+
+        Returns:
+            ``[B, T, D]``, and weights of the pictures ``[B, T, 5]`` or None.
+        """
+        x = self.self_attention_norm(x + self.dropout(attended))
+        seen, weights = self.pictures(x, prepared, sentences, is_missing)
+        x = self.pictures_norm(x + self.dropout(seen))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x))), weights
+
+
+class SentenceDecoder(FairseqIncrementalDecoder):
+    """A transformer whose words see their own sentence and pictures, and no other sentence.
+
+    Args:
+        dictionary: fairseq's.
+        separator: index of the token between sentences.
+        embedding_dim: D of words and pictures' vectors.
+        num_layers: of the transformer.
+        num_heads: a divisor of D.
+        inner_dim: of the feed-forward layers.
+        dropout: in the layers.
+        embedding_dropout: of the sum of words' and positions' encodings.
+        sees_all_pictures: words attend to all pictures; to their own sentence's else.
+        encodes_sentence: which sentence it is, is added to its words as a position is.
+    """
+
+    def __init__(
+        self,
+        dictionary: Any,
+        separator: int,
+        *,
+        embedding_dim: int,
+        num_layers: int,
+        num_heads: int,
+        inner_dim: int,
+        dropout: float,
+        embedding_dropout: float,
+        sees_all_pictures: bool,
+        encodes_sentence: bool,
+    ) -> None:
+        super().__init__(dictionary)
+        self.separator = separator
+        self.encodes_sentence = encodes_sentence
+        self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
+        self.embedding_dropout = nn.Dropout(embedding_dropout)
+        self.layers = nn.ModuleList()
+        for _ in range(num_layers):
+            pictures: nn.Module = OwnPicture(embedding_dim)
+            if sees_all_pictures:
+                pictures = AllPictures(embedding_dim, num_heads)
+            self.layers.append(
+                SentenceLayer(embedding_dim, num_heads, inner_dim, dropout, pictures)
+            )
+        self.output_proj = nn.Linear(embedding_dim, len(dictionary))
+        for layer in (self.embedding, self.output_proj):
+            nn.init.uniform_(layer.weight, -0.1, 0.1)
+        nn.init.zeros_(self.output_proj.bias)
+        with torch.no_grad():
+            self.embedding.weight[dictionary.pad()].zero_()
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Optional[dict[str, list[Tensor]]],
+        incremental_state: Optional[dict] = None,
+    ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
+        """
+        Args:
+            prev_output_tokens: ``[B, T]`` words so far, the start token first.
+            encoder_out: the encoder's.
+            incremental_state: with it only the last word is new.
+
+        Returns:
+            ``[B, T, D]``, or ``[B, 1, D]`` when decoding incrementally; and a dict with
+            ``picture_attention``: ``[B, T, 5]`` of the last layer, or None where words see one
+            picture.
+        """
+        vectors, is_missing = encoder_output(encoder_out)
+        if incremental_state is not None:
+            return self._step(prev_output_tokens[:, -1], vectors, is_missing, incremental_state)
+        sentences, positions = sentence_places(prev_output_tokens, self.separator)
+        T = prev_output_tokens.size(1)
+        is_same = sentences.unsqueeze(2) == sentences.unsqueeze(1)
+        is_before = torch.ones(T, T, dtype=torch.bool, device=is_same.device).tril()
+        is_visible = (is_same & is_before).unsqueeze(1)  # [B, 1, T, T]
+        x = self._embed(prev_output_tokens, sentences, positions)
+        weights = None
+        for layer in self.layers:
+            attended = layer.self_attention(x, is_visible)
+            prepared = layer.pictures.prepare(vectors)
+            x, weights = layer(x, attended, prepared, sentences, is_missing)
+        return x, {"attn": None, "picture_attention": weights}
+
+    def _embed(self, tokens: Tensor, sentences: Tensor, positions: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        encoding = sinusoids(positions, x.size(-1))
+        if self.encodes_sentence:
+            encoding = encoding + sinusoids(sentences, x.size(-1))
+        return self.embedding_dropout(x + encoding.to(x.dtype))
+
+    def _step(
+        self, tokens: Tensor, vectors: Tensor, is_missing: Tensor, incremental_state: dict
+    ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
+        """:meth:`extract_features` of one new word ``[B]`` for each row."""
+        saved = self.get_incremental_state(incremental_state, STATE)
+        before = None if saved is None else (saved["sentence"], saved["position"])
+        sentence, position = next_places(before, tokens, self.separator)
+        if saved is None:
+            prepared = [layer.pictures.prepare(vectors) for layer in self.layers]
+            cache = self._empty_cache(vectors)
+        else:
+            prepared, cache = saved["prepared"], saved["cache"]
+        cache.reserve(position)
+        is_visible = cache.is_visible(position)
+        x = self._embed(tokens.unsqueeze(1), sentence.unsqueeze(1), position.unsqueeze(1))
+        weights = None
+        for i, layer in enumerate(self.layers):
+            query, key, value = layer.self_attention.project(x)
+            keys = cache.write(2 * i, key.squeeze(2), position)
+            values = cache.write(2 * i + 1, value.squeeze(2), position)
+            attended = merge_heads(attend(query, keys, values, is_visible))
+            attended = layer.self_attention.out_proj(attended)
+            x, weights = layer(x, attended, prepared[i], sentence.unsqueeze(1), is_missing)
+        kept = {"sentence": sentence, "position": position, "prepared": prepared, "cache": cache}
+        self.set_incremental_state(incremental_state, STATE, kept)
+        return x, {"attn": None, "picture_attention": weights}
+
+    def _empty_cache(self, like: Tensor) -> SentenceCache:
+        num_heads = self.layers[0].self_attention.num_heads
+        shape = (len(like), num_heads, like.size(-1) // num_heads)
+        return SentenceCache.empty([shape] * (2 * len(self.layers)), like)
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Optional[dict[str, list[Tensor]]] = None,
+        incremental_state: Optional[dict] = None,
+        **unused: Any,
+    ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
+        """As :meth:`extract_features`; returns logits ``[B, T, V]``."""
+        features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        return self.output_layer(features), extra
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of ``[..., D]``."""
+        return self.output_proj(features)
+
+    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
+        saved = self.get_incremental_state(incremental_state, STATE)
+        if saved is None:
+            return
+        saved["cache"].select(new_order)
+        kept = {
+            "sentence": saved["sentence"].index_select(0, new_order),
+            "position": saved["position"].index_select(0, new_order),
+            "prepared": [
+                [x.index_select(0, new_order) for x in parts] for parts in saved["prepared"]
+            ],
+            "cache": saved["cache"],
+        }
+        self.set_incremental_state(incremental_state, STATE, kept)
+
+    def max_positions(self) -> int:
+        """Any length: positions are sinusoids."""
+        return 1_000_000

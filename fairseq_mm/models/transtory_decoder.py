@@ -1,0 +1,109 @@
+"""Transtory-decoder: GLAC's encoder and a transformer decoder (``--arch transtory_decoder``).
+
+Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020, sections 3.4 and 4.3.
+
+The glocal vector g_i of picture i (see ``glac.py``) becomes m_i = ReLU(dropout(W g_i + b)) of 256,
+and a transformer decoder of one layer, 4 heads and sinusoidal positions writes sentence i with
+m_i as its memory. Sentences see no other sentence: coherence comes from g_i alone.
+
+Differs from the paper:
+- Attention to a memory of one vector is that vector's value whatever the query is, so the
+  decoder's attention to m_i has no weights for queries and keys.
+- A separator is fed as the start token of sentences 2 to 5.
+- A missing picture's m_i tells of the others alone.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import (
+    FairseqEncoderDecoderModel,
+    register_model,
+    register_model_architecture,
+)
+from torch import Tensor
+
+from fairseq_mm.models._picture_sequence import GlocalEncoder, picture_vectors
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.models._sentence_decoder import SentenceDecoder
+
+
+@dataclass
+class TranstoryDecoderConfig(FairseqDataclass):
+    """Sizes of section 4.3 and of the released code."""
+
+    picture_dim: int = field(default=1024, metadata={"help": "projected features of a picture"})
+    encoder_hidden_dim: int = field(
+        default=1024, metadata={"help": "LSTM over the pictures, each direction"}
+    )
+    encoder_layers: int = field(default=2, metadata={"help": "of the LSTM over the pictures"})
+    glocal_dim: int = field(default=2048, metadata={"help": "glocal vectors"})
+    embedding_dim: int = field(default=256, metadata={"help": "of words and of the memory"})
+    decoder_layers: int = field(default=1, metadata={"help": "of the transformer"})
+    decoder_attention_heads: int = field(default=4, metadata={"help": "of the transformer"})
+    decoder_ffn_dim: int = field(default=2048, metadata={"help": "feed-forward layers"})
+    encoder_dropout: float = field(default=0.5, metadata={"help": "of the encoder"})
+    dropout: float = field(default=0.1, metadata={"help": "in the transformer"})
+    embedding_dropout: float = field(
+        default=0.5, metadata={"help": "of words' embeddings with their positions"}
+    )
+
+
+@register_model("transtory_decoder", dataclass=TranstoryDecoderConfig)
+class TranstoryDecoderModel(FairseqEncoderDecoderModel):
+    """Stories of five pictures by GLAC's encoder and a transformer decoder."""
+
+    @classmethod
+    def build_model(cls, cfg: TranstoryDecoderConfig, task: Any) -> "TranstoryDecoderModel":
+        encoder = GlocalEncoder(
+            picture_vectors(task, cfg.picture_dim),
+            vector_dim=cfg.picture_dim,
+            hidden_dim=cfg.encoder_hidden_dim,
+            num_layers=cfg.encoder_layers,
+            glocal_dim=cfg.glocal_dim,
+            output_dim=cfg.embedding_dim,
+            dropout=cfg.encoder_dropout,
+        )
+        decoder = SentenceDecoder(
+            task.target_dictionary,
+            task.separator_index,
+            embedding_dim=cfg.embedding_dim,
+            num_layers=cfg.decoder_layers,
+            num_heads=cfg.decoder_attention_heads,
+            inner_dim=cfg.decoder_ffn_dim,
+            dropout=cfg.dropout,
+            embedding_dropout=cfg.embedding_dropout,
+            sees_all_pictures=False,
+            encodes_sentence=False,
+        )
+        model = cls(encoder, decoder)
+        model.add_module(MODULE_NAME, Provenance.of_task(task))
+        return model
+
+    def forward(
+        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
+    ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
+        """
+        Args:
+            features: ``[B, 5 R, D]``.
+            padding_mask: ``[B, 5 R]`` bool, True at missing pictures.
+            prev_output_tokens: ``[B, T]``.
+
+        Returns:
+            logits: ``[B, T, V]``, and what :meth:`SentenceDecoder.extract_features` adds.
+        """
+        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
+
+
+@register_model_architecture("transtory_decoder", "transtory_decoder_tiny")
+def transtory_decoder_tiny(cfg: TranstoryDecoderConfig) -> None:
+    """For tests."""
+    for name, size in {
+        "picture_dim": 6,
+        "encoder_hidden_dim": 4,
+        "glocal_dim": 9,
+        "embedding_dim": 8,
+        "decoder_ffn_dim": 10,
+    }.items():
+        setattr(cfg, name, getattr(cfg, name, size))

@@ -1,0 +1,183 @@
+"""Transtory-full: transformers on both sides (``--arch transtory_full``).
+
+Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020, sections 3.4, 4.3 and 5.2.
+
+With x_i the features of picture i:
+
+    v_i = BatchNorm(W x_i + b)                                       1024
+    u_1 ... u_5 = transformer encoder(sqrt(1024) v_i + position i)   one layer, 4 heads
+    m_i = W u_i + b                                                  256
+
+and a transformer decoder of one layer, 4 heads and sinusoidal positions writes each sentence with
+m_1 ... m_5 as its memory: every word attends to all five pictures (Figure 5).
+
+Differs from the paper:
+- With the same memory for all sentences, and sentences that see no other, nothing in the paper's
+  text tells the decoder which of the five it is at. Here the sentence's number is added to its
+  words, as a sinusoid, as the picture's is to the picture.
+- A separator is fed as the start token of sentences 2 to 5.
+- Missing pictures are masked in both attentions.
+
+``--compat released``: three encoder layers, and the decoder's memory is the one vector m_i of the
+sentence's own picture, as at the head of the released code.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import (
+    FairseqEncoderDecoderModel,
+    register_model,
+    register_model_architecture,
+)
+from torch import Tensor, nn
+
+from fairseq_mm.models._picture_sequence import PictureEncoder, PictureVectors, picture_vectors
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.models._sentence_decoder import SentenceDecoder
+from fairseq_mm.modules.sinusoids import sinusoids
+from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
+
+Compat: Any = ChoiceEnum(("none", "released"))
+PAPER_LAYERS, RELEASED_LAYERS = 1, 3
+
+
+@dataclass
+class TranstoryFullConfig(FairseqDataclass):
+    """Sizes of section 4.3 and of the released code."""
+
+    picture_dim: int = field(default=1024, metadata={"help": "projected features of a picture"})
+    encoder_layers: int = field(
+        default=0,
+        metadata={
+            "help": f"of the pictures' transformer (0: the paper's {PAPER_LAYERS}, or the "
+            f"{RELEASED_LAYERS} of --compat released)"
+        },
+    )
+    encoder_attention_heads: int = field(default=4, metadata={"help": "over the pictures"})
+    encoder_ffn_dim: int = field(default=2048, metadata={"help": "feed-forward, pictures"})
+    embedding_dim: int = field(default=256, metadata={"help": "of words and of the memory"})
+    decoder_layers: int = field(default=1, metadata={"help": "of the words' transformer"})
+    decoder_attention_heads: int = field(default=4, metadata={"help": "of the words' transformer"})
+    decoder_ffn_dim: int = field(default=2048, metadata={"help": "feed-forward, words"})
+    dropout: float = field(default=0.1, metadata={"help": "in the transformers"})
+    embedding_dropout: float = field(
+        default=0.5, metadata={"help": "of words' embeddings with their positions"}
+    )
+    compat: Compat = field(
+        default="none",
+        metadata={"help": "released: three encoder layers, and each sentence sees one picture"},
+    )
+
+
+class TranstoryFullEncoder(PictureEncoder):
+    """A transformer over the five pictures.
+
+    Args:
+        pictures: features -> vectors of E.
+        vector_dim: E.
+        num_layers: of the transformer.
+        num_heads: a divisor of E.
+        inner_dim: of the feed-forward layers.
+        output_dim: of the memory.
+        dropout: in the layers.
+    """
+
+    def __init__(
+        self,
+        pictures: PictureVectors,
+        *,
+        vector_dim: int,
+        num_layers: int,
+        num_heads: int,
+        inner_dim: int,
+        output_dim: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.pictures = pictures
+        self.layers = nn.ModuleList(
+            TransformerEncoderLayer(vector_dim, num_heads, inner_dim, dropout)
+            for _ in range(num_layers)
+        )
+        self.output_proj = nn.Linear(vector_dim, output_dim)
+
+    def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
+        """
+        Args:
+            features: ``[B, 5 R, D]``.
+            padding_mask: ``[B, 5 R]`` bool, True at missing pictures.
+
+        Returns:
+            ``vectors``: ``[B, 5, output_dim]``.
+            ``is_missing``: ``[B, 5]`` bool.
+        """
+        x, is_missing = self.pictures(features, padding_mask)
+        places = torch.arange(x.size(1), device=x.device)
+        x = x * math.sqrt(x.size(-1)) + sinusoids(places, x.size(-1)).to(x.dtype)
+        is_visible = ~is_missing[:, None, None]
+        for layer in self.layers:
+            x = layer(x, is_visible)
+        return {"vectors": [self.output_proj(x)], "is_missing": [is_missing]}
+
+
+@register_model("transtory_full", dataclass=TranstoryFullConfig)
+class TranstoryFullModel(FairseqEncoderDecoderModel):
+    """Stories of five pictures by a transformer."""
+
+    @classmethod
+    def build_model(cls, cfg: TranstoryFullConfig, task: Any) -> "TranstoryFullModel":
+        is_released = str(cfg.compat) == "released"
+        encoder = TranstoryFullEncoder(
+            picture_vectors(task, cfg.picture_dim),
+            vector_dim=cfg.picture_dim,
+            num_layers=cfg.encoder_layers or (RELEASED_LAYERS if is_released else PAPER_LAYERS),
+            num_heads=cfg.encoder_attention_heads,
+            inner_dim=cfg.encoder_ffn_dim,
+            output_dim=cfg.embedding_dim,
+            dropout=cfg.dropout,
+        )
+        decoder = SentenceDecoder(
+            task.target_dictionary,
+            task.separator_index,
+            embedding_dim=cfg.embedding_dim,
+            num_layers=cfg.decoder_layers,
+            num_heads=cfg.decoder_attention_heads,
+            inner_dim=cfg.decoder_ffn_dim,
+            dropout=cfg.dropout,
+            embedding_dropout=cfg.embedding_dropout,
+            sees_all_pictures=not is_released,
+            encodes_sentence=not is_released,
+        )
+        model = cls(encoder, decoder)
+        model.add_module(MODULE_NAME, Provenance.of_task(task))
+        return model
+
+    def forward(
+        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
+    ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
+        """
+        Args:
+            features: ``[B, 5 R, D]``.
+            padding_mask: ``[B, 5 R]`` bool, True at missing pictures.
+            prev_output_tokens: ``[B, T]``.
+
+        Returns:
+            logits: ``[B, T, V]``, and what :meth:`SentenceDecoder.extract_features` adds.
+        """
+        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
+
+
+@register_model_architecture("transtory_full", "transtory_full_tiny")
+def transtory_full_tiny(cfg: TranstoryFullConfig) -> None:
+    """For tests."""
+    for name, size in {
+        "picture_dim": 12,
+        "encoder_ffn_dim": 9,
+        "embedding_dim": 8,
+        "decoder_ffn_dim": 10,
+    }.items():
+        setattr(cfg, name, getattr(cfg, name, size))
