@@ -8,6 +8,7 @@ from fairseq_mm.models import (
     m_rnn,
     transtory_decoder,
     transtory_full,
+    transtory_xl,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "m_rnn",
     "transtory_decoder",
     "transtory_full",
+    "transtory_xl",
 ]

@@ -168,7 +168,7 @@ class SentenceDecoder(FairseqIncrementalDecoder):
         self.encodes_sentence = encodes_sentence
         self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
         self.embedding_dropout = nn.Dropout(embedding_dropout)
-        self.layers = nn.ModuleList()
+        self.layers: Any = nn.ModuleList()
         for _ in range(num_layers):
             pictures: nn.Module = OwnPicture(embedding_dim)
             if sees_all_pictures:

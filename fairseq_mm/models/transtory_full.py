@@ -99,7 +99,7 @@ class TranstoryFullEncoder(PictureEncoder):
     ) -> None:
         super().__init__()
         self.pictures = pictures
-        self.layers = nn.ModuleList(
+        self.layers: Any = nn.ModuleList(
             TransformerEncoderLayer(vector_dim, num_heads, inner_dim, dropout)
             for _ in range(num_layers)
         )

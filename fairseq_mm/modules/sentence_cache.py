@@ -20,13 +20,16 @@ class SentenceCache:
         self.parts = parts
 
     @classmethod
-    def empty(cls, shapes: list[tuple[int, ...]], like: Tensor) -> "SentenceCache":
+    def empty(
+        cls, shapes: list[tuple[int, ...]], like: Tensor, *, capacity: int = FIRST_CAPACITY
+    ) -> "SentenceCache":
         """
         Args:
             shapes: ``(B, ..., A)`` of each part.
             like: gives type and device.
+            capacity: entries of a row at first.
         """
-        return cls([like.new_zeros(*shape[:-1], FIRST_CAPACITY, shape[-1]) for shape in shapes])
+        return cls([like.new_zeros(*shape[:-1], capacity, shape[-1]) for shape in shapes])
 
     @property
     def capacity(self) -> int:

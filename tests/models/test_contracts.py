@@ -181,6 +181,15 @@ SYSTEMS = {
     "transtory_full": PictureStories(
         picture_dim=12, embedding_dim=8, decoder_ffn_dim=10, encoder_ffn_dim=9
     ),
+    "transtory_xl": PictureStories(
+        embedding_dim=5,
+        model_dim=8,
+        decoder_attention_heads=2,
+        head_dim=3,
+        decoder_ffn_dim=10,
+        memory_length=7,
+        segment_length=4,
+    ),
     "conv_story": Stories(),
     "conv_story_self_att": Stories(),
     "conv_story_multihead": Stories(),

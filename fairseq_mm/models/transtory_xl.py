@@ -1,0 +1,525 @@
+"""Transtory-XL: segment recurrence over sentences and pictures (``--arch transtory_xl``).
+
+Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020, section 3.5.
+Dai, Yang, Yang, Carbonell, Le, Salakhutdinov. Transformer-XL. ACL 2019.
+
+Each sentence is a segment. For each layer, with m the memory that sentence t - 1 was read with,
+h its states (inputs of the layer), f_t the projected, batch-normalised features of picture t:
+
+    m' = [m; h][max(0, l_m + l_h - l_M) : l_m + l_h]      (eq. 9 to 11)
+    memory of sentence t = W_fuse [m'; f_t] + b_fuse      (eq. 12), slot by slot, one W for all
+
+and a transformer with relative positions reads the sentence with that memory. The first sentence's
+m' is zero: it has l_M slots of W_fuse [0; f_1] + b. Segments are padded to a fixed length
+(section 3.5.3), and padding is masked in attention and memory.
+
+Here sentences are as long as they are, and slots keep their distance: what is masked need not be
+computed. A decoding step reads a memory of fixed size and the current sentence's keys and values;
+at a separator the rows concerned, and no others, renew their memory.
+
+Differs from the paper:
+- A separator is fed as the start token of sentences 2 to 5.
+- A missing picture adds nothing to the memory: its f_t is zero.
+- A sentence longer than the padding length is whole, and takes its own length in the memory.
+
+``--compat released``: padding is not masked, so that it is read and remembered as words are;
+segments of 49 against a memory of 50; all words see equally many states (Transformer-XL's
+``same_length``). Decoding feeds the whole beginning of a sentence at each word, and remembers it
+each time, so that the picture is pushed out of the memory after some ten words: what training
+never sees.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import (
+    FairseqEncoderDecoderModel,
+    FairseqIncrementalDecoder,
+    register_model,
+    register_model_architecture,
+)
+from torch import Tensor, nn
+
+from fairseq_mm.models._picture_sequence import (
+    PictureEncoder,
+    PictureVectors,
+    encoder_output,
+    picture_vectors,
+)
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.modules.relative_attention import RelativeAttention
+from fairseq_mm.modules.segment_memory import SegmentMemory, remember
+from fairseq_mm.modules.sentence_cache import FIRST_CAPACITY, SentenceCache
+from fairseq_mm.modules.sentence_places import next_places, sentence_places
+from fairseq_mm.modules.transformer_layer import FeedForward, merge_heads, split_heads
+
+STATE = "transtory_xl"
+Compat: Any = ChoiceEnum(("none", "released"))
+PAPER_SEGMENT, RELEASED_SEGMENT = 50, 49
+
+
+@dataclass
+class TranstoryXLConfig(FairseqDataclass):
+    """Sizes of the released code, with section 4.3's two layers."""
+
+    picture_dim: int = field(default=1024, metadata={"help": "projected features of a picture"})
+    embedding_dim: int = field(default=256, metadata={"help": "of words"})
+    model_dim: int = field(default=1024, metadata={"help": "of the transformer and its memory"})
+    decoder_layers: int = field(default=2, metadata={"help": "of the transformer"})
+    decoder_attention_heads: int = field(default=4, metadata={"help": "of the transformer"})
+    head_dim: int = field(default=64, metadata={"help": "of each head"})
+    decoder_ffn_dim: int = field(default=4096, metadata={"help": "feed-forward layers"})
+    dropout: float = field(default=0.1, metadata={"help": "everywhere"})
+    memory_length: int = field(default=50, metadata={"help": "slots of the memory"})
+    segment_length: int = field(
+        default=0,
+        metadata={
+            "help": "length to which a sentence is padded, its start token included (0: "
+            f"{PAPER_SEGMENT}, or the {RELEASED_SEGMENT} of --compat released)"
+        },
+    )
+    clamp_length: int = field(default=1000, metadata={"help": "larger distances count as this"})
+    detach_memory: bool = field(
+        default=False, metadata={"help": "no gradients from a sentence to those before"}
+    )
+    compat: Compat = field(
+        default="none",
+        metadata={"help": "released: padding is read and remembered, and decoding as released"},
+    )
+
+
+class TranstoryXLEncoder(PictureEncoder):
+    """The pictures' vectors, each by itself.
+
+    Args:
+        pictures: features -> vectors.
+    """
+
+    def __init__(self, pictures: PictureVectors) -> None:
+        super().__init__()
+        self.pictures = pictures
+
+    def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
+        """
+        Args:
+            features: ``[B, 5 R, D]``.
+            padding_mask: ``[B, 5 R]`` bool, True at missing pictures.
+
+        Returns:
+            ``vectors``: ``[B, 5, F]``, zero for missing pictures.
+            ``is_missing``: ``[B, 5]`` bool.
+        """
+        vectors, is_missing = self.pictures(features, padding_mask)
+        return {"vectors": [vectors], "is_missing": [is_missing]}
+
+
+class TranstoryXLLayer(nn.Module):
+    """Relative attention and feed-forward layer, post-norm.
+
+    Args:
+        cfg: sizes.
+    """
+
+    def __init__(self, cfg: TranstoryXLConfig) -> None:
+        super().__init__()
+        self.attention = RelativeAttention(
+            cfg.model_dim,
+            cfg.decoder_attention_heads,
+            cfg.head_dim,
+            clamp_length=cfg.clamp_length,
+            dropout=cfg.dropout,
+        )
+        self.attention_norm = nn.LayerNorm(cfg.model_dim)
+        self.feed_forward = FeedForward(cfg.model_dim, cfg.decoder_ffn_dim, cfg.dropout)
+        self.feed_forward_norm = nn.LayerNorm(cfg.model_dim)
+        self.dropout = nn.Dropout(cfg.dropout)
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """``[..., D]`` of the input and what its heads attended to ``[..., H A]``."""
+        x = self.attention_norm(x + self.dropout(self.attention.out_proj(attended)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+
+class TranstoryXLDecoder(FairseqIncrementalDecoder):
+    """Words from their sentence, and a memory of former sentences fused with the picture.
+
+    Args:
+        dictionary: fairseq's.
+        separator: index of the token between sentences.
+        cfg: sizes and options.
+    """
+
+    def __init__(self, dictionary: Any, separator: int, cfg: TranstoryXLConfig) -> None:
+        super().__init__(dictionary)
+        self.separator = separator
+        self.is_released = str(cfg.compat) == "released"
+        self.memory_length = cfg.memory_length
+        self.segment_length = cfg.segment_length or (
+            RELEASED_SEGMENT if self.is_released else PAPER_SEGMENT
+        )
+        self.detach_memory = cfg.detach_memory
+        self.embedding = nn.Embedding(len(dictionary), cfg.embedding_dim, dictionary.pad())
+        self.embedding_proj = nn.Linear(cfg.embedding_dim, cfg.model_dim, bias=False)
+        self.memory_fusion = nn.Linear(cfg.model_dim, cfg.model_dim)
+        self.picture_fusion = nn.Linear(cfg.picture_dim, cfg.model_dim, bias=False)
+        self.layers: Any = nn.ModuleList(TranstoryXLLayer(cfg) for _ in range(cfg.decoder_layers))
+        self.output_proj = nn.Linear(cfg.model_dim, len(dictionary))
+        self.dropout = nn.Dropout(cfg.dropout)
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        with torch.no_grad():
+            self.embedding.weight[dictionary.pad()].zero_()
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """``[..., D]`` of words ``[...]``, scaled by the root of D."""
+        width = self.embedding_proj.out_features
+        return self.dropout(self.embedding_proj(self.embedding(tokens)) * width**0.5)
+
+    def first_memory(self, picture: Tensor) -> SegmentMemory:
+        """Of the first sentence: ``memory_length`` equal slots, from pictures ``[B, F]``."""
+        fused = self.picture_fusion(picture) + self.memory_fusion.bias
+        ages = torch.arange(self.memory_length, 0, -1, device=picture.device)
+        is_real = torch.ones(len(picture), len(ages), dtype=torch.bool, device=picture.device)
+        return SegmentMemory([fused.unsqueeze(1)] * len(self.layers), ages, is_real)
+
+    def fuse(self, memory: SegmentMemory, picture: Tensor) -> SegmentMemory:
+        """Equation 12: what was remembered, with the next picture ``[B, F]``."""
+        from_picture = self.picture_fusion(picture).unsqueeze(1)
+        contents = [self.memory_fusion(states) + from_picture for states in memory.contents]
+        return memory._replace(contents=contents)
+
+    def _remember(
+        self,
+        memory: SegmentMemory,
+        hidden: list[Tensor],
+        lengths: Tensor,
+        *,
+        segment_length: Optional[int] = None,
+    ) -> SegmentMemory:
+        if segment_length is None:
+            segment_length = self.segment_length
+        renewed = remember(
+            memory,
+            hidden,
+            lengths,
+            segment_length=segment_length,
+            memory_length=self.memory_length,
+        )
+        if self.detach_memory:
+            renewed = renewed._replace(contents=[x.detach() for x in renewed.contents])
+        return renewed
+
+    def _visibility(self, positions: Tensor, distances: Tensor, is_real: Tensor) -> Tensor:
+        """
+        Args:
+            positions: ``[B or 1, L]`` of the queries in their segment.
+            distances: ``[B or 1, L, K]`` of the keys to the queries.
+            is_real: ``[B, K]`` bool, False at padding.
+
+        Returns:
+            ``[B, L, K]`` bool: keys that each query sees.
+        """
+        is_visible = (distances >= 0) & is_real.unsqueeze(1)
+        if self.is_released:
+            is_visible = is_visible & (distances < self.memory_length)
+        return is_visible
+
+    def read_segment(
+        self, x: Tensor, lengths: Tensor, memory: SegmentMemory
+    ) -> tuple[Tensor, list[Tensor]]:
+        """
+        Args:
+            x: ``[B, L, D]`` embedded words of a sentence in each row.
+            lengths: ``[B]`` real ones among them.
+            memory: fused with the sentence's picture.
+
+        Returns:
+            output ``[B, L, D]``, and each layer's input ``[B, L, D]``: zeros at padding.
+        """
+        B, L, D = x.shape
+        shape = B, L
+        places = torch.arange(L, device=x.device)
+        is_real = places < lengths.unsqueeze(1)
+        # position-wise layers run on real words alone
+        real = is_real.flatten().nonzero().squeeze(1)
+        x = x.reshape(B * L, D)[real]
+        distances = torch.cat(
+            [places.unsqueeze(1) + memory.ages, places.unsqueeze(1) - places], dim=1
+        ).unsqueeze(0)
+        is_visible = self._visibility(
+            places.unsqueeze(0), distances, torch.cat([memory.is_real, is_real], dim=1)
+        )
+        # a padding query may see what it likes: no row of a softmax is empty
+        is_visible = is_visible | ~is_real.unsqueeze(2)
+        count = int(distances.max()) + 1
+        inputs = []
+        for layer, states in zip(self.layers, memory.contents):
+            inputs.append(_padded(x, real, shape))
+            attention = layer.attention
+            queries = split_heads(
+                _padded(attention.query_proj(x), real, shape), attention.num_heads
+            )
+            width = attention.num_heads * attention.head_dim
+            keys, values = _padded(attention.key_value_proj(x), real, shape).split(width, dim=-1)
+            old_keys, old_values = attention.keys_and_values(states)
+            size = (-1, -1, len(memory.ages), -1)
+            keys = torch.cat([old_keys.expand(size), split_heads(keys, attention.num_heads)], dim=2)
+            values = torch.cat(
+                [old_values.expand(size), split_heads(values, attention.num_heads)], dim=2
+            )
+            weights = attention.weights(
+                queries, keys, attention.distance_keys(count), distances, is_visible
+            )
+            attended = merge_heads(torch.matmul(weights, values))
+            x = layer.finish(x, attended.reshape(B * L, width)[real])
+        return _padded(self.dropout(x), real, shape), inputs
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Optional[dict[str, list[Tensor]]],
+        incremental_state: Optional[dict] = None,
+    ) -> tuple[Tensor, None]:
+        """
+        Args:
+            prev_output_tokens: ``[B, T]`` words so far, the start token first.
+            encoder_out: the encoder's.
+            incremental_state: with it only the last word is new.
+
+        Returns:
+            ``[B, T, D]``, or ``[B, 1, D]`` when decoding incrementally, and None.
+        """
+        pictures, _ = encoder_output(encoder_out)
+        if incremental_state is not None:
+            if self.is_released:
+                return self._released_step(prev_output_tokens, pictures, incremental_state), None
+            return self._step(prev_output_tokens[:, -1], pictures, incremental_state), None
+        sentences, positions = sentence_places(prev_output_tokens, self.separator)
+        is_word = prev_output_tokens.ne(self.dictionary.pad())
+        embedded = self.embed(prev_output_tokens)
+        output = embedded.new_zeros(embedded.shape)
+        memory = self.first_memory(pictures[:, 0])
+        for k in range(int(sentences.max()) + 1):
+            is_here = (sentences == k) & is_word
+            lengths = is_here.sum(dim=1)
+            rows, times = is_here.nonzero(as_tuple=True)
+            L = int(lengths.max()) if len(rows) else 0
+            if L == 0:
+                break
+            if self.is_released:  # padding is read as words are
+                L = max(L, self.segment_length)
+                lengths = lengths.clamp(min=self.segment_length)
+            x = embedded.new_zeros(len(embedded), L, embedded.size(-1))
+            x = x.index_put((rows, positions[rows, times]), embedded[rows, times])
+            read, hidden = self.read_segment(x, lengths, memory)
+            output = output.index_put((rows, times), read[rows, positions[rows, times]])
+            if k < int(sentences.max()):
+                following = pictures[:, min(k + 1, pictures.size(1) - 1)]
+                memory = self.fuse(self._remember(memory, hidden, lengths), following)
+        return output, None
+
+    def _step(self, tokens: Tensor, pictures: Tensor, incremental_state: dict) -> Tensor:
+        """``[B, 1, D]`` of one new word ``[B]`` for each row.
+
+        The cache has three parts a layer: keys, values and inputs of memory and sentence, one after
+        the other; ``is_real`` tells which slots of the memory are no padding.
+        """
+        M = self.memory_length
+        saved = self.get_incremental_state(incremental_state, STATE)
+        if saved is None:
+            sentence, position = next_places(None, tokens, self.separator)
+            is_real = torch.ones(len(tokens), M, dtype=torch.bool, device=tokens.device)
+            cache = self._empty_cache(pictures)
+            everyone = torch.arange(len(tokens), device=tokens.device)
+            self._write_memory(cache, is_real, everyone, self.first_memory(pictures[:, 0]))
+        else:
+            last, cache, is_real = saved["position"], saved["cache"], saved["is_real"]
+            sentence, position = next_places((saved["sentence"], last), tokens, self.separator)
+            rows = (position == 0).nonzero().squeeze(1)
+            if len(rows):
+                self._renew_memory(cache, is_real, rows, last[rows], pictures, sentence[rows])
+        cache.reserve(position + M)
+        places = torch.arange(cache.capacity - M, device=tokens.device)
+        ages = torch.arange(M, 0, -1, device=tokens.device)
+        offsets = torch.cat([ages, -places])
+        distances = (position.unsqueeze(1) + offsets).unsqueeze(1)  # [B, 1, M + C]
+        is_filled = torch.cat([is_real, is_real.new_ones(len(tokens), cache.capacity - M)], dim=1)
+        is_visible = self._visibility(position.unsqueeze(1), distances, is_filled)
+        tables = None if saved is None else saved["tables"]
+        if tables is None or tables[0].size(1) < cache.capacity + 1:
+            tables = [layer.attention.distance_keys(cache.capacity + 1) for layer in self.layers]
+        x = self.embed(tokens.unsqueeze(1))
+        for i, layer in enumerate(self.layers):
+            attention = layer.attention
+            cache.write(3 * i + 2, x.squeeze(1), position + M)
+            key, value = attention.keys_and_values(x)
+            keys = cache.write(3 * i, key.squeeze(2), position + M)
+            values = cache.write(3 * i + 1, value.squeeze(2), position + M)
+            query = split_heads(attention.query_proj(x), attention.num_heads)
+            weights = attention.weights(query, keys, tables[i], distances, is_visible)
+            x = layer.finish(x, merge_heads(torch.matmul(weights, values)))
+        kept = {
+            "sentence": sentence,
+            "position": position,
+            "is_real": is_real,
+            "cache": cache,
+            "tables": tables,
+        }
+        self.set_incremental_state(incremental_state, STATE, kept)
+        return self.dropout(x)
+
+    def _empty_cache(self, like: Tensor) -> SentenceCache:
+        attention = self.layers[0].attention
+        heads = (len(like), attention.num_heads, attention.head_dim)
+        shapes = [heads, heads, (len(like), attention.dim)] * len(self.layers)
+        return SentenceCache.empty(shapes, like, capacity=self.memory_length + FIRST_CAPACITY)
+
+    def _write_memory(
+        self, cache: SentenceCache, is_real: Tensor, rows: Tensor, memory: SegmentMemory
+    ) -> None:
+        """Puts the memory of these rows ``[r]`` into the cache."""
+        slots = self.memory_length - memory.ages
+        is_real[rows] = False
+        is_real[rows.unsqueeze(1), slots] = memory.is_real
+        for i, (layer, states) in enumerate(zip(self.layers, memory.contents)):
+            for part, x in enumerate((*layer.attention.keys_and_values(states), states)):
+                slot_first = cache.parts[3 * i + part].movedim(-2, 1)  # [B, M + C, ...]
+                slot_first[rows.unsqueeze(1), slots] = x.movedim(-2, 1).expand(
+                    -1, len(slots), *slot_first.shape[2:]
+                )
+
+    def _renew_memory(
+        self,
+        cache: SentenceCache,
+        is_real: Tensor,
+        rows: Tensor,
+        last: Tensor,
+        pictures: Tensor,
+        sentence: Tensor,
+    ) -> None:
+        """Equations 9 to 12 for the rows ``[r]`` whose sentence ended at position ``last``."""
+        M = self.memory_length
+        states = [part[rows] for part in cache.parts[2::3]]  # [r, M + C, D]
+        ages = torch.arange(M, 0, -1, device=rows.device)
+        memory = SegmentMemory([x[:, :M] for x in states], ages, is_real[rows])
+        renewed = self._remember(memory, [x[:, M:] for x in states], last + 1)
+        following = pictures[rows, sentence.clamp(max=pictures.size(1) - 1)]
+        self._write_memory(cache, is_real, rows, self.fuse(renewed, following))
+
+    def _released_step(self, tokens: Tensor, pictures: Tensor, incremental_state: dict) -> Tensor:
+        """``[B, 1, D]`` of the last of ``[B, T]`` words: the whole beginning of each row's
+        sentence is read, and remembered, at each of its words."""
+        saved = self.get_incremental_state(incremental_state, STATE)
+        if saved is None:
+            sentence, position = next_places(None, tokens[:, -1], self.separator)
+            memory = self.first_memory(pictures[:, 0])
+            size = (-1, self.memory_length, -1)
+            memory = memory._replace(contents=[x.expand(size) for x in memory.contents])
+        else:
+            before = (saved["sentence"], saved["position"])
+            sentence, position = next_places(before, tokens[:, -1], self.separator)
+            ages = torch.arange(self.memory_length, 0, -1, device=tokens.device)
+            memory = SegmentMemory(list(saved["contents"]), ages, saved["is_real"])
+            rows = torch.arange(len(tokens), device=tokens.device)
+            following = pictures[rows, sentence.clamp(max=pictures.size(1) - 1)]
+            is_start = (position == 0)[:, None, None]
+            fused = self.fuse(memory, following).contents
+            contents = [torch.where(is_start, x, y) for x, y in zip(fused, memory.contents)]
+            memory = memory._replace(contents=contents)
+        places = torch.arange(int(position.max()) + 1, device=tokens.device)
+        times = (tokens.size(1) - 1 - position).unsqueeze(1) + places
+        words = tokens.gather(1, times.clamp(max=tokens.size(1) - 1))
+        read, hidden = self.read_segment(self.embed(words), position + 1, memory)
+        memory = self._remember(memory, hidden, position + 1, segment_length=0)
+        kept = {
+            "sentence": sentence,
+            "position": position,
+            "is_real": memory.is_real,
+            "contents": memory.contents,
+        }
+        self.set_incremental_state(incremental_state, STATE, kept)
+        return read.gather(1, position[:, None, None].expand(-1, 1, read.size(-1)))
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Optional[dict[str, list[Tensor]]] = None,
+        incremental_state: Optional[dict] = None,
+        **unused: Any,
+    ) -> tuple[Tensor, None]:
+        """As :meth:`extract_features`; returns logits ``[B, T, V]`` and None."""
+        features, _ = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        return self.output_layer(features), None
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of ``[..., D]``."""
+        return self.output_proj(features)
+
+    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
+        saved = self.get_incremental_state(incremental_state, STATE)
+        if saved is None:
+            return
+        kept = dict(saved)
+        for key in ("sentence", "position", "is_real"):
+            kept[key] = saved[key].index_select(0, new_order)
+        if "contents" in saved:
+            kept["contents"] = [x.index_select(0, new_order) for x in saved["contents"]]
+        else:
+            saved["cache"].select(new_order)
+        self.set_incremental_state(incremental_state, STATE, kept)
+
+    def max_positions(self) -> int:
+        """Any length: positions are relative."""
+        return 1_000_000
+
+
+def _padded(x: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
+    """``[n, D]`` rows at their places of ``[B, L, D]``, where B and L are ``shape``, zeros elsewhere."""
+    flat = x.new_zeros(shape[0] * shape[1], x.size(-1)).index_copy(0, places, x)
+    return flat.view(*shape, -1)
+
+
+@register_model("transtory_xl", dataclass=TranstoryXLConfig)
+class TranstoryXLModel(FairseqEncoderDecoderModel):
+    """Stories of five pictures by Transtory-XL."""
+
+    @classmethod
+    def build_model(cls, cfg: TranstoryXLConfig, task: Any) -> "TranstoryXLModel":
+        encoder = TranstoryXLEncoder(picture_vectors(task, cfg.picture_dim))
+        decoder = TranstoryXLDecoder(task.target_dictionary, task.separator_index, cfg)
+        model = cls(encoder, decoder)
+        model.add_module(MODULE_NAME, Provenance.of_task(task))
+        return model
+
+    def forward(
+        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
+    ) -> tuple[Tensor, None]:
+        """
+        Args:
+            features: ``[B, 5 R, D]``.
+            padding_mask: ``[B, 5 R]`` bool, True at missing pictures.
+            prev_output_tokens: ``[B, T]``.
+
+        Returns:
+            logits: ``[B, T, V]``, and None.
+        """
+        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
+
+
+@register_model_architecture("transtory_xl", "transtory_xl_tiny")
+def transtory_xl_tiny(cfg: TranstoryXLConfig) -> None:
+    """For tests."""
+    for name, size in {
+        "picture_dim": 6,
+        "embedding_dim": 5,
+        "model_dim": 8,
+        "decoder_attention_heads": 2,
+        "head_dim": 3,
+        "decoder_ffn_dim": 10,
+    }.items():
+        setattr(cfg, name, getattr(cfg, name, size))

@@ -1,0 +1,85 @@
+"""Self-attention with relative positions over a memory and a segment."""
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mm.modules.sinusoids import sinusoids
+from fairseq_mm.modules.transformer_layer import split_heads
+
+
+class RelativeAttention(nn.Module):
+    """Dai et al. 2019, Transformer-XL, section 3.3:
+
+        A_ij = (q_i + u) k_j + (q_i + v) W_R R_(i - j)
+
+    where R is a sinusoid of the distance, u and v are learned, and keys come from memory and
+    segment alike; softmax of A / sqrt(head_dim).
+
+    Args:
+        dim: of input and output.
+        num_heads: H.
+        head_dim: A.
+        clamp_length: larger distances count as this one.
+        dropout: of the distances' sinusoids.
+    """
+
+    def __init__(
+        self, dim: int, num_heads: int, head_dim: int, *, clamp_length: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.clamp_length = clamp_length
+        width = num_heads * head_dim
+        self.query_proj = nn.Linear(dim, width, bias=False)
+        self.key_value_proj = nn.Linear(dim, 2 * width, bias=False)
+        self.distance_proj = nn.Linear(dim, width, bias=False)
+        self.out_proj = nn.Linear(width, dim, bias=False)
+        self.content_bias = nn.Parameter(torch.empty(num_heads, head_dim))  # u
+        self.distance_bias = nn.Parameter(torch.empty(num_heads, head_dim))  # v
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.02)
+        self.dropout = nn.Dropout(dropout)
+
+    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Each ``[B, H, T, A]`` of ``[B, T, D]``."""
+        keys, values = self.key_value_proj(x).chunk(2, dim=-1)
+        return split_heads(keys, self.num_heads), split_heads(values, self.num_heads)
+
+    def distance_keys(self, count: int) -> Tensor:
+        """``[H, count, A]`` W_R R of the distances 0 to ``count - 1``."""
+        weight = self.distance_proj.weight
+        distances = torch.arange(count, device=weight.device).clamp(max=self.clamp_length)
+        encoded = sinusoids(distances, self.dim, interleaved=False).to(weight.dtype)
+        keys = self.distance_proj(self.dropout(encoded))
+        return keys.unflatten(-1, (self.num_heads, -1)).transpose(0, 1)
+
+    def weights(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        distance_keys: Tensor,
+        distances: Tensor,
+        is_visible: Tensor,
+    ) -> Tensor:
+        """
+        Args:
+            queries: ``[B, H, L, A]``.
+            keys: ``[B, H, K, A]``.
+            distance_keys: see :meth:`distance_keys`.
+            distances: ``[B or 1, L, K]`` from each key to each query; any number where invisible.
+            is_visible: ``[B or 1, L, K]`` bool.
+
+        Returns:
+            ``[B, H, L, K]``, computed in float32.
+        """
+        content = torch.matmul(queries + self.content_bias.unsqueeze(1), keys.transpose(-1, -2))
+        by_distance = torch.matmul(
+            queries + self.distance_bias.unsqueeze(1), distance_keys.transpose(-1, -2)
+        )  # [B, H, L, count]
+        chosen = distances.clamp(0, by_distance.size(-1) - 1).unsqueeze(1)
+        position = by_distance.gather(-1, chosen.expand(*by_distance.shape[:3], keys.size(2)))
+        scores = (content + position).float() * self.head_dim**-0.5
+        scores = scores.masked_fill(~is_visible.unsqueeze(1), float("-inf"))
+        return scores.softmax(dim=-1).to(queries.dtype)

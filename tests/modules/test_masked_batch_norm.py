@@ -1,0 +1,34 @@
+import torch
+from torch import nn
+
+from fairseq_mm.modules.masked_batch_norm import MaskedBatchNorm
+
+
+def test_equals_batch_normalisation_of_the_real_rows():
+    torch.manual_seed(3)
+    x = torch.randn(4, 5, 3) * 7 + 2
+    is_real = torch.rand(4, 5) > 0.3
+    ours, theirs = MaskedBatchNorm(3), nn.BatchNorm1d(3, momentum=0.01)
+    for norm in (ours, theirs):
+        nn.init.constant_(norm.weight, 1.5)
+        nn.init.constant_(norm.bias, -0.5)
+    expected = theirs(x[is_real])
+    torch.testing.assert_close(ours(x, is_real)[is_real], expected)
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+    torch.testing.assert_close(ours.running_var, theirs.running_var)
+    torch.testing.assert_close(ours.eval()(x, is_real)[is_real], theirs.eval()(x[is_real]))
+
+
+def test_a_single_real_row_is_normalised_with_the_running_statistics():
+    norm = MaskedBatchNorm(2)
+    x = torch.tensor([[[3.0, -1.0], [9.0, 9.0]]])
+    out = norm(x, torch.tensor([[True, False]]))
+    torch.testing.assert_close(out[0, 0], x[0, 0] / (1 + 1e-5) ** 0.5)
+    assert torch.equal(norm.running_mean, torch.zeros(2))
+
+
+def test_running_statistics_stay_in_single_precision():
+    norm = MaskedBatchNorm(2).half()
+    norm(torch.randn(3, 2).half() * 0.01 + 1, torch.ones(3, dtype=torch.bool))
+    assert norm.running_mean.dtype == norm.running_var.dtype == torch.float32
+    assert norm.weight.dtype == torch.float16
