@@ -6,12 +6,16 @@ Each KIND has its own help: fairseq-mm prepare captions --help
 import argparse
 from typing import Optional
 
-from fairseq_mm.cli import prepare_captions, prepare_prompts
+from fairseq_mm.cli import prepare_captions, prepare_prompts, prepare_stories
 
 HELP = "official release or own JSONL -> text and what belongs to it, binarised"
 
 # kind -> module with a docstring, add_arguments(parser) and run(args)
-KINDS = {"captions": prepare_captions, "prompts": prepare_prompts}
+KINDS = {
+    "captions": prepare_captions,
+    "prompts": prepare_prompts,
+    "stories": prepare_stories,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
