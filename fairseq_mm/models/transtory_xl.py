@@ -479,7 +479,7 @@ class TranstoryXLDecoder(FairseqIncrementalDecoder):
 
 
 def _padded(x: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
-    """``[n, D]`` rows at their places of ``[B, L, D]``, where B and L are ``shape``, zeros elsewhere."""
+    """``[n, D]`` rows at their places of ``[*shape, D]``, zeros elsewhere."""
     flat = x.new_zeros(shape[0] * shape[1], x.size(-1)).index_copy(0, places, x)
     return flat.view(*shape, -1)
 

@@ -1,0 +1,146 @@
+"""GLAC beside the released way of computing it: story by story, sentence by sentence."""
+
+import pytest
+import torch
+from toy_data import build_model, picture_story_task
+
+from fairseq_mm.errors import UserError
+
+SEPARATOR, PAD, EOS = 20, 1, 2
+SIZES = {
+    "picture_dim": 6,
+    "encoder_hidden_dim": 4,
+    "glocal_dim": 9,
+    "embedding_dim": 5,
+    "hidden_dim": 7,
+}
+STORIES = [
+    [EOS, 4, 5, SEPARATOR, 6, SEPARATOR, 7, 8, 9, 10, SEPARATOR, SEPARATOR, 11],
+    [EOS, 12, SEPARATOR, 4, 4, SEPARATOR, 7, SEPARATOR, 9, SEPARATOR, 5],
+]
+
+
+def make_model(arch="glac", rows=1, **options):
+    task = picture_story_task(rows_per_image=rows)
+    model = build_model(arch, task, **{**SIZES, **options})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model
+
+
+def sentences_of(story):
+    sentences = [[]]
+    for token in story:
+        if token == SEPARATOR:
+            sentences.append([])
+        sentences[-1].append(token)
+    return sentences
+
+
+def naive_vectors(encoder, features, rows):
+    """A story's s_1 ... s_5 of its features ``[5 R, D]``, in evaluation mode."""
+    pictures = encoder.pictures
+
+    def normalised(norm, x):
+        return (x - norm.running_mean) / (norm.running_var + norm.eps).sqrt() * norm.weight + (
+            norm.bias
+        )
+
+    local = []
+    for i in range(5):
+        grid = features[i * rows : (i + 1) * rows]
+        if pictures.non_local is not None:
+            grid = pictures.non_local(grid[None], torch.ones(1, dtype=torch.bool))[0]
+        local.append(normalised(pictures.norm, pictures.proj(grid.mean(0))))
+    states = encoder.lstm.lstm(torch.stack(local)[None])[0][0]
+    vectors = []
+    for v, h in zip(local, states):
+        glocal = normalised(encoder.glocal_norm, encoder.glocal_proj(torch.cat([v, h])))
+        vectors.append(encoder.output_proj(glocal).relu())
+    return vectors
+
+
+def naive_cell(lstm, layer, x, h, c):
+    """h and c after one step of a layer, in PyTorch's order of the gates."""
+    from_input = getattr(lstm, f"weight_ih_l{layer}") @ x + getattr(lstm, f"bias_ih_l{layer}")
+    from_state = getattr(lstm, f"weight_hh_l{layer}") @ h + getattr(lstm, f"bias_hh_l{layer}")
+    enters, stays, candidate, leaves = (from_input + from_state).chunk(4)
+    c = stays.sigmoid() * c + enters.sigmoid() * candidate.tanh()
+    return leaves.sigmoid() * c.tanh(), c
+
+
+def naive_story(decoder, story, vectors):
+    """Logits of a story, a word at a time, the state carried from sentence to sentence."""
+    H, layers = decoder.lstm.hidden_size, decoder.lstm.num_layers
+    state = [(torch.zeros(H), torch.zeros(H)) for _ in range(layers)]
+    logits = []
+    for sentence, vector in zip(sentences_of(story), vectors):
+        query = torch.zeros(H)
+        for token in sentence:
+            seen = vector
+            if decoder.slices > 1:
+                slices = vector.view(decoder.slices, H)
+                weights = (slices @ query).softmax(0)
+                seen = sum(w * f for w, f in zip(weights, slices))
+            x = torch.cat([seen, decoder.embedding.weight[token]])
+            for i in range(layers):
+                state[i] = naive_cell(decoder.lstm, i, x, *state[i])
+                x = state[i][0]
+            query = x
+            logits.append(decoder.output_proj(x))
+    return torch.stack(logits)
+
+
+@pytest.mark.parametrize(
+    ("arch", "rows"),
+    [("glac", 1), ("glac", 3), ("glac_non_local", 3), ("glac_decoder_attention", 1)],
+)
+def test_equals_words_and_sentences_one_by_one(arch, rows):
+    model = make_model(arch, rows)
+    features = torch.randn(2, 5 * rows, 5)
+    T = max(map(len, STORIES))
+    tokens = torch.tensor([story + [PAD] * (T - len(story)) for story in STORIES])
+    with torch.no_grad():
+        fast = model(features, torch.zeros(2, 5 * rows, dtype=torch.bool), tokens)[0]
+        for row, story in enumerate(STORIES):
+            vectors = naive_vectors(model.encoder, features[row], rows)
+            slow = naive_story(model.decoder, story, vectors)
+            torch.testing.assert_close(fast[row, : len(story)], slow, atol=1e-5, rtol=0)
+
+
+def test_slices_are_attended_to_equally_at_the_beginning_of_each_sentence():
+    model = make_model("glac_decoder_attention")
+    tokens = torch.tensor(STORIES[:1])
+    with torch.no_grad():
+        _, extra = model(torch.randn(1, 5, 5), torch.zeros(1, 5, dtype=torch.bool), tokens)
+    weights = extra["slice_attention"][0]
+    is_start = tokens[0].eq(SEPARATOR)
+    is_start[0] = True
+    uniform = torch.full((8,), 1 / 8)
+    torch.testing.assert_close(weights[is_start], uniform.expand(5, 8))
+    assert not torch.isclose(weights[~is_start], uniform).all(dim=1).any()
+
+
+def test_missing_pictures_have_no_part_in_the_statistics():
+    model = make_model().train()
+    norm = model.encoder.pictures.norm
+    padding_mask = torch.zeros(2, 5, dtype=torch.bool)
+    padding_mask[0, 2] = True
+    features = torch.randn(2, 5, 5)
+    before = norm.running_mean.clone()
+    model.encoder(features, padding_mask)
+    projected = model.encoder.pictures.proj(features[~padding_mask])
+    expected = before * 0.99 + projected.mean(0) * 0.01
+    torch.testing.assert_close(norm.running_mean, expected)
+
+
+def test_a_non_local_block_on_pooled_features_is_refused():
+    with pytest.raises(UserError, match="positions of a grid, but the features have one row"):
+        make_model("glac_non_local")
+
+
+def test_features_of_another_number_of_rows_are_refused():
+    model = make_model(rows=4)
+    with pytest.raises(UserError, match="5 pictures of 4 rows of features each, but 10 rows"):
+        model.encoder(torch.randn(1, 10, 5), torch.zeros(1, 10, dtype=torch.bool))
