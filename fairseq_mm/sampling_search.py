@@ -1,7 +1,8 @@
 """Words drawn at random, each text from its own stream: a fairseq search strategy.
 
 fairseq's own sampling takes all draws of a batch from one generator, so that a text depends on
-the texts beside it. Here draw t of item i depends on the seed, i and t alone.
+the texts beside it. Here draw t of item i, in place b of its beam, depends on the seed, i, b and t
+alone.
 """
 
 from typing import Any, Optional
@@ -18,7 +19,7 @@ FIRST_CANDIDATES = 256
 
 
 class SeededSampling(Search):
-    """Draws one word a step for each text of a batch (a beam of one).
+    """Draws one word a step for each text of a batch; a beam holds texts drawn independently.
 
     Fan et al. 2018, section 5.3, draw from the k most probable words; the smallest set of words
     with a share of the probability is Holtzman et al. 2020, https://arxiv.org/abs/1904.09751.
@@ -51,7 +52,7 @@ class SeededSampling(Search):
         self.topp = topp
         self.seed = seed
         self.stream = stream
-        self._draws = torch.empty(0, 0)
+        self._draws = torch.empty(0, 0, 0)
 
     def step(
         self,
@@ -64,42 +65,50 @@ class SeededSampling(Search):
         """
         Args:
             step: number of words so far.
-            lprobs: ``[B, 1, V]`` log-probabilities, ``-inf`` where a word is forbidden.
-            scores: ``[B, 1, step]`` their sums so far.
+            lprobs: ``[B, beam, V]`` log-probabilities, ``-inf`` where a word is forbidden.
+            scores: ``[B, beam, step]`` their sums so far.
             prev_output_tokens: not needed.
             original_batch_idxs: ``[B]`` items.
 
         Returns:
-            scores ``[B, 1]`` with the new word's, words ``[B, 1]``, and zeros ``[B, 1]``: the
-            beam that each comes from.
+            scores ``[B, beam]`` with the new word's, words ``[B, beam]``, and ``[B, beam]`` the
+            place in the beam that each comes from: its own.
         """
+        B, beam, V = lprobs.shape
         if step == 0:
             assert original_batch_idxs is not None
-            draws = [self._draws_of(int(item)) for item in original_batch_idxs.tolist()]
-            self._draws = torch.from_numpy(np.stack(draws)).to(lprobs.device)
-        log_probabilities, words = self._candidates(lprobs[:, 0])
-        mass = log_probabilities.double().exp().cumsum(dim=1)
-        threshold = self._draws[:, step, None] * mass[:, -1:]
+            items = original_batch_idxs.tolist()
+            draws = [[self._draws_of(int(item), place) for place in range(beam)] for item in items]
+            self._draws = torch.from_numpy(np.array(draws)).to(lprobs.device)
+        log_probabilities, words = self._candidates(lprobs.reshape(B * beam, V))
+        # of the most probable word: a sum of probabilities must not be too small for float64
+        peak = log_probabilities.amax(dim=1, keepdim=True)
+        mass = (log_probabilities.double() - peak).exp().cumsum(dim=1)
+        threshold = self._draws[:, :, step].reshape(-1, 1) * mass[:, -1:]
         # NaN and texts without any candidate have no place; their score tells
         place = torch.searchsorted(mass, threshold, right=True).clamp(max=mass.size(1) - 1)
-        chosen = log_probabilities.gather(1, place)
+        chosen = log_probabilities.gather(1, place).view(B, beam)
         if step > 0:
             assert scores is not None
             chosen = chosen + scores[:, :, step - 1]
-        return chosen, words.gather(1, place), torch.zeros_like(place)
+        beams = torch.arange(beam, device=lprobs.device).expand(B, beam)
+        return chosen, words.gather(1, place).view(B, beam), beams
 
     def prune_sentences(self, batch_idxs: Tensor) -> None:
         """Keeps these rows of the batch: the others are complete."""
         self._draws = self._draws[batch_idxs]
 
-    def _draws_of(self, item: int) -> np.ndarray:
-        """``[num_steps]`` numbers from 0 to 1."""
+    def _draws_of(self, item: int, place: int) -> np.ndarray:
+        """``[num_steps]`` numbers from 0 to 1 for a place in the beam of an item."""
+        key = [self.seed, item, self.stream]
+        if place:
+            key.append(place)
         # seeding and bit generators are stable between versions of numpy; distributions are not
-        bits = np.random.Philox(np.random.SeedSequence([self.seed, item, self.stream]))
+        bits = np.random.Philox(np.random.SeedSequence(key))
         return (bits.random_raw(self.num_steps) >> np.uint64(64 - DRAW_BITS)) / 2.0**DRAW_BITS
 
     def _candidates(self, lprobs: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, V]`` gives log-probabilities ``[B, K]`` and words ``[B, K]``, by word."""
+        """``[N, V]`` gives log-probabilities ``[N, K]`` and words ``[N, K]``, by word."""
         num_types = lprobs.size(1)
         if self.topp >= 1 and not 0 < self.topk < num_types:
             return lprobs, torch.arange(num_types, device=lprobs.device).expand_as(lprobs)
@@ -112,11 +121,12 @@ class SeededSampling(Search):
 
     def _nucleus(self, lprobs: Tensor) -> tuple[Tensor, Tensor]:
         most = min(self.topk or lprobs.size(1), lprobs.size(1))
-        share = lprobs.double().logsumexp(dim=1, keepdim=True).exp() * self.topp
+        peak = lprobs.amax(dim=1, keepdim=True).double()
+        share = (lprobs.double().logsumexp(dim=1, keepdim=True) - peak).exp() * self.topp
         count = min(FIRST_CANDIDATES, most)
         while True:
             values, words = lprobs.topk(count)
-            probabilities = values.double().exp()
+            probabilities = (values.double() - peak).exp()
             mass = probabilities.cumsum(dim=1)
             if count == most or bool((mass[:, -1:] >= share).all()):
                 # the word that reaches the share is the last

@@ -23,11 +23,15 @@ def shift_right(rows: list[Tensor], start: int) -> list[Tensor]:
     return [torch.cat([row.new_tensor([start]), row[:-1]]) for row in rows]
 
 
-def pad_features(rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
+def pad_features(
+    rows: list[np.ndarray], missing: Optional[list[Optional[np.ndarray]]] = None
+) -> tuple[Tensor, Tensor]:
     """Items of different numbers of rows as one tensor.
 
     Args:
         rows: arrays ``[n, D]``, in the store's precision.
+        missing: for each item ``[n]`` bool, True at rows of zeros that stand for pictures that
+            are missing: they are padding in their place; None where no picture is.
 
     Returns:
         features: ``[B, N, D]``, zero at padding.
@@ -35,7 +39,11 @@ def pad_features(rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
     """
     counts = np.array([len(row) for row in rows])
     N = int(counts.max())
-    padding_mask = torch.from_numpy(np.arange(N) >= counts[:, None])
+    padding = np.arange(N) >= counts[:, None]
+    for line, is_missing in zip(padding, missing or []):
+        if is_missing is not None:
+            line[: len(is_missing)] |= is_missing
+    padding_mask = torch.from_numpy(padding)
     if (counts == N).all():
         return torch.from_numpy(np.stack(rows)), padding_mask
     features = np.zeros((len(rows), N, rows[0].shape[1]), dtype=rows[0].dtype)
@@ -50,8 +58,9 @@ def collate(
     """
     Args:
         examples: of the dataset, each with ``id``, ``features`` ``[n, D]`` or None, ``target``
-            ``[t]`` (or None when generating without references), ``is_first`` and, where the task
-            has text as input, ``source`` ``[s]``.
+            ``[t]`` (or None when generating without references), ``is_first``, where pictures are
+            missing, ``missing`` ``[n]`` bool, and, where the task has text as input, ``source``
+            ``[s]``.
         pad: padding of the target.
         start: token before the first word.
         source_pad: padding of the source text, at its left as in fairseq.
@@ -71,7 +80,8 @@ def collate(
     net_input: dict[str, Tensor] = {}
     if examples[0]["features"] is not None:
         rows = [example["features"] for example in examples]
-        net_input["features"], net_input["padding_mask"] = pad_features(rows)
+        missing = [example.get("missing") for example in examples]
+        net_input["features"], net_input["padding_mask"] = pad_features(rows, missing)
     if examples[0].get("source") is not None:
         if source_pad is None:
             raise ValueError("`source_pad` must be given for examples with `source`, but is None.")

@@ -1,6 +1,7 @@
 """The one dataset: lines of text, each with the features of its picture, pictures or video, or with
 a text as input, or with both."""
 
+from collections.abc import Collection
 from typing import Any, Optional
 
 import numpy as np
@@ -28,9 +29,11 @@ class MultimodalDataset(FairseqDataset):
         lines: indices of the lines that this dataset consists of; all when None. Examples keep
             their line's number as ``id``.
         shuffle: lines of equal size come in random order, another one in each epoch.
+        missing: keys of pictures that have no features, and are padding in the batch.
+        rows_per_image: rows that a missing picture takes.
 
     Raises:
-        UserError: if a key is not in the feature stores.
+        UserError: if a key is neither in the feature stores nor missing.
     """
 
     def __init__(
@@ -45,6 +48,8 @@ class MultimodalDataset(FairseqDataset):
         split: str = "",
         lines: Optional[np.ndarray] = None,
         shuffle: bool = False,
+        missing: Collection[str] = (),
+        rows_per_image: int = 1,
     ) -> None:
         super().__init__()
         self.visual_ids = visual_ids
@@ -58,6 +63,8 @@ class MultimodalDataset(FairseqDataset):
         self.lines = np.arange(count) if lines is None else np.asarray(lines)
         self.split = split
         self.shuffle = shuffle
+        self.missing = frozenset(missing)
+        self.rows_per_image = rows_per_image
         self.is_first = np.ones(count, bool) if visual_ids is None else first_lines(visual_ids)
         longest = np.zeros(count, dtype=np.int64)
         for text in texts:
@@ -72,14 +79,19 @@ class MultimodalDataset(FairseqDataset):
         self._check_features()
         rows = {}
         for line in {self.visual_ids[i] for i in self.lines}:
-            rows[line] = sum(self.features.rows_of(key) for key in line.split("\t"))
+            rows[line] = sum(
+                self.rows_per_image if key in self.missing else self.features.rows_of(key)
+                for key in line.split("\t")
+            )
         return np.array([rows[self.visual_ids[i]] for i in self.lines], dtype=np.int64)
 
     def _check_features(self) -> None:
         assert self.visual_ids is not None
         assert self.features is not None
         keys = {key for i in self.lines for key in self.visual_ids[i].split("\t")}
-        missing = sorted(key for key in keys if key not in self.features)
+        missing = sorted(
+            key for key in keys if key not in self.features and key not in self.missing
+        )
         if not missing:
             return
         try:
@@ -95,17 +107,28 @@ class MultimodalDataset(FairseqDataset):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         line = int(self.lines[index])
-        features = None
+        features = missing = None
         if self.visual_ids is not None and self.features is not None:
-            rows = [self.features.read(key) for key in self.visual_ids[line].split("\t")]
+            keys = self.visual_ids[line].split("\t")
+            rows = [self._rows_of(key) for key in keys]
             features = rows[0] if len(rows) == 1 else np.concatenate(rows)
+            if not self.missing.isdisjoint(keys):
+                missing = np.repeat([key in self.missing for key in keys], [len(x) for x in rows])
         return {
             "id": line,
             "features": features,
+            "missing": missing,
             "target": None if self.target is None else self.target[line],
             "source": None if self.source is None else self.source[line],
             "is_first": bool(self.is_first[line]),
         }
+
+    def _rows_of(self, key: str) -> np.ndarray:
+        """``[rows, D]`` of a picture, zeros of a missing one."""
+        assert self.features is not None
+        if key in self.missing:
+            return np.zeros((self.rows_per_image, self.features.dim), self.features.dtype)
+        return self.features.read(key)
 
     def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
         batch = collate(

@@ -1,5 +1,5 @@
 """``--task``: what the data is, what is generated, how it is judged."""
 
-from fairseq_mm.tasks import hierarchical_story, multimodal_captioning
+from fairseq_mm.tasks import hierarchical_story, multimodal_captioning, visual_storytelling
 
-__all__ = ["hierarchical_story", "multimodal_captioning"]
+__all__ = ["hierarchical_story", "multimodal_captioning", "visual_storytelling"]

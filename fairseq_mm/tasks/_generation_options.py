@@ -53,3 +53,39 @@ def read_generation_options(text: str, name: str) -> dict[str, Any]:
     if options.get("beam", 1) < 1:
         raise UserError(f"{name}: beam must be 1 or more, but is {options['beam']}.")
     return options
+
+
+def check_search(args: Any) -> None:
+    """Refuses what fairseq's search cannot do where pictures are the input, or would refuse with a
+    traceback.
+
+    Args:
+        args: fairseq's options of generation, or some of them.
+
+    Raises:
+        UserError: naming the option.
+    """
+    if getattr(args, "constraints", None):
+        raise UserError("--constraints: this task takes none.")
+    if getattr(args, "print_alignment", None):
+        raise UserError("--print-alignment: there are no source words to align with.")
+    sampling = getattr(args, "sampling", False)
+    for name in ("sampling_topk", "sampling_topp"):
+        if getattr(args, name, -1) > 0 and not sampling:
+            raise UserError(f"--{name.replace('_', '-')} needs --sampling.")
+    if getattr(args, "sampling_topp", -1) > 1:
+        raise UserError(f"--sampling-topp must be at most 1, but is {args.sampling_topp}.")
+    groups, beam = getattr(args, "diverse_beam_groups", -1), getattr(args, "beam", 5)
+    chosen = {
+        "--sampling": sampling,
+        "--diverse-beam-groups": groups > 0,
+        "--diversity-rate": getattr(args, "diversity_rate", -1) > 0,
+        "--match-source-len": getattr(args, "match_source_len", False),
+    }
+    names = [name for name, is_given in chosen.items() if is_given]
+    if len(names) > 1:
+        raise UserError(f"{names[0]} and {names[1]} exclude each other.")
+    if groups > 0 and beam % groups:
+        raise UserError(
+            f"--beam must be a multiple of --diverse-beam-groups ({groups}), but is {beam}."
+        )

@@ -4,6 +4,8 @@ The data folder is made by ``fairseq-mm prepare captions`` or a script of ``scri
 ``dict.txt`` and ``<split>.bin/.idx`` (``fairseq-preprocess --only-source``),
 ``<split>.visual_ids``, ``<split>.references.jsonl`` and ``features.h5``. Training and perplexity
 are over (image, caption) pairs, generation and its scores over images.
+
+The task ``visual_storytelling`` is this one with stories of five images.
 """
 
 import logging
@@ -17,6 +19,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
+from torch import Tensor
 
 from fairseq_mm.data.binarised_text import dictionary_of, load_binarised_text, load_dictionary
 from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, FeatureStores, open_features
@@ -34,7 +37,7 @@ from fairseq_mm.tasks._generated_text import (
     GeneratedTextScores,
     log_generated_text_scores,
 )
-from fairseq_mm.tasks._generation_options import read_generation_options
+from fairseq_mm.tasks._generation_options import check_search, read_generation_options
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +58,8 @@ class MultimodalCaptioningConfig(FairseqDataclass):
     one_per_item: bool = field(
         default=False,
         metadata={
-            "help": "keep only the first line of each image: the default when generating, where "
-            "all captions of an image would give the same hypothesis"
+            "help": "keep only the first line of each image or sequence of images: the default "
+            "when generating, where all its texts would give the same hypothesis"
         },
     )
     all_lines: bool = field(
@@ -65,10 +68,10 @@ class MultimodalCaptioningConfig(FairseqDataclass):
     )
     prefix_words: Optional[str] = field(
         default=None,
-        metadata={"help": "words that every generated sentence begins with, such as 'a man'"},
+        metadata={"help": "words that every generated text begins with, such as 'a man'"},
     )
     max_target_positions: int = field(
-        default=1024, metadata={"help": "longest sentence, in tokens, </s> included"}
+        default=1024, metadata={"help": "longest text, in tokens, </s> included"}
     )
     eval_gen: bool = field(
         default=False,
@@ -79,7 +82,7 @@ class MultimodalCaptioningConfig(FairseqDataclass):
         metadata={"help": 'generation options as JSON, such as \'{"beam": 3, "max_len_b": 30}\''},
     )
     eval_gen_print_samples: bool = field(
-        default=False, metadata={"help": "log one generated sentence per validation batch"}
+        default=False, metadata={"help": "log one generated text per validation batch"}
     )
     best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
     maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
@@ -96,6 +99,8 @@ class MultimodalCaptioningTask(FairseqTask):
         feature_attributes: how the features were made: extractor, weights, layer, ...
         features: the feature stores; None where no split is loaded.
     """
+
+    text_names = ("caption", "captions")
 
     def __init__(
         self,
@@ -188,6 +193,7 @@ class MultimodalCaptioningTask(FairseqTask):
         )
         check_line_counts({f"{text_path}.idx": len(text), visual_path: len(visual_ids)})
         check_no_empty_line(f"{text_path}.idx", np.asarray(text.sizes))
+        options = self.check_split(text_path, text, visual_path, visual_ids)
         is_generating = combine is None and not kwargs
         lines = None
         if self.cfg.one_per_item or (is_generating and not self.cfg.all_lines):
@@ -200,6 +206,7 @@ class MultimodalCaptioningTask(FairseqTask):
             split=split,
             lines=lines,
             shuffle=bool(combine),  # what fairseq gives for the training split alone
+            **options,
         )
         logger.info(
             f"{split}: {len(self.datasets[split])} lines of {len(set(visual_ids))} items, features "
@@ -212,6 +219,22 @@ class MultimodalCaptioningTask(FairseqTask):
                     read_references(path), path, visual_ids, visual_path
                 )
 
+    def check_split(
+        self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
+    ) -> dict[str, Any]:
+        """What a task asks of a split besides; captions need nothing.
+
+        Args:
+            text_path: of the binarised text, without its ending.
+            text: its lines.
+            visual_path: file of the ids.
+            visual_ids: its lines, as many.
+
+        Returns:
+            options of the split's :class:`MultimodalDataset`.
+        """
+        return {}
+
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         metric = getattr(self.cfg, "best_checkpoint_metric", None)
         if not from_checkpoint and metric in GROWING_METRICS:
@@ -219,14 +242,40 @@ class MultimodalCaptioningTask(FairseqTask):
                 raise UserError(f"--best-checkpoint-metric {metric} needs --eval-gen.")
             if not self.cfg.maximize_best_checkpoint_metric:
                 raise UserError(
-                    f"--best-checkpoint-metric {metric} grows as captions get better: without "
-                    "--maximize-best-checkpoint-metric the worst checkpoint would be kept."
+                    f"--best-checkpoint-metric {metric} grows as {self.text_names[1]} get better: "
+                    "without --maximize-best-checkpoint-metric the worst checkpoint would be kept."
                 )
         model = super().build_model(cfg, from_checkpoint)
         if self.cfg.eval_gen:
             options = read_generation_options(self.cfg.eval_gen_args, "--eval-gen-args")
             self.sequence_generator = self.build_generator([model], Namespace(**options))
         return model
+
+    def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
+        """
+        Raises:
+            UserError: if the search is to do what it cannot.
+        """
+        check_search(args)
+        return super().build_generator(models, args, *others, **kwargs)
+
+    def prefix_of(self, sample: dict[str, Any]) -> Optional[Tensor]:
+        """
+        Returns:
+            prefix_tokens: ``[B, p]`` of ``--prefix-words``; None without.
+
+        Raises:
+            UserError: if one of them is no word of the dictionary.
+        """
+        if not self.cfg.prefix_words:
+            return None
+        prefix = tokens_of(self.dictionary, self.cfg.prefix_words)
+        if bool((prefix < self.dictionary.unk()).any()):
+            raise UserError(
+                f"--prefix-words {self.cfg.prefix_words!r}: must have words alone, no signs of "
+                "fairseq's."
+            )
+        return prefix.to(sample["id"].device).expand(sample["id"].numel(), -1)
 
     def inference_step(
         self,
@@ -236,9 +285,8 @@ class MultimodalCaptioningTask(FairseqTask):
         prefix_tokens: Optional[Any] = None,
         constraints: Optional[Any] = None,
     ) -> list[list[dict[str, Any]]]:
-        if self.cfg.prefix_words and prefix_tokens is None:
-            prefix = tokens_of(self.dictionary, self.cfg.prefix_words).to(sample["id"].device)
-            prefix_tokens = prefix.expand(sample["id"].numel(), -1)
+        if prefix_tokens is None:
+            prefix_tokens = self.prefix_of(sample)
         try:
             return super().inference_step(generator, models, sample, prefix_tokens, constraints)
         except AssertionError:  # fairseq's search ends so when no word has a probability
@@ -246,7 +294,8 @@ class MultimodalCaptioningTask(FairseqTask):
             if all(bool(weight.isfinite().all()) for weight in weights):
                 raise
             raise UserError(
-                "the model's weights hold NaN or infinite values: no caption has a probability."
+                f"the model's weights hold NaN or infinite values: no {self.text_names[0]} has a "
+                "probability."
             ) from None
 
     def valid_step(
@@ -258,7 +307,7 @@ class MultimodalCaptioningTask(FairseqTask):
         return loss, sample_size, logging_output
 
     def _generate_and_score(self, sample: dict[str, Any], model: Any) -> dict[str, float]:
-        """Sums over the images whose first caption is in the batch."""
+        """Sums over the items whose first line is in the batch."""
         scores = self.generated_text_scores[sample["split"]]
         is_first = sample["is_first"]
         hypotheses = {}
@@ -272,12 +321,16 @@ class MultimodalCaptioningTask(FairseqTask):
             generated = self.inference_step(self.sequence_generator, [model], chosen)
             for line, hypotheses_of_line in zip(chosen["id"].tolist(), generated):
                 tokens = hypotheses_of_line[0]["tokens"].int().cpu()
-                hypotheses[line] = self.dictionary.string(tokens)
+                hypotheses[line] = self.text_of(tokens)
         if self.cfg.eval_gen_print_samples and hypotheses:
             line = min(hypotheses)
             logger.info(f"example hypothesis {line}: {hypotheses[line]}")
             logger.info(f"example reference {line}: {scores.reference_of(line)}")
         return scores.sums(hypotheses)
+
+    def text_of(self, tokens: Tensor) -> str:
+        """What is scored of a hypothesis ``[t]``."""
+        return self.dictionary.string(tokens)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         super().reduce_metrics(logging_outputs, criterion)

@@ -1,0 +1,320 @@
+"""Stories of five images: ``--task visual_storytelling``.
+
+The data folder is made by ``scripts/prepare_vist.py`` or ``fairseq-mm prepare stories``: that of
+``multimodal_captioning``, where a line of ``<split>.visual_ids`` has five keys, and a line of text
+is a whole story, its five sentences joined by ``<sent>``. Pictures that ``missing_images.txt``
+lists are padding in the batch, in their place. Training and perplexity are over stories,
+generation and its scores over sequences of images.
+
+Every search of fairseq's tells stories of exactly five sentences, see
+:mod:`fairseq_mm.story_rules`. With ``--sampling`` a story depends on ``--seed``, its line and its
+place among ``--nbest``, not on the batch that it is in.
+"""
+
+import logging
+import os
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import numpy as np
+from fairseq.data import Dictionary
+from fairseq.tasks import register_task
+from omegaconf import II
+from torch import Tensor
+
+from fairseq_mm.data.binarised_text import dictionary_of
+from fairseq_mm.data.feature_store import FeatureStores
+from fairseq_mm.data.missing_images import MISSING_IMAGES, read_missing_images
+from fairseq_mm.data.picture_story_text import NUM_PICTURES, SEPARATOR
+from fairseq_mm.errors import UserError
+from fairseq_mm.sampling_search import SeededSampling
+from fairseq_mm.story_rules import (
+    RuledSearch,
+    StoryRules,
+    begin_with,
+    follow_rules,
+    separator_of,
+)
+from fairseq_mm.tasks.multimodal_captioning import (
+    MultimodalCaptioningConfig,
+    MultimodalCaptioningTask,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class VisualStorytellingConfig(MultimodalCaptioningConfig):
+    min_words_per_sentence: int = field(
+        default=1, metadata={"help": "of generated stories: no sentence is shorter"}
+    )
+    max_words_per_sentence: int = field(
+        default=50,
+        metadata={"help": "of generated stories: no sentence is longer (--max-len-b has no part)"},
+    )
+    repetition_penalty: float = field(
+        default=0.0,
+        metadata={
+            "help": "of generated stories: the probability of a word that stands n times in the "
+            "story is divided by 1 + n times this (released code: 5)"
+        },
+    )
+    end_after_punctuation: bool = field(
+        default=False,
+        metadata={
+            "help": "of generated stories: a sentence ends only after . ? ! (as released), or at "
+            "its greatest length"
+        },
+    )
+    seed: int = II("common.seed")
+
+
+@register_task("visual_storytelling", dataclass=VisualStorytellingConfig)
+class VisualStorytellingTask(MultimodalCaptioningTask):
+    """Stories of five images.
+
+    Args:
+        cfg: the configuration.
+        dictionary: of the stories.
+        feature_dim: channels of the features.
+        feature_attributes: how the features were made: extractor, weights, layer, ...
+        features: the feature stores; None where no split is loaded.
+        rows_per_image: of features; found in ``features`` where they are given.
+
+    Attributes:
+        rows_per_image: R, equal for all pictures: 1 of pooled features, or a grid's positions.
+        separator_index: of the word between sentences.
+
+    Raises:
+        UserError: if the dictionary has no separator, pictures have different numbers of rows, or
+            the rules of stories are out of range.
+    """
+
+    text_names = ("story", "stories")
+
+    def __init__(
+        self,
+        cfg: VisualStorytellingConfig,
+        dictionary: Dictionary,
+        *,
+        feature_dim: int,
+        feature_attributes: dict[str, Any],
+        features: Optional[FeatureStores] = None,
+        rows_per_image: int = 1,
+    ) -> None:
+        super().__init__(
+            cfg,
+            dictionary,
+            feature_dim=feature_dim,
+            feature_attributes=feature_attributes,
+            features=features,
+        )
+        self.rows_per_image = rows_per_image
+        self.missing: frozenset[str] = frozenset()
+        path = "the dictionary"
+        if features is not None:
+            path = os.path.join(cfg.data, "dict.txt")
+            self.missing = read_missing_images(cfg.data)
+            self.rows_per_image = _rows_per_image(features, self.missing)
+        self.separator_index = separator_of(dictionary, path)
+        self.build_rules()
+
+    @classmethod
+    def from_provenance(
+        cls,
+        words: list[str],
+        extractor: dict[str, Any],
+        feature_dim: int,
+        rows_per_image: int = 1,
+    ) -> "VisualStorytellingTask":
+        """A task without a data folder, to build and load a model and to generate with it.
+
+        Args:
+            words: of the dictionary, in the order of their indices, special symbols left out.
+            extractor: attributes of the features that say how a picture became a vector.
+            feature_dim: channels of the features.
+            rows_per_image: of features.
+        """
+        return cls(
+            VisualStorytellingConfig(seed=1),  # fairseq's own default
+            dictionary_of(words),
+            feature_dim=feature_dim,
+            feature_attributes=dict(extractor),
+            rows_per_image=rows_per_image,
+        )
+
+    def check_split(
+        self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
+    ) -> dict[str, Any]:
+        """
+        Raises:
+            UserError: if a line has not five keys, or not five sentences with words, or all five
+                pictures are missing.
+        """
+        for number, line in enumerate(visual_ids, start=1):
+            keys = line.split("\t")
+            if len(keys) != NUM_PICTURES:
+                raise UserError(
+                    f"{visual_path}:{number}: must have {NUM_PICTURES} keys separated by tabs, "
+                    f"one for each sentence, but has {len(keys)}."
+                )
+            if self.missing.issuperset(keys):
+                raise UserError(
+                    f"{visual_path}:{number}: all {NUM_PICTURES} pictures of the story are in "
+                    f"{os.path.join(self.cfg.data, MISSING_IMAGES)}: leave the story out."
+                )
+        _check_sentences(f"{text_path}.idx", text, self.separator_index)
+        stories = [self.missing.intersection(line.split("\t")) for line in visual_ids]
+        if any(stories):
+            logger.info(
+                f"{visual_path}: {len(frozenset().union(*stories))} pictures of "
+                f"{sum(map(bool, stories))} stories are missing, and padding in the batch"
+            )
+        return {"missing": self.missing, "rows_per_image": self.rows_per_image}
+
+    def build_rules(self, *, no_repeat_ngram: int = 0) -> StoryRules:
+        """Rules of the stories that are generated, from the configuration.
+
+        Args:
+            no_repeat_ngram: words of a sequence that occurs once in a story; 0 allows any.
+        """
+        cfg = self.cfg
+        return StoryRules(
+            self.dictionary,
+            min_words_per_sentence=cfg.min_words_per_sentence,
+            max_words_per_sentence=cfg.max_words_per_sentence,
+            repetition_penalty=cfg.repetition_penalty,
+            end_after_punctuation=cfg.end_after_punctuation,
+            no_repeat_ngram=no_repeat_ngram,
+        )
+
+    def build_generator(
+        self,
+        models: Any,
+        args: Any,
+        *others: Any,
+        rules: Optional[StoryRules] = None,
+        seed: Optional[int] = None,
+        **kwargs: Any,
+    ) -> Any:
+        """
+        Args:
+            models: one, or an ensemble.
+            args: fairseq's options of generation, or some of them.
+            *others: as of fairseq.
+            rules: of the stories; by default those of the configuration.
+            seed: of ``sampling``; by default that of the configuration.
+            **kwargs: as of fairseq.
+
+        Raises:
+            UserError: if the search is to do what it cannot, or the models have no positions for
+                such stories.
+        """
+        generator = super().build_generator(models, args, *others, **kwargs)
+        if getattr(args, "score_reference", False):
+            return generator
+        if getattr(args, "match_source_len", False):
+            raise UserError("--match-source-len: a story is not as long as its pictures are many.")
+        if rules is None:
+            rules = self.build_rules(no_repeat_ngram=getattr(args, "no_repeat_ngram_size", 0))
+        if getattr(args, "min_len", 1) > rules.min_length - 1:
+            raise UserError(
+                f"--min-len {args.min_len}: the length of stories is set sentence by sentence, by "
+                "--min-words-per-sentence."
+            )
+        if getattr(args, "sampling", False):
+            topk, topp = getattr(args, "sampling_topk", -1), getattr(args, "sampling_topp", -1.0)
+            generator.search = SeededSampling(
+                self.dictionary,
+                num_steps=rules.max_length,
+                topk=max(topk, 0),
+                topp=topp if topp > 0 else 1.0,
+                seed=self.cfg.seed if seed is None else seed,
+            )
+        follow_rules(generator, rules)
+        return generator
+
+    def prefix_of(self, sample: dict[str, Any]) -> Optional[Tensor]:
+        """
+        Raises:
+            UserError: if ``--prefix-words`` cannot begin a story of five sentences with words.
+        """
+        prefix = super().prefix_of(sample)
+        if prefix is not None:
+            words = self.cfg.prefix_words.split()
+            sentences = " ".join(words).split(SEPARATOR)
+            if len(sentences) > NUM_PICTURES or not all(x.strip() for x in sentences[:-1]):
+                raise UserError(
+                    f"--prefix-words {self.cfg.prefix_words!r}: must begin a story of "
+                    f"{NUM_PICTURES} sentences, none of them empty, with {SEPARATOR} between them."
+                )
+        return prefix
+
+    def inference_step(
+        self,
+        generator: Any,
+        models: list[Any],
+        sample: dict[str, Any],
+        prefix_tokens: Optional[Tensor] = None,
+        constraints: Optional[Any] = None,
+    ) -> list[list[dict[str, Any]]]:
+        if prefix_tokens is None:
+            prefix_tokens = self.prefix_of(sample)
+        if isinstance(getattr(generator, "search", None), RuledSearch):
+            begin_with(generator, prefix_tokens)
+        return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+
+    def text_of(self, tokens: Tensor) -> str:
+        """The words of a story, without the separators: references have none."""
+        return self.dictionary.string(tokens, extra_symbols_to_ignore={self.separator_index})
+
+
+def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
+    """
+    Raises:
+        UserError: naming two pictures, if they have different numbers of rows.
+    """
+    counts: dict[int, str] = {}
+    for key in features.ids:
+        if key not in missing:
+            counts.setdefault(features.rows_of(key), key)
+    if not counts:
+        raise UserError(f"{features.path}: has no features of any picture.")
+    (rows, key), *others = counts.items()
+    if others:
+        raise UserError(
+            f"{features.path}: all pictures must have the same number of rows of features, but "
+            f"{key!r} has {rows}, and {others[0][1]!r} has {others[0][0]}."
+        )
+    if not rows:
+        raise UserError(f"{features.path}: {key!r} has no row of features.")
+    return rows
+
+
+def _check_sentences(path: str, text: Any, separator: int) -> None:
+    """
+    Args:
+        path: file of the binarised text.
+        text: its lines, each ending with ``</s>``.
+        separator: number of the separator.
+
+    Raises:
+        UserError: if a line is no story of five sentences with words.
+    """
+    wrong = []
+    for number in range(len(text)):
+        line = text[number].numpy()
+        ends = np.flatnonzero(line == separator)
+        if len(ends) != NUM_PICTURES - 1:
+            wrong.append((number, f"{len(ends)} {SEPARATOR!r}, but a story has {NUM_PICTURES - 1}"))
+            continue
+        lengths = np.diff(ends, prepend=-1, append=len(line) - 1) - 1
+        if not lengths.all():
+            empty = int(np.flatnonzero(lengths == 0)[0]) + 1
+            wrong.append((number, f"no word in sentence {empty}"))
+    if wrong:
+        number, what = wrong[0]
+        raise UserError(
+            f"{path}: line {number + 1} has {what}: each line must be {NUM_PICTURES} sentences "
+            f"with words, joined by {SEPARATOR} ({len(wrong)} such lines)."
+        )
