@@ -22,7 +22,12 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def add_likelihood_arguments(parser: argparse.ArgumentParser) -> None:
+def add_likelihood_arguments(parser: argparse.ArgumentParser, *, cuts: bool = True) -> None:
+    """
+    Args:
+        parser: gets the options.
+        cuts: with ``--words``.
+    """
     parser.add_argument(
         "--path",
         required=True,
@@ -30,13 +35,14 @@ def add_likelihood_arguments(parser: argparse.ArgumentParser) -> None:
         "ensemble",
     )
     parser.add_argument("--split", default="valid", help="(default: valid)")
-    parser.add_argument(
-        "--words",
-        type=positive,
-        metavar="N",
-        help="only the first N words of each story (default: as many as the model has positions "
-        "for); the end of a story that was cut is not scored",
-    )
+    if cuts:
+        parser.add_argument(
+            "--words",
+            type=positive,
+            metavar="N",
+            help="only the first N words of each story (default: as many as the model has "
+            "positions for); the end of a story that was cut is not scored",
+        )
     parser.add_argument(
         "--batch-tokens",
         type=positive,
@@ -54,8 +60,20 @@ def add_likelihood_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
 
 
-def load_models(path: str, data: Optional[str], device: Optional[str]) -> "TextModels":
+def load_models(
+    path: str,
+    data: Optional[str],
+    device: Optional[str],
+    states: Optional[dict[str, dict[str, Any]]] = None,
+) -> "TextModels":
     """Models with the dictionaries that they carry, or, of fairseq's own models, the data folder's.
+
+    Args:
+        path: checkpoints, separated by the system's path separator.
+        data: the data folder.
+        device: where they are to run.
+        states: the checkpoints, if :func:`fairseq_mm.text_models.load_states` has read them
+            already.
 
     Raises:
         UserError: if they cannot be loaded, or do not fit together.
@@ -65,7 +83,7 @@ def load_models(path: str, data: Optional[str], device: Optional[str]) -> "TextM
     from fairseq_mm.text_models import load_states, load_text_models
 
     place = usable_device(device)
-    states = load_states(path)
+    states = load_states(path) if states is None else states
     # fairseq's own models carry no dictionaries
     if data is not None and any(STATE_KEY not in state["model"] for state in states.values()):
         return _load_with_folder(list(states), data, place)

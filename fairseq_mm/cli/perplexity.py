@@ -12,6 +12,17 @@ DATA/text; words are looked up in the checkpoint's own dictionary.
 no temperature gives a real text a probability other than 0, so the temperature for it is that at
 which those tokens that are among the k likeliest at their place (<unk> is none of them) are most
 likely among those k. An ensemble, where the k depend on the temperature, has none.
+
+Models that tell stories of five pictures (--task visual_storytelling):
+
+fairseq-mm perplexity DATA --path checkpoints/checkpoint_best.pt --counting transtory
+fairseq-mm perplexity DATA --path checkpoints/checkpoint_best.pt --exchange-pictures --seed 1
+
+All tokens are words, the separators between sentences and the end of the story; the figures
+without ends leave separators out as well. --counting transtory adds the figure that the released
+code of Transtory-XL would report, which is lower: the mean within each sentence, which begins with
+a token that costs nothing, then over sentences. --exchange-pictures adds the perplexity of the same
+stories under the pictures of another album: the more a model follows its pictures, the higher.
 """
 
 import argparse
@@ -30,6 +41,7 @@ from fairseq_mm.cli.likelihood_options import (
     positive,
     words_to_score,
 )
+from fairseq_mm.cli.picture_story_options import add_features_argument
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
@@ -41,7 +53,7 @@ SIDES = ("wp_source", "wp_target")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATA", help="data folder of prompts and stories")
+    parser.add_argument("data", metavar="DATA", help="data folder")
     add_likelihood_arguments(parser)
     parser.add_argument(
         "--side",
@@ -52,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stories", type=positive, metavar="N", help="only N texts, drawn (default: all)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of that draw (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn (default: 1)")
     parser.add_argument(
         "--tune-temperature", action="store_true", help="find the softmax's best temperature"
     )
@@ -62,6 +74,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=10,
         metavar="K",
         help="of the second temperature (default: 10)",
+    )
+    add_features_argument(parser)
+    parser.add_argument(
+        "--counting",
+        choices=("tokens", "transtory"),
+        default="tokens",
+        help="transtory: also as Transtory-XL's released code counts (default: tokens)",
+    )
+    parser.add_argument(
+        "--exchange-pictures",
+        action="store_true",
+        help="also under the pictures of another album, drawn with --seed",
     )
     parser.add_argument("--json", metavar="FILE", help="write figures and card as JSON")
 
@@ -78,13 +102,21 @@ class Counts(NamedTuple):
 
 def run(args: argparse.Namespace) -> None:
     from fairseq_mm.data.story_split import read_side, side_path
+    from fairseq_mm.text_models import load_states, tells_picture_stories
 
     if args.json and not Path(args.json).absolute().parent.is_dir():
         raise UserError(f"--json {args.json}: its folder does not exist.")
     if args.seed < 0:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
     register_quietly()
-    models = load_models(args.path, args.data, args.device)
+    states = load_states(args.path)
+    if any(map(tells_picture_stories, states.values())):
+        from fairseq_mm.cli import perplexity_of_picture_stories
+
+        perplexity_of_picture_stories.run(args, states)
+        return
+    _check_text_options(args, states)
+    models = load_models(args.path, args.data, args.device, states)
     likelihood = build_likelihood(models, args)
     side = _side_of(models, args)
     num_words = words_to_score(likelihood, args.words)
@@ -111,6 +143,20 @@ def run(args: argparse.Namespace) -> None:
         options = ("split", "words", "stories", "seed", "precision")
         result["card"] = card_of(args, files, options, models.device)
         write_file(args.json, json.dumps(result, indent=2) + "\n")
+
+
+def _check_text_options(args: argparse.Namespace, states: "dict[str, dict[str, Any]]") -> None:
+    file, state = next(iter(states.items()))
+    for option, is_given in (
+        ("features", args.features is not None),
+        ("counting", args.counting != "tokens"),
+        ("exchange-pictures", args.exchange_pictures),
+    ):
+        if is_given:
+            raise UserError(
+                f"--{option}: is for models that tell stories of pictures, but {file} was trained "
+                f"with --task {state['cfg']['task']['_name']}."
+            )
 
 
 def _side_of(models: "TextModels", args: argparse.Namespace) -> str:

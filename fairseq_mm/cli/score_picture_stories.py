@@ -8,12 +8,8 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from fairseq_mm.cli.score_inputs import References
-from fairseq_mm.data.picture_story_split import (
-    read_albums,
-    read_missing_images,
-    read_story_words,
-    story_text_path,
-)
+from fairseq_mm.data.missing_images import read_missing_images
+from fairseq_mm.data.picture_story_split import read_albums, read_story_words, story_text_path
 from fairseq_mm.data.picture_story_text import SEPARATOR, split_sentences
 from fairseq_mm.data.visual_ids import read_visual_ids
 from fairseq_mm.errors import UserError
@@ -80,19 +76,17 @@ def about_split(
         from fairseq_mm.data.feature_store import open_features
 
         features = open_features(stores)
-        lacking = {picture for picture in pictures if picture not in features}
-        listed = lacking & read_missing_images(data)
-        found["pictures_with_features"] = len(pictures) - len(lacking)
-        found["pictures_missing"] = len(listed)
-        found["pictures_unknown"] = len(lacking) - len(listed)
+        missing = pictures & read_missing_images(data)
+        unknown = sorted(p for p in pictures - missing if p not in features)
+        with_features = len(pictures) - len(missing) - len(unknown)
+        lacking = missing.union(unknown)
+        found["pictures_with_features"] = with_features
+        found["pictures_missing"] = len(missing)
+        found["pictures_unknown"] = len(unknown)
         found["sequences_with_missing_pictures"] = sum(
             not lacking.isdisjoint(key.split("\t")) for key in references.texts
         )
-        summary += (
-            f", {len(pictures) - len(lacking):,} with features, {len(listed):,} in "
-            f"missing_images.txt"
-        )
-        unknown = sorted(lacking - listed)
+        summary += f", {with_features:,} with features, {len(missing):,} in missing_images.txt"
         if unknown:
             named = ", ".join(unknown[:NAMED]) + (", ..." if len(unknown) > NAMED else "")
             summary += f", {len(unknown):,} in neither ({named})"

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple, Union
 
+from fairseq_mm.data.picture_story_text import NUM_PICTURES, SEPARATOR
 from fairseq_mm.data.visual_ids import read_visual_ids
 from fairseq_mm.errors import UserError
 
@@ -63,23 +64,12 @@ def read_albums(data: Folder, split: str) -> list[str]:
     return albums
 
 
-def read_missing_images(data: Folder) -> set[str]:
-    """Pictures that are known to be missing or unreadable; none where there is no such file.
-
-    Raises:
-        UserError: if the file cannot be read.
-    """
-    path = Path(data) / "missing_images.txt"
-    if not path.exists():
-        return set()
-    return {line.strip() for line in _lines_of(path, "") if line.strip()}
-
-
 def read_picture_story_split(data: Folder, split: str) -> PictureStorySplit:
     """Stories, pictures and albums of a split.
 
     Raises:
-        UserError: if a file cannot be read, or their line counts differ.
+        UserError: if a file cannot be read, their line counts differ, or a story has not five
+            sentences or pictures.
     """
     stories = read_story_words(data, split)
     visual_path = Path(data) / f"{split}.visual_ids"
@@ -93,6 +83,14 @@ def read_picture_story_split(data: Folder, split: str) -> PictureStorySplit:
                 f"{text_path} has {len(stories)} lines, but {path} has {count}: they must agree "
                 "line by line."
             )
+    for number, (words, key) in enumerate(zip(stories, visual_ids), start=1):
+        sentences, pictures = words.count(SEPARATOR) + 1, len(key.split("\t"))
+        if sentences != NUM_PICTURES or pictures != NUM_PICTURES:
+            raise UserError(
+                f"{text_path}:{number}: a story has {NUM_PICTURES} sentences and pictures, but "
+                f"this one has {sentences} sentences ({SEPARATOR} between them) and {pictures} "
+                f"pictures in {visual_path.name}."
+            )
     return PictureStorySplit(stories, visual_ids, albums)
 
 
@@ -100,8 +98,7 @@ def _lines_of(path: Path, meaning: str) -> list[str]:
     try:
         lines = path.read_bytes().decode().split("\n")
     except OSError as error:
-        about = f"; {meaning}" if meaning else ""
-        raise UserError(f"{path}: cannot be read ({error.strerror}){about}.") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {meaning}.") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
     if lines[-1] == "":

@@ -48,6 +48,24 @@ def corpus_perplexity(texts: Iterable[LogProbability]) -> float:
     return 2 ** (-math.fsum(text.log2_sum for text in texts) / num_tokens)
 
 
+def transtory_perplexity(sentences: Iterable[LogProbability]) -> float:
+    """Perplexity as the released code of Li et al. 2020 (Transtory-XL) counts it: too low.
+
+    Each sentence begins with a token that is given and costs nothing, but is counted; the mean is
+    taken within sentences, then over them: ``exp(mean_s(loss_s / (tokens_s + 1)))``.
+
+    Args:
+        sentences: each with its end among its tokens.
+
+    Raises:
+        ValueError: if there is no sentence.
+    """
+    losses = [-sentence.log2_sum / (sentence.num_tokens + 1) for sentence in sentences]
+    if not losses:
+        raise ValueError("`sentences` must have one sentence or more, but is empty.")
+    return 2 ** (math.fsum(losses) / len(losses))
+
+
 def read_log_probabilities(path: str) -> dict[int, LogProbability]:
     """Reads what ``fairseq-generate --score-reference`` printed: the ``P-`` lines, which hold the
     log2-probability of every token of the reference, the end sign last.

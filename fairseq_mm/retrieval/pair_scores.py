@@ -1,10 +1,11 @@
-"""Log-likelihoods of pairs of story and prompt on disk, so that no pair is computed twice.
+"""Log-likelihoods of pairs of story and prompt, or story and pictures, on disk, so that no pair is
+computed twice.
 
 ``likelihoods.jsonl`` begins with a line ``{"scores_of": {...}}``, what decides the scores; then
 ``{"story": line, "prompt": line, "log_likelihood": ...}``, a line a pair, in the order in which
-they were computed. Lines are those of the split, from 0; a prompt is named by the first line that
-has it. Seed, draws and number of stories do not decide a pair's score, so runs that differ in them
-share the file.
+they were computed. Lines are those of the split, from 0; a prompt (or ``pictures``, a photo
+sequence) is named by the first line that has it. Seed, draws and number of stories do not decide a
+pair's score, so runs that differ in them share the file.
 """
 
 import json
@@ -24,17 +25,19 @@ class PairScores:
     Args:
         folder: made if it is not there; one process at a time may write to it.
         identity: names and JSON values.
+        condition: what the file calls what a story is told from.
 
     Attributes:
         path: of the file.
-        scores: (story, prompt) -> log-likelihood.
+        scores: (story, what it is told from) -> log-likelihood.
 
     Raises:
         UserError: if the folder holds scores of something else, or cannot be written.
     """
 
-    def __init__(self, folder: str, identity: dict[str, Any]) -> None:
+    def __init__(self, folder: str, identity: dict[str, Any], *, condition: str = "prompt") -> None:
         self.path = Path(folder) / FILE
+        self.condition = condition
         self.scores: dict[Line, float] = {}
         identity = json.loads(json.dumps(identity))
         try:
@@ -50,9 +53,9 @@ class PairScores:
     def append(self, scores: Iterable[tuple[Line, float]]) -> None:
         """Keeps scores: from here on a kill does not lose them."""
         lines = []
-        for (story, prompt), value in scores:
-            self.scores[story, prompt] = value
-            entry = {"story": story, "prompt": prompt, "log_likelihood": value}
+        for (story, condition), value in scores:
+            self.scores[story, condition] = value
+            entry = {"story": story, self.condition: condition, "log_likelihood": value}
             lines.append(json.dumps(entry) + "\n")
         with open(self.path, "a") as file:
             file.write("".join(lines))
@@ -71,7 +74,7 @@ class PairScores:
             found = dict(json.loads(first)["scores_of"])
             for line in lines:
                 entry = json.loads(line)
-                self.scores[entry["story"], entry["prompt"]] = float(entry["log_likelihood"])
+                self.scores[entry["story"], entry[self.condition]] = float(entry["log_likelihood"])
         except (ValueError, KeyError, TypeError):
             raise UserError(
                 f"{self.path}: is no file of likelihoods; delete it to start anew."

@@ -1,0 +1,285 @@
+"""How often a story is likeliest under its own pictures, among those of other albums.
+
+fairseq-mm rank-albums DATA --path checkpoints/checkpoint_best.pt --split valid
+fairseq-mm rank-albums DATA --path a.pt:b.pt --candidates 10 --draws 20 --seed 1
+
+Whether a storyteller follows its pictures: each story competes under its own five pictures against
+those of 9 other albums, drawn from the albums of the chosen stories; --draws such draws. Of another
+album it is always the first photo sequence. Ties count against the model. The interval is a
+bootstrap over stories. A pair of story and pictures is computed once, however often it is drawn;
+--all-pairs computes all of them, and prints what all possible draws have on average as well.
+
+The output folder gets ranking.json (figures, card), stories.jsonl (one story a line) and
+likelihoods.jsonl (one pair a line). An interrupted run continues when started again, and further
+draws, seeds or stories are added to what is there.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from fairseq_mm.cli.likelihood_options import (
+    add_likelihood_arguments,
+    card_of,
+    chosen_lines,
+    positive,
+)
+from fairseq_mm.cli.picture_story_options import (
+    add_features_argument,
+    card_files,
+    open_picture_stories,
+)
+from fairseq_mm.cli.run_set_up import only_writer, register_quietly
+from fairseq_mm.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fairseq_mm.cli.picture_story_options import ToScore
+    from fairseq_mm.metrics.album_ranking import AlbumRanking
+    from fairseq_mm.metrics.prompt_ranking import PromptColumns
+    from fairseq_mm.retrieval.pair_scores import PairScores
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", metavar="DATA", help="data folder of picture stories")
+    add_likelihood_arguments(parser, cuts=False)
+    add_features_argument(parser)
+    parser.add_argument(
+        "--stories",
+        type=positive,
+        default=1000,
+        metavar="N",
+        help="drawn from the split; all if it has fewer (default: 1000)",
+    )
+    parser.add_argument(
+        "--candidates",
+        type=positive,
+        default=10,
+        metavar="N",
+        help="albums that a story is ranked among, its own included (default: 10)",
+    )
+    parser.add_argument(
+        "--draws", type=positive, default=20, metavar="N", help="of other albums (default: 20)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of stories, albums and bootstrap (default: 1)"
+    )
+    parser.add_argument(
+        "--all-pairs", action="store_true", help="compute each story under each album"
+    )
+    parser.add_argument(
+        "--output", metavar="DIR", help="folder to write (default: CHECKPOINT.rank-albums-SPLIT)"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    from fairseq_mm.metrics.album_ranking import rank_albums
+    from fairseq_mm.metrics.prompt_ranking import draw_distractors, prompt_columns
+    from fairseq_mm.retrieval.pair_scores import PairScores
+    from fairseq_mm.text_models import load_states
+
+    started = time.time()
+    if args.seed < 0:
+        raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
+    if args.candidates < 2:
+        raise UserError("--candidates: must be 2 or more, the story's own album included.")
+    register_quietly()
+    to_score = open_picture_stories(args, load_states(args.path))
+    split = to_score.split
+    lines = chosen_lines(len(split.stories), args.stories, args.seed)
+    columns = prompt_columns(split.albums[line] for line in lines)
+    if len(columns.texts) < args.candidates:
+        raise UserError(
+            f"{args.data}: {len(lines)} stories of {args.split} have {len(columns.texts)} "
+            f"different albums, but --candidates {args.candidates} needs as many: give more "
+            "--stories, or fewer --candidates."
+        )
+    distractors = draw_distractors(
+        columns.true,
+        len(columns.texts),
+        draws=args.draws,
+        distractors=args.candidates - 1,
+        seed=args.seed,
+    )
+    identity = _identity(to_score, args)
+    output = args.output or _output_of(to_score.files, args.split)
+    with only_writer(output):
+        file = PairScores(output, identity, condition="pictures")
+        scores = _score(file, to_score, lines, columns, distractors, args)
+        result = rank_albums(scores, columns.true, distractors, seed=args.seed)
+        report = _report_of(result, args, identity, len(split.stories), len(columns.texts))
+        _print(report)
+        _write(report, scores, distractors, to_score, lines, columns, output, args)
+    seconds = time.time() - started
+    print(
+        f"{output}: wrote ranking.json, stories.jsonl, likelihoods.jsonl "
+        f"({len(file.scores):,} pairs) in {seconds:.0f} s",
+        file=sys.stderr,
+    )
+
+
+def _identity(to_score: "ToScore", args: argparse.Namespace) -> dict[str, Any]:
+    """What decides the likelihood of a pair of lines."""
+    from fairseq_mm.metrics.result_card import file_hash
+
+    hashes: dict[str, list[str]] = {}
+    for role, path in card_files(to_score, args.data, args.split).items():
+        found = file_hash(path)
+        digest = str(found.get("sha256", found.get("bytes")))[:12]
+        hashes.setdefault(role.partition("_")[0], []).append(digest)
+    return {**hashes, "split": args.split, "precision": args.precision}
+
+
+def _output_of(files: list[str], split: str) -> str:
+    others = f"+{len(files) - 1}" if len(files) > 1 else ""
+    return f"{os.path.splitext(files[0])[0]}{others}.rank-albums-{split}"
+
+
+def _score(
+    file: "PairScores",
+    to_score: "ToScore",
+    lines: list[int],
+    columns: "PromptColumns",
+    distractors: "np.ndarray",
+    args: argparse.Namespace,
+) -> "np.ndarray":
+    """``[stories, albums]`` log-likelihoods; computes those that the file does not have."""
+    import numpy as np
+    from tqdm import tqdm
+
+    from fairseq_mm.metrics.prompt_ranking import needed_pairs, score_matrix
+
+    split, likelihood = to_score.split, to_score.likelihood
+    if args.all_pairs:
+        pairs = np.indices((len(lines), len(columns.texts))).reshape(2, -1).T
+    else:
+        pairs = needed_pairs(columns.true, distractors)
+    # a photo sequence, and an album's first one, is named by the first line that has it
+    first_line: dict[str, int] = {}
+    album_line: dict[str, int] = {}
+    for line, (sequence, album) in enumerate(zip(split.visual_ids, split.albums)):
+        first_line.setdefault(sequence, line)
+        album_line.setdefault(" ".join(album.split()), line)
+    keys = []
+    for story, column in pairs.tolist():
+        line = lines[story]
+        is_own = columns.true[story] == column
+        keys.append(
+            (
+                line,
+                first_line[split.visual_ids[line]] if is_own else album_line[columns.texts[column]],
+            )
+        )
+    missing = [key for key in dict.fromkeys(keys) if key not in file.scores]
+    stories = {line: likelihood.encode_story(split.stories[line]) for line, _ in missing}
+    todo = [(split.visual_ids[pictures], stories[story]) for story, pictures in missing]
+    done = len(keys) - len(missing)
+    with tqdm(
+        total=len(keys), initial=done, unit="pair", desc="rank-albums", disable=None
+    ) as progress:
+        for batch, found in likelihood.batches(todo):
+            sums = [float(log_probs.double().sum()) for log_probs in found]
+            file.append(zip((missing[i] for i in batch), sums))
+            progress.update(len(batch))
+    values = [file.scores[key] for key in keys]
+    return score_matrix(pairs, values, len(lines), len(columns.texts))
+
+
+def _report_of(
+    result: "AlbumRanking",
+    args: argparse.Namespace,
+    identity: dict[str, Any],
+    available: int,
+    num_albums: int,
+) -> dict[str, Any]:
+    from fairseq_mm.metrics.album_ranking import TIE
+    from fairseq_mm.metrics.signature import signature
+
+    return {
+        "first": result.first._asdict(),
+        "mean_rank": result.mean_rank._asdict(),
+        "ties": result.ties,
+        "stories": result.stories,
+        "stories_available": available,
+        "albums": num_albums,
+        "candidates": args.candidates,
+        "draws": args.draws,
+        "seed": args.seed,
+        "signature": signature(
+            "album_ranking",
+            split=args.split,
+            stories=result.stories,
+            albums=num_albums,
+            candidates=args.candidates,
+            draws=args.draws,
+            seed=args.seed,
+            models=len(identity["checkpoint"]),
+            prec=args.precision,
+            ties=f"against-the-model-within-{TIE:g}-nats",
+        ),
+        "scores_of": identity,
+    }
+
+
+def _print(report: dict[str, Any]) -> None:
+    def shown(figure: dict[str, Any], scale: float, digits: int, unit: str) -> str:
+        low, high = (scale * bound for bound in figure["interval"])
+        text = f"{scale * figure['value']:6.{digits}f}{unit}  95% interval "
+        text += f"[{low:.{digits}f}, {high:.{digits}f}]  "
+        text += f"chance {scale * figure['chance']:.{digits}f}{unit}"
+        if figure["all_draws"] is not None:
+            text += f"  over all draws {scale * figure['all_draws']:.{digits}f}{unit}"
+        return text
+
+    print(
+        f"{report['stories']:,} of {report['stories_available']:,} stories, "
+        f"{report['albums']:,} albums, {report['candidates']} candidates, {report['draws']} draws, "
+        f"seed {report['seed']}"
+    )
+    print(f"ranked first  {shown(report['first'], 100, 1, ' %')}")
+    print(f"mean rank     {shown(report['mean_rank'], 1, 2, '')}")
+    print(f"ties          {100 * report['ties']:6.1f} %")
+    print(report["signature"])
+
+
+def _write(
+    report: dict[str, Any],
+    scores: "np.ndarray",
+    distractors: "np.ndarray",
+    to_score: "ToScore",
+    lines: list[int],
+    columns: "PromptColumns",
+    output: str,
+    args: argparse.Namespace,
+) -> None:
+    import numpy as np
+
+    from fairseq_mm.cli.score_output import write_file
+    from fairseq_mm.metrics.album_ranking import candidate_ranks
+
+    options = ("split", "stories", "candidates", "draws", "seed", "all_pairs", "precision")
+    files = card_files(to_score, args.data, args.split)
+    card = card_of(args, files, options, to_score.device)
+    write_file(
+        os.path.join(output, "ranking.json"),
+        json.dumps({**report, "card": card}, indent=2) + "\n",
+    )
+    ranks = candidate_ranks(scores, columns.true, distractors)
+    text = []
+    for number, line in enumerate(lines):
+        own = columns.true[number]
+        others = np.delete(scores[number], own)
+        entry = {
+            "story": line,
+            "album": to_score.split.albums[line],
+            "pictures": to_score.split.visual_ids[line].split("\t"),
+            "log_likelihood": scores[number, own],
+            "best_other": float(np.nanmax(others)),
+            "ranks": ranks[:, number].tolist(),
+        }
+        text.append(json.dumps(entry, ensure_ascii=False) + "\n")
+    write_file(os.path.join(output, "stories.jsonl"), "".join(text))

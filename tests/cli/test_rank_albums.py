@@ -1,0 +1,156 @@
+"""`fairseq-mm rank-albums` on toy data: figures against the model itself, resuming, messages."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from toy_data import make_dictionary, make_picture_stories_folder
+from toy_picture_storyteller import random_storyteller, write_picture_storyteller
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.data.feature_store import open_features
+from fairseq_mm.metrics.album_ranking import rank_albums
+from fairseq_mm.metrics.prompt_ranking import draw_distractors
+from fairseq_mm.retrieval.picture_story_likelihood import PictureStoryLikelihood
+
+ALBUMS = np.arange(10) // 2  # two stories each
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rank_albums")
+    data = make_picture_stories_folder(folder / "data")
+    # the second story of the first album is told from other pictures of it
+    lines = (data / "valid.visual_ids").read_text().splitlines()
+    lines[1] = "\t".join(reversed(lines[1].split("\t")))
+    (data / "valid.visual_ids").write_text("".join(f"{line}\n" for line in lines))
+    return data, write_picture_storyteller(folder / "a.pt", "glac_tiny")
+
+
+@pytest.fixture
+def rank(made, tmp_path, capsys):
+    """Runs the command; returns exit status, content of ranking.json, stdout, stderr."""
+    data, path = made
+
+    def run(*options, output=tmp_path / "out", path=path):
+        arguments = [data, "--path", path, "--output", output, "--device", "cpu", *options]
+        status = main(["rank-albums", *map(str, arguments)])
+        file = output / "ranking.json"
+        result = json.loads(file.read_text()) if file.exists() else {}
+        printed = capsys.readouterr()
+        return status, result, printed.out, printed.err
+
+    return run
+
+
+@torch.no_grad()
+def naive_scores(data):
+    """``[stories, albums]``, a pair at a time, by the model's forward pass."""
+    model, dictionary = random_storyteller("glac_tiny"), make_dictionary(separator=True)
+    store = open_features([data / "features.h5"])
+    lines = (data / "valid.visual_ids").read_text().splitlines()
+    scores = np.zeros((10, 5))
+    for s, text in enumerate((data / "text/valid.txt").read_text().splitlines()):
+        target = torch.tensor([dictionary.index(word) for word in text.split()] + [2])
+        previous = torch.cat([torch.tensor([2]), target[:-1]]).unsqueeze(0)
+        for a in range(5):
+            line = lines[s] if ALBUMS[s] == a else lines[2 * a]
+            features = np.concatenate([store.read(key) for key in line.split("\t")])
+            is_missing = torch.zeros(1, 5, dtype=torch.bool)
+            logits, _ = model(torch.from_numpy(features).unsqueeze(0), is_missing, previous)
+            lprobs = logits[0].double().log_softmax(1)
+            scores[s, a] = lprobs.gather(1, target.unsqueeze(1)).sum()
+    return scores
+
+
+def test_figures_are_those_of_the_models_own_probabilities(rank, made, tmp_path):
+    status, result, out, err = rank(
+        "--all-pairs", "--candidates", 4, "--draws", 6, "--seed", 3, "--batch-tokens", 50
+    )
+    assert status == 0
+    scores = naive_scores(made[0])
+    distractors = draw_distractors(ALBUMS, 5, draws=6, distractors=3, seed=3)
+    expected = rank_albums(scores, ALBUMS, distractors, seed=3)
+    assert 0 < expected.first.value < 1
+    for name, figure in (("first", expected.first), ("mean_rank", expected.mean_rank)):
+        assert result[name]["value"] == pytest.approx(figure.value)
+        assert result[name]["interval"] == pytest.approx(list(figure.interval))
+        assert result[name]["all_draws"] == pytest.approx(figure.all_draws)
+    assert (result["first"]["chance"], result["mean_rank"]["chance"]) == (0.25, 2.5)
+    assert "10 of 10 stories, 5 albums, 4 candidates, 6 draws, seed 3" in out
+    assert f"ranked first  {100 * expected.first.value:6.1f} %  95% interval [" in out
+    assert "chance 25.0 %" in out
+    assert f"mean rank     {expected.mean_rank.value:6.2f}  95% interval [" in out
+    assert "ties:against-the-model-within-0.001-nats" in out
+    assert "(50 pairs)" in err
+    entries = [json.loads(line) for line in (tmp_path / "out/stories.jsonl").open()]
+    assert [entry["story"] for entry in entries] == list(range(10))
+    np.testing.assert_allclose(
+        [entry["log_likelihood"] for entry in entries], scores[range(10), ALBUMS], atol=1e-3
+    )
+    assert np.mean([entry["ranks"] for entry in entries]) == pytest.approx(expected.mean_rank.value)
+
+
+def test_an_interrupted_run_continues_and_more_draws_add_pairs(rank, monkeypatch, tmp_path):
+    options = ("--candidates", 3, "--batch-tokens", 60)
+    _, whole, _, _ = rank(*options, "--draws", 2, output=tmp_path / "whole")
+    scored = []
+    log_probs = PictureStoryLikelihood._log_probs
+
+    def interrupted(self, encoded, rows, stories):
+        if len(scored) > 8:
+            raise KeyboardInterrupt
+        scored.extend(stories)
+        return log_probs(self, encoded, rows, stories)
+
+    monkeypatch.setattr(PictureStoryLikelihood, "_log_probs", interrupted)
+    assert rank(*options, "--draws", 2)[0] == 130
+    kept = len((tmp_path / "out/likelihoods.jsonl").read_text().splitlines()) - 1
+    assert kept == len(scored) > 8
+
+    def counted(self, encoded, rows, stories):
+        scored.extend(stories)
+        return log_probs(self, encoded, rows, stories)
+
+    monkeypatch.setattr(PictureStoryLikelihood, "_log_probs", counted)
+    _, resumed, _, _ = rank(*options, "--draws", 2)
+    # no pair twice; equal but for what batches do to the last digits
+    pairs = len((tmp_path / "out/likelihoods.jsonl").read_text().splitlines()) - 1
+    assert len(scored) == pairs < 50
+    assert resumed["first"] == whole["first"]
+    assert resumed["mean_rank"] == whole["mean_rank"]
+    rank(*options, "--draws", 20)
+    assert len(scored) == 50
+
+
+def test_likelihoods_of_another_checkpoint_are_not_mixed(rank, tmp_path):
+    rank("--candidates", 3, "--draws", 1)
+    other = write_picture_storyteller(tmp_path / "b.pt", "glac_tiny", seed=9)
+    status, _, _, err = rank("--candidates", 3, "--draws", 1, path=other)
+    assert status == 2
+    assert "likelihoods.jsonl holds likelihoods with checkpoint = " in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--candidates", "1"], "--candidates: must be 2 or more, the story's own album included."),
+        (["--candidates", "6"], "10 stories of valid have 5 different albums, but --candidates 6"),
+        (["--seed", "-1"], "--seed: must be 0 or more, but is -1."),
+    ],
+)
+def test_wrong_options_are_one_line(rank, options, message):
+    status, _, _, err = rank(*options)
+    assert status == 2
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_a_model_of_captions_is_refused(rank, tmp_path):
+    state = torch.load(write_picture_storyteller(tmp_path / "c.pt", "glac_tiny"))
+    state["cfg"]["task"]["_name"] = "multimodal_captioning"
+    torch.save(state, tmp_path / "c.pt")
+    status, _, _, err = rank(path=tmp_path / "c.pt")
+    assert status == 2
+    assert "c.pt: was trained with --task multimodal_captioning, which tells no stories of" in err
