@@ -37,34 +37,48 @@ def from_pretrained(
     prompt_model: Optional[Union[str, PathLike, Sequence[Union[str, PathLike]]]] = None,
     device: Optional[str] = None,
 ) -> Any:
-    """What a checkpoint was trained for: a captioner of photographs or a teller of stories.
+    """What a checkpoint was trained for: a captioner of photographs, or a teller of stories, of
+    prompts or of five photographs.
 
     Args:
         path: checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``;
             several as a list or joined by the system's path separator are an ensemble.
-        weights: of a captioner's extractor, see :func:`fairseq_mm.captioner.from_pretrained`.
-        prompt_model: language model, as ``path``, that makes up prompts for a story model.
+        weights: of the extractor of photographs, see
+            :func:`fairseq_mm.captioner.from_pretrained`.
+        prompt_model: language model, as ``path``, that makes up prompts for a model of their
+            stories.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU where there is one.
 
     Returns:
-        a :class:`fairseq_mm.captioner.Captioner` or a :class:`fairseq_mm.storyteller.Storyteller`.
+        a :class:`fairseq_mm.captioner.Captioner`, a
+        :class:`fairseq_mm.picture_storyteller.PictureStoryteller` or a
+        :class:`fairseq_mm.storyteller.Storyteller`.
 
     Raises:
         UserError: if a checkpoint cannot be loaded, two do not fit together, or an argument is
             of the other kind.
     """
     register()
-    from fairseq_mm import captioner, storyteller, text_models
+    from fairseq_mm import captioner, picture_storyteller, storyteller, text_models
 
     states = text_models.load_states(path)
-    if text_models.describes_pictures(next(iter(states.values()))):
+    first = next(iter(states.values()))
+    if text_models.describes_pictures(first):
+        tells = text_models.tells_picture_stories(first)
         if prompt_model is not None:
-            raise errors.UserError("`prompt_model` is for story models, but `path` is a captioner.")
-        return captioner.from_pretrained(
-            path, weights=None if weights is None else fspath(weights), device=device
+            raise errors.UserError(
+                "`prompt_model` is for models that tell stories of prompts, but `path` "
+                f"{'tells them of pictures' if tells else 'is a captioner'}."
+            )
+        reader = picture_storyteller if tells else captioner
+        return reader.from_pretrained(
+            path,
+            weights=None if weights is None else fspath(weights),
+            device=device,
+            states=states,
         )
     if weights is not None:
-        raise errors.UserError("`weights` is for captioners, but `path` is a model of text.")
+        raise errors.UserError("`weights` is for models of pictures, but `path` is one of text.")
     models = text_models.load_text_models(path, device=device, states=states)
     prompt_models = None
     if prompt_model is not None:

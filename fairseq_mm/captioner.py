@@ -91,6 +91,7 @@ def from_pretrained(
     *,
     weights: Optional[str] = None,
     device: Optional[str] = None,
+    states: Optional[dict[str, dict[str, Any]]] = None,
 ) -> "Captioner":
     """A captioner from one checkpoint, or an ensemble of several.
 
@@ -101,11 +102,13 @@ def from_pretrained(
         weights: the extractor's state dict file; found by its content if it lies in the folder of
             a checkpoint.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU where there is one.
+        states: the checkpoints, if :func:`fairseq_mm.text_models.load_states` has read them
+            already.
 
     Raises:
-        UserError: if a checkpoint cannot be loaded, or two do not fit together.
+        UserError: if a checkpoint cannot be loaded, tells stories, or two do not fit together.
     """
-    states = load_states(path)
+    states = load_states(path) if states is None else states
     for file, state in states.items():
         if tells_picture_stories(state):
             raise UserError(f"{file}: tells stories of five pictures: fairseq-mm tell.")

@@ -18,7 +18,7 @@ from PIL import Image
 from fairseq_mm import checkpoints
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import PictureExtractor, build_extractor_from_identity
-from fairseq_mm.extract.identity import check_same_extractor
+from fairseq_mm.extract.identity import IDENTITY, check_same_extractor
 from fairseq_mm.extract.picture_list import Picture
 from fairseq_mm.extract.pictures import MAX_PIXELS
 from fairseq_mm.extract.weights import sha256_of
@@ -254,13 +254,24 @@ class PictureModels:
                 f"{path}: features have {dim} channels, but {self.files[0]} was trained on "
                 f"{self.feature_dim}."
             )
-        if self.identity.get("extractor") and attributes.get("extractor"):
+        if not self.identity.get("extractor") or not attributes.get("extractor"):
+            return
+        if all(name in self.identity and name in attributes for name in IDENTITY):
             check_same_extractor(
                 self.identity,
                 attributes,
                 recorded_by=f"the features that {self.files[0]} was trained on",
                 given_by=path,
             )
+            return
+        # features that no extractor of this package made record what they please
+        for name in IDENTITY:
+            ours, theirs = self.identity.get(name), attributes.get(name)
+            if name in self.identity and name in attributes and ours != theirs:
+                raise UserError(
+                    f"{path}: was made with {name} = {theirs!r}, but {self.files[0]} was trained "
+                    f"on features with {ours!r}."
+                )
 
 
 @contextlib.contextmanager

@@ -94,7 +94,13 @@ def load_text_models(
         provenance = checkpoints.provenance_of(state, file)
         provenances.append(provenance)
         if provenance["feature_dim"]:
-            raise UserError(f"{file}: describes pictures (--arch {state['cfg'].model._name}).")
+            does, command = "describes pictures", "caption"
+            if tells_picture_stories(state):
+                does, command = "tells stories of five pictures", "tell"
+            raise UserError(
+                f"{file}: {does} (--arch {state['cfg'].model._name}), and reads no text: "
+                f"fairseq-mm {command} PICTURE ..."
+            )
         if getattr(state["cfg"].task, "add_bos_token", False):
             raise UserError(
                 f"{file}: was trained with --add-bos-token, so that texts begin with two signs; "

@@ -1,9 +1,9 @@
 """Models of text -> texts: drawn word by word or searched for, through fairseq's generator."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, TypeVar
 
 import torch
 from fairseq.data import data_utils
@@ -73,6 +73,8 @@ class Telling:
         return self.beam == 0
 
 
+TellingT = TypeVar("TellingT", bound=Telling)
+
 PRESETS = {
     # Fan et al. 2018, section 5.3, with the temperature of the released recipe
     "paper": Telling(topk=10, temperature=0.8),
@@ -81,21 +83,26 @@ PRESETS = {
 }
 
 
-def preset_with(name: str, **changes: Any) -> Telling:
-    """One of ``PRESETS`` with some values changed.
+def preset_with(name: str, presets: Mapping[str, TellingT] = PRESETS, **changes: Any) -> TellingT:
+    """One of the presets with some values changed.
 
     A new ``min_words`` or ``max_words`` alone takes the other along where it must.
+
+    Args:
+        name: of the preset.
+        presets: all of a kind.
+        **changes: fields with new values.
 
     Raises:
         UserError: if there is no such preset or value, or it is out of its range.
     """
-    if name not in PRESETS:
-        raise UserError(f"`preset` must be one of {', '.join(PRESETS)}, but is {name!r} instead.")
-    names = [field.name for field in dataclasses.fields(Telling)]
+    if name not in presets:
+        raise UserError(f"`preset` must be one of {', '.join(presets)}, but is {name!r} instead.")
+    base = presets[name]
+    names = [field.name for field in dataclasses.fields(base)]
     for key in changes:
         if key not in names:
             raise UserError(f"`{key}` is no option of telling; they are {', '.join(names)}.")
-    base = PRESETS[name]
     if "min_words" in changes:
         changes.setdefault("max_words", max(base.max_words, changes["min_words"]))
     elif "max_words" in changes:

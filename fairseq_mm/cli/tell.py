@@ -1,19 +1,30 @@
-"""Stories, by a trained model: of prompts, of prompts that a language model makes up, or of none.
+"""Stories, by a trained model: of five pictures; of prompts, of prompts that a language model makes
+up, or of none.
 
   fairseq-mm tell --model checkpoints/conv_story_fusion --prompt "The last dragon opens a bakery."
   fairseq-mm tell --model checkpoints/conv_story_fusion --prompts test.wp_source --jsonl > all
   fairseq-mm tell --model checkpoints/conv_story_fusion --prompt-model checkpoints/prompt_lm --n 5
   fairseq-mm tell --prompt-model checkpoints/prompt_lm --n 5 --prompts-only
   fairseq-mm tell --model checkpoints/gcnn_lm_stories --n 5
+  fairseq-mm tell --model checkpoints/glac a.jpg b.jpg c.jpg d.jpg e.jpg --html story.html
+  fairseq-mm tell --model checkpoints/glac --data data/vist --split valid --jsonl > told.jsonl
+  fairseq-mm tell *.jpg --compare glac/best.pt xl=xl/best.pt --html systems.html
 
-Presets: paper draws each word from the 10 most probable at temperature 0.8; greedy takes the most
-probable; beam searches with a beam of 5. All tell 150 words, where a line break is a word; with
---min-words 1 the model may end a story earlier. Unknown words (<unk>) are never written. Models
-of WritingPrompts expect prompts as they stand there, such as "[WP] The last dragon ...".
+Presets for prompts: paper draws each word from the 10 most probable at temperature 0.8; greedy
+takes the most probable; beam searches with a beam of 5. All tell 150 words, where a line break is a
+word; with --min-words 1 the model may end a story earlier. Models of WritingPrompts expect prompts
+as they stand there, such as "[WP] The last dragon ...".
 
-A story's draws depend on --seed and its id, which counts from 0, or from --first-id: it is equal
-whatever is told beside it. A prompt that cannot be read is named on stderr, the others are told all
-the same, and the exit status is 2.
+Presets for pictures: beam, of 5, is the default; greedy; sampling draws from all words, and is the
+default with --topk or --topp; paper is greedy with a repetition penalty of 5 and sentences that end
+after punctuation, as the released code of Transtory-XL tells. A story has five sentences of 1 to 50
+words. The extractor is the one that the model was trained with; its weights file is looked for
+beside the checkpoint, and known by its content.
+
+Unknown words (<unk>) are never written. A story's draws depend on --seed and its id, which counts
+from 0, or from --first-id, and is the line of a --split: it is equal whatever is told beside it. A
+prompt or picture that cannot be read is named on stderr, the other stories are told all the same,
+and the exit status is 2.
 """
 
 import argparse
@@ -22,7 +33,9 @@ import os
 import sys
 from typing import Any
 
+from fairseq_mm.cli import tell_pictures
 from fairseq_mm.cli.run_set_up import register_quietly
+from fairseq_mm.cli.tell_output import check_folder, check_numbers
 from fairseq_mm.cli.tell_prompts import counted, given_prompts, read_prompts
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
@@ -30,8 +43,6 @@ CHECKPOINT_HELP = (
     "folder with checkpoint_best.pt or else checkpoint_last.pt, or a checkpoint; several, "
     f"separated by {os.pathsep!r}, are an ensemble"
 )
-
-_GREATEST = 2**53  # id that fairseq's tensors and every reader of JSON can hold
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,8 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         metavar="DIR",
         help="data folder whose dictionaries a --model of fairseq's own has, such as --arch lstm; "
-        "other checkpoints carry theirs",
+        "other checkpoints carry theirs; with --split a folder of picture stories",
     )
+    tell_pictures.add_arguments(parser)
     made_up = parser.add_argument_group("prompts that are made up")
     made_up.add_argument(
         "--prompt-model",
@@ -80,8 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     telling = parser.add_argument_group("telling")
     telling.add_argument(
         "--preset",
-        choices=("paper", "greedy", "beam"),
-        help="see above (default: paper; beam with --beam)",
+        choices=("paper", "greedy", "beam", "sampling"),
+        help="see above (default: paper; beam with --beam and for pictures)",
     )
     telling.add_argument(
         "--topk", type=int, metavar="K", help="draw from the K most probable words; 0 for all"
@@ -99,8 +111,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     telling.add_argument(
         "--words", type=int, metavar="N", help="exact length of a story (default: 150)"
     )
-    telling.add_argument("--min-words", type=int, metavar="N", help="shortest story")
-    telling.add_argument("--max-words", type=int, metavar="N", help="longest story, cut there")
+    telling.add_argument(
+        "--min-words", type=int, metavar="N", help="shortest story, or sentence about a picture"
+    )
+    telling.add_argument(
+        "--max-words", type=int, metavar="N", help="longest story or sentence, ended there"
+    )
     telling.add_argument(
         "--no-repeat-ngram", type=int, metavar="N", help="no N words occur twice in turn"
     )
@@ -139,6 +155,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if tell_pictures.given_options(args):
+        return tell_pictures.run(args)
     _check_arguments(args)
     given = given_prompts(args.prompt, args.prompts)
     register_quietly()
@@ -256,27 +274,13 @@ def _check_arguments(args: argparse.Namespace) -> None:
     if not args.prompt_model and (args.prompt_topk, args.prompt_temperature) != (None, None):
         name = "topk" if args.prompt_topk is not None else "temperature"
         raise UserError(f"--prompt-{name}: no prompt is made up without --prompt-model.")
-    for name, least in (("n", 1), ("batch_size", 1), ("first_id", 0), ("seed", 0)):
-        value = getattr(args, name)
-        if value is not None and value < least:
-            raise UserError(
-                f"--{name.replace('_', '-')} must be {least} or more, but is {value} instead."
-            )
-    for name, value in (("n", args.n or 1), ("first_id", args.first_id)):
-        if value > _GREATEST:
-            raise UserError(
-                f"--{name.replace('_', '-')} must be {_GREATEST} or less, but is {value} instead."
-            )
-    folder = os.path.dirname(args.output or "")
-    if folder and not os.path.isdir(folder):
-        raise UserError(f"--output {args.output}: there is no folder {folder}.")
+    check_numbers(args)
+    check_folder("--output", args.output)
 
 
 def _telling(args: argparse.Namespace) -> Any:
     from fairseq_mm.text_writer import preset_with
 
-    if args.beam is not None and args.beam < 1:
-        raise UserError(f"--beam must be 1 or more, but is {args.beam} instead.")
     names = ("beam", "topk", "topp", "temperature", "no_repeat_ngram", "seed")
     changes = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if args.words is not None:

@@ -1,17 +1,52 @@
 """``fairseq-mm tell``: what is printed for a story or for a prompt that was made up."""
 
+import argparse
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any, Optional, TextIO
 
 from fairseq_mm.data.output_file import output_file
+from fairseq_mm.errors import UserError
 from fairseq_mm.extract.weights import sha256_of
 
 # stories from which on a bar shows how far the work is
 MANY = 50
 FORMS = ("text", "raw", "jsonl")
+
+_GREATEST = 2**53  # id that fairseq's tensors and every reader of JSON can hold
+
+
+def check_numbers(args: argparse.Namespace) -> None:
+    """
+    Raises:
+        UserError: if a number of stories, an id or the seed is out of its range.
+    """
+    for name, least in (("n", 1), ("batch_size", 1), ("first_id", 0), ("seed", 0)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            raise UserError(
+                f"--{name.replace('_', '-')} must be {least} or more, but is {value} instead."
+            )
+    for name, value in (("n", args.n or 1), ("first_id", args.first_id)):
+        if value > _GREATEST:
+            raise UserError(
+                f"--{name.replace('_', '-')} must be {_GREATEST} or less, but is {value} instead."
+            )
+    if args.beam is not None and args.beam < 1:
+        raise UserError(f"--beam must be 1 or more, but is {args.beam} instead.")
+
+
+def check_folder(option: str, path: Optional[str]) -> None:
+    """
+    Raises:
+        UserError: if the folder of the file that an option names does not exist.
+    """
+    folder = os.path.dirname(path or "")
+    if folder and not os.path.isdir(folder):
+        raise UserError(f"{option} {path}: there is no folder {folder}.")
 
 
 class Description:

@@ -1,7 +1,7 @@
 """Stories of pictures: the pictures side by side, and under each its sentence of every story.
 
 One story reads as a strip of pictures. Several of the same pictures, by different systems and by
-people, are the table of Li and Xie 2020, Transtory-XL, Figure 6 (section 5.3): a row a system, a
+people, are the table of Figure 6 of Li et al. 2020, Transtory-XL (section 5.3): a row a system, a
 column a sentence.
 """
 
