@@ -38,6 +38,8 @@ from fairseq_mm.data.release_vist import (
 )
 from fairseq_mm.errors import UserError
 
+MISSING = "drop"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("release", type=Path, help="folder of one tier's JSON files")
@@ -66,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="refuse splits of other sizes than published ones"
     )
-    add_folder_arguments(parser, tokenizer="whitespace", missing="drop")
+    add_folder_arguments(parser, tokenizer="whitespace", missing=MISSING)
 
 
 def look_up(names: list[str], args: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]:
@@ -77,6 +79,8 @@ def look_up(names: list[str], args: argparse.Namespace) -> tuple[dict[str, str],
         return {}, missing_in_folders(names, args.images, verify=args.verify)
     if args.features:
         return keys_in_stores(names, args.features, by_stem=True)
+    if args.missing is not None:
+        raise UserError("--missing needs --images or --features, which say what is missing.")
     return {}, {}
 
 
@@ -85,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
         return run_descriptions(args)
     corpus = read_vist_stories(args.release, tier=args.tier, text_field=args.text)
     keys, missing = look_up(corpus.images(), args)
+    args.missing = args.missing or MISSING
     corpus.rename_images(keys)
     return prepare(
         corpus,

@@ -96,6 +96,7 @@ def read_words(path: str) -> Any:
 
 
 def check_split(folder: str, split: str, num_words: int, store: Any) -> list[Finding]:
+    from fairseq_mm.data.missing_images import read_missing_images
     from fairseq_mm.data.references import read_references
     from fairseq_mm.data.visual_ids import read_visual_ids
 
@@ -104,6 +105,7 @@ def check_split(folder: str, split: str, num_words: int, store: Any) -> list[Fin
     findings = []
     try:
         visual_ids = read_visual_ids(f"{base}.visual_ids")
+        missing = read_missing_images(folder)  # known to have no features
     except UserError as error:
         return [problem(split, str(error), anew)]
     counts = {f"{base}.visual_ids": len(visual_ids)}
@@ -123,7 +125,7 @@ def check_split(folder: str, split: str, num_words: int, store: Any) -> list[Fin
         findings += checked(split, anew, lambda: _check_references(read_references(path), items))
     if store is not None:
         keys = dict.fromkeys(key for item in items for key in item.split("\t"))
-        absent = [key for key in keys if key not in store]
+        absent = [key for key in keys if key not in store and key not in missing]
         if absent:
             findings.append(
                 problem(

@@ -39,6 +39,7 @@ HELP = "stories of five pictures, for the task visual_storytelling"
 # the m-RNN paper's rules are for captions: they drop the full stops that end sentences
 TOKENIZERS = ("words", "whitespace")
 THRESHOLD = 10
+MISSING = "refuse"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave out, and list, stories with a sentence that has no word instead of refusing "
         "them",
     )
-    add_folder_arguments(parser, tokenizer="words", missing="refuse")
+    add_folder_arguments(parser, tokenizer="words", missing=MISSING)
 
 
 def run(args: argparse.Namespace) -> Optional[int]:
@@ -92,6 +93,9 @@ def run(args: argparse.Namespace) -> Optional[int]:
     missing: dict[str, str] = {}
     if args.features:
         _, missing = keys_in_stores(corpus.images(), args.features, by_stem=False)
+    elif args.missing is not None:
+        raise UserError("--missing needs --features, which says what is missing.")
+    args.missing = args.missing or MISSING
     return prepare(corpus, args, missing=missing, skip_empty=args.skip_empty)
 
 
@@ -101,17 +105,16 @@ def add_folder_arguments(parser: argparse.ArgumentParser, *, tokenizer: str, mis
     Args:
         parser: of the subcommand or script.
         tokenizer: the default.
-        missing: the default policy.
+        missing: the policy without ``--missing``, which is None then.
     """
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the data folder")
     parser.add_argument("--overwrite", action="store_true", help="replace prepared data in DIR")
     parser.add_argument(
         "--missing",
         choices=POLICIES,
-        default=missing,
         help="stories of missing pictures: drop them, keep them with those pictures as padding "
         "(listed in missing_images.txt; a story without any picture is dropped), or refuse them "
-        "(default: %(default)s)",
+        f"(default: {missing})",
     )
     text = parser.add_argument_group("text")
     text.add_argument(

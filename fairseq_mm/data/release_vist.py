@@ -56,35 +56,26 @@ def read_vist_stories(
     )
     for split, path in _files(folder, tier).items():
         corpus.files.append(str(path))
-        parts: dict[str, list[tuple[int, PictureStory]]] = {}
+        # position, album, picture, sentence: 200,000 in the full release
+        parts: dict[str, list[tuple[int, str, str, str]]] = {}
         for where, annotation in _annotations(path):
             key = check_id(_text(annotation, "story_id", where), where, what="a story")
-            part = PictureStory(
-                id=key,
-                album=_text(annotation, "album_id", where),
-                images=[check_id(_text(annotation, "photo_flickr_id", where), where)],
-                sentences=[_text(annotation, text_field, where)],
-                where=str(path),
+            part = (
+                _order(annotation, where),
+                _text(annotation, "album_id", where),
+                check_id(_text(annotation, "photo_flickr_id", where), where),
+                _text(annotation, text_field, where),
             )
-            parts.setdefault(key, []).append((_order(annotation, where), part))
+            parts.setdefault(key, []).append(part)
         corpus.stories[split] = []
         malformed: list[str] = []
         for key, several in parts.items():
-            positions = {position for position, _ in several}
-            albums = {part.album for _, part in several}
-            if not len(several) == len(positions) == NUM_PICTURES or len(albums) > 1:
+            positions, albums, images, sentences = map(list, zip(*sorted(several)))
+            if len(several) == len(set(positions)) == NUM_PICTURES and len(set(albums)) == 1:
+                story = PictureStory(key, albums[0], images, sentences, where=str(path))
+                corpus.stories[split].append(story)
+            else:
                 malformed.append(key)
-                continue
-            ordered = [part for _, part in sorted(several, key=lambda pair: pair[0])]
-            corpus.stories[split].append(
-                PictureStory(
-                    id=key,
-                    album=ordered[0].album,
-                    images=[image for part in ordered for image in part.images],
-                    sentences=[sentence for part in ordered for sentence in part.sentences],
-                    where=ordered[0].where,
-                )
-            )
         if malformed:
             what = f"{split} stories left out, not five sentences at five positions of one album"
             corpus.exceptions[what] = malformed

@@ -186,6 +186,16 @@ def test_ids_without_features_or_references_are_found(examine, data):
     assert "7 of 7 ids have no features" in problems[2]
 
 
+def test_pictures_that_are_listed_as_missing_need_no_features(examine, data):
+    (data / "features.h5").unlink()
+    write_store(data / "features.h5", [f"train{i}.jpg" for i in range(12)])
+    (data / "missing_images.txt").write_text("".join(f"valid{i}.jpg\n" for i in range(6)))
+    _, _, problems = examine("--data", data)
+    assert len(problems) == 1
+    assert "1 of 7 ids have no features" in problems[0]
+    assert "the first 'valid6.jpg'" in problems[0]
+
+
 def test_values_that_are_not_finite_are_found(examine, data, tmp_path):
     with h5py.File(data / "features.h5", "r+") as file:
         file["features"][3, 2] = np.nan

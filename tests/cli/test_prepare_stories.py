@@ -153,6 +153,7 @@ def test_a_story_of_another_length_is_one_line(prepare, data, field, number):
         (["--threshold", "0"], "--threshold must be at least 1, but is 0 instead."),
         (["--valid-size", "3"], "--valid-size must be between 1 and 2 (of 3 albums of training"),
         (["--threshold", "25"], "no word or not even <sent> occurs 25 times or more in the 6 tr"),
+        (["--missing", "drop"], "--missing needs --features, which says what is missing."),
         (["--test", "none.jsonl"], "none.jsonl: cannot be read"),
         (["--features", "none.h5"], "none.h5: feature store not found."),
     ],

@@ -25,7 +25,7 @@ def example():
         story("3", "t q r s u", "a", "b", "a", "b", "a dog"),
         story("4", "v w x y z", "b", "a", "b", "a", "b", album="B"),
     ]
-    valid = [story("5", "k l m n o", "a zebra", "a", "b", "a", "b", album="C")]
+    valid = [story("5", "k l m n o", "a zebra", "a", "b", "a a", "b", album="C")]
     return PictureStoryCorpus("own", "as given", {"train": train, "valid": valid}, ["data.jsonl"])
 
 
@@ -108,10 +108,10 @@ def test_fairseq_reads_back_what_was_written(tmp_path):
     assert report["dictionary_words"] == 5
     dataset = data_utils.load_indexed_dataset(str(tmp_path / "out" / "valid"), dictionary)
     assert [dictionary.string(line) for line in dataset] == [
-        "a <unk> <sent> a <sent> b <sent> a <sent> b"
+        "a <unk> <sent> a <sent> b <sent> a a <sent> b"
     ]
     # separators are no words, and not unknown
-    assert (report["counts"]["valid"]["words"], report["counts"]["valid"]["unknown"]) == (6, 1)
+    assert (report["counts"]["valid"]["words"], report["counts"]["valid"]["unknown"]) == (7, 1)
 
 
 def test_the_printed_command_makes_the_same_files(tmp_path):
@@ -199,7 +199,7 @@ def test_a_dictionary_can_be_given_if_it_has_the_separator(tmp_path):
     words.write_text("b 7\n<sent> 1\n")
     report = write(corpus, tmp_path / "out", dictionary=words)
     assert (tmp_path / "out" / "dict.txt").read_text() == "b 7\n<sent> 1\n"
-    assert report["counts"]["valid"]["unknown"] == 4
+    assert report["counts"]["valid"]["unknown"] == 5
     assert report["options"]["threshold"] is None
 
 

@@ -212,6 +212,7 @@ def test_descriptions_take_the_stores_keys_too(run_script, store, tmp_path):
         (["--verify"], "--verify decodes the photographs of --images; give both or neither."),
         (["--tier", "description-in-isolation", "--missing", "keep"], "--missing keep: a descript"),
         (["--threshold", "99"], "no word or not even <sent> occurs 99 times or more in the 3 tra"),
+        (["--missing", "keep"], "--missing needs --images or --features, which say what is mis"),
         (["--images", "nowhere"], "nowhere: no such file or folder."),
     ],
 )
