@@ -30,9 +30,11 @@ def words(strategy, lprobs, items):
     return step(strategy, lprobs, items)[1].flatten().tolist()
 
 
-def draw_of(item, number, *, seed=0, stream=0, num_steps=4):
-    """As documented: 48 bits of numpy's Philox, seeded with seed, item and stream."""
-    bits = np.random.Philox(np.random.SeedSequence([seed, item, stream]))
+def draw_of(item, number, *, seed=0, stream=0, place=0, num_steps=4):
+    """As documented: 48 bits of numpy's Philox, seeded with seed, item, stream and, of the second
+    place of a beam and those after it, the place."""
+    key = [seed, item, stream, place] if place else [seed, item, stream]
+    bits = np.random.Philox(np.random.SeedSequence(key))
     return [int(x) // 2**16 / 2**48 for x in bits.random_raw(num_steps)][number]
 
 
@@ -133,3 +135,32 @@ def test_nearly_equal_probabilities_may_change_places():
         for options in ({"topk": 3}, {"topp": 0.9}):
             strategy = search(**options)
             assert words(strategy, lprobs, [item]) == words(strategy, swapped, [item])
+
+
+def test_texts_of_a_beam_are_drawn_independently_and_each_goes_on_by_itself(lprobs):
+    strategy = search(seed=5, stream=1)
+    items, beam = [9, 4], 3
+    rows = lprobs[:2, None].expand(2, beam, V)
+    scores, first, beams = strategy.step(0, rows.clone(), None, None, torch.tensor(items))
+    assert beams.tolist() == [[0, 1, 2], [0, 1, 2]]
+    other = lprobs[[2, 3, 4, 4, 2, 3]].view(2, beam, V)
+    sums, second, _ = strategy.step(1, other.clone(), scores[:, :, None], None, None)
+    for row, item in enumerate(items):
+        for place in range(beam):
+            for number, values, found in ((0, rows, first), (1, other, second)):
+                probabilities = values[row, place].double().exp()
+                threshold = draw_of(item, number, seed=5, stream=1, place=place)
+                so_far = probabilities.cumsum(0) / probabilities.sum()
+                assert found[row, place] == int((so_far <= threshold).sum())
+    expected = rows.gather(2, first[:, :, None]) + other.gather(2, second[:, :, None])
+    torch.testing.assert_close(sums, expected[:, :, 0])
+    strategy.prune_sentences(torch.tensor([1]))
+    later = strategy.step(2, other[1:].clone(), sums[1:, :, None].expand(1, 3, 2), None, None)
+    assert later[1].shape == (1, beam)
+
+
+@pytest.mark.parametrize("options", [{}, {"topk": 3}, {"topp": 0.9}])
+def test_the_only_word_that_may_come_is_drawn_however_improbable(options):
+    lprobs = torch.full((50, V), -math.inf)
+    lprobs[:, 7] = -2000.0  # no float64 holds its exponential
+    assert set(words(search(num_steps=1, **options), lprobs, range(50))) == {7}

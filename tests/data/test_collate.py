@@ -82,6 +82,19 @@ def test_features_keep_their_precision():
     assert features[1, 1].tolist() == [0, 0, 0]
 
 
+def test_rows_of_missing_pictures_are_padding_where_they_stand():
+    is_missing = np.array([False, True, True])
+    examples = [
+        dict(example(0, 3, [5, EOS]), missing=is_missing),
+        example(1, 4, [6, EOS]),
+        dict(example(2, 1, [7, EOS]), missing=None),
+    ]
+    padding_mask = collate(examples, pad=PAD, start=EOS)["net_input"]["padding_mask"]
+    assert padding_mask.int().tolist() == [[0, 1, 1, 1], [0, 0, 0, 0], [0, 1, 1, 1]]
+    _, alone = pad_features([np.zeros((3, 2))], [is_missing])
+    assert alone.tolist() == [[False, True, True]]
+
+
 def test_rows_of_equal_length_need_no_padding():
     features, padding_mask = pad_features([np.ones((2, 3)), np.zeros((2, 3))])
     assert features.shape == (2, 2, 3)

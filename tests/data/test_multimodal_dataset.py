@@ -96,6 +96,24 @@ def test_key_that_is_not_in_the_store_is_named(features):
         dataset_of(features, ["a", "zebra", "a\tzero"], split="train")
 
 
+def test_missing_pictures_are_rows_of_zeros_where_they_stand(features):
+    dataset = dataset_of(
+        features, ["b\tgone\ta", "a\tb", "gone\tc"], missing={"gone", "c"}, rows_per_image=2
+    )
+    first = dataset[0]
+    assert first["missing"].tolist() == [False, True, True, False]
+    assert first["features"].dtype == features.dtype
+    assert np.array_equal(first["features"][[0, 3]], [features.read("b")[0], features.read("a")[0]])
+    assert not first["features"][1:3].any()
+    assert dataset[1]["missing"] is None
+    # listed as missing, though the store has it
+    assert dataset[2]["missing"].tolist() == [True] * 4
+    # lines of 2, 3 and 4 tokens; missing pictures take rows too
+    assert dataset.num_tokens_vec(np.arange(3)).tolist() == [2 + 4, 3 + 2, 4 + 4]
+    with pytest.raises(UserError, match=r"'zebra'.* \(1 of 2 pictures"):
+        dataset_of(features, ["gone\tzebra"], missing={"gone"})
+
+
 def test_different_line_counts_name_both_files():
     with pytest.raises(UserError, match=r"^x\.idx has 3 lines, but x\.visual_ids has 4: they must"):
         check_line_counts({"x.idx": 3, "x.visual_ids": 4})
