@@ -10,6 +10,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.modules.float32_linear import float32_linear
 from fairseq_mm.modules.masked_batch_norm import MaskedBatchNorm
 from fairseq_mm.modules.non_local import NonLocalBlock
+from fairseq_mm.modules.sentence_cache import keeps_all
 from fairseq_mm.modules.skipping_lstm import SkippingLSTM
 
 NUM_PICTURES = 5
@@ -103,6 +104,8 @@ class PictureEncoder(FairseqEncoder):
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
     ) -> dict[str, list[Tensor]]:
+        if keeps_all(new_order, len(encoder_out["vectors"][0])):
+            return encoder_out
         return {key: [x.index_select(0, new_order) for x in xs] for key, xs in encoder_out.items()}
 
 

@@ -6,6 +6,12 @@ from torch import Tensor
 FIRST_CAPACITY = 16
 
 
+def keeps_all(order: Tensor, count: int) -> bool:
+    """Whether the new order of ``count`` rows is the old one: at most steps of a beam of one, where
+    copying what a search keeps would take as long as a good part of the step."""
+    return len(order) == count and torch.equal(order, torch.arange(count, device=order.device))
+
+
 class SentenceCache:
     """What a search keeps of the current sentences: rows are at different places of theirs.
 
@@ -64,4 +70,6 @@ class SentenceCache:
 
     def select(self, order: Tensor) -> None:
         """Rows in a new order."""
+        if keeps_all(order, len(self.parts[0])):
+            return
         self.parts = [x.index_select(0, order) for x in self.parts]
