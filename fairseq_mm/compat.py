@@ -321,8 +321,10 @@ def _repair_diverse_beam() -> None:
     """``--diverse-beam-groups`` gives IndexError in fairseq-fixed and fairseq's main branch.
 
     Its overlap of groups has a row for each sentence of the batch, but is indexed by the
-    sentences' numbers in the data set. Stock fairseq keeps no overlap. Goes when the search maps
-    numbers to rows itself.
+    sentences' numbers in the data set. And it takes as many candidates as a group has places,
+    with which a text that has ended goes on, and one that has not is lost; they should be twice
+    as many, as in stock fairseq, which keeps no overlap. Goes when the search maps numbers to rows
+    itself and ends texts once.
     """
     from fairseq.search import DiverseBeamSearch
 
@@ -341,6 +343,7 @@ def _repair_diverse_beam() -> None:
     ) -> Any:
         if step == 0:
             self.sentence_ids = original_batch_idxs
+            self.candidate_multiple = 2
         rows = original_batch_idxs[:, None].eq(self.sentence_ids).int().argmax(dim=1)
         return original(self, step, lprobs, scores, prev_output_tokens, rows)
 

@@ -260,10 +260,6 @@ def follow_rules(generator: Any, rules: StoryRules) -> None:
     Raises:
         UserError: if the models have no positions for such stories.
     """
-    if hasattr(generator.search, "candidate_multiple"):
-        # diverse beams of fairseq-fixed: with candidates for the places of a group alone, a story
-        # that has ended takes the place of one that has not
-        generator.search.candidate_multiple = 2
     generator.search = RuledSearch(generator.tgt_dict, generator.search, rules)
     # the rules have their own, which leaves the separator alone
     generator.repeat_ngram_blocker = None

@@ -202,6 +202,14 @@ def test_stories_have_five_sentences_within_limits_in_any_batch(args, num_models
             assert len(set(stories)) == len(stories)
 
 
+def test_diverse_beams_end_each_story_once():
+    args = {"beam": 6, "diverse_beam_groups": 2}
+    for stories in tell(args, items=range(12), size=6, rules=rules_of(1, 4)).values():
+        assert len(set(stories)) == 6
+        assert not any("</s>" in story for story in stories)
+        assert all(len(lengths_of(story)) == 5 for story in stories)
+
+
 def test_rules_change_what_is_told():
     plain = tell({"beam": 3})
     for rules in (rules_of(repetition_penalty=5.0), rules_of(no_repeat_ngram=1)):
