@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional, TypeVar
+from typing import Any, NamedTuple, Optional
 
 import torch
 from fairseq.data import data_utils
@@ -73,8 +73,6 @@ class Telling:
         return self.beam == 0
 
 
-TellingT = TypeVar("TellingT", bound=Telling)
-
 PRESETS = {
     # Fan et al. 2018, section 5.3, with the temperature of the released recipe
     "paper": Telling(topk=10, temperature=0.8),
@@ -83,7 +81,7 @@ PRESETS = {
 }
 
 
-def preset_with(name: str, presets: Mapping[str, TellingT] = PRESETS, **changes: Any) -> TellingT:
+def preset_with(name: str, presets: Mapping[str, Any] = PRESETS, **changes: Any) -> Any:
     """One of the presets with some values changed.
 
     A new ``min_words`` or ``max_words`` alone takes the other along where it must.

@@ -91,7 +91,7 @@ def test_the_checkpoint_decides_what_is_loaded(story, tmp_path):
     writer = fairseq_mm.from_pretrained(lm, device="cpu")
     assert repr(writer) == f"Storyteller('{lm}': stories without prompts, cpu)"
     with pytest.raises(
-        UserError, match="`weights` is for models of pictures, but `path` is one of"
+        UserError, match="`weights` is for models of pictures, but `path`"
     ):
         fairseq_mm.from_pretrained(story, weights="vgg.pth", device="cpu")
 
@@ -101,6 +101,6 @@ def test_a_captioner_is_no_model_of_text(tmp_path):
     state["cfg"]["task"]["_name"] = "multimodal_captioning"
     torch.save(state, tmp_path / "captioner.pt")
     with pytest.raises(
-        UserError, match="`prompt_model` is for models that .* but `path` is a capt"
+        UserError, match=r"`prompt_model` is for models .* but `path` is a"
     ):
         fairseq_mm.from_pretrained(tmp_path / "captioner.pt", prompt_model="x", device="cpu")
