@@ -1,13 +1,9 @@
 """The recipes of examples/hierarchical_story: their commands run, with small sizes, one after the
-other.
+other."""
 
-bash runs the scripts with programs that only write down how they were called; the calls are then
-made in this process.
-"""
-
+import functools
 import itertools
 import json
-import os
 import re
 import subprocess
 from argparse import Namespace
@@ -32,35 +28,9 @@ RUN = "--max-update 2 --num-workers 0 --cpu"
 
 
 @pytest.fixture
-def calls_of(tmp_path):
-    """Runs a recipe; returns the arguments of each command that it called."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name in ("fairseq-train", "fairseq-mm"):
-        text = f'#!/bin/sh\nprintf \'%s\\0\' {name} "$@" >> "$RECORD"\necho >> "$RECORD"\n'
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
-
-    def run(recipe, *arguments, status=0, **variables):
-        record = tmp_path / "calls"
-        record.write_text("")
-        done = subprocess.run(
-            ["bash", str(EXAMPLE / f"{recipe}.sh"), *map(str, arguments)],
-            cwd=tmp_path,
-            env={
-                **{name: x for name, x in os.environ.items() if name not in ("SIZE", "GPUS")},
-                "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-                "RECORD": str(record),
-                **variables,
-            },
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == status, done.stderr
-        calls = [line.split("\0")[:-1] for line in record.read_text().split("\n")[:-1]]
-        return calls if status == 0 else done.stderr
-
-    return run
+def calls_of(run_recipe):
+    """Runs a recipe of this example; returns the arguments of each command that it called."""
+    return functools.partial(run_recipe, EXAMPLE)
 
 
 def parsed(call):

@@ -1,0 +1,60 @@
+# Sourced by the recipes. SIZE=full (default): the papers'. SIZE=small: for a few thousand stories on
+# a CPU. GPUS=1, 2, 4 or 8 (default: 1), those that fairseq-train sees: --batch-size gives 64 stories
+# in all.
+SIZE="${SIZE:-full}"
+GPUS="${GPUS:-1}"
+USER_DIR="${USER_DIR:-$(dirname "${BASH_SOURCE[0]}")/../../fairseq_mm}"
+
+case "$GPUS" in
+1 | 2 | 4 | 8) ;;
+*)
+    echo "GPUS must be 1, 2, 4 or 8, but is $GPUS instead." >&2
+    exit 2
+    ;;
+esac
+
+case "$SIZE" in
+full)
+    SIZES=() # the architectures' own sizes are the papers'
+    OPTIMIZATION=(--optimizer adam --weight-decay 1e-5 --batch-size "$((64 / GPUS))"
+        --max-epoch 100 --patience 5 --seed 2020)
+    case "$ARCH" in
+    glac*) OPTIMIZATION+=(--lr 1e-3) ;;
+    *) OPTIMIZATION+=(--lr 1e-4) ;;
+    esac
+    ;;
+small)
+    OPTIMIZATION=(--optimizer adam --weight-decay 1e-5 --clip-norm 5 --batch-size "$((32 / GPUS))"
+        --lr-scheduler inverse_sqrt --warmup-updates 100 --max-epoch 15 --patience 2 --seed 1)
+    case "$ARCH" in
+    glac*)
+        SIZES=(--picture-dim 256 --encoder-hidden-dim 128 --glocal-dim 512 --embedding-dim 128
+            --hidden-dim 384)
+        OPTIMIZATION+=(--lr 2e-3)
+        ;;
+    transtory_decoder)
+        SIZES=(--picture-dim 256 --encoder-hidden-dim 128 --glocal-dim 512 --embedding-dim 256
+            --decoder-ffn-dim 512 --embedding-dropout 0.2)
+        OPTIMIZATION+=(--lr 1e-3)
+        ;;
+    transtory_full)
+        SIZES=(--picture-dim 256 --encoder-ffn-dim 512 --embedding-dim 256 --decoder-ffn-dim 512
+            --embedding-dropout 0.2)
+        OPTIMIZATION+=(--lr 1e-3)
+        ;;
+    transtory_xl)
+        SIZES=(--picture-dim 256 --embedding-dim 128 --model-dim 256 --decoder-ffn-dim 512
+            --dropout 0.2)
+        OPTIMIZATION+=(--lr 1e-3)
+        ;;
+    *)
+        echo "SIZE=small has no sizes for $ARCH." >&2
+        exit 2
+        ;;
+    esac
+    ;;
+*)
+    echo "SIZE must be full or small, but is $SIZE instead." >&2
+    exit 2
+    ;;
+esac
