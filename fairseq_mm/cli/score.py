@@ -159,6 +159,7 @@ def run(args: argparse.Namespace) -> None:
     print_result(result)
     if args.json or card_path:
         card = _card_of(args, metrics)
+        card["signatures"] = {row.name: row.signature for row in rows}
         if "picture_stories" in result:
             card["picture_stories"] = result["picture_stories"]
         if card_path:

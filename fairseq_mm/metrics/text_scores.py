@@ -188,6 +188,7 @@ def _meteor_vist(items: TokenizedItems) -> list[Row]:
         sign = items.sign(
             f"meteor-{meteor_jar.VERSION}",
             tokenization="none",
+            protocol="EvalVIST" if task == "hter" else None,
             task=task,
             norm="no",
             segment="story",

@@ -109,9 +109,9 @@ def test_meteor_gets_whole_stories_as_they_are_and_sequences_count_alike(
     assert found["meteor_vist_rank"]["value"] == pytest.approx((8 + 4 + 8) / 3 / 20)
     items = [json.loads(line) for line in (tmp_path / "items.jsonl").read_text().splitlines()]
     assert [item["meteor_vist"] for item in items] == [0.8, 0.4, 0.8]
-    for task in ("hter", "rank"):
+    for task in ("protocol:EvalVIST|task:hter", "task:rank"):
         assert (
-            f"meteor-1.5|refs:1-2|tok:none|case:mixed|punct:yes|task:{task}|norm:no|segment:story|"
+            f"meteor-1.5|refs:1-2|tok:none|case:mixed|punct:yes|{task}|norm:no|segment:story|"
             "best:of-refs|mean:sequences|"
         ) in out
 
@@ -161,6 +161,7 @@ def test_card_says_what_was_scored_and_which_pictures_have_features(score, tmp_p
     card = json.loads((tmp_path / "card.json").read_text())
     about = card["picture_stories"]
     summary = about.pop("summary")
+    assert card["signatures"]["bleu1"] == found["bleu1"]["signature"]
     assert about == {
         "sequences": 2,
         "sequences_expected": 3,
