@@ -202,7 +202,7 @@ class StoryRules:
         before = rows[row, word]
         rows[row, word] = -math.inf
         # a story must go on, though it repeats itself
-        is_left = rows.isfinite().any(dim=1)[row]
+        is_left = (rows.amax(dim=1) > -math.inf)[row]
         rows[row, word] = torch.where(is_left, rows[row, word], before)
 
 
