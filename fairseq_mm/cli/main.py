@@ -30,7 +30,7 @@ SUBCOMMANDS = {
     "retrieve": "stories of the nearest training prompts, the KNN baseline",
     "study": "question sheets for human judges, and the score of their answers",
     "convert": "checkpoints of fairseq's fconv_self_att -> conv_story",
-    "tell": "stories of prompts, from a checkpoint",
+    "tell": "stories of five photographs or of prompts, from a checkpoint",
     "caption": "photographs -> captions, from a checkpoint",
     "report": "hypotheses, pictures and references -> one HTML page",
     "doctor": "check the installation, a data folder and a checkpoint",

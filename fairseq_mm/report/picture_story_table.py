@@ -23,11 +23,12 @@ _STYLE = """
 .strip th, .strip td { padding: .625rem .5rem; }
 .strip thead th { vertical-align: bottom; }
 .strip figure { margin: 0; position: relative; }
-.strip img { display: block; width: 100%; aspect-ratio: 4 / 3; object-fit: contain;
+.strip img { display: block; width: 100%; height: auto; max-height: 16rem; object-fit: contain;
   object-position: left bottom; border-radius: .25rem; }
 .strip .absent { display: flex; align-items: center; justify-content: center; padding: .75rem;
   aspect-ratio: 4 / 3; border-radius: .375rem; border: 1px dashed var(--line); font-weight: 400;
   font-size: .75rem; overflow-wrap: anywhere; text-align: center; }
+.strip.bare .absent { aspect-ratio: auto; padding: .5rem .5rem .5rem 2rem; min-height: 2.25rem; }
 .strip figcaption { position: absolute; left: .4rem; top: .4rem; width: 1.5rem; height: 1.5rem;
   border-radius: 50%; text-align: center; line-height: 1.5rem; font-size: .8125rem;
   font-weight: 600; color: var(--text); background: var(--card); opacity: .88; }
@@ -89,6 +90,8 @@ def stories_section(strips: Sequence[Strip], *, heading: str = "") -> Section:
 def _strip(strip: Strip) -> str:
     has_names = any(telling.name for telling in strip.tellings)
     kind = "strip several" if len(strip.tellings) > 1 else "strip"
+    if not any(strip.pictures):
+        kind += " bare"
     title = f"<b>{escape(strip.title)}</b>" if strip.title else ""
     note = f'<span class="quiet">{escape(strip.note)}</span>' if strip.note else ""
     heads = "".join(

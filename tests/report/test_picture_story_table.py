@@ -62,3 +62,11 @@ def test_everything_from_the_data_is_escaped():
     body = stories_section([Strip(nasty, [nasty] * 5, [nasty, None] * 2 + [nasty], [telling])]).body
     assert "<script" not in body
     assert 'src="">' not in body
+
+
+def test_pictures_of_which_none_is_there_take_little_room():
+    body = stories_section([Strip("", KEYS, [None] * 5, [Telling("", sentences_of("a"))])]).body
+    assert '<article class="strip bare">' in body
+    pictures = [None] * 4 + [URI]
+    body = stories_section([Strip("", KEYS, pictures, [Telling("", sentences_of("a"))])]).body
+    assert '<article class="strip">' in body
