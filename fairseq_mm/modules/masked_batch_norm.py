@@ -7,13 +7,17 @@ from torch import Tensor, nn
 class MaskedBatchNorm(nn.Module):
     """Ioffe and Szegedy 2015 over real rows: padding has no part in the statistics.
 
+    The running statistics are the mean over all batches until ``momentum`` is the larger weight of
+    the last: with a small momentum they would stay near 0 and 1, where they start, for epochs, and
+    features of another scale would be nothing to a model that is evaluated.
+
     Computed in float32, and its running statistics stay in float32 whatever the weights are cast
     to: a hundredth of a difference is less than half precision resolves. A batch with a single
     real row has no variance: it is normalised with the running statistics.
 
     Args:
         channels: D.
-        momentum: share of a batch in the running statistics.
+        momentum: least share of a batch in the running statistics.
         eps: added to the variance.
     """
 
@@ -23,6 +27,7 @@ class MaskedBatchNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
+        self.register_buffer("num_batches", torch.zeros(()))
         self.momentum = momentum
         self.eps = eps
 
@@ -30,6 +35,7 @@ class MaskedBatchNorm(nn.Module):
         super()._apply(*args, **kwargs)
         self.running_mean = self.running_mean.float()
         self.running_var = self.running_var.float()
+        self.num_batches = self.num_batches.float()
         return self
 
     def forward(self, x: Tensor, is_real: Tensor) -> Tensor:
@@ -49,7 +55,9 @@ class MaskedBatchNorm(nn.Module):
                 mean, variance = rows.mean(dim=0), rows.var(dim=0, unbiased=False)
                 with torch.no_grad():
                     correction = len(rows) / (len(rows) - 1)
-                    self.running_mean.lerp_(mean, self.momentum)
-                    self.running_var.lerp_(variance * correction, self.momentum)
+                    self.num_batches += 1
+                    share = self.num_batches.reciprocal().clamp(min=self.momentum)
+                    self.running_mean.lerp_(mean, share)
+                    self.running_var.lerp_(variance * correction, share)
         scale = (variance + self.eps).rsqrt() * self.weight.float()
         return ((values - mean) * scale + self.bias.float()).to(x.dtype)

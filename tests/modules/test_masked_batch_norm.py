@@ -8,7 +8,7 @@ def test_equals_batch_normalisation_of_the_real_rows():
     torch.manual_seed(3)
     x = torch.randn(4, 5, 3) * 7 + 2
     is_real = torch.rand(4, 5) > 0.3
-    ours, theirs = MaskedBatchNorm(3), nn.BatchNorm1d(3, momentum=0.01)
+    ours, theirs = MaskedBatchNorm(3), nn.BatchNorm1d(3, momentum=None)
     for norm in (ours, theirs):
         nn.init.constant_(norm.weight, 1.5)
         nn.init.constant_(norm.bias, -0.5)
@@ -17,6 +17,18 @@ def test_equals_batch_normalisation_of_the_real_rows():
     torch.testing.assert_close(ours.running_mean, theirs.running_mean)
     torch.testing.assert_close(ours.running_var, theirs.running_var)
     torch.testing.assert_close(ours.eval()(x, is_real)[is_real], theirs.eval()(x[is_real]))
+
+
+def test_statistics_are_the_mean_of_batches_until_momentum_is_larger():
+    torch.manual_seed(3)
+    norm = MaskedBatchNorm(2, momentum=0.4)
+    expected = torch.zeros(2)
+    for share in (1, 1 / 2, 0.4, 0.4):
+        x = torch.randn(6, 2) * 0.01 + 3
+        norm(x, torch.ones(6, dtype=torch.bool))
+        expected = expected * (1 - share) + x.mean(0) * share
+    torch.testing.assert_close(norm.running_mean, expected)
+    assert norm.running_var.max() < 1e-3
 
 
 def test_a_single_real_row_is_normalised_with_the_running_statistics():
