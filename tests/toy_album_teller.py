@@ -34,6 +34,7 @@ def save_teller(
     extractor: Optional[dict[str, Any]] = None,
     words: Optional[list[str]] = None,
     seed: int = 7,
+    options: Optional[dict[str, Any]] = None,
 ) -> Path:
     """
     Args:
@@ -44,6 +45,7 @@ def save_teller(
         extractor: attributes of the features.
         words: of the stories.
         seed: of the weights.
+        options: of the model.
     """
     dictionary = story_dictionary(words)
     task = Namespace(
@@ -53,7 +55,7 @@ def save_teller(
         feature_attributes=EXTRACTOR if extractor is None else extractor,
         rows_per_image=rows,
     )
-    cfg = Namespace()
+    cfg = Namespace(**(options or {}))
     ARCH_CONFIG_REGISTRY[arch](cfg)
     cls = ARCH_MODEL_REGISTRY[arch]
     fields = cls.__dataclass.__dataclass_fields__

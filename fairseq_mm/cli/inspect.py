@@ -1,18 +1,32 @@
-"""Fusion gates, attention and likelihood of one story, as data and as a picture.
+"""Attention, gates and likelihood of a story of a prompt, or of five pictures, as data and as a
+picture.
 
-fairseq-mm inspect DATA --path fusion/checkpoint_best.pt --split valid --line 3 --html story.html
-fairseq-mm inspect "[ WP ] A prompt" --path checkpoint.pt --story "A story ." --jsonl story.jsonl
-fairseq-mm inspect told.jsonl --path checkpoint.pt --line 0 --html story.html
+fairseq-mm inspect DATA --model fusion/checkpoint_best.pt --split valid --line 3 --html story.html
+fairseq-mm inspect "[ WP ] A prompt" --model checkpoint.pt --story "A story ." --jsonl story.jsonl
+fairseq-mm inspect told.jsonl --model checkpoint.pt --line 0 --html story.html
+fairseq-mm inspect a.jpg b.jpg c.jpg d.jpg e.jpg --model transtory_full --html story.html
+fairseq-mm inspect DATA --model glac_non_local --lines 1,5 --images photos --html stories.html
 
-SOURCE is a data folder, a file that `fairseq-mm tell --jsonl` wrote, or a prompt's text, with
---story or --story-file (of a language model: the text itself). Lines are counted from 0, as
-fairseq counts them. Text that is not tokenised is tokenised as WritingPrompts is.
+SOURCE is a data folder, a file that `fairseq-mm tell --jsonl` wrote, five pictures, or a prompt's
+text, with --story or --story-file (of a language model: the text itself). Lines are counted from 0,
+as fairseq counts them. Text that is not tokenised is tokenised as WritingPrompts is; that of
+pictures as `fairseq-mm prepare stories` does it.
 
-The JSONL has an object a word: its log-probability; the gates g1 (of the model in training) and
-g2 (of the pretrained model), means over channels where the word is written (Fan et al. 2018,
-Figure 8); its attention to each word of the prompt, mean over layers and heads; of each layer and
-head of self-attention the share of the slot that holds nothing, and how many words back, on
-average, the rest lies. It goes to stdout where neither --jsonl nor --html is given.
+Of a story of a prompt the JSONL has an object a word: its log-probability; the gates g1 (of the
+model in training) and g2 (of the pretrained model), means over channels where the word is written
+(Fan et al. 2018, Figure 8); its attention to each word of the prompt, mean over layers and heads;
+of each layer and head of self-attention the share of the slot that holds nothing, and how many
+words back, on average, the rest lies. It goes to stdout where neither --jsonl nor --html is given.
+
+Stories of pictures are those of a data folder's lines, with --tell, or of pictures without --story,
+what the model tells (with a beam of 5). Their five sentences have <sent> or line breaks between
+them; a missing picture is -. The JSONL has an object a story, and in it an object a word, the ends
+of sentences (<sent>, </s>) included: its log-probability and, where it is written, picture_weights
+of the five pictures (transtory_full, mean over heads in the last layer; Li et al. 2020, Figure 5)
+or slice_weights of the slices of its picture's vector (glac_decoder_attention); and of a model with
+a non-local block (glac_non_local) positions: of each picture's grid a position i, its row and
+column counted from 0, and the five with the greatest f(x_i, x_j) (Figure 4), which the page draws
+as arrows. Other models of picture stories have nothing to show.
 """
 
 import argparse
@@ -21,6 +35,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+from fairseq_mm.cli import inspect_pictures
 from fairseq_mm.cli.likelihood_options import load_models, positive
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
@@ -40,22 +55,34 @@ class Text(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SOURCE", help="data folder, JSONL of tell, or prompt")
     parser.add_argument(
-        "--path", required=True, help="checkpoint, or a folder with checkpoint_best.pt"
+        "source",
+        nargs="*",
+        metavar="SOURCE",
+        help="data folder, JSONL of tell, prompt, or five pictures",
     )
-    parser.add_argument("--split", default="valid", help="of a data folder (default: valid)")
+    parser.add_argument("--data", metavar="DIR", help="a data folder, too, instead of SOURCE")
     parser.add_argument(
-        "--line", type=int, default=0, metavar="N", help="of the split or file, from 0"
+        *("--path", "--model"),
+        required=True,
+        metavar="PATH",
+        help="checkpoint, or a folder with checkpoint_best.pt",
+    )
+    parser.add_argument("--split", help="of a data folder (default: valid)")
+    parser.add_argument(
+        *("--line", "--lines"),
+        type=_numbers,
+        metavar="N",
+        help="of the split or file, from 0; of stories of pictures several, with commas between "
+        "them (default: 0)",
     )
     parser.add_argument(
         "--side",
         choices=SIDES,
-        default=SIDES[1],
         help="of the split, for a language model (default: wp_target)",
     )
     story = parser.add_mutually_exclusive_group()
-    story.add_argument("--story", metavar="TEXT", help="of the prompt")
+    story.add_argument("--story", metavar="TEXT", help="of the prompt or the pictures")
     story.add_argument("--story-file", metavar="FILE", help="a file with that text")
     parser.add_argument(
         "--words",
@@ -66,7 +93,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--part",
         choices=("trained", "pretrained"),
-        default="trained",
         help="of a fusion model, whose attention is shown (default: trained)",
     )
     parser.add_argument(
@@ -75,6 +101,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jsonl", metavar="FILE", help="write the data")
     parser.add_argument("--html", metavar="FILE", help="write the picture: one page, by itself")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
+    inspect_pictures.add_arguments(parser)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be a number, or several with commas between them, but is {text!r}"
+        ) from None
 
 
 def run(args: argparse.Namespace) -> None:
@@ -83,14 +119,41 @@ def run(args: argparse.Namespace) -> None:
             raise UserError(f"{option} {path}: its folder does not exist.")
     if args.jsonl and args.html and Path(args.jsonl).resolve() == Path(args.html).resolve():
         raise UserError(f"{args.jsonl}: --jsonl and --html must be different files.")
+    if args.data is not None:
+        if args.source:
+            raise UserError(f"--data and {args.source[0]}: leave one of the two out.")
+        if not Path(args.data).is_dir():
+            raise UserError(f"--data {args.data}: is no folder.")
+        args.source = [args.data]
     register_quietly()
+    from fairseq_mm.text_models import load_states, tells_picture_stories
+
+    states = load_states(args.path)
+    if any(map(tells_picture_stories, states.values())):
+        inspect_pictures.run(args, states)
+    else:
+        _run(args, states)
+
+
+def _run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> None:
     from fairseq_mm.cli.score_output import write_file
     from fairseq_mm.story_inspection import inspect_story
 
-    models = load_models(args.path, None, args.device)
-    text = _text_of(args, models)
+    of_pictures = inspect_pictures.given_options(args)
+    if of_pictures:
+        raise UserError(
+            f"{of_pictures[0]}: is of models that tell stories of pictures, which "
+            f"{next(iter(states))} does not."
+        )
+    if len(args.source) != 1:
+        raise UserError(
+            "SOURCE: give a data folder, a file or a prompt's text, but not "
+            f"{len(args.source) or 'none'}."
+        )
+    models = load_models(args.path, None, args.device, states)
+    text = _text_of(args, args.source[0], models)
     inspection = inspect_story(
-        models, text.prompt, text.story, num_words=args.words, part=args.part
+        models, text.prompt, text.story, num_words=args.words, part=args.part or "trained"
     )
     if args.html:
         write_file(args.html, _page(inspection, models, args))
@@ -105,21 +168,27 @@ def run(args: argparse.Namespace) -> None:
             print("".join(lines), end="")
 
 
-def _text_of(args: argparse.Namespace, models: "TextModels") -> Text:
+def _text_of(args: argparse.Namespace, given_source: str, models: "TextModels") -> Text:
     from fairseq_mm.data.story_text import check_encodable
 
-    source = Path(args.source)
+    source = Path(given_source)
     try:
         is_path = source.exists()
     except (OSError, ValueError):  # a prompt may be longer than a file's name is allowed to be
         is_path = False
     given = args.story is not None or args.story_file is not None
     if is_path and given:
-        raise UserError(f"{args.source}: --story and --story-file go with a prompt's text.")
+        raise UserError(f"{given_source}: --story and --story-file go with a prompt's text.")
     if is_path:
-        text = _of_folder(args, models) if source.is_dir() else _of_told(args)
+        lines = args.line or [0]
+        if len(lines) > 1:
+            raise UserError(f"--line: one story is inspected, but {len(lines)} lines are given.")
+        if source.is_dir():
+            text = _of_folder(args, given_source, lines[0], models)
+        else:
+            text = _of_told(given_source, lines[0])
     else:
-        text = _of_command_line(args, models, given)
+        text = _of_command_line(args, given_source, models, given)
     if models.are_language_models:
         text = text._replace(prompt=None)
     elif not text.prompt:
@@ -130,16 +199,17 @@ def _text_of(args: argparse.Namespace, models: "TextModels") -> Text:
     return text
 
 
-def _of_folder(args: argparse.Namespace, models: "TextModels") -> Text:
+def _of_folder(args: argparse.Namespace, folder: str, line: int, models: "TextModels") -> Text:
     from fairseq_mm.data.story_split import read_side, read_story_split, side_path
 
+    split, side = args.split or "valid", args.side or SIDES[1]
     if models.are_language_models:
-        texts = read_side(args.source, args.split, args.side)
-        _check_line(args.line, len(texts), side_path(args.source, args.split, args.side))
-        return Text(None, texts[args.line])
-    split = read_story_split(args.source, args.split)
-    _check_line(args.line, len(split.stories), side_path(args.source, args.split, SIDES[1]))
-    return Text(split.prompts[args.line], split.stories[args.line])
+        texts = read_side(folder, split, side)
+        _check_line(line, len(texts), side_path(folder, split, side))
+        return Text(None, texts[line])
+    stories = read_story_split(folder, split)
+    _check_line(line, len(stories.stories), side_path(folder, split, SIDES[1]))
+    return Text(stories.prompts[line], stories.stories[line])
 
 
 def _check_line(line: int, total: int, path: Any) -> None:
@@ -147,18 +217,18 @@ def _check_line(line: int, total: int, path: Any) -> None:
         raise UserError(f"--line must be from 0 to {total - 1} ({path}), but is {line} instead.")
 
 
-def _of_told(args: argparse.Namespace) -> Text:
+def _of_told(path: str, line: int) -> Text:
     """A line of what ``fairseq-mm tell`` wrote."""
     try:
-        lines = Path(args.source).read_text(encoding="utf-8").split("\n")
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
     except OSError as error:
-        raise UserError(f"{args.source}: cannot be read ({error.strerror}).") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{args.source}: must be UTF-8 text, but is not ({error}).") from None
-    lines = [line for line in lines if line.strip()]
-    _check_line(args.line, len(lines), args.source)
+        raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
+    lines = [text for text in lines if text.strip()]
+    _check_line(line, len(lines), path)
     try:
-        entry = json.loads(lines[args.line])
+        entry = json.loads(lines[line])
         story = _words(entry["tokens"])
         prompt = entry.get("prompt_tokens")
         return Text(
@@ -166,7 +236,7 @@ def _of_told(args: argparse.Namespace) -> Text:
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(
-            f"{args.source}:{args.line + 1}: must be a line of `fairseq-mm tell --jsonl`, with "
+            f"{path}:{line + 1}: must be a line of `fairseq-mm tell --jsonl`, with "
             "`tokens` and `prompt`."
         ) from None
 
@@ -183,18 +253,19 @@ def _tokenized(text: str) -> list[str]:
     return tokenize_story_text(text)
 
 
-def _of_command_line(args: argparse.Namespace, models: "TextModels", given: bool) -> Text:
+def _of_command_line(
+    args: argparse.Namespace, source: str, models: "TextModels", given: bool
+) -> Text:
     if models.are_language_models:
         if given:
             raise UserError(
                 f"{models.files[0]}: is a language model, which reads no prompt: give the text "
                 "itself as SOURCE."
             )
-        return Text(None, _tokenized(args.source))
+        return Text(None, _tokenized(source))
     if not given:
         raise UserError(
-            f"{args.source[:60]!r} is no file or folder; a prompt's text needs --story or "
-            "--story-file."
+            f"{source[:60]!r} is no file or folder; a prompt's text needs --story or --story-file."
         )
     story = args.story
     if story is None:
@@ -202,7 +273,7 @@ def _of_command_line(args: argparse.Namespace, models: "TextModels", given: bool
             story = Path(args.story_file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"--story-file {args.story_file}: cannot be read ({error}).") from None
-    return Text(_tokenized(args.source), _tokenized(story))
+    return Text(_tokenized(source), _tokenized(story))
 
 
 def _rounded(value: Any) -> Optional[float]:
@@ -283,6 +354,8 @@ def _page(inspection: "Inspection", models: "TextModels", args: argparse.Namespa
     if rows:
         sections.append(past_section(rows))
     title = " ".join(inspection.prompt[:-1]) or " ".join(words[:12])
-    part = f", attention of its {args.part} part" if inspection.gates is not None else ""
+    part = (
+        f", attention of its {args.part or 'trained'} part" if inspection.gates is not None else ""
+    )
     subtitle = f"{models.architectures[0]}, {models.files[0]}{part}; {len(words)} words"
     return render_page(title, sections, subtitle=subtitle)

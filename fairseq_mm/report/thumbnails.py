@@ -54,6 +54,10 @@ class Thumbnails:
     def __contains__(self, key: str) -> bool:
         return key in self._by_key
 
+    def picture(self, key: str) -> Picture:
+        """Where the picture lies."""
+        return self._by_key[key]
+
     def data_uri(self, key: str) -> str:
         """
         Raises:
