@@ -77,9 +77,10 @@ class GlacConfig(FairseqDataclass):
     non_local_norm: bool = field(
         default=False, metadata={"help": "batch normalisation in the non-local block, as released"}
     )
-    dropout: float = field(
-        default=0.5, metadata={"help": "of both LSTMs, glocal vectors and output"}
+    encoder_dropout: float = field(
+        default=0.5, metadata={"help": "of the LSTM over the pictures and what follows it"}
     )
+    dropout: float = field(default=0.5, metadata={"help": "of the LSTM over the words"})
     embedding_dropout: float = field(default=0.1, metadata={"help": "of words' embeddings"})
 
 
@@ -268,7 +269,7 @@ class GlacModel(FairseqEncoderDecoderModel):
             num_layers=cfg.encoder_layers,
             glocal_dim=cfg.glocal_dim,
             output_dim=cfg.slices * cfg.hidden_dim,
-            dropout=cfg.dropout,
+            dropout=cfg.encoder_dropout,
         )
         decoder = GlacDecoder(
             task.target_dictionary,
