@@ -191,6 +191,9 @@ def test_the_page_shows_every_word_and_loads_nothing(inspect, tmp_path, name, ha
         ("story", None, ["--part", "pretrained"], "has no pretrained part: it is no fusion"),
         ("story:fusion", None, [], "give one model, not 2"),
         ("story", None, ["--html", "/nowhere/a.html"], "its folder does not exist"),
+        ("story", None, ["--line", "1,2"], "--line: one story is inspected, but 2 lines are given"),
+        ("story", None, ["--position", "1,2"], "--position: is of models that tell stories of pic"),
+        ("story", None, ["--tell"], "--tell: is of models that tell stories of pictures, which .*"),
     ],
 )
 def test_mistakes_are_told_in_one_line(inspect, name, source, options, message):
@@ -198,6 +201,13 @@ def test_mistakes_are_told_in_one_line(inspect, name, source, options, message):
     assert status == 2
     (line,) = [x for x in err.splitlines() if x.startswith("fairseq-mm inspect:")]
     assert re.search(message, line)
+
+
+@pytest.mark.parametrize(("sources", "found"), [([], "none"), (["a", "b"], "2")])
+def test_a_story_of_a_prompt_has_one_source(trained, capsys, sources, found):
+    assert main(["inspect", *sources, "--model", str(trained[1]["story"])]) == 2
+    message = f"SOURCE: give a data folder, a file or a prompt's text, but not {found}."
+    assert message in capsys.readouterr().err
 
 
 def test_a_line_that_tell_did_not_write_is_named(inspect, tmp_path):

@@ -297,7 +297,16 @@ def test_models_with_nothing_to_see_are_named_before_anything_is_read(inspect, m
     assert "attends to nothing that can be shown: transtory_full has" in err
 
 
-def test_a_line_that_tell_did_not_write_is_named(inspect, tmp_path):
+def test_an_unreadable_photograph_is_named(inspect, folder, tmp_path):
+    pictures = [folder / f"photographs/picture{i}.png" for i in range(5)]
+    pictures[3] = tmp_path / "broken.png"
+    pictures[3].write_bytes(b"no picture")
+    status, _, err = inspect(*pictures, "--story", STORY, model="pixel/checkpoint_best.pt")
+    assert status == 2
+    assert "broken.png: is no picture" in err
+
+
+def test_a_line_that_tell_did_not_write_is_named(inspect, folder, tmp_path):
     told = tmp_path / "told.jsonl"
     for content in (
         '{"id": 1}',
@@ -310,5 +319,12 @@ def test_a_line_that_tell_did_not_write_is_named(inspect, tmp_path):
         status, _, err = inspect(told)
         assert status == 2
         assert "told.jsonl:2: must be a line of `fairseq-mm tell --jsonl` of pictures" in err
+    entry = {"pictures": list("abcde"), "hypothesis": "a <sent> b <sent> </s> <sent> c <sent> d"}
+    told.write_text(json.dumps(entry))
+    store = ("--features", folder / "data/features.h5")
+    assert "features.h5: no features for 'a'" in inspect(told, *store)[2]
+    entry["pictures"] = [f"p0_{i}" for i in range(5)]
+    told.write_text(json.dumps(entry))
+    assert re.search(r"Line 0 of .*: '</s>' is no word of a story", inspect(told, *store)[2])
     status, _, err = inspect(told, "--line", 1)
     assert "--line must be from 0 to 0" in err
