@@ -24,28 +24,28 @@ full)
     esac
     ;;
 small)
-    OPTIMIZATION=(--optimizer adam --weight-decay 1e-5 --clip-norm 5 --batch-size "$((32 / GPUS))"
-        --lr-scheduler inverse_sqrt --warmup-updates 100 --max-epoch 15 --patience 2 --seed 1)
+    OPTIMIZATION=(--optimizer adam --weight-decay 1e-5 --clip-norm 5 --lr-scheduler inverse_sqrt
+        --patience 2 --seed 1)
     case "$ARCH" in
     glac*)
         SIZES=(--picture-dim 256 --encoder-hidden-dim 128 --glocal-dim 512 --embedding-dim 128
-            --hidden-dim 384)
-        OPTIMIZATION+=(--lr 2e-3)
+            --hidden-dim 384 --encoder-dropout 0.2 --embedding-dropout 0.3)
+        OPTIMIZATION+=(--lr 2e-3 --warmup-updates 500 --batch-size "$((16 / GPUS))" --max-epoch 16)
         ;;
     transtory_decoder)
-        SIZES=(--picture-dim 256 --encoder-hidden-dim 128 --glocal-dim 512 --embedding-dim 256
-            --decoder-ffn-dim 512 --embedding-dropout 0.2)
-        OPTIMIZATION+=(--lr 1e-3)
+        SIZES=(--picture-dim 256 --encoder-hidden-dim 128 --glocal-dim 512 --decoder-ffn-dim 512
+            --encoder-dropout 0.2 --embedding-dropout 0.2 --dropout 0.2)
+        OPTIMIZATION+=(--lr 1e-3 --warmup-updates 200 --batch-size "$((32 / GPUS))" --max-epoch 16)
         ;;
     transtory_full)
-        SIZES=(--picture-dim 256 --encoder-ffn-dim 512 --embedding-dim 256 --decoder-ffn-dim 512
-            --embedding-dropout 0.2)
-        OPTIMIZATION+=(--lr 1e-3)
+        SIZES=(--picture-dim 256 --encoder-ffn-dim 512 --decoder-ffn-dim 512
+            --embedding-dropout 0.2 --dropout 0.2)
+        OPTIMIZATION+=(--lr 1e-3 --warmup-updates 200 --batch-size "$((32 / GPUS))" --max-epoch 16)
         ;;
     transtory_xl)
         SIZES=(--picture-dim 256 --embedding-dim 128 --model-dim 256 --decoder-ffn-dim 512
             --dropout 0.2)
-        OPTIMIZATION+=(--lr 1e-3)
+        OPTIMIZATION+=(--lr 1e-3 --warmup-updates 200 --batch-size "$((32 / GPUS))" --max-epoch 16)
         ;;
     *)
         echo "SIZE=small has no sizes for $ARCH." >&2
