@@ -1,12 +1,18 @@
-"""Encoders of a story's five pictures, shared by the visual storytellers."""
+"""What the visual storytellers share: encoders of a story's five pictures, and the frame of their
+decoders and models."""
 
 from typing import Any, Optional
 
 import torch
-from fairseq.models import FairseqEncoder
+from fairseq.models import (
+    FairseqEncoder,
+    FairseqEncoderDecoderModel,
+    FairseqIncrementalDecoder,
+)
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.float32_linear import float32_linear
 from fairseq_mm.modules.masked_batch_norm import MaskedBatchNorm
 from fairseq_mm.modules.non_local import NonLocalBlock
@@ -174,6 +180,68 @@ def picture_vectors(
         non_local=non_local,
         non_local_norm=non_local_norm,
     )
+
+
+class StoryDecoder(FairseqIncrementalDecoder):
+    """Words of stories: subclasses define ``extract_features`` and the layer ``output_proj``.
+
+    Args:
+        dictionary: fairseq's.
+        separator: index of the token between sentences.
+    """
+
+    output_proj: nn.Linear
+
+    def __init__(self, dictionary: Any, separator: int) -> None:
+        super().__init__(dictionary)
+        self.separator = separator
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Optional[dict[str, list[Tensor]]] = None,
+        incremental_state: Optional[dict] = None,
+        **unused: Any,
+    ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
+        """As ``extract_features``; returns logits ``[B, T, V]``."""
+        features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        return self.output_layer(features), extra
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of ``[..., H]``."""
+        return self.output_proj(features)
+
+    def max_positions(self) -> int:
+        """Any length: what is kept of the past has a fixed size, or a sentence's."""
+        return 1_000_000
+
+
+class StoryModel(FairseqEncoderDecoderModel):
+    """Stories of five pictures, with what they were trained on.
+
+    Args:
+        encoder: of the pictures.
+        decoder: of the words.
+        task: that the model is built for.
+    """
+
+    def __init__(self, encoder: "PictureEncoder", decoder: StoryDecoder, task: Any) -> None:
+        super().__init__(encoder, decoder)
+        self.add_module(MODULE_NAME, Provenance.of_task(task))
+
+    def forward(
+        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
+    ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
+        """
+        Args:
+            features: ``[B, 5 R, D]``.
+            padding_mask: ``[B, 5 R]`` bool, True at missing pictures.
+            prev_output_tokens: ``[B, T]``.
+
+        Returns:
+            logits: ``[B, T, V]``, and what the decoder's ``extract_features`` adds.
+        """
+        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
 
 
 def encoder_output(encoder_out: Optional[dict[str, list[Tensor]]]) -> tuple[Tensor, Tensor]:

@@ -3,10 +3,9 @@
 from typing import Any, Optional
 
 import torch
-from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 
-from fairseq_mm.models._picture_sequence import encoder_output
+from fairseq_mm.models._picture_sequence import StoryDecoder, encoder_output
 from fairseq_mm.modules.attention import attend, attention_weights
 from fairseq_mm.modules.sentence_cache import SentenceCache
 from fairseq_mm.modules.sentence_places import next_places, rows_of_sentences, sentence_places
@@ -133,7 +132,7 @@ class SentenceLayer(nn.Module):
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x))), weights
 
 
-class SentenceDecoder(FairseqIncrementalDecoder):
+class SentenceDecoder(StoryDecoder):
     """A transformer whose words see their own sentence and pictures, and no other sentence.
 
     Args:
@@ -163,8 +162,7 @@ class SentenceDecoder(FairseqIncrementalDecoder):
         sees_all_pictures: bool,
         encodes_sentence: bool,
     ) -> None:
-        super().__init__(dictionary)
-        self.separator = separator
+        super().__init__(dictionary, separator)
         self.encodes_sentence = encodes_sentence
         self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
         self.embedding_dropout = nn.Dropout(embedding_dropout)
@@ -255,21 +253,6 @@ class SentenceDecoder(FairseqIncrementalDecoder):
         shape = (len(like), num_heads, like.size(-1) // num_heads)
         return SentenceCache.empty([shape] * (2 * len(self.layers)), like)
 
-    def forward(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: Optional[dict[str, list[Tensor]]] = None,
-        incremental_state: Optional[dict] = None,
-        **unused: Any,
-    ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
-        """As :meth:`extract_features`; returns logits ``[B, T, V]``."""
-        features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        return self.output_layer(features), extra
-
-    def output_layer(self, features: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of ``[..., D]``."""
-        return self.output_proj(features)
-
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
@@ -284,7 +267,3 @@ class SentenceDecoder(FairseqIncrementalDecoder):
             "cache": saved["cache"],
         }
         self.set_incremental_state(incremental_state, STATE, kept)
-
-    def max_positions(self) -> int:
-        """Any length: positions are sinusoids."""
-        return 1_000_000

@@ -41,15 +41,18 @@ import torch
 import torch.nn.functional as F
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import (
-    FairseqEncoderDecoderModel,
-    FairseqIncrementalDecoder,
     register_model,
     register_model_architecture,
 )
 from torch import Tensor, nn
 
-from fairseq_mm.models._picture_sequence import GlocalEncoder, encoder_output, picture_vectors
-from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.models._picture_sequence import (
+    GlocalEncoder,
+    StoryDecoder,
+    StoryModel,
+    encoder_output,
+    picture_vectors,
+)
 from fairseq_mm.modules.sentence_places import next_places, rows_of_sentences, sentence_places
 
 STATE = "glac"
@@ -84,7 +87,7 @@ class GlacConfig(FairseqDataclass):
     embedding_dropout: float = field(default=0.1, metadata={"help": "of words' embeddings"})
 
 
-class GlacDecoder(FairseqIncrementalDecoder):
+class GlacDecoder(StoryDecoder):
     """Words from the picture of their sentence and all words before.
 
     Args:
@@ -110,8 +113,7 @@ class GlacDecoder(FairseqIncrementalDecoder):
         dropout: float,
         embedding_dropout: float,
     ) -> None:
-        super().__init__(dictionary)
-        self.separator = separator
+        super().__init__(dictionary, separator)
         self.slices = slices
         self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
         self.lstm = nn.LSTM(
@@ -220,30 +222,11 @@ class GlacDecoder(FairseqIncrementalDecoder):
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         return [getattr(self.lstm, f"{name}_l{layer}") for name in names]
 
-    def forward(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: Optional[dict[str, list[Tensor]]] = None,
-        incremental_state: Optional[dict] = None,
-        **unused: Any,
-    ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
-        """As :meth:`extract_features`; returns logits ``[B, T, V]``."""
-        features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        return self.output_layer(features), extra
-
-    def output_layer(self, features: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of ``[..., H]``."""
-        return self.output_proj(features)
-
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is not None:
             chosen = {key: x.index_select(0, new_order) for key, x in saved.items()}
             self.set_incremental_state(incremental_state, STATE, chosen)
-
-    def max_positions(self) -> int:
-        """Any length: the state has a fixed size."""
-        return 1_000_000
 
 
 def _layers_first(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -251,7 +234,7 @@ def _layers_first(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 @register_model("glac", dataclass=GlacConfig)
-class GlacModel(FairseqEncoderDecoderModel):
+class GlacModel(StoryModel):
     """Stories of five pictures by GLAC."""
 
     @classmethod
@@ -281,23 +264,7 @@ class GlacModel(FairseqEncoderDecoderModel):
             dropout=cfg.dropout,
             embedding_dropout=cfg.embedding_dropout,
         )
-        model = cls(encoder, decoder)
-        model.add_module(MODULE_NAME, Provenance.of_task(task))
-        return model
-
-    def forward(
-        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
-    ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
-        """
-        Args:
-            features: ``[B, 5 R, D]``.
-            padding_mask: ``[B, 5 R]`` bool, True at missing pictures.
-            prev_output_tokens: ``[B, T]``.
-
-        Returns:
-            logits: ``[B, T, V]``, and what :meth:`GlacDecoder.extract_features` adds.
-        """
-        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
+        return cls(encoder, decoder, task)
 
 
 @register_model_architecture("glac", "glac_tiny")

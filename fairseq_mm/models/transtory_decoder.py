@@ -14,18 +14,15 @@ Differs from the paper:
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import (
-    FairseqEncoderDecoderModel,
     register_model,
     register_model_architecture,
 )
-from torch import Tensor
 
-from fairseq_mm.models._picture_sequence import GlocalEncoder, picture_vectors
-from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.models._picture_sequence import GlocalEncoder, StoryModel, picture_vectors
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
 
 
@@ -51,7 +48,7 @@ class TranstoryDecoderConfig(FairseqDataclass):
 
 
 @register_model("transtory_decoder", dataclass=TranstoryDecoderConfig)
-class TranstoryDecoderModel(FairseqEncoderDecoderModel):
+class TranstoryDecoderModel(StoryModel):
     """Stories of five pictures by GLAC's encoder and a transformer decoder."""
 
     @classmethod
@@ -77,23 +74,7 @@ class TranstoryDecoderModel(FairseqEncoderDecoderModel):
             sees_all_pictures=False,
             encodes_sentence=False,
         )
-        model = cls(encoder, decoder)
-        model.add_module(MODULE_NAME, Provenance.of_task(task))
-        return model
-
-    def forward(
-        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
-    ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
-        """
-        Args:
-            features: ``[B, 5 R, D]``.
-            padding_mask: ``[B, 5 R]`` bool, True at missing pictures.
-            prev_output_tokens: ``[B, T]``.
-
-        Returns:
-            logits: ``[B, T, V]``, and what :meth:`SentenceDecoder.extract_features` adds.
-        """
-        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
+        return cls(encoder, decoder, task)
 
 
 @register_model_architecture("transtory_decoder", "transtory_decoder_tiny")

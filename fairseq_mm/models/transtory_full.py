@@ -24,19 +24,22 @@ sentence's own picture, as at the head of the released code.
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import (
-    FairseqEncoderDecoderModel,
     register_model,
     register_model_architecture,
 )
 from torch import Tensor, nn
 
-from fairseq_mm.models._picture_sequence import PictureEncoder, PictureVectors, picture_vectors
-from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.models._picture_sequence import (
+    PictureEncoder,
+    PictureVectors,
+    StoryModel,
+    picture_vectors,
+)
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
 from fairseq_mm.modules.sinusoids import sinusoids
 from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
@@ -125,7 +128,7 @@ class TranstoryFullEncoder(PictureEncoder):
 
 
 @register_model("transtory_full", dataclass=TranstoryFullConfig)
-class TranstoryFullModel(FairseqEncoderDecoderModel):
+class TranstoryFullModel(StoryModel):
     """Stories of five pictures by a transformer."""
 
     @classmethod
@@ -152,23 +155,7 @@ class TranstoryFullModel(FairseqEncoderDecoderModel):
             sees_all_pictures=not is_released,
             encodes_sentence=not is_released,
         )
-        model = cls(encoder, decoder)
-        model.add_module(MODULE_NAME, Provenance.of_task(task))
-        return model
-
-    def forward(
-        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
-    ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
-        """
-        Args:
-            features: ``[B, 5 R, D]``.
-            padding_mask: ``[B, 5 R]`` bool, True at missing pictures.
-            prev_output_tokens: ``[B, T]``.
-
-        Returns:
-            logits: ``[B, T, V]``, and what :meth:`SentenceDecoder.extract_features` adds.
-        """
-        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
+        return cls(encoder, decoder, task)
 
 
 @register_model_architecture("transtory_full", "transtory_full_tiny")

@@ -35,8 +35,6 @@ from typing import Any, Optional
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import (
-    FairseqEncoderDecoderModel,
-    FairseqIncrementalDecoder,
     register_model,
     register_model_architecture,
 )
@@ -45,10 +43,11 @@ from torch import Tensor, nn
 from fairseq_mm.models._picture_sequence import (
     PictureEncoder,
     PictureVectors,
+    StoryDecoder,
+    StoryModel,
     encoder_output,
     picture_vectors,
 )
-from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.relative_attention import RelativeAttention
 from fairseq_mm.modules.segment_memory import SegmentMemory, remember
 from fairseq_mm.modules.sentence_cache import FIRST_CAPACITY, SentenceCache
@@ -142,7 +141,7 @@ class TranstoryXLLayer(nn.Module):
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
-class TranstoryXLDecoder(FairseqIncrementalDecoder):
+class TranstoryXLDecoder(StoryDecoder):
     """Words from their sentence, and a memory of former sentences fused with the picture.
 
     Args:
@@ -152,8 +151,7 @@ class TranstoryXLDecoder(FairseqIncrementalDecoder):
     """
 
     def __init__(self, dictionary: Any, separator: int, cfg: TranstoryXLConfig) -> None:
-        super().__init__(dictionary)
-        self.separator = separator
+        super().__init__(dictionary, separator)
         self.is_released = str(cfg.compat) == "released"
         self.memory_length = cfg.memory_length
         self.segment_length = cfg.segment_length or (
@@ -445,21 +443,6 @@ class TranstoryXLDecoder(FairseqIncrementalDecoder):
         self.set_incremental_state(incremental_state, STATE, kept)
         return read.gather(1, position[:, None, None].expand(-1, 1, read.size(-1)))
 
-    def forward(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: Optional[dict[str, list[Tensor]]] = None,
-        incremental_state: Optional[dict] = None,
-        **unused: Any,
-    ) -> tuple[Tensor, None]:
-        """As :meth:`extract_features`; returns logits ``[B, T, V]`` and None."""
-        features, _ = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        return self.output_layer(features), None
-
-    def output_layer(self, features: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of ``[..., D]``."""
-        return self.output_proj(features)
-
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
@@ -473,10 +456,6 @@ class TranstoryXLDecoder(FairseqIncrementalDecoder):
             saved["cache"].select(new_order)
         self.set_incremental_state(incremental_state, STATE, kept)
 
-    def max_positions(self) -> int:
-        """Any length: positions are relative."""
-        return 1_000_000
-
 
 def _padded(x: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
     """``[n, D]`` rows at their places of ``[*shape, D]``, zeros elsewhere."""
@@ -485,30 +464,14 @@ def _padded(x: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
 
 
 @register_model("transtory_xl", dataclass=TranstoryXLConfig)
-class TranstoryXLModel(FairseqEncoderDecoderModel):
+class TranstoryXLModel(StoryModel):
     """Stories of five pictures by Transtory-XL."""
 
     @classmethod
     def build_model(cls, cfg: TranstoryXLConfig, task: Any) -> "TranstoryXLModel":
         encoder = TranstoryXLEncoder(picture_vectors(task, cfg.picture_dim))
         decoder = TranstoryXLDecoder(task.target_dictionary, task.separator_index, cfg)
-        model = cls(encoder, decoder)
-        model.add_module(MODULE_NAME, Provenance.of_task(task))
-        return model
-
-    def forward(
-        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
-    ) -> tuple[Tensor, None]:
-        """
-        Args:
-            features: ``[B, 5 R, D]``.
-            padding_mask: ``[B, 5 R]`` bool, True at missing pictures.
-            prev_output_tokens: ``[B, T]``.
-
-        Returns:
-            logits: ``[B, T, V]``, and None.
-        """
-        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
+        return cls(encoder, decoder, task)
 
 
 @register_model_architecture("transtory_xl", "transtory_xl_tiny")
