@@ -308,7 +308,7 @@ class PictureStoryteller(PictureModels):
     def _generate(
         self, generator: Any, items: Sequence[int], features: Sequence[Features]
     ) -> Iterator[Story]:
-        rows = [self._collated(item, album) for item, album in zip(items, features)]
+        rows = [self.collated(item, album) for item, album in zip(items, features)]
         sample = {
             "id": torch.tensor(list(items)),
             "net_input": {
@@ -322,7 +322,7 @@ class PictureStoryteller(PictureModels):
             sentences = [detokenize_story(sentence).strip() for sentence in words]
             yield Story(sentences, float(hypotheses[0]["score"]), words)
 
-    def _collated(self, item: int, album: Features) -> tuple[torch.Tensor, torch.Tensor]:
+    def collated(self, item: int, album: Features) -> tuple[torch.Tensor, torch.Tensor]:
         """``[5R, D]`` features and ``[5R]`` where they are padding: a missing picture is zeros in
         its place."""
         check_album(album)

@@ -95,7 +95,7 @@ def test_a_missing_picture_is_padding_in_its_place(teller):
     (album,) = random_albums(1)
     for place in (0, 2, 4):
         changed = [None if i == place else rows for i, rows in enumerate(album)]
-        x, padding_mask = teller._collated(0, changed)
+        x, padding_mask = teller.collated(0, changed)
         expected = np.concatenate([np.zeros((2, 5)) if rows is None else rows for rows in changed])
         np.testing.assert_array_equal(x.numpy(), expected.astype(np.float32))
         assert padding_mask.nonzero().flatten().tolist() == [2 * place, 2 * place + 1]
