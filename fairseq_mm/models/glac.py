@@ -56,6 +56,9 @@ from fairseq_mm.models._picture_sequence import (
 from fairseq_mm.modules.sentence_places import next_places, rows_of_sentences, sentence_places
 
 STATE = "glac"
+# rows of a step up to which PyTorch's LSTM takes longer on a CPU than its cells: it lays out its
+# weights anew for each call
+FEW_ROWS = 16
 
 
 @dataclass
@@ -161,12 +164,11 @@ class GlacDecoder(StoryDecoder):
         embedded = self.embedding_dropout(self.embedding(prev_output_tokens))
         state = self._initial_state(embedded) if saved is None else (saved["h"], saved["c"])
         weights = None
-        if self.slices == 1:
-            inputs = torch.cat([rows_of_sentences(vectors, sentences), embedded], dim=-1)
-            outputs, (h, c) = self.lstm(inputs, _layers_first(state))
-            state = h.transpose(0, 1), c.transpose(0, 1)
-        else:
+        if self.slices > 1:
             outputs, weights, state = self._attend(vectors, embedded, sentences, positions, state)
+        else:
+            inputs = torch.cat([rows_of_sentences(vectors, sentences), embedded], dim=-1)
+            outputs, state = self._run(inputs, state)
         if incremental_state is not None:
             kept = {"h": state[0], "c": state[1], "sentence": sentence, "position": position}
             self.set_incremental_state(incremental_state, STATE, kept)
@@ -177,6 +179,18 @@ class GlacDecoder(StoryDecoder):
     def _initial_state(self, like: Tensor) -> tuple[Tensor, Tensor]:
         zeros = like.new_zeros(len(like), self.lstm.num_layers, self.lstm.hidden_size)
         return zeros, zeros
+
+    def _run(
+        self, inputs: Tensor, state: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Outputs ``[B, T, H]`` of the LSTM for ``[B, T, H + E]``, and the state after them."""
+        B, T, _ = inputs.shape
+        if T == 1 and B <= FEW_ROWS and inputs.device.type == "cpu":
+            hs, cs = list(state[0].unbind(1)), list(state[1].unbind(1))
+            outputs = self._step_cells(inputs[:, 0], hs, cs).unsqueeze(1)
+            return outputs, (torch.stack(hs, dim=1), torch.stack(cs, dim=1))
+        outputs, (h, c) = self.lstm(inputs, _layers_first(state))
+        return outputs, (h.transpose(0, 1), c.transpose(0, 1))
 
     def _attend(
         self,
@@ -208,15 +222,20 @@ class GlacDecoder(StoryDecoder):
             weight = scores.softmax(dim=-1).to(chosen.dtype)
             mixture = torch.matmul(weight.unsqueeze(1), chosen).squeeze(1)
             x = torch.cat([mixture, embedded[:, t]], dim=-1)
-            for i in range(self.lstm.num_layers):
-                if i > 0:
-                    x = F.dropout(x, self.lstm.dropout, self.training)
-                hs[i], cs[i] = torch.lstm_cell(x, (hs[i], cs[i]), *self._weights_of(i))
-                x = hs[i]
-            outputs.append(x)
+            outputs.append(self._step_cells(x, hs, cs))
             weights.append(weight)
         state = torch.stack(hs, dim=1), torch.stack(cs, dim=1)
         return torch.stack(outputs, dim=1), torch.stack(weights, dim=1), state
+
+    def _step_cells(self, x: Tensor, hs: list[Tensor], cs: list[Tensor]) -> Tensor:
+        """``[B, H]`` of input ``[B, H + E]``; ``hs`` and ``cs``, ``[B, H]`` of each layer, become
+        those after the step."""
+        for i in range(self.lstm.num_layers):
+            if i > 0:
+                x = F.dropout(x, self.lstm.dropout, self.training)
+            hs[i], cs[i] = torch.lstm_cell(x, (hs[i], cs[i]), *self._weights_of(i))
+            x = hs[i]
+        return x
 
     def _weights_of(self, layer: int) -> list[Tensor]:
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
