@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw
 from fairseq_mm.demo.scenes import Scene, Thing
 
 SIDE = 64
+DAYS = 0.7  # share of light grounds, where nothing else is wanted
 _SCALE = 4  # shapes are drawn this much larger and averaged down
 
 _RGB = {
@@ -24,7 +25,6 @@ _RGB = {
     "blue": (44, 88, 206),
     "purple": (142, 58, 172),
 }
-_DAYS = 0.7  # share of light grounds
 _COLOUR_JITTER = 14
 _TILT = 12  # degrees
 
@@ -39,7 +39,7 @@ def draw(
     """
     full = side * _SCALE
     if night is None:
-        night = rng.random() >= _DAYS
+        night = rng.random() >= DAYS
     level = rng.uniform(18, 70) if night else rng.uniform(205, 248)
     ground = [level + rng.uniform(-8, 8) for _ in range(3)]
     picture = Image.new("RGB", (full, full), tuple(_byte(value) for value in ground))

@@ -14,6 +14,7 @@ the picture and by the one before it:
 import random
 from dataclasses import asdict, dataclass, replace
 
+from fairseq_mm.data.picture_story_text import NUM_PICTURES
 from fairseq_mm.demo.scenes import (
     ARRANGEMENTS,
     COLOURS,
@@ -25,7 +26,7 @@ from fairseq_mm.demo.scenes import (
     place_things,
 )
 
-NUM_MOMENTS = 5
+NUM_MOMENTS = NUM_PICTURES
 CHANGES = ("appear", "leave", "colour", "size", "move", "light")
 
 _NIGHTS = 0.4  # share of the stories that begin at night

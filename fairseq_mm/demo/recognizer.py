@@ -2,8 +2,10 @@
 
 It plays the part that networks trained on ImageNet play for photographs: it learns to recognise
 what is drawn, not to caption. First single things, close up; then whole pictures: their
-arrangement, and size, colour and shape of the one or two things. Its state dict is torchvision's,
-so that ``fairseq-mm extract --model resnet18 --weights FILE`` takes it.
+arrangement, day or night, and size, colour and shape of the one or two things, known by their place
+and by their shape. It recognises them by its last map, which captions are told from, and by the
+finer one before, which stories are told from. Its state dict is torchvision's, so that
+``fairseq-mm extract --model resnet18 --weights FILE`` takes it.
 """
 
 import random
@@ -18,29 +20,42 @@ from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
 
-from fairseq_mm.demo.drawn_pictures import SIDE, draw
+from fairseq_mm.demo.drawn_pictures import DAYS, SIDE, draw
 from fairseq_mm.demo.scenes import ARRANGEMENTS, COLOURS, SHAPES, SIZES, Scene, compose_scene
 from fairseq_mm.extract.preprocessing import NORMALIZATIONS
 
 MODEL = "resnet18"
-# number of classes of each label: the arrangement, then size, colour and shape of the first thing
-# in reading order and of the second one
-_CLASSES = (len(ARRANGEMENTS), *(len(SIZES), len(COLOURS), len(SHAPES)) * 2)
+# number of classes of each label: the arrangement, day or night, then size, colour and shape of the
+# first thing in reading order and of the second one, then size and colour of each shape, or none
+_CLASSES = (
+    *(len(ARRANGEMENTS), 2),
+    *(len(SIZES), len(COLOURS), len(SHAPES)) * 2,
+    *(len(SIZES) + 1, len(COLOURS) + 1) * len(SHAPES),
+)
 _NO_LABEL = -100  # cross_entropy leaves it out
 _BATCH = 32
 _WEIGHT_DECAY = 0.02
+_SIDE_WEIGHT = 0.5  # of the loss by the map before the last
 
 
-def labels_of(scene: Scene) -> list[int]:
-    """One class index per label; ``-100`` for a thing that the scene does not have."""
-    labels = [ARRANGEMENTS.index(scene.arrangement)]
+def labels_of(scene: Scene, night: bool) -> list[int]:
+    """One class index per label; ``-100`` for a second thing that the scene does not have."""
+    labels = [ARRANGEMENTS.index(scene.arrangement), int(night)]
     for thing in scene.things:
         labels += [
             SIZES.index(thing.size),
             COLOURS.index(thing.colour),
             SHAPES.index(thing.shape),
         ]
-    return labels + [_NO_LABEL] * (len(_CLASSES) - len(labels))
+    labels += [_NO_LABEL] * (3 * (2 - len(scene.things)))
+    by_shape = {thing.shape: thing for thing in scene.things}
+    for shape in SHAPES:
+        thing = by_shape.get(shape)
+        labels += [
+            0 if thing is None else 1 + SIZES.index(thing.size),
+            0 if thing is None else 1 + COLOURS.index(thing.colour),
+        ]
+    return labels
 
 
 def draw_examples(count: int, seed: str, *, close_up: bool = False) -> tuple[Tensor, Tensor]:
@@ -61,12 +76,13 @@ def draw_examples(count: int, seed: str, *, close_up: bool = False) -> tuple[Ten
     for _ in range(count):
         scene = compose_scene(rng)
         side = SIDE
-        wanted = labels_of(scene)
+        night = rng.random() >= DAYS
+        wanted = labels_of(scene, night)
         if close_up:
             scene = _close_up(scene, rng)
             side = SIDE // 2
-            wanted = [_NO_LABEL, *labels_of(scene)[1:]]
-        pictures.append(np.asarray(draw(scene, rng, side)))
+            wanted = [_NO_LABEL, *labels_of(scene, night)[1:]]
+        pictures.append(np.asarray(draw(scene, rng, side, night=night)))
         labels.append(wanted)
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2), torch.tensor(labels)
 
@@ -108,12 +124,13 @@ def train_recognizer(*, close_ups: int, pictures: int, seed: int) -> tuple[nn.Mo
     """
     torch.manual_seed(seed)
     network = build_network()
+    side_layer = nn.Linear(network.layer3[-1].bn2.num_features, sum(_CLASSES))
     for count, close_up, rate in ((close_ups, True, 2e-3), (pictures, False, 1e-3)):
         examples = draw_examples(count, f"recognizer {seed} {close_up}", close_up=close_up)
         # edges and colours look the same close up and from afar, and are the most work to train
         frozen = [] if close_up else [network.conv1, network.bn1, network.layer1]
         what = "close-ups" if close_up else "whole pictures"
-        _train(network, *examples, rate=rate, frozen=frozen, description=what)
+        _train(network, side_layer, *examples, rate=rate, frozen=frozen, description=what)
     network.eval()
     examples = draw_examples(500, f"recognizer {seed} unseen")
     return network, all_recognized(network, *examples)
@@ -121,6 +138,7 @@ def train_recognizer(*, close_ups: int, pictures: int, seed: int) -> tuple[nn.Mo
 
 def _train(
     network: nn.Module,
+    side_layer: nn.Module,
     pictures: Tensor,
     labels: Tensor,
     *,
@@ -132,7 +150,13 @@ def _train(
     network.train()
     for part in frozen:
         part.requires_grad_(False).eval()
-    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    trained = [
+        parameter
+        for parameter in (*network.parameters(), *side_layer.parameters())
+        if parameter.requires_grad
+    ]
+    maps: dict[str, Tensor] = {}
+    hook = network.layer3.register_forward_hook(lambda *args: maps.update(layer3=args[2]))
     optimizer = torch.optim.AdamW(trained, lr=rate, weight_decay=_WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, rate, total_steps=steps, pct_start=0.2
@@ -141,12 +165,15 @@ def _train(
     for step in bar:
         batch = slice(step * _BATCH, (step + 1) * _BATCH)
         loss = label_loss(network(normalize(pictures[batch])), labels[batch])
+        side_logits = side_layer(maps["layer3"].mean((2, 3)))
+        loss = loss + _SIDE_WEIGHT * label_loss(side_logits, labels[batch])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
         if step % 20 == 0:
             bar.set_postfix(loss=f"{loss.item():.2f}")
+    hook.remove()
 
 
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:

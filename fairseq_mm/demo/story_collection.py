@@ -15,7 +15,6 @@ from typing import NamedTuple
 from fairseq_mm.demo.collection import QUALITY, write_jsonl
 from fairseq_mm.demo.drawn_pictures import draw
 from fairseq_mm.demo.drawn_stories import (
-    CHANGES,
     NUM_MOMENTS,
     Moment,
     change_between,
@@ -24,7 +23,16 @@ from fairseq_mm.demo.drawn_stories import (
 from fairseq_mm.demo.story_sentences import tell_story, tells
 from fairseq_mm.errors import UserError
 
-KINDS = ("first", *CHANGES)
+# what a sentence has to tell -> the same in words
+KINDS = {
+    "first": "what is there at first",
+    "appear": "a thing comes",
+    "leave": "a thing goes",
+    "colour": "a thing gets another colour",
+    "size": "a thing grows or shrinks",
+    "move": "two things move",
+    "light": "night falls or day breaks",
+}
 
 
 def draw_stories(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:
@@ -50,7 +58,7 @@ def draw_stories(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:
                 picture.save(pictures / name, quality=QUALITY)
             images = [f"pictures/{name}" for name in names]
             sentences = tell_story(moments, rng)
-            stories.append({"images": images, "sentences": sentences, "split": split})
+            stories.append({"id": story, "images": images, "sentences": sentences, "split": split})
             truths.append({"id": story, "moments": [moment.to_json() for moment in moments]})
     write_jsonl(folder / "moments.jsonl", truths)
     write_jsonl(folder / "stories.jsonl", stories)
@@ -59,6 +67,11 @@ def draw_stories(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:
 def picture_names(story: str) -> list[str]:
     """File names of a story's pictures."""
     return [f"{story}-{number}.jpg" for number in range(1, NUM_MOMENTS + 1)]
+
+
+def story_of(names: Sequence[str]) -> str:
+    """Inverse of :func:`picture_names`."""
+    return names[0].rpartition("-")[0]
 
 
 class SentenceVerdict(NamedTuple):

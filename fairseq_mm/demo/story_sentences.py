@@ -24,7 +24,7 @@ from itertools import permutations
 from typing import Optional
 
 from fairseq_mm.demo.drawn_stories import Moment, change_between
-from fairseq_mm.demo.scenes import Scene, Thing, relation
+from fairseq_mm.demo.scenes import SHAPES, Scene, Thing, relation
 
 _RELATIONS = {"above": "above", "below": "below", "left": "left of", "right": "right of"}
 
@@ -67,11 +67,23 @@ def tells(sentence: str, before: Optional[Moment], after: Moment) -> bool:
 
 
 def tell_story(moments: Sequence[Moment], rng: random.Random) -> list[str]:
-    """One sentence for each moment, chosen at random among those that tell it."""
+    """One sentence for each moment, among those that tell it: in a wording chosen at random, with
+    two things in reading order, as people mostly do."""
     return [
-        rng.choice(sentences_telling(before, after))
+        rng.choice(_in_reading_order(sentences_telling(before, after), after.scene))
         for before, after in zip([None, *moments], moments)
     ]
+
+
+def _in_reading_order(sentences: list[str], scene: Scene) -> list[str]:
+    """Those that name the scene's first thing first, or all if they name things in one order."""
+    shape = scene.things[0].shape
+    chosen = [
+        sentence
+        for sentence in sentences
+        if next(word for word in sentence.split() if word in SHAPES) == shape
+    ]
+    return chosen or sentences
 
 
 def _name(thing: Thing) -> str:

@@ -17,17 +17,26 @@ from fairseq_mm.demo.recognizer import (
 from fairseq_mm.demo.scenes import Scene, Thing
 from fairseq_mm.extract.extractor import build_extractor
 
-# classes of the labels: 3 arrangements, then 2 sizes, 6 colours, 4 shapes of two things
-CLASSES = [3] + [2, 6, 4] * 2
+# classes of the labels: 3 arrangements, 2 grounds, then 2 sizes, 6 colours, 4 shapes of two things,
+# then 2 sizes or none, 6 colours or none of 4 shapes
+CLASSES = [3, 2] + [2, 6, 4] * 2 + [3, 7] * 4
 
 
-def test_labels_are_of_the_things_in_reading_order():
+def test_labels_are_of_the_things_in_reading_order_and_of_the_shapes():
     things = (
         Thing("small", "red", "circle", 0.2, 0.5, 0.12),
         Thing("large", "green", "star", 0.7, 0.5, 0.2),
     )
-    assert labels_of(Scene("row", things)) == [2, 0, 0, 0, 1, 3, 3]
-    assert labels_of(Scene("alone", things[1:])) == [0, 1, 3, 3, -100, -100, -100]
+    red_circle, green_star, no_thing = [0, 0, 0], [1, 3, 3], [-100] * 3
+    by_shape = [1, 1, 0, 0, 0, 0, 2, 4]
+    assert labels_of(Scene("row", things), True) == [2, 1, *red_circle, *green_star, *by_shape]
+    by_shape = [0, 0, 0, 0, 0, 0, 2, 4]
+    assert labels_of(Scene("alone", things[1:]), False) == [
+        *(0, 0),
+        *green_star,
+        *no_thing,
+        *by_shape,
+    ]
 
 
 def test_the_loss_is_the_sum_of_the_labels_cross_entropies():
@@ -35,9 +44,9 @@ def test_the_loss_is_the_sum_of_the_labels_cross_entropies():
     logits = torch.randn(3, sum(CLASSES))
     labels = torch.tensor(
         [
-            [2, 0, 0, 0, 1, 3, 3],
-            [1, 1, 5, 2, 0, 4, 1],
-            [0, 1, 4, 2, -100, -100, -100],
+            [2, 1, 0, 0, 0, 1, 3, 3, 1, 1, 0, 0, 0, 0, 2, 4],
+            [1, 0, 1, 5, 2, 0, 4, 1, 0, 0, 1, 5, 2, 6, 0, 0],
+            [0, 0, 1, 4, 2, -100, -100, -100, 0, 0, 0, 0, 2, 5, 0, 0],
         ]
     )
     expected = 0.0
@@ -55,16 +64,31 @@ def test_close_ups_show_one_thing_and_nothing_of_the_arrangement():
     pictures, labels = draw_examples(20, "seed", close_up=True)
     assert pictures.shape == (20, 3, 32, 32)
     assert (labels[:, 0] == -100).all()
-    assert (labels[:, 1:4] >= 0).all()
-    assert (labels[:, 4:] == -100).all()
+    assert (labels[:, 1:5] >= 0).all()
+    assert (labels[:, 5:8] == -100).all()
+    assert ((labels[:, 8::2] > 0).sum(1) == 1).all()
+    assert ((labels[:, 9::2] > 0).sum(1) == 1).all()
+
+
+def test_the_second_label_is_night():
+    pictures, labels = draw_examples(40, "seed")
+    brightness = pictures.float().mean(1).flatten(1).median(1).values
+    assert torch.equal(brightness < 128, labels[:, 1] == 1)
+    assert set(labels[:, 1].tolist()) == {0, 1}
 
 
 def test_a_picture_counts_only_if_everything_in_it_is_recognized():
     pictures = torch.zeros(3, 3, 32, 32, dtype=torch.uint8)
-    labels = torch.tensor([[0, 1, 2, 3] + [-100] * 3, [0, 1, 2, 2] + [-100] * 3, [1] + [0] * 6])
+    labels = torch.tensor(
+        [
+            [0, 1, 1, 2, 3] + [-100] * 3 + [0] * 8,
+            [0, 1, 1, 2, 2] + [-100] * 3 + [0] * 8,
+            [1] + [0] * 15,
+        ]
+    )
     parts = [
         torch.nn.functional.one_hot(torch.tensor(best), size)
-        for best, size in zip([0, 1, 2, 3] + [0] * 3, CLASSES)
+        for best, size in zip([0, 1, 1, 2, 3] + [0] * 11, CLASSES)
     ]
     answer = torch.cat(parts).float()
     share = all_recognized(lambda batch: answer.expand(len(batch), -1), pictures, labels)
@@ -86,7 +110,9 @@ def test_training_learns_and_then_leaves_the_first_layers_as_they_are(monkeypatc
     network, accuracy = train_recognizer(close_ups=800, pictures=64, seed=1)
     assert 0 <= accuracy <= 1
     assert not network.training
-    assert sum(losses[20:25]) < 0.85 * sum(losses[:5])
+    by_last_map, by_map_before = losses[:50:2], losses[1:50:2]
+    assert sum(by_last_map[20:]) < 0.85 * sum(by_last_map[:5])
+    assert sum(by_map_before[20:]) < 0.85 * sum(by_map_before[:5])
     (first_close, last_close), (first_whole, last_whole) = weights
     assert torch.equal(first_close, first_whole)
     assert not torch.equal(last_close, last_whole)

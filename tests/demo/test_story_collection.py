@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from fairseq_mm.demo.drawn_stories import Moment
-from fairseq_mm.demo.story_collection import check_stories, draw_stories, picture_names
+from fairseq_mm.demo.story_collection import check_stories, draw_stories, picture_names, story_of
 from fairseq_mm.errors import UserError
 
 SIZES = {"train": 6, "valid": 2, "test": 3}
@@ -31,6 +31,7 @@ def test_every_story_has_five_pictures_and_five_right_sentences(folder):
     stories = {}
     for record, truth in zip(records, truths):
         assert record["images"] == [f"pictures/{name}" for name in picture_names(truth["id"])]
+        assert record["id"] == truth["id"] == story_of(picture_names(truth["id"]))
         assert all((folder / image).is_file() for image in record["images"])
         stories[truth["id"]] = record["sentences"]
     verdicts = check_stories(folder, stories)
