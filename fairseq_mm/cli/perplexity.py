@@ -101,14 +101,14 @@ class Counts(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> None:
-    from fairseq_mm.data.story_split import read_side, side_path
-    from fairseq_mm.text_models import load_states, tells_picture_stories
-
     if args.json and not Path(args.json).absolute().parent.is_dir():
         raise UserError(f"--json {args.json}: its folder does not exist.")
     if args.seed < 0:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
     register_quietly()
+    from fairseq_mm.data.story_split import read_side, side_path
+    from fairseq_mm.text_models import load_states, tells_picture_stories
+
     states = load_states(args.path)
     if any(map(tells_picture_stories, states.values())):
         from fairseq_mm.cli import perplexity_of_picture_stories

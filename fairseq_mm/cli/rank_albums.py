@@ -77,17 +77,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from fairseq_mm.metrics.album_ranking import rank_albums
-    from fairseq_mm.metrics.prompt_ranking import draw_distractors, prompt_columns
-    from fairseq_mm.retrieval.pair_scores import PairScores
-    from fairseq_mm.text_models import load_states
-
     started = time.time()
     if args.seed < 0:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
     if args.candidates < 2:
         raise UserError("--candidates: must be 2 or more, the story's own album included.")
     register_quietly()
+    from fairseq_mm.metrics.album_ranking import rank_albums
+    from fairseq_mm.metrics.prompt_ranking import draw_distractors, prompt_columns
+    from fairseq_mm.retrieval.pair_scores import PairScores
+    from fairseq_mm.text_models import load_states
+
     to_score = open_picture_stories(args, load_states(args.path))
     split = to_score.split
     lines = chosen_lines(len(split.stories), args.stories, args.seed)

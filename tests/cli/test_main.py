@@ -1,12 +1,16 @@
 """The command finds its subcommands, and says what it is."""
 
+import ast
 import importlib
 import os
 
 import pytest
+from toy_data import PACKAGE
 
 from fairseq_mm import __version__
 from fairseq_mm.cli.main import SUBCOMMANDS, main
+
+CLI = PACKAGE / "cli"
 
 
 def test_version_is_printed(capsys):
@@ -38,3 +42,24 @@ def test_a_full_disk_is_told_in_one_line(monkeypatch, capsys):
         assert main(["user-dir"]) == 2
     message = "fairseq-mm user-dir: the output: cannot be written (No space left on device).\n"
     assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize("path", sorted(CLI.glob("*.py")), ids=lambda path: path.stem)
+def test_fairseq_is_imported_after_its_warnings_were_silenced(path):
+    """What is imported before ``register_quietly`` may import fairseq, which warns and logs."""
+    light = ("cli", "errors", "metrics", "data.story_split", "retrieval.pair_scores")
+
+    def is_light(module):
+        return module.startswith(tuple(f"fairseq_mm.{name}" for name in light))
+
+    for function in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        calls = [
+            node.lineno
+            for node in ast.walk(function)
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "register_quietly"
+        ]
+        for node in ast.walk(function):
+            if calls and isinstance(node, ast.ImportFrom) and not is_light(node.module):
+                assert node.lineno > min(calls), f"{function.name} imports {node.module}"
