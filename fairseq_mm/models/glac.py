@@ -213,15 +213,18 @@ class GlacDecoder(StoryDecoder):
             outputs ``[B, T, H]``, weights ``[B, T, S]`` and the state after the last word.
         """
         slices = vectors.unflatten(-1, (self.slices, -1))  # [B, 5, S, H]
+        # taken apart at once: the gradient of a part alone is a tensor of the whole's size
+        chosen_at = rows_of_sentences(slices, sentences).unbind(1)  # T times [B, S, H]
+        is_start = positions.eq(0).unsqueeze(-1).unbind(1)
         hs, cs = list(state[0].unbind(1)), list(state[1].unbind(1))
         outputs, weights = [], []
-        for t in range(embedded.size(1)):
-            query = hs[-1].masked_fill(positions[:, t, None] == 0, 0)
-            chosen = rows_of_sentences(slices, sentences[:, t : t + 1])[:, 0]  # [B, S, H]
+        for t, word in enumerate(embedded.unbind(1)):
+            query = hs[-1].masked_fill(is_start[t], 0)
+            chosen = chosen_at[t]
             scores = torch.matmul(chosen, query.unsqueeze(-1)).squeeze(-1).float()
             weight = scores.softmax(dim=-1).to(chosen.dtype)
             mixture = torch.matmul(weight.unsqueeze(1), chosen).squeeze(1)
-            x = torch.cat([mixture, embedded[:, t]], dim=-1)
+            x = torch.cat([mixture, word], dim=-1)
             outputs.append(self._step_cells(x, hs, cs))
             weights.append(weight)
         state = torch.stack(hs, dim=1), torch.stack(cs, dim=1)
