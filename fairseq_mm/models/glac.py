@@ -53,6 +53,7 @@ from fairseq_mm.models._picture_sequence import (
     encoder_output,
     picture_vectors,
 )
+from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.sentence_places import next_places, rows_of_sentences, sentence_places
 
 STATE = "glac"
@@ -261,6 +262,7 @@ class GlacModel(StoryModel):
 
     @classmethod
     def build_model(cls, cfg: GlacConfig, task: Any) -> "GlacModel":
+        check_sizes(GlacConfig, cfg)
         pictures = picture_vectors(
             task,
             cfg.picture_dim,

@@ -24,6 +24,7 @@ from fairseq.models import (
 
 from fairseq_mm.models._picture_sequence import GlocalEncoder, StoryModel, picture_vectors
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
+from fairseq_mm.models._story_sizes import check_sizes
 
 
 @dataclass
@@ -53,6 +54,7 @@ class TranstoryDecoderModel(StoryModel):
 
     @classmethod
     def build_model(cls, cfg: TranstoryDecoderConfig, task: Any) -> "TranstoryDecoderModel":
+        check_sizes(TranstoryDecoderConfig, cfg, heads={"decoder_attention_heads": "embedding_dim"})
         encoder = GlocalEncoder(
             picture_vectors(task, cfg.picture_dim),
             vector_dim=cfg.picture_dim,

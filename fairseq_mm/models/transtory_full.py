@@ -41,6 +41,7 @@ from fairseq_mm.models._picture_sequence import (
     picture_vectors,
 )
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
+from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.sinusoids import sinusoids
 from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
 
@@ -133,6 +134,15 @@ class TranstoryFullModel(StoryModel):
 
     @classmethod
     def build_model(cls, cfg: TranstoryFullConfig, task: Any) -> "TranstoryFullModel":
+        check_sizes(
+            TranstoryFullConfig,
+            cfg,
+            may_be_zero=["encoder_layers"],
+            heads={
+                "encoder_attention_heads": "picture_dim",
+                "decoder_attention_heads": "embedding_dim",
+            },
+        )
         is_released = str(cfg.compat) == "released"
         encoder = TranstoryFullEncoder(
             picture_vectors(task, cfg.picture_dim),

@@ -40,6 +40,7 @@ from fairseq.models import (
 )
 from torch import Tensor, nn
 
+from fairseq_mm.errors import UserError
 from fairseq_mm.models._picture_sequence import (
     PictureEncoder,
     PictureVectors,
@@ -48,6 +49,7 @@ from fairseq_mm.models._picture_sequence import (
     encoder_output,
     picture_vectors,
 )
+from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.relative_attention import RelativeAttention
 from fairseq_mm.modules.segment_memory import SegmentMemory, remember
 from fairseq_mm.modules.sentence_cache import FIRST_CAPACITY, SentenceCache
@@ -469,6 +471,12 @@ class TranstoryXLModel(StoryModel):
 
     @classmethod
     def build_model(cls, cfg: TranstoryXLConfig, task: Any) -> "TranstoryXLModel":
+        check_sizes(TranstoryXLConfig, cfg, may_be_zero=["segment_length"])
+        if cfg.model_dim % 2:
+            raise UserError(
+                "--model-dim must be even, for sines and cosines of distances, but is "
+                f"{cfg.model_dim}."
+            )
         encoder = TranstoryXLEncoder(picture_vectors(task, cfg.picture_dim))
         decoder = TranstoryXLDecoder(task.target_dictionary, task.separator_index, cfg)
         return cls(encoder, decoder, task)
