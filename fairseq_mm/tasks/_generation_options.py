@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import json
+import math
 from typing import Any
 
 from fairseq.dataclass.configs import GenerationConfig
@@ -69,6 +70,14 @@ def check_search(args: Any) -> None:
         raise UserError("--constraints: this task takes none.")
     if getattr(args, "print_alignment", None):
         raise UserError("--print-alignment: there are no source words to align with.")
+    for name in ("print_step", "retain_iter_history"):
+        if getattr(args, name, False):
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option}: is of decoders that revise a whole text at each step.")
+    if getattr(args, "beam", 5) < 1:
+        raise UserError(f"--beam must be 1 or more, but is {args.beam}.")
+    if not 0 < getattr(args, "temperature", 1.0) < math.inf:
+        raise UserError(f"--temperature must be above 0 and finite, but is {args.temperature}.")
     sampling = getattr(args, "sampling", False)
     for name in ("sampling_topk", "sampling_topp"):
         if getattr(args, name, -1) > 0 and not sampling:

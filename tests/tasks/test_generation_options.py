@@ -1,10 +1,16 @@
 """Options of the search that would do nothing, or fail after an epoch, are refused at once."""
 
+from argparse import Namespace
+
 import pytest
 from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.tasks._generation_options import SEARCH_OPTIONS, read_generation_options
+from fairseq_mm.tasks._generation_options import (
+    SEARCH_OPTIONS,
+    check_search,
+    read_generation_options,
+)
 
 
 def test_options_are_read():
@@ -35,3 +41,19 @@ def test_every_option_is_one_of_fairseq_with_a_plain_type():
 def test_wrong_options_are_named(text, message):
     with pytest.raises(UserError, match=rf"^--eval-gen-args.*{message}"):
         read_generation_options(text, "--eval-gen-args")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam": 0}, r"^--beam must be 1 or more, but is 0\."),
+        ({"temperature": 0.0}, r"^--temperature must be above 0 and finite, but is 0\.0\."),
+        ({"temperature": float("nan")}, "^--temperature must be above 0 and finite, but is nan"),
+        ({"print_step": True}, "^--print-step: is of decoders that revise"),
+        ({"retain_iter_history": True}, "^--retain-iter-history: is of decoders that revise"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        check_search(Namespace(**options))
+    check_search(Namespace(beam=1, temperature=0.1, print_step=False))
