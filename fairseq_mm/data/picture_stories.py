@@ -161,6 +161,8 @@ def _parse(line: str, where: str) -> dict[str, Any]:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
         raise UserError(f"{where}: not JSON ({error}).") from None
+    except RecursionError:
+        raise UserError(f"{where}: not JSON of a story (brackets in brackets too deep).") from None
     if not isinstance(entry, dict):
         raise UserError(f"{where}: must be a JSON object, but is {type(entry).__name__} instead.")
     texts = []
