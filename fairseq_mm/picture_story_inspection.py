@@ -107,9 +107,7 @@ def inspect_picture_story(
     traces = traces_of(teller)
     (model,) = teller.models
     dictionary = teller.task.target_dictionary
-    x, padding_mask = (
-        part.unsqueeze(0).to(teller.device) for part in teller.collated(0, features)
-    )
+    x, padding_mask = (part.unsqueeze(0).to(teller.device) for part in teller.collated(0, features))
     words = [word for sentence in sentences for word in (*sentence, SEPARATOR)]
     words[-1] = dictionary.symbols[dictionary.eos()]
     target = torch.tensor([dictionary.index(word) for word in words], device=teller.device)

@@ -116,9 +116,7 @@ def test_models_with_few_positions_tell_short_sentences(checkpoints, monkeypatch
     # 40 tokens and the start: five sentences of 7 words with their ends
     monkeypatch.setattr(teller.models[0], "max_decoder_positions", lambda: 41)
     assert told(teller, random_albums(1), max_words=7)
-    with pytest.raises(
-        UserError, match=r"`max_words` must be at most 7 a sentence, for which"
-    ):
+    with pytest.raises(UserError, match=r"`max_words` must be at most 7 a sentence, for which"):
         told(teller, random_albums(1), max_words=8)
 
 

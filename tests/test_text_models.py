@@ -90,9 +90,7 @@ def test_the_checkpoint_decides_what_is_loaded(story, tmp_path):
     assert len(teller.tell(n=2, max_words=5)) == 2
     writer = fairseq_mm.from_pretrained(lm, device="cpu")
     assert repr(writer) == f"Storyteller('{lm}': stories without prompts, cpu)"
-    with pytest.raises(
-        UserError, match="`weights` is for models of pictures, but `path`"
-    ):
+    with pytest.raises(UserError, match="`weights` is for models of pictures, but `path`"):
         fairseq_mm.from_pretrained(story, weights="vgg.pth", device="cpu")
 
 
@@ -100,7 +98,5 @@ def test_a_captioner_is_no_model_of_text(tmp_path):
     state = torch.load(save_text_model(tmp_path / "a.pt"))
     state["cfg"]["task"]["_name"] = "multimodal_captioning"
     torch.save(state, tmp_path / "captioner.pt")
-    with pytest.raises(
-        UserError, match=r"`prompt_model` is for models .* but `path` is a"
-    ):
+    with pytest.raises(UserError, match=r"`prompt_model` is for models .* but `path` is a"):
         fairseq_mm.from_pretrained(tmp_path / "captioner.pt", prompt_model="x", device="cpu")
