@@ -213,7 +213,7 @@ def _print_report(report: dict[str, Any], output: Path) -> None:
         shown = ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
         print(f"exception, {what}: {len(ids):,} ({shown}; all in prepare.json)")
     if report["masked"]:
-        print(f"missing_images.txt: {len(report['masked']):,} pictures without features")
+        print(f"missing_images.txt: pictures without features: {len(report['masked']):,}")
     if "dictionary_words" in report:
         print(f"dict.txt: {report['dictionary_words']:,} words")
     print(report["command"])

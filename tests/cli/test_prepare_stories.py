@@ -106,7 +106,7 @@ def test_pictures_that_the_store_lacks_are_refused_dropped_or_masked(prepare, st
     assert "exception, train stories left out, photographs missing: 2 (3, 4; all in pre" in out
     status, out, _ = prepare(*options, "--missing", "keep", "--overwrite")
     assert out.startswith("train: 6 stories of 3 photo sequences")
-    assert "missing_images.txt: 1 pictures without features" in out
+    assert "missing_images.txt: pictures without features: 1" in out
     assert (tmp_path / "out" / "missing_images.txt").read_text() == "1_3.jpg\n"
 
 
