@@ -32,6 +32,7 @@ as arrows. Other models of picture stories have nothing to show.
 import argparse
 import json
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -157,6 +158,7 @@ def _run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> None:
     )
     if args.html:
         write_file(args.html, _page(inspection, models, args))
+        print(f"wrote {args.html}", file=sys.stderr)
     if args.jsonl or not args.html:
         lines = [
             json.dumps(entry, ensure_ascii=False) + "\n"
@@ -164,6 +166,7 @@ def _run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> None:
         ]
         if args.jsonl:
             write_file(args.jsonl, "".join(lines))
+            print(f"wrote {args.jsonl}", file=sys.stderr)
         else:
             print("".join(lines), end="")
 

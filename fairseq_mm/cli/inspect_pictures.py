@@ -4,6 +4,7 @@ which positions of a picture a non-local block relates."""
 import argparse
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -130,12 +131,14 @@ def run(args: argparse.Namespace, states: Mapping[str, dict[str, Any]]) -> None:
         architecture = str(next(iter(states.values()))["cfg"]["model"]["_name"])
         about = f"{architecture}, {teller.files[0]}"
         write_file(args.html, page_of(inspected, chosen, teller.identity, args.images, about))
+        print(f"wrote {args.html}", file=sys.stderr)
     if args.jsonl or not args.html:
         lines = "".join(
             json.dumps(story_entry(story, chosen), ensure_ascii=False) + "\n" for story in inspected
         )
         if args.jsonl:
             write_file(args.jsonl, lines)
+            print(f"wrote {args.jsonl}", file=sys.stderr)
         else:
             print(lines, end="")
 
