@@ -226,8 +226,11 @@ class GlacDecoder(StoryDecoder):
             weight = scores.softmax(dim=-1).to(chosen.dtype)
             mixture = torch.matmul(weight.unsqueeze(1), chosen).squeeze(1)
             x = torch.cat([mixture, word], dim=-1)
-            outputs.append(self._step_cells(x, hs, cs))
             weights.append(weight)
+            if embedded.size(1) == 1:
+                output, state = self._run(x.unsqueeze(1), state)
+                return output, weight.unsqueeze(1), state
+            outputs.append(self._step_cells(x, hs, cs))
         state = torch.stack(hs, dim=1), torch.stack(cs, dim=1)
         return torch.stack(outputs, dim=1), torch.stack(weights, dim=1), state
 
