@@ -1,26 +1,34 @@
-"""Draws pictures, trains a captioner on them, scores it and shows the result.
+"""Draws pictures and stories, trains a captioner and a storyteller on them, shows the results.
 
 Everything is made on this machine: some thousand pictures of coloured shapes with captions, a
-small network that gives their features, and an m-RNN trained on them with fairseq-train. Every
-command is shown before it runs, and can be run again by hand. It takes a few minutes on two
-cores. An interrupted run continues when the same command is run again.
+small network that gives their features, and an m-RNN trained on them with fairseq-train; then
+stories of five pictures each, in which something happens from picture to picture, and GLAC with a
+non-local block trained on them. Every command is shown before it runs, and can be run again by
+hand. It takes some minutes on two cores. An interrupted run continues when the same command is run
+again.
 
-Exit status 1 means that fewer than 9 of 10 captions of test pictures are true.
+Exit status 1 means that fewer than 9 of 10 captions of test pictures are true, or that fewer than 9
+of 10 sentences of test stories tell what happens in their picture.
 """
 
 import argparse
 import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairseq_mm import __version__
+from fairseq_mm.cli import demo_stories
+from fairseq_mm.data.picture_story_text import NUM_PICTURES
 
 if TYPE_CHECKING:
+    from fairseq_mm.cli.demo_stories import StoryResults
     from fairseq_mm.demo.collection import Verdict
+    from fairseq_mm.demo.step_runner import StepRunner
 
-MINIMUM = 0.9  # share of right captions
+MINIMUM = 0.9  # share of right captions, and of right sentences
 
 
 class Sizes(NamedTuple):
@@ -46,20 +54,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="of everything (default: 1)")
 
 
+class CaptionResults(NamedTuple):
+    """Verdicts on the test captions, and what was written."""
+
+    verdicts: "list[Verdict]"
+    figures: Path
+    page: Path
+
+
 def run(args: argparse.Namespace) -> int:
-    from fairseq_mm.demo.collection import CAPTIONS_PER_PICTURE, check_captions, draw_collection
     from fairseq_mm.demo.step_runner import StepRunner
 
     folder, seed = args.output, args.seed
-    settings = {"version": __version__, "seed": seed, "sizes": SIZES._asdict()}
-    runner = StepRunner(folder, settings, total=STEPS)
-    pictures, data, checkpoints = folder / "pictures", folder / "data", folder / "checkpoints"
-    weights, generated = folder / "recognizer.pt", folder / "generate-test.txt"
-    per_item, figures = folder / "scores-per-item.jsonl", folder / "scores.json"
-    page = folder / "page.html"
+    settings = {
+        "version": __version__,
+        "seed": seed,
+        "sizes": SIZES._asdict(),
+        "story sizes": demo_stories.SIZES._asdict(),
+    }
+    runner = StepRunner(folder, settings, total=STEPS + demo_stories.STEPS)
     package = Path(__file__).resolve().parents[1]
     if Path.cwd() in package.parents:
         package = package.relative_to(Path.cwd())
+    weights = folder / "recognizer.pt"
+    captions = _run_caption_steps(runner, folder, weights=weights, package=package, seed=seed)
+    stories = demo_stories.run_story_steps(
+        runner, folder / "stories", weights=weights, package=package, seed=seed
+    )
+    return _conclude(captions, stories, folder / "logs", sum(runner.seconds.values()))
+
+
+def _run_caption_steps(
+    runner: "StepRunner", folder: Path, *, weights: Path, package: Path, seed: int
+) -> CaptionResults:
+    from fairseq_mm.demo.collection import CAPTIONS_PER_PICTURE, check_captions, draw_collection
+
+    pictures, data, checkpoints = folder / "pictures", folder / "data", folder / "checkpoints"
+    generated, page = folder / "generate-test.txt", folder / "page.html"
+    per_item, figures = folder / "scores-per-item.jsonl", folder / "scores.json"
     for_fairseq = (data, "--user-dir", package, "--task multimodal_captioning --cpu")
     num_updates = SIZES.epochs * -(-SIZES.train * CAPTIONS_PER_PICTURE // BATCH)
 
@@ -110,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
         *("--training-log", folder / "logs" / "train-the-captioner.log"),
         *("--title demo --output", page),
     )
-    return _conclude(verdicts, figures, page, sum(runner.seconds.values()))
+    return CaptionResults(verdicts, figures, page)
 
 
 def _train_recognizer(weights: Path, seed: int) -> str:
@@ -151,30 +183,57 @@ def _captions(data: Path, generated: Path) -> dict[str, str]:
     ).texts
 
 
-def _conclude(verdicts: "list[Verdict]", figures: Path, page: Path, seconds: float) -> int:
-    """Prints the result; the exit status."""
+def _conclude(captions: CaptionResults, stories: "StoryResults", logs: Path, seconds: float) -> int:
+    """Prints the results; the exit status."""
+    from fairseq_mm.demo.story_collection import KINDS
 
-    def counted(unseen: "tuple[bool, ...]") -> str:
-        right = [verdict.right for verdict in verdicts if verdict.unseen in unseen]
-        return f"{sum(right):4} of {len(right)}  {sum(right) / max(len(right), 1):6.1%}"
-
-    scores = json.loads(figures.read_text(encoding="utf-8"))["scores"]
+    sentences = stories.verdicts
     rows = [
-        ("captions that are true of their picture", counted((False, True))),
-        ("  in combinations that training showed", counted((False,))),
-        ("  in combinations that it did not", counted((True,))),
-        *[(row["metric"], f"{row['value']:.3f}") for row in scores if row["value"] is not None],
+        ("captions that are true of their picture", _share(v.right for v in captions.verdicts)),
+        (
+            "  in combinations that training showed",
+            _share(v.right for v in captions.verdicts if not v.unseen),
+        ),
+        (
+            "  in combinations that it did not",
+            _share(v.right for v in captions.verdicts if v.unseen),
+        ),
+        *_scores(captions.figures),
+        ("sentences that tell their picture", _share(v.right for v in sentences)),
+        *(
+            (f"  {what}", _share(v.right for v in sentences if v.kind == kind))
+            for kind, what in KINDS.items()
+        ),
+        *_scores(stories.figures),
         ("seconds", f"{seconds:.0f}"),
     ]
     print()
     for name, value in rows:
         print(f"{name:<44}{value}")
-    print(f"\nPictures and captions: {page.resolve()}")
-    right = sum(verdict.right for verdict in verdicts)
-    if len(verdicts) == SIZES.test and right >= MINIMUM * SIZES.test:
-        return 0
-    print(
-        f"failed: {right} of {SIZES.test} captions are right, fewer than {MINIMUM:.0%} (compare "
-        f"another --seed; the logs are in {page.parent / 'logs'})."
-    )
-    return 1
+    print("\nA story told of five fresh pictures:")
+    for sentence, verdict in zip(stories.sentences, stories.fresh):
+        print(f"  {sentence}{'' if verdict.right else '   (wrong)'}")
+    print(f"\nPictures and captions: {captions.page.resolve()}")
+    print(f"Story and its pictures: {stories.page.resolve()}")
+    status = 0
+    for what, right, total in (
+        ("captions", [v.right for v in captions.verdicts], SIZES.test),
+        ("sentences", [v.right for v in sentences], NUM_PICTURES * demo_stories.SIZES.test),
+    ):
+        if len(right) != total or sum(right) < MINIMUM * total:
+            print(
+                f"failed: {sum(right)} of {total} {what} are right, fewer than {MINIMUM:.0%} "
+                f"(compare another --seed; the logs are in {logs})."
+            )
+            status = 1
+    return status
+
+
+def _share(rights: Iterable[bool]) -> str:
+    right = list(rights)
+    return f"{sum(right):4} of {len(right):3}  {sum(right) / max(len(right), 1):6.1%}"
+
+
+def _scores(figures: Path) -> list[tuple[str, str]]:
+    scores = json.loads(figures.read_text(encoding="utf-8"))["scores"]
+    return [(row["metric"], f"{row['value']:.3f}") for row in scores if row["value"] is not None]

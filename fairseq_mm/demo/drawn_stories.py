@@ -5,8 +5,8 @@ the picture and by the one before it:
 
     appear   a second thing comes
     leave    one of two things goes
-    colour   a thing gets another colour
-    size     a thing grows or shrinks
+    colour   a thing that is alone gets another colour
+    size     a thing that is alone grows or shrinks
     move     two things stand in another relation
     light    day becomes night, or night day
 """
@@ -66,7 +66,7 @@ def possible_changes(moment: Moment) -> list[str]:
     """The kinds of change that can come next."""
     if len(moment.scene.things) == 1:
         return ["appear", "colour", "size", "light"]
-    return ["leave", "colour", "size", "move", "light"]
+    return ["leave", "move", "light"]
 
 
 def change_between(before: Moment, after: Moment) -> str:
@@ -90,24 +90,9 @@ def _changed(moment: Moment, kind: str, rng: random.Random) -> Moment:
         return replace(moment, night=not moment.night)
     if kind == "leave":
         return replace(moment, scene=Scene("alone", (rng.choice(things),)))
-    if kind == "colour":
-        taken = {thing.colour for thing in things}
-        changed = rng.choice(things)
-        colour = rng.choice([name for name in COLOURS if name not in taken])
-        after = tuple(replace(t, colour=colour) if t is changed else t for t in things)
-        return replace(moment, scene=replace(moment.scene, things=after))
     looks = [_look(thing) for thing in things]
     arrangement = moment.scene.arrangement
-    if kind == "size":
-        number = rng.randrange(len(looks))
-        size, colour, shape = looks[number]
-        looks[number] = (SIZES[1 - SIZES.index(size)], colour, shape)
-    elif kind == "appear":
-        colour = rng.choice([name for name in COLOURS if name != things[0].colour])
-        shape = rng.choice([name for name in SHAPES if name != things[0].shape])
-        looks.insert(rng.randrange(2), (rng.choice(SIZES), colour, shape))
-        arrangement = rng.choice(ARRANGEMENTS[1:])
-    else:
+    if kind == "move":
         orders = [
             (other, order)
             for other in ARRANGEMENTS[1:]
@@ -115,6 +100,19 @@ def _changed(moment: Moment, kind: str, rng: random.Random) -> Moment:
             if (other, order) != (arrangement, looks)
         ]
         arrangement, looks = rng.choice(orders)
+    else:
+        ((size, colour, shape),) = looks
+        other_colour = rng.choice([name for name in COLOURS if name != colour])
+        if kind == "colour":
+            changed = replace(things[0], colour=other_colour)
+            return replace(moment, scene=Scene(arrangement, (changed,)))
+        if kind == "size":
+            looks = [(SIZES[1 - SIZES.index(size)], colour, shape)]
+        else:
+            other_shape = rng.choice([name for name in SHAPES if name != shape])
+            new = (rng.choice(SIZES), other_colour, other_shape)
+            looks = rng.choice([[*looks, new], [new, *looks]])
+            arrangement = rng.choice(ARRANGEMENTS[1:])
     placings = [place_things(looks, arrangement, rng) for _ in range(_PLACINGS)]
     after = min(placings, key=lambda placing: _distance(things, placing))
     return replace(moment, scene=Scene(arrangement, after))

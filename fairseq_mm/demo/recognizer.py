@@ -21,16 +21,26 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from fairseq_mm.demo.drawn_pictures import DAYS, SIDE, draw
-from fairseq_mm.demo.scenes import ARRANGEMENTS, COLOURS, SHAPES, SIZES, Scene, compose_scene
+from fairseq_mm.demo.scenes import (
+    ARRANGEMENTS,
+    COLOURS,
+    SHAPES,
+    SIZES,
+    Scene,
+    compose_scene,
+    relation,
+)
 from fairseq_mm.extract.preprocessing import NORMALIZATIONS
 
 MODEL = "resnet18"
 # number of classes of each label: the arrangement, day or night, then size, colour and shape of the
-# first thing in reading order and of the second one, then size and colour of each shape, or none
+# first thing in reading order and of the second one, then size, colour and place of each shape, the
+# first class for none
+_PLACES = ("alone", "above", "below", "left", "right")
 _CLASSES = (
     *(len(ARRANGEMENTS), 2),
     *(len(SIZES), len(COLOURS), len(SHAPES)) * 2,
-    *(len(SIZES) + 1, len(COLOURS) + 1) * len(SHAPES),
+    *(len(SIZES) + 1, len(COLOURS) + 1, len(_PLACES) + 1) * len(SHAPES),
 )
 _NO_LABEL = -100  # cross_entropy leaves it out
 _BATCH = 32
@@ -48,13 +58,16 @@ def labels_of(scene: Scene, night: bool) -> list[int]:
             SHAPES.index(thing.shape),
         ]
     labels += [_NO_LABEL] * (3 * (2 - len(scene.things)))
-    by_shape = {thing.shape: thing for thing in scene.things}
-    for shape in SHAPES:
-        thing = by_shape.get(shape)
-        labels += [
-            0 if thing is None else 1 + SIZES.index(thing.size),
-            0 if thing is None else 1 + COLOURS.index(thing.colour),
+    of_shape = {}
+    for thing, other in zip(scene.things, scene.things[::-1]):
+        place = "alone" if other is thing else relation(thing, other)
+        of_shape[thing.shape] = [
+            1 + SIZES.index(thing.size),
+            1 + COLOURS.index(thing.colour),
+            1 + _PLACES.index(place),
         ]
+    for shape in SHAPES:
+        labels += of_shape.get(shape, [0, 0, 0])
     return labels
 
 

@@ -2,7 +2,7 @@
 
     first   one (day | night) there is only THING
           | one (day | night) THING is RELATION THING
-    appear  THING (appears | comes) RELATION NAME
+    appear  THING (joins | comes to) NAME
     leave   NAME (leaves | goes away) and NAME stays
     colour  NAME (turns | becomes) COLOUR
     size    NAME (grows | gets large | shrinks | gets small)
@@ -48,14 +48,9 @@ def sentences_telling(before: Optional[Moment], after: Moment) -> list[str]:
         return _move(new)
     if kind == "light":
         return _light(after)
-    changed, thing = next(
-        (one, other)
-        for one in old.things
-        for other in new.things
-        if one.shape == other.shape and (one.colour, one.size) != (other.colour, other.size)
-    )
+    (former,), (thing,) = old.things, new.things
     if kind == "colour":
-        return [f"{_name(changed)} {verb} {thing.colour}" for verb in ("turns", "becomes")]
+        return [f"{_name(former)} {verb} {thing.colour}" for verb in ("turns", "becomes")]
     verbs = ("grows", "gets large") if thing.size == "large" else ("shrinks", "gets small")
     return [f"{_name(thing)} {verb}" for verb in verbs]
 
@@ -112,10 +107,7 @@ def _first(moment: Moment) -> list[str]:
 def _appear(old: Scene, new: Scene) -> list[str]:
     (there,) = old.things
     one, other = sorted(new.things, key=lambda thing: thing.shape == there.shape)
-    return [
-        f"{_described(one)} {verb} {_related(one, other)} {_name(other)}"
-        for verb in ("appears", "comes")
-    ]
+    return [f"{_described(one)} {verb} {_name(other)}" for verb in ("joins", "comes to")]
 
 
 def _leave(old: Scene, new: Scene) -> list[str]:

@@ -5,50 +5,94 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_mm.cli import demo
+from fairseq_mm.cli import demo, demo_stories
 from fairseq_mm.cli.main import main
 from fairseq_mm.demo import step_runner
 
 SMALL = demo.Sizes(train=40, valid=6, test=20, close_ups=64, whole_pictures=64, epochs=1)
+SMALL_STORIES = demo_stories.StorySizes(train=6, valid=2, test=4, epochs=1)
+COMMANDS = ["prepare", "extract", "fairseq-train", "fairseq-generate", "score"]
+
+
+def read(path: Path) -> list:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 class FakeCommands:
-    """Writes what the commands of the demo would: ``wrong`` of the captions are false."""
+    """Writes what the commands of the demo would: ``wrong`` of the captions are false, and
+    ``wrong_sentences`` of the stories' sentences."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.wrong = 0
+        self.wrong = self.wrong_sentences = 0
         self.run: list[str] = []
 
     def __call__(self, words, log, shown):
         name = words[1] if words[0] == "fairseq-mm" else words[0]
         self.run.append(name)
         log.write_text("")
-        records = map(json.loads, (self.folder / "captions.jsonl").read_text().splitlines())
+        if any(str(self.folder / "stories") in word for word in words):
+            self.of_stories(name, words, log)
+        else:
+            self.of_captions(name, log)
+        return "done"
+
+    def of_captions(self, name, log):
+        records = read(self.folder / "captions.jsonl")
         test = [record for record in records if record["split"] == "test"]
+        ids = [record["image"].split("/")[1] for record in test]
         if name == "prepare":
-            data = self.folder / "data"
-            data.mkdir()
-            ids = [record["image"].split("/")[1] for record in test]
-            (data / "test.visual_ids").write_text("".join(f"{key}\n" * 3 for key in ids))
-            lines = [
-                json.dumps({"id": key, "references": record["captions"]})
-                for key, record in zip(ids, test)
-            ]
-            (data / "test.references.jsonl").write_text("\n".join(lines) + "\n")
+            references = [record["captions"] for record in test]
+            self.write_data(self.folder / "data", ids, references, lines=3)
         elif name == "fairseq-generate":
             texts = [record["captions"][0] for record in test]
             texts[: self.wrong] = ["only a small red circle and a lie"] * self.wrong
             log.write_text("".join(f"H-{3 * n}\t-1\t{text}\n" for n, text in enumerate(texts)))
         elif name == "score":
-            score = {"metric": "bleu4", "value": 0.5, "signature": "", "scored": 20}
-            (self.folder / "scores.json").write_text(json.dumps({"scores": [score]}))
-        return "done"
+            self.write_score(self.folder, "bleu4")
+
+    def of_stories(self, name, words, log):
+        folder = self.folder / "stories"
+        test = [record for record in read(folder / "stories.jsonl") if record["split"] == "test"]
+        if name == "prepare":
+            ids = ["\t".join(map(file_name, record["images"])) for record in test]
+            references = [[" ".join(record["sentences"])] for record in test]
+            self.write_data(folder / "data", ids, references, lines=1)
+        elif name == "fairseq-generate":
+            stories = [record["sentences"] for record in test]
+            told = [sentence for sentences in stories for sentence in sentences]
+            told[: self.wrong_sentences] = ["a lie"] * self.wrong_sentences
+            lines = [" <sent> ".join(told[5 * n : 5 * n + 5]) for n in range(len(test))]
+            log.write_text("".join(f"H-{n}\t-1\t{line}\n" for n, line in enumerate(lines)))
+        elif name == "score":
+            self.write_score(folder, "repeated_2")
+        elif name == "tell":
+            (fresh,) = read(folder / "fresh" / "stories.jsonl")
+            pictures = [folder / "fresh" / image for image in fresh["images"]]
+            assert words[2:7] == list(map(str, pictures))
+            assert all(picture.is_file() for picture in pictures)
+            hypothesis = " <sent> ".join([*fresh["sentences"][:4], "a lie"])
+            log.write_text(f"a warning\n{json.dumps({'hypothesis': hypothesis})}\n")
+
+    def write_data(self, data, ids, references, *, lines):
+        data.mkdir()
+        (data / "test.visual_ids").write_text("".join(f"{key}\n" * lines for key in ids))
+        entries = [{"id": key, "references": texts} for key, texts in zip(ids, references)]
+        (data / "test.references.jsonl").write_text("\n".join(map(json.dumps, entries)) + "\n")
+
+    def write_score(self, folder, metric):
+        score = {"metric": metric, "value": 0.5, "signature": "", "scored": 20}
+        (folder / "scores.json").write_text(json.dumps({"scores": [score]}))
+
+
+def file_name(path: str) -> str:
+    return path.split("/")[-1]
 
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch) -> FakeCommands:
     monkeypatch.setattr(demo, "SIZES", SMALL)
+    monkeypatch.setattr(demo_stories, "SIZES", SMALL_STORIES)
     monkeypatch.setattr(demo, "_train_recognizer", lambda weights, seed: "")
     fake = FakeCommands(tmp_path / "demo")
     monkeypatch.setattr(step_runner, "_run", fake)
@@ -57,16 +101,35 @@ def commands(tmp_path, monkeypatch) -> FakeCommands:
 
 def test_every_command_is_shown_and_the_result_is_a_table(commands, capsys):
     assert main(["demo", "--output", str(commands.folder)]) == 0
-    names = ["prepare", "extract", "fairseq-train", "fairseq-generate", "score", "report"]
-    assert commands.run == names
+    assert commands.run == [*COMMANDS, "report", *COMMANDS, "tell"]
     printed = capsys.readouterr().out
-    for name in names:
+    for name in commands.run:
         assert f"{name} " in printed
     assert "--task multimodal_captioning --cpu --arch m_rnn " in printed
-    assert "20 of 20  100.0%" in printed
-    assert "10 of 10  100.0%" in printed
+    assert "--task visual_storytelling --cpu --arch glac_non_local " in printed
+    assert "20 of  20  100.0%" in printed
+    assert "10 of  10  100.0%" in printed
     assert "bleu4" in printed
+    assert "sentences that tell their picture             20 of  20  100.0%" in printed
+    assert "  what is there at first                       4 of   4  100.0%" in printed
+    assert "repeated_2" in printed
     assert str(commands.folder / "page.html") in printed
+    assert str(commands.folder / "stories" / "page.html") in printed
+
+
+def test_the_fresh_story_is_printed_and_its_wrong_sentences_are_marked(commands, capsys):
+    assert main(["demo", "--output", str(commands.folder)]) == 0
+    (fresh,) = read(commands.folder / "stories" / "fresh" / "stories.jsonl")
+    told = "".join(f"  {sentence}\n" for sentence in fresh["sentences"][:4])
+    assert f"five fresh pictures:\n{told}  a lie   (wrong)\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("wrong", "status"), [(2, 0), (3, 1)])
+def test_nine_of_ten_sentences_must_be_right(commands, capsys, wrong, status):
+    commands.wrong_sentences = wrong
+    assert main(["demo", "--output", str(commands.folder)]) == status
+    failure = f"failed: {20 - wrong} of 20 sentences are right, fewer than 90%"
+    assert (failure in capsys.readouterr().out) == bool(status)
 
 
 @pytest.mark.parametrize(("wrong", "status"), [(2, 0), (3, 1)])
@@ -85,7 +148,7 @@ def test_a_second_run_repeats_nothing(commands, capsys):
     commands.run.clear()
     assert main(["demo", "--output", str(commands.folder)]) == 0
     assert commands.run == []
-    assert capsys.readouterr().out.count("done before") == demo.STEPS
+    assert capsys.readouterr().out.count("done before") == demo.STEPS + demo_stories.STEPS
 
 
 def test_another_seed_is_refused_in_the_same_folder(commands, capsys):
@@ -101,11 +164,14 @@ def test_validations_are_shown_in_short():
     )
     assert demo._validation(line) == "epoch 3 of 3: ppl 1.57, bleu4 0.82, cider 4.5"
     assert demo._validation("epoch 003 | loss 0.7 | ppl 1.6") == ""
+    assert demo_stories._validation(line) == f"epoch 3 of {demo_stories.SIZES.epochs}: ppl 1.57"
+    assert demo_stories._validation("epoch 003 | loss 0.7 | ppl 1.6") == ""
 
 
 @pytest.mark.slow
 def test_the_whole_demo_runs_in_small(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "SIZES", SMALL)
+    monkeypatch.setattr(demo_stories, "SIZES", SMALL_STORIES)
     folder = tmp_path / "demo"
     assert main(["demo", "--output", str(folder)]) in (0, 1)
     page = (folder / "page.html").read_text()
@@ -113,3 +179,4 @@ def test_the_whole_demo_runs_in_small(tmp_path, monkeypatch, capsys):
     assert page.count("data:image/jpeg") == 20
     assert "20 of 20 items have a hypothesis" in page
     assert (folder / "checkpoints" / "checkpoint_best.pt").is_file()
+    assert (folder / "stories" / "page.html").read_text().count("data:image/jpeg") == 5

@@ -88,15 +88,6 @@ def test_things_stay_where_they_are_unless_they_move_or_grow(stories):
                 assert places[thing.shape] == (thing.x, thing.y)
 
 
-def test_a_scene_that_grows_keeps_its_order(stories):
-    for moments in stories:
-        for before, after in zip(moments, moments[1:]):
-            if change_between(before, after) == "size":
-                shapes = [[thing.shape for thing in m.scene.things] for m in (before, after)]
-                assert shapes[0] == shapes[1]
-                assert before.scene.arrangement == after.scene.arrangement
-
-
 def test_a_moment_survives_json(stories):
     for moment in stories[0]:
         assert Moment.from_json(json.loads(json.dumps(moment.to_json()))) == moment

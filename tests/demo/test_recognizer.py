@@ -18,8 +18,8 @@ from fairseq_mm.demo.scenes import Scene, Thing
 from fairseq_mm.extract.extractor import build_extractor
 
 # classes of the labels: 3 arrangements, 2 grounds, then 2 sizes, 6 colours, 4 shapes of two things,
-# then 2 sizes or none, 6 colours or none of 4 shapes
-CLASSES = [3, 2] + [2, 6, 4] * 2 + [3, 7] * 4
+# then 2 sizes, 6 colours and 5 places of 4 shapes, or none
+CLASSES = [3, 2] + [2, 6, 4] * 2 + [3, 7, 6] * 4
 
 
 def test_labels_are_of_the_things_in_reading_order_and_of_the_shapes():
@@ -28,9 +28,9 @@ def test_labels_are_of_the_things_in_reading_order_and_of_the_shapes():
         Thing("large", "green", "star", 0.7, 0.5, 0.2),
     )
     red_circle, green_star, no_thing = [0, 0, 0], [1, 3, 3], [-100] * 3
-    by_shape = [1, 1, 0, 0, 0, 0, 2, 4]
+    by_shape = [*(1, 1, 4), *(0, 0, 0), *(0, 0, 0), *(2, 4, 5)]  # the circle is left of the star
     assert labels_of(Scene("row", things), True) == [2, 1, *red_circle, *green_star, *by_shape]
-    by_shape = [0, 0, 0, 0, 0, 0, 2, 4]
+    by_shape = [*(0, 0, 0), *(0, 0, 0), *(0, 0, 0), *(2, 4, 1)]
     assert labels_of(Scene("alone", things[1:]), False) == [
         *(0, 0),
         *green_star,
@@ -44,9 +44,9 @@ def test_the_loss_is_the_sum_of_the_labels_cross_entropies():
     logits = torch.randn(3, sum(CLASSES))
     labels = torch.tensor(
         [
-            [2, 1, 0, 0, 0, 1, 3, 3, 1, 1, 0, 0, 0, 0, 2, 4],
-            [1, 0, 1, 5, 2, 0, 4, 1, 0, 0, 1, 5, 2, 6, 0, 0],
-            [0, 0, 1, 4, 2, -100, -100, -100, 0, 0, 0, 0, 2, 5, 0, 0],
+            [2, 1, 0, 0, 0, 1, 3, 3, 1, 1, 4, 0, 0, 0, 0, 0, 0, 2, 4, 5],
+            [1, 0, 1, 5, 2, 0, 4, 1, 0, 0, 0, 1, 5, 3, 2, 6, 2, 0, 0, 0],
+            [0, 0, 1, 4, 2, -100, -100, -100, 0, 0, 0, 0, 0, 0, 2, 5, 1, 0, 0, 0],
         ]
     )
     expected = 0.0
@@ -57,7 +57,7 @@ def test_the_loss_is_the_sum_of_the_labels_cross_entropies():
             start += size
             if label >= 0:
                 expected += math.log(sum(map(math.exp, part))) - part[label]
-    torch.testing.assert_close(label_loss(logits, labels).item(), expected / 3)
+    torch.testing.assert_close(label_loss(logits, labels), torch.tensor(expected / 3))
 
 
 def test_close_ups_show_one_thing_and_nothing_of_the_arrangement():
@@ -66,8 +66,9 @@ def test_close_ups_show_one_thing_and_nothing_of_the_arrangement():
     assert (labels[:, 0] == -100).all()
     assert (labels[:, 1:5] >= 0).all()
     assert (labels[:, 5:8] == -100).all()
-    assert ((labels[:, 8::2] > 0).sum(1) == 1).all()
-    assert ((labels[:, 9::2] > 0).sum(1) == 1).all()
+    by_shape = labels[:, 8:].unflatten(1, (4, 3))
+    assert (by_shape > 0).sum(1).tolist() == [[1, 1, 1]] * 20
+    assert by_shape[:, :, 2].max() == 1  # alone
 
 
 def test_the_second_label_is_night():
@@ -81,14 +82,14 @@ def test_a_picture_counts_only_if_everything_in_it_is_recognized():
     pictures = torch.zeros(3, 3, 32, 32, dtype=torch.uint8)
     labels = torch.tensor(
         [
-            [0, 1, 1, 2, 3] + [-100] * 3 + [0] * 8,
-            [0, 1, 1, 2, 2] + [-100] * 3 + [0] * 8,
-            [1] + [0] * 15,
+            [0, 1, 1, 2, 3] + [-100] * 3 + [0] * 12,
+            [0, 1, 1, 2, 2] + [-100] * 3 + [0] * 12,
+            [1] + [0] * 19,
         ]
     )
     parts = [
         torch.nn.functional.one_hot(torch.tensor(best), size)
-        for best, size in zip([0, 1, 1, 2, 3] + [0] * 11, CLASSES)
+        for best, size in zip([0, 1, 1, 2, 3] + [0] * 15, CLASSES)
     ]
     answer = torch.cat(parts).float()
     share = all_recognized(lambda batch: answer.expand(len(batch), -1), pictures, labels)
