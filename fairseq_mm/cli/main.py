@@ -34,7 +34,7 @@ SUBCOMMANDS = {
     "caption": "photographs -> captions, from a checkpoint",
     "report": "hypotheses, pictures and references -> one HTML page",
     "doctor": "check the installation, a data folder and a checkpoint",
-    "demo": "draw pictures, train a captioner on them, score it and show it",
+    "demo": "draw pictures and stories, learn to caption and tell them, show them",
 }
 
 # what a disk without room, or a broken one, says
