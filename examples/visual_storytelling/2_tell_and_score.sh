@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Stories and figures: 2_tell_and_score.sh DATA OUT_DIR MODEL [SPLIT] [options of fairseq-generate]
+# Stories and figures: 2_tell_and_score.sh DATA SAVE_DIR MODEL [SPLIT] [options of fairseq-generate]
 # MODEL is a checkpoint, or a.pt:b.pt, an ensemble. A story's album is ranked among CANDIDATES=10
 # (default), by DRAWS=20 (default) draws.
 set -euo pipefail

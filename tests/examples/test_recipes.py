@@ -19,7 +19,11 @@ from toy_data import PACKAGE, make_captions_folder
 from fairseq_mm.cli.main import SUBCOMMANDS
 from fairseq_mm.models.conv_story import ConvStoryModel
 from fairseq_mm.models.gcnn_lm import GcnnLmModel
+from fairseq_mm.models.glac import GlacModel
 from fairseq_mm.models.m_rnn import MRnnModel
+from fairseq_mm.models.transtory_decoder import TranstoryDecoderModel
+from fairseq_mm.models.transtory_full import TranstoryFullModel
+from fairseq_mm.models.transtory_xl import TranstoryXLModel
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -31,6 +35,12 @@ CAPTIONING = EXAMPLES / "multimodal_captioning"
 ARCHITECTURES = {
     "multimodal_captioning": [MRnnModel],
     "hierarchical_story": [ConvStoryModel, GcnnLmModel],
+    "visual_storytelling": [
+        GlacModel,
+        TranstoryDecoderModel,
+        TranstoryFullModel,
+        TranstoryXLModel,
+    ],
 }
 BIN = Path(sys.executable).parent
 FAIRSEQ_PARSERS = {
@@ -146,7 +156,7 @@ def test_every_command_and_architecture_is_documented():
         ours = {name for name, cls in ARCH_MODEL_REGISTRY.items() if cls in classes}
         assert ours <= set(re.findall(r"`(\w+)`", text))
         example = (EXAMPLES / task / "README.md").read_text("utf-8")
-        named = set(re.findall(r"\b(?:m_rnn|conv_story|gcnn_lm)\w*", example))
+        named = set(re.findall(r"\b(?:m_rnn|conv_story|gcnn_lm|glac|transtory)\w*", example))
         assert ours <= named
 
 
