@@ -12,13 +12,13 @@ from fairseq_mm.errors import UserError
 
 
 def read_visual_ids(path: str) -> list[str]:
-    """Lines of the file, one per example.
+    """Lines of the file, one per example; a byte order mark is no part of the first key.
 
     Raises:
         UserError: if the file is missing, not UTF-8, or has an empty line or key.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; it names the image of each line of text.") from None
     except OSError as error:

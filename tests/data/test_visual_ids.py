@@ -79,3 +79,9 @@ def test_repeated_and_missing_references_are_named(tmp_path):
 def test_folder_in_place_of_a_file_is_named(tmp_path, read):
     with pytest.raises(UserError, match=r"cannot be read \(Is a directory\)"):
         read(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
+    path = tmp_path / "train.visual_ids"
+    path.write_bytes(b"\xef\xbb\xbfa.jpg\tb.jpg\nc.jpg\td.jpg\n")
+    assert read_visual_ids(str(path)) == ["a.jpg\tb.jpg", "c.jpg\td.jpg"]
