@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Optional
 
-from fairseq_mm.data.captions import SPLITS, check_id, read_lines
+from fairseq_mm.data.captions import SPLITS, check_id, parse_object, read_lines
 from fairseq_mm.data.picture_story_text import NUM_PICTURES
 from fairseq_mm.errors import UserError
 
@@ -157,14 +157,7 @@ def read_picture_stories_jsonl(
 
 def _parse(line: str, where: str) -> dict[str, Any]:
     """The fields ``images``, ``sentences``, ``id``, ``album`` and ``split`` of a line, checked."""
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where}: not JSON ({error}).") from None
-    except RecursionError:
-        raise UserError(f"{where}: not JSON of a story (brackets in brackets too deep).") from None
-    if not isinstance(entry, dict):
-        raise UserError(f"{where}: must be a JSON object, but is {type(entry).__name__} instead.")
+    entry = parse_object(line, where)
     texts = []
     for name in ("images", "sentences"):
         if name not in entry:

@@ -1,4 +1,4 @@
-"""What a checkpoint was trained on, carried in its weights: dictionaries and image extractor.
+"""What a checkpoint was trained on, carried in its weights: dictionaries, subwords and extractor.
 
 fairseq reads ``task_state`` only when a model is loaded for generation, and the configuration of
 a resumed run is the command line's. So both travel in the model's state: they are checked by every
@@ -55,6 +55,9 @@ class Provenance(nn.Module):
         source_words: of the source text's dictionary; None where there is no source text.
         rows_per_image: rows of features of each picture, where that is part of the model: 1, or
             the positions of a grid; None where any number does.
+        subwords: how text became tokens, as JSON, with their ``fingerprint`` where it is known;
+            None where nobody knows.
+        max_frames: longer videos were cut to it; None of models that read no videos.
     """
 
     def __init__(
@@ -64,6 +67,8 @@ class Provenance(nn.Module):
         feature_dim: int,
         source_words: Optional[list[str]] = None,
         rows_per_image: Optional[int] = None,
+        subwords: Optional[dict[str, Any]] = None,
+        max_frames: Optional[int] = None,
     ) -> None:
         super().__init__()
         self.words = words
@@ -71,6 +76,8 @@ class Provenance(nn.Module):
         self.feature_dim = feature_dim
         self.source_words = source_words
         self.rows_per_image = rows_per_image
+        self.subwords = subwords
+        self.max_frames = max_frames
 
     @classmethod
     def of_task(cls, task: Any, *, has_source: bool = False) -> "Provenance":
@@ -79,12 +86,15 @@ class Provenance(nn.Module):
             task: of fairseq or of this package.
             has_source: the model reads a source text.
         """
+        feature_dim = getattr(task, "feature_dim", 0)
         return cls(
             words_of(task.target_dictionary),
             getattr(task, "feature_attributes", {}),
-            getattr(task, "feature_dim", 0),
+            feature_dim,
             words_of(task.source_dictionary) if has_source else None,
             getattr(task, "rows_per_image", None),
+            getattr(task, "subwords_state", None),
+            getattr(task, "max_frames", None) if feature_dim else None,
         )
 
     def get_extra_state(self) -> Tensor:
@@ -95,8 +105,9 @@ class Provenance(nn.Module):
         }
         if self.source_words is not None:
             content["source_words"] = self.source_words
-        if self.rows_per_image is not None:
-            content["rows_per_image"] = self.rows_per_image
+        for name in ("rows_per_image", "subwords", "max_frames"):
+            if getattr(self, name) is not None:
+                content[name] = getattr(self, name)
         return encode_json(content)
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -113,6 +124,11 @@ class Provenance(nn.Module):
             if name in saved and current is not None and saved[name] != current:
                 raise _dictionary_error(saved[name], current, file)
         if saved["feature_dim"] != self.feature_dim:
+            if not saved["feature_dim"] or not self.feature_dim:
+                raise UserError(
+                    f"the checkpoint's model reads {_features(saved['feature_dim'])}, but that of "
+                    f"--arch reads {_features(self.feature_dim)}."
+                )
             raise UserError(
                 f"the checkpoint was trained on features of {saved['feature_dim']} channels, but "
                 f"the feature store has {self.feature_dim}."
@@ -123,6 +139,12 @@ class Provenance(nn.Module):
                 f"picture, but the feature store has {self.rows_per_image}: pooled features are no "
                 "grid."
             )
+        split_by = saved.get("subwords")
+        if split_by and self.subwords and not are_same_subwords(split_by, self.subwords):
+            raise _subwords_error(split_by, self.subwords)
+        self.subwords = split_by or self.subwords
+        # a model that knows no frames has none of it; others cut videos as they were trained
+        self.max_frames = saved.get("max_frames", self.max_frames)
         trained = saved["extractor"]
         for key in trained:
             if key in self.extractor and trained[key] != self.extractor[key]:
@@ -132,6 +154,10 @@ class Provenance(nn.Module):
                     "extractor."
                 )
         self.extractor = trained or self.extractor
+
+
+def _features(dim: int) -> str:
+    return f"features of {dim} channels" if dim else "no features"
 
 
 def _dictionary_error(saved: list[str], current: list[str], name: str) -> UserError:
@@ -150,6 +176,25 @@ def _dictionary_error(saved: list[str], current: list[str], name: str) -> UserEr
     )
 
 
+def are_same_subwords(one: Optional[dict[str, Any]], other: Optional[dict[str, Any]]) -> bool:
+    """Whether text becomes the same tokens, however the files of the two are laid out."""
+    return _subwords_fingerprint(one or {}) == _subwords_fingerprint(other or {})
+
+
+def _subwords_fingerprint(content: dict[str, Any]) -> str:
+    return content.get("fingerprint") or fingerprint([json.dumps(content, sort_keys=True)])
+
+
+def _subwords_error(saved: dict[str, Any], current: dict[str, Any]) -> UserError:
+    def name_of(content: dict[str, Any]) -> str:
+        return f"{content.get('kind')!r} (fingerprint {_subwords_fingerprint(content)})"
+
+    return UserError(
+        f"the checkpoint was trained on subwords of kind {name_of(saved)}, but the data folder "
+        f"has {name_of(current)}: prepare it with the checkpoint's."
+    )
+
+
 def _is_filler(word: str) -> bool:
     """Whether fairseq added the word to fill a dictionary up to a multiple of 8."""
     return word.startswith("madeupword") and word[len("madeupword") :].isdigit()
@@ -160,6 +205,7 @@ def decode_provenance(state: Tensor) -> dict[str, Any]:
 
     Returns:
         ``words``, ``extractor``, ``feature_dim``, of models that read a text ``source_words``,
-        and of those of picture stories ``rows_per_image``, as given to :class:`Provenance`.
+        of those of picture stories ``rows_per_image``, and of those of transcripts and videos
+        ``subwords`` and ``max_frames``, as given to :class:`Provenance`.
     """
     return decode_json(state)

@@ -1,11 +1,11 @@
-"""Sizes of the models of picture stories, checked before anything is built of them."""
+"""Sizes of models, checked before anything is built of them."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Optional
 
 from fairseq_mm.errors import UserError
 
-_SIZES = ("_dim", "_layers", "_heads", "_length", "slices")
+_SIZES = ("_dim", "_layers", "_heads", "_length", "_positions", "slices")
 
 
 def check_sizes(

@@ -22,7 +22,8 @@ So a whole story is one run of the LSTM, whose input changes its s_i at a separa
 ``glac_non_local``          a non-local block (equations 1 to 4) looks at the 7 x 7 grid first.
 ``glac_decoder_attention``  s_i is eight slices of 1024, of which each word attends to a mixture
                             (equations 5 to 8); its query is the LSTM's last output, zero at the
-                            beginning of a sentence.
+                            beginning of a sentence. Its training can begin with a GLAC:
+                            ``--finetune-from-model``.
 
 Differs from the papers:
 - A separator is fed as the start token of sentences 2 to 5; the first has fairseq's.
@@ -292,6 +293,16 @@ class GlacModel(StoryModel):
             embedding_dropout=cfg.embedding_dropout,
         )
         return cls(encoder, decoder, task)
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
+        """Begins with each slice as the vector of a model without slices, and so with that model:
+        a mixture of equal vectors is that vector."""
+        super().upgrade_state_dict_named(state_dict, name)
+        slices = self.decoder.slices
+        for key in ("encoder.output_proj.weight", "encoder.output_proj.bias"):
+            weights = state_dict.get(key)
+            if slices > 1 and weights is not None and len(weights) == self.decoder.lstm.hidden_size:
+                state_dict[key] = torch.cat([weights] * slices)
 
 
 @register_model_architecture("glac", "glac_tiny")

@@ -38,25 +38,32 @@ class SkippingLSTM(nn.Module):
         Returns:
             ``[B, N, 2H]``, forward before backward.
         """
+        return self.with_last_states(x, is_missing)[0]
+
+    def with_last_states(
+        self, x: Tensor, is_missing: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """As :meth:`forward`, and each direction's state and cell ``[2 * num_layers, B, H]`` after
+        the last real element that it reads."""
         if not is_missing.any():
-            return self.lstm(x)[0]
+            return self.lstm(x)
         order = is_missing.long().sort(dim=1, stable=True).indices  # real ones first
         counts = (~is_missing).sum(dim=1)
         moved = x.gather(1, order.unsqueeze(-1).expand_as(x))
         packed = pack_padded_sequence(moved, counts.cpu(), batch_first=True, enforce_sorted=False)
-        states, _ = pad_packed_sequence(
-            self.lstm(packed)[0], batch_first=True, total_length=x.size(1)
-        )
+        states, last = self.lstm(packed)
+        states, _ = pad_packed_sequence(states, batch_first=True, total_length=x.size(1))
         forward, backward = states.chunk(2, dim=-1)
         before = (~is_missing).long().cumsum(dim=1)  # real ones up to here
         after = counts.unsqueeze(1) - before + (~is_missing).long()  # from here on
-        return torch.cat(
+        outputs = torch.cat(
             [
                 _rows_or_zeros(forward, before - 1),
                 _rows_or_zeros(backward, counts.unsqueeze(1) - after),
             ],
             dim=-1,
         )
+        return outputs, last
 
 
 def _rows_or_zeros(x: Tensor, places: Tensor) -> Tensor:

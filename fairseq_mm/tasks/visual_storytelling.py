@@ -125,6 +125,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         words: list[str],
         extractor: dict[str, Any],
         feature_dim: int,
+        source_words: Optional[list[str]] = None,
         rows_per_image: int = 1,
     ) -> "VisualStorytellingTask":
         """A task without a data folder, to build and load a model and to generate with it.
@@ -133,6 +134,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             words: of the dictionary, in the order of their indices, special symbols left out.
             extractor: attributes of the features that say how a picture became a vector.
             feature_dim: channels of the features.
+            source_words: None: stories are told of pictures alone.
             rows_per_image: of features.
         """
         return cls(

@@ -104,7 +104,7 @@ def wrong(name, change, **more):
         (["{}"], "jsonl:1: field `images` is missing; found none"),
         (["[]"], "jsonl:1: must be a JSON object, but is list instead"),
         (["{"], r"jsonl:1: not JSON \("),
-        (["[" * 100_000], r"jsonl:1: not JSON of a story \(brackets in brackets too deep\)"),
+        (["[" * 100_000], r"jsonl:1: not JSON \(brackets in brackets too deep\)"),
         ([entry(1, id=3)], "jsonl:1: `id` must be text, but is 3 instead"),
         ([entry(1, album=["a"])], r"`album` must be text, but is \[\"a\"\] instead"),
         ([entry(1, split="dev")], "`split` must be train, valid or test, but is 'dev' instead"),

@@ -142,3 +142,16 @@ def test_features_of_another_number_of_rows_are_refused():
     model = make_model(rows=4)
     with pytest.raises(UserError, match="5 pictures of 4 rows of features each, but 10 rows"):
         model.encoder(torch.randn(1, 10, 5), torch.zeros(1, 10, dtype=torch.bool))
+
+
+def test_attention_to_slices_begins_with_a_model_without_them():
+    glac = make_model("glac")
+    sliced = make_model("glac_decoder_attention")
+    sliced.load_state_dict(glac.state_dict(), strict=True)
+    batch = {
+        "features": torch.randn(2, 5, 5),
+        "padding_mask": torch.zeros(2, 5, dtype=torch.bool),
+        "prev_output_tokens": torch.tensor(STORIES[1])[None].repeat(2, 1),
+    }
+    with torch.no_grad():
+        torch.testing.assert_close(sliced(**batch)[0], glac(**batch)[0], atol=1e-5, rtol=0)

@@ -1,0 +1,48 @@
+"""Subwords and frames travel with the weights, and older checkpoints still load."""
+
+import pytest
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._provenance import Provenance, decode_provenance, encode_json
+
+GPT2 = {"kind": "gpt2", "encoder": {"a": 0}}
+
+
+def provenance_of(**options):
+    return Provenance(["a", "b"], {}, 5, ["a", "b"], **options)
+
+
+def test_subwords_and_frames_are_carried_where_they_are_known():
+    known = provenance_of(subwords=GPT2, max_frames=9)
+    state = known.get_extra_state()
+    content = decode_provenance(state)
+    assert (content["subwords"], content["max_frames"]) == (GPT2, 9)
+    other = provenance_of(max_frames=7)
+    other.set_extra_state(state)
+    assert (other.subwords, other.max_frames) == (GPT2, 9)
+    assert not {"subwords", "max_frames"} & set(
+        decode_provenance(provenance_of().get_extra_state())
+    )
+
+
+def test_a_checkpoint_without_subwords_loads():
+    older = encode_json({"words": ["a", "b"], "extractor": {}, "feature_dim": 5})
+    provenance = provenance_of(subwords=GPT2, max_frames=9)
+    provenance.set_extra_state(older)
+    assert (provenance.subwords, provenance.max_frames) == (GPT2, 9)
+
+
+def test_other_subwords_are_refused():
+    state = provenance_of(subwords=GPT2).get_extra_state()
+    message = r"subwords of kind 'gpt2' \(fingerprint \w{12}\), but .* has 'none' \(fingerprint \w"
+    with pytest.raises(UserError, match=message):
+        provenance_of(subwords={"kind": "none"}).set_extra_state(state)
+
+
+def test_a_model_with_features_and_one_without_are_told_apart():
+    text = Provenance(["a", "b"], {}, 0, ["a", "b"])
+    message = "model reads features of 5 channels, but that of --arch reads no features"
+    with pytest.raises(UserError, match=message):
+        text.set_extra_state(provenance_of().get_extra_state())
+    with pytest.raises(UserError, match=r"reads no features, but .* reads features of 5 channels"):
+        provenance_of().set_extra_state(text.get_extra_state())
