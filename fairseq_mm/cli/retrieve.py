@@ -1,4 +1,5 @@
-"""Retrieves stories of the training set instead of generating them (the KNN baseline).
+"""Retrieves stories of the training set instead of generating them (the KNN baseline), or pictures
+and sentences by their vectors (retrieve nearest --help, retrieve plot --help).
 
 fairseq-mm retrieve prompts data-bin/wp --split valid --output nearest.jsonl
 fairseq-mm retrieve prompts data-bin/wp --split test --k 1,2,5,10 --output 'nearest-{k}.jsonl'
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
+from fairseq_mm.cli import retrieve_nearest, retrieve_plot
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,6 +56,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", metavar="FILE", help="with {k} in it for several ranks (default: stdout)"
     )
     prompts.set_defaults(kind_function=_run_prompts)
+    nearest = kinds.add_parser(
+        "nearest",
+        help="pictures or sentences nearest to a sentence or a picture",
+        description=retrieve_nearest.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    retrieve_nearest.add_nearest_arguments(nearest)
+    nearest.set_defaults(kind_function=retrieve_nearest.run_nearest)
+    plot = kinds.add_parser(
+        "plot",
+        help="pictures and words on their principal components",
+        description=retrieve_plot.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    retrieve_plot.add_plot_arguments(plot)
+    plot.set_defaults(kind_function=retrieve_plot.run_plot)
 
 
 def _ranks(text: str) -> list[int]:

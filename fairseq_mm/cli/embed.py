@@ -1,0 +1,129 @@
+"""Writes the vectors of a model that embeds pictures and sentences to a feature store.
+
+fairseq-mm embed DATA --model checkpoints/checkpoint_best.pt --split train --output vectors.h5
+fairseq-mm embed DATA --model checkpoints/checkpoint_best.pt --of words --output words.h5
+
+The store has one row of unit length an item: pictures under their own ids, sentences under
+SPLIT:LINE (the line counted from 0, as in fairseq-generate), words of the dictionary, each as a
+sentence of itself, under word:WORD. Beside vectors.h5 stands vectors.SPLIT.visual_ids with the
+sentence of each line of the split: with it in a data folder, a language model is trained on each
+sentence's own vector.
+"""
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fairseq_mm.cli.run_set_up import register_quietly
+from fairseq_mm.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+KINDS = ("images", "sentences", "words")
+_WORDS = 512  # at once
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", metavar="DATA", help="data folder")
+    parser.add_argument(
+        "--model", required=True, metavar="FILE", help="checkpoint, or a folder with one"
+    )
+    parser.add_argument("--split", default="valid", help="whose vectors (default: valid)")
+    parser.add_argument("--features", help="feature store (default: features.h5 in DATA)")
+    parser.add_argument(
+        "--of",
+        nargs="+",
+        choices=KINDS,
+        default=["images", "sentences"],
+        help="what to embed (default: images sentences)",
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="feature store to make")
+    parser.add_argument("--overwrite", action="store_true", help="replace a store that is there")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
+
+
+def run(args: argparse.Namespace) -> None:
+    register_quietly()
+    from fairseq_mm.checkpoints import checkpoint_file
+    from fairseq_mm.cli.rank import device_of, load_on_data
+    from fairseq_mm.data.output_file import output_file
+
+    args.device = device_of(args.device)
+    checkpoint = checkpoint_file(args.model)
+    model, task = load_on_data(checkpoint, args)
+    if not hasattr(model, "embed_sentences"):
+        raise UserError(
+            f"{checkpoint}: must embed pictures and sentences (vse_lstm, vse_gru, vse_bow), but "
+            "is a model that writes text."
+        )
+    found: list[tuple[str, np.ndarray]] = []
+    sentence_ids: list[str] = []
+    if set(args.of) & {"images", "sentences"}:
+        from fairseq_mm.cli.rank_vectors import embed_split_in_order
+
+        # the sentences of a picture are not needed for its vector
+        task.cfg.one_per_item = "sentences" not in args.of
+        task.load_dataset(args.split, combine=False)
+        split = embed_split_in_order(task.datasets[args.split], model, args.device)
+        if "images" in args.of:
+            found += [(_image_id(n), v) for n, v in zip(split.image_names, split.images)]
+        if "sentences" in args.of:
+            sentence_ids = [f"{args.split}:{line}" for line in split.lines.tolist()]
+            found += list(zip(sentence_ids, split.sentences))
+    if "words" in args.of:
+        found += _embed_words(model, task.target_dictionary, args.device)
+    _write(args, checkpoint, model, found)
+    if sentence_ids:
+        path = f"{os.path.splitext(args.output)[0]}.{args.split}.visual_ids"
+        with output_file(path) as file:
+            file.writelines(f"{key}\n" for key in sentence_ids)
+        print(f"{path}: {len(sentence_ids)} lines", file=sys.stderr)
+
+
+def _image_id(name: str) -> str:
+    if "\t" in name:
+        raise UserError(
+            f"{name.split(chr(9))[0]}: belongs to a line of several pictures, which have no vector "
+            "of their own; give --of sentences."
+        )
+    return name
+
+
+def _embed_words(model: Any, dictionary: Any, device: str) -> "list[tuple[str, np.ndarray]]":
+    """Each word of the dictionary as a sentence of itself."""
+    import torch
+
+    first = dictionary.nspecial
+    numbers = torch.arange(first, len(dictionary))
+    found = []
+    with torch.no_grad():
+        for part in numbers.split(_WORDS):
+            ends = torch.full_like(part, dictionary.eos())
+            vectors = model.to(device).embed_sentences(torch.stack([part, ends], 1).to(device))
+            words = [f"word:{dictionary[i]}" for i in part.tolist()]
+            found += list(zip(words, vectors.float().cpu().numpy()))
+    return found
+
+
+def _write(
+    args: argparse.Namespace, checkpoint: str, model: Any, found: "list[tuple[str, np.ndarray]]"
+) -> None:
+    from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+    from fairseq_mm.metrics.result_card import file_hash
+
+    digest = str(file_hash(checkpoint).get("sha256"))[:12]
+    with FeatureStoreWriter(
+        args.output,
+        dim=model.embed_dim,
+        dtype="float32",
+        attributes={"extractor": "fairseq-mm embed", "weights": digest},
+        overwrite=args.overwrite,
+    ) as writer:
+        writer.refuse_others_than(key for key, _ in found)
+        for key, vector in found:
+            if key not in writer.done:
+                writer.append(key, vector)
+        writer.finish()
+    print(f"{args.output}: {len(found)} vectors of {model.embed_dim}", file=sys.stderr)

@@ -1,0 +1,117 @@
+"""Draws pictures and words on the first two principal components of their vectors, as HTML.
+
+fairseq-mm retrieve plot --model checkpoints/vse_bow --store images.h5 --output plane.html \\
+    --near "a red car" --near "a blue car" --word red --word blue --word car --pictures photos/
+
+Kiros et al. 2014, figure 5. The pictures are those of --id, and the --top nearest to each --near;
+with --pictures they are shown, otherwise they are dots. --jsonl writes the coordinates as well.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+from fairseq_mm.cli.likelihood_options import positive
+from fairseq_mm.cli.retrieve_nearest import load_model_of
+from fairseq_mm.cli.run_set_up import register_quietly
+from fairseq_mm.errors import UserError
+
+if TYPE_CHECKING:
+    from fairseq_mm.report.thumbnails import Thumbnails
+
+_SIDE = 128  # pixels of a picture in the file, twice of what is shown
+
+
+def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--store", required=True, metavar="FILE", help="of vectors, from fairseq-mm embed"
+    )
+    parser.add_argument(
+        "--model", required=True, metavar="PATH", help="the checkpoint that the vectors are from"
+    )
+    for name, metavar, what in (
+        ("id", "ID", "item of the store to draw"),
+        ("near", "TEXT", "draw the items nearest to this sentence"),
+        ("word", "WORD", "word to draw"),
+    ):
+        parser.add_argument(
+            f"--{name}", action="append", default=[], metavar=metavar, help=f"{what}; repeatable"
+        )
+    parser.add_argument(
+        "--top", type=positive, default=3, metavar="N", help="items of each --near (default: 3)"
+    )
+    parser.add_argument("--index", metavar="DIR", help="folder of the index (default: STORE.index)")
+    parser.add_argument(
+        "--pictures", nargs="+", metavar="PATH", help="folders or archives of the pictures"
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="HTML file to write")
+    parser.add_argument("--jsonl", metavar="FILE", help="coordinates, a point a line")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
+    parser.set_defaults(weights=None)
+
+
+def run_plot(args: argparse.Namespace) -> None:
+    register_quietly()
+    import numpy as np
+
+    from fairseq_mm.data.feature_store import FeatureStore
+    from fairseq_mm.report.embedding_plot import PlotPoint, plot_section
+    from fairseq_mm.report.html_page import render_page, write_page
+    from fairseq_mm.retrieval.projection import principal_components
+    from fairseq_mm.retrieval.vector_index import build_index
+
+    store = FeatureStore(args.store)
+    embedder = load_model_of(store, args)
+    index = build_index(store, args.index or f"{args.store}.index")
+    ids = list(args.id)
+    if args.near:
+        for found in index.search(embedder.embed_texts(args.near), args.top):
+            ids += [item.id for item in found]
+    ids = list(dict.fromkeys(ids))
+    words = list(dict.fromkeys(args.word))
+    if len(ids) + len(words) < 3:
+        raise UserError(
+            f"{len(ids) + len(words)} pictures and words: at least 3 make a plane; give --id, "
+            "--near or --word."
+        )
+    parts = [index.vectors_of(ids)] if ids else []
+    parts += [embedder.embed_texts(words)] if words else []
+    vectors = np.concatenate(parts)
+    plane = principal_components(vectors)
+    thumbnails = _thumbnails(args.pictures)
+    points = [
+        PlotPoint(label, x, y, number >= len(ids), _uri(thumbnails, label, number < len(ids)))
+        for number, (label, (x, y)) in enumerate(zip([*ids, *words], plane(vectors).tolist()))
+    ]
+    section = plot_section(points, plane.variance_shares)
+    if args.jsonl:
+        _write_points(points, args.jsonl)
+    subtitle = f"{len(ids)} pictures and {len(words)} words of {embedder.files[0]}"
+    write_page(Path(args.output), render_page("One space", [section], subtitle=subtitle))
+    print(f"{args.output}: {len(ids)} pictures, {len(words)} words", file=sys.stderr)
+
+
+def _thumbnails(pictures: Optional[list[str]]) -> "Optional[Thumbnails]":
+    from fairseq_mm.report.thumbnails import Thumbnails
+
+    return Thumbnails(pictures, _SIDE) if pictures else None
+
+
+def _uri(thumbnails: "Optional[Thumbnails]", key: str, is_picture: bool) -> Optional[str]:
+    if thumbnails is None or not is_picture:
+        return None
+    if key not in thumbnails:
+        raise UserError(f"--pictures: have none for {key!r}.")
+    return thumbnails.data_uri(key)
+
+
+def _write_points(points: list, path: str) -> None:
+    from fairseq_mm.data.output_file import output_file
+
+    with output_file(path) as file:
+        for point in points:
+            kind = "word" if point.is_word else "image"
+            entry = {"kind": kind, "label": point.label, "x": point.x, "y": point.y}
+            file.write(json.dumps(entry, ensure_ascii=False) + "\n")

@@ -1,0 +1,65 @@
+"""Rows of all processes' batches, through which gradients flow back to the process they are of."""
+
+from typing import Any
+
+import torch
+from fairseq.distributed import utils as distributed
+from torch import Tensor
+
+
+class GatheredRows:
+    """Where the rows of each process stand among those of all.
+
+    Every process must build one, and gather as often as the others do.
+
+    Args:
+        count: rows of this process; 0 takes part without giving any.
+        device: of the tensors that are gathered.
+    """
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        self.group = distributed.get_data_parallel_group()
+        self.rank = distributed.get_data_parallel_rank()
+        own = torch.tensor([count], device=device)
+        self.counts = [int(x) for x in distributed.all_gather(own, self.group)]
+        self.start = sum(self.counts[: self.rank])  # of this process's rows
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """
+        Args:
+            rows: ``[count or more, ...]``; those beyond ``count`` are left out.
+
+        Returns:
+            ``[sum of counts, ...]`` in the order of the processes.
+        """
+        if rows.is_floating_point():
+            return _Gather.apply(rows, self)
+        return self.gather_values(rows)
+
+    def gather_values(self, rows: Tensor) -> Tensor:
+        """As :meth:`gather`, without gradients."""
+        # all processes must give tensors of one size
+        padded = rows.new_zeros(max(self.counts), *rows.shape[1:])
+        count = self.counts[self.rank]
+        padded[:count] = rows[:count]
+        found = distributed.all_gather(padded, self.group)
+        return torch.cat([x[:n] for x, n in zip(found, self.counts)])
+
+
+class _Gather(torch.autograd.Function):
+    """The gradient of a row is the sum of what all processes have for it."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: GatheredRows) -> Tensor:
+        ctx.places, ctx.shape = places, rows.shape
+        return places.gather_values(rows.detach())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        places = ctx.places
+        gradient = gradient.contiguous().clone()
+        distributed.all_reduce(gradient, places.group)
+        count = places.counts[places.rank]
+        own = gradient.new_zeros(ctx.shape)
+        own[:count] = gradient[places.start : places.start + count]
+        return own, None

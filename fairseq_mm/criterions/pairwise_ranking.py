@@ -1,0 +1,244 @@
+"""Pairwise ranking of pictures and sentences (``--criterion pairwise_ranking``).
+
+Kiros et al. 2014 (https://arxiv.org/abs/1411.2539), equation 6: each pair of a picture and its
+sentence must score above the picture with other sentences, and above the sentence with other
+pictures, by a margin. The others are those of the batch, of all processes together.
+
+``--negatives max`` takes the hardest of them alone: VSE++, Faghri et al. 2018
+(https://arxiv.org/abs/1707.05612). It may pull all embeddings into one point, where the loss is
+twice the margin for each pair and stays: that is warned of, and ``--sum-updates`` prevents it.
+
+Differs from the paper:
+- ``--negatives random`` draws from the batch, not from the whole training set. Batches are made
+  anew in each epoch, of sentences of like length.
+- Other sentences of the same picture are no negatives; they are in the released codes
+  (``--same-image-negatives``).
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.distributed import utils as distributed
+from fairseq.logging import metrics
+from torch import Tensor, nn
+
+from fairseq_mm.criterions._gathered_rows import GatheredRows
+from fairseq_mm.errors import UserError
+from fairseq_mm.modules.pairwise_ranking import pairwise_ranking_loss
+
+logger = logging.getLogger(__name__)
+
+NEGATIVES = ("sum", "max", "random")
+Negatives: Any = ChoiceEnum(NEGATIVES)
+
+COLLAPSE_WINDOW = 200  # updates that are looked at together
+COLLAPSE_TOLERANCE = 0.02  # share of the value of equal embeddings
+
+
+@dataclass
+class PairwiseRankingConfig(FairseqDataclass):
+    """The margin of the paper and of the released codes."""
+
+    margin: float = field(
+        default=0.2, metadata={"help": "by which a pair must score above its negatives"}
+    )
+    negatives: Negatives = field(
+        default="sum",
+        metadata={
+            "help": "of a pair: all of the batch, summed; the hardest (max); or random ones, drawn "
+            "anew at each step"
+        },
+    )
+    num_negatives: int = field(
+        default=50, metadata={"help": "that --negatives random draws for each direction of a pair"}
+    )
+    sum_updates: int = field(
+        default=0, metadata={"help": "sum over the negatives so long before --negatives max"}
+    )
+    same_image_negatives: bool = field(
+        default=False,
+        metadata={"help": "other sentences of a pair's picture are negatives (released codes)"},
+    )
+
+
+@register_criterion("pairwise_ranking", dataclass=PairwiseRankingConfig)
+class PairwiseRankingCriterion(FairseqCriterion):
+    """
+    Args:
+        task: fairseq's.
+        margin: by which a pair must score above its negatives.
+        negatives: ``sum``, ``max`` or ``random``.
+        num_negatives: that ``random`` draws.
+        sum_updates: so many updates sum before ``max``.
+        same_image_negatives: other sentences of a pair's picture are negatives.
+
+    Raises:
+        UserError: if an option is out of its range.
+    """
+
+    def __init__(
+        self,
+        task: Any,
+        margin: float = 0.2,
+        negatives: str = "sum",
+        num_negatives: int = 50,
+        sum_updates: int = 0,
+        same_image_negatives: bool = False,
+    ) -> None:
+        super().__init__(task)
+        self.margin = margin
+        self.negatives = str(negatives)
+        self.num_negatives = num_negatives
+        self.sum_updates = sum_updates
+        self.same_image_negatives = same_image_negatives
+        self.collapse = CollapseWatch()
+        if margin <= 0:
+            raise UserError(f"--margin must be above 0, but is {margin}.")
+        if num_negatives < 1:
+            raise UserError(f"--num-negatives must be 1 or more, but is {num_negatives}.")
+        if sum_updates < 0:
+            raise UserError(f"--sum-updates must be 0 or more, but is {sum_updates}.")
+        if sum_updates and self.negatives != "max":
+            raise UserError(
+                f"--sum-updates {sum_updates} is for --negatives max, but it is {self.negatives}."
+            )
+
+    def forward(
+        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """
+        Args:
+            model: with pictures and sentences in one space, wrapped for several processes or not.
+            sample: a batch, with ``item`` ``[B]``; in training with ``update_num`` and
+                ``is_dummy`` (a batch that stands in for none).
+            reduce: there is no loss of each pair.
+
+        Returns:
+            loss: summed over the pairs.
+            sample_size: pairs.
+            logging_output: sums for :meth:`reduce_metrics`.
+
+        Raises:
+            UserError: if the model has no such space.
+            ValueError: if ``reduce`` is False.
+        """
+        if not reduce:
+            raise ValueError("`reduce` must be True: pairwise_ranking sums over pairs.")
+        if not hasattr(model, "embed_sentences"):
+            raise UserError(
+                "--criterion pairwise_ranking is for models that embed pictures and sentences "
+                f"(vse_lstm, vse_gru, vse_bow), but the model is {type(model).__name__}."
+            )
+        net_input = sample["net_input"]
+        images, sentences = model(
+            features=net_input["features"],
+            padding_mask=net_input["padding_mask"],
+            tokens=sample["target"],
+        )
+        is_dummy = bool(sample.get("is_dummy"))
+        negatives = self.negatives_at(sample.get("update_num"))
+        result = self._loss(images, sentences, sample["item"], negatives, is_dummy)
+        if model.training and not is_dummy:
+            self.collapse.add(*result, negatives)
+        B = images.size(0)
+        logging_output = {
+            "loss": result[0].data,
+            "ntokens": sample["ntokens"],
+            "nsentences": B,
+            "sample_size": B,
+        }
+        return result[0], B, logging_output
+
+    def negatives_at(self, update: Optional[int]) -> str:
+        """``sum``, ``max`` or ``random`` at an update; None of validation, which draws nothing."""
+        if update is None:
+            return "sum" if self.negatives == "random" else self.negatives
+        return "sum" if update < self.sum_updates else self.negatives
+
+    def _loss(
+        self,
+        images: Tensor,
+        sentences: Tensor,
+        items: Tensor,
+        negatives: str,
+        is_dummy: bool,
+    ) -> tuple[Tensor, Tensor]:
+        all_images, all_sentences, all_items = images, sentences, items
+        start = 0
+        if images.requires_grad and distributed.get_data_parallel_world_size() > 1:
+            places = GatheredRows(0 if is_dummy else len(items), images.device)
+            both = places.gather(torch.cat([images.float(), sentences.float()], dim=1))
+            all_images, all_sentences = both.chunk(2, dim=1)
+            all_items = places.gather(items)
+            if is_dummy:
+                # every process must take part in the gradients' gathering
+                nothing = both.sum() * 0 + (images.sum() + sentences.sum()) * 0
+                return nothing, nothing.detach()
+            start = places.start
+        if self.same_image_negatives:
+            is_negative = torch.ones(
+                len(items), len(all_items), dtype=torch.bool, device=items.device
+            )
+            rows = torch.arange(len(items), device=items.device)
+            is_negative[rows, rows + start] = False
+        else:
+            is_negative = items[:, None] != all_items
+        return pairwise_ranking_loss(
+            images,
+            sentences,
+            is_negative,
+            margin=self.margin,
+            negatives=negatives,
+            num_negatives=self.num_negatives,
+            all_images=all_images,
+            all_sentences=all_sentences,
+        )
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        """The loss of a pair."""
+        size = sum(log.get("sample_size", 0) for log in logging_outputs)
+        loss = sum(log.get("loss", 0) for log in logging_outputs)
+        metrics.log_scalar("loss", loss / max(size, 1), size, round=4)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True
+
+
+class CollapseWatch:
+    """Warns when the loss sits where it is if all embeddings are equal."""
+
+    def __init__(self) -> None:
+        self.has_warned = False
+        self._start_window()
+
+    def _start_window(self) -> None:
+        self.updates = 0
+        self.loss: Any = 0.0
+        self.collapsed: Any = 0.0
+
+    def add(self, loss: Tensor, collapsed: Tensor, negatives: str) -> None:
+        """Takes a step's loss, and what it were of equal embeddings."""
+        # on their device: a look at every step's value would wait for it
+        self.loss = self.loss + loss.detach()
+        self.collapsed = self.collapsed + collapsed
+        self.updates += 1
+        if self.updates < COLLAPSE_WINDOW:
+            return
+        # 0 where there were no negatives at all
+        ratio = float(self.loss) / max(float(self.collapsed), 1e-30)
+        self._start_window()
+        sits = abs(ratio - 1) < COLLAPSE_TOLERANCE
+        if sits and not self.has_warned and distributed.get_global_rank() == 0:
+            remedy = "begin with the sum (--sum-updates), " if negatives == "max" else ""
+            logger.warning(
+                f"the loss of the last {COLLAPSE_WINDOW} steps is {ratio:.3f} times "
+                f"what it is when all embeddings are equal: with --negatives {negatives} nothing "
+                f"is being learnt; {remedy}take a smaller --lr or a larger --batch-size."
+            )
+        self.has_warned = sits

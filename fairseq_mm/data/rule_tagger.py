@@ -1,0 +1,140 @@
+"""Parts of speech of English captions by rules: where no tagger is installed.
+
+Universal tags (Petrov, Das, McDonald. A Universal Part-of-Speech Tagset. LREC 2012,
+https://arxiv.org/abs/1104.2086). Words of the closed classes are listed; nouns and verbs are told
+apart by their endings, by the word before, and by whether the texts have the verb's -ing form.
+A trained tagger is better: this one is for texts of a kind, such as captions, in which most words
+are nouns, verbs with -ing, and words of the closed classes.
+"""
+
+from collections.abc import Iterable
+
+# the text of each class, by its universal tag
+_CLOSED = {
+    "DET": (
+        "a an the this that these those some any each every another both all no its his her "
+        "their our my your either neither what which whose"
+    ),
+    "PRON": (
+        "he she it they we you i him them us me himself herself itself themselves each-other "
+        "who someone something somebody everyone nothing one-another others there one"
+    ),
+    "ADP": (
+        "in on at by with of from into onto over under above below behind beside besides "
+        "between among through across along around near off toward towards against during "
+        "after before for about outside inside underneath beneath atop amongst within without "
+        "upon past like down up out as next alongside whilst via until since despite while "
+        "because if although though so than"
+    ),
+    "CONJ": "and or but nor yet &",
+    "PRT": "to not n't 's '",
+    "ADV": (
+        "very together away also just almost too still only again apart forward backwards "
+        "backward upside here now then when where how back ahead alone high low close "
+        "sideways outdoors indoors outstretched airborne overhead nearby half well even "
+        "perhaps"
+    ),
+    "VERB": (
+        "is are was were be been being am has have had having do does did can could will "
+        "would may might must should seems appears looks get gets got goes go went take takes "
+        "took make makes made stand stands stood sit sits sat lie lies lay hold holds held "
+        "wear wears wore run runs ran ride rides rode throw throws threw catch catches caught "
+        "swim swims swam fly flies flew eat eats ate leap leaps leapt swings swung dressed "
+        "covered worn seen shown filled surrounded attached leashed tied"
+    ),
+    "ADJ": (
+        "red blue green yellow black white brown gray grey orange pink purple tan blond "
+        "blonde golden dark light bright pale colorful colored striped plaid spotted little "
+        "small big large huge tall short long young old older younger elderly wet dry dirty "
+        "muddy sandy snowy grassy rocky wooden empty busy crowded open many several few other "
+        "same different male female asian african american black-and-white bare shirtless "
+        "barefoot naked happy fluffy furry hairy shallow deep steep narrow lone ready outdoor "
+        "indoor plastic metal wide tiny giant heavy new beautiful steel stone concrete hot "
+        "cold sunny more most first second last similar various front own public professional "
+        "chinese toy"
+    ),
+    "NUM": "one two three four five six seven eight nine ten eleven twelve dozen hundred",
+}
+_TAGS = {word: tag for tag, words in _CLOSED.items() for word in words.split()}
+_PLURALS = {"people", "men", "women", "children", "they", "we", "you", "who"}
+_NOUNS_IN_ING = {
+    *("building", "clothing", "railing", "ring", "spring", "string", "thing", "king", "wing"),
+    *("ceiling", "evening", "morning", "painting", "wedding", "swing", "sling"),
+}
+_ADJECTIVE_ENDINGS = ("ful", "ous", "ish", "less", "able", "ible")
+
+
+class RuleTagger:
+    """Tags by lists, endings and neighbours.
+
+    Args:
+        lines: texts, lower-case tokens separated by spaces: their words in -ing are the verbs that
+            the tagger knows.
+    """
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        words = {word for line in lines for word in line.split()}
+        self.gerunds = {word for word in words if word.endswith("ing")}
+
+    def tag(self, tokens: list[str]) -> list[str]:
+        """One universal tag for each token."""
+        tags: list[str] = []
+        has_verb = False
+        for place, token in enumerate(tokens):
+            before = tags[-1] if tags else "."
+            word_before = tokens[place - 1].lower() if place else ""
+            tag = self._tag_of(token.lower(), before, word_before, has_verb)
+            # a running dog: what stands between an article and its noun is no verb
+            follows_ing = before == "VERB" and word_before.endswith("ing")
+            if tag == "NOUN" and follows_ing and tags[-2:-1] in (["DET"], ["ADJ"], ["NUM"]):
+                tags[-1] = "ADJ"
+            has_verb = tag == "VERB" or (has_verb and tag not in ("CONJ", "."))
+            tags.append(tag)
+        return tags
+
+    def _tag_of(self, token: str, before: str, word_before: str, has_verb: bool) -> str:
+        if not any(letter.isalnum() for letter in token):
+            return _TAGS.get(token, ".")
+        if any(letter.isdigit() for letter in token):
+            return "NUM"
+        if token in _TAGS:
+            return _TAGS[token]
+        if token.endswith("ing") and token not in _NOUNS_IN_ING:
+            return "VERB"
+        if token.endswith("ly") and len(token) > 4:
+            return "ADV"
+        if token.endswith("ed") and len(token) > 4:
+            return "ADJ" if before in ("DET", "NUM", "ADJ") else "VERB"
+        if token.endswith(_ADJECTIVE_ENDINGS):
+            return "ADJ"
+        if word_before in ("to", "not") and self._has_gerund(token):
+            return "VERB"
+        if before in ("NOUN", "PRON") and not has_verb and _agrees(token, word_before):
+            return "VERB" if self._has_gerund(_stem(token)) else "NOUN"
+        return "NOUN"
+
+    def _has_gerund(self, word: str) -> bool:
+        return any(form in self.gerunds for form in _gerunds_of(word))
+
+
+def _agrees(verb: str, noun: str) -> bool:
+    """Whether both have the same number: a dog jumps, dogs jump."""
+    is_plural = noun in _PLURALS or (noun.endswith("s") and not noun.endswith("ss"))
+    return verb.endswith("s") != is_plural
+
+
+def _gerunds_of(word: str) -> tuple[str, ...]:
+    """``jump`` -> jumping, ``dive`` -> diving, ``run`` -> running."""
+    if len(word) < 2:
+        return ()
+    dropped = (f"{word[:-1]}ing",) if word.endswith("e") else ()
+    return (f"{word}ing", f"{word}{word[-1]}ing", *dropped)
+
+
+def _stem(word: str) -> str:
+    """``jumps`` -> jump, ``catches`` -> catch, ``carries`` -> carry."""
+    if word.endswith("ies"):
+        return f"{word[:-3]}y"
+    if word.endswith(("ches", "shes", "sses", "xes")):
+        return word[:-2]
+    return word[:-1] if word.endswith("s") else word

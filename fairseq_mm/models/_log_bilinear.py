@@ -1,0 +1,387 @@
+"""What the log-bilinear language models share: context of words, condition, tied output layer.
+
+Every model of the family predicts a vector from the n-1 words before, lets a condition act on it,
+and compares the result with a vector of each word of the vocabulary, the same that the words of the
+context are read by:
+
+    r     = sum_(i=1)^(n-1) C^(i) w_i          w_i the vector of the i-th word of the context
+    lbl, mlbl_b:     logits = R (r + m) + b    w_i = R's row of the word, m the condition
+    mlbl_f, sc_nlm:  logits = (W^fv)' f + b    w_i = (W^fk)' W^fv(:, i), f = (W^fk r) * g,
+                                               g the condition
+
+Words before the beginning of a sentence are the start token. Nothing depends on a word earlier than
+n-1 places before, so that the state of decoding has a fixed size.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+import torch.nn.functional as F
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.modules.context_window import ContextWindow
+from fairseq_mm.modules.pooled_features import SCALINGS, mean_of_real_rows, scale_vectors
+from fairseq_mm.modules.products import product
+
+# a type that is made at run time: Any to a type checker
+FeatureScaling: Any = ChoiceEnum(SCALINGS)
+_STATE = "log_bilinear"
+
+
+@dataclass
+class LogBilinearConfig(FairseqDataclass):
+    embedding_dim: int = field(default=300, metadata={"help": "K of the words' vectors"})
+    context_length: int = field(
+        default=5, metadata={"help": "n-1, words before a word that it is predicted from"}
+    )
+    dropout: float = field(
+        default=0.15, metadata={"help": "of what is compared with the words of the vocabulary"}
+    )
+    embedding_dropout: float = field(
+        default=0.0, metadata={"help": "of the vectors of the context's words"}
+    )
+
+
+@dataclass
+class ContentConfig(LogBilinearConfig):
+    feature_scaling: FeatureScaling = field(
+        default="scale",
+        metadata={
+            "help": "of the content vector; scale: to a mean square of one; root: the same of its "
+            "signed square roots, centred; unit: to unit length; none: as it is"
+        },
+    )
+    feature_dropout: float = field(default=0.0, metadata={"help": "of the content vector"})
+
+
+def check_options(cfg: Any) -> None:
+    """
+    Raises:
+        UserError: if a size or a dropout is out of its range.
+    """
+    least = {
+        **dict.fromkeys(("embedding_dim", "context_length", "num_factors", "attribute_dim"), 1),
+        "structure_length": 0,
+    }
+    for name, minimum in least.items():
+        value = getattr(cfg, name, minimum)
+        if value < minimum:
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option} must be {minimum} or more, but is {value}.")
+    for name in ("dropout", "embedding_dropout", "feature_dropout"):
+        value = getattr(cfg, name, 0.0)
+        if not 0 <= value < 1:
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option} must be 0 or more and below 1, but is {value}.")
+
+
+class ConditionEncoder(FairseqEncoder):
+    """What is known of a sentence beforehand; a subclass says what it does to each place.
+
+    ``condition``: a list of one tensor ``[B, P, X]`` for the places 0 to P-1 of a sentence, the
+    last one for all places after it, too; an empty list without any.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(dictionary=None)
+
+    def reorder_encoder_out(
+        self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
+    ) -> dict[str, list[Tensor]]:
+        return {key: [x.index_select(0, new_order) for x in xs] for key, xs in encoder_out.items()}
+
+
+class ContentProjection(nn.Module):
+    """A linear map ``W u`` of the content vector u.
+
+    Args:
+        feature_dim: D of u.
+        output_dim: X.
+        scaling: of u, see :func:`fairseq_mm.modules.pooled_features.scale_vectors`.
+        dropout: of u.
+    """
+
+    def __init__(self, feature_dim: int, output_dim: int, *, scaling: str, dropout: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(output_dim, feature_dim))
+        nn.init.xavier_uniform_(self.weight)
+        self.scaling = scaling
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
+        """
+        Args:
+            features: ``[B, N, D]``, averaged over N.
+            padding_mask: ``[B, N]`` bool, True at padding. Each row must have a real feature.
+
+        Returns:
+            ``[B, X]`` in the weights' type: generation casts the model, not the batch.
+        """
+        content = scale_vectors(mean_of_real_rows(features, padding_mask), self.scaling)
+        return F.linear(self.dropout(content).to(self.weight.dtype), self.weight)
+
+
+class ContentEncoder(ConditionEncoder):
+    """The projected content vector, equal at all places.
+
+    Args:
+        content: its projection.
+    """
+
+    def __init__(self, content: ContentProjection) -> None:
+        super().__init__()
+        self.content = content
+
+    def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
+        """``condition``: one tensor ``[B, 1, X]``; for the arguments see
+        :meth:`ContentProjection.forward`."""
+        return {"condition": [self.content(features, padding_mask).unsqueeze(1)]}
+
+
+class LogBilinearDecoder(FairseqIncrementalDecoder):
+    """Words from the n-1 words before them; a subclass says what their vectors are.
+
+    Args:
+        dictionary: fairseq's dictionary of the sentences.
+        row_dim: width of the table of words, whose rows the output layer compares with.
+        embedding_dim: K of the vectors that words of the context are read as.
+        context_length: n-1.
+        dropout: of the output layer's input.
+        embedding_dropout: of the context's vectors.
+
+    Attributes:
+        table: ``[V, row_dim]``, R or the transposed W^fv.
+        output_bias: ``[V]`` b.
+        context: the matrices C^(i), that of the earliest word first.
+    """
+
+    def __init__(
+        self,
+        dictionary: Any,
+        row_dim: int,
+        *,
+        embedding_dim: int,
+        context_length: int,
+        dropout: float = 0.0,
+        embedding_dropout: float = 0.0,
+    ) -> None:
+        super().__init__(dictionary)
+        self.table = nn.Embedding(len(dictionary), row_dim, padding_idx=dictionary.pad())
+        nn.init.normal_(self.table.weight, std=row_dim**-0.5)
+        nn.init.zeros_(self.table.weight[dictionary.pad()])
+        self.output_bias = nn.Parameter(torch.zeros(len(dictionary)))
+        self.context = ContextWindow(context_length, embedding_dim, embedding_dim)
+        self.context_length = context_length
+        self.dropout = nn.Dropout(dropout)
+        self.embedding_dropout = nn.Dropout(embedding_dropout)
+        self.folded: Optional[Tensor] = None
+
+    def read(self, rows: Tensor) -> Tensor:
+        """Vectors ``[..., K]`` of words of the context, of their rows ``[..., row_dim]``."""
+        raise NotImplementedError
+
+    def write(self, predicted: Tensor) -> Tensor:
+        """A linear map ``[..., row_dim]`` of predicted vectors ``[..., K]``."""
+        raise NotImplementedError
+
+    def apply_condition(self, written: Tensor, condition: Tensor) -> Tensor:
+        """``[B, T, row_dim]``, compared with the words, of the same and ``[B, T or 1, X]``."""
+        raise NotImplementedError
+
+    def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
+        """Called by fairseq before generating, after which it allows no more training. Folds all
+        from a word of the context to the condition into one row for each of its places."""
+        if retain_dropout:
+            return
+        with torch.no_grad():
+            folded = self.write(self.context.of_table(self.read(self.table.weight)))
+            self.folded = folded.flatten(0, 1).contiguous()  # [(n-1) * V, row_dim]
+
+    def _window_step(self, words: Tensor) -> Tensor:
+        """``[B, 1, row_dim]`` of windows ``[B, n-1]``, by :attr:`folded`."""
+        assert self.folded is not None
+        first_rows = torch.arange(self.context_length, device=words.device) * len(self.dictionary)
+        return F.embedding_bag(words + first_rows, self.folded, mode="sum").unsqueeze(1)
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        incremental_state: Optional[dict] = None,
+        **unused: Any,
+    ) -> tuple[Tensor, None]:
+        """
+        Args:
+            prev_output_tokens: ``[B, T]`` words so far, the start token first.
+            encoder_out: the encoder's condition.
+            incremental_state: with it only the last word is new.
+            **unused: of fairseq's generator.
+
+        Returns:
+            features: ``[B, T, row_dim]``, or ``[B, 1, row_dim]`` when decoding incrementally.
+        """
+        condition = encoder_out["condition"][0] if encoder_out["condition"] else None
+        if incremental_state is None:
+            T = prev_output_tokens.size(1)
+            words = self._with_start(prev_output_tokens)
+            if condition is not None and condition.size(1) > 1:
+                places = torch.arange(T, device=words.device).clamp(max=condition.size(1) - 1)
+                condition = condition.index_select(1, places)
+        else:
+            words, place = self._step_window(prev_output_tokens, incremental_state)
+            if condition is not None and condition.size(1) > 1:
+                place = place.clamp(max=condition.size(1) - 1)
+                condition = condition[torch.arange(len(place), device=place.device), place]
+                condition = condition.unsqueeze(1)
+        if incremental_state is not None and self.folded is not None:
+            written = self._window_step(words)
+        else:
+            embedded = self.embedding_dropout(self.read(self.table(words)))  # [B, T + n-2, K]
+            written = self.write(self.context(embedded))
+        features = written if condition is None else self.apply_condition(written, condition)
+        return self.dropout(features), None
+
+    def _with_start(self, tokens: Tensor) -> Tensor:
+        """``[B, T + n-2]``: the start token stands for all words before the beginning."""
+        return torch.cat([tokens[:, :1].expand(-1, self.context_length - 1), tokens], dim=1)
+
+    def _step_window(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
+        """Last words ``[B, n-1]`` and places ``[B]`` of the word that they predict."""
+        saved = self.get_incremental_state(incremental_state, _STATE)
+        if saved is None:
+            words = self._with_start(tokens)[:, -self.context_length :]
+            place = tokens.new_full((tokens.size(0),), tokens.size(1) - 1)
+        else:
+            words = torch.cat([saved["words"][:, 1:], tokens[:, -1:]], dim=1)
+            place = saved["place"] + 1
+        kept = {"words": words, "place": place}
+        self.set_incremental_state(incremental_state, _STATE, kept)
+        return words, place
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        incremental_state: Optional[dict] = None,
+        **unused: Any,
+    ) -> tuple[Tensor, None]:
+        """As :meth:`extract_features`; returns logits ``[B, T, V]`` and None."""
+        features, _ = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        return self.output_layer(features), None
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of ``[..., row_dim]``."""
+        return F.linear(features, self.table.weight, self.output_bias)
+
+    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
+        saved = self.get_incremental_state(incremental_state, _STATE)
+        if saved is not None:
+            kept = {key: x.index_select(0, new_order) for key, x in saved.items()}
+            self.set_incremental_state(incremental_state, _STATE, kept)
+
+    def max_positions(self) -> int:
+        """Any length: the state has a fixed size."""
+        return 1_000_000
+
+
+class AdditiveDecoder(LogBilinearDecoder):
+    """``logits = R (r + m) + b`` (equations 7 and 8); m, the condition, may be missing.
+
+    Args:
+        dictionary: as of :class:`LogBilinearDecoder`.
+        embedding_dim: K, the width of R as well.
+        **options: of :class:`LogBilinearDecoder`.
+    """
+
+    def __init__(self, dictionary: Any, embedding_dim: int, **options: Any) -> None:
+        super().__init__(dictionary, embedding_dim, embedding_dim=embedding_dim, **options)
+
+    def read(self, rows: Tensor) -> Tensor:
+        return rows
+
+    def write(self, predicted: Tensor) -> Tensor:
+        return predicted
+
+    def apply_condition(self, written: Tensor, condition: Tensor) -> Tensor:
+        return written + condition
+
+
+class FactoredDecoder(LogBilinearDecoder):
+    """``logits = (W^fv)' ((W^fk r) * g) + b`` (equations 9 and 10); g is the condition.
+
+    Args:
+        dictionary: as of :class:`LogBilinearDecoder`.
+        embedding_dim: K.
+        num_factors: F.
+        **options: of :class:`LogBilinearDecoder`.
+
+    Attributes:
+        factor_weight: ``[F, K]`` W^fk: from a predicted vector to factors, transposed from a word's
+            factors to its vector.
+    """
+
+    def __init__(
+        self, dictionary: Any, embedding_dim: int, *, num_factors: int, **options: Any
+    ) -> None:
+        super().__init__(dictionary, num_factors, embedding_dim=embedding_dim, **options)
+        self.factor_weight = nn.Parameter(torch.empty(num_factors, embedding_dim))
+        nn.init.xavier_uniform_(self.factor_weight)
+
+    def read(self, rows: Tensor) -> Tensor:
+        return product(rows, self.factor_weight.t())
+
+    def write(self, predicted: Tensor) -> Tensor:
+        return product(predicted, self.factor_weight)
+
+    def apply_condition(self, written: Tensor, condition: Tensor) -> Tensor:
+        return written * condition
+
+
+class LogBilinearModel(OneLineLoading, FairseqEncoderDecoderModel):
+    """Sentences by their last words and a content vector."""
+
+    @classmethod
+    def of_parts(
+        cls, encoder: FairseqEncoder, decoder: LogBilinearDecoder, provenance: Provenance
+    ) -> Any:
+        """The model, which carries what it was trained on."""
+        model = cls(encoder, decoder)
+        model.add_module(MODULE_NAME, provenance)
+        return model
+
+    def forward(self, prev_output_tokens: Tensor, **inputs: Tensor) -> tuple[Tensor, None]:
+        """
+        Args:
+            prev_output_tokens: ``[B, T]``.
+            **inputs: of the encoder, see there.
+
+        Returns:
+            logits: ``[B, T, V]``, and None.
+        """
+        return self.decoder(prev_output_tokens, self.encoder(**inputs))
+
+
+def content_projection(cfg: Any, task: Any, output_dim: int) -> ContentProjection:
+    """Of the task's features, as the configuration says."""
+    return ContentProjection(
+        task.feature_dim,
+        output_dim,
+        scaling=str(cfg.feature_scaling),
+        dropout=cfg.feature_dropout,
+    )
+
+
+def decoder_options(cfg: Any) -> dict[str, Any]:
+    """What all decoders of the family take from their configuration."""
+    return {
+        "embedding_dim": cfg.embedding_dim,
+        "context_length": cfg.context_length,
+        "dropout": cfg.dropout,
+        "embedding_dropout": cfg.embedding_dropout,
+    }

@@ -1,0 +1,69 @@
+"""LBL: the log-bilinear language model (``--arch lbl``, task ``multimodal_captioning``).
+
+Mnih, Hinton. Three new graphical models for statistical language modelling. ICML 2007; as in
+Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
+Models. 2014, section 2.3. https://arxiv.org/abs/1411.2539
+
+With r_w the row of a word in R:
+
+    r        = sum_(i=1)^(n-1) C^(i) r_(w_i)                  (eq. 7)
+    P(w_n=i) = softmax_i(r . r_i + b_i)                       (eq. 8)
+
+It does not look at the picture: the baseline of the models that do.
+
+Differs from the paper, or says what it does not:
+- n-1 is 5, as in the code of Kiros et al.'s multimodal models (ICML 2014); the paper gives none.
+- Words before the beginning are fairseq's start token, which is also the end's.
+- Dropout and initial values are ours; the recipe trains with Adam, the paper with plain SGD.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq.models import register_model, register_model_architecture
+from torch import Tensor
+
+from fairseq_mm.models._log_bilinear import (
+    AdditiveDecoder,
+    ConditionEncoder,
+    LogBilinearConfig,
+    LogBilinearModel,
+    check_options,
+    decoder_options,
+)
+from fairseq_mm.models._provenance import Provenance
+
+
+@dataclass
+class LblConfig(LogBilinearConfig):
+    """Sizes of section 2.5 (K = 300)."""
+
+
+class LblEncoder(ConditionEncoder):
+    """Nothing is known of a sentence beforehand."""
+
+    def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
+        """``condition``: an empty list, whatever the features."""
+        return {"condition": []}
+
+
+@register_model("lbl", dataclass=LblConfig)
+class LblModel(LogBilinearModel):
+    """Sentences by their last words alone."""
+
+    @classmethod
+    def build_model(cls, cfg: LblConfig, task: Any) -> "LblModel":
+        """
+        Raises:
+            UserError: if an option is out of its range.
+        """
+        check_options(cfg)
+        decoder = AdditiveDecoder(task.target_dictionary, **decoder_options(cfg))
+        return cls.of_parts(LblEncoder(), decoder, Provenance.of_task(task))
+
+
+@register_model_architecture("lbl", "lbl_tiny")
+def lbl_tiny(cfg: LblConfig) -> None:
+    """For tests."""
+    cfg.embedding_dim = getattr(cfg, "embedding_dim", 8)
+    cfg.context_length = getattr(cfg, "context_length", 3)

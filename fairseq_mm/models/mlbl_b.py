@@ -1,0 +1,69 @@
+"""MLBL-B: the log-bilinear model with an additive bias of the picture (``--arch mlbl_b``, task
+``multimodal_captioning``).
+
+Kiros, Salakhutdinov, Zemel. Multimodal Neural Language Models. ICML 2014, section 4.1: "modality-
+biased". The additive variant of Kiros et al. 2014, section 2.4 (https://arxiv.org/abs/1411.2539),
+and a baseline of m-RNN's paper.
+
+With r_w the row of a word in R, and u the content vector:
+
+    r        = sum_(i=1)^(n-1) C^(i) r_(w_i) + C^(m) u
+    P(w_n=i) = softmax_i(r . r_i + b_i)
+
+u is the task's features: a picture's, or an embedding of a picture or of the sentence itself.
+Several rows of features are averaged.
+
+Differs from the papers, or says what they do not:
+- The released code sends the picture through a hidden layer first; as printed, C^(m) is all.
+- u is scaled to a mean square of one, see the option; dropout and initial values are ours, of
+  which those of C^(m) are zero: the model begins as lbl.
+- n-1 is 5, K 300 as in the rest of the family.
+- Words before the beginning are fairseq's start token, which is also the end's.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq.models import register_model, register_model_architecture
+from torch import nn
+
+from fairseq_mm.models._log_bilinear import (
+    AdditiveDecoder,
+    ContentConfig,
+    ContentEncoder,
+    LogBilinearModel,
+    check_options,
+    content_projection,
+    decoder_options,
+)
+from fairseq_mm.models._provenance import Provenance
+
+
+@dataclass
+class MlblBConfig(ContentConfig):
+    """Sizes of Kiros et al. 2014, section 2.5 (K = 300)."""
+
+
+@register_model("mlbl_b", dataclass=MlblBConfig)
+class MlblBModel(LogBilinearModel):
+    """Sentences by their last words and an additive content vector."""
+
+    @classmethod
+    def build_model(cls, cfg: MlblBConfig, task: Any) -> "MlblBModel":
+        """
+        Raises:
+            UserError: if an option is out of its range.
+        """
+        check_options(cfg)
+        content = content_projection(cfg, task, cfg.embedding_dim)
+        nn.init.zeros_(content.weight)  # begins as lbl: a larger term would hide r
+        encoder = ContentEncoder(content)
+        decoder = AdditiveDecoder(task.target_dictionary, **decoder_options(cfg))
+        return cls.of_parts(encoder, decoder, Provenance.of_task(task))
+
+
+@register_model_architecture("mlbl_b", "mlbl_b_tiny")
+def mlbl_b_tiny(cfg: MlblBConfig) -> None:
+    """For tests."""
+    cfg.embedding_dim = getattr(cfg, "embedding_dim", 8)
+    cfg.context_length = getattr(cfg, "context_length", 3)

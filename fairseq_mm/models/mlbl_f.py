@@ -1,0 +1,78 @@
+"""MLBL-F: the multiplicative language model, factored (``--arch mlbl_f``, task
+``multimodal_captioning``).
+
+Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
+Models. 2014, section 2.4. https://arxiv.org/abs/1411.2539. First in: Kiros, Salakhutdinov, Zemel.
+Multimodal Neural Language Models. ICML 2014.
+
+The words' vectors depend on the content vector u:
+
+    T^u      = (W^fv)' diag(W^fd u) W^fk                      (eq. 9)
+    E        = (W^fk)' W^fv
+    r        = sum_(i=1)^(n-1) C^(i) E(:, w_i)                (eq. 10)
+    f        = (W^fk r) * (W^fd u)                            element by element
+    P(w_n=i) = softmax_i(W^fv(:, i) . f + b_i)
+
+u is the task's features: a picture's, or an embedding of a picture or of the sentence itself.
+Several rows of features are averaged.
+
+Differs from the paper, or says what it does not:
+- G is the number of the features' channels, whatever K.
+- u is scaled to a mean square of one, see the option: an embedding of unit length would make the
+  factors small.
+- n-1 is 5; dropout and initial values are ours; the recipe trains with Adam, the paper with SGD.
+- Words before the beginning are fairseq's start token, which is also the end's.
+
+Differs from the code of the ICML paper: there a hidden layer of 441 ReLU units stands between the
+picture and W^fd and adds to r as well, K is 100, F 50, and the words start from a singular value
+decomposition of trained vectors.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq.models import register_model, register_model_architecture
+
+from fairseq_mm.models._log_bilinear import (
+    ContentConfig,
+    ContentEncoder,
+    FactoredDecoder,
+    LogBilinearModel,
+    check_options,
+    content_projection,
+    decoder_options,
+)
+from fairseq_mm.models._provenance import Provenance
+
+
+@dataclass
+class MlblFConfig(ContentConfig):
+    """Sizes of section 2.5 (K = 300, F = 100)."""
+
+    num_factors: int = field(default=100, metadata={"help": "F"})
+
+
+@register_model("mlbl_f", dataclass=MlblFConfig)
+class MlblFModel(LogBilinearModel):
+    """Sentences by their last words, whose meaning depends on a content vector."""
+
+    @classmethod
+    def build_model(cls, cfg: MlblFConfig, task: Any) -> "MlblFModel":
+        """
+        Raises:
+            UserError: if an option is out of its range.
+        """
+        check_options(cfg)
+        encoder = ContentEncoder(content_projection(cfg, task, cfg.num_factors))
+        decoder = FactoredDecoder(
+            task.target_dictionary, num_factors=cfg.num_factors, **decoder_options(cfg)
+        )
+        return cls.of_parts(encoder, decoder, Provenance.of_task(task))
+
+
+@register_model_architecture("mlbl_f", "mlbl_f_tiny")
+def mlbl_f_tiny(cfg: MlblFConfig) -> None:
+    """For tests."""
+    cfg.embedding_dim = getattr(cfg, "embedding_dim", 8)
+    cfg.context_length = getattr(cfg, "context_length", 3)
+    cfg.num_factors = getattr(cfg, "num_factors", 6)

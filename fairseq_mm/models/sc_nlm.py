@@ -1,0 +1,180 @@
+"""SC-NLM: the structure-content neural language model (``--arch sc_nlm``, task
+``multimodal_captioning``).
+
+Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
+Models. 2014, section 2.5. https://arxiv.org/abs/1411.2539
+
+The multiplicative model (``mlbl_f``) whose attribute vector changes from word to word. With u the
+content vector, and t_i the vector of the structure's i-th tag, such as word i's part of speech:
+
+    u_n      = ReLU(sum_(i=n)^(n+k) T^(i) t_i + T^(u) u + b)  (eq. 11)
+    E        = (W^fk)' W^fv
+    r        = sum_(i=1)^(n-1) C^(i) E(:, w_i)                (eq. 10)
+    f        = (W^fk r) * (W^fd u_n)                          element by element
+    P(w_n=i) = softmax_i(W^fv(:, i) . f + b_i)
+
+u is the task's features: an embedding of the sentence itself while training, as in the paper, or of
+its picture. Tags are ``src_tokens``: one for each word, and the tag STOP (``</s>`` of the tags'
+dictionary) for the sentence's end and everything beyond.
+
+Differs from the paper, or says what it does not:
+- k is 3: tags of the word itself and of the three after it. n-1 is 5.
+- The paper's T^(i) are G x G and t_i of K numbers, which fit since G = K: here they are G x K, and
+  T^(u) has as many columns as the features have channels.
+- u is scaled to a mean square of one, see the option.
+- Dropout and initial values are ours; the recipe trains with Adam, the paper with SGD.
+- Words before the beginning are fairseq's start token, which is also the end's.
+
+No code was published.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from fairseq.models import register_model, register_model_architecture
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._log_bilinear import (
+    ConditionEncoder,
+    ContentConfig,
+    ContentProjection,
+    FactoredDecoder,
+    LogBilinearModel,
+    check_options,
+    content_projection,
+    decoder_options,
+)
+from fairseq_mm.models._provenance import Provenance, words_of
+from fairseq_mm.modules.context_window import ContextWindow
+
+
+@dataclass
+class ScNlmConfig(ContentConfig):
+    """Sizes of section 2.5 (G = K = 300, F = 100)."""
+
+    num_factors: int = field(default=100, metadata={"help": "F"})
+    attribute_dim: int = field(default=300, metadata={"help": "G of the attribute vector"})
+    structure_length: int = field(
+        default=3, metadata={"help": "k, tags after the word's own that it is predicted from"}
+    )
+
+
+class ScNlmEncoder(ConditionEncoder):
+    """``W^fd u_n`` for each place n of a sentence.
+
+    Args:
+        tags: fairseq's dictionary of the structure's tags.
+        content: T^(u), projection of the content vector to G.
+        embedding_dim: K of the tags' vectors.
+        attribute_dim: G.
+        num_factors: F.
+        structure_length: k.
+    """
+
+    def __init__(
+        self,
+        tags: Any,
+        content: ContentProjection,
+        *,
+        embedding_dim: int,
+        attribute_dim: int,
+        num_factors: int,
+        structure_length: int,
+    ) -> None:
+        super().__init__()
+        self.content = content
+        self.pad = tags.pad()
+        self.stop = tags.eos()
+        self.structure_length = structure_length
+        self.tag_embedding = nn.Embedding(len(tags), embedding_dim)
+        nn.init.normal_(self.tag_embedding.weight, std=embedding_dim**-0.5)
+        self.structure = ContextWindow(structure_length + 1, embedding_dim, attribute_dim)
+        self.structure_bias = nn.Parameter(torch.zeros(attribute_dim))
+        self.factor_proj = nn.Linear(attribute_dim, num_factors, bias=False)
+        nn.init.xavier_uniform_(self.factor_proj.weight)
+
+    def forward(
+        self,
+        features: Tensor,
+        padding_mask: Tensor,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+    ) -> dict[str, list[Tensor]]:
+        """
+        Args:
+            features: ``[B, N, D]``, averaged over N.
+            padding_mask: ``[B, N]`` bool, True at padding. Each row must have a real feature.
+            src_tokens: ``[B, S]`` tags, padded at either side.
+            src_lengths: not needed.
+
+        Returns:
+            ``condition``: one tensor ``[B, S + 1, F]``; the last place has nothing but STOP ahead.
+        """
+        tags = self._from_the_left(src_tokens)
+        windows = self.structure(self.tag_embedding(tags))  # [B, S + 1, G]
+        content = self.content(features, padding_mask)
+        attributes = torch.relu(windows + (content + self.structure_bias).unsqueeze(1))
+        return {"condition": [self.factor_proj(attributes)]}
+
+    def _from_the_left(self, tags: Tensor) -> Tensor:
+        """``[B, S + 1 + k]``: rows begin with their first tag; STOP follows their last."""
+        S = tags.size(1)
+        is_real = tags.ne(self.pad)
+        first = is_real.long().argmax(1, keepdim=True)  # [B, 1]
+        places = torch.arange(S + 1 + self.structure_length, device=tags.device) + first
+        moved = tags.gather(1, places.clamp(max=S - 1))
+        return moved.masked_fill((places >= S) | moved.eq(self.pad), self.stop)
+
+
+@register_model("sc_nlm", dataclass=ScNlmConfig)
+class ScNlmModel(LogBilinearModel):
+    """Sentences by their last words, the tags of the next ones and a content vector.
+
+    Attributes:
+        reads_structure: for the task: batches must have tags.
+    """
+
+    reads_structure = True
+
+    @classmethod
+    def build_model(cls, cfg: ScNlmConfig, task: Any) -> "ScNlmModel":
+        """
+        Raises:
+            UserError: if an option is out of its range, or the task has no tags.
+        """
+        check_options(cfg)
+        tags = getattr(task, "structure_dictionary", None)
+        if tags is None:
+            raise UserError(
+                "sc_nlm reads structures, but the data has none: tag it with scripts/tag_pos.py."
+            )
+        encoder = ScNlmEncoder(
+            tags,
+            content_projection(cfg, task, cfg.attribute_dim),
+            embedding_dim=cfg.embedding_dim,
+            attribute_dim=cfg.attribute_dim,
+            num_factors=cfg.num_factors,
+            structure_length=cfg.structure_length,
+        )
+        decoder = FactoredDecoder(
+            task.target_dictionary, num_factors=cfg.num_factors, **decoder_options(cfg)
+        )
+        provenance = Provenance(
+            words_of(task.target_dictionary),
+            task.feature_attributes,
+            task.feature_dim,
+            words_of(tags),
+        )
+        return cls.of_parts(encoder, decoder, provenance)
+
+
+@register_model_architecture("sc_nlm", "sc_nlm_tiny")
+def sc_nlm_tiny(cfg: ScNlmConfig) -> None:
+    """For tests."""
+    cfg.embedding_dim = getattr(cfg, "embedding_dim", 8)
+    cfg.context_length = getattr(cfg, "context_length", 3)
+    cfg.num_factors = getattr(cfg, "num_factors", 6)
+    cfg.attribute_dim = getattr(cfg, "attribute_dim", 9)
+    cfg.structure_length = getattr(cfg, "structure_length", 2)

@@ -1,0 +1,371 @@
+"""VSE: pictures and sentences in one space (``--arch vse_lstm``, ``vse_gru``, ``vse_bow``; task
+``multimodal_captioning``, criterion ``pairwise_ranking``).
+
+Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
+Models. 2014. https://arxiv.org/abs/1411.2539. Section 2.2: with q an image's feature vector and
+w_1 ... w_N a sentence,
+
+    x = W_I q,   v = m_N of an LSTM over the word vectors of w_1 ... w_N,   s(x, v) = x . v
+
+where x and v are scaled to unit length.
+
+``vse_lstm`` is the paper's LSTM (equations 1 to 5) of 300; ``vse_gru`` that of the released codes,
+a GRU of 1024 that reads ``</s>`` as well; ``vse_bow`` the linear encoder of section 3.2, the sum of
+the word vectors.
+
+Differs from the paper:
+- The image projection has a bias, as in the released codes.
+- The features are scaled before they are projected, and there is dropout: see the options.
+- Words are learnt unless ``--word-vectors`` gives them; the paper takes those of word2vec.
+- Several rows of features (a grid) are averaged.
+
+Differs from the released codes: their training takes images that are not scaled to unit length
+(Kiros's, ``--image-norm evaluation``), VSE++ reads a sign before the first word as well
+(``--sentence-signs both``).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import BaseFairseqModel, register_model, register_model_architecture
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.models._story_sizes import check_sizes
+from fairseq_mm.modules.peephole_lstm import PeepholeLSTM
+from fairseq_mm.modules.pooled_features import SCALINGS, mean_of_real_rows, scale_vectors
+
+SENTENCE_ENCODERS = ("lstm", "gru", "bow")
+SENTENCE_SIGNS = ("none", "end", "both")
+IMAGE_NORMS = ("always", "evaluation", "never")
+# types that are made at run time: Any to a type checker
+SentenceEncoderName: Any = ChoiceEnum(SENTENCE_ENCODERS)
+SentenceSigns: Any = ChoiceEnum(SENTENCE_SIGNS)
+ImageNorm: Any = ChoiceEnum(IMAGE_NORMS)
+FeatureScaling: Any = ChoiceEnum(SCALINGS)
+
+_INITIAL_WORDS = 0.1  # uniform between minus and plus this
+
+
+@dataclass
+class VseConfig(FairseqDataclass):
+    """Sizes of the paper."""
+
+    sentence_encoder: SentenceEncoderName = field(
+        default="lstm", metadata={"help": "LSTM with peepholes, GRU, or the sum of word vectors"}
+    )
+    word_dim: int = field(default=300, metadata={"help": "word vectors"})
+    embed_dim: int = field(
+        default=300, metadata={"help": "K: the space, and the state of LSTM or GRU"}
+    )
+    diagonal_peepholes: bool = field(
+        default=False, metadata={"help": "each unit of the LSTM sees its own cell alone"}
+    )
+    sentence_signs: SentenceSigns = field(
+        default="none",
+        metadata={"help": "read as words: none, </s> at the end, or <s> before it all as well"},
+    )
+    word_vectors: Optional[str] = field(
+        default=None,
+        metadata={"help": "file of word vectors to begin with: word2vec text, GloVe or fastText"},
+    )
+    fixed_words: bool = field(
+        default=False, metadata={"help": "word vectors stay as --word-vectors has them"}
+    )
+    image_norm: ImageNorm = field(
+        default="always", metadata={"help": "when images are scaled to unit length"}
+    )
+    feature_scaling: FeatureScaling = field(
+        default="scale",
+        metadata={
+            "help": "of the image's feature vector; scale: to a mean square of one; root: the same "
+            "of its signed square roots, centred; unit: to unit length; none: as it is"
+        },
+    )
+    feature_dropout: float = field(
+        default=0.0, metadata={"help": "dropout of the image's feature vector"}
+    )
+    word_dropout: float = field(default=0.0, metadata={"help": "dropout of word vectors"})
+    dropout: float = field(default=0.0, metadata={"help": "dropout of the sentence's vector"})
+
+
+class SentenceEncoder(nn.Module):
+    """Words -> one vector, not yet of unit length.
+
+    Args:
+        dictionary: fairseq's dictionary of the sentences.
+        kind: ``lstm``, ``gru`` or ``bow``.
+        word_dim: of the word vectors.
+        embed_dim: K.
+        diagonal_peepholes: of the LSTM.
+        signs: ``none``, ``end`` or ``both``: what is read beside the words.
+        word_dropout: of the word vectors.
+        dropout: of the sentence's vector.
+    """
+
+    def __init__(
+        self,
+        dictionary: Any,
+        *,
+        kind: str = "lstm",
+        word_dim: int = 300,
+        embed_dim: int = 300,
+        diagonal_peepholes: bool = False,
+        signs: str = "none",
+        word_dropout: float = 0.0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.kind = kind
+        self.signs = signs
+        self.pad, self.end, self.begin = dictionary.pad(), dictionary.eos(), dictionary.bos()
+        self.embedding = nn.Embedding(len(dictionary), word_dim, padding_idx=self.pad)
+        nn.init.uniform_(self.embedding.weight, -_INITIAL_WORDS, _INITIAL_WORDS)
+        with torch.no_grad():
+            self.embedding.weight[self.pad].zero_()
+        self.recurrence: Optional[nn.Module] = None
+        self.sum_proj: Optional[nn.Module] = None
+        if kind == "lstm":
+            self.recurrence = PeepholeLSTM(word_dim, embed_dim, diagonal=diagonal_peepholes)
+        elif kind == "gru":
+            self.recurrence = nn.GRU(word_dim, embed_dim, batch_first=True)
+            _reset_gru(self.recurrence)
+        elif word_dim != embed_dim:
+            self.sum_proj = nn.Linear(word_dim, embed_dim, bias=False)
+            nn.init.xavier_uniform_(self.sum_proj.weight)
+        self.word_dropout = nn.Dropout(word_dropout)
+        self.dropout = nn.Dropout(dropout)
+
+    def with_signs(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """What is read of a sentence, whether its line ended with ``</s>`` or not.
+
+        Args:
+            tokens: ``[B, T]`` words, right-padded.
+
+        Returns:
+            read: ``[B, R]`` words and signs, right-padded.
+            lengths: ``[B]`` of each.
+        """
+        is_word = (tokens != self.pad) & (tokens != self.end)
+        lengths = is_word.sum(dim=1)
+        most = int(lengths.max()) if lengths.numel() else 0
+        read = tokens[:, :most].masked_fill(~is_word[:, :most], self.pad)
+        if self.signs != "none":
+            read = F.pad(read, (0, 1), value=self.pad)
+            read = read.scatter(1, lengths.unsqueeze(1), self.end)
+            lengths = lengths + 1
+        if self.signs == "both":
+            read = F.pad(read, (1, 0), value=self.begin)
+            lengths = lengths + 1
+        return read, lengths
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """
+        Args:
+            tokens: ``[B, T]`` words, right-padded, with ``</s>`` at the end or without.
+
+        Returns:
+            ``[B, K]``; zeros where nothing is read.
+        """
+        read, lengths = self.with_signs(tokens)
+        if read.size(1) == 0:  # recurrences take no empty sequence
+            read = F.pad(read, (0, 1), value=self.pad)
+        words = self.word_dropout(self.embedding(read))  # [B, R, word_dim]
+        if self.kind == "bow":
+            total = words.sum(dim=1)  # padding's vector is zero
+            return self.dropout(total if self.sum_proj is None else self.sum_proj(total))
+        assert self.recurrence is not None
+        states = self.recurrence(words)
+        states = states[0] if self.kind == "gru" else states  # [B, R, K]
+        rows = torch.arange(len(read), device=read.device)
+        last = states[rows, (lengths - 1).clamp(min=0)]
+        return self.dropout(last.masked_fill(lengths.unsqueeze(1) == 0, 0.0))
+
+
+def _reset_gru(gru: nn.GRU) -> None:
+    """Orthogonal recurrent matrices, Glorot's normal distribution, no biases."""
+    for name, parameter in gru.named_parameters():
+        if name.startswith("bias"):
+            nn.init.zeros_(parameter)
+            continue
+        for gate in parameter.data.chunk(3):
+            init = nn.init.orthogonal_ if name.startswith("weight_hh") else nn.init.xavier_normal_
+            init(gate)
+
+
+@register_model("vse", dataclass=VseConfig)
+class VseModel(OneLineLoading, BaseFairseqModel):
+    """Pictures and sentences in one space.
+
+    Args:
+        sentence_encoder: tokens ``[B, T]`` -> ``[B, embed_dim]``.
+        feature_dim: D of the image's feature vector.
+        embed_dim: K.
+        image_norm: ``always``, in ``evaluation`` or ``never``: when images get unit length.
+        feature_scaling: of the image's feature vector, see
+            :func:`fairseq_mm.modules.pooled_features.scale_vectors`.
+        feature_dropout: of the scaled vector.
+    """
+
+    def __init__(
+        self,
+        sentence_encoder: SentenceEncoder,
+        feature_dim: int,
+        embed_dim: int,
+        *,
+        image_norm: str = "always",
+        feature_scaling: str = "scale",
+        feature_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.sentence_encoder = sentence_encoder
+        self.image_proj = nn.Linear(feature_dim, embed_dim)
+        nn.init.xavier_uniform_(self.image_proj.weight)
+        nn.init.zeros_(self.image_proj.bias)
+        self.embed_dim = embed_dim
+        self.image_norm = image_norm
+        self.feature_scaling = feature_scaling
+        self.feature_dropout = nn.Dropout(feature_dropout)
+
+    @classmethod
+    def build_model(cls, cfg: VseConfig, task: Any) -> "VseModel":
+        """
+        Raises:
+            UserError: if an option is out of its range, or the word vectors do not fit.
+        """
+        check_sizes(VseConfig, cfg)
+        encoder = SentenceEncoder(
+            task.target_dictionary,
+            kind=str(cfg.sentence_encoder),
+            word_dim=cfg.word_dim,
+            embed_dim=cfg.embed_dim,
+            diagonal_peepholes=cfg.diagonal_peepholes,
+            signs=str(cfg.sentence_signs),
+            word_dropout=cfg.word_dropout,
+            dropout=cfg.dropout,
+        )
+        if cfg.word_vectors:
+            fill_word_vectors(
+                encoder.embedding, *task.read_word_vectors(cfg.word_vectors, cfg.word_dim)
+            )
+        encoder.embedding.weight.requires_grad_(not cfg.fixed_words)
+        model = cls(
+            encoder,
+            task.feature_dim,
+            cfg.embed_dim,
+            image_norm=str(cfg.image_norm),
+            feature_scaling=str(cfg.feature_scaling),
+            feature_dropout=cfg.feature_dropout,
+        )
+        model.add_module(MODULE_NAME, Provenance.of_task(task))
+        return model
+
+    def embed_images(self, features: Tensor, padding_mask: Tensor) -> Tensor:
+        """
+        Args:
+            features: ``[B, N, D]``, padded along N.
+            padding_mask: ``[B, N]`` bool, True at padding.
+
+        Returns:
+            ``[B, K]`` float32, of unit length unless ``image_norm`` says otherwise.
+        """
+        pooled = scale_vectors(mean_of_real_rows(features, padding_mask), self.feature_scaling)
+        pooled = self.feature_dropout(pooled).to(self.image_proj.weight.dtype)
+        embedded = self.image_proj(pooled).float()
+        if self.image_norm == "always" or (self.image_norm == "evaluation" and not self.training):
+            return F.normalize(embedded, dim=-1)
+        return embedded
+
+    def embed_sentences(self, tokens: Tensor) -> Tensor:
+        """
+        Args:
+            tokens: ``[B, T]`` words, right-padded, with ``</s>`` at the end or without: a batch's
+                ``target``. What is read beside the words is the model's own affair.
+
+        Returns:
+            ``[B, K]`` float32 of unit length; zeros where nothing is read.
+        """
+        return F.normalize(self.sentence_encoder(tokens).float(), dim=-1)
+
+    def forward(
+        self,
+        features: Tensor,
+        padding_mask: Tensor,
+        tokens: Optional[Tensor] = None,
+        **unused: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """
+        Args:
+            features: ``[B, N, D]``.
+            padding_mask: ``[B, N]`` bool, True at padding.
+            tokens: ``[B, T]``, see :meth:`embed_sentences`.
+            **unused: what other criterions give.
+
+        Returns:
+            images: ``[B, K]``, see :meth:`embed_images`.
+            sentences: ``[B, K]``.
+
+        Raises:
+            UserError: without ``tokens``, as from criterions of models that write text.
+        """
+        if tokens is None:
+            raise UserError(
+                "models that embed pictures and sentences are trained with --criterion "
+                "pairwise_ranking."
+            )
+        return self.embed_images(features, padding_mask), self.embed_sentences(tokens)
+
+
+def fill_word_vectors(embedding: nn.Embedding, vectors: np.ndarray, is_found: np.ndarray) -> None:
+    """Puts vectors into a table whose words are drawn; the words that have none stay drawn.
+
+    They are scaled to the others' typical length, so that none of them stands out.
+
+    Args:
+        embedding: the table, with uniformly drawn vectors.
+        vectors: ``[V, D]`` float32.
+        is_found: ``[V]`` bool, True at the words that have a vector; one of them at least.
+    """
+    found = torch.from_numpy(is_found)
+    if embedding.padding_idx is not None:
+        found[embedding.padding_idx] = False
+    given = torch.from_numpy(vectors)[found]
+    # the root mean square of a uniform distribution is its bound over the root of 3
+    bound = float(given.pow(2).mean().sqrt()) * 3**0.5
+    with torch.no_grad():
+        embedding.weight *= bound / _INITIAL_WORDS
+        embedding.weight[found] = given
+
+
+@register_model_architecture("vse", "vse_tiny")
+def vse_tiny(cfg: VseConfig) -> None:
+    """For tests."""
+    cfg.word_dim = getattr(cfg, "word_dim", 6)
+    cfg.embed_dim = getattr(cfg, "embed_dim", 8)
+
+
+# What makes a variant is set whatever the command line says: the name tells what was trained.
+
+
+@register_model_architecture("vse", "vse_lstm")
+def vse_lstm(cfg: VseConfig) -> None:
+    cfg.sentence_encoder = "lstm"
+
+
+@register_model_architecture("vse", "vse_gru")
+def vse_gru(cfg: VseConfig) -> None:
+    """Sizes of the released codes."""
+    cfg.sentence_encoder = "gru"
+    cfg.embed_dim = getattr(cfg, "embed_dim", 1024)
+    cfg.sentence_signs = getattr(cfg, "sentence_signs", "end")
+
+
+@register_model_architecture("vse", "vse_bow")
+def vse_bow(cfg: VseConfig) -> None:
+    cfg.sentence_encoder = "bow"

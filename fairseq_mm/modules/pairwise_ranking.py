@@ -1,0 +1,80 @@
+"""The pairwise ranking loss of an embedding of pictures and sentences.
+
+Kiros et al. 2014, equation 6; the hardest negative: Faghri et al. 2018 (VSE++), equation 6.
+"""
+
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+
+class RankingLoss(NamedTuple):
+    """
+    Attributes:
+        loss: summed over the queries of both directions.
+        collapsed: its value if all embeddings were equal: the margin for each term of the sum.
+    """
+
+    loss: Tensor
+    collapsed: Tensor
+
+
+def pairwise_ranking_loss(
+    images: Tensor,
+    sentences: Tensor,
+    is_negative: Tensor,
+    *,
+    margin: float,
+    negatives: str = "sum",
+    num_negatives: int = 1,
+    all_images: Optional[Tensor] = None,
+    all_sentences: Optional[Tensor] = None,
+) -> RankingLoss:
+    """``max(0, margin - s(x, v) + s(x, v_k))`` and ``max(0, margin - s(v, x) + s(v, x_k))`` of
+    pairs (x, v), with s the inner product.
+
+    Args:
+        images: ``[B, K]`` x of each pair.
+        sentences: ``[B, K]`` v of each pair.
+        is_negative: ``[B, C]`` bool, True where candidate k does not belong to the pair.
+        margin: by which a pair must score above its negatives.
+        negatives: ``sum``: over all of them; ``max``: the hardest one of each direction;
+            ``random``: the sum over ``num_negatives`` of them that are drawn for each direction,
+            or over all where there are not so many.
+        num_negatives: see ``negatives``.
+        all_images: ``[C, K]`` candidates x_k; ``images`` by default.
+        all_sentences: ``[C, K]`` candidates v_k; ``sentences`` by default.
+
+    Returns:
+        float32 scalars; zeros where there are no negatives.
+    """
+    images, sentences = images.float(), sentences.float()
+    all_images = images if all_images is None else all_images.float()
+    all_sentences = sentences if all_sentences is None else all_sentences.float()
+    true_scores = (images * sentences).sum(-1, keepdim=True)  # [B, 1]
+    loss = true_scores.new_zeros(())
+    collapsed = true_scores.new_zeros(())
+    for queries, candidates in ((images, all_sentences), (sentences, all_images)):
+        is_term = is_negative
+        if negatives == "random":
+            is_term = draw_negatives(is_negative, num_negatives)
+        scores = queries @ candidates.t()  # [B, C]
+        costs = (margin - true_scores + scores).clamp(min=0).masked_fill(~is_term, 0.0)
+        if negatives == "max":
+            loss = loss + (costs.max(dim=1).values.sum() if costs.numel() else costs.sum())
+            collapsed = collapsed + margin * is_term.any(dim=1).sum()
+        else:
+            loss = loss + costs.sum()
+            collapsed = collapsed + margin * is_term.sum()
+    return RankingLoss(loss, collapsed)
+
+
+def draw_negatives(is_negative: Tensor, count: int) -> Tensor:
+    """``[B, C]`` bool, True at ``count`` of each row's negatives, or at all if they are fewer."""
+    count = min(count, is_negative.size(1))
+    if count == 0:
+        return is_negative
+    draws = torch.rand(is_negative.shape, device=is_negative.device)
+    chosen = draws.masked_fill(~is_negative, -1.0).topk(count, dim=1).indices
+    return torch.zeros_like(is_negative).scatter_(1, chosen, True) & is_negative

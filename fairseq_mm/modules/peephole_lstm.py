@@ -1,0 +1,74 @@
+"""LSTM whose gates see the cell (Kiros et al. 2014, equations 1 to 5)."""
+
+import torch
+from torch import Tensor, nn
+
+_INITIAL = 0.08  # uniform between minus and plus this
+
+
+class PeepholeLSTM(nn.Module):
+    """One layer, left to right, from a state and a cell of zeros:
+
+        i(t) = sigmoid(x(t) W_xi + m(t-1) W_hi + c(t-1) W_ci + b_i)     (1)
+        f(t) = sigmoid(x(t) W_xf + m(t-1) W_hf + c(t-1) W_cf + b_f)     (2)
+        c(t) = f(t) c(t-1) + i(t) tanh(x(t) W_xc + m(t-1) W_hc + b_c)   (3)
+        o(t) = sigmoid(x(t) W_xo + m(t-1) W_ho + c(t) W_co + b_o)       (4)
+        m(t) = o(t) tanh(c(t))                                          (5)
+
+    The input's products of all steps are one product, and a step has two: of m(t-1), and of c(t),
+    which gives both o(t)'s term and those of the next step's i and f.
+
+    Args:
+        input_dim: D.
+        hidden_dim: H.
+        diagonal: W_ci, W_cf and W_co are diagonal, as in other descriptions of peepholes; the
+            paper's equations multiply by matrices.
+    """
+
+    def __init__(self, input_dim: int, hidden_dim: int, *, diagonal: bool = False) -> None:
+        super().__init__()
+        self.hidden_dim = hidden_dim
+        self.diagonal = diagonal
+        # rows in the order i, f, o, c
+        self.input_proj = nn.Linear(input_dim, 4 * hidden_dim)
+        self.hidden_weight = nn.Parameter(torch.empty(4 * hidden_dim, hidden_dim))
+        # in the order i, f, o
+        shape = (3 * hidden_dim,) if diagonal else (3 * hidden_dim, hidden_dim)
+        self.cell_weight = nn.Parameter(torch.empty(shape))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for parameter in (self.input_proj.weight, self.hidden_weight, self.cell_weight):
+            nn.init.uniform_(parameter, -_INITIAL, _INITIAL)
+        nn.init.zeros_(self.input_proj.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """
+        Args:
+            x: ``[B, T, D]``; what follows a step does not change it, so padding may follow.
+
+        Returns:
+            states: ``[B, T, H]`` m(t).
+        """
+        B, _, H = x.size(0), x.size(1), self.hidden_dim
+        inputs = self.input_proj(x).unbind(1)  # T of [B, 4H]
+        hidden_weight = self.hidden_weight.t()
+        hidden = x.new_zeros(B, H)
+        cell = x.new_zeros(B, H)
+        seen = x.new_zeros(B, 2 * H)  # of the cell by the gates i and f
+        states = []
+        for t, term in enumerate(inputs):
+            gates = term if t == 0 else torch.addmm(term, hidden, hidden_weight)
+            input_gate, forget_gate = torch.sigmoid(gates[:, : 2 * H] + seen).chunk(2, dim=1)
+            cell = forget_gate * cell + input_gate * torch.tanh(gates[:, 3 * H :])
+            seen, seen_by_output = self._peep(cell).split([2 * H, H], dim=1)
+            output_gate = torch.sigmoid(gates[:, 2 * H : 3 * H] + seen_by_output)
+            hidden = output_gate * torch.tanh(cell)
+            states.append(hidden)
+        return torch.stack(states, dim=1)
+
+    def _peep(self, cell: Tensor) -> Tensor:
+        """``[B, 3H]`` terms of the gates i, f and o."""
+        if self.diagonal:
+            return cell.repeat(1, 3) * self.cell_weight
+        return cell @ self.cell_weight.t()

@@ -1,0 +1,146 @@
+"""Inner products that do not depend on how they were computed: what ties and ranks are decided by.
+
+A float32 matrix product sums in an order that depends on block sizes, on the processor and on where
+a vector stands, so that equal vectors may score differently in the last digits. Here it is only a
+sieve: pairs that it places within its rounding error of a threshold are computed once more, in
+float64 and always in the same order. Equal vectors then have equal scores, everywhere.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import numpy as np
+
+from fairseq_mm.errors import UserError
+
+_LARGEST = 1e18  # of a norm: products of two stay far below float32's largest number
+_PIECE = 1 << 19  # float64 values of a piece of pairs: a few MB
+_MANY = 50_000  # pairs; from here on equal vectors are worth being found
+
+
+def float32_rows(vectors: Any, what: str, *, names: Optional[Sequence[str]] = None) -> np.ndarray:
+    """Vectors of any floating-point type, on any device, as float32 in memory.
+
+    Args:
+        vectors: ``[n, K]`` array or tensor (float16, bfloat16, float32, float64).
+        what: what one of them is, for messages.
+        names: of each vector, for messages.
+
+    Returns:
+        rows: ``[n, K]`` contiguous, and ``vectors`` itself where it is that already.
+
+    Raises:
+        UserError: if they are no matrix or empty, or one is not finite or of a norm above 1e18.
+    """
+    if hasattr(vectors, "detach"):  # a tensor; numpy has no bfloat16
+        vectors = vectors.detach().float().cpu().numpy()
+    rows = np.ascontiguousarray(vectors, dtype=np.float32)
+    if rows.ndim != 2 or 0 in rows.shape:
+        raise UserError(
+            f"{what} vectors must be [number, dimension], both above 0, but are {list(rows.shape)}."
+        )
+    norms = norm_bounds(rows)
+    is_bad = ~(norms <= _LARGEST)
+    if is_bad.any():
+        i = int(is_bad.argmax())
+        named = f"{what} vector {i}" + ("" if names is None else f" ({names[i]})")
+        size = "has NaN or infinite values" if not np.isfinite(rows[i]).all() else "is too large"
+        raise UserError(f"{named} {size}: vectors must be finite and shorter than 1e18.")
+    return rows
+
+
+def check_same_dimension(first: np.ndarray, what: str, second: np.ndarray, other: str) -> None:
+    """
+    Raises:
+        UserError: if ``[n, K]`` and ``[m, K]`` differ in K.
+    """
+    if first.shape[1] != second.shape[1]:
+        raise UserError(
+            f"{what} vectors have dimension {first.shape[1]}, but {other} vectors have "
+            f"{second.shape[1]}: both must come from one model."
+        )
+
+
+def norm_bounds(rows: np.ndarray) -> np.ndarray:
+    """``[n]`` Euclidean norms of ``[n, K]`` float32, or a little more, but no less."""
+    # float32 loses squares below 1e-38
+    return 1.001 * np.sqrt(np.einsum("nk,nk->n", rows, rows)).astype(np.float64) + 1e-17
+
+
+def rounding_error(norms: np.ndarray, largest: float, dim: int) -> np.ndarray:
+    """Bound of the error of float32 inner products, whatever the order of their sums.
+
+    Args:
+        norms: ``[n]`` see :func:`norm_bounds`, of one side's vectors.
+        largest: of the other side's.
+        dim: K.
+
+    Returns:
+        bound: ``[n]``; (K + 2) units of rounding, and what may be lost near 0.
+    """
+    relative = 1.01 * (dim + 2) * 2.0**-24
+    return relative * norms * largest + dim * float(np.finfo(np.float32).tiny)
+
+
+def bounds_around(thresholds: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """float32 products below the first bound are below the threshold, those above the second above.
+
+    Args:
+        thresholds: ``[n]`` float64.
+        error: ``[n]`` see :func:`rounding_error`.
+
+    Returns:
+        low: ``[n]`` float32.
+        high: ``[n]`` float32.
+    """
+    low = np.nextafter((thresholds - error).astype(np.float32), np.float32(-np.inf))
+    high = np.nextafter((thresholds + error).astype(np.float32), np.float32(np.inf))
+    return low, high
+
+
+class ExactProducts:
+    """Inner products of chosen pairs, in float64 and in one order of summation.
+
+    Args:
+        first: ``[n, K]`` float32.
+        second: ``[m, K]`` float32.
+    """
+
+    def __init__(self, first: np.ndarray, second: np.ndarray) -> None:
+        self.first = first
+        self.second = second
+        self._distinct: Optional[tuple[np.ndarray, np.ndarray]] = None
+
+    def __call__(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        """
+        Args:
+            i: ``[P]`` rows of the first.
+            j: ``[P]`` rows of the second.
+
+        Returns:
+            products: ``[P]`` float64.
+        """
+        if len(i) < _MANY:
+            return self._of_pairs(i, j)
+        # A collapsed model gives equal vectors by the thousand.
+        if self._distinct is None:
+            self._distinct = (_first_equal(self.first), _first_equal(self.second))
+        keys = self._distinct[0][i] * np.int64(len(self.second)) + self._distinct[1][j]
+        distinct, place = np.unique(keys, return_inverse=True)
+        return self._of_pairs(*np.divmod(distinct, len(self.second)))[place.reshape(-1)]
+
+    def _of_pairs(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        products = np.empty(len(i))
+        step = max(1, _PIECE // self.first.shape[1])
+        for start in range(0, len(i), step):
+            piece = self.first[i[start : start + step]].astype(np.float64)
+            piece *= self.second[j[start : start + step]]
+            products[start : start + step] = piece.sum(1)
+        return products
+
+
+def _first_equal(rows: np.ndarray) -> np.ndarray:
+    """``[n]`` of each row the first row that has the same bytes."""
+    whole = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize)))[:, 0]
+    _, first, place = np.unique(whole, return_index=True, return_inverse=True)
+    return first[place.reshape(-1)]

@@ -1,0 +1,170 @@
+"""`fairseq-mm embed`, and `fairseq-mm rank` by vectors, on toy data: against the model itself."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from toy_data import WORDS, make_captions_folder, run_fairseq
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.data.feature_store import FeatureStore
+
+
+def train(data, folder, arch, criterion):
+    command = (
+        f"{data} --task multimodal_captioning --arch {arch} --criterion {criterion} --max-epoch 2 "
+        f"--save-dir {folder} --batch-size 9 --optimizer adam --lr 0.02 --cpu --num-workers 0 "
+        "--no-epoch-checkpoints --log-format none"
+    )
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run_fairseq(monkeypatch, "train", *command.split())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A data folder and a folder of checkpoints."""
+    folder = tmp_path_factory.mktemp("embed")
+    data = make_captions_folder(folder / "data")
+    return data, train(data, folder / "checkpoints", "vse_tiny", "pairwise_ranking")
+
+
+@pytest.fixture(scope="module")
+def captioner(trained):
+    data, _ = trained
+    return train(data, data.parent / "captioner", "m_rnn_tiny", "cross_entropy")
+
+
+@pytest.fixture(scope="module")
+def model_and_task(trained):
+    from fairseq import checkpoint_utils
+
+    path = str(trained[1] / "checkpoint_best.pt")
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([path])
+    task.load_dataset("valid", combine=False)
+    return model.eval(), task
+
+
+def vectors_one_by_one(model, task):
+    """Of the pictures by key, and of the lines."""
+    dataset = task.datasets["valid"]
+    with torch.no_grad():
+        images = {
+            key: model.embed_images(
+                torch.from_numpy(task.features.read(key))[None], torch.zeros(1, 1, dtype=torch.bool)
+            )[0].numpy()
+            for key in dataset.visual_ids
+        }
+        lines = [
+            model.embed_sentences(dataset.target[i].long()[None])[0].numpy()
+            for i in range(len(dataset))
+        ]
+    return images, lines
+
+
+def test_vectors_are_the_models_own(trained, model_and_task, tmp_path, capsys):
+    data, checkpoints = trained
+    output = tmp_path / "v.h5"
+    arguments = [data, "--model", checkpoints, "--output", output]
+    assert main(["embed", *map(str, arguments)]) in (0, None)
+    store = FeatureStore(output)
+    images, lines = vectors_one_by_one(*model_and_task)
+    assert store.ids == [*images, *(f"valid:{i}" for i in range(21))]
+    assert store.dtype == np.float32
+    for key, vector in images.items():
+        np.testing.assert_allclose(store.read(key)[0], vector, atol=1e-6)
+    for i, vector in enumerate(lines):
+        np.testing.assert_allclose(store.read(f"valid:{i}")[0], vector, atol=1e-6)
+    beside = (tmp_path / "v.valid.visual_ids").read_text().splitlines()
+    assert beside == [f"valid:{i}" for i in range(21)]
+    assert f"{output}: 28 vectors of 8" in capsys.readouterr().err
+
+
+def test_pictures_alone_have_the_same_vectors(trained, model_and_task, tmp_path):
+    data, checkpoints = trained
+    output = tmp_path / "i.h5"
+    arguments = [data, "--model", checkpoints, "--of", "images", "--output", output]
+    assert main(["embed", *map(str, arguments)]) in (0, None)
+    store = FeatureStore(output)
+    images, _ = vectors_one_by_one(*model_and_task)
+    assert store.ids == list(images)
+    for key, vector in images.items():
+        np.testing.assert_allclose(store.read(key)[0], vector, atol=1e-6)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["i.h5"]
+
+
+def test_words_are_sentences_of_themselves(trained, model_and_task, tmp_path):
+    data, checkpoints = trained
+    output = tmp_path / "w.h5"
+    arguments = [data, "--model", checkpoints, "--of", "words", "--output", output]
+    assert main(["embed", *map(str, arguments)]) in (0, None)
+    store = FeatureStore(output)
+    assert store.ids == [f"word:{word}" for word in WORDS]
+    model, task = model_and_task
+    for word in ("a", "big"):
+        tokens = torch.tensor([[task.target_dictionary.index(word), task.target_dictionary.eos()]])
+        with torch.no_grad():
+            expected = model.embed_sentences(tokens)[0].numpy()
+        np.testing.assert_allclose(store.read(f"word:{word}")[0], expected, atol=1e-6)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["w.h5"]
+
+
+def test_a_captioner_has_no_vectors(trained, captioner, tmp_path, capsys):
+    arguments = [trained[0], "--model", captioner, "--output", tmp_path / "v.h5"]
+    assert main(["embed", *map(str, arguments)]) == 2
+    err = capsys.readouterr().err
+    assert "checkpoint_best.pt: must embed pictures and sentences" in err
+    assert len(err.splitlines()) == 1
+    assert main(["rank", str(trained[0]), "--path", str(captioner), "--folds", "2"]) == 2
+    assert "--folds is of models that rank by vectors" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("options", "folds", "count"), [([], 1, 7), (["--max-images", 6], 2, 6)])
+def test_ranks_are_those_of_the_models_own_cosines(
+    trained, model_and_task, tmp_path, capsys, options, folds, count
+):
+    data, checkpoints = trained
+    arguments = [data, "--path", checkpoints, "--output", tmp_path, "--folds", folds, *options]
+    assert main(["rank", *map(str, arguments)]) in (0, None)
+    images, lines = vectors_one_by_one(*model_and_task)
+    visual_ids = model_and_task[1].datasets["valid"].visual_ids
+    keys = list(images)[:count]
+    size = count // folds
+    expected = []
+    fold_of = {key: i // size for i, key in enumerate(keys)}
+    for n, vector in enumerate(lines):
+        if visual_ids[n] in fold_of:
+            others = [key for key in keys if fold_of[key] == fold_of[visual_ids[n]]]
+            own = images[visual_ids[n]] @ vector
+            rank = sum(images[key] @ vector >= own for key in others)
+            expected.append(("image_retrieval", n, rank))
+    for key in keys:
+        listed = [n for n in range(len(lines)) if fold_of.get(visual_ids[n]) == fold_of[key]]
+        scores = {n: images[key] @ lines[n] for n in listed}
+        best = max(scores[n] for n in listed if visual_ids[n] == key)
+        rank = 1 + sum(scores[n] >= best for n in listed if visual_ids[n] != key)
+        expected.append(("sentence_retrieval", key, rank))
+    written = [json.loads(line) for line in (tmp_path / "ranks.jsonl").read_text().splitlines()]
+    assert [(entry["task"], entry["query"], entry["rank"]) for entry in written] == expected
+    result = json.loads((tmp_path / "ranks.json").read_text())
+    figures = result["results"]["sentence_retrieval"]
+    assert figures["candidates"] == 3 * size
+    if folds == 1:
+        ranks = [rank for task, _, rank in expected if task == "sentence_retrieval"]
+        assert figures["recall_at"]["1"] == pytest.approx(100 * np.mean(np.array(ranks) <= 1))
+        assert figures["median_rank"] == sorted(ranks)[3]
+    assert result["card"]["options"]["folds"] == folds
+    out = capsys.readouterr().out
+    assert "sentences for an image" in out
+    assert f"rsum {result['rsum']:.1f}" in out
+    assert ("means over 2 folds" in out) == (folds == 2)
+
+
+def test_options_of_likelihoods_are_refused(trained, tmp_path, capsys):
+    data, checkpoints = trained
+    arguments = ["rank", str(data), "--path", str(checkpoints), "--output", str(tmp_path)]
+    assert main([*arguments, "--shortlist", "3"]) == 2
+    assert "--shortlist is of models that rank by likelihood" in capsys.readouterr().err
+    assert main([*arguments, "--folds", "2"]) == 2
+    assert "7 images cannot be parted into 2 equal folds" in capsys.readouterr().err

@@ -1,0 +1,182 @@
+"""`fairseq-mm retrieve nearest` and `plot`: sentences, pictures, ids, arithmetic, messages."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from toy_captioner import save_pictures
+from toy_data import make_captions_folder, run_fairseq, write_store
+
+from fairseq_mm.checkpoints import load_checkpoint
+from fairseq_mm.cli.main import main
+from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.embedder import load_embedder
+from fairseq_mm.extract.extractor import build_extractor
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A data folder, a checkpoint with its extractor's weights beside, and its vectors."""
+    import torchvision
+
+    folder = tmp_path_factory.mktemp("nearest")
+    torch.manual_seed(2)
+    weights = folder / "squeezenet.pth"
+    torch.save(torchvision.models.squeezenet1_1(weights=None).state_dict(), weights)
+    extractor = build_extractor("squeezenet1_1", weights=str(weights), resize="squash", size=33)
+    data = make_captions_folder(folder / "data")
+    keys = FeatureStore(data / "features.h5").ids
+    (data / "features.h5").unlink()
+    write_store(data / "features.h5", keys, dim=512, attributes=extractor.identity)
+    command = (
+        f"{data} --task multimodal_captioning --arch vse_bow --criterion pairwise_ranking "
+        f"--embed-dim 8 --word-dim 8 --max-epoch 2 --save-dir {folder} --batch-size 9 --cpu "
+        "--optimizer adam --lr 0.02 --num-workers 0 --no-epoch-checkpoints --log-format none"
+    )
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run_fairseq(monkeypatch, "train", *command.split())
+    for kind in ("images", "sentences"):
+        output = folder / f"{kind}.h5"
+        arguments = [data, "--model", folder, "--of", kind, "--output", output]
+        assert main(["embed", *map(str, arguments)]) in (0, None)
+    save_pictures(folder / "pictures", 1)
+    return folder
+
+
+@pytest.fixture
+def nearest(trained, tmp_path, capsys):
+    """Runs the command; returns exit status, stdout, stderr."""
+
+    def run(*arguments, store="images", model=trained):
+        path = trained / f"{store}.h5"
+        options = ["--store", path, "--index", tmp_path / "index", *arguments]
+        options += ["--model", model] if model else []
+        status = main(["retrieve", "nearest", *map(str, options)])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
+
+
+def vectors_of(path):
+    store = FeatureStore(path)
+    return {key: store.read(key)[0] for key in store.ids}
+
+
+def naive(query, vectors, top):
+    cosines = {key: float(query @ v / np.linalg.norm(query)) for key, v in vectors.items()}
+    return [f"{cosines[key]:.4f}\t{key}" for key in sorted(cosines, key=lambda k: -cosines[k])][
+        :top
+    ]
+
+
+def test_a_sentence_finds_pictures(trained, nearest):
+    status, out, _ = nearest("A DOG runs!", "--top", 3)
+    query = load_embedder(trained).embed_texts(["a dog runs"])[0]
+    assert status == 0
+    assert out.splitlines() == naive(query, vectors_of(trained / "images.h5"), 3)
+
+
+def test_a_picture_finds_sentences_and_their_words(trained, nearest):
+    picture = trained / "pictures" / "picture0.png"
+    _, out, _ = nearest(
+        "--image", picture, "--data", trained / "data", "--jsonl", store="sentences"
+    )
+    found = [json.loads(line) for line in out.splitlines()]
+    query = load_embedder(trained).embed_pictures([picture])[0]
+    expected = naive(query, vectors_of(trained / "sentences.h5"), 5)
+    assert [f"{item['similarity']:.4f}\t{item['id']}" for item in found] == expected
+    lines = []
+    for references in (trained / "data" / "valid.references.jsonl").read_text().splitlines():
+        lines += json.loads(references)["references"]
+    for item in found:
+        assert item["text"] == lines[int(item["id"].split(":")[1])]
+
+
+def test_words_are_taken_away_and_added_and_the_query_is_not_found(trained, nearest):
+    _, out, _ = nearest(
+        "--id", "valid2.jpg", "--minus", "blue", "--plus", "red", "--plus", "big", "--top", 6
+    )
+    embedder = load_embedder(trained)
+    vectors = vectors_of(trained / "images.h5")
+    blue, red, big = embedder.embed_texts(["blue", "red", "big"])
+    query = vectors.pop("valid2.jpg") - blue + red + big
+    assert out.splitlines() == naive(query, vectors, 6)
+    _, again, _ = nearest(
+        *("--id", "valid2.jpg", "--minus", "blue", "--plus", "red", "--plus", "big"),
+        *("--top", 2, "--resort", 4),
+    )
+    ids = [line.split("\t")[1] for line in out.splitlines()][:4]
+    mean = np.mean([vectors[key] for key in ids], axis=0)
+    ids.sort(key=lambda key: np.linalg.norm(vectors[key] - mean))
+    assert [line.split("\t")[1] for line in again.splitlines()] == ids[:2]
+
+
+def test_an_item_is_asked_with_without_a_model(trained, nearest, tmp_path):
+    _, out, _ = nearest("--id", "valid2.jpg", "--top", 9, model=None)
+    vectors = vectors_of(trained / "images.h5")
+    assert out.splitlines() == naive(vectors.pop("valid2.jpg"), vectors, 9)
+    assert (tmp_path / "index" / "index.json").exists()
+
+
+def test_mistakes_are_one_line(trained, nearest, tmp_path):
+    def refused(message, *arguments, **options):
+        status, out, err = nearest(*arguments, **options)
+        assert (status, out) == (2, "")
+        assert message in err
+        assert len(err.splitlines()) == 1
+
+    refused("the word 'zebra' is not in the dictionary of 20 words", "a zebra")
+    refused("the word 'zebra' is not in", "--id", "valid2.jpg", "--minus", "zebra")
+    refused("the text '!' must have a word", "!")
+    refused("--model: is missing", "a dog", model=None)
+    refused("images.h5: no features for 'valid9'", "--id", "valid9", model=None)
+    refused("--resort 2: must be --top or more", "a dog", "--resort", 2)
+    missing = trained / "absent.jpg"
+    refused(f"{missing}: No such file", "--image", missing)
+    state = load_checkpoint(str(trained / "checkpoint_best.pt"))
+    torch.save({**state, "changed": True}, tmp_path / "other.pt")
+    refused("images.h5: has vectors of the checkpoint", "a dog", model=tmp_path / "other.pt")
+
+
+def test_pictures_and_words_are_drawn_on_their_principal_components(trained, tmp_path, capsys):
+    (tmp_path / "photos").mkdir()
+    for path in save_pictures(tmp_path / "drawn", 3):
+        number = path[-5]
+        (tmp_path / "photos" / f"valid{number}.jpg").write_bytes(Path(path).read_bytes())
+    options = ["--store", trained / "images.h5", "--index", tmp_path / "index", "--model", trained]
+    options += ["--output", tmp_path / "plane.html", "--jsonl", tmp_path / "points.jsonl"]
+    shown = ["--id", "valid1.jpg", "--id", "valid2.jpg", "--word", "red", "--word", "blue"]
+    photos = ["--pictures", tmp_path / "photos"]
+
+    def run(*more):
+        status = main(["retrieve", "plot", *map(str, [*options, *more])])
+        return status, capsys.readouterr().err
+
+    assert run(*shown, *photos)[0] == 0
+    points = [json.loads(line) for line in (tmp_path / "points.jsonl").read_text().splitlines()]
+    labels = ["valid1.jpg", "valid2.jpg", "red", "blue"]
+    assert [point["label"] for point in points] == labels
+    assert [point["kind"] for point in points] == ["image", "image", "word", "word"]
+    vectors = vectors_of(trained / "images.h5")
+    words = load_embedder(trained).embed_texts(["red", "blue"])
+    rows = np.stack([vectors["valid1.jpg"], vectors["valid2.jpg"], *words]).astype(np.float64)
+    left, lengths, _ = np.linalg.svd(rows - rows.mean(0), full_matrices=False)
+    found = np.array([[point["x"], point["y"]] for point in points])
+    np.testing.assert_allclose(np.abs(found), np.abs(left * lengths)[:, :2], atol=1e-5)
+    page = (tmp_path / "plane.html").read_text()
+    assert page.count("data:image/jpeg") == 2
+    status, err = run("--near", "a dog", "--top", 3)
+    assert (status, err) == (0, f"{tmp_path}/plane.html: 3 pictures, 0 words\n")
+    for arguments, message in (
+        (["--word", "red", "--word", "red"], "1 pictures and words: at least 3 make a plane"),
+        ([*shown, "--id", "valid6.jpg", *photos], "--pictures: have none for 'valid6.jpg'"),
+        ([*shown, "--word", "zebra"], "the word 'zebra' is not in the dictionary"),
+        ([*shown, "--id", "valid9.jpg"], "index: has no vector of 'valid9.jpg'"),
+    ):
+        status, err = run(*arguments)
+        assert status == 2
+        assert message in err
+        assert len(err.splitlines()) == 1

@@ -1,0 +1,178 @@
+"""Which pairs are negatives, over one process or several, and when a collapse is warned of."""
+
+import logging
+import multiprocessing
+import os
+import socket
+from argparse import Namespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from toy_processes import needs_fork
+
+from fairseq_mm.criterions.pairwise_ranking import COLLAPSE_WINDOW, PairwiseRankingCriterion
+
+D, K = 4, 5
+ITEMS = [3, 1, 3, 0, 2]
+TASK = Namespace(target_dictionary=None)
+
+
+class TwoProjections(torch.nn.Module):
+    """Stands for an embedding: "tokens" are vectors here."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.image_proj = torch.nn.Linear(D, K)
+        self.sentence_proj = torch.nn.Linear(D, K)
+
+    def embed_sentences(self, tokens):
+        return F.normalize(self.sentence_proj(tokens), dim=-1)
+
+    def forward(self, features, padding_mask, tokens):
+        images = F.normalize(self.image_proj(features[:, 0]), dim=-1)
+        return images, self.embed_sentences(tokens)
+
+
+def batch_of(rows, **others):
+    """Some of five pairs."""
+    generator = torch.Generator().manual_seed(1)
+    features, tokens = (torch.randn(5, D, generator=generator)[rows] for _ in range(2))
+    net_input = {"features": features[:, None], "padding_mask": torch.zeros(len(rows), 1).bool()}
+    items = torch.tensor(ITEMS)[rows]
+    return {
+        "net_input": net_input,
+        "target": tokens,
+        "item": items,
+        "ntokens": 3,
+        "update_num": 0,
+        **others,
+    }
+
+
+def loss_by_loops(model, rows, *, same_image=False):
+    batch = batch_of(rows)
+    images, sentences = model(**batch["net_input"], tokens=batch["target"])
+    total = 0.0
+    for i in range(len(rows)):
+        for k in range(len(rows)):
+            if k == i or (not same_image and ITEMS[rows[i]] == ITEMS[rows[k]]):
+                continue
+            true = float(images[i] @ sentences[i])
+            total += max(0.0, 0.2 - true + float(images[i] @ sentences[k]))
+            total += max(0.0, 0.2 - true + float(sentences[i] @ images[k]))
+    return total
+
+
+@pytest.mark.parametrize("same_image", [False, True])
+def test_sentences_of_the_same_picture_are_negatives_only_if_asked_for(same_image):
+    model = TwoProjections()
+    criterion = PairwiseRankingCriterion(TASK, same_image_negatives=same_image)
+    loss, sample_size, log = criterion(model, batch_of([0, 1, 2, 3, 4]))
+    expected = loss_by_loops(model, [0, 1, 2, 3, 4], same_image=same_image)
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+    assert sample_size == log["sample_size"] == log["nsentences"] == 5
+
+
+def test_hardest_negatives_come_after_the_sum():
+    criterion = PairwiseRankingCriterion(TASK, negatives="max", sum_updates=3)
+    assert [criterion.negatives_at(update) for update in (0, 2, 3, 9, None)] == [
+        "sum",
+        "sum",
+        "max",
+        "max",
+        "max",
+    ]
+    # validation draws nothing
+    criterion = PairwiseRankingCriterion(TASK, negatives="random")
+    assert [criterion.negatives_at(update) for update in (5, None)] == ["random", "sum"]
+
+
+@pytest.mark.parametrize(("negatives", "advice"), [("max", "--sum-updates"), ("sum", "--lr")])
+def test_collapse_is_warned_of_once(caplog, negatives, advice):
+    criterion = PairwiseRankingCriterion(TASK, negatives=negatives)
+    model = TwoProjections()
+    with torch.no_grad():
+        for layer in (model.image_proj, model.sentence_proj):
+            layer.weight.mul_(1e-4)
+            layer.bias.fill_(1.0)
+    with caplog.at_level(logging.WARNING):
+        for step in range(3 * COLLAPSE_WINDOW):
+            if step == COLLAPSE_WINDOW - 1:
+                assert not caplog.records
+            criterion(model, batch_of([0, 1, 2, 3]))
+    assert len(caplog.records) == 1
+    assert "1.000 times what it is when all embeddings are equal" in caplog.text
+    assert f"with --negatives {negatives}" in caplog.text
+    assert advice in caplog.text
+
+
+def test_no_collapse_is_warned_of_while_the_loss_is_another(caplog):
+    criterion = PairwiseRankingCriterion(TASK)
+    model = TwoProjections()
+    for _ in range(COLLAPSE_WINDOW):
+        criterion(model, batch_of([0, 1, 2, 3]))
+    assert not caplog.records
+
+
+def test_loss_of_each_pair_is_not_given():
+    with pytest.raises(ValueError, match="`reduce` must be True"):
+        PairwiseRankingCriterion(TASK)(TwoProjections(), batch_of([0]), reduce=False)
+
+
+def _run_rank(rank, port, path, batches):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
+    )
+    model = TwoProjections()
+    loss, _, _ = PairwiseRankingCriterion(TASK)(model, batches[rank])
+    if batches[rank].get("is_dummy"):
+        loss *= 0  # as fairseq does
+    loss.backward()
+    results = [loss.detach(), *(parameter.grad for parameter in model.parameters())]
+    for result in results:
+        torch.distributed.all_reduce(result)
+    if rank == 0:
+        torch.save(results, path)
+    torch.distributed.barrier()
+    os._exit(0)
+
+
+def of_two_processes(path, *batches):
+    """Loss and gradients, summed over the processes."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    ranks = [
+        context.Process(target=_run_rank, args=(rank, port, path, batches)) for rank in range(2)
+    ]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(timeout=60)
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+    return torch.load(path)
+
+
+@needs_fork
+@pytest.mark.parametrize(
+    ("batches", "rows"),
+    [
+        ((batch_of([0, 1, 2]), batch_of([3, 4])), [0, 1, 2, 3, 4]),
+        ((batch_of([3]), batch_of([0, 2, 1])), [3, 0, 2, 1]),
+        ((batch_of([0, 3, 4]), batch_of([1, 2], is_dummy=True)), [0, 3, 4]),
+        ((batch_of([1, 2], is_dummy=True), batch_of([0, 3])), [0, 3]),
+    ],
+)
+def test_negatives_are_those_of_all_processes(tmp_path, batches, rows):
+    """Uneven batches, and one that stands in for none."""
+    found = of_two_processes(tmp_path / "results.pt", *batches)
+    model = TwoProjections()
+    loss, _, _ = PairwiseRankingCriterion(TASK)(model, batch_of(rows))
+    assert float(loss) > 0
+    loss.backward()
+    expected = [loss.detach(), *(parameter.grad for parameter in model.parameters())]
+    torch.testing.assert_close(found, expected)

@@ -1,0 +1,295 @@
+"""Log-bilinear models equal equations 7 to 11 of Kiros et al. 2014, written as loops."""
+
+import math
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from toy_data import build_model, make_dictionary, toy_task
+
+from fairseq_mm.errors import UserError
+
+D, K, L, F, G, FORWARD = 5, 6, 3, 4, 7, 2  # L is n-1, FORWARD k
+EOS, PAD = 2, 1
+SENTENCE = [EOS, 7, 4, 19, 7, 3, 9]  # the start token, and words
+TAGS = [6, 5, 11, 4, EOS]
+SIZES = {"embedding_dim": K, "context_length": L, "feature_scaling": "none"}
+ARCHS = {
+    "lbl": {"embedding_dim": K, "context_length": L},
+    "mlbl_b": SIZES,
+    "mlbl_f": {**SIZES, "num_factors": F},
+    "sc_nlm": {**SIZES, "num_factors": F, "attribute_dim": G, "structure_length": FORWARD},
+}
+
+
+def build(arch, **options):
+    task = toy_task(structure_dictionary=make_dictionary(reverse=True))
+    model = build_model(arch, task, **{**ARCHS[arch], **options})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model
+
+
+def inputs_of(arch):
+    inputs = {"features": torch.randn(1, 1, D), "padding_mask": torch.zeros(1, 1).bool()}
+    if arch == "sc_nlm":
+        inputs["src_tokens"] = torch.tensor([TAGS])
+    return inputs
+
+
+def log_softmax_by_loops(logits):
+    return [x - math.log(sum(math.exp(y) for y in logits)) for x in logits]
+
+
+def predicted_by_loops(decoder, vector_of):
+    """Equations 7 and 10: r for each place of the sentence."""
+    rows = []
+    for t in range(len(SENTENCE)):
+        r = torch.zeros(K)
+        for i in range(1, L + 1):
+            place = t - L + i
+            word = SENTENCE[place] if place >= 0 else EOS
+            C = decoder.context.weight[:, (i - 1) * K : i * K]
+            r = r + C @ vector_of(word)
+        rows.append(r)
+    return rows
+
+
+def additive_by_loops(model, term):
+    """Equation 8, with a term that is added to r."""
+    R, b = model.decoder.table.weight, model.decoder.output_bias
+    lprobs = []
+    for r in predicted_by_loops(model.decoder, lambda word: R[word]):
+        logits = [float((r + term) @ R[i] + b[i]) for i in range(len(R))]
+        lprobs.append(log_softmax_by_loops(logits))
+    return torch.tensor(lprobs)
+
+
+def factored_by_loops(model, gates):
+    """Equations 9 and 10; ``gates`` are W^fd times each place's attribute vector."""
+    W_fk, W_fv = model.decoder.factor_weight, model.decoder.table.weight.t()
+    E = W_fk.t() @ W_fv
+    b = model.decoder.output_bias
+    lprobs = []
+    for t, r in enumerate(predicted_by_loops(model.decoder, lambda word: E[:, word])):
+        # softmax of T^u r + b, with T^u = (W^fv)' diag(W^fd u) W^fk
+        T_u = W_fv.t() @ torch.diag(gates[t]) @ W_fk
+        lprobs.append(log_softmax_by_loops((T_u @ r + b).tolist()))
+    return torch.tensor(lprobs)
+
+
+def attributes_by_loops(encoder, u):
+    """Equation 11 for each place of the sentence: STOP beyond the last tag."""
+    rows = []
+    for n in range(len(SENTENCE)):
+        x = encoder.structure_bias + encoder.content.weight @ u
+        for i in range(FORWARD + 1):
+            tag = TAGS[n + i] if n + i < len(TAGS) else EOS
+            T_i = encoder.structure.weight[:, i * K : (i + 1) * K]
+            x = x + T_i @ encoder.tag_embedding.weight[tag]
+        rows.append(torch.tensor([max(value, 0.0) for value in x.tolist()]))
+    return rows
+
+
+def by_loops(arch, model, u):
+    encoder = model.encoder
+    if arch == "lbl":
+        return additive_by_loops(model, torch.zeros(K))
+    if arch == "mlbl_b":
+        return additive_by_loops(model, encoder.content.weight @ u)
+    if arch == "mlbl_f":
+        return factored_by_loops(model, [encoder.content.weight @ u] * len(SENTENCE))
+    gates = [encoder.factor_proj.weight @ x for x in attributes_by_loops(encoder, u)]
+    return factored_by_loops(model, gates)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_equals_the_equations_written_as_loops(arch):
+    model = build(arch)
+    inputs = inputs_of(arch)
+    with torch.no_grad():
+        logits, _ = model(**inputs, prev_output_tokens=torch.tensor([SENTENCE]))
+        expected = by_loops(arch, model, inputs["features"][0, 0])
+    lprobs = model.get_normalized_probs((logits, None), log_probs=True)[0]
+    torch.testing.assert_close(lprobs, expected, atol=5e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_folded_steps_equal_the_equations(arch):
+    model = build(arch)
+    model.prepare_for_inference_(OmegaConf.create({"generation": {"beam": 2}}))
+    inputs = inputs_of(arch)
+    with torch.no_grad():
+        expected = by_loops(arch, model, inputs["features"][0, 0])
+        encoder_out = model.encoder(**inputs)
+        state: dict = {}
+        for t in range(1, len(SENTENCE) + 1):
+            out = model.decoder(torch.tensor([SENTENCE[:t]]), encoder_out, state)
+            lprobs = model.get_normalized_probs(out, log_probs=True)[0, 0]
+            torch.testing.assert_close(lprobs, expected[t - 1], atol=5e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_only_the_last_words_matter(arch):
+    model = build(arch)
+    inputs = inputs_of(arch)
+    with torch.no_grad():
+        one = model(**inputs, prev_output_tokens=torch.tensor([[EOS, 5, 6, 7, 8, 9]]))[0]
+        other = model(**inputs, prev_output_tokens=torch.tensor([[EOS, 4, 10, 7, 8, 9]]))[0]
+    torch.testing.assert_close(one[:, 5], other[:, 5])
+    assert not torch.allclose(one[:, 4], other[:, 4])
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_state_of_decoding_has_a_fixed_size(arch):
+    model = build(arch)
+    encoder_out = model.encoder(**inputs_of(arch))
+    state: dict = {}
+    sizes = set()
+    for t in range(1, 30):
+        model.decoder(torch.full((1, t), 5), encoder_out, state)
+        sizes.add(sum(x.numel() for entry in state.values() for x in entry.values()))
+    assert sizes == {L + 1}
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_decoding_can_begin_with_several_words(arch):
+    model = build(arch)
+    inputs = inputs_of(arch)
+    tokens = torch.tensor([SENTENCE])
+    with torch.no_grad():
+        full = model(**inputs, prev_output_tokens=tokens)[0]
+        encoder_out, state = model.encoder(**inputs), {}
+        begun = model.decoder(tokens[:, :5], encoder_out, state)[0]
+        # as other decoders of fairseq, these take the last word alone, too
+        step = model.decoder(tokens[:, 5:6], encoder_out, state)[0]
+    torch.testing.assert_close(begun[:, 0], full[:, 4], atol=1e-5, rtol=0)
+    torch.testing.assert_close(step[:, 0], full[:, 5], atol=1e-5, rtol=0)
+
+
+def test_tags_may_be_padded_at_either_side():
+    model = build("sc_nlm")
+    tokens = torch.tensor([SENTENCE])
+    inputs = inputs_of("sc_nlm")
+    expected = model(**inputs, prev_output_tokens=tokens)[0]
+    for tags in ([PAD, PAD, *TAGS], [*TAGS, PAD], [PAD, *TAGS, PAD], TAGS[:-1]):
+        inputs["src_tokens"] = torch.tensor([tags])
+        torch.testing.assert_close(model(**inputs, prev_output_tokens=tokens)[0], expected)
+
+
+def test_a_tag_acts_on_its_word_and_on_k_before_it():
+    model = build("sc_nlm")
+    inputs = inputs_of("sc_nlm")
+    tokens = torch.tensor([SENTENCE])
+    before = model(**inputs, prev_output_tokens=tokens)[0]
+    inputs["src_tokens"] = torch.tensor([[*TAGS[:3], 9, TAGS[4]]])
+    after = model(**inputs, prev_output_tokens=tokens)[0]
+    changed = [not torch.allclose(after[0, t], before[0, t]) for t in range(len(SENTENCE))]
+    assert changed == [False, True, True, True, False, False, False]
+
+
+def test_content_is_scaled_unless_told_otherwise():
+    model = build("mlbl_f", feature_scaling="scale")
+    inputs = inputs_of("mlbl_f")
+    u = inputs["features"][0, 0]
+    with torch.no_grad():
+        logits, _ = model(**inputs, prev_output_tokens=torch.tensor([SENTENCE]))
+        expected = by_loops("mlbl_f", model, u / u.pow(2).mean().sqrt())
+    lprobs = model.get_normalized_probs((logits, None), log_probs=True)[0]
+    torch.testing.assert_close(lprobs, expected, atol=5e-6, rtol=1e-5)
+
+
+def test_default_sizes_are_those_of_the_paper():
+    task = toy_task(feature_dim=300, structure_dictionary=make_dictionary())
+    model = build_model("sc_nlm", task)
+    V = len(make_dictionary())
+    shapes = {name: tuple(x.shape) for name, x in model.named_parameters()}
+    assert shapes == {
+        "encoder.content.weight": (300, 300),  # T^(u)
+        "encoder.tag_embedding.weight": (V, 300),
+        "encoder.structure.weight": (300, 4 * 300),  # T^(n) ... T^(n+3)
+        "encoder.structure_bias": (300,),
+        "encoder.factor_proj.weight": (100, 300),  # W^fd
+        "decoder.table.weight": (V, 100),  # W^fv
+        "decoder.factor_weight": (100, 300),  # W^fk
+        "decoder.context.weight": (300, 5 * 300),  # C^(1) ... C^(5)
+        "decoder.output_bias": (V,),
+    }
+    shapes = {name: tuple(x.shape) for name, x in build_model("lbl", task).named_parameters()}
+    assert shapes == {
+        "decoder.table.weight": (V, 300),
+        "decoder.context.weight": (300, 5 * 300),
+        "decoder.output_bias": (V,),
+    }
+
+
+def test_checkpoint_carries_the_tags():
+    model = build("sc_nlm")
+    other = build_model(
+        "sc_nlm", toy_task(structure_dictionary=make_dictionary()), **ARCHS["sc_nlm"]
+    )
+    with pytest.raises(UserError, match=r"source dictionary .*: the same words in another order"):
+        other.load_state_dict(model.state_dict())
+
+
+def test_sc_nlm_without_tags_says_what_is_missing():
+    with pytest.raises(UserError, match=r"sc_nlm reads structures, but the data has none: tag it"):
+        build_model("sc_nlm", toy_task())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("embedding_dim", 0, "--embedding-dim must be 1 or more, but is 0."),
+        ("context_length", 0, "--context-length must be 1 or more, but is 0."),
+        ("num_factors", -1, "--num-factors must be 1 or more, but is -1."),
+        ("attribute_dim", 0, "--attribute-dim must be 1 or more, but is 0."),
+        ("structure_length", -1, "--structure-length must be 0 or more, but is -1."),
+        ("dropout", 1.0, "--dropout must be 0 or more and below 1, but is 1.0."),
+        ("feature_dropout", -0.1, "--feature-dropout must be 0 or more and below 1, but is -0.1."),
+    ],
+)
+def test_options_out_of_their_range_are_refused(option, value, message):
+    with pytest.raises(UserError, match=message):
+        build("sc_nlm", **{option: value})
+
+
+@pytest.mark.parametrize("context_length", [1, 9])
+def test_any_number_of_words_can_be_the_context(context_length):
+    model = build("lbl", context_length=context_length)
+    logits, _ = model(**inputs_of("lbl"), prev_output_tokens=torch.tensor([SENTENCE]))
+    assert logits.shape == (1, len(SENTENCE), 20)
+
+
+def test_weights_of_other_sizes_are_refused_in_one_line():
+    with pytest.raises(UserError, match="weights do not fit the model: size mismatch"):
+        build("lbl").load_state_dict(build("lbl", embedding_dim=8).state_dict())
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_four_sentences_are_learnt_by_heart(arch):
+    torch.manual_seed(3)
+    model = build_model(
+        arch, toy_task(structure_dictionary=make_dictionary()), **ARCHS[arch], dropout=0.0
+    ).train()
+    inputs = {"features": torch.randn(4, 1, D), "padding_mask": torch.zeros(4, 1).bool()}
+    if arch == "sc_nlm":
+        inputs["src_tokens"] = torch.randint(4, 10, (4, 6))
+    target = torch.randint(4, 20, (4, 6))
+    tokens = torch.cat([torch.full((4, 1), EOS), target[:, :-1]], dim=1)
+    if arch == "lbl":
+        target[:, 0] = 5  # without a picture all sentences begin alike
+        tokens[:, 1] = 5
+        target[:, 1] = tokens[:, 2] = 6
+        tokens, target = tokens[:1], target[:1]
+        inputs = {key: x[:1] for key, x in inputs.items()}
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    for _ in range(150):
+        loss = torch.nn.functional.cross_entropy(
+            model(**inputs, prev_output_tokens=tokens)[0].flatten(0, 1), target.flatten()
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.05

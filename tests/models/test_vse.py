@@ -1,0 +1,204 @@
+"""Pictures and sentences in one space: the equations, and what the space relies on.
+
+Contracts: padding and batch composition change nothing; half precision trains; a checkpoint needs
+no other file. The commands are in tests/tasks/test_ranking_validation.py.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from toy_data import build_model, make_dictionary, needs_float16_on_cpu, toy_task
+
+from fairseq_mm.errors import UserError
+
+PAD, EOS, BOS = 1, 2, 0
+SIZES = {"word_dim": 6, "embed_dim": 8}
+ARCHS = ("vse_lstm", "vse_gru", "vse_bow")
+TARGET = torch.tensor([[5, 9, 7, 6, EOS], [8, 4, EOS, PAD, PAD], [11, EOS, PAD, PAD, PAD]])
+
+
+def build(arch, **options):
+    return build_model(arch, toy_task(), **{**SIZES, **options})
+
+
+def pictures(*, rows=1):
+    padding_mask = torch.zeros(3, rows, dtype=torch.bool)
+    padding_mask[1, 1:] = True
+    return torch.randn(3, rows, 5), padding_mask
+
+
+def test_image_is_the_unit_vector_of_its_projection():
+    model = build("vse_lstm", feature_scaling="none")
+    features, padding_mask = pictures(rows=3)
+    mean = torch.stack([features[0].mean(0), features[1, 0], features[2].mean(0)])
+    x = mean @ model.image_proj.weight.t() + model.image_proj.bias
+    expected = x / x.pow(2).sum(-1, keepdim=True).sqrt()
+    torch.testing.assert_close(model.embed_images(features, padding_mask), expected)
+
+
+def test_sentence_is_the_last_state_of_the_lstm():
+    model = build("vse_lstm")
+    encoder = model.sentence_encoder
+    states = encoder.recurrence(encoder.embedding(torch.tensor([[5, 9, 7, 6]])))
+    expected = F.normalize(states[0, -1], dim=-1)
+    torch.testing.assert_close(model.embed_sentences(TARGET)[0], expected)
+
+
+@pytest.mark.parametrize("signs", ["none", "end", "both"])
+def test_gru_is_pytorchs_over_words_and_signs(signs):
+    model = build("vse_gru", sentence_signs=signs)
+    encoder = model.sentence_encoder
+    tokens = {"none": [8, 4], "end": [8, 4, EOS], "both": [BOS, 8, 4, EOS]}[signs]
+    _, last = encoder.recurrence(encoder.embedding(torch.tensor([tokens])))
+    expected = F.normalize(last[0, 0], dim=-1)
+    torch.testing.assert_close(model.embed_sentences(TARGET)[1], expected)
+
+
+@pytest.mark.parametrize("word_dim", [6, 8])
+def test_bow_is_the_sum_of_the_words(word_dim):
+    model = build("vse_bow", word_dim=word_dim)
+    encoder = model.sentence_encoder
+    total = encoder.embedding.weight[[8, 4]].sum(0)
+    if word_dim == 6:
+        total = encoder.sum_proj.weight @ total
+    torch.testing.assert_close(model.embed_sentences(TARGET)[1], F.normalize(total, dim=-1))
+
+
+def test_default_sizes_are_those_of_the_paper_and_the_released_codes():
+    task = toy_task(feature_dim=19)
+    lstm, gru, bow = (build_model(arch, task) for arch in ARCHS)
+    assert lstm.image_proj.weight.shape == (300, 19)
+    assert lstm.sentence_encoder.recurrence.hidden_weight.shape == (1200, 300)
+    assert gru.image_proj.weight.shape == (1024, 19)
+    assert gru.sentence_encoder.recurrence.weight_ih_l0.shape == (3 * 1024, 300)
+    assert (lstm.sentence_encoder.signs, gru.sentence_encoder.signs) == ("none", "end")
+    assert bow.sentence_encoder.sum_proj is None
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_padding_and_other_rows_change_nothing(arch):
+    model = build(arch)
+    features, padding_mask = pictures(rows=3)
+    images, sentences = model(features, padding_mask, TARGET)
+    for row, length in enumerate((5, 3, 2)):
+        alone = ~padding_mask[row]
+        image, sentence = model(
+            features[row : row + 1, alone],
+            padding_mask[row : row + 1, alone],
+            TARGET[row : row + 1, :length],
+        )
+        torch.testing.assert_close(image[0], images[row])
+        torch.testing.assert_close(sentence[0], sentences[row])
+    features[padding_mask] = 1e4
+    wide = F.pad(TARGET, (0, 3), value=PAD)
+    again, wider = model(features, padding_mask, wide)
+    torch.testing.assert_close(again, images)
+    torch.testing.assert_close(wider, sentences)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_sentences_may_come_with_their_end_or_without(arch):
+    model = build(arch)
+    without = TARGET.masked_fill(TARGET == EOS, PAD)
+    torch.testing.assert_close(model.embed_sentences(without), model.embed_sentences(TARGET))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_sentence_without_words_is_finite(arch):
+    model = build(arch)
+    for tokens in (torch.tensor([[EOS]]), torch.tensor([[EOS, PAD], [5, EOS]])):
+        assert torch.isfinite(model.embed_sentences(tokens)).all()
+
+
+def test_scores_are_cosines():
+    for arch in ARCHS:
+        images, sentences = build(arch)(*pictures(), TARGET)
+        torch.testing.assert_close(images.norm(dim=1), torch.ones(3))
+        torch.testing.assert_close(sentences.norm(dim=1), torch.ones(3))
+
+
+def test_images_keep_their_length_where_asked_for():
+    features, padding_mask = pictures()
+    for norm, in_training, after in (
+        ("always", True, True),
+        ("evaluation", False, True),
+        ("never", False, False),
+    ):
+        model = build("vse_gru", image_norm=norm)
+        for training, expected in ((True, in_training), (False, after)):
+            lengths = model.train(training).embed_images(features, padding_mask).norm(dim=1)
+            assert torch.allclose(lengths, torch.ones(3), atol=1e-5) is expected
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, pytest.param(torch.float16, marks=needs_float16_on_cpu)]
+)
+def test_half_precision_gives_finite_embeddings_and_gradients(arch, dtype):
+    model = build(arch).to(dtype).train()
+    images, sentences = model(*pictures(), TARGET)
+    assert images.dtype == sentences.dtype == torch.float32
+    (images * sentences).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert torch.isfinite(parameter.grad).all(), name
+
+
+def word_vector_task(vectors):
+    """A task whose word vectors are those given for the words 5 and 8."""
+
+    def read_word_vectors(path, dim):
+        table = torch.zeros(20, dim)
+        table[[5, 8]] = vectors
+        is_found = torch.zeros(20, dtype=torch.bool)
+        is_found[[5, 8]] = True
+        return table.numpy(), is_found.numpy()
+
+    return toy_task(read_word_vectors=read_word_vectors)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_words_begin_with_the_vectors_of_a_file(fixed):
+    vectors = 3 * torch.randn(2, 6)
+    task = word_vector_task(vectors)
+    model = build_model("vse_gru", task, **SIZES, word_vectors="v.txt", fixed_words=fixed)
+    weight = model.sentence_encoder.embedding.weight
+    assert torch.equal(weight[[5, 8]], vectors)
+    assert not weight[PAD].any()
+    # the others are as long
+    others = weight[9:].pow(2).mean().sqrt()
+    assert 0.7 < float(others / vectors.pow(2).mean().sqrt()) < 1.3
+    assert weight.requires_grad is not fixed
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_learns_which_sentence_belongs_to_which_picture(arch):
+    from fairseq_mm.modules.pairwise_ranking import pairwise_ranking_loss
+
+    model = build(arch).train()
+    features, padding_mask = pictures()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(60):
+        images, sentences = model(features, padding_mask, TARGET)
+        loss, _ = pairwise_ranking_loss(
+            images, sentences, ~torch.eye(3, dtype=torch.bool), margin=0.2
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert float(loss) < 0.01
+
+
+def test_mistakes_are_told_in_one_line():
+    with pytest.raises(UserError, match="--word-dropout must be 0 or more and below 1, but is 1"):
+        build_model("vse_tiny", toy_task(), word_dropout=1.0)
+    with pytest.raises(UserError, match="--embed-dim must be 1 or more, but is 0"):
+        build("vse_gru", embed_dim=0)
+    model = build("vse_gru")
+    with pytest.raises(UserError, match="are trained with --criterion pairwise_ranking"):
+        model(*pictures(), prev_output_tokens=TARGET)
+    narrow = build("vse_gru", embed_dim=7)
+    with pytest.raises(UserError, match="its weights do not fit the model"):
+        narrow.load_state_dict(model.state_dict())
+    other = build_model("vse_gru", toy_task(target_dictionary=make_dictionary(reverse=True)))
+    with pytest.raises(UserError, match="the same words in another order"):
+        build_model("vse_gru", toy_task()).load_state_dict(other.state_dict())

@@ -1,0 +1,84 @@
+"""The LSTM with peepholes equals equations 1 to 5 of Kiros et al. 2014, written as loops."""
+
+import math
+
+import pytest
+import torch
+
+from fairseq_mm.modules.peephole_lstm import PeepholeLSTM
+
+B, T, D, H = 3, 6, 4, 5
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def states_by_loops(lstm, x):
+    """``[T][H]`` of one sequence ``[T, D]``."""
+    W_x, b = lstm.input_proj.weight.tolist(), lstm.input_proj.bias.tolist()
+    W_h, W_c = lstm.hidden_weight.tolist(), lstm.cell_weight.tolist()
+    m, c = [0.0] * H, [0.0] * H
+
+    def term(gate, j, t):
+        row = gate * H + j
+        total = b[row] + sum(W_x[row][k] * float(x[t, k]) for k in range(D))
+        return total + sum(W_h[row][k] * m[k] for k in range(H))
+
+    def peep(gate, j, cell):
+        row = gate * H + j
+        if lstm.diagonal:
+            return W_c[row] * cell[j]
+        return sum(W_c[row][k] * cell[k] for k in range(H))
+
+    rows = []
+    for t in range(len(x)):
+        i = [sigmoid(term(0, j, t) + peep(0, j, c)) for j in range(H)]
+        f = [sigmoid(term(1, j, t) + peep(1, j, c)) for j in range(H)]
+        new = [f[j] * c[j] + i[j] * math.tanh(term(3, j, t)) for j in range(H)]
+        o = [sigmoid(term(2, j, t) + peep(2, j, new)) for j in range(H)]
+        m, c = [o[j] * math.tanh(new[j]) for j in range(H)], new
+        rows.append(m)
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_equals_the_equations_written_as_loops(diagonal):
+    torch.manual_seed(1)
+    lstm = PeepholeLSTM(D, H, diagonal=diagonal)
+    for parameter in lstm.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(B, T, D)
+    expected = torch.stack([states_by_loops(lstm, row) for row in x])
+    torch.testing.assert_close(lstm(x), expected)
+
+
+def test_what_follows_changes_no_state():
+    torch.manual_seed(1)
+    lstm = PeepholeLSTM(D, H)
+    x = torch.randn(B, T, D)
+    torch.testing.assert_close(lstm(x)[:, :4], lstm(x[:, :4]))
+
+
+def test_without_peepholes_it_is_pytorchs():
+    torch.manual_seed(1)
+    lstm = PeepholeLSTM(D, H)
+    plain = torch.nn.LSTM(D, H, batch_first=True)
+    with torch.no_grad():
+        lstm.cell_weight.zero_()
+        for ours, theirs in (
+            (lstm.input_proj.weight, plain.weight_ih_l0),
+            (lstm.hidden_weight, plain.weight_hh_l0),
+            (lstm.input_proj.bias, plain.bias_ih_l0),
+        ):
+            i, f, g, o = theirs.chunk(4)
+            ours.copy_(torch.cat([i, f, o, g]))
+        plain.bias_hh_l0.zero_()
+    x = torch.randn(B, T, D)
+    torch.testing.assert_close(lstm(x), plain(x)[0])
+
+
+def test_weights_begin_as_small_as_in_the_paper():
+    lstm = PeepholeLSTM(D, 40)
+    assert 0.07 < float(lstm.hidden_weight.abs().max()) <= 0.08
+    assert float(lstm.cell_weight.abs().max()) <= 0.08

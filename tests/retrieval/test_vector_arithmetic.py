@@ -1,0 +1,111 @@
+"""Equations 12 to 15 of Kiros et al. 2014 by naive code, and what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.errors import UserError
+from fairseq_mm.retrieval.vector_arithmetic import (
+    distances_to_mean,
+    retrieve_shifted,
+    shifted_vector,
+)
+from fairseq_mm.retrieval.vector_index import build_index
+
+
+def random_vectors(count, dim, seed):
+    return np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
+
+
+def unit(vector):
+    return [x / math.sqrt(sum(y * y for y in vector)) for x in vector]
+
+
+def naive_shift(query, minus, plus):
+    total = unit(query)
+    for word in minus:
+        total = [a - b for a, b in zip(total, unit(word))]
+    for word in plus:
+        total = [a + b for a, b in zip(total, unit(word))]
+    return unit(total)
+
+
+def index_of(folder, vectors):
+    with FeatureStoreWriter(folder / "v.h5", dim=vectors.shape[1], attributes={}) as writer:
+        for i, vector in enumerate(vectors):
+            writer.append(str(i), vector)
+        writer.finish()
+    return build_index(FeatureStore(folder / "v.h5"), folder / "index")
+
+
+@pytest.mark.parametrize(("num_minus", "num_plus"), [(0, 0), (1, 0), (0, 1), (1, 1), (2, 3)])
+def test_shift_equals_the_equation(num_minus, num_plus):
+    query = 5 * random_vectors(1, 7, 1)[0]
+    minus, plus = random_vectors(num_minus, 7, 2), 0.1 * random_vectors(num_plus, 7, 3)
+    expected = naive_shift(query.tolist(), minus.tolist(), plus.tolist())
+    shifted = shifted_vector(query, minus, plus)
+    assert shifted.dtype == np.float32
+    np.testing.assert_allclose(shifted, expected, atol=1e-6)
+    if not num_minus and not num_plus:
+        np.testing.assert_array_equal(shifted, shifted_vector(query))
+
+
+def test_distances_to_the_mean_by_hand():
+    # mean (1, 1): (0, 0) is sqrt 2 away, (2, 1) and (0, 1) 1, (2, 2) sqrt 2
+    vectors = np.array([[0, 0], [2, 1], [0, 1], [2, 2]], dtype=np.float16)
+    np.testing.assert_allclose(distances_to_mean(vectors), [2**0.5, 1, 1, 2**0.5])
+
+
+@pytest.mark.parametrize(("top", "resort"), [(3, 0), (3, 9), (9, 9), (4, 2), (40, 50)])
+def test_retrieval_equals_naive_sorting(tmp_path, top, resort):
+    vectors = random_vectors(30, 6, 4).astype(np.float16)
+    index = index_of(tmp_path, vectors)
+    query, minus, plus = vectors[12], random_vectors(1, 6, 5), random_vectors(2, 6, 6)
+    found = retrieve_shifted(
+        index, query, minus=minus, plus=plus, top=top, resort=resort, exclude=["12"]
+    )
+    wanted = naive_shift(query.tolist(), minus.tolist(), plus.tolist())
+    units = {i: unit(vectors[i].tolist()) for i in range(30) if i != 12}
+    cosines = {i: sum(a * b for a, b in zip(v, wanted)) for i, v in units.items()}
+    nearest = sorted(units, key=lambda i: -cosines[i])[: max(top, resort)]
+    mean = [sum(units[i][k] for i in nearest) / len(nearest) for k in range(6)]
+    distances = {i: math.dist(units[i], mean) for i in nearest}
+    order = sorted(nearest, key=distances.get) if resort >= top else nearest
+    assert [item.id for item in found] == [str(i) for i in order[:top]]
+    for item in found:
+        i = int(item.id)
+        assert item.similarity == pytest.approx(cosines[i], abs=1e-6)
+        assert item.distance == pytest.approx(distances[i], abs=1e-6)
+        assert item.rank == nearest.index(i) + 1
+
+
+def test_colours_of_cars_are_exchanged(tmp_path):
+    # axes: car, boat, blue, red
+    cars = np.array([[1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 0, 1]], dtype=np.float32)
+    index = index_of(tmp_path, cars)
+    blue, red = np.eye(4)[2:3], np.eye(4)[3:4]
+    found = retrieve_shifted(index, cars[0], minus=blue, plus=red, top=1, exclude=["0"])
+    assert found[0].id == "1"
+
+
+def test_an_index_of_the_query_alone_has_nothing_to_find(tmp_path):
+    index = index_of(tmp_path, np.ones((1, 3), dtype=np.float32))
+    assert retrieve_shifted(index, np.ones(3), exclude=["0"]) == []
+
+
+def test_mistakes_are_one_line(tmp_path):
+    query = np.array([1.0, 0, 0])
+    with pytest.raises(
+        UserError, match=r"query vectors have dimension 3, but negative word vectors"
+    ):
+        shifted_vector(query, minus=np.ones((1, 2)))
+    with pytest.raises(UserError, match=r"^positive word vector 1 is zero"):
+        shifted_vector(query, plus=np.array([[1, 1, 1], [0, 0, 0]]))
+    with pytest.raises(UserError, match="the query and its words cancel out"):
+        shifted_vector(query, minus=3 * query[None])
+    index = index_of(tmp_path, np.ones((2, 4), dtype=np.float32))
+    with pytest.raises(UserError, match=r"query vectors have dimension 3, but .* have 4"):
+        retrieve_shifted(index, query)

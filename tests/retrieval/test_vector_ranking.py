@@ -1,0 +1,181 @@
+"""Ranks by vectors against a brute-force definition, with ties, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.ranks import true_ranks
+from fairseq_mm.retrieval import exact_products, vector_ranking
+from fairseq_mm.retrieval.vector_ranking import mean_summary, rank_folds, rank_vectors
+
+
+def unit(vectors):
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def brute_force(images, sentences, image_of):
+    """All scores in float64, then one comparison after the other."""
+    scores = np.array(
+        [[(i.astype(np.float64) * s).sum() for s in np.float64(sentences)] for i in images]
+    )
+    image_ranks, sentence_ranks = [], []
+    for n, owner in enumerate(image_of):
+        image_ranks.append(
+            1 + sum(scores[i, n] >= scores[owner, n] for i in range(len(images)) if i != owner)
+        )
+    for i in range(len(images)):
+        best = max(scores[i, n] for n in range(len(sentences)) if image_of[n] == i)
+        wrong = [n for n in range(len(sentences)) if image_of[n] != i]
+        sentence_ranks.append(1 + sum(scores[i, n] >= best for n in wrong))
+    return image_ranks, sentence_ranks
+
+
+def assert_equal(found, expected):
+    assert found.image_ranks.tolist() == expected[0]
+    assert found.sentence_ranks.tolist() == expected[1]
+
+
+def random_task(seed, num_images, num_sentences, dim, levels=None):
+    generator = np.random.default_rng(seed)
+    image_of = np.concatenate(
+        [np.arange(num_images), generator.integers(0, num_images, num_sentences - num_images)]
+    )
+    generator.shuffle(image_of)
+    images = generator.standard_normal((num_images, dim))
+    sentences = images[image_of] + generator.standard_normal((num_sentences, dim))
+    if levels is None:
+        return unit(images).astype(np.float32), unit(sentences).astype(np.float32), image_of
+    # whole numbers: many equal scores, whatever the order of the sums
+    return (
+        *(np.rint(levels * v).clip(-3, 3).astype(np.float32) for v in (images, sentences)),
+        image_of,
+    )
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    monkeypatch.setattr(vector_ranking, "_ROWS", 7)
+    monkeypatch.setattr(vector_ranking, "_COLUMNS", 16)
+
+
+@pytest.mark.parametrize("levels", [None, 0.3, 1])
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.usefixtures("small_tiles")
+def test_ranks_equal_brute_force_with_any_number_of_sentences(seed, levels):
+    task = random_task(seed, 23, 61, 5, levels)
+    assert_equal(rank_vectors(*task), brute_force(*task))
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_equal_vectors_tie_wherever_they_stand():
+    images, sentences, image_of = random_task(3, 21, 55, 37)
+    sentences[5:40] = sentences[4]  # a caption that many images have, in several tiles
+    images[3:17] = images[2]
+    assert_equal(
+        rank_vectors(images, sentences, image_of), brute_force(images, sentences, image_of)
+    )
+
+
+@pytest.mark.parametrize("many", [1, 10**9])
+def test_a_collapsed_model_gets_the_last_ranks(monkeypatch, many):
+    monkeypatch.setattr(exact_products, "_MANY", many)
+    vector = unit(np.random.default_rng(4).standard_normal((1, 19))).astype(np.float32)
+    image_of = np.repeat(np.arange(30), 3)
+    found = rank_vectors(vector.repeat(30, 0), vector.repeat(90, 0), image_of)
+    assert set(found.image_ranks.tolist()) == {30}
+    assert set(found.sentence_ranks.tolist()) == {90 - 3 + 1}
+
+
+def test_nearly_collapsed_vectors_equal_brute_force():
+    # all cosines within the rounding of float32: only exact products tell them apart
+    generator = np.random.default_rng(5)
+    image_of = np.repeat(np.arange(17), 2)
+    images = (1 + 1e-7 * generator.standard_normal((17, 11))).astype(np.float32)
+    sentences = (1 + 1e-7 * generator.standard_normal((34, 11))).astype(np.float32)
+    assert_equal(
+        rank_vectors(images, sentences, image_of), brute_force(images, sentences, image_of)
+    )
+
+
+def test_ranks_over_whole_tiles_equal_those_of_the_full_matrix():
+    # 500 x 4500: whole tiles and the rest on both sides
+    images, sentences, image_of = random_task(6, 500, 4500, 8, 1)
+    found = rank_vectors(images, sentences, image_of)
+    scores = images @ sentences.T  # whole numbers: exact
+    by_sentence = true_ranks(lambda s, e: scores.T[s:e], image_of, np.arange(500))
+    by_image = true_ranks(lambda s, e: scores[s:e], np.arange(500), image_of)
+    assert found.image_ranks.tolist() == by_sentence.first.tolist()
+    assert found.sentence_ranks.tolist() == by_image.first.tolist()
+    summary = found.summary()
+    assert summary.sentence_retrieval.mean_rank == pytest.approx(by_image.first.mean())
+    assert summary.sentence_retrieval.candidates == 4500
+    assert summary.image_retrieval.candidates == 500
+    assert summary.image_retrieval.queries == 4500
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_vectors_of_other_types_are_ranked_in_float32(dtype):
+    images, sentences, image_of = random_task(7, 13, 29, 6)
+    images = torch.from_numpy(images).to(dtype).requires_grad_()
+    sentences = torch.from_numpy(sentences).to(dtype)
+    expected = brute_force(images.detach().float().numpy(), sentences.float().numpy(), image_of)
+    assert_equal(rank_vectors(images, sentences, image_of), expected)
+
+
+def test_summary_by_hand():
+    # one dimension: image 0 is 1, image 1 is -1; sentences 2, -1 (of 0), -3 (of 1)
+    # image 0: 2 is first. image 1: scores -2, 1, 3: -3 is first.
+    # sentence 0: image 0 first. sentence 1: image 1 before image 0. sentence 2: image 1 first.
+    found = rank_vectors(np.array([[1.0], [-1.0]]), np.array([[2.0], [-1.0], [-3.0]]), [0, 0, 1])
+    assert found.sentence_ranks.tolist() == [1, 1]
+    assert found.image_ranks.tolist() == [1, 2, 1]
+    summary = found.summary()
+    assert summary.sentence_retrieval.recall_at == {1: 100.0, 5: 100.0, 10: 100.0}
+    assert summary.image_retrieval.recall_at[1] == pytest.approx(200 / 3)
+    assert summary.rsum == pytest.approx(500 + 200 / 3)
+
+
+def test_folds_are_ranked_apart_and_averaged():
+    images, sentences, image_of = random_task(8, 20, 70, 6)
+    found = rank_folds(images, sentences, image_of, folds=5)
+    summaries = []
+    for fold, ranks in enumerate(found):
+        members = [n for n in range(70) if image_of[n] // 4 == fold]
+        part = images[4 * fold : 4 * fold + 4]
+        owners = [image_of[n] - 4 * fold for n in members]
+        assert_equal(ranks, brute_force(part, sentences[members], owners))
+        summaries.append(ranks.summary())
+    mean = mean_summary(summaries)
+    assert mean.rsum == pytest.approx(np.mean([summary.rsum for summary in summaries]))
+    medians = [summary.sentence_retrieval.median_rank for summary in summaries]
+    assert mean.sentence_retrieval.median_rank == pytest.approx(np.mean(medians))
+    assert mean.image_retrieval.queries == 70
+    assert mean.image_retrieval.candidates == 4
+    with pytest.raises(UserError, match="20 images cannot be parted into 3 equal folds"):
+        rank_folds(images, sentences, image_of, folds=3)
+
+
+def test_an_image_without_sentences_is_named():
+    vectors = np.eye(3)
+    with pytest.raises(UserError, match=r"^image 1 \(b.jpg\) has no sentence \(1 of 3 images"):
+        rank_vectors(vectors, vectors[:2], [0, 2], image_names=["a.jpg", "b.jpg", "c.jpg"])
+
+
+def test_other_mistakes_are_one_line():
+    eye = np.eye(3)
+    with pytest.raises(UserError, match="image vectors have dimension 3, but sentence vectors"):
+        rank_vectors(eye, np.ones((3, 4)), [0, 1, 2])
+    with pytest.raises(UserError, match="sentence 2 belongs to image 7, but there are 3 images"):
+        rank_vectors(eye, eye, [0, 1, 7])
+    with pytest.raises(UserError, match=r"for each of the 3 sentences, but is \[2\] of int"):
+        rank_vectors(eye, eye, [0, 1])
+    with pytest.raises(UserError, match=r"image vectors must be .* but are \[0, 3\]"):
+        rank_vectors(eye[:0], eye, [0, 1, 2])
+    for bad, message in ((np.nan, "has NaN or infinite"), (1e19, "is too large")):
+        broken = eye.copy()
+        broken[1, 1] = bad
+        with pytest.raises(UserError, match=f"^sentence vector 1 {message}"):
+            rank_vectors(eye, broken, [0, 1, 2])
+    with pytest.raises(UserError, match=r"^image vector 1 \(b\) has NaN"):
+        rank_vectors(np.diag([1, np.inf, 1]), eye, [0, 1, 2], image_names="abc")

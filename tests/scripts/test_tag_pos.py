@@ -1,0 +1,53 @@
+"""``scripts/tag_pos.py``: tags of a prepared folder."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "tag_pos.py"
+
+
+@pytest.fixture
+def run_script(monkeypatch, capsys):
+    def call(*options):
+        monkeypatch.setattr(sys, "argv", [str(x) for x in (SCRIPT, *options)])
+        with pytest.raises(SystemExit) as exit_:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return call
+
+
+def test_each_split_gets_as_many_tags_as_tokens(run_script, tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "train.txt").write_text("a dog is jumping\ntwo men\n")
+    (tmp_path / "text" / "valid.txt").write_text("a dog jumps\n")
+    status, out, err = run_script(tmp_path, "--tagger", "rules")
+    assert (status, err) == (0, "")
+    assert out == (
+        f"{tmp_path}/train.tags: 2 lines of 4 tags by rules (NOUN 33%, VERB 33%, DET 17%, "
+        "NUM 17%)\n"
+        f"{tmp_path}/valid.tags: 1 lines of 3 tags by rules (DET 33%, NOUN 33%, VERB 33%)\n"
+    )
+    assert (tmp_path / "train.tags").read_text() == "DET NOUN VERB VERB\nNUM NOUN\n"
+    # jumps is a verb since train has jumping
+    assert (tmp_path / "valid.tags").read_text() == "DET NOUN VERB\n"
+
+
+def test_mistakes_are_one_line_each(run_script, tmp_path):
+    status, _, err = run_script(tmp_path, "--tagger", "rules")
+    assert status == 2
+    assert err == (
+        f"tag_pos.py: {tmp_path}/text: no .txt file; is {tmp_path} a folder made by "
+        "`prepare captions`?\n"
+    )
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "train.txt").write_bytes(b"a d\xf6g\n")
+    status, _, err = run_script(tmp_path, "--tagger", "rules")
+    assert status == 2
+    assert "train.txt: must be UTF-8 text, but is not" in err
+    status, _, err = run_script(tmp_path, "--tagger", "rules", "--model", "x")
+    assert (status, err) == (2, "tag_pos.py: --model: is of spaCy, but the tagger is rules.\n")
