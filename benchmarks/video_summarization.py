@@ -1,0 +1,227 @@
+"""VG-BART beside the text-only BART: a training step, and summaries by beam search.
+
+    python benchmarks/video_summarization.py training [--threads 2] [--rounds 3] [--batch 4]
+    python benchmarks/video_summarization.py generation [--threads 2] [--rounds 3] [--batch 8]
+
+Sizes are the paper's: transcripts of 512 tokens, summaries of 64, 256 frames of 2,048 channels,
+BART base with a dictionary of 51,200. Weights, texts and features are drawn. In a round every
+system has one turn, and a round's ratio is to the first system's turn in it; medians of both are
+printed. ``--clock cpu`` counts the process's own time, for a machine that others use as well: with
+one thread.
+
+Training: forward, loss and backward. Generation: beam 5, exactly 64 tokens; besides fairseq's
+generator for the text-only BART, Hugging Face's with the same weights, where it is installed.
+"""
+
+import argparse
+import importlib.util
+import statistics
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models.bart import BARTModel
+from fairseq.sequence_generator import SequenceGenerator
+
+import fairseq_mm  # noqa: F401 - registers the models
+from fairseq_mm.models.vg_bart import bart_options
+
+ADD_ON = {"video_encoder_layers": 0}
+DOT = {**ADD_ON, "fusion": "dot_product", "fusion_encoder_layers": "LAST"}
+# name -> options; the first is compared with
+TRAINING: dict[str, dict[str, Any]] = {
+    "bart": {},
+    "vg_bart": ADD_ON,
+    "vg_bart, one layer": {**ADD_ON, "fusion_encoder_layers": "LAST"},
+    "vg_bart, one layer, dot product": DOT,
+    "vg_bart, one layer, dot product, no gate": {**DOT, "forget_gate": "off"},
+    "vg_bart with VTF": {},
+}
+GENERATION: dict[str, dict[str, Any]] = {
+    "bart": {},
+    "vg_bart": ADD_ON,
+    "vg_bart, decoder layer 2": {
+        **ADD_ON,
+        "fusion_encoder_layers": "",
+        "fusion_decoder_layers": "2",
+    },
+    "vg_bart with VTF": {},
+}
+HUGGING_FACE = "bart, Hugging Face"
+PAPER = Namespace(types=51_200, source=512, target=64, frames=256, channels=2048, beam=5)
+SMALL = Namespace(types=30, source=9, target=5, frames=4, channels=8, beam=2)
+
+
+def make_task(sizes: Namespace) -> Namespace:
+    words = Dictionary()
+    for number in range(sizes.types - words.nspecial):
+        words.add_symbol(f"w{number}")
+    return Namespace(
+        source_dictionary=words,
+        target_dictionary=words,
+        feature_dim=sizes.channels,
+        feature_attributes={},
+        max_frames=sizes.frames,
+    )
+
+
+def build(name: str, chosen: dict[str, Any], task: Namespace, *, small: bool) -> Any:
+    arch = "vg_bart_tiny" if small else "vg_bart_base"
+    last = "2" if small else "6"
+    cfg = Namespace(**{key: last if x == "LAST" else x for key, x in chosen.items()})
+    ARCH_CONFIG_REGISTRY[arch](cfg)
+    model_class = ARCH_MODEL_REGISTRY[arch]
+    fields = model_class.__dataclass.__dataclass_fields__  # type: ignore[attr-defined]
+    cfg = Namespace(**{**{key: x.default for key, x in fields.items()}, **vars(cfg)})
+    torch.manual_seed(1)
+    if name == "bart":
+        return BARTModel.build_model(bart_options(cfg), task)
+    return model_class.build_model(cfg, task)
+
+
+def draw(sizes: Namespace, batch: int) -> dict[str, torch.Tensor]:
+    torch.manual_seed(2)
+    transcripts = torch.randint(4, sizes.types, (batch, sizes.source))
+    summaries = torch.randint(4, sizes.types, (batch, sizes.target))
+    transcripts[:, -1] = summaries[:, 0] = 2
+    return {
+        "src_tokens": transcripts,
+        "src_lengths": torch.full((batch,), sizes.source),
+        "prev_output_tokens": summaries,
+        "features": torch.rand(batch, sizes.frames, sizes.channels) * 3,
+        "padding_mask": torch.zeros(batch, sizes.frames, dtype=torch.bool),
+    }
+
+
+def inputs_of(name: str, drawn: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    if name == "bart":
+        return {key: x for key, x in drawn.items() if key not in ("features", "padding_mask")}
+    return drawn
+
+
+def training_step(name: str, model: Any, drawn: dict[str, torch.Tensor]) -> Callable[[], None]:
+    inputs = inputs_of(name, drawn)
+    targets = drawn["prev_output_tokens"].roll(-1, dims=1)
+    model.train()
+
+    def step() -> None:
+        model.zero_grad()
+        logits = model(**inputs)[0]
+        F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+
+    return step
+
+
+def writing(
+    name: str, model: Any, drawn: dict[str, torch.Tensor], sizes: Namespace
+) -> Callable[[], None]:
+    inputs = inputs_of(name, drawn)
+    sample = {"net_input": {key: x for key, x in inputs.items() if key != "prev_output_tokens"}}
+    model.eval()
+    generator = SequenceGenerator(
+        [model],
+        model.decoder.dictionary,
+        beam_size=sizes.beam,
+        max_len_b=sizes.target - 1,
+        min_len=sizes.target - 1,
+    )
+
+    def write() -> None:
+        found = generator.generate([model], sample)
+        assert all(len(beams[0]["tokens"]) == sizes.target for beams in found)
+
+    return write
+
+
+def writing_by_hugging_face(
+    model: Any, drawn: dict[str, torch.Tensor], sizes: Namespace
+) -> Callable[[], None]:
+    """``generate`` with the weights of fairseq's ``model``."""
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    first, width = model.encoder.layers[0], model.encoder.embed_tokens.embedding_dim
+    config = BartConfig(
+        vocab_size=sizes.types,
+        d_model=width,
+        encoder_layers=len(model.encoder.layers),
+        decoder_layers=len(model.decoder.layers),
+        encoder_attention_heads=first.self_attn.num_heads,
+        decoder_attention_heads=first.self_attn.num_heads,
+        encoder_ffn_dim=first.fc1.out_features,
+        decoder_ffn_dim=model.decoder.layers[0].fc1.out_features,
+        forced_eos_token_id=None,
+    )
+    other = BartForConditionalGeneration(config).eval()
+    embeddings = {"shared.weight": model.encoder.embed_tokens.weight}
+    loaded = other.model.load_state_dict({**model.state_dict(), **embeddings}, strict=False)
+    assert not loaded.missing_keys
+    settings = {"num_beams": sizes.beam, "do_sample": False}
+    count = {"min_new_tokens": sizes.target, "max_new_tokens": sizes.target}
+    mask = torch.ones_like(drawn["src_tokens"])
+
+    def write() -> None:
+        other.generate(drawn["src_tokens"], attention_mask=mask, **settings, **count)
+
+    return write
+
+
+def compare(turns: dict[str, Callable[[], None]], rounds: int, clock: Callable[[], float]) -> None:
+    """Prints a table of times, and of their ratios to the first's."""
+    times: dict[str, list[float]] = {name: [] for name in turns}
+    for turn in turns.values():
+        turn()
+    for _ in range(rounds):
+        for name, turn in turns.items():
+            start = clock()
+            turn()
+            times[name].append(clock() - start)
+    first = next(iter(times.values()))
+    print("| system | s | ratio |\n|---|---|---|")
+    for name, found in times.items():
+        ratio = statistics.median(x / y for x, y in zip(found, first))
+        print(f"| {name} | {statistics.median(found):.3g} | {ratio:.3f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("training", "generation"))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch", type=int, help="4 for training, 8 for generation")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, to try the program")
+    parser.add_argument("--systems", nargs="+", help="of those that are printed; all by default")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    sizes = SMALL if args.small else PAPER
+    is_training = args.what == "training"
+    batch = args.batch or (4 if is_training else 8)
+    print(
+        f"PyTorch {torch.__version__}, {args.threads} threads, {args.clock} time, batch {batch}\n"
+    )
+    task, drawn = make_task(sizes), draw(sizes, batch)
+    turns: dict[str, Callable[[], None]] = {}
+    for name, chosen in (TRAINING if is_training else GENERATION).items():
+        if args.systems and name not in args.systems:
+            continue
+        model = build(name, chosen, task, small=args.small)
+        if is_training:
+            turns[name] = training_step(name, model, drawn)
+            continue
+        turns[name] = writing(name, model, drawn, sizes)
+        has_other = importlib.util.find_spec("transformers") is not None
+        if name == "bart" and has_other and HUGGING_FACE in (args.systems or [HUGGING_FACE]):
+            turns[HUGGING_FACE] = writing_by_hugging_face(model, drawn, sizes)
+    with torch.set_grad_enabled(is_training):
+        compare(turns, args.rounds, time.process_time if args.clock == "cpu" else time.perf_counter)
+
+
+if __name__ == "__main__":
+    main()

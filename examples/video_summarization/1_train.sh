@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# A system of the paper's tables: 1_train.sh DATA SAVE_DIR SYSTEM [options of fairseq-train]
+# Table 1: s2s, pointer_generator, tf, t5, bart, hierarchical_attention_rnn,
+#   hierarchical_attention_transformer, mffg_rnn, mffg_transformer, vg_t5_dot_product,
+#   vg_t5_multi_head, vg_bart_dot_product, vg_bart_multi_head
+# Table 2: vg_bart_fg, vg_bart_vtf, vg_bart_fg_vtf
+# Table 3: any that reads videos, with --noise-features
+# Tables 4 and 5: vg_bart_fg_vtf with --fusion-encoder-layers and --fusion-decoder-layers
+set -euo pipefail
+if [ $# -lt 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
+SYSTEM=$3
+source "$(dirname "$0")/systems.sh"
+
+fairseq-train "$1" --user-dir "$USER_DIR" --task video_summarization --arch "$ARCH" "${SIZES[@]}" \
+    --criterion cross_entropy "${OPTIMIZATION[@]}" --weight-decay 1e-5 --lr-scheduler epoch_decay \
+    --decay-factor 0.95 --decay-epochs 10 --max-epoch 60 --patience 5 --seed 1 --eval-gen \
+    --eval-gen-args '{"beam": 5, "max_len_b": 62, "no_repeat_ngram_size": 3}' \
+    --best-checkpoint-metric rouge2 --maximize-best-checkpoint-metric \
+    --required-batch-size-multiple 1 --no-epoch-checkpoints --log-format simple --save-dir "$2" "${@:4}"

@@ -1,0 +1,91 @@
+# Sourced by 1_train.sh: OPTIONS of the system that $SYSTEM names, a row of the paper's tables.
+# GPUS=1, 2, 4 (default: 1), those that fairseq-train sees, BATCH=10 (default) examples on each.
+GPUS="${GPUS:-1}"
+BATCH="${BATCH:-10}"
+USER_DIR="${USER_DIR:-$(dirname "${BASH_SOURCE[0]}")/../../fairseq_mm}"
+
+case "$SYSTEM" in
+s2s | pointer_generator | hierarchical_attention_rnn | mffg_rnn)
+    OPTIMIZATION=(--optimizer adam --lr 1.5e-4 --clip-norm 1 --dropout 0.3)
+    EXAMPLES=4
+    ;;
+tf | hierarchical_attention_transformer | mffg_transformer)
+    OPTIMIZATION=(--optimizer adam --adam-betas "(0.9, 0.98)" --lr 1.5e-4 --clip-norm 0.1 --dropout 0.1)
+    EXAMPLES=8
+    ;;
+bart)
+    OPTIMIZATION=(--optimizer adam --lr 3e-5 --clip-norm 1)
+    EXAMPLES=120
+    ;;
+t5)
+    OPTIMIZATION=(--optimizer adam --lr 6e-4 --clip-norm 1)
+    EXAMPLES=120
+    ;;
+vg_bart*)
+    OPTIMIZATION=(--optimizer adam_by_origin --lr 3e-5 --new-lr 1.5e-4 --clip-norm 1)
+    EXAMPLES=120
+    ;;
+vg_t5*)
+    OPTIMIZATION=(--optimizer adam_by_origin --lr 6e-4 --new-lr 1.5e-4 --clip-norm 1)
+    EXAMPLES=120
+    ;;
+esac
+
+DOT_PRODUCT=(--fusion dot_product)
+MULTI_HEAD=(--fusion multi_head)
+PLAIN=(--forget-gate off --video-encoder-layers 0)
+case "$SYSTEM" in
+# Table 1
+s2s)
+    ARCH=lstm
+    SIZES=(--encoder-embed-dim 128 --encoder-hidden-size 256 --encoder-layers 2 --encoder-bidirectional
+        --decoder-embed-dim 128 --decoder-hidden-size 256 --decoder-layers 2 --decoder-out-embed-dim 128
+        --share-all-embeddings)
+    ;;
+tf)
+    ARCH=transformer
+    SIZES=(--encoder-layers 4 --encoder-embed-dim 512 --encoder-ffn-embed-dim 2048
+        --encoder-attention-heads 8 --decoder-layers 4 --decoder-embed-dim 512
+        --decoder-ffn-embed-dim 2048 --decoder-attention-heads 8 --encoder-normalize-before
+        --decoder-normalize-before --encoder-learned-pos --decoder-learned-pos --share-all-embeddings)
+    ;;
+pointer_generator | hierarchical_attention_rnn | hierarchical_attention_transformer | mffg_rnn | mffg_transformer)
+    ARCH=$SYSTEM SIZES=()
+    ;;
+bart) ARCH=bart_base SIZES=() ;;
+t5) ARCH=t5_base SIZES=() ;;
+vg_bart_dot_product) ARCH=vg_bart_base SIZES=("${DOT_PRODUCT[@]}" "${PLAIN[@]}") ;;
+vg_bart_multi_head) ARCH=vg_bart_base SIZES=("${MULTI_HEAD[@]}" "${PLAIN[@]}") ;;
+vg_t5_dot_product) ARCH=vg_t5_base SIZES=("${DOT_PRODUCT[@]}" "${PLAIN[@]}") ;;
+vg_t5_multi_head) ARCH=vg_t5_base SIZES=("${MULTI_HEAD[@]}" "${PLAIN[@]}") ;;
+# section 5.2's variant of the dot product
+vg_bart_dot_product_projected)
+    ARCH=vg_bart_base
+    SIZES=(--fusion dot_product_projected "${PLAIN[@]}")
+    ;;
+# Table 2, on the multi-head fusion
+vg_bart_fg) ARCH=vg_bart_base SIZES=("${MULTI_HEAD[@]}" --forget-gate on --video-encoder-layers 0) ;;
+vg_bart_vtf) ARCH=vg_bart_base SIZES=("${MULTI_HEAD[@]}" --forget-gate off --video-encoder-layers 4) ;;
+vg_bart_fg_vtf) ARCH=vg_bart_base SIZES=("${MULTI_HEAD[@]}" --forget-gate on --video-encoder-layers 4) ;;
+*)
+    echo "$SYSTEM is no system of these tables: s2s, pointer_generator, tf, t5, bart," \
+        "hierarchical_attention_rnn, hierarchical_attention_transformer, mffg_rnn, mffg_transformer," \
+        "vg_t5_dot_product, vg_t5_multi_head, vg_bart_dot_product, vg_bart_dot_product_projected," \
+        "vg_bart_multi_head, vg_bart_fg, vg_bart_vtf or vg_bart_fg_vtf." >&2
+    exit 2
+    ;;
+esac
+
+if [ "$EXAMPLES" = 120 ]; then
+    if [ -z "${PRETRAINED:-}" ]; then
+        echo "$SYSTEM begins with a pretrained model: PRETRAINED=FOLDER/model.pt, see README.md." >&2
+        exit 2
+    fi
+    SIZES+=(--finetune-from-model "$PRETRAINED")
+fi
+if [ "$BATCH" -gt "$((EXAMPLES / GPUS))" ]; then BATCH=$((EXAMPLES / GPUS)); fi
+if [ $((EXAMPLES % (GPUS * BATCH))) != 0 ]; then
+    echo "GPUS times BATCH must divide $EXAMPLES, but is $GPUS times $BATCH." >&2
+    exit 2
+fi
+OPTIMIZATION+=(--batch-size "$BATCH" --update-freq "$((EXAMPLES / (GPUS * BATCH)))")

@@ -1,0 +1,172 @@
+"""A checkpoint of fairseq's own story model -> one of conv_story, for ``fairseq-mm convert``."""
+
+import argparse
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from fairseq_mm.errors import UserError
+
+_LISTED = 8  # names before they are folded
+
+
+def add_arguments(group: argparse._ArgumentGroup) -> None:
+    """Options of these checkpoints alone."""
+    group.add_argument(
+        "--source-dictionary", metavar="FILE", help="of the prompts, instead of the one in DIR"
+    )
+    group.add_argument(
+        "--target-dictionary", metavar="FILE", help="of the stories, instead of the one in DIR"
+    )
+    group.add_argument(
+        "--pretrained-checkpoint",
+        metavar="FILE",
+        help="the fairseq checkpoint that a fusion model was trained on, for its dropout and "
+        "heads, of which the fusion checkpoint says nothing",
+    )
+    group.add_argument(
+        "--compat",
+        choices=("released", "none"),
+        help="released: as fairseq's model computes, attention to the prompt's padding included, "
+        "so that numbers made with it come out again; none: padding gets no attention "
+        "(default: released)",
+    )
+    group.add_argument(
+        "--layers-from-weights",
+        action="store_true",
+        help="take layers and sizes from the weights, not from the checkpoint's options",
+    )
+    group.add_argument(
+        "--allow-unexpected",
+        action="store_true",
+        help="convert even if tensors of the checkpoint have no place",
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """
+    Raises:
+        UserError: if a file cannot be read or written, or a tensor does not fit.
+    """
+    from fairseq_mm.conversion import stories as converting
+    from fairseq_mm.conversion.story_dictionaries import load_story_dictionaries
+
+    checkpoint = converting.read_fairseq_stories(args.source)
+    pretrained = None
+    if args.pretrained_checkpoint:
+        pretrained = converting.read_fairseq_stories(args.pretrained_checkpoint)
+    files = _dictionary_files(args, checkpoint.languages)
+    dictionaries = load_story_dictionaries(*files, checkpoint.types, args.source)
+    result = converting.convert_stories(
+        checkpoint,
+        *dictionaries,
+        compat=args.compat or "released",
+        layers_from_weights=args.layers_from_weights,
+        pretrained=pretrained,
+    )
+    conversion = result.conversion
+    print(f"{args.source}: --arch {checkpoint.arch}, {checkpoint.num_updates} updates")
+    for line in _table(len(checkpoint.weights), conversion):
+        print(line)
+    for note in result.notes:
+        print(f"note: {note}")
+    if result.state is None:
+        hint = "no layers of fconv_self_att have weights of these shapes"
+        if result.fitting_options:
+            options = " ".join(_flag(x, value) for x, value in result.fitting_options.items())
+            name = converting.architecture_name({**result.options, **result.fitting_options})
+            hint = f"its weights fit --arch {name} {options}: convert with --layers-from-weights"
+        raise UserError(
+            f"{args.source}: {len(conversion.missing)} tensors are missing and "
+            f"{len(conversion.mismatched)} have other shapes than its options say; {hint}."
+        )
+    if conversion.unexpected and not args.allow_unexpected:
+        raise UserError(
+            f"{args.source}: {len(conversion.unexpected)} tensors have no place, so that the "
+            "converted model may compute something else; --allow-unexpected converts it "
+            "nevertheless."
+        )
+    converting.save_checkpoint(result.state, args.output)
+    parameters = sum(x.numel() for x in conversion.weights.values())
+    print(f"{args.output}: --arch {result.arch}, {parameters:,} parameters")
+    print(f"options: {' '.join(_flag(name, value) for name, value in result.options.items())}")
+    if result.frozen_options:
+        options = " ".join(_flag(name, value) for name, value in result.frozen_options.items())
+        print(f"frozen part: {options}")
+
+
+def check_output(args: argparse.Namespace) -> None:
+    """Before minutes of work.
+
+    Raises:
+        UserError: if the checkpoint cannot be written there.
+    """
+    folder = os.path.dirname(os.path.abspath(args.output))
+    if not os.path.isdir(folder):
+        raise UserError(f"{args.output}: there is no folder {folder}.")
+    if os.path.isdir(args.output):
+        raise UserError(f"{args.output}: is a folder; name a file.")
+    if os.path.exists(args.output) and not os.path.isfile(args.output):
+        raise UserError(f"{args.output}: is a device or a pipe; name a file.")
+    read = [args.source, args.pretrained_checkpoint]
+    if os.path.realpath(args.output) in [os.path.realpath(path) for path in read if path]:
+        raise UserError(f"{args.output}: would overwrite a file that is read.")
+    if os.path.exists(args.output) and not args.overwrite:
+        raise UserError(f"{args.output}: exists already; --overwrite replaces it.")
+
+
+def _dictionary_files(args: argparse.Namespace, languages: tuple[str, str]) -> list[str]:
+    files = []
+    for side, language in zip(("source", "target"), languages):
+        file = getattr(args, f"{side}_dictionary")
+        if not file:
+            if not args.data:
+                raise UserError(
+                    f"--data DIR or --{side}-dictionary FILE is needed: the new checkpoint carries "
+                    "its dictionaries."
+                )
+            file = os.path.join(args.data, f"dict.{language}.txt")
+        files.append(file)
+    return files
+
+
+def _flag(name: str, value: Any) -> str:
+    text = f"'{value}'" if " " in str(value) else value
+    return f"--{name.replace('_', '-')} {text}"
+
+
+def _table(read: int, conversion: Any) -> list[str]:
+    """One row for what became of the tensors, the names under it."""
+    lines = [f"{'tensors':<12}{'number':>7}", f"{'read':<12}{read:>7}"]
+    lines.append(
+        f"{'converted':<12}{len(conversion.used):>7}  into {len(conversion.weights)} tensors"
+    )
+    left_out = conversion.left_out
+    lines.append(f"{'left out':<12}{sum(map(len, left_out.values())):>7}")
+    for reason, names in left_out.items():
+        lines += [f"  {name}" for name in _fold((name, f": {reason}") for name in names)]
+    for title in ("missing", "unexpected"):
+        names = getattr(conversion, title)
+        lines.append(f"{title:<12}{len(names):>7}")
+        lines += [f"  {name}" for name in _fold((name, "") for name in names)]
+    lines.append(f"{'mismatched':<12}{len(conversion.mismatched):>7}")
+    lines += _fold(
+        (f"  {name}", f": {list(found)} in the checkpoint, {list(expected)} by its options")
+        for name, found, expected in conversion.mismatched
+    )
+    return lines
+
+
+def _fold(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Names and what follows them; many names that differ in numbers alone become one."""
+    rows = list(rows)
+    if len(rows) <= _LISTED:
+        return [name + rest for name, rest in rows]
+    counts: dict[tuple[str, str], list[str]] = {}
+    for name, rest in rows:
+        counts.setdefault((re.sub(r"(?<=\.)\d+(?=\.)", "*", name), rest), []).append(name)
+    return [
+        f"{pattern} ({len(names)}){rest}" if len(names) > 1 else names[0] + rest
+        for (pattern, rest), names in counts.items()
+    ]

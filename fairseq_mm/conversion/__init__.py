@@ -1,0 +1,1 @@
+"""Checkpoints of other programs to this package's form, and back."""

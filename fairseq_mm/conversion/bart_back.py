@@ -1,0 +1,233 @@
+"""A checkpoint of fairseq's BART -> a folder that Hugging Face's package loads.
+
+Takes what fairseq publishes, what :mod:`fairseq_mm.conversion.bart` made and what was trained from
+either, in any version's layout.
+"""
+
+import json
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from fairseq_mm.conversion.bart import ConvertedBart
+from fairseq_mm.conversion.bart_layout import (
+    ACTIVATIONS,
+    DUPLICATES,
+    EMBEDDINGS,
+    FIRST_POSITION,
+    RATES,
+    SIZES,
+    WITHOUT_WEIGHTS,
+    BartSizes,
+    check_tensors,
+    share_embeddings,
+)
+from fairseq_mm.conversion.bart_vocabulary import (
+    MASK,
+    SPECIAL,
+    BartVocabulary,
+    read_encoder,
+    read_merges,
+    write_vocab_json,
+)
+from fairseq_mm.conversion.foreign_checkpoint import checkpoint_path, read_foreign_checkpoint
+from fairseq_mm.conversion.huggingface_folder import write_safetensors
+from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
+from fairseq_mm.errors import UserError
+
+_HEADS = "classification_heads."
+# of fairseq's options -> the only value that Hugging Face's BART computes
+_FIXED = {
+    "encoder_normalize_before": False,
+    "decoder_normalize_before": False,
+    "encoder_learned_pos": True,
+    "decoder_learned_pos": True,
+    "layernorm_embedding": True,
+    "no_token_positional_embeddings": False,
+    "adaptive_softmax_cutoff": None,
+}
+_DICTIONARIES = ("dict.txt", "dict.desc.txt")
+
+
+def convert_bart_to_huggingface(
+    checkpoint: str,
+    output: str,
+    *,
+    data: Optional[str] = None,
+    overwrite: bool = False,
+    state: Optional[Mapping[str, Any]] = None,
+) -> ConvertedBart:
+    """
+    Args:
+        checkpoint: file of fairseq's BART, or a folder with ``model.pt``.
+        output: folder to make: ``config.json``, ``generation_config.json``,
+            ``model.safetensors``, ``vocab.json``, ``merges.txt``, ``tokenizer_config.json``.
+        data: folder with ``dict.txt`` (or ``dict.desc.txt``), ``encoder.json`` and ``vocab.bpe``;
+            None: the checkpoint's.
+        overwrite: files of a folder that exists may be replaced.
+        state: the checkpoint's content, if it has been read already.
+
+    Raises:
+        UserError: if the model is no BART that Hugging Face's computes, a file is missing or
+            damaged, or the output cannot be written.
+    """
+    path = checkpoint_path(checkpoint)
+    check_output_folder(output, overwrite=overwrite, reads=path)
+    state = read_foreign_checkpoint(path) if state is None else state
+    arch, options = _options(state, path)
+    weights, notes = _weights(state, path)
+    embeddings = share_embeddings(weights, EMBEDDINGS, path)
+    weights[EMBEDDINGS[0]] = embeddings
+    positions = [weights.get(f"{part}.embed_positions.weight") for part in ("encoder", "decoder")]
+    rows = [0 if table is None else len(table) for table in positions]
+    sizes = BartSizes(
+        len(embeddings),
+        options["encoder_embed_dim"],
+        (rows[0], rows[0]),  # config.json has one number for both
+        (options["encoder_layers"], options["decoder_layers"]),
+        (options["encoder_ffn_embed_dim"], options["decoder_ffn_embed_dim"]),
+    )
+    check_tensors(weights, sizes, path)
+    folder = data or os.path.dirname(os.path.abspath(path))
+    vocabulary = _vocabulary(folder, sizes.rows, notes)
+    try:
+        pieces = vocabulary.pieces()
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from None
+    config = _config(options, sizes, rows[0] - FIRST_POSITION)
+    del weights[EMBEDDINGS[0]]
+    renamed = {"model.shared.weight": embeddings.float()}
+    renamed.update({f"model.{name}": x.float() for name, x in weights.items()})
+    renamed["final_logits_bias"] = embeddings.new_zeros(1, sizes.rows).float()
+    has_mask = MASK in pieces
+    with output_folder(output) as partial:
+        write_safetensors(renamed, os.path.join(partial, "model.safetensors"))
+        write_vocab_json(pieces, os.path.join(partial, "vocab.json"))
+        with open(os.path.join(partial, "merges.txt"), "w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in vocabulary.merge_lines())
+        for name, content in (
+            ("config.json", config),
+            ("generation_config.json", _generation(config)),
+            ("tokenizer_config.json", _tokenizer(has_mask)),
+        ):
+            with open(os.path.join(partial, name), "w", encoding="utf-8") as file:
+                file.write(json.dumps(content, indent=2) + "\n")
+    parameters = sum(x.numel() for name, x in renamed.items() if name != "final_logits_bias")
+    return ConvertedBart(output, arch, {}, parameters, sizes.rows, notes)
+
+
+def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
+    """The architecture, and all of the model's options."""
+    cfg, found = state.get("cfg"), {}
+    if isinstance(cfg, DictConfig):
+        cfg = OmegaConf.to_container(cfg)
+    for part in (cfg.get("model") if isinstance(cfg, dict) else None, state.get("args")):
+        if isinstance(part, Namespace):
+            part = vars(part)
+        if isinstance(part, dict):
+            found.update({name: x for name, x in part.items() if x is not None})
+    if not isinstance(state.get("model"), dict) or not found:
+        raise UserError(f"{path}: is no checkpoint of fairseq: it has no model, or no options.")
+    arch = str(found.get("_name") or found.get("arch"))
+    if ARCH_MODEL_NAME_REGISTRY.get(arch) != "bart":
+        raise UserError(f"{path}: must be of fairseq's BART, but is of --arch {arch}.")
+    namespace = Namespace(**found)
+    ARCH_CONFIG_REGISTRY[arch](namespace)
+    options = vars(namespace)
+    for name, expected in _FIXED.items():
+        value = options.get(name, expected)
+        if (value or None) != (expected or None):
+            raise UserError(
+                f"{path}: --{name.replace('_', '-')} is {value}, but Hugging Face's BART is as "
+                f"with {expected}."
+            )
+    if options["encoder_embed_dim"] != options["decoder_embed_dim"]:
+        raise UserError(f"{path}: --encoder-embed-dim and --decoder-embed-dim differ.")
+    if options["activation_fn"] not in ACTIVATIONS:
+        raise UserError(
+            f"{path}: --activation-fn must be {' or '.join(ACTIVATIONS)}, but is "
+            f"{options['activation_fn']}."
+        )
+    return arch, options
+
+
+def _weights(state: Mapping[str, Any], path: str) -> tuple[dict[str, Tensor], list[str]]:
+    notes = []
+    weights = {}
+    heads = False
+    for name, x in state["model"].items():
+        if DUPLICATES.fullmatch(name) or WITHOUT_WEIGHTS.fullmatch(name):
+            continue
+        if name.startswith(_HEADS):
+            heads = True
+        elif isinstance(x, Tensor):
+            weights[name] = x.detach()
+    if heads:
+        notes.append("Heads that classify texts are left out.")
+    return weights, notes
+
+
+def _vocabulary(folder: str, rows: int, notes: list[str]) -> BartVocabulary:
+    paths = [os.path.join(folder, name) for name in _DICTIONARIES]
+    path = next((x for x in paths if os.path.isfile(x)), None)
+    if path is None:
+        raise UserError(f"{folder}: has no {' or '.join(_DICTIONARIES)}; --data DIR names another.")
+    try:
+        dictionary = Dictionary.load(path)
+    except (ValueError, RuntimeError, UnicodeError) as error:
+        raise UserError(f"{path}: is no dictionary ({error}).") from None
+    symbols = list(SPECIAL) + dictionary.symbols[dictionary.nspecial :]
+    if len(symbols) == rows - 1 and MASK not in symbols:
+        symbols.append(MASK)
+    if len(symbols) != rows:
+        raise UserError(
+            f"{path}: has {len(symbols)} words with the special symbols, but the embeddings have "
+            f"{rows} rows: it is another model's dictionary."
+        )
+    if MASK not in symbols:
+        notes.append("It has no <mask>: the checkpoint's task had none.")
+    for name in ("encoder.json", "vocab.bpe"):
+        if not os.path.isfile(os.path.join(folder, name)):
+            raise UserError(
+                f"{folder}: has no {name}, GPT-2's, which the tokenizer is made of; --data DIR "
+                "names another."
+            )
+    encoder = read_encoder(os.path.join(folder, "encoder.json"))
+    return BartVocabulary(symbols, encoder, read_merges(os.path.join(folder, "vocab.bpe")))
+
+
+def _config(options: Mapping[str, Any], sizes: BartSizes, positions: int) -> dict[str, Any]:
+    config = {theirs: options[ours] for ours, theirs in SIZES.items()}
+    config.update({theirs: options.get(ours) or 0.0 for ours, theirs in RATES.items()})
+    return {
+        "architectures": ["BartForConditionalGeneration"],
+        "model_type": "bart",
+        **config,
+        "max_position_embeddings": positions,
+        "vocab_size": sizes.rows,
+        "activation_function": ACTIVATIONS[options["activation_fn"]],
+        "scale_embedding": not options["no_scale_embedding"],
+        "is_encoder_decoder": True,
+        "tie_word_embeddings": True,
+        **{"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2},
+        **{"decoder_start_token_id": 2, "forced_eos_token_id": 2},
+    }
+
+
+def _generation(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in config.items() if name.endswith("token_id")}
+
+
+def _tokenizer(has_mask: bool) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "BartTokenizer",
+        "add_prefix_space": False,
+        **{"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
+        **{"cls_token": "<s>", "sep_token": "</s>", "mask_token": MASK if has_mask else None},
+    }

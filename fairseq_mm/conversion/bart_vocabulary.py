@@ -1,0 +1,205 @@
+"""The vocabulary of Hugging Face's BART and the dictionary and GPT-2 BPE of fairseq's, both ways.
+
+Row i of the embeddings is the same word in both: four special symbols, pieces, ``<mask>`` last.
+Hugging Face's ``vocab.json`` names a piece by its letters; fairseq's ``dict.txt`` by its number in
+GPT-2's ``encoder.json``, and its denoising task adds ``<mask>``, which is not in the file. The
+number is the piece's place among the 256 bytes and what ``merges.txt`` makes of them, one after the
+other, then ``<|endoftext|>``, so that it need not be looked up anywhere.
+"""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
+
+from fairseq_mm.conversion.huggingface_folder import read_json
+from fairseq_mm.errors import UserError
+
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+MASK = "<mask>"
+_FILLER = re.compile(r"madeupword\d+")
+_VERSION = "#version: 0.2"
+
+
+class BartVocabulary(NamedTuple):
+    """
+    Attributes:
+        symbols: of fairseq's dictionary by row, the special ones first, ``<mask>`` among them.
+        encoder: piece -> number that stands for it in fairseq's text and dictionary.
+        merges: pairs of pieces in the order of GPT-2's BPE.
+    """
+
+    symbols: list[str]
+    encoder: dict[str, int]
+    merges: list[tuple[str, str]]
+
+    def dictionary_lines(self) -> list[str]:
+        """Of ``dict.txt``; as fairseq's own, it has no ``<mask>`` if that is the last row."""
+        words = self.symbols[len(SPECIAL) :]
+        if words and words[-1] == MASK:
+            words = words[:-1]
+        return [f"{word} 1" for word in words]
+
+    def merge_lines(self) -> list[str]:
+        """Of ``vocab.bpe`` and ``merges.txt``, which are the same."""
+        return [_VERSION, *(" ".join(pair) for pair in self.merges)]
+
+    def pieces(self) -> dict[str, int]:
+        """Of ``vocab.json``: piece -> row.
+
+        Raises:
+            UserError: if the dictionary lacks pieces that the BPE makes.
+        """
+        letters = {str(number): piece for piece, number in self.encoder.items()}
+        rows = {letters.get(symbol, symbol): row for row, symbol in enumerate(self.symbols)}
+        made = [*bytes_to_unicode().values(), *("".join(pair) for pair in self.merges)]
+        lacking = [piece for piece in made if piece not in rows]
+        if lacking:
+            raise UserError(
+                f"the dictionary lacks {len(lacking)} of the pieces that the BPE makes, such as "
+                f"{lacking[0]!r} ({self.encoder.get(lacking[0])}), and Hugging Face's tokenizer "
+                "needs all: it must be the pretrained model's dictionary."
+            )
+        return rows
+
+
+def read_huggingface_vocabulary(
+    folder: str, rows: int, *, encoder_json: Optional[str] = None
+) -> BartVocabulary:
+    """
+    Args:
+        folder: with ``vocab.json`` and ``merges.txt``, or ``tokenizer.json`` alone.
+        rows: of the embeddings.
+        encoder_json: GPT-2's, instead of one that is made from the merges.
+
+    Raises:
+        UserError: if the files are missing or damaged, or no byte-level BPE's in BART's order.
+    """
+    pieces, merges, path = _read_tokenizer(folder)
+    for row, word in enumerate(SPECIAL):
+        if pieces.get(word) != row:
+            raise UserError(
+                f"{path}: {word} must be number {row} as in BART's vocabulary, but is "
+                f"{pieces.get(word)} instead."
+            )
+    by_row: dict[int, str] = {}
+    for piece, row in pieces.items():
+        if row in by_row:
+            raise UserError(f"{path}: {by_row[row]!r} and {piece!r} have the same number {row}.")
+        by_row[row] = piece
+    beyond = sorted(row for row in by_row if row >= rows and by_row[row] != MASK)
+    if beyond:
+        raise UserError(
+            f"{path}: {by_row[beyond[0]]!r} has number {beyond[0]}, but the embeddings have "
+            f"{rows} rows."
+        )
+    encoder = _numbers(merges, by_row) if encoder_json is None else read_encoder(encoder_json)
+    return BartVocabulary(_symbols(by_row, rows, encoder), encoder, merges)
+
+
+def read_encoder(path: str) -> dict[str, int]:
+    """
+    Raises:
+        UserError: if the file is not ``{"piece": number, ...}``.
+    """
+    encoder = read_json(path)
+    if (
+        not isinstance(encoder, dict)
+        or not all(type(x) is int for x in encoder.values())
+        or len(set(encoder.values())) < len(encoder)
+    ):
+        raise UserError(f'{path}: must be {{"piece": number, ...}}, numbers differing.')
+    return encoder
+
+
+def read_merges(path: str) -> list[tuple[str, str]]:
+    """
+    Raises:
+        UserError: if a line is not two pieces.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="\n") as file:
+            lines = file.read().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}).") from None
+    lines = [line.rstrip("\r") for line in lines]
+    start = 1 if lines[0].startswith("#version") else 0
+    rows = [line.split(" ") for line in lines[start:] if line]
+    return [_pair(row, path) for row in rows]
+
+
+def _read_tokenizer(folder: str) -> tuple[dict[str, int], list[tuple[str, str]], str]:
+    """Pieces, merges, and the file to name in messages."""
+    vocabulary, merges, whole = (
+        os.path.join(folder, name) for name in ("vocab.json", "merges.txt", "tokenizer.json")
+    )
+    if os.path.isfile(vocabulary) and os.path.isfile(merges):
+        pieces = dict(_checked(read_json(vocabulary), vocabulary))
+        added = os.path.join(folder, "added_tokens.json")
+        if os.path.isfile(added):
+            pieces.update(_checked(read_json(added), added))
+        return pieces, read_merges(merges), vocabulary
+    if not os.path.isfile(whole):
+        raise UserError(f"{folder}: has neither vocab.json and merges.txt nor tokenizer.json.")
+    content = read_json(whole)
+    model = content.get("model") if isinstance(content, dict) else None
+    if not isinstance(model, dict) or model.get("type") != "BPE":
+        raise UserError(f"{whole}: must be a BPE, as BART's, but is not.")
+    pieces = dict(_checked(model.get("vocab"), whole))
+    for token in content.get("added_tokens") or []:
+        pieces[token["content"]] = token["id"]
+    rows = (x.split(" ") if isinstance(x, str) else x for x in model.get("merges") or [])
+    return pieces, [_pair(row, whole) for row in rows], whole
+
+
+def _checked(pieces: Any, path: str) -> dict[str, int]:
+    if not isinstance(pieces, dict) or not all(type(x) is int for x in pieces.values()):
+        raise UserError(f'{path}: must have pieces as {{"piece": number, ...}}, but has not.')
+    return pieces
+
+
+def _pair(parts: Sequence[str], path: str) -> tuple[str, str]:
+    if len(parts) != 2 or not all(parts):
+        raise UserError(f"{path}: a merge must be two pieces, but is {' '.join(parts)!r:.80}.")
+    return parts[0], parts[1]
+
+
+def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str, int]:
+    """GPT-2's numbers of bytes and merges; then, in their order, other pieces that are text."""
+    alphabet = list(bytes_to_unicode().values())
+    encoder: dict[str, int] = {}
+    for piece in (*alphabet, *("".join(pair) for pair in merges)):
+        encoder.setdefault(piece, len(encoder))
+    letters = set(alphabet)
+    for row in sorted(by_row):
+        piece = by_row[row]
+        if piece in SPECIAL or piece == MASK or _FILLER.fullmatch(piece):
+            continue
+        if set(piece) <= letters:
+            encoder.setdefault(piece, len(encoder))
+    return encoder
+
+
+def _symbols(by_row: dict[int, str], rows: int, encoder: dict[str, int]) -> list[str]:
+    symbols = list(SPECIAL)
+    used = set(by_row.values())
+    fillers = (f"madeupword{i:04}" for i in range(10 * rows))
+    for row in range(len(SPECIAL), rows):
+        piece = by_row.get(row, "")
+        if piece in encoder:
+            symbols.append(str(encoder[piece]))
+        elif piece == MASK or _FILLER.fullmatch(piece):
+            symbols.append(piece)
+        else:  # a row without a word, or with one that is not made of bytes
+            symbols.append(next(word for word in fillers if word not in used))
+    return symbols
+
+
+def write_vocab_json(pieces: dict[str, int], path: str) -> None:
+    """As Hugging Face writes it."""
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        json.dump(pieces, file, ensure_ascii=False)
+        file.write("\n")

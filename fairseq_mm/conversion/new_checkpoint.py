@@ -1,0 +1,45 @@
+"""Checkpoints as fairseq-train writes them, of weights that it did not train."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
+from torch import Tensor
+
+
+def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """
+    Args:
+        arguments: of the fairseq-train that would have trained it: data folder, ``--task``,
+            ``--arch`` and what differs from their defaults.
+        weights: of the model, by fairseq's names.
+
+    Returns:
+        what ``torch.save`` is to write: loads for generation and as ``--restore-file`` or
+        ``--finetune-from-model``.
+    """
+    parser = options.get_training_parser()
+    args = options.parse_args_and_arch(parser, input_args=list(arguments))
+    with warnings.catch_warnings():  # of hydra, about fairseq's use of it
+        warnings.simplefilter("ignore")
+        cfg = convert_namespace_to_omegaconf(args)
+    return {
+        "args": None,
+        # options of models without a dataclass stay the Namespace that they ask for
+        "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
+        "model": dict(weights),
+        "criterion": None,
+        "optimizer_history": [
+            {
+                "criterion_name": "CrossEntropyCriterion",
+                "optimizer_name": "FairseqAdam",
+                "lr_scheduler_state": {},
+                "num_updates": 0,
+            }
+        ],
+        "task_state": {},
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+    }

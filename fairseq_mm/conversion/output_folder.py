@@ -1,0 +1,56 @@
+"""A folder of files that appears when it is complete."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+
+from fairseq_mm.errors import UserError
+
+
+def check_output_folder(path: str, *, overwrite: bool, reads: str) -> None:
+    """Before minutes of work.
+
+    Args:
+        path: of the folder to be.
+        overwrite: files in it may be replaced.
+        reads: folder or file that is read.
+
+    Raises:
+        UserError: if it cannot be made there.
+    """
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(parent):
+        raise UserError(f"{path}: there is no folder {parent}.")
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise UserError(f"{path}: is a file; name a folder.")
+    folder = reads if os.path.isdir(reads) else os.path.dirname(os.path.abspath(reads))
+    if os.path.realpath(path) == os.path.realpath(folder):
+        raise UserError(f"{path}: is the folder that is read; name another.")
+    if os.path.isdir(path) and os.listdir(path) and not overwrite:
+        raise UserError(f"{path}: exists already; --overwrite replaces its files.")
+
+
+@contextlib.contextmanager
+def output_folder(path: str) -> Iterator[str]:
+    """A folder to write to: it is moved into place at the end, and gone after an error.
+
+    Where ``path`` is a folder already, files of the same name are replaced and others stay.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    target = os.path.realpath(path)
+    partial = f"{target}.{os.getpid()}.partial"
+    try:
+        os.mkdir(partial)
+        yield partial
+        if os.path.isdir(target):
+            for name in sorted(os.listdir(partial)):
+                os.replace(os.path.join(partial, name), os.path.join(target, name))
+        else:
+            os.rename(partial, target)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error}).") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

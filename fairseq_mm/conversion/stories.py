@@ -1,0 +1,386 @@
+"""Checkpoints of fairseq's own story model (``fconv_self_att``) -> checkpoints of ``conv_story``.
+
+Layers are those of the checkpoint's options, never those of an architecture's name, which has
+stood for several sizes. A fusion checkpoint's options say nothing of its frozen part, whose layers
+are read off its weights.
+"""
+
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Optional
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.tasks.translation import TranslationConfig
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._fairseq_stories import (
+    FROZEN_DECODER,
+    Conversion,
+    convert_weights,
+    options_of_weights,
+)
+from fairseq_mm.models._layer_lists import parse_flag, parse_flags, parse_layers
+from fairseq_mm.models._provenance import MODULE_NAME, STATE_KEY, Provenance, words_of
+from fairseq_mm.models.conv_story import ConvStoryConfig, ConvStoryModel
+
+# of which a model's weights say nothing, or not always; values of fairseq's first architecture
+_WITHOUT_TRACE = {
+    "dropout": 0.1,
+    "multihead_attention_nheads": 1,
+    "multihead_self_attention_nheads": 1,
+    "project_input": "True",
+}
+_LAYER_LISTS = ("encoder_layers", "decoder_layers")
+_FLAG_LISTS = ("decoder_attention", "self_attention")
+# path of the frozen model in the new checkpoint's options: no file, so that none is looked for
+_CARRIED = "in this checkpoint"
+# the fixed settings of each rung of conv_story.py's ladder: heads, multi-scale, gated
+_RUNGS = {
+    (1, False, False): "conv_story_self_att",
+    (4, False, False): "conv_story_multihead",
+    (4, True, False): "conv_story_multiscale",
+}
+
+
+class FairseqStories(NamedTuple):
+    """A checkpoint of ``fconv_self_att``.
+
+    Attributes:
+        path: its file.
+        arch: its ``--arch``.
+        options: all that was set when it was trained.
+        weights: of the model, by their names in it.
+        num_updates: that it was trained for.
+    """
+
+    path: str
+    arch: str
+    options: dict[str, Any]
+    weights: dict[str, Tensor]
+    num_updates: int
+
+    @property
+    def is_fusion(self) -> bool:
+        return any(name.startswith(FROZEN_DECODER) for name in self.weights)
+
+    @property
+    def types(self) -> tuple[int, int]:
+        """Rows of the tables of prompts' and of stories' words."""
+        tables = ("encoder.encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+        source, target = (len(self.weights[name]) for name in tables)
+        return source, target
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Suffixes of the data's files."""
+        source, target = (self.options.get(f"{side}_lang") for side in ("source", "target"))
+        return str(source or "wp_source"), str(target or "wp_target")
+
+
+@dataclass
+class ConvertedStories:
+    """
+    Attributes:
+        arch: the new checkpoint's ``--arch``.
+        options: the model's options.
+        frozen_options: of the frozen part; None without fusion.
+        conversion: what became of each tensor.
+        state: what to save; None if a tensor is missing or mismatched.
+        fitting_options: options with which the weights would fit, if they do not fit as they are
+            and such options exist.
+        notes: what had to be assumed, one sentence each.
+    """
+
+    arch: str
+    options: dict[str, Any]
+    frozen_options: Optional[dict[str, Any]]
+    conversion: Conversion
+    state: Optional[dict[str, Any]] = None
+    fitting_options: Optional[dict[str, Any]] = None
+    notes: list[str] = field(default_factory=list)
+
+
+def read_fairseq_stories(path: str) -> FairseqStories:
+    """
+    Raises:
+        UserError: if the file is no checkpoint of ``fconv_self_att`` that can be converted.
+    """
+    state = read_foreign_checkpoint(path)
+    weights = state.get("model")
+    options: dict[str, Any] = {}
+    cfg = state.get("cfg")
+    if isinstance(cfg, DictConfig):
+        cfg = OmegaConf.to_container(cfg)
+    for part in (*(cfg.get(key) for key in ("task", "model") if cfg), state.get("args")):
+        if isinstance(part, (Namespace, dict)):
+            options.update(vars(part) if isinstance(part, Namespace) else part)
+    if not isinstance(weights, dict) or not options:
+        raise UserError(f"{path}: is no checkpoint of fairseq: it has no model, or no options.")
+    arch = str(options.get("_name") or options.get("arch"))
+    if STATE_KEY in weights:
+        raise UserError(f"{path}: is of --arch {arch}, a checkpoint of fairseq_mm already.")
+    weights = {name: x.detach() for name, x in weights.items() if isinstance(x, Tensor)}
+    try:
+        options_of_weights(weights, frozen=False)
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"{path}: must be of fairseq's fconv_self_att, but is of --arch {arch}: it has no "
+            f"tensor {error}."
+        ) from None
+    if any(name.startswith("encoder.encoder.attention.") for name in weights):
+        raise UserError(
+            f"{path}: its encoder has self-attention (--encoder-attention), which conv_story has "
+            "not."
+        )
+    if any(name.startswith(f"{FROZEN_DECODER}pretrained_decoder.") for name in weights):
+        raise UserError(f"{path}: is a fusion with a fusion model, which conv_story has not.")
+    history = state.get("optimizer_history") or [{}]
+    return FairseqStories(path, arch, options, weights, int(history[-1].get("num_updates", 0)))
+
+
+def convert_stories(
+    checkpoint: FairseqStories,
+    source_dictionary: Dictionary,
+    target_dictionary: Dictionary,
+    *,
+    compat: str = "released",
+    layers_from_weights: bool = False,
+    pretrained: Optional[FairseqStories] = None,
+) -> ConvertedStories:
+    """
+    Args:
+        checkpoint: with fusion or without.
+        source_dictionary: of the prompts.
+        target_dictionary: of the stories.
+        compat: ``released`` computes as fairseq's model does; ``none`` gives no attention to the
+            prompt's padding.
+        layers_from_weights: take layers and sizes from the weights, not from the checkpoint's
+            options.
+        pretrained: the model that a fusion model was trained on, for those of its options that
+            leave no trace in the weights.
+
+    Raises:
+        UserError: if the options are not those of a model that can be converted.
+    """
+    notes: list[str] = []
+    options = _options(checkpoint, notes, layers_from_weights=layers_from_weights)
+    frozen = None
+    projects = [_projects_input(checkpoint, options)] * 2
+    if checkpoint.is_fusion:
+        other = checkpoint if pretrained is None else pretrained
+        frozen = _frozen_options(checkpoint, other, options, notes)
+        projects[1] = _projects_input(other, frozen)
+    elif pretrained is not None:
+        raise UserError(f"{checkpoint.path}: is no fusion model, so it has no pretrained part.")
+    elif str(checkpoint.options.get("pretrained")) == "True":
+        raise UserError(
+            f"{checkpoint.path}: was trained with --pretrained True, but has no tensor "
+            f"{FROZEN_DECODER}*."
+        )
+    for part, is_projecting in zip((options, frozen), projects):
+        if part is not None:
+            part["compat"] = compat
+            if not is_projecting:
+                part["gated_attention"] = "False"  # gates are part of the projections
+    if not all(projects):
+        notes.append(
+            "--project-input False: queries, keys and values get projections that change nothing."
+        )
+    dictionaries = source_dictionary, target_dictionary
+    try:
+        model, conversion = _convert(checkpoint.weights, options, frozen, dictionaries, projects)
+    except UserError as error:
+        raise UserError(f"{checkpoint.path}: {error}") from None
+    arch = architecture_name(options)
+    result = ConvertedStories(arch, options, frozen, conversion, notes=notes)
+    if conversion.fits:
+        result.state = _state(checkpoint, model, result)
+    elif not layers_from_weights:
+        fitting = {**options, **options_of_weights(checkpoint.weights, frozen=False)}
+        try:
+            fits = _convert(checkpoint.weights, fitting, frozen, dictionaries, projects)[1].fits
+        except UserError:
+            fits = False
+        if fits:
+            result.fitting_options = {
+                name: value
+                for name, value in fitting.items()
+                if _normal(name, value) != _normal(name, options[name])
+            }
+    return result
+
+
+def save_checkpoint(state: Mapping[str, Any], path: str) -> None:
+    """Writes a checkpoint, moved into place at the end.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    target = os.path.realpath(path)
+    partial = f"{target}.{os.getpid()}.partial"
+    try:
+        torch.save(state, partial)
+        os.replace(partial, target)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise UserError(f"{path}: cannot be written ({reason}).") from None
+    finally:
+        if os.path.exists(partial):
+            os.remove(partial)
+
+
+def architecture_name(options: Mapping[str, Any]) -> str:
+    """The rung of the ladder that a model is on; ``conv_story_wp`` if on none."""
+    layers = len(parse_layers(options["decoder_layers"], "--decoder-layers"))
+    attends = parse_flags(options["self_attention"], "--self-attention", layers)
+    if not any(attends):
+        return "conv_story"
+    rung = (
+        options["multihead_self_attention_nheads"],
+        parse_flag(options["downsample"], "--downsample"),
+        parse_flag(options["gated_attention"], "--gated-attention"),
+    )
+    return _RUNGS.get(rung, "conv_story_wp")
+
+
+def _options(
+    checkpoint: FairseqStories, notes: list[str], *, layers_from_weights: bool
+) -> dict[str, Any]:
+    of_weights = options_of_weights(checkpoint.weights, frozen=False)
+    options = {**_WITHOUT_TRACE, **of_weights}
+    del options["project_input"]
+    for name in options:
+        value = checkpoint.options.get(name)
+        if value is None or name.endswith("_positions"):  # tables have as many rows as they have
+            continue
+        if name in of_weights and layers_from_weights:
+            continue
+        options[name] = value if isinstance(value, (int, float)) else str(value)
+        if isinstance(value, bool):
+            options[name] = str(value)
+        try:
+            if name in _LAYER_LISTS:
+                parse_layers(options[name], f"--{name.replace('_', '-')}")
+            elif name in _FLAG_LISTS:
+                layers = parse_layers(options["decoder_layers"], "--decoder-layers")
+                parse_flags(options[name], f"--{name.replace('_', '-')}", len(layers))
+        except UserError as error:
+            options[name] = of_weights[name]
+            notes.append(f"{error} The weights say {of_weights[name]}.")
+    return options
+
+
+def _frozen_options(
+    checkpoint: FairseqStories,
+    other: FairseqStories,
+    own: Mapping[str, Any],
+    notes: list[str],
+) -> dict[str, Any]:
+    """Options of the frozen part: its weights', and of another checkpoint what leaves no trace."""
+    try:
+        of_weights = options_of_weights(checkpoint.weights, frozen=True)
+    except (KeyError, ValueError) as error:
+        raise UserError(f"{checkpoint.path}: its frozen part has no tensor {error}.") from None
+    if other is checkpoint:
+        notes.append(
+            "The frozen part's dropout and heads (where its weights do not show them) are taken "
+            "to be those of the model on top; --pretrained-checkpoint FILE has its own."
+        )
+    else:
+        theirs = _options(other, notes, layers_from_weights=True)
+        for name, value in of_weights.items():
+            if theirs[name] != value:
+                raise UserError(
+                    f"{other.path}: is not the model that {checkpoint.path} was trained on: its --"
+                    f"{name.replace('_', '-')} is {theirs[name]}, that of the frozen part {value}."
+                )
+        own = theirs
+    without_trace = {name: own[name] for name in _WITHOUT_TRACE if name in own}
+    return {**without_trace, **of_weights}
+
+
+def _projects_input(checkpoint: FairseqStories, options: Mapping[str, Any]) -> bool:
+    projects = parse_flag(str(checkpoint.options.get("project_input", "True")), "--project-input")
+    if not projects and parse_flag(options["downsample"], "--downsample"):
+        raise UserError(
+            f"{checkpoint.path}: --project-input False with --downsample True cannot be converted "
+            "(fairseq's own model fails with it)."
+        )
+    return projects
+
+
+def _convert(
+    weights: Mapping[str, Tensor],
+    options: Mapping[str, Any],
+    frozen_options: Optional[dict[str, Any]],
+    dictionaries: tuple[Dictionary, Dictionary],
+    projects_input: list[bool],
+) -> tuple[ConvStoryModel, Conversion]:
+    model = ConvStoryModel(Namespace(**options), *dictionaries, frozen_options)
+    source_words = words_of(dictionaries[0])
+    model.add_module(MODULE_NAME, Provenance(words_of(dictionaries[1]), {}, 0, source_words))
+    conversion = convert_weights(
+        model,
+        weights,
+        projects_input=projects_input[0],
+        frozen_projects_input=projects_input[1],
+    )
+    return model, conversion
+
+
+def _state(
+    checkpoint: FairseqStories, model: ConvStoryModel, result: ConvertedStories
+) -> dict[str, Any]:
+    """What fairseq saves, as far as loading for generation and for training asks for it."""
+    fields = {
+        name: x.default
+        for name, x in ConvStoryConfig.__dataclass_fields__.items()
+        if not name.startswith("_")
+    }
+    source, target = checkpoint.languages
+    model_options = {**fields, **result.options, "_name": result.arch}
+    if result.frozen_options is not None:
+        model_options.update(pretrained="True", pretrained_checkpoint=_CARRIED)
+    positions = {name: x for name, x in result.options.items() if name.endswith("_positions")}
+    cfg = _plain(FairseqConfig)
+    cfg["model"] = model_options
+    cfg["criterion"] = {"_name": "cross_entropy", "sentence_avg": False}
+    cfg["task"] = {
+        **_plain(TranslationConfig),
+        **{"_name": "translation", "source_lang": source, "target_lang": target, **positions},
+    }
+    cfg = OmegaConf.to_container(OmegaConf.create(cfg), resolve=True)
+    return {
+        "args": None,
+        "cfg": cfg,
+        "model": {**model.state_dict(), **result.conversion.weights},
+        "criterion": None,
+        "optimizer_history": [
+            {
+                "criterion_name": "CrossEntropyCriterion",
+                "optimizer_name": "FairseqNAG",
+                "lr_scheduler_state": {},
+                "num_updates": checkpoint.num_updates,
+            }
+        ],
+        "task_state": {},
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+    }
+
+
+def _plain(config: type) -> dict[str, Any]:
+    """Defaults of one of fairseq's configurations, references to others unresolved."""
+    plain: Any = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
+    return plain
+
+
+def _normal(name: str, value: Any) -> Any:
+    """A layer list whichever way it is written."""
+    return parse_layers(value, name) if name in _LAYER_LISTS else value

@@ -1,0 +1,79 @@
+"""T5's vocabulary as a dictionary of fairseq.
+
+T5's rows are padding, ``</s>``, ``<unk>``, the pieces, ``<extra_id_99>`` to ``<extra_id_0>``, and
+rows that nothing uses, which fill the vocabulary up to a multiple of 128. A dictionary of fairseq
+begins with ``<s>``, padding, ``</s>``, ``<unk>``. So entry i is T5's row i - 1, and ``<s>``, which
+T5 has not, is T5's last row: rows correspond one to one, and so do logits and all that is computed
+of them. Where the last row is ``<extra_id_0>``, no text can name that one any more. Where it is a
+piece, there is no row to spare, and the vocabulary is refused: a row that is added would take its
+share of every softmax.
+"""
+
+import torch
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from fairseq_mm.errors import UserError
+
+PAD, END, UNKNOWN = 0, 1, 2
+_NUM_EXTRA_IDS = 100
+
+
+def to_fairseq_rows(weight: Tensor) -> Tensor:
+    """``[V, ...]`` of T5's rows, in the order of :func:`t5_dictionary`."""
+    return torch.roll(weight, 1, dims=0)
+
+
+def to_t5_rows(weight: Tensor) -> Tensor:
+    """Inverse of :func:`to_fairseq_rows`."""
+    return torch.roll(weight, -1, dims=0)
+
+
+def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> Dictionary:
+    """
+    Pieces keep their names, so that ``--bpe sentencepiece`` finds them. A piece that cannot stand
+    in a line of tokens, or has the name of another entry, is called ``<row_ROW>``, as are rows that
+    nothing uses.
+
+    Args:
+        pieces: content of the sentencepiece model.
+        num_rows: of the embedding.
+        path: of the sentencepiece model, for messages.
+        notes: gets what had to be decided.
+
+    Raises:
+        UserError: if the special pieces are not T5's, or there is no row for ``<s>``.
+    """
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_proto=pieces)
+    special = (processor.pad_id(), processor.eos_id(), processor.unk_id())
+    if special != (PAD, END, UNKNOWN):
+        raise UserError(
+            f"{path}: padding, </s> and <unk> must be pieces {PAD}, {END} and {UNKNOWN}, as T5's "
+            f"are, but are {special[0]}, {special[1]} and {special[2]}."
+        )
+    num_pieces = processor.get_piece_size()
+    if num_rows <= num_pieces:
+        raise UserError(
+            f"{path}: has {num_pieces} pieces, but the embedding only {num_rows} rows: one more "
+            "than pieces is needed, for fairseq's <s>. With transformers, "
+            f"model.resize_token_embeddings({num_pieces + 1}) makes it."
+        )
+    num_extra = min(_NUM_EXTRA_IDS, num_rows - num_pieces)
+    if num_pieces + num_extra == num_rows:
+        notes.append(
+            f"The vocabulary has no unused row: the last one, {num_rows - 1} (<extra_id_0>), is "
+            "fairseq's <s>, and no text can name it any more."
+        )
+    names = [processor.id_to_piece(row) for row in range(num_pieces)]
+    names += [f"<extra_id_{number}>" for number in reversed(range(num_extra))]
+    dictionary = Dictionary()
+    for row in range(len((PAD, END, UNKNOWN)), num_rows - 1):
+        name = names[row] if row < len(names) else ""
+        if name.split() != [name] or name in dictionary:
+            name = f"<row_{row}>"
+        if name in dictionary:
+            raise UserError(f"{path}: has a piece {name}, which is the name of another row here.")
+        dictionary.add_symbol(name)
+    return dictionary

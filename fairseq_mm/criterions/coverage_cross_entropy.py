@@ -1,0 +1,81 @@
+"""Cross-entropy and the coverage loss (``--criterion coverage_cross_entropy``).
+
+See et al. 2017 (https://arxiv.org/abs/1704.04368), equations 12 and 13: the loss of a word is
+
+    -log P(w_t) + lambda sum_i min(a_ti, c_ti),    c_t = a_1 + ... + a_(t-1)
+
+For models whose forward pass gives the sum over i as ``coverage_loss [B, T]``: the
+pointer-generator with ``--coverage``. ``nll_loss``, and with it the perplexity, is without it. The
+paper adds coverage for a last part of the training only.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq.criterions import register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import (
+    LabelSmoothedCrossEntropyCriterion,
+    LabelSmoothedCrossEntropyCriterionConfig,
+)
+from torch import Tensor
+
+from fairseq_mm.errors import UserError
+
+
+@dataclass
+class CoverageCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
+    """The paper's weight."""
+
+    coverage_weight: float = field(default=1.0, metadata={"help": "lambda, of the coverage loss"})
+
+
+@register_criterion("coverage_cross_entropy", dataclass=CoverageCrossEntropyConfig)
+class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
+    """
+    Args:
+        task: fairseq's.
+        sentence_avg: the sample size counts sentences, not tokens.
+        label_smoothing: of the cross-entropy.
+        coverage_weight: of the coverage loss.
+        ignore_prefix_size: first words that have no loss.
+        report_accuracy: log the share of words that are likeliest.
+    """
+
+    def __init__(
+        self,
+        task: Any,
+        sentence_avg: bool,
+        label_smoothing: float,
+        *,
+        coverage_weight: float = 1.0,
+        ignore_prefix_size: int = 0,
+        report_accuracy: bool = False,
+    ) -> None:
+        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
+        if coverage_weight < 0:
+            raise UserError(f"--coverage-weight must be 0 or more, but is {coverage_weight}.")
+        self.coverage_weight = coverage_weight
+
+    def compute_loss(
+        self,
+        model: Any,
+        net_output: tuple[Tensor, Any],
+        sample: dict[str, Any],
+        reduce: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        """
+        Raises:
+            UserError: if the model gives no coverage loss.
+        """
+        loss, nll_loss = super().compute_loss(model, net_output, sample, reduce)
+        coverage = (net_output[1] or {}).get("coverage_loss")
+        if coverage is None:
+            raise UserError(
+                "--criterion coverage_cross_entropy is for models with a coverage loss: "
+                "pointer_generator with --coverage."
+            )
+        is_padding = model.get_targets(sample, net_output).eq(self.padding_idx)
+        coverage = coverage.masked_fill(is_padding, 0.0)[:, self.ignore_prefix_size :]
+        if reduce:
+            return loss + self.coverage_weight * coverage.sum(), nll_loss
+        return loss + self.coverage_weight * coverage.reshape_as(loss), nll_loss

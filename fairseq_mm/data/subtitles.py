@@ -1,0 +1,132 @@
+"""Transcripts in files: subtitles (``.srt``, ``.vtt``) without their times and marks, or text.
+
+Automatic captions of YouTube roll: each line is shown again as the upper line of the next cue, so
+a file has every word two or three times. Where at least half of the cues begin with what the cue
+before them ended with, these repetitions are left out; a file in which a line is spoken twice now
+and then keeps both.
+"""
+
+import html
+import re
+from pathlib import Path
+from typing import Optional
+
+from fairseq_mm.errors import UserError
+
+SUBTITLE_SUFFIXES = (".srt", ".vtt")
+TRANSCRIPT_SUFFIXES = (*SUBTITLE_SUFFIXES, ".txt")
+
+_TIME = r"(?:\d+:)?\d{1,2}:\d{2}(?:[.,]\d{1,3})?"
+_TIMING = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s|$)")
+# <i>, </font>, <c.colorE5E5E5>, <v Ann>, <00:00:01.320>; but not 3 < 4 or <3
+_TAG = re.compile(r"</?[a-zA-Z][^<>]*>|<\d+:\d[\d:.]*>")
+_OVERRIDE = re.compile(r"\{\\[^{}]*\}")  # {\an8}
+_ESCAPED_BREAK = re.compile(r"\\[Nnh]")
+# byte order marks and marks of direction inside a text
+_INVISIBLE = re.compile("[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_BLOCKS = ("NOTE", "STYLE", "REGION")
+# words that two cues may share by chance where they meet
+_CHANCE = 2
+
+_BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+
+
+def read_transcript(path: Path) -> str:
+    """What is said, from a file: subtitles if its name ends so, else the text as it is.
+
+    Raises:
+        UserError: if the file cannot be read, is not UTF-8 (or UTF-16 with a byte order mark), or
+            should have subtitles and has none.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+    marks = [mark for mark in _BYTE_ORDER_MARKS if content.startswith(mark)]
+    try:
+        text = content.decode(_BYTE_ORDER_MARKS[marks[0]] if marks else "utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8."
+        ) from None
+    if path.suffix.lower() not in SUBTITLE_SUFFIXES:
+        return text
+    transcript = subtitles_to_text(text)
+    if transcript is None:
+        raise UserError(
+            f"{path}: has no subtitle; a line such as 00:00:01,000 --> 00:00:02,500 goes before "
+            "the text of each."
+        )
+    return transcript
+
+
+def subtitles_to_text(text: str) -> Optional[str]:
+    """The words of ``.srt`` or ``.vtt`` subtitles on one line; None if there are no subtitles."""
+    cues = [
+        [words for words in map(_words_of, lines) if words]
+        for lines in _cues_of(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
+    ]
+    if not cues:
+        return None
+    cues = [cue for cue in cues if cue]
+    repeated = [_repeated_words(before, cue) for before, cue in zip(cues, cues[1:])]
+    num_repeating = sum(count > 0 for count in repeated)
+    if num_repeating < 2 or 2 * num_repeating < len(repeated):
+        repeated = [0] * len(repeated)
+    words = []
+    for cue, count in zip(cues, [0, *repeated]):
+        words += _joined(cue)[count:]
+    return " ".join(words)
+
+
+def _cues_of(lines: list[str]) -> list[list[str]]:
+    """Lines of text of each cue; whatever goes before the first is a header."""
+    is_webvtt = lines[0].lstrip("\ufeff").startswith("WEBVTT")
+    cues: list[list[str]] = []
+    in_block = False
+    for i, line in enumerate(lines):
+        after_blank = i == 0 or not lines[i - 1]
+        if _TIMING.match(line):
+            if cues and _is_name(cues[-1], is_webvtt):
+                cues[-1].pop()
+            cues.append([])
+            in_block = False
+        elif in_block or (
+            is_webvtt and after_blank and line.split(" ")[0].split("\t")[0] in _BLOCKS
+        ):
+            in_block = bool(line)
+        elif cues:
+            cues[-1].append(line)
+    return cues
+
+
+def _is_name(lines: list[str], is_webvtt: bool) -> bool:
+    """Whether the last line before a cue's time is the cue's number or name, and no text."""
+    if not lines or not lines[-1].strip():
+        return False
+    after_blank = len(lines) > 1 and not lines[-2]
+    return lines[-1].strip().isdecimal() or (is_webvtt and after_blank)
+
+
+def _words_of(line: str) -> list[str]:
+    line = _TAG.sub("", _OVERRIDE.sub("", line))
+    line = html.unescape(_ESCAPED_BREAK.sub(" ", line))
+    return _INVISIBLE.sub("", line).split()
+
+
+def _joined(cue: list[list[str]]) -> list[str]:
+    return [word for line in cue for word in line]
+
+
+def _repeated_words(before: list[list[str]], cue: list[list[str]]) -> int:
+    """How many words at the beginning of a cue the end of the one before it had: whole lines of
+    either, or more words than chance brings together."""
+    tail, head = _joined(before), _joined(cue)
+    whole = {sum(map(len, before[i:])) for i in range(len(before))}
+    whole |= {sum(map(len, cue[: i + 1])) for i in range(len(cue))}
+    for count in range(min(len(tail), len(head)), 0, -1):
+        if (count in whole or count > _CHANCE) and tail[-count:] == head[:count]:
+            return count
+    return 0

@@ -1,0 +1,327 @@
+"""How text becomes tokens, and tokens text again: words, GPT-2's BPE or a sentencepiece model.
+
+A data folder says it in ``subwords.json`` and keeps the files that it takes beside it, a
+checkpoint carries both (``to_state``), so neither needs anything from elsewhere:
+
+- ``none``: the words of the text, split at spaces;
+- ``gpt2``: fairseq's GPT-2 BPE, ``encoder.json`` and ``vocab.bpe``; tokens are the numbers of
+  ``encoder.json``, as in the ``dict.txt`` of fairseq's BART;
+- ``sentencepiece``: the pieces of ``sentencepiece.model``, as ``--bpe sentencepiece`` has them.
+
+With ``numbered_unknowns`` (``none`` alone) words outside the dictionary are written ``<unk-0>``,
+``<unk-1>``, ... in a data folder: see ``numbered_unknowns.py``.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional, Union
+
+from fairseq_mm.data.output_file import output_file
+from fairseq_mm.errors import UserError
+
+SUBWORDS_FILE = "subwords.json"
+# kind -> files that it takes
+KINDS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "gpt2": ("encoder.json", "vocab.bpe"),
+    "sentencepiece": ("sentencepiece.model",),
+}
+# what a data folder or a converted model's folder may have of subwords
+SUBWORD_FILES = frozenset([SUBWORDS_FILE, *(name for names in KINDS.values() for name in names)])
+
+# what pretrained models call theirs; T5 the second, mBART and XLM-R the third
+_SENTENCEPIECE_NAMES = (
+    "sentencepiece.model",
+    "spiece.model",
+    "sentence.bpe.model",
+    "sentencepiece.bpe.model",
+)
+
+# no text: the ends of a line and what fills it up
+_SILENT = frozenset(["<s>", "</s>", "<pad>"])
+_WORD_START = "\u2581"
+_BYTES = re.compile(r"(?:<0x[0-9A-F]{2}>)+")
+
+
+class Subwords:
+    """Text -> tokens, and back.
+
+    Args:
+        kind: one of ``KINDS``.
+        files: name, as in ``KINDS`` -> content.
+        numbered_unknowns: entries ``<unk-0>``, ``<unk-1>``, ... of the dictionary.
+        where: name of a file -> its path, for messages.
+
+    Raises:
+        UserError: if the kind is unknown, or a file is missing or damaged.
+    """
+
+    def __init__(
+        self,
+        kind: str = "none",
+        *,
+        files: Optional[Mapping[str, bytes]] = None,
+        numbered_unknowns: int = 0,
+        where: Optional[Mapping[str, str]] = None,
+    ) -> None:
+        if kind not in KINDS:
+            raise UserError(f"`kind` of subwords must be {' or '.join(KINDS)}, but is {kind!r}.")
+        if numbered_unknowns < 0 or (numbered_unknowns and kind != "none"):
+            raise UserError(
+                f"numbered unknowns ({numbered_unknowns}) are for text in words, but subwords are "
+                f"{kind}: pieces leave no word outside the dictionary."
+            )
+        files, where = files or {}, where or {}
+        for name in KINDS[kind]:
+            if name not in files:
+                raise UserError(f"subwords of kind {kind} need {name}, which is missing.")
+        self.kind = kind
+        self.numbered_unknowns = numbered_unknowns
+        self.files = {name: files[name] for name in KINDS[kind]}
+        self._where = {name: where.get(name, name) for name in KINDS[kind]}
+        self._gpt2: Any = self._load_gpt2() if kind == "gpt2" else None
+        self._sentencepiece: Any = self._load_sentencepiece() if kind == "sentencepiece" else None
+
+    @property
+    def fingerprint(self) -> str:
+        """First twelve digits of a SHA-256; equal where text becomes the same tokens, however the
+        files are laid out."""
+        content: list[Any] = [self.kind, self.numbered_unknowns]
+        if self._gpt2 is not None:
+            content += [sorted(self._gpt2.encoder.items()), list(self._gpt2.bpe_ranks)]
+        else:
+            content += [hashlib.sha256(self.files[name]).hexdigest() for name in KINDS[self.kind]]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+
+    def encode(self, text: str) -> list[str]:
+        """Tokens of a text. Runs of space, line breaks too, count as one space."""
+        words = text.split()
+        if self._gpt2 is not None:
+            return [str(number) for number in self._gpt2.encode(" ".join(words))]
+        if self._sentencepiece is not None:
+            return self._sentencepiece.encode(" ".join(words), out_type=str)
+        return words
+
+    def decode(self, tokens: str) -> str:
+        """Text, on one line, of tokens separated by spaces.
+
+        ``<s>``, ``</s>`` and ``<pad>`` say nothing; any other token that the subwords do not have,
+        such as ``<unk>``, stands in the text as it is.
+        """
+        kept = [token for token in tokens.split() if token not in _SILENT]
+        if self._gpt2 is not None:
+            return _one_line(self._decode_gpt2(kept))
+        if self._sentencepiece is not None:
+            joined = _BYTES.sub(_bytes_to_text, "".join(kept))
+            return _one_line(joined.replace(_WORD_START, " "))
+        return " ".join(kept)
+
+    def _decode_gpt2(self, tokens: list[str]) -> str:
+        """Pieces may end within a character: neighbours are decoded together."""
+        bpe = self._gpt2
+        text, run = "", []
+        for token in tokens:
+            if token.isdecimal() and int(token) in bpe.decoder:
+                run.append(int(token))
+            else:
+                text += bpe.decode(run) + token
+                run = []
+        return text + bpe.decode(run)
+
+    def to_state(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        state: dict[str, Any] = self._description()
+        if self.files:
+            state["files"] = {
+                name: base64.b64encode(content).decode() for name, content in self.files.items()
+            }
+        return state
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Subwords":
+        """Inverse of ``to_state``.
+
+        Raises:
+            UserError: if it is no such state.
+        """
+        try:
+            files = {
+                name: base64.b64decode(content, validate=True)
+                for name, content in state.get("files", {}).items()
+            }
+        except (AttributeError, TypeError, ValueError, binascii.Error) as error:
+            raise UserError(f"subwords of a checkpoint cannot be read ({error}).") from None
+        return cls._described(state, files, "subwords of a checkpoint", {})
+
+    @classmethod
+    def from_paths(
+        cls, kind: str, paths: Mapping[str, Union[str, os.PathLike]], *, numbered_unknowns: int = 0
+    ) -> "Subwords":
+        """
+        Args:
+            kind: one of ``KINDS``.
+            paths: name, as in ``KINDS`` -> file.
+            numbered_unknowns: as in the constructor.
+
+        Raises:
+            UserError: naming the file, if one is missing or damaged.
+        """
+        return cls(
+            kind,
+            files={name: _read(os.fspath(path)) for name, path in paths.items()},
+            numbered_unknowns=numbered_unknowns,
+            where={name: os.fspath(path) for name, path in paths.items()},
+        )
+
+    @classmethod
+    def load(cls, folder: Union[str, os.PathLike]) -> "Subwords":
+        """Of a folder; ``none`` where it has no ``subwords.json``.
+
+        Raises:
+            UserError: if a file is missing or damaged.
+        """
+        path = os.path.join(os.fspath(folder), SUBWORDS_FILE)
+        if not os.path.exists(path):
+            return cls()
+        try:
+            description = json.loads(_read(path).decode("utf-8-sig"))
+        except ValueError as error:
+            raise UserError(f"{path}: not JSON ({error}).") from None
+        if not isinstance(description, dict):
+            raise UserError(f'{path}: must be {{"kind": ...}}, but is {description!r:.60} instead.')
+        names = KINDS.get(str(description.get("kind")), ())
+        where = {name: os.path.join(os.fspath(folder), name) for name in names}
+        files = {name: _read(place) for name, place in where.items()}
+        return cls._described(description, files, path, where)
+
+    @classmethod
+    def of_pretrained(cls, folder: Union[str, os.PathLike]) -> "Subwords":
+        """Of a pretrained model's folder: one that says its subwords, or has their files alone, as
+        those of fairseq's BART (``encoder.json``, ``vocab.bpe``) and of sentencepiece models.
+
+        Raises:
+            UserError: if it has neither, or a file is damaged.
+        """
+        found = Path(folder)
+        if (found / SUBWORDS_FILE).exists():
+            return cls.load(found)
+        if all((found / name).exists() for name in KINDS["gpt2"]):
+            return cls.from_paths("gpt2", {name: found / name for name in KINDS["gpt2"]})
+        for name in _SENTENCEPIECE_NAMES:
+            if (found / name).exists():
+                return cls.from_paths("sentencepiece", {"sentencepiece.model": found / name})
+        raise UserError(
+            f"{folder}: must have {SUBWORDS_FILE}, {' and '.join(KINDS['gpt2'])}, or "
+            f"{_SENTENCEPIECE_NAMES[0]}, to say how its model's text becomes tokens."
+        )
+
+    @classmethod
+    def _described(
+        cls, description: Any, files: Mapping[str, bytes], source: str, where: Mapping[str, str]
+    ) -> "Subwords":
+        kind, number = description.get("kind"), description.get("numbered_unknowns", 0)
+        if not isinstance(kind, str) or kind not in KINDS:
+            raise UserError(f"{source}: `kind` must be {' or '.join(KINDS)}, but is {kind!r:.60}.")
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise UserError(
+                f"{source}: `numbered_unknowns` must be a number of words, but is {number!r:.60}."
+            )
+        return cls(kind, files=files, numbered_unknowns=number, where=where)
+
+    def save(self, folder: Union[str, os.PathLike]) -> None:
+        """Writes ``subwords.json`` and the files beside it.
+
+        Raises:
+            UserError: if they cannot be written.
+        """
+        os.makedirs(folder, exist_ok=True)
+        for name, content in self.files.items():
+            path = Path(folder) / name
+            partial = path.with_name(f"{name}.{os.getpid()}.partial")
+            try:
+                partial.write_bytes(content)
+                os.replace(partial, path)
+            except OSError as error:
+                partial.unlink(missing_ok=True)
+                raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
+        with output_file(Path(folder) / SUBWORDS_FILE) as file:
+            file.write(json.dumps(self._description()) + "\n")
+
+    def _description(self) -> dict[str, Any]:
+        numbered = {"numbered_unknowns": self.numbered_unknowns} if self.numbered_unknowns else {}
+        return {"kind": self.kind, **numbered}
+
+    def _load_gpt2(self) -> Any:
+        from fairseq.data.encoders.gpt2_bpe_utils import Encoder, bytes_to_unicode
+
+        encoder_path, merges_path = (self._where[name] for name in KINDS["gpt2"])
+        try:
+            encoder = json.loads(self.files["encoder.json"].decode("utf-8-sig"))
+        except ValueError as error:
+            raise UserError(f"{encoder_path}: not JSON ({error}).") from None
+        if not isinstance(encoder, dict) or not all(
+            isinstance(number, int) and not isinstance(number, bool) and number >= 0
+            for number in encoder.values()
+        ):
+            raise UserError(f'{encoder_path}: must be {{"piece": number, ...}}, but is not.')
+        try:
+            lines = self.files["vocab.bpe"].decode("utf-8-sig").split("\n")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{merges_path}: not UTF-8 text ({error.reason}).") from None
+        merges = []
+        for number, line in enumerate(lines, start=1):
+            parts = tuple(line.rstrip("\r").split(" "))
+            if parts == ("",) or (number == 1 and line.startswith("#version")):
+                continue
+            if len(parts) != 2 or "" in parts:
+                raise UserError(
+                    f"{merges_path}:{number}: must be two pieces, but is {line[:60]!r} instead."
+                )
+            merges.append(parts)
+        # so that encoding meets no piece without a number
+        for piece in (*bytes_to_unicode().values(), *map("".join, merges)):
+            if piece not in encoder:
+                raise UserError(
+                    f"{encoder_path}: lacks the piece {piece!r}, which {merges_path} makes; the "
+                    "two must be of one BPE."
+                )
+        return Encoder(encoder, merges)
+
+    def _load_sentencepiece(self) -> Any:
+        import sentencepiece
+
+        processor = sentencepiece.SentencePieceProcessor()
+        try:
+            processor.LoadFromSerializedProto(self.files["sentencepiece.model"])
+            if not processor.get_piece_size():
+                raise ValueError("it has no pieces")
+        except (RuntimeError, ValueError, TypeError) as error:
+            path = self._where["sentencepiece.model"]
+            raise UserError(f"{path}: is no sentencepiece model ({error}).") from None
+        return processor
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _bytes_to_text(match: "re.Match[str]") -> str:
+    """``<0xC3><0xA9>``, as models with byte fallback spell what they have no piece for."""
+    return bytes.fromhex(match.group().replace("<0x", "").replace(">", "")).decode(
+        "utf-8", errors="replace"
+    )

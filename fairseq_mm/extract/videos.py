@@ -1,0 +1,332 @@
+"""Decoding of videos of any kind to upright RGB frames, one after the other, in bounded memory.
+
+What is done, beyond what FFmpeg (by PyAV) does by itself:
+
+- the first video stream is read that is no cover picture of a song;
+- the rotation of the display matrix is applied (a phone's upright video is stored lying); pixels
+  that are not square are left as they are, as the authors of the networks here left them;
+- a truncated or damaged file is noticed, which FFmpeg plays without a word: packets that are cut
+  off or cannot be decoded, frames with holes, and an end more than a second before the end that
+  the file's head promises;
+- frames are taken as they come, each once, whatever the distances of their time stamps; or, with
+  ``resampled``, those that a player would show at the times of a constant frame rate.
+
+This module imports neither torch nor fairseq: it runs in the decoding processes.
+"""
+
+import io
+import os
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from types import ModuleType
+from typing import Any, BinaryIO, Optional, Union
+
+from PIL import Image
+
+from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.extract.picture_list import Kind, Picture
+from fairseq_mm.extract.pictures import MAX_PIXELS
+
+# suffixes that a folder is searched for
+VIDEO_SUFFIXES = frozenset(
+    f".{suffix}"
+    for group in (
+        "3g2 3gp asf avi divx dv f4v flv gif ivf m2ts m2v m4v mkv mov mp4 mpe",
+        "mpeg mpg mts mxf ogm ogv qt rm rmvb ts vob webm wmv y4m",
+    )
+    for suffix in group.split()
+)
+VIDEOS = Kind("video", VIDEO_SUFFIXES, "video", "videos")
+# what may be missing at the end of a whole file: seconds, and the part of its length
+MAX_MISSING_SECONDS = 1.0
+MAX_MISSING_PART = 0.01
+# formats whose head gives the length of the whole file, but not of its streams
+WITH_LENGTH = ("matroska", "flv")
+UPRIGHT = {
+    90: Image.Transpose.ROTATE_90,
+    180: Image.Transpose.ROTATE_180,
+    270: Image.Transpose.ROTATE_270,
+}
+
+AnyVideo = Union[str, os.PathLike, bytes, Picture]
+
+
+def import_av() -> ModuleType:
+    """
+    Raises:
+        UserError: naming the extra, if PyAV is not installed.
+    """
+    av = import_extra("av", extra="video", purpose="reading videos")
+    # FFmpeg's own remarks would come between the lines of a progress bar
+    av.logging.set_level(None)
+    return av
+
+
+class FileSection(io.RawIOBase):
+    """A part of a file as a file of its own: the member of an archive that is not unpacked.
+
+    Args:
+        path: the archive.
+        offset: where the part begins.
+        size: its bytes.
+    """
+
+    def __init__(self, path: str, offset: int, size: int) -> None:
+        super().__init__()
+        self._file = open(path, "rb")  # noqa: SIM115
+        self._offset, self._size, self._place = offset, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._file.seek(self._offset + self._place)
+        view = memoryview(buffer)[: max(0, self._size - self._place)]
+        count = self._file.readinto(view)
+        self._place += count
+        return count
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._size}[whence]
+        if start + offset < 0:
+            raise OSError("negative place in a file")
+        self._place = start + offset
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def open_video(video: AnyVideo) -> BinaryIO:
+    """The content as a file that can be read at any place.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
+    if isinstance(video, bytes):
+        return io.BytesIO(video)
+    if isinstance(video, Picture) and video.member:
+        return io.BufferedReader(FileSection(video.path, video.offset, video.size))
+    return open(video.path if isinstance(video, Picture) else video, "rb")
+
+
+class VideoReader:
+    """The frames of one video, to be gone through once.
+
+    Args:
+        video: path, content, or an entry of a list.
+        keep_damaged: take what can be decoded of a truncated or damaged video; else it raises.
+        max_pixels: larger frames are refused.
+
+    Attributes:
+        num_frames: decoded so far.
+        seconds: from the first frame's beginning to the last one's end.
+        damage: what is wrong with the file; empty if nothing has been found so far.
+    """
+
+    def __init__(
+        self, video: AnyVideo, *, keep_damaged: bool = False, max_pixels: int = MAX_PIXELS
+    ) -> None:
+        self.video = video
+        self.keep_damaged = keep_damaged
+        self.max_pixels = max_pixels
+        self.num_frames = 0
+        self.damage = ""
+        self._first_time = self._end_time = Fraction(0)
+        self._has_sound_frame = False
+
+    @property
+    def seconds(self) -> float:
+        return float(self._end_time - self._first_time)
+
+    @property
+    def frame_rate(self) -> float:
+        """Frames a second, on average; 0 of a video without any duration."""
+        return self.num_frames / self.seconds if self.seconds > 0 else 0.0
+
+    def frames(self) -> Iterator[tuple[Fraction, Fraction, Image.Image]]:
+        """
+        Yields:
+            begin: seconds, from the beginning of the first frame.
+            end: seconds, as far as the file says how long a frame lasts.
+            frame: in mode RGB, upright.
+
+        Raises:
+            UserError: the reason why it cannot be read, without the file's name.
+        """
+        av = import_av()
+        try:
+            with open_video(self.video) as file:
+                if not file.read(1):
+                    raise UserError("is empty.")
+                file.seek(0)
+                try:
+                    container = _open_container(av, file)
+                except (av.FFmpegError, OSError, ValueError):
+                    raise UserError(
+                        "is no video, or its head or index is missing (truncated?)."
+                    ) from None
+                with container:
+                    yield from self._frames_of(av, container)
+        except OSError as error:
+            raise UserError(f"{error.strerror or error}.") from None
+        if not self.num_frames:
+            raise UserError("has a video stream, but no frame that can be decoded.")
+
+    def _frames_of(
+        self, av: ModuleType, container: Any
+    ) -> Iterator[tuple[Fraction, Fraction, Image.Image]]:
+        if container.format.name.endswith("_pipe") or container.format.name == "image2":
+            raise UserError("is a picture, not a video.")
+        stream = _video_stream(av, container)
+        self._check_size(stream.codec_context.width, stream.codec_context.height)
+        # processes decode in parallel, not threads
+        stream.codec_context.thread_count = 1
+        rate = _fraction(stream.average_rate) or _fraction(stream.guessed_rate) or Fraction(25)
+        time_base = _fraction(stream.time_base)
+        for frame in self._decoded(av, container, stream):
+            begin = self._end_time if frame.pts is None else frame.pts * time_base
+            duration = getattr(frame, "duration", None)
+            end = begin + (duration * time_base if duration else 1 / rate)
+            if not self.num_frames:
+                self._first_time = begin
+            self._end_time = max(self._end_time, end) if self.num_frames else end
+            self.num_frames += 1
+            yield begin - self._first_time, end - self._first_time, self._picture(frame)
+
+    def _check_size(self, width: int, height: int) -> None:
+        if width * height > self.max_pixels:
+            raise UserError(
+                f"has {width} x {height} pixels, more than the {self.max_pixels:,} that are "
+                f"decoded (--max-pixels {width * height} allows it)."
+            )
+
+    def _picture(self, frame: Any) -> Image.Image:
+        self._check_size(frame.width, frame.height)
+        picture = Image.fromarray(frame.to_ndarray(format="rgb24"))  # faster than to_image
+        turn = UPRIGHT.get(round(getattr(frame, "rotation", 0)) % 360)
+        return picture if turn is None else picture.transpose(turn)
+
+    def _decoded(self, av: ModuleType, container: Any, stream: Any) -> Iterator[Any]:
+        """Frames of FFmpeg; notes the damage that it meets."""
+        last: dict[int, Fraction] = {}  # stream -> end of its last packet
+        packets = container.demux()
+        while True:
+            try:
+                packet = next(packets, None)
+            except (av.FFmpegError, OSError, ValueError) as error:
+                self._note_damage(f"cannot be read further ({_reason(error)})")
+                break
+            if packet is None:
+                break
+            index = packet.stream.index
+            if packet.pts is not None:
+                end = (packet.pts + (packet.duration or 0)) * _fraction(packet.time_base)
+                last[index] = max(last.get(index, end), end)
+            if index != stream.index:
+                continue
+            if packet.is_corrupt:
+                self._note_damage("a packet is cut off")
+            try:
+                frames = packet.decode()
+            except (av.FFmpegError, ValueError) as error:
+                # a recording may begin between two key frames
+                if self._has_sound_frame:
+                    self._note_damage(f"cannot be decoded there ({_reason(error)})")
+                continue
+            for frame in frames:
+                if not frame.is_corrupt:
+                    self._has_sound_frame = True
+                elif self._has_sound_frame:
+                    self._note_damage("a frame has holes")
+                yield frame
+        self._check_end(container, stream, last)
+
+    def _check_end(self, container: Any, stream: Any, last: dict[int, Fraction]) -> None:
+        found = last.get(stream.index)
+        if found is None:
+            return
+        if stream.duration:
+            promised = stream.duration * _fraction(stream.time_base)
+            begin = (stream.start_time or 0) * _fraction(stream.time_base)
+        elif container.duration and container.format.name.startswith(WITH_LENGTH):
+            promised = Fraction(container.duration, 1_000_000)
+            begin = Fraction(container.start_time or 0, 1_000_000)
+            found = max(last.values())
+        else:
+            return
+        missing = float(begin + promised - found)
+        if missing > MAX_MISSING_SECONDS + MAX_MISSING_PART * float(promised):
+            self._note_damage(
+                f"{missing:.1f} of the {float(promised):.1f} s that its head promises are not there"
+            )
+
+    def _note_damage(self, what: str) -> None:
+        if not self.damage:
+            self.damage = f"truncated or damaged after {self.num_frames} frames: {what}"
+        if not self.keep_damaged:
+            raise UserError(f"is {self.damage}. (--keep-damaged takes what can be decoded.)")
+
+
+def resampled(
+    frames: Iterable[tuple[Fraction, Fraction, Image.Image]], fps: float
+) -> Iterator[Image.Image]:
+    """What a player shows at the times 0, 1 / fps, 2 / fps, ...: frames are repeated or left out.
+
+    Args:
+        frames: begin, end, picture, see :meth:`VideoReader.frames`.
+        fps: frames a second.
+    """
+    step = 1 / Fraction(fps).limit_denominator(1001)
+    shown: Optional[Image.Image] = None
+    last_end = Fraction(0)
+    time = Fraction(0)
+    for begin, end, picture in frames:
+        while shown is not None and time < begin:
+            yield shown
+            time += step
+        shown, last_end = picture, end
+    while shown is not None and time < last_end:
+        yield shown
+        time += step
+
+
+def frames_as_they_come(
+    frames: Iterable[tuple[Fraction, Fraction, Image.Image]],
+) -> Iterator[Image.Image]:
+    """Each frame once."""
+    for _begin, _end, picture in frames:
+        yield picture
+
+
+def _open_container(av: ModuleType, file: BinaryIO) -> Any:
+    try:
+        # else a title that is not UTF-8 would make a video unreadable
+        return av.open(file, mode="r", metadata_errors="replace")
+    except TypeError:  # PyAV 19 and newer take any title
+        return av.open(file, mode="r")
+
+
+def _fraction(rational: Any) -> Fraction:
+    """Of PyAV's numbers, which are None, or 0/1 in newer versions, where they are not known."""
+    return Fraction(rational.numerator, rational.denominator) if rational else Fraction(0)
+
+
+def _video_stream(av: ModuleType, container: Any) -> Any:
+    for stream in container.streams.video:
+        is_cover = bool(stream.disposition & av.stream.Disposition.attached_pic)
+        if not is_cover and stream.codec_context is not None:
+            return stream
+    others = sorted({stream.type for stream in container.streams})
+    raise UserError(f"has no video stream ({', '.join(others) or 'nothing'} only).")
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)

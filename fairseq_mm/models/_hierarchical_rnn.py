@@ -1,0 +1,213 @@
+"""Parts of the recurrent models of videos: text encoder, and decoder with hierarchical attention.
+
+The text is read by a bidirectional GRU; frames are attended to as they come. From the mean of the
+text's states a first state of the decoder is made, and every word is a step of
+:class:`~fairseq_mm.modules.conditional_gru.ConditionalGRU`:
+
+    h_0 = tanh(W mean(text) + b)
+    h_t = conditional GRU(word t, h_(t-1))
+    P(word t + 1) = softmax(E dropout(tanh(W h_t + b)) + b')      E: the words' embeddings
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from torch import Tensor, nn
+
+from fairseq_mm.models._story_sizes import check_sizes
+from fairseq_mm.models._video_summary import (
+    EncoderOut,
+    TwoSourceDecoder,
+    TwoSourceEncoder,
+    attention_extra,
+    sources_of,
+)
+from fairseq_mm.modules.conditional_gru import ConditionalGRU
+from fairseq_mm.modules.cross_fusion import CrossFusion
+from fairseq_mm.modules.packed_gru import PackedGRU
+
+
+@dataclass
+class HierarchicalRnnConfig(FairseqDataclass):
+    """Sizes of Liu et al.'s released configuration."""
+
+    embedding_dim: int = field(default=128, metadata={"help": "of words, on both sides"})
+    encoder_hidden_dim: int = field(
+        default=256, metadata={"help": "GRU over the transcript, each direction"}
+    )
+    encoder_layers: int = field(default=2, metadata={"help": "of the GRU over the transcript"})
+    hidden_dim: int = field(default=256, metadata={"help": "decoder's GRUs and attentions"})
+    dropout: float = field(
+        default=0.3,
+        metadata={"help": "of the transcript's embeddings and states, and of the last layer"},
+    )
+
+
+class HierarchicalRnnEncoder(TwoSourceEncoder):
+    """States of a bidirectional GRU over the words, and the frames.
+
+    Args:
+        dictionary: fairseq's, of the transcripts.
+        embedding_dim: E.
+        hidden_dim: H of each direction.
+        num_layers: of the GRU.
+        dropout: of embeddings and states.
+        cross_fusion: of states and frames; None leaves them.
+    """
+
+    def __init__(
+        self,
+        dictionary: Any,
+        *,
+        embedding_dim: int,
+        hidden_dim: int,
+        num_layers: int,
+        dropout: float,
+        cross_fusion: Optional[CrossFusion],
+    ) -> None:
+        super().__init__(dictionary)
+        self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
+        self.gru = PackedGRU(embedding_dim, hidden_dim, num_layers)
+        self.dropout = nn.Dropout(dropout)
+        self.cross_fusion = cross_fusion
+
+    def encode(
+        self, tokens: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        text = self.dropout(self.gru(self.dropout(self.embedding(tokens)), text_padding))
+        if self.cross_fusion is None:
+            return text, features
+        return self.cross_fusion(text, features, text_padding, video_padding)
+
+
+class HierarchicalRnnDecoder(TwoSourceDecoder):
+    """A conditional GRU that attends to words and frames.
+
+    Args:
+        dictionary: fairseq's, of the summaries.
+        embedding_dim: E.
+        hidden_dim: H.
+        text_dim: of the encoded transcript.
+        video_dim: of the encoded frames.
+        dropout: of the last layer.
+    """
+
+    def __init__(
+        self,
+        dictionary: Any,
+        *,
+        embedding_dim: int,
+        hidden_dim: int,
+        text_dim: int,
+        video_dim: int,
+        dropout: float,
+    ) -> None:
+        super().__init__(dictionary)
+        self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
+        nn.init.normal_(self.embedding.weight, std=0.1)
+        with torch.no_grad():
+            self.embedding.weight[dictionary.pad()].zero_()
+        self.first_state_proj = nn.Linear(text_dim, hidden_dim)
+        self.gru = ConditionalGRU(embedding_dim, hidden_dim, [text_dim, video_dim])
+        self.hidden_proj = nn.Linear(hidden_dim, embedding_dim)
+        self.dropout = nn.Dropout(dropout)
+        self.output_proj = nn.Linear(embedding_dim, len(dictionary))
+        self.output_proj.weight = self.embedding.weight
+        nn.init.zeros_(self.output_proj.bias)
+
+    def project(self, sources: list[Tensor]) -> Any:
+        return self.gru.project(sources)
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut,
+        incremental_state: Optional[dict] = None,
+        **unused: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """
+        Args:
+            prev_output_tokens: ``[B, T]`` words so far, the start token first.
+            encoder_out: the encoder's.
+            incremental_state: with it only the last word is new.
+            **unused: what fairseq gives other models.
+
+        Returns:
+            ``[B, T, E]``, or ``[B, 1, E]`` when decoding incrementally, and
+            :func:`~fairseq_mm.models._video_summary.attention_extra`.
+        """
+        sources, masks = sources_of(encoder_out)
+        saved = self.kept(incremental_state)
+        if saved is None:
+            projected = self.project_source(encoder_out, has_beams=incremental_state is not None)
+            hidden = self._first_state(sources[0], masks[0])
+        else:
+            projected, (hidden,) = saved["projected"], saved["past"]
+        if incremental_state is not None:
+            prev_output_tokens = prev_output_tokens[:, -1:]
+        states, weights, modalities = [], [], []
+        for word in self.embedding(prev_output_tokens).unbind(1):
+            hidden, of_sources, of_modalities = self.gru(word, hidden, projected, masks)
+            states.append(hidden)
+            weights.append(of_sources)
+            modalities.append(of_modalities)
+        if incremental_state is not None:
+            self.keep(incremental_state, encoder_out, projected, [hidden])
+        outputs = self.dropout(torch.tanh(self.hidden_proj(torch.stack(states, dim=1))))
+        words, frames = (torch.stack(list(parts), dim=1) for parts in zip(*weights))
+        return outputs, attention_extra(words, frames, torch.stack(modalities, dim=1))
+
+    def _first_state(self, text: Tensor, padding: Tensor) -> Tensor:
+        # padding is zero already
+        mean = text.float().sum(dim=1) / (~padding).sum(dim=1, keepdim=True)
+        return torch.tanh(self.first_state_proj(mean.to(text.dtype)))
+
+    def max_positions(self) -> int:
+        """Any length: what is kept of the past has a fixed size."""
+        return 1_000_000
+
+
+def build_hierarchical_rnn(
+    cfg: Any, task: Any, *, fuses: bool
+) -> tuple[HierarchicalRnnEncoder, HierarchicalRnnDecoder]:
+    """
+    Args:
+        cfg: has the fields of :class:`HierarchicalRnnConfig`.
+        task: has dictionaries and ``feature_dim``.
+        fuses: with the cross fusion block between encoder and decoder.
+
+    Raises:
+        UserError: if an option is out of its range.
+    """
+    check_sizes(HierarchicalRnnConfig, cfg)
+    text_dim, video_dim = 2 * cfg.encoder_hidden_dim, task.feature_dim
+    encoder = HierarchicalRnnEncoder(
+        task.source_dictionary,
+        embedding_dim=cfg.embedding_dim,
+        hidden_dim=cfg.encoder_hidden_dim,
+        num_layers=cfg.encoder_layers,
+        dropout=cfg.dropout,
+        cross_fusion=CrossFusion(text_dim, video_dim) if fuses else None,
+    )
+    decoder = HierarchicalRnnDecoder(
+        task.target_dictionary,
+        embedding_dim=cfg.embedding_dim,
+        hidden_dim=cfg.hidden_dim,
+        text_dim=text_dim,
+        video_dim=video_dim,
+        dropout=cfg.dropout,
+    )
+    return encoder, decoder
+
+
+def set_tiny_sizes(cfg: Any) -> None:
+    """For tests and trials."""
+    for name, size in {
+        "embedding_dim": 12,
+        "encoder_hidden_dim": 9,
+        "hidden_dim": 16,
+        "dropout": 0.0,
+    }.items():
+        setattr(cfg, name, getattr(cfg, name, size))

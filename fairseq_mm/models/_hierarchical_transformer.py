@@ -1,0 +1,286 @@
+"""Parts of the transformers of videos: encoders of both sources, and a decoder some of whose layers
+combine the attention to both."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+import torch.nn.functional as F
+from fairseq.dataclass import FairseqDataclass
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._frames import FusedVideo
+from fairseq_mm.models._positions import PositionedEmbedding
+from fairseq_mm.models._story_sizes import check_sizes
+from fairseq_mm.models._video_summary import (
+    EncoderOut,
+    TwoSourceDecoder,
+    TwoSourceEncoder,
+    attention_extra,
+    sources_of,
+)
+from fairseq_mm.modules.pre_norm_layer import PreNormDecoderLayer, PreNormEncoderLayer
+
+
+@dataclass
+class HierarchicalTransformerConfig(FairseqDataclass):
+    """Sizes of Liu et al.'s released configuration."""
+
+    embed_dim: int = field(default=512, metadata={"help": "of words and layers"})
+    encoder_layers: int = field(default=4, metadata={"help": "over the transcript"})
+    decoder_layers: int = field(default=4, metadata={"help": "over the summary"})
+    ffn_dim: int = field(default=2048, metadata={"help": "feed-forward layers"})
+    attention_heads: int = field(default=8, metadata={"help": "of every attention"})
+    dropout: float = field(
+        default=0.1, metadata={"help": "of embeddings, layers' parts and attention weights"}
+    )
+    text_positions: int = field(default=1024, metadata={"help": "longest transcript, in tokens"})
+    video_positions: int = field(default=1030, metadata={"help": "longest video, in frames"})
+    summary_positions: int = field(default=1024, metadata={"help": "longest summary, in tokens"})
+
+
+class HierarchicalTransformerEncoder(TwoSourceEncoder):
+    """A transformer over the words, and either one over the frames or cross fusion with them.
+
+    Args:
+        dictionary: fairseq's, of the transcripts.
+        dim: C.
+        num_layers: over the words.
+        num_heads: a divisor of C.
+        inner_dim: of the feed-forward layers.
+        dropout: in the layers and of their input.
+        num_positions: words at most.
+        video: :class:`~fairseq_mm.models._frames.VideoLayers` or
+            :class:`~fairseq_mm.models._frames.FusedVideo`.
+    """
+
+    def __init__(
+        self,
+        dictionary: Any,
+        *,
+        dim: int,
+        num_layers: int,
+        num_heads: int,
+        inner_dim: int,
+        dropout: float,
+        num_positions: int,
+        video: nn.Module,
+    ) -> None:
+        super().__init__(dictionary)
+        self.embedding = PositionedEmbedding(
+            len(dictionary), dim, self.padding_idx, num_positions + self.padding_idx + 1
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.layers: Any = nn.ModuleList(
+            PreNormEncoderLayer(dim, num_heads, inner_dim, dropout) for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(dim)
+        self.video = video
+
+    def encode(
+        self, tokens: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """
+        Raises:
+            UserError: if a text or a video is longer than its table of positions.
+        """
+        limit = self.max_positions()
+        if tokens.size(1) > limit and int((~text_padding).sum(dim=1).max()) > limit:
+            raise UserError(
+                f"a transcript has {int((~text_padding).sum(dim=1).max())} tokens, but the model "
+                f"has positions for {limit}: train with a larger --text-positions, or cut "
+                "transcripts."
+            )
+        text = self.dropout(self.embedding(tokens))
+        for layer in self.layers:
+            text = layer(text, text_padding)
+        text = self.norm(text)
+        if isinstance(self.video, FusedVideo):
+            return self.video(text, features, text_padding, video_padding)
+        return text, self.video(features, video_padding)
+
+    def max_positions(self) -> int:
+        return self.embedding.max_positions()
+
+
+class HierarchicalTransformerDecoder(TwoSourceDecoder):
+    """Layers that attend to words, and those of them that are told to, to frames as well.
+
+    Args:
+        dictionary: fairseq's, of the summaries.
+        source_dims: of text and video.
+        dim: C.
+        sees_video: whether each layer attends to both.
+        num_heads: a divisor of C.
+        inner_dim: of the feed-forward layers.
+        dropout: in the layers and of their input.
+        num_positions: words at most.
+    """
+
+    def __init__(
+        self,
+        dictionary: Any,
+        source_dims: Sequence[int],
+        *,
+        dim: int,
+        sees_video: Sequence[bool],
+        num_heads: int,
+        inner_dim: int,
+        dropout: float,
+        num_positions: int,
+    ) -> None:
+        super().__init__(dictionary)
+        padding_idx = dictionary.pad()
+        self.embedding = PositionedEmbedding(
+            len(dictionary), dim, padding_idx, num_positions + padding_idx + 1
+        )
+        self.dropout = dropout
+        self.layers: Any = nn.ModuleList(
+            PreNormDecoderLayer(
+                dim, num_heads, inner_dim, dropout, source_dims if sees else source_dims[:1]
+            )
+            for sees in sees_video
+        )
+        self.sees_video = list(sees_video)
+        self.norm = nn.LayerNorm(dim)
+        self.output_proj = nn.Linear(dim, len(dictionary), bias=False)
+        nn.init.normal_(self.output_proj.weight, std=dim**-0.5)
+
+    def project(self, sources: list[Tensor]) -> Any:
+        return [layer.project(sources) for layer in self.layers]
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut,
+        incremental_state: Optional[dict] = None,
+        **unused: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """
+        Args:
+            prev_output_tokens: ``[B, T]`` words so far, the start token first.
+            encoder_out: the encoder's.
+            incremental_state: with it only the last word is new.
+            **unused: what fairseq gives other models.
+
+        Returns:
+            ``[B, T, C]``, or ``[B, 1, C]`` when decoding incrementally, and
+            :func:`~fairseq_mm.models._video_summary.attention_extra` of the last layer that sees
+            the video, the heads' mean; without weights while training.
+        """
+        _, masks = sources_of(encoder_out)
+        saved = self.kept(incremental_state)
+        if saved is None:
+            projected = self.project_source(encoder_out, has_beams=incremental_state is not None)
+            past: list = [None] * len(self.layers)
+        else:
+            projected, past = saved["projected"], saved["past"]
+        if incremental_state is None:
+            x = self.embedding(prev_output_tokens)
+        else:
+            number = prev_output_tokens.size(1)
+            x = self.embedding.step(prev_output_tokens[:, -1], number).unsqueeze(1)
+        x = F.dropout(x, self.dropout, self.training)
+        last = max(i for i, sees in enumerate(self.sees_video) if sees)
+        trace, now = None, []
+        for i, layer in enumerate(self.layers):
+            x, words, seen = layer(
+                x,
+                projected[i],
+                masks,
+                past=past[i],
+                needs_weights=i == last and not self.training,
+            )
+            now.append(words)
+            trace = seen or trace
+        if incremental_state is not None:
+            self.keep(incremental_state, encoder_out, projected, now)
+        extra = attention_extra(None, None, None)
+        if trace is not None:
+            word_weights, frame_weights = trace.weights
+            extra = attention_extra(word_weights, frame_weights, trace.modality_weights)
+        return self.norm(x), extra
+
+    def max_positions(self) -> int:
+        return self.embedding.max_positions()
+
+
+def build_hierarchical_transformer(
+    cfg: Any, task: Any, *, video: nn.Module, video_dim: int, sees_video: Sequence[bool]
+) -> tuple[HierarchicalTransformerEncoder, HierarchicalTransformerDecoder]:
+    """
+    Args:
+        cfg: has the fields of :class:`HierarchicalTransformerConfig`, checked by
+            :func:`check_transformer`.
+        task: has dictionaries.
+        video: see :class:`HierarchicalTransformerEncoder`.
+        video_dim: of the frames that come of it.
+        sees_video: of each layer of the decoder.
+
+    Returns:
+        encoder and decoder, which share the words' embeddings.
+    """
+    options = {
+        "dim": cfg.embed_dim,
+        "num_heads": cfg.attention_heads,
+        "inner_dim": cfg.ffn_dim,
+        "dropout": cfg.dropout,
+    }
+    encoder = HierarchicalTransformerEncoder(
+        task.source_dictionary,
+        num_layers=cfg.encoder_layers,
+        num_positions=cfg.text_positions,
+        video=video,
+        **options,
+    )
+    decoder = HierarchicalTransformerDecoder(
+        task.target_dictionary,
+        [cfg.embed_dim, video_dim],
+        sees_video=sees_video,
+        num_positions=cfg.summary_positions,
+        **options,
+    )
+    decoder.embedding.tokens = encoder.embedding.tokens
+    with torch.no_grad():
+        encoder.embedding.tokens.weight[task.source_dictionary.pad()].zero_()
+    return encoder, decoder
+
+
+def check_transformer(config: type, cfg: Any, task: Any) -> None:
+    """
+    Args:
+        config: the system's dataclass.
+        cfg: its values.
+        task: has dictionaries, and ``max_frames``: where a video is cut (0 or None: nowhere).
+
+    Raises:
+        UserError: if an option is out of its range, the dictionaries differ, or videos may be
+            longer than the table of positions.
+    """
+    check_sizes(config, cfg, heads={"attention_heads": "embed_dim"})
+    if task.source_dictionary != task.target_dictionary:
+        raise UserError(
+            "transcripts and summaries must have one dictionary, whose embeddings they share: "
+            "prepare with --joined-dictionary."
+        )
+    max_frames = getattr(task, "max_frames", None) or 0
+    if max_frames > cfg.video_positions:
+        raise UserError(
+            f"--max-frames is {max_frames}, but --video-positions {cfg.video_positions}: a video "
+            "could have more frames than positions."
+        )
+
+
+def set_tiny_sizes(cfg: Any) -> None:
+    """For tests and trials."""
+    for name, size in {
+        "embed_dim": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "ffn_dim": 20,
+        "attention_heads": 2,
+        "dropout": 0.0,
+    }.items():
+        setattr(cfg, name, getattr(cfg, name, size))

@@ -1,0 +1,238 @@
+"""Encoder and decoder of VG-BART: fairseq's, with fusions after layers."""
+
+from typing import Any, Optional
+
+from fairseq.models.transformer import TransformerDecoder, TransformerEncoder
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._shared_rows import ROWS, EncoderOut, SharedMemory, reorder_rows
+from fairseq_mm.models._video_guided import VideoReader, numbered
+from fairseq_mm.modules.video_fusion import FusionTrace
+
+STATE = "shared_memory"
+# Parameters of stock fairseq's encoder layers that repeat others for PyTorch's fused layer.
+DUPLICATES = tuple(
+    f"{name}_{kind}"
+    for name in ("in_proj", "out_proj", "fc1", "fc2")
+    for kind in ("weight", "bias")
+)
+
+
+class VgBartEncoder(TransformerEncoder):
+    """
+    Args:
+        args: options of fairseq's BART.
+        dictionary: of transcript and summary.
+        embed_tokens: embeddings of both.
+        video: features -> what fusions read.
+        fusions: by the number of the layer that they follow.
+        gives_video: for fusions in the decoder.
+    """
+
+    def __init__(
+        self,
+        args: Any,
+        dictionary: Any,
+        embed_tokens: nn.Embedding,
+        *,
+        video: VideoReader,
+        fusions: nn.ModuleDict,
+        gives_video: bool,
+    ) -> None:
+        super().__init__(args, dictionary, embed_tokens)
+        self.video = video
+        self.fusions: Any = fusions
+        self.gives_video = gives_video
+        for layer in self.layers:
+            _without_fused_path(layer)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        features: Optional[Tensor] = None,
+        padding_mask: Optional[Tensor] = None,
+        trace: Optional[FusionTrace] = None,
+        **unused: Any,
+    ) -> EncoderOut:
+        """
+        Args:
+            src_tokens: ``[B, S]`` transcripts, padded at either side.
+            src_lengths: not needed: the padding is seen from the tokens.
+            features: ``[B, M, D]`` frames, padded at the end.
+            padding_mask: ``[B, M]`` bool, True at padding.
+            trace: gets weights and gates of the layers' fusions, in their order.
+            **unused: what fairseq gives other models.
+
+        Returns:
+            ``encoder_out`` ``[S, B, C]``, ``encoder_padding_mask`` ``[B, S]`` bool, and where the
+            decoder has fusions ``video`` ``[B, M, D]`` and ``video_padding_mask`` (empty where all
+            is attended); ``rows`` ``[R]``: the item that each row reads, empty while rows are
+            items.
+
+        Raises:
+            UserError: if a transcript is longer than the positions' table, or there are no
+                features of the model's size.
+        """
+        if src_tokens.size(1) > self.max_positions():
+            raise UserError(
+                f"a transcript has {src_tokens.size(1)} tokens (its end included), but the model "
+                f"has positions for {self.max_positions()}: shorten it (--truncate-source)."
+            )
+        text_mask = src_tokens.eq(self.padding_idx)
+        has_padding = bool(text_mask.any())
+        x, _ = self.forward_embedding(src_tokens)
+        if has_padding:
+            x = x.masked_fill(text_mask.unsqueeze(-1), 0.0)
+        x = x.transpose(0, 1)  # [S, B, C]
+        video, video_mask = self.video(features, padding_mask, x.dtype)
+        for number, layer in numbered(self.layers):
+            x = layer(x, encoder_padding_mask=text_mask if has_padding else None)
+            if str(number) in self.fusions:
+                fusion = self.fusions[str(number)]
+                text = x.transpose(0, 1).contiguous()
+                fused = fusion(text, fusion.project(video), video_mask, trace)
+                x = fused.transpose(0, 1).contiguous()
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return {
+            "encoder_out": [x],
+            "encoder_padding_mask": [text_mask],
+            "encoder_embedding": [],
+            "encoder_states": [],
+            "video": [video] if self.gives_video else [],
+            "video_padding_mask": [video_mask]
+            if self.gives_video and video_mask is not None
+            else [],
+            ROWS: [],
+        }
+
+    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
+        num_items = encoder_out["encoder_out"][0].size(1)
+        return reorder_rows(encoder_out, new_order, num_items)
+
+
+class VgBartDecoder(TransformerDecoder):
+    """Incremental; keys and values of transcript and frames are one item's, whatever the beam.
+
+    Args:
+        args: options of fairseq's BART.
+        dictionary: of the summary.
+        embed_tokens: its embeddings.
+        fusions: by the number of the layer that they follow.
+    """
+
+    def __init__(
+        self, args: Any, dictionary: Any, embed_tokens: nn.Embedding, *, fusions: nn.ModuleDict
+    ) -> None:
+        super().__init__(args, dictionary, embed_tokens)
+        self.fusions: Any = fusions
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Optional[EncoderOut] = None,
+        incremental_state: Optional[dict] = None,
+        full_context_alignment: bool = False,
+        alignment_layer: Optional[int] = None,
+        alignment_heads: Optional[int] = None,
+        trace: Optional[FusionTrace] = None,
+    ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
+        """
+        Args:
+            prev_output_tokens: ``[R, T]`` words so far, the start sign first.
+            encoder_out: the encoder's.
+            incremental_state: with it, only the last word is new.
+            full_context_alignment: words see those that follow.
+            alignment_layer: index, from 0, of the layer whose attention to the transcript is
+                returned; None: the last.
+            alignment_heads: of so many heads the mean is taken; None: all.
+            trace: gets weights and gates of the layers' fusions, in their order.
+
+        Returns:
+            ``[R, T, C]``, or ``[R, 1, C]`` when decoding incrementally; and a dict with ``attn``:
+            a list of ``[R, T, S]``.
+        """
+        assert encoder_out is not None
+        positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
+        if incremental_state is not None:
+            prev_output_tokens, positions = prev_output_tokens[:, -1:], positions[:, -1:]
+        x = self.embed_scale * self.embed_tokens(prev_output_tokens) + positions
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        x = self.dropout_module(x).transpose(0, 1)  # [T, R, C]
+        is_padding = prev_output_tokens.eq(self.padding_idx)
+        padding_mask = is_padding if is_padding.any() else None
+        is_causal = incremental_state is None and not full_context_alignment
+        future_mask = self.buffered_future_mask(x) if is_causal else None
+        memory = self._memory(encoder_out, incremental_state)
+        aligned = self.num_layers if alignment_layer is None else alignment_layer + 1
+        attention = None
+        for number, layer in numbered(self.layers):
+            x, weights, _ = layer(
+                x,
+                memory.text,
+                memory.text_mask,
+                incremental_state,
+                self_attn_mask=future_mask,
+                self_attn_padding_mask=padding_mask,
+                need_attn=number == aligned,
+                need_head_weights=number == aligned,
+            )
+            if number == aligned:
+                attention = weights  # [heads, R, T, S]
+            if str(number) in self.fusions:
+                text = x.transpose(0, 1).contiguous()
+                fused = memory.fuse(self.fusions[str(number)], str(number), text, trace)
+                x = fused.transpose(0, 1).contiguous()
+        if attention is not None:
+            attention = attention[:alignment_heads].float().mean(dim=0).to(x)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return x.transpose(0, 1), {"attn": [attention]}
+
+    def reorder_incremental_state_scripting(
+        self, incremental_state: dict, new_order: Tensor
+    ) -> None:
+        """Rows in another order; what they read is touched where an item leaves, or moves."""
+        to_text = [layer.encoder_attn for layer in self.layers]
+        for module in self.modules():
+            if module not in to_text and hasattr(module, "reorder_incremental_state"):
+                module.reorder_incremental_state(incremental_state, new_order)
+        memory: Any = self.get_incremental_state(incremental_state, STATE)
+        items = None if memory is None else memory.reorder(new_order)
+        if items is None:
+            return
+        for attention in to_text:
+            kept = attention._get_input_buffer(incremental_state)
+            for key, x in kept.items():
+                kept[key] = None if x is None else x.index_select(0, items)
+            attention._set_input_buffer(incremental_state, kept)
+
+    def _memory(self, encoder_out: EncoderOut, incremental_state: Optional[dict]) -> SharedMemory:
+        memory: Any = None
+        if incremental_state is not None:
+            memory = self.get_incremental_state(incremental_state, STATE)
+        if memory is None:
+            video = encoder_out["video"]
+            memory = SharedMemory(
+                encoder_out["encoder_out"][0],
+                encoder_out["encoder_padding_mask"][0],
+                {number: fusion.project(video[0]) for number, fusion in self.fusions.items()},
+                encoder_out["video_padding_mask"][0] if encoder_out["video_padding_mask"] else None,
+                encoder_out[ROWS][0] if encoder_out[ROWS] else None,
+            )
+            if incremental_state is not None:
+                self.set_incremental_state(incremental_state, STATE, memory)
+        return memory
+
+
+def _without_fused_path(layer: Any) -> None:
+    """Stock fairseq's encoder layers give way to PyTorch's fused one, which wants other axes, when
+    they have been loaded and not trained; the copies of their parameters for it learn nothing.
+    Goes with stock fairseq 0.12.2."""
+    if hasattr(layer, "can_use_fastpath"):
+        layer.can_use_fastpath = False
+        for name in DUPLICATES:
+            getattr(layer, name).requires_grad_(False)

@@ -1,0 +1,150 @@
+"""Encoder and decoder of VG-T5: T5's, with fusions after layers."""
+
+from typing import Any, Optional
+
+from torch import Tensor, nn
+
+from fairseq_mm.models._t5_stack import EncoderOut, T5Decoder, T5Encoder
+from fairseq_mm.models._video_guided import VideoReader
+from fairseq_mm.modules.video_fusion import FusionTrace, VideoFusion
+
+_EPSILON = 1e-6
+
+
+def fuse_at_unit_scale(
+    fusion: VideoFusion,
+    text: Tensor,
+    projected: Any,
+    padding_mask: Optional[Tensor],
+    trace: Optional[FusionTrace],
+) -> Tensor:
+    """``s fusion(text / s)``, where s is the root mean square of each position of the text.
+
+    T5's stream of residuals has no norm of its own, and any scale. A layer norm that put it to 1
+    would make all that earlier layers have written small against what the next layers write.
+
+    Args:
+        fusion: the layer's.
+        text: ``[B, N, D]`` residual stream.
+        projected: see :meth:`VideoFusion.project`.
+        padding_mask: ``[B, M]`` bool, True at padding; None: no padding.
+        trace: see :class:`FusionTrace`.
+
+    Returns:
+        ``[B, N, D]`` of the text's type.
+    """
+    stream = text.float()
+    scale = (stream.square().mean(dim=-1, keepdim=True) + _EPSILON).sqrt()
+    unit = (stream / scale).to(fusion.norm.weight.dtype)
+    change = fusion(unit, projected, padding_mask, trace) - unit
+    # a fusion that changes nothing leaves every digit as it is
+    return text + (change.float() * scale).to(text.dtype)
+
+
+class VgT5Encoder(T5Encoder):
+    """
+    Args:
+        *args: of :class:`T5Encoder`.
+        video: features -> what fusions read.
+        fusions: by the number of the layer that they follow.
+        fuses_output: the last layer's fusion stands after the stack's norm, as released.
+        gives_video: for fusions in the decoder.
+        **kwargs: of :class:`T5Encoder`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        video: VideoReader,
+        fusions: nn.ModuleDict,
+        fuses_output: bool,
+        gives_video: bool,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.video = video
+        self.fusions: Any = fusions
+        self.fuses_output = fuses_output
+        self.gives_video = gives_video
+
+    def forward(  # type: ignore[override]
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        features: Optional[Tensor] = None,
+        padding_mask: Optional[Tensor] = None,
+        trace: Optional[FusionTrace] = None,
+    ) -> EncoderOut:
+        """
+        Args:
+            src_tokens: ``[B, S]``, padded on either side.
+            src_lengths: ``[B]``, not needed.
+            features: ``[B, M, D]`` frames, padded at the end.
+            padding_mask: ``[B, M]`` bool, True at padding.
+            trace: gets weights and gates of the layers' fusions, in their order.
+
+        Returns:
+            As :meth:`T5Encoder.forward`, and where the decoder has fusions ``video``: ``[B, M, D]``
+            and ``video_padding_mask``: ``[B, M]``, missing where all frames are attended.
+
+        Raises:
+            UserError: if there are no features of the model's size.
+        """
+        video, mask = self.video(features, padding_mask, self.embedding.weight.dtype)
+        encoder_out = self._encode(src_tokens, (video, mask, trace))
+        is_masked = self.gives_video and mask is not None
+        encoder_out["video"] = [video] if self.gives_video else []
+        encoder_out["video_padding_mask"] = [mask] if is_masked else []
+        return encoder_out
+
+    def fuse(self, x: Tensor, number: int, video: Any) -> Tensor:
+        is_later = self.fuses_output and number == len(self.layers)
+        if is_later or str(number) not in self.fusions:
+            return x
+        features, mask, trace = video
+        fusion = self.fusions[str(number)]
+        return fuse_at_unit_scale(fusion, x, fusion.project(features), mask, trace)
+
+    def fuse_output(self, x: Tensor, video: Any) -> Tensor:
+        number = str(len(self.layers))
+        if not self.fuses_output or number not in self.fusions:
+            return x
+        features, mask, trace = video
+        fusion = self.fusions[number]
+        return fusion(x, fusion.project(features), mask, trace)
+
+
+class VgT5Decoder(T5Decoder):
+    """
+    Args:
+        *args: of :class:`T5Decoder`.
+        fusions: by the number of the layer that they follow.
+        **kwargs: of :class:`T5Decoder`.
+    """
+
+    def __init__(self, *args: Any, fusions: nn.ModuleDict, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fusions: Any = fusions
+
+    def _source(self, encoder_out: EncoderOut) -> dict[str, Any]:
+        source = super()._source(encoder_out)
+        source["video"] = {
+            number: fusion.project(encoder_out["video"][0])
+            for number, fusion in self.fusions.items()
+        }
+        mask = encoder_out["video_padding_mask"]
+        source["video_padding_mask"] = mask[0] if mask else None
+        return source
+
+    def fuse(
+        self, x: Tensor, number: int, source: dict[str, Any], trace: Optional[FusionTrace] = None
+    ) -> Tensor:
+        if str(number) not in self.fusions:
+            return x
+        projected = source["video"][str(number)]
+        mask = source["video_padding_mask"]
+        text = x
+        if len(projected[0]) != len(x):  # the beams of an item are its positions
+            text = x.view(len(projected[0]), -1, x.size(-1))
+        fused = fuse_at_unit_scale(self.fusions[str(number)], text, projected, mask, trace)
+        return fused.view_as(x)

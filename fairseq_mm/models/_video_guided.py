@@ -1,0 +1,248 @@
+"""What VG-BART and VG-T5 share: options of the fusion add-on, their checks, and its parts."""
+
+import re
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+import torch.nn.functional as F
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._new_parameters import mark_new
+from fairseq_mm.models._story_sizes import check_sizes
+from fairseq_mm.modules.video_encoder import VideoTransformerEncoder
+from fairseq_mm.modules.video_fusion import KINDS, VideoFusion
+
+FusionKind: Any = ChoiceEnum(KINDS)
+OnOff: Any = ChoiceEnum(("on", "off"))
+Compat: Any = ChoiceEnum(("none", "released"))
+
+
+@dataclass
+class VideoGuidedConfig(FairseqDataclass):
+    """The best system of the paper's Table 2: multi-head attention, forget gate and VTF."""
+
+    fusion: FusionKind = field(
+        default="multi_head",
+        metadata={
+            "help": "attention of words to frames: equations 7-11, 4-6, or 4-6 with the projected "
+            "features in place of the features"
+        },
+    )
+    fusion_encoder_layers: str = field(
+        default="5,6",
+        metadata={"help": "encoder layers with fusion, counted from 1: 5,6; '' or none for none"},
+    )
+    fusion_decoder_layers: str = field(
+        default="", metadata={"help": "decoder layers with fusion, counted from 1: 2"}
+    )
+    forget_gate: OnOff = field(default="on", metadata={"help": "eq. 12 and 13"})
+    fusion_dim: int = field(
+        default=256, metadata={"help": "d_c, queries, keys and values of multi_head fusion"}
+    )
+    fusion_heads: int = field(default=4, metadata={"help": "of multi_head fusion"})
+    fusion_identity_init: bool = field(
+        default=False,
+        metadata={
+            "help": "begin as the text-only model: output = text + mix (fused - text), mix learned "
+            "from 0"
+        },
+    )
+    video_encoder_layers: int = field(
+        default=4, metadata={"help": "of the transformer over the frames (VTF); 0 for none"}
+    )
+    video_encoder_heads: int = field(default=8, metadata={"help": "of the VTF"})
+    video_encoder_ffn_dim: int = field(default=2048, metadata={"help": "of the VTF"})
+    video_dropout: float = field(default=0.1, metadata={"help": "in the VTF"})
+    compat: Compat = field(
+        default="none",
+        metadata={
+            "help": "released: padded frames are attended, dropout on the forget gate, and dot "
+            "products' softmax over the text's positions"
+        },
+    )
+
+
+def check_video_guided(
+    cfg: Any, *, video_dim: int, encoder_layers: int, decoder_layers: int
+) -> None:
+    """
+    Args:
+        cfg: with the fields of :class:`VideoGuidedConfig`.
+        video_dim: of the features; 0 where the task has none.
+        encoder_layers: of the backbone.
+        decoder_layers: of the backbone.
+
+    Raises:
+        UserError: naming the option that cannot be.
+    """
+    heads = {"fusion_heads": "fusion_dim"} if str(cfg.fusion) == "multi_head" else {}
+    numeric = {
+        name: getattr(cfg, name)
+        for name in VideoGuidedConfig.__dataclass_fields__
+        if not isinstance(getattr(cfg, name), str)
+    }
+    sizes = Namespace(**numeric)
+    check_sizes(VideoGuidedConfig, sizes, may_be_zero=["video_encoder_layers"], heads=heads)
+    layers = {
+        "--fusion-encoder-layers": (cfg.fusion_encoder_layers, encoder_layers),
+        "--fusion-decoder-layers": (cfg.fusion_decoder_layers, decoder_layers),
+    }
+    numbers = [parse_layer_numbers(text, flag, count) for flag, (text, count) in layers.items()]
+    if not any(numbers):
+        raise UserError(
+            "--fusion-encoder-layers and --fusion-decoder-layers are both empty: no layer would "
+            "read the video; for a text-only model take the backbone's own --arch."
+        )
+    if is_released(cfg) and numbers[1]:
+        raise UserError(
+            "--compat released must be without --fusion-decoder-layers: the released code has no "
+            "fusion there, and a softmax over the text's positions would see the words to come."
+        )
+    if video_dim < 1:
+        raise UserError("the task gives no features of videos, which this --arch reads.")
+    if cfg.video_encoder_layers and video_dim % cfg.video_encoder_heads:
+        raise UserError(
+            f"--video-encoder-heads must divide the features' {video_dim} channels, but is "
+            f"{cfg.video_encoder_heads}."
+        )
+
+
+def parse_layer_numbers(text: Optional[str], flag: str, num_layers: int) -> list[int]:
+    """``5,6`` as [5, 6]; empty, or ``none``, as [].
+
+    Args:
+        text: the option's value.
+        flag: its name, for the message.
+        num_layers: of the encoder or decoder.
+
+    Raises:
+        UserError: if it is no list of different layers between 1 and ``num_layers``.
+    """
+    text = (text or "").strip()
+    if text in ("", "none"):
+        return []
+    numbers = []
+    for part in (x.strip() for x in text.split(",")):
+        if not re.fullmatch("[0-9]+", part):
+            raise UserError(f"{flag} must be layers' numbers such as 5,6, but is {text!r}.")
+        number = int(part)
+        if not 1 <= number <= num_layers:
+            raise UserError(
+                f"{flag} {text}: there is no layer {number}; layers are counted from 1 to "
+                f"{num_layers}."
+            )
+        if number in numbers:
+            raise UserError(f"{flag} {text}: layer {number} is named twice.")
+        numbers.append(number)
+    return sorted(numbers)
+
+
+def is_released(cfg: Any) -> bool:
+    return str(cfg.compat) == "released"
+
+
+def build_fusions(cfg: Any, numbers: list[int], *, text_dim: int, video_dim: int) -> nn.ModuleDict:
+    """A fusion for each layer, by its number; ``cfg.dropout`` is theirs."""
+    fusions = nn.ModuleDict(
+        {
+            str(number): VideoFusion(
+                text_dim,
+                video_dim,
+                kind=str(cfg.fusion),
+                common_dim=cfg.fusion_dim,
+                num_heads=cfg.fusion_heads,
+                forget_gate=str(cfg.forget_gate) == "on",
+                dropout=cfg.dropout,
+                identity_init=cfg.fusion_identity_init,
+                text_axis=is_released(cfg) and str(cfg.fusion) != "multi_head",
+                gate_dropout=cfg.dropout if is_released(cfg) else 0.0,
+            )
+            for number in numbers
+        }
+    )
+    mark_new(fusions)
+    return fusions
+
+
+class VideoReader(nn.Module):
+    """Features as the fusions read them: through the VTF, where there is one.
+
+    Args:
+        dim: of the features.
+        encoder: the VTF, or None.
+        padded_length: frames to which each video is filled up with zeros that are then attended,
+            as in the released code; None: padding is masked.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        encoder: Optional[VideoTransformerEncoder],
+        *,
+        padded_length: Optional[int] = None,
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.encoder = encoder
+        self.padded_length = padded_length
+        mark_new(self)
+
+    @classmethod
+    def of_config(cls, cfg: Any, *, video_dim: int, max_frames: int) -> "VideoReader":
+        encoder = None
+        if cfg.video_encoder_layers:
+            encoder = VideoTransformerEncoder(
+                video_dim,
+                cfg.video_encoder_layers,
+                cfg.video_encoder_heads,
+                cfg.video_encoder_ffn_dim,
+                cfg.video_dropout,
+            )
+        return cls(video_dim, encoder, padded_length=max_frames if is_released(cfg) else None)
+
+    def forward(
+        self, features: Optional[Tensor], padding_mask: Optional[Tensor], dtype: torch.dtype
+    ) -> tuple[Tensor, Optional[Tensor]]:
+        """
+        Args:
+            features: ``[B, M, D]``, padded at the end.
+            padding_mask: ``[B, M]`` bool, True at padding; None: there is none.
+            dtype: of the text, to which the features are cast.
+
+        Returns:
+            ``[B, M, D]``, and the mask for the fusions; None where all frames are attended.
+
+        Raises:
+            UserError: if there are no features, or of another size.
+        """
+        if features is None:
+            raise UserError("a batch has no features of videos, which this --arch reads.")
+        if features.size(-1) != self.dim:
+            raise UserError(
+                f"the features have {features.size(-1)} channels, but the model was built for "
+                f"{self.dim}."
+            )
+        if padding_mask is None:
+            padding_mask = torch.zeros(features.shape[:2], dtype=torch.bool, device=features.device)
+        video = features.to(dtype)
+        if self.padded_length is not None:
+            # so that a video's output does not depend on the others of its batch
+            missing = max(0, self.padded_length - video.size(1))
+            video = video.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+            video = F.pad(video, (0, 0, 0, missing))
+            padding_mask = F.pad(padding_mask, (0, missing), value=True)
+        if self.encoder is not None:
+            video = self.encoder(video, padding_mask)
+        return video, padding_mask if self.padded_length is None else None
+
+
+def numbered(layers: nn.ModuleList) -> Iterator[tuple[int, nn.Module]]:
+    """Layers with their numbers, from 1; those that layer dropout leaves out are left out."""
+    numbers = {id(layer): i for i, layer in enumerate(layers._modules.values(), start=1)}
+    for layer in layers:
+        yield numbers[id(layer)], layer

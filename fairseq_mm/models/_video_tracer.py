@@ -1,0 +1,127 @@
+"""Where the models of transcripts and videos look at frames: weights and gates of a batch."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from fairseq_mm.models._video_summary import TwoSourceDecoder
+from fairseq_mm.modules.cross_fusion import CrossFusion
+from fairseq_mm.modules.video_fusion import FusionTrace
+
+TRANSCRIPT, SUMMARY = "transcript", "summary"
+
+
+class SeenLayer(NamedTuple):
+    """A place where a text looks at frames, in one batch.
+
+    Attributes:
+        name: for people.
+        side: the text that looks, ``transcript`` or ``summary``.
+        weights: ``[B, N, M]``, the heads' mean; None where only the gate is seen.
+        gates: ``[B]`` means over real positions and channels; None without a gate.
+        video_shares: ``[B, N]`` weight of the video beside the transcript; None of models that do
+            not choose.
+    """
+
+    name: str
+    side: str
+    weights: Optional[Tensor]
+    gates: Optional[Tensor]
+    video_shares: Optional[Tensor] = None
+
+
+class VideoTracer:
+    """Runs a model and sees what it looks at.
+
+    Args:
+        model: VG-BART, VG-T5, hierarchical attention or MFFG, in evaluation mode.
+
+    Attributes:
+        gate_layers: names of the places with a forget gate, in the order of :meth:`look`.
+        sums_over_words: the fusions' softmax is over the text's positions, as released.
+        has_decoder_fusions: whether gates and weights are of the summary's words, too.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.is_two_source = isinstance(model.decoder, TwoSourceDecoder)
+        self._fusions = {
+            side: dict(getattr(part, "fusions", {}))
+            for side, part in ((TRANSCRIPT, model.encoder), (SUMMARY, model.decoder))
+        }
+        every = [fusion for fusions in self._fusions.values() for fusion in fusions.values()]
+        self.sums_over_words = any(fusion.text_axis for fusion in every)
+        self.has_decoder_fusions = bool(self._fusions[SUMMARY])
+        blocks = [part for part in model.modules() if isinstance(part, CrossFusion)]
+        # of the two gates of a block, that of what the text takes from the video
+        self._cross_gate = blocks[0].text_fusion.gate_proj if blocks else None
+        self.gate_layers = [
+            _name(side, number)
+            for side, fusions in self._fusions.items()
+            for number, fusion in fusions.items()
+            if fusion.gate_proj is not None
+        ] + (["cross fusion"] if blocks else [])
+
+    @torch.no_grad()
+    def look(
+        self, inputs: Mapping[str, Tensor], is_real: Mapping[str, Tensor], *, needs_decoder: bool
+    ) -> list[SeenLayer]:
+        """
+        Args:
+            inputs: ``net_input`` of a batch.
+            is_real: of each side ``[B, N]`` bool, False at padding.
+            needs_decoder: run the decoder, too; without it there is nothing of the summary.
+        """
+        gates: list[Tensor] = []
+        handle = None
+        if self._cross_gate is not None:
+            handle = self._cross_gate.register_forward_hook(lambda *call: gates.append(call[2]))
+        trace = FusionTrace()
+        try:
+            encoder_out = self.model.encoder(
+                *(inputs[name] for name in ("src_tokens", "src_lengths", "features")),
+                inputs["padding_mask"],
+                **self._option(trace),
+            )
+        finally:
+            if handle is not None:
+                handle.remove()
+        found = self._traced(TRANSCRIPT, trace, is_real[TRANSCRIPT])
+        for gate in gates:
+            mean = _mean_gate(gate.sigmoid(), is_real[TRANSCRIPT])
+            found.append(SeenLayer("cross fusion", TRANSCRIPT, None, mean))
+        if not needs_decoder:
+            return found
+        trace = FusionTrace()
+        _, extra = self.model.decoder.extract_features(
+            inputs["prev_output_tokens"], encoder_out, **self._option(trace)
+        )
+        found += self._traced(SUMMARY, trace, is_real[SUMMARY])
+        if self.is_two_source:
+            shares = extra["modality_attention"][..., 1]
+            found.append(SeenLayer("decoder", SUMMARY, extra["frame_attention"], None, shares))
+        return found
+
+    def _option(self, trace: FusionTrace) -> dict[str, FusionTrace]:
+        return {} if self.is_two_source else {"trace": trace}
+
+    def _traced(self, side: str, trace: FusionTrace, is_real: Tensor) -> list[SeenLayer]:
+        gates = iter(trace.gates)
+        layers = []
+        for (number, fusion), weights in zip(self._fusions[side].items(), trace.weights):
+            gate = None if fusion.gate_proj is None else _mean_gate(next(gates), is_real)
+            mean = weights.float().mean(dim=1)
+            layers.append(SeenLayer(_name(side, number), side, mean, gate))
+        return layers
+
+
+def _name(side: str, number: str) -> str:
+    return f"{'encoder' if side == TRANSCRIPT else 'decoder'} layer {number}"
+
+
+def _mean_gate(gate: Tensor, is_real: Tensor) -> Tensor:
+    """``[B]`` means of ``[B, N, W]`` over real positions and channels."""
+    by_position = gate.double().mean(dim=-1).masked_fill(~is_real, 0.0)
+    return by_position.sum(dim=1) / is_real.sum(dim=1)

@@ -1,0 +1,59 @@
+"""Hierarchical attention over a transcript and a video, recurrent
+(``--arch hierarchical_attention_rnn``, task ``video_summarization``).
+
+Palaskar, Libovicky, Gella, Metze. Multimodal Abstractive Summarization for How2 Videos. ACL 2019.
+https://arxiv.org/abs/1906.07901
+Libovicky, Helcl. Attention Strategies for Multi-Source Sequence-to-Sequence Learning. ACL 2017,
+section 3.2. https://arxiv.org/abs/1704.06567
+The row "HA (RNN)" of Yu et al. 2021, Table 1.
+
+A bidirectional GRU reads the transcript (2 layers, 2 x 256). Each word of the summary is a step
+of a conditional GRU (256), where the state h1 of its first half attends to the transcript's states
+and to the video's frames, each by additive attention, and then to the two results:
+
+    z_m = V_m sum_i a_mi x_mi           a_m = softmax_i(w_m tanh(K_m x_mi + Q_m h1))
+    z = sum_m b_m z_m                   b = softmax_m(v tanh(W h1 + c + U_m z_m))
+
+and z is the input of the second half, see ``_hierarchical_rnn.py``.
+
+Differs from the papers / left open:
+- Frames are attended to as they are stored, without a network over them: as in the released
+  multimodal code, where the attention's projections are all that the features pass. So the order
+  of the frames has no effect. (Palaskar et al. have a GRU over the frames where there is no text.)
+- Sizes are those that Liu et al. 2020 publish for their own recurrent model, with which they
+  compare; so are dropout and the tying of the summary's input and output embeddings.
+- There is no sentinel, and no word of its own for the beginning: fairseq's start token.
+- Initial values are PyTorch's, those of the summary's embeddings N(0, 0.1).
+- Padding of either source gets no attention, and the GRU does not read it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq.models import register_model, register_model_architecture
+
+from fairseq_mm.models._hierarchical_rnn import (
+    HierarchicalRnnConfig,
+    build_hierarchical_rnn,
+    set_tiny_sizes,
+)
+from fairseq_mm.models._video_summary import VideoSummaryModel
+
+
+@dataclass
+class HierarchicalAttentionRnnConfig(HierarchicalRnnConfig):
+    """Sizes of Liu et al.'s released configuration."""
+
+
+@register_model("hierarchical_attention_rnn", dataclass=HierarchicalAttentionRnnConfig)
+class HierarchicalAttentionRnnModel(VideoSummaryModel):
+    """Summaries by a recurrent network with hierarchical attention."""
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "HierarchicalAttentionRnnModel":
+        return cls(*build_hierarchical_rnn(cfg, task, fuses=False), task)
+
+
+@register_model_architecture("hierarchical_attention_rnn", "hierarchical_attention_rnn_tiny")
+def hierarchical_attention_rnn_tiny(cfg: Any) -> None:
+    set_tiny_sizes(cfg)

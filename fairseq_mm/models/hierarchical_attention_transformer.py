@@ -1,0 +1,80 @@
+"""Hierarchical attention over a transcript and a video, with transformers
+(``--arch hierarchical_attention_transformer``, task ``video_summarization``).
+
+Libovicky, Helcl. Attention Strategies for Multi-Source Sequence-to-Sequence Learning. ACL 2017,
+section 3.2. https://arxiv.org/abs/1704.06567
+Palaskar, Libovicky, Gella, Metze. Multimodal Abstractive Summarization for How2 Videos. ACL 2019.
+https://arxiv.org/abs/1906.07901
+The row "HA (TF)" of Yu et al. 2021, Table 1, whose figures come from Liu et al. 2020.
+
+Two encoders, of words and of projected frames, each with learned positions. In every layer of the
+decoder the state h attends to each of the two by multi-head attention, and then to the results:
+
+    z = sum_m b_m z_m                   b = softmax_m(v tanh(W h + c + U_m z_m))
+
+Differs from the papers / left open:
+- No paper or code gives this model: Palaskar et al.'s is recurrent, and Liu et al. name it
+  without describing it. Sizes, pre-norm, learned positions, dropout and the sharing of embeddings
+  (transcript and summary; not the output layer) are those of Liu et al.'s own transformer.
+- The second level is the additive attention of the recurrent model, as in Liu et al.'s transformer,
+  not the multi-head attention of Libovicky, Helcl and Marecek 2018.
+- The video's encoder is as deep as the text's (``--video-encoder-layers``).
+- Initial values: embeddings and positions N(0, 0.1), attention Xavier's, the rest PyTorch's.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq.models import register_model, register_model_architecture
+
+from fairseq_mm.models._frames import VideoLayers
+from fairseq_mm.models._hierarchical_transformer import (
+    HierarchicalTransformerConfig,
+    build_hierarchical_transformer,
+    check_transformer,
+    set_tiny_sizes,
+)
+from fairseq_mm.models._video_summary import VideoSummaryModel
+
+
+@dataclass
+class HierarchicalAttentionTransformerConfig(HierarchicalTransformerConfig):
+    """Sizes of Liu et al.'s released configuration of their own model."""
+
+    video_encoder_layers: int = field(default=4, metadata={"help": "over the frames"})
+
+
+@register_model(
+    "hierarchical_attention_transformer", dataclass=HierarchicalAttentionTransformerConfig
+)
+class HierarchicalAttentionTransformerModel(VideoSummaryModel):
+    """Summaries by a transformer with hierarchical attention."""
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "HierarchicalAttentionTransformerModel":
+        check_transformer(HierarchicalAttentionTransformerConfig, cfg, task)
+        video = VideoLayers(
+            task.feature_dim,
+            dim=cfg.embed_dim,
+            num_layers=cfg.video_encoder_layers,
+            num_heads=cfg.attention_heads,
+            inner_dim=cfg.ffn_dim,
+            dropout=cfg.dropout,
+            num_positions=cfg.video_positions,
+        )
+        encoder, decoder = build_hierarchical_transformer(
+            cfg,
+            task,
+            video=video,
+            video_dim=cfg.embed_dim,
+            sees_video=[True] * cfg.decoder_layers,
+        )
+        return cls(encoder, decoder, task)
+
+
+@register_model_architecture(
+    "hierarchical_attention_transformer", "hierarchical_attention_transformer_tiny"
+)
+def hierarchical_attention_transformer_tiny(cfg: Any) -> None:
+    cfg.video_encoder_layers = getattr(cfg, "video_encoder_layers", 1)
+    set_tiny_sizes(cfg)

@@ -1,0 +1,56 @@
+"""Multistage fusion with forget gate, recurrent (``--arch mffg_rnn``, task
+``video_summarization``).
+
+Liu, Sun, Yu, Zhang, Xu. Multistage Fusion with Forget Gate for Multimodal Summarization in
+Open-Domain Videos. EMNLP 2020. https://aclanthology.org/2020.emnlp-main.144
+The row "MFFG (RNN)" of Yu et al. 2021, Table 1.
+
+A bidirectional GRU reads the transcript (2 layers, 2 x 256 = 512). Its states a and the frames v
+(2048) take from each other what a forget gate lets through, first a from v, then v from the new a:
+
+    S = softmax(W_a a v^T / 8)      v~ = S v      g = sigmoid(W_f [a; v~])
+    a <- ReLU(a + W [a; (W_m v~ + b_m) * g] + b)
+
+The decoder is that of ``hierarchical_attention_rnn``: a conditional GRU of 256 with additive
+attention to both and to the two results; its first state is made of the mean of the new a.
+
+Differs from the papers / left open:
+- Fusion is computed once a batch, in the encoder; in the released code it is the decoder's.
+- Padded words and frames get no attention in the fusion; in the released code they do.
+- Frames have no positions and no network over them, as in the released code.
+- Transcripts are cut by the task, not at 600 words; dropout of 0.3 is of the transcript's
+  embeddings and states and of the last layer, not between the GRU's layers.
+- The start token is fairseq's. Initial values are PyTorch's, those of the summary's embeddings
+  N(0, 0.1).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq.models import register_model, register_model_architecture
+
+from fairseq_mm.models._hierarchical_rnn import (
+    HierarchicalRnnConfig,
+    build_hierarchical_rnn,
+    set_tiny_sizes,
+)
+from fairseq_mm.models._video_summary import VideoSummaryModel
+
+
+@dataclass
+class MffgRnnConfig(HierarchicalRnnConfig):
+    """Sizes of the released configuration."""
+
+
+@register_model("mffg_rnn", dataclass=MffgRnnConfig)
+class MffgRnnModel(VideoSummaryModel):
+    """Summaries by a recurrent network with cross fusion and hierarchical attention."""
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "MffgRnnModel":
+        return cls(*build_hierarchical_rnn(cfg, task, fuses=True), task)
+
+
+@register_model_architecture("mffg_rnn", "mffg_rnn_tiny")
+def mffg_rnn_tiny(cfg: Any) -> None:
+    set_tiny_sizes(cfg)

@@ -1,0 +1,73 @@
+"""Multistage fusion with forget gate, with transformers (``--arch mffg_transformer``, task
+``video_summarization``).
+
+Liu, Sun, Yu, Zhang, Xu. Multistage Fusion with Forget Gate for Multimodal Summarization in
+Open-Domain Videos. EMNLP 2020. https://aclanthology.org/2020.emnlp-main.144
+The row "MFFG (TF)" of Yu et al. 2021, Table 1.
+
+A transformer reads the transcript (4 layers of 512). Its states a and the frames v (2048, with
+learned positions) take from each other what a forget gate lets through, first a from v, then v
+from the new a:
+
+    S = softmax(W_a a v^T / 8)      v~ = S v      g = sigmoid(W_f [a; v~])
+    a <- ReLU(a + W [a; (W_m v~ + b_m) * g] + b)
+
+The first layer of the decoder attends to a and to v and then, additively, to the two results:
+
+    z = sum_m b_m z_m                   b = softmax_m(v tanh(W h + c + U_m z_m))
+
+the other three attend to a alone.
+
+Differs from the papers / left open:
+- Fusion is computed once a batch; the released decoder computes it at every step, of what it left
+  the step before.
+- Padded words and frames get no attention, in fusion and decoder; in the released code they do.
+- Behind the fusion each side has a layer norm of its own. The released code has none for the
+  video, and for the text takes the decoder's last one.
+- The two contexts are combined as they are; the released code puts both through one more norm,
+  and the first layer's output through its feed-forward layer's norm a second time.
+- Frames are projected to keys and values at once; the released code projects them to 512 first.
+- Embeddings are shared between transcript and summary, not with the output layer; positions are
+  not. Initial values: embeddings and positions N(0, 0.1), attention Xavier's, the rest PyTorch's.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq.models import register_model, register_model_architecture
+
+from fairseq_mm.models._frames import FusedVideo
+from fairseq_mm.models._hierarchical_transformer import (
+    HierarchicalTransformerConfig,
+    build_hierarchical_transformer,
+    check_transformer,
+    set_tiny_sizes,
+)
+from fairseq_mm.models._video_summary import VideoSummaryModel
+
+
+@dataclass
+class MffgTransformerConfig(HierarchicalTransformerConfig):
+    """Sizes of the released configuration."""
+
+
+@register_model("mffg_transformer", dataclass=MffgTransformerConfig)
+class MffgTransformerModel(VideoSummaryModel):
+    """Summaries by a transformer with cross fusion and hierarchical fusion in the decoder."""
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "MffgTransformerModel":
+        check_transformer(MffgTransformerConfig, cfg, task)
+        encoder, decoder = build_hierarchical_transformer(
+            cfg,
+            task,
+            video=FusedVideo(cfg.embed_dim, task.feature_dim, cfg.video_positions),
+            video_dim=task.feature_dim,
+            sees_video=[True] + [False] * (cfg.decoder_layers - 1),
+        )
+        return cls(encoder, decoder, task)
+
+
+@register_model_architecture("mffg_transformer", "mffg_transformer_tiny")
+def mffg_transformer_tiny(cfg: Any) -> None:
+    set_tiny_sizes(cfg)

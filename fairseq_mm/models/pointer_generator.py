@@ -1,0 +1,328 @@
+"""Pointer-generator (``--arch pointer_generator``, task ``video_summarization``).
+
+See, Liu, Manning. Get To The Point: Summarization with Pointer-Generator Networks. ACL 2017.
+https://arxiv.org/abs/1704.04368. A baseline of Yu et al. 2021 (https://arxiv.org/abs/2109.02401),
+which reads the transcript alone. With x the embedding of the word before, h the source's states:
+
+    h       = bidirectional LSTM of the source
+    s_t     = LSTM(s_(t-1), x_t)
+    a_t     = softmax(v . tanh(W_h h + W_s s_t + b))          (eq. 1, 2; with coverage 11)
+    h*_t    = sum_i a_ti h_i                                  (eq. 3)
+    P_vocab = softmax(V' (V [s_t; h*_t] + b) + b')            (eq. 4)
+    p_gen   = sigmoid(w_h h*_t + w_s s_t + w_x x_t + b)       (eq. 8)
+    P(w)    = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_ti    (eq. 9)
+
+``--coverage`` adds the term w_c c_t to the attention (eq. 11); its loss (eq. 12, 13) is the
+criterion ``coverage_cross_entropy``'s.
+
+Words outside the dictionary are the symbols ``<unk-0>``, ``<unk-1>``, ... of a joined dictionary
+(``fairseq-mm prepare videos --numbered-unknowns``). As in the paper they have no probability in the
+vocabulary, so that they are copied or not written at all, and all are embedded as ``<unk>`` is:
+there is nothing to learn of a number that stands for another word in each transcript. Without such
+symbols the model copies words of the dictionary.
+
+Differs from the paper, or says what it does not:
+- s_0 is a linear layer with ReLU of both directions' last states (the released code's).
+- The source's closing ``</s>`` is attended to and copied like a word: it can end a summary.
+- The released code feeds h*_(t-1) into the decoder's LSTM as well, of which the paper says nothing:
+  not done, so that all times of a training example are computed at once.
+- Dropout is an option (the paper has none).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import (
+    FairseqEncoder,
+    FairseqEncoderDecoderModel,
+    FairseqIncrementalDecoder,
+    register_model,
+    register_model_architecture,
+)
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance, words_of
+from fairseq_mm.models._story_sizes import check_sizes
+from fairseq_mm.modules.copy_distribution import first_places, mixture_logits
+from fairseq_mm.modules.coverage_attention import CoverageAttention
+from fairseq_mm.modules.skipping_lstm import SkippingLSTM
+
+
+@dataclass
+class PointerGeneratorConfig(FairseqDataclass):
+    """Sizes of section 5."""
+
+    embedding_dim: int = field(default=128, metadata={"help": "of words, source and summary alike"})
+    hidden_dim: int = field(
+        default=256, metadata={"help": "of the decoder and of each direction of the encoder"}
+    )
+    attention_dim: int = field(default=512, metadata={"help": "of the attention's hidden layer"})
+    dropout: float = field(
+        default=0.0, metadata={"help": "of embeddings, the source's states and the output's input"}
+    )
+    coverage: bool = field(
+        default=False, metadata={"help": "let the attention know what it has attended to"}
+    )
+
+
+class WordEmbedding(nn.Module):
+    """Embeddings ``[B, T, E]`` of words ``[B, T]``; those of numbered unknowns are ``<unk>``'s.
+
+    Args:
+        dictionary: of source and summary.
+        embedding_dim: E.
+    """
+
+    def __init__(self, dictionary: Any, embedding_dim: int) -> None:
+        super().__init__()
+        self.rows: Tensor
+        self.table = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
+        nn.init.normal_(self.table.weight, std=embedding_dim**-0.5)
+        nn.init.zeros_(self.table.weight[dictionary.pad()])
+        rows = torch.arange(len(dictionary))
+        rows[numbered_unknowns_of(dictionary)] = dictionary.unk()
+        self.register_buffer("rows", rows, persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.table(self.rows[tokens])
+
+
+def numbered_unknowns_of(dictionary: Any) -> list[int]:
+    """Indices of ``<unk-0>``, ``<unk-1>``, ... as far as the dictionary has them."""
+    indices: list[int] = []
+    while f"<unk-{len(indices)}>" in dictionary:
+        indices.append(dictionary.index(f"<unk-{len(indices)}>"))
+    return indices
+
+
+class PointerGeneratorEncoder(FairseqEncoder):
+    """
+    Args:
+        dictionary: of the source.
+        embedding: shared with the decoder.
+        hidden_dim: H of each direction.
+        dropout: of embeddings and states.
+    """
+
+    def __init__(
+        self, dictionary: Any, embedding: WordEmbedding, hidden_dim: int, dropout: float
+    ) -> None:
+        super().__init__(dictionary)
+        self.embedding = embedding
+        self.lstm = SkippingLSTM(embedding.table.embedding_dim, hidden_dim, 1, dropout=0.0)
+        self.state_proj = nn.Linear(2 * hidden_dim, hidden_dim)
+        self.cell_proj = nn.Linear(2 * hidden_dim, hidden_dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **unused: Any
+    ) -> dict[str, list[Tensor]]:
+        """
+        Args:
+            src_tokens: ``[B, S]``, padded at either side; at least one word a row.
+            src_lengths: not needed.
+            **unused: of models that read videos.
+
+        Returns:
+            ``states [B, S, 2H]``, ``is_padding [B, S]``, ``first_state`` and ``first_cell [B, H]``
+            of the decoder, ``tokens [B, S]`` and their ``places [B, S]``, see ``first_places``:
+            a list of one tensor each.
+        """
+        is_padding = src_tokens.eq(self.dictionary.pad())
+        embedded = self.dropout(self.embedding(src_tokens))
+        states, last = self.lstm.with_last_states(embedded, is_padding)
+        state, cell = (x.transpose(0, 1).flatten(1) for x in last)  # [B, 2H]
+        return {
+            "states": [self.dropout(states)],
+            "is_padding": [is_padding],
+            "first_state": [self.state_proj(state).relu()],
+            "first_cell": [self.cell_proj(cell).relu()],
+            "tokens": [src_tokens],
+            "places": [first_places(src_tokens)],
+        }
+
+    def reorder_encoder_out(
+        self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
+    ) -> dict[str, list[Tensor]]:
+        return {key: [x.index_select(0, new_order) for x in xs] for key, xs in encoder_out.items()}
+
+    def max_positions(self) -> int:
+        """Any length: there are no positions."""
+        return 1_000_000
+
+
+class PointerGeneratorDecoder(FairseqIncrementalDecoder):
+    """
+    Args:
+        dictionary: of source and summary.
+        embedding: shared with the encoder.
+        hidden_dim: H; the source's states are twice as wide.
+        attention_dim: of the attention's hidden layer.
+        dropout: of embeddings and of the output layers' input.
+        has_coverage: let the attention know what it has attended to.
+    """
+
+    def __init__(
+        self,
+        dictionary: Any,
+        embedding: WordEmbedding,
+        hidden_dim: int,
+        *,
+        attention_dim: int,
+        dropout: float = 0.0,
+        has_coverage: bool = False,
+    ) -> None:
+        super().__init__(dictionary)
+        embedding_dim = embedding.table.embedding_dim
+        self.embedding = embedding
+        self.lstm = nn.LSTM(embedding_dim, hidden_dim, batch_first=True)
+        self.attention = CoverageAttention(
+            hidden_dim, 2 * hidden_dim, attention_dim, has_coverage=has_coverage
+        )
+        self.write_proj = nn.Linear(2 * hidden_dim + hidden_dim + embedding_dim, 1)
+        self.hidden_proj = nn.Linear(3 * hidden_dim, hidden_dim)
+        self.output_proj = nn.Linear(hidden_dim, len(dictionary))
+        self.dropout = nn.Dropout(dropout)
+        indices = torch.tensor(numbered_unknowns_of(dictionary), dtype=torch.long)
+        self.register_buffer("numbered_unknowns", indices, persistent=False)
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        incremental_state: Optional[dict] = None,
+        **unused: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """
+        Args:
+            prev_output_tokens: ``[B, T]``.
+            encoder_out: the encoder's.
+            incremental_state: with it only the last word is new.
+            **unused: of fairseq's generator.
+
+        Returns:
+            features: ``[B, T, H]``, ``[B, 1, H]`` with ``incremental_state``: ``V [s; h*] + b``.
+            extra: ``attn``: list of one, weights ``[B, T, S]``; ``write_score [B, T]``, whose
+                sigmoid is p_gen; ``coverage_loss [B, T]``, only with coverage: equation 12.
+        """
+        source, is_padding = encoder_out["states"][0], encoder_out["is_padding"][0]
+        state, cell = encoder_out["first_state"][0], encoder_out["first_cell"][0]
+        saved, coverage = None, None
+        if incremental_state is not None:
+            saved = self.get_incremental_state(incremental_state, "pointer_generator")
+            prev_output_tokens = prev_output_tokens[:, -1:]
+        if saved is not None:
+            state, cell, coverage = saved["state"], saved["cell"], saved.get("coverage")
+        keys = self.attention.project(source) if saved is None else saved["keys"]
+        embedded = self.dropout(self.embedding(prev_output_tokens))  # [B, T, E]
+        states, (state, cell) = self.lstm(embedded, (state.unsqueeze(0), cell.unsqueeze(0)))
+        weights, coverages = self.attention(states, keys, is_padding, coverage)
+        context = torch.bmm(weights.to(source.dtype), source)  # [B, T, 2H]
+        write_score = self.write_proj(torch.cat([context, states, embedded], dim=2)).squeeze(2)
+        features = self.hidden_proj(self.dropout(torch.cat([states, context], dim=2)))
+        extra: dict[str, Any] = {"attn": [weights], "write_score": write_score}
+        if coverages is not None:
+            extra["coverage_loss"] = torch.minimum(weights, coverages[:, :-1]).sum(dim=2)
+        if incremental_state is not None:
+            kept = {"state": state[0], "cell": cell[0], "keys": keys}
+            if coverages is not None:
+                kept["coverage"] = coverages[:, -1]
+            self.set_incremental_state(incremental_state, "pointer_generator", kept)
+        return features, extra
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]],
+        incremental_state: Optional[dict] = None,
+        **unused: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """As :meth:`extract_features`; returns logits ``[B, T, V]``, whose softmax is the mixture
+        of writing and copying, and the same extra."""
+        features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        logits = mixture_logits(
+            self.output_layer(features),
+            extra["write_score"],
+            extra["attn"][0],
+            encoder_out["tokens"][0],
+            encoder_out["places"][0],
+            self.numbered_unknowns,
+        )
+        return logits, extra
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of the vocabulary alone."""
+        return self.output_proj(features)
+
+    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
+        saved = self.get_incremental_state(incremental_state, "pointer_generator")
+        if saved is not None:
+            kept = {key: x.index_select(0, new_order) for key, x in saved.items()}
+            self.set_incremental_state(incremental_state, "pointer_generator", kept)
+
+    def max_positions(self) -> int:
+        """Any length: there are no positions."""
+        return 1_000_000
+
+
+@register_model("pointer_generator", dataclass=PointerGeneratorConfig)
+class PointerGeneratorModel(OneLineLoading, FairseqEncoderDecoderModel):
+    """Summaries that copy words of their transcript."""
+
+    @classmethod
+    def build_model(cls, cfg: PointerGeneratorConfig, task: Any) -> "PointerGeneratorModel":
+        """
+        Raises:
+            UserError: if source and summary have different dictionaries, or a size is none.
+        """
+        dictionary = task.target_dictionary
+        if task.source_dictionary.symbols != dictionary.symbols:
+            raise UserError(
+                "pointer_generator needs one dictionary for source and target, but the data folder "
+                f"has two, of {len(task.source_dictionary)} and {len(dictionary)} words: run "
+                "fairseq-preprocess with --joined-dictionary."
+            )
+        check_sizes(PointerGeneratorConfig, cfg)
+        embedding = WordEmbedding(dictionary, cfg.embedding_dim)
+        encoder = PointerGeneratorEncoder(dictionary, embedding, cfg.hidden_dim, cfg.dropout)
+        decoder = PointerGeneratorDecoder(
+            dictionary,
+            embedding,
+            cfg.hidden_dim,
+            attention_dim=cfg.attention_dim,
+            dropout=cfg.dropout,
+            has_coverage=cfg.coverage,
+        )
+        model = cls(encoder, decoder)
+        words = words_of(dictionary)
+        subwords = getattr(task, "subwords_state", None)
+        # the folder may have features of videos, of which this model knows nothing
+        model.add_module(MODULE_NAME, Provenance(words, {}, 0, words, subwords=subwords))
+        return model
+
+    def forward(
+        self, src_tokens: Tensor, src_lengths: Optional[Tensor], prev_output_tokens: Tensor
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """
+        Args:
+            src_tokens: ``[B, S]``, padded at either side.
+            src_lengths: not needed.
+            prev_output_tokens: ``[B, T]``.
+
+        Returns:
+            logits: ``[B, T, V]``, whose softmax is the mixture of writing and copying.
+            extra: see :meth:`PointerGeneratorDecoder.extract_features`.
+        """
+        return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
+
+
+@register_model_architecture("pointer_generator", "pointer_generator_tiny")
+def pointer_generator_tiny(cfg: PointerGeneratorConfig) -> None:
+    """For tests."""
+    cfg.embedding_dim = getattr(cfg, "embedding_dim", 8)
+    cfg.hidden_dim = getattr(cfg, "hidden_dim", 6)
+    cfg.attention_dim = getattr(cfg, "attention_dim", 10)

@@ -1,0 +1,254 @@
+"""T5, a text-to-text transformer (``--arch t5_small``, ``t5_base``, ``t5_large``).
+
+Raffel et al. Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer.
+JMLR 2020, section 2.1. The text-only baseline of Yu et al. 2021, and what VG-T5 is built on.
+
+- A norm before each sub-layer (division by the root mean square, no bias) and after each stack.
+- Attention is not scaled; a bias learned for each head and bucket of distances is added to its
+  scores, in all layers the same (32 buckets, distances up to 128, in the decoder of earlier tokens
+  only). There are no other positions. No linear layer has a bias.
+- Encoder, decoder and output share one embedding, and inputs to the output are scaled by D^-0.5.
+- The decoder starts with the padding token (``start_index``): no position is taken for padding, and
+  none has to be, where padding stands on the right and each token sees only earlier ones.
+- ``--feed-forward gated_gelu --untied-output``: version 1.1 and FLAN-T5, with a gate in the
+  feed-forward layers and an output layer of its own.
+
+``fairseq-mm convert`` makes checkpoints, dictionaries and sentencepiece models of Hugging Face's.
+
+Differs from Yu et al. 2021: they write of six layers in T5-base's encoder and decoder (section
+4.2); T5-base has twelve each, T5-small six.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import (
+    FairseqEncoderDecoderModel,
+    register_model,
+    register_model_architecture,
+)
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._provenance import Provenance, words_of
+from fairseq_mm.models._story_sizes import check_sizes
+from fairseq_mm.models._t5_stack import T5Decoder, T5Encoder, T5Sizes
+from fairseq_mm.models._t5_weights import check_t5_weights
+
+FeedForward: Any = ChoiceEnum(("relu", "gated_gelu"))
+
+
+@dataclass
+class T5Config(FairseqDataclass):
+    """Sizes of T5-base (Raffel et al. 2020, section 3.1.1)."""
+
+    model_dim: int = field(default=768, metadata={"help": "of embeddings and layers"})
+    attention_heads: int = field(default=12, metadata={"help": "of each attention"})
+    head_dim: int = field(default=64, metadata={"help": "keys and values of a head (d_kv)"})
+    ffn_dim: int = field(default=3072, metadata={"help": "inside the feed-forward layers"})
+    encoder_layers: int = field(default=12, metadata={"help": "of the encoder"})
+    decoder_layers: int = field(default=12, metadata={"help": "of the decoder"})
+    dropout: float = field(
+        default=0.1,
+        metadata={"help": "of embeddings, sub-layers, attention, inner layers and stacks' outputs"},
+    )
+    feed_forward: FeedForward = field(
+        default="relu", metadata={"help": "gated_gelu: as in version 1.1 and FLAN-T5"}
+    )
+    untied_output: bool = field(
+        default=False,
+        metadata={"help": "an output layer of its own, unscaled, as in version 1.1 and FLAN-T5"},
+    )
+    relative_buckets: int = field(default=32, metadata={"help": "of distances between tokens"})
+    max_distance: int = field(
+        default=128, metadata={"help": "from which on distances share a bucket"}
+    )
+    norm_epsilon: float = field(default=1e-6, metadata={"help": "added to mean squares"})
+    max_source_positions: int = field(
+        default=1024, metadata={"help": "longest source; the model itself has no limit"}
+    )
+    max_target_positions: int = field(
+        default=1024, metadata={"help": "longest target; the model itself has no limit"}
+    )
+
+
+def check_t5_options(config: type, cfg: Any, task: Any) -> None:
+    """
+    Args:
+        config: the model's dataclass.
+        cfg: its values.
+        task: with the dictionaries.
+
+    Raises:
+        UserError: naming the option, if no model can be built of them.
+    """
+    check_sizes(config, cfg)
+    if cfg.relative_buckets < 4 or cfg.relative_buckets % 4:
+        raise UserError(
+            f"--relative-buckets must be a multiple of 4, but is {cfg.relative_buckets}."
+        )
+    if cfg.max_distance <= cfg.relative_buckets // 2:
+        raise UserError(
+            f"--max-distance must be more than half of --relative-buckets "
+            f"({cfg.relative_buckets}), but is {cfg.max_distance}."
+        )
+    if task.source_dictionary != task.target_dictionary:
+        raise UserError(
+            "T5 has one dictionary for source and target, but those of the data folder differ: "
+            "prepare with --joined-dictionary."
+        )
+
+
+def build_t5_parts(
+    cfg: Any, task: Any, encoder: Callable[..., Any], decoder: Callable[..., Any]
+) -> tuple[Any, Any]:
+    """
+    Args:
+        cfg: options of :class:`T5Config`.
+        task: with the dictionaries.
+        encoder: called as :class:`T5Encoder` is.
+        decoder: called as :class:`T5Decoder` is.
+
+    Returns:
+        encoder and decoder.
+    """
+    dictionary = task.target_dictionary
+    sizes = T5Sizes(
+        model_dim=cfg.model_dim,
+        num_heads=cfg.attention_heads,
+        head_dim=cfg.head_dim,
+        inner_dim=cfg.ffn_dim,
+        gated=str(cfg.feed_forward) == "gated_gelu",
+        dropout=cfg.dropout,
+        epsilon=cfg.norm_epsilon,
+        num_buckets=cfg.relative_buckets,
+        max_distance=cfg.max_distance,
+    )
+    # padding has an embedding that learns: it is the start token
+    embedding = nn.Embedding(len(dictionary), cfg.model_dim)
+    nn.init.normal_(embedding.weight)
+    output: Optional[nn.Linear] = None
+    if cfg.untied_output:
+        output = nn.Linear(cfg.model_dim, len(dictionary), bias=False)
+        nn.init.normal_(output.weight, std=cfg.model_dim**-0.5)
+    return (
+        encoder(
+            task.source_dictionary,
+            embedding,
+            sizes,
+            num_layers=cfg.encoder_layers,
+            max_positions=cfg.max_source_positions,
+        ),
+        decoder(
+            dictionary,
+            embedding,
+            sizes,
+            num_layers=cfg.decoder_layers,
+            max_positions=cfg.max_target_positions,
+            output=output,
+        ),
+    )
+
+
+@register_model("t5", dataclass=T5Config)
+class T5Model(OneLineLoading, FairseqEncoderDecoderModel):
+    """Text to text.
+
+    Args:
+        encoder: of the source.
+        decoder: of the target.
+        provenance: what the checkpoint was trained on.
+    """
+
+    def __init__(self, encoder: T5Encoder, decoder: T5Decoder, provenance: Provenance) -> None:
+        super().__init__(encoder, decoder)
+        self.data_version = provenance
+        self.start_index = decoder.dictionary.pad()
+
+    @classmethod
+    def build_model(cls, cfg: T5Config, task: Any) -> "T5Model":
+        check_t5_options(T5Config, cfg, task)
+        encoder, decoder = build_t5_parts(cfg, task, T5Encoder, T5Decoder)
+        words = words_of(task.target_dictionary)
+        subwords = getattr(task, "subwords_state", None)
+        return cls(encoder, decoder, Provenance(words, {}, 0, words, subwords=subwords))
+
+    def forward(
+        self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """See :meth:`T5Encoder.forward` and :meth:`T5Decoder.forward`."""
+        return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """
+        Raises:
+            UserError: if the weights are of another backbone.
+        """
+        check_t5_weights(self, state_dict)
+        super().upgrade_state_dict_named(state_dict, name)
+
+
+def set_t5_sizes(cfg: Any, **sizes: Any) -> None:
+    """Options that have not been given."""
+    for name, size in sizes.items():
+        setattr(cfg, name, getattr(cfg, name, size))
+
+
+SMALL = {
+    "model_dim": 512,
+    "attention_heads": 8,
+    "head_dim": 64,
+    "ffn_dim": 2048,
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+}
+BASE = {
+    "model_dim": 768,
+    "attention_heads": 12,
+    "head_dim": 64,
+    "ffn_dim": 3072,
+    "encoder_layers": 12,
+    "decoder_layers": 12,
+}
+LARGE = {
+    "model_dim": 1024,
+    "attention_heads": 16,
+    "head_dim": 64,
+    "ffn_dim": 4096,
+    "encoder_layers": 24,
+    "decoder_layers": 24,
+}
+TINY = {
+    "model_dim": 12,
+    "attention_heads": 2,
+    "head_dim": 5,
+    "ffn_dim": 14,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+}
+
+
+@register_model_architecture("t5", "t5_small")
+def t5_small(cfg: T5Config) -> None:
+    """60 million parameters."""
+    set_t5_sizes(cfg, **SMALL)
+
+
+@register_model_architecture("t5", "t5_base")
+def t5_base(cfg: T5Config) -> None:
+    """220 million parameters."""
+    set_t5_sizes(cfg, **BASE)
+
+
+@register_model_architecture("t5", "t5_large")
+def t5_large(cfg: T5Config) -> None:
+    """770 million parameters."""
+    set_t5_sizes(cfg, **LARGE)
+
+
+@register_model_architecture("t5", "t5_tiny")
+def t5_tiny(cfg: T5Config) -> None:
+    """For tests."""
+    set_t5_sizes(cfg, **TINY)

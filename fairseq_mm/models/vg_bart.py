@@ -1,0 +1,267 @@
+"""VG-BART: BART whose layers look at a video (``--arch vg_bart_base``).
+
+Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
+Summarization. EMNLP 2021, section 3. https://github.com/HLTCHKUST/VG-GPLMs
+
+After the feed-forward layer of some layers of fairseq's BART stands a third sub-layer: words attend
+to frames, and what they read is added, see ``modules/video_fusion.py``. Frames have been through a
+transformer of their own (VTF), see ``modules/video_encoder.py``. Defaults are the best system of
+Tables 2 and 4: multi-head attention, forget gate, VTF, fusion in the last two encoder layers. Every
+row of Tables 1 to 5 is reached by options:
+
+    Table 1, dot-product    --fusion dot_product --forget-gate off --video-encoder-layers 0
+    Table 1, multi-head     --forget-gate off --video-encoder-layers 0
+    Table 2, w/ FG, w/ VTF  --video-encoder-layers 0; --forget-gate off
+    section 5.2, variant    --fusion dot_product_projected ...
+    Table 4                 --fusion-encoder-layers 1 ... 1,2,3,4,5,6
+    Table 5                 --fusion-encoder-layers '' --fusion-decoder-layers 2
+
+BART's published checkpoints load with --finetune-from-model; what they do not have is new. New
+parameters carry ``param_group = "new"``, by which their learning rate is told.
+
+Differs from the paper:
+- The number of multi-head attention's heads is not given: 4 of 64 channels, as wide as BART's own.
+- Appendix A projects queries, keys and values again for each head, and the heads' output. Such a
+  product of two matrices is one matrix here: equations 7 to 9 give the heads, equation 11 takes
+  their output.
+- The VTF's attention has no dropout of its weights, its other layers have.
+
+Differs from the released code:
+- Dot products' softmax is over the frames, not over the text's positions; padded frames are masked;
+  the forget gate has no dropout of its own. ``--compat released`` has these three as released:
+  videos are filled up to the task's --max-frames with zeros that are attended, and the softmax is
+  over the positions of the batch, padding included.
+- All new parameters learn, by their names. In the released code, groups of parameters were found by
+  shape and value, and the VTF's biases and the fusion's were in none.
+- Any layers can have fusion, each with its own weights; there it is one of the encoder.
+"""
+
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.models import (
+    BaseFairseqModel,
+    register_model,
+    register_model_architecture,
+)
+from fairseq.models.bart import BARTModel
+from fairseq.models.bart.model import bart_large_architecture
+from fairseq.models.transformer.transformer_legacy import base_architecture
+from torch import Tensor
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._bart_weights import fit_weights
+from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.models._story_sizes import check_sizes
+from fairseq_mm.models._vg_bart_parts import VgBartDecoder, VgBartEncoder
+from fairseq_mm.models._video_guided import (
+    VideoGuidedConfig,
+    VideoReader,
+    build_fusions,
+    check_video_guided,
+    parse_layer_numbers,
+)
+
+
+@dataclass
+class VgBartConfig(VideoGuidedConfig):
+    """Sizes of BART base; names are fairseq's BART's."""
+
+    encoder_embed_dim: int = field(
+        default=768, metadata={"help": "of embeddings and layers, the decoder's too"}
+    )
+    encoder_ffn_embed_dim: int = field(default=3072, metadata={"help": "encoder's feed-forward"})
+    encoder_layers: int = field(default=6, metadata={"help": "of the encoder"})
+    encoder_attention_heads: int = field(default=12, metadata={"help": "of the encoder"})
+    decoder_ffn_embed_dim: int = field(default=3072, metadata={"help": "decoder's feed-forward"})
+    decoder_layers: int = field(default=6, metadata={"help": "of the decoder"})
+    decoder_attention_heads: int = field(default=12, metadata={"help": "of the decoder"})
+    dropout: float = field(default=0.1, metadata={"help": "of BART and of the fusions"})
+    attention_dropout: float = field(default=0.0, metadata={"help": "of attention's weights"})
+    activation_dropout: float = field(default=0.0, metadata={"help": "in feed-forward layers"})
+    encoder_layerdrop: float = field(
+        default=0.0, metadata={"help": "chance that an encoder layer is left out, with its fusion"}
+    )
+    decoder_layerdrop: float = field(
+        default=0.0, metadata={"help": "chance that a decoder layer is left out, with its fusion"}
+    )
+    max_source_positions: int = field(default=1024, metadata={"help": "rows of positions"})
+    max_target_positions: int = field(default=1024, metadata={"help": "rows of positions"})
+    checkpoint_activations: bool = field(
+        default=False, metadata={"help": "compute BART's layers again in the backward pass"}
+    )
+
+
+def bart_options(cfg: Any) -> Namespace:
+    """``cfg`` as fairseq's BART takes its options; what it does not say is BART's."""
+    names = VgBartConfig.__dataclass_fields__.keys() - VideoGuidedConfig.__dataclass_fields__.keys()
+    options = Namespace(task="", **{name: getattr(cfg, name) for name in names})
+    bart_large_architecture(options)
+    base_architecture(options)
+    return options
+
+
+@register_model("vg_bart", dataclass=VgBartConfig)
+class VgBartModel(OneLineLoading, BARTModel):
+    """Summaries of transcript and video."""
+
+    reads_video = True
+    add_args: Any = classmethod(BaseFairseqModel.add_args.__func__)  # of the dataclass, not BART's
+
+    @classmethod
+    def hub_models(cls) -> dict[str, str]:
+        return {}
+
+    @classmethod
+    def build_model(cls, cfg: VgBartConfig, task: Any) -> "VgBartModel":
+        """
+        Raises:
+            UserError: if an option cannot be, or the dictionaries differ.
+        """
+        _check_backbone_options(cfg)
+        video_dim = getattr(task, "feature_dim", 0)
+        check_video_guided(
+            cfg,
+            video_dim=video_dim,
+            encoder_layers=cfg.encoder_layers,
+            decoder_layers=cfg.decoder_layers,
+        )
+        dictionary = task.target_dictionary
+        if task.source_dictionary != dictionary:
+            raise UserError(
+                "BART shares the embeddings of transcript and summary, but their dictionaries "
+                "differ: prepare the data with --joined-dictionary."
+            )
+        options = bart_options(cfg)
+        numbers = {
+            side: parse_layer_numbers(
+                getattr(cfg, f"fusion_{side}_layers"),
+                f"--fusion-{side}-layers",
+                getattr(cfg, f"{side}_layers"),
+            )
+            for side in ("encoder", "decoder")
+        }
+        fusions = {
+            side: build_fusions(cfg, listed, text_dim=cfg.encoder_embed_dim, video_dim=video_dim)
+            for side, listed in numbers.items()
+        }
+        embed_tokens = cls.build_embedding(options, dictionary, cfg.encoder_embed_dim)
+        encoder = VgBartEncoder(
+            options,
+            dictionary,
+            embed_tokens,
+            video=VideoReader.of_config(cfg, video_dim=video_dim, max_frames=task.max_frames),
+            fusions=fusions["encoder"],
+            gives_video=bool(numbers["decoder"]),
+        )
+        decoder = VgBartDecoder(options, dictionary, embed_tokens, fusions=fusions["decoder"])
+        model = cls(options, encoder, decoder)
+        model.arch = getattr(cfg, "_name", None) or "vg_bart"
+        model.add_module(MODULE_NAME, Provenance.of_task(task, has_source=True))
+        return model
+
+    arch = "vg_bart"
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor],
+        prev_output_tokens: Tensor,
+        features: Optional[Tensor] = None,
+        padding_mask: Optional[Tensor] = None,
+        **unused: Any,
+    ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
+        """
+        Args:
+            src_tokens: ``[B, S]`` transcripts, padded at either side.
+            src_lengths: ``[B]``, not needed.
+            prev_output_tokens: ``[B, T]`` summaries, the start sign first.
+            features: ``[B, M, D]`` frames, padded at the end.
+            padding_mask: ``[B, M]`` bool, True at padding.
+            **unused: what fairseq gives other models.
+
+        Returns:
+            logits: ``[B, T, V]``, and a dict with ``attn``.
+        """
+        encoder_out = self.encoder(src_tokens, src_lengths, features, padding_mask)
+        return self.decoder(prev_output_tokens, encoder_out=encoder_out)
+
+    def set_beam_size(self, beam: int) -> None:
+        """Nothing: rows that read the same item are found where they are.
+
+        fairseq's BART takes every batch for beams from then on, so that training after validation
+        by generated text reads other examples' transcripts."""
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Takes text-only BARTs, and weights of stock fairseq and of its later builds.
+
+        Raises:
+            UserError: if the backbone is another one.
+        """
+        fit_weights(self, state_dict, self.arch)
+        super().upgrade_state_dict_named(state_dict, name)
+
+
+def _check_backbone_options(cfg: VgBartConfig) -> None:
+    check_sizes(
+        VgBartConfig,
+        Namespace(
+            **{
+                name: getattr(cfg, name)
+                for name in VgBartConfig.__dataclass_fields__
+                if name not in VideoGuidedConfig.__dataclass_fields__
+            }
+        ),
+        heads={
+            "encoder_attention_heads": "encoder_embed_dim",
+            "decoder_attention_heads": "encoder_embed_dim",
+        },
+    )
+
+
+def _set_defaults(cfg: Any, **values: Any) -> None:
+    for name, value in values.items():
+        setattr(cfg, name, getattr(cfg, name, value))
+
+
+@register_model_architecture("vg_bart", "vg_bart_base")
+def vg_bart_base(cfg: Any) -> None:
+    """The paper's."""
+
+
+@register_model_architecture("vg_bart", "vg_bart_large")
+def vg_bart_large(cfg: Any) -> None:
+    _set_defaults(
+        cfg,
+        encoder_embed_dim=1024,
+        encoder_ffn_embed_dim=4096,
+        encoder_layers=12,
+        encoder_attention_heads=16,
+        decoder_ffn_embed_dim=4096,
+        decoder_layers=12,
+        decoder_attention_heads=16,
+        fusion_encoder_layers="11,12",
+    )
+
+
+@register_model_architecture("vg_bart", "vg_bart_tiny")
+def vg_bart_tiny(cfg: Any) -> None:
+    """For tests and trials; one head for features of any number of channels."""
+    _set_defaults(
+        cfg,
+        encoder_embed_dim=8,
+        encoder_ffn_embed_dim=12,
+        encoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_ffn_embed_dim=10,
+        decoder_layers=2,
+        decoder_attention_heads=2,
+        fusion_encoder_layers="1,2",
+        fusion_dim=6,
+        fusion_heads=3,
+        video_encoder_layers=1,
+        video_encoder_heads=1,
+        video_encoder_ffn_dim=7,
+    )

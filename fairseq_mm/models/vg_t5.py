@@ -1,0 +1,195 @@
+"""VG-T5: T5 whose layers look at a video (``--arch vg_t5_base``).
+
+Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
+Summarization. EMNLP 2021, section 3. https://github.com/HLTCHKUST/VG-GPLMs
+
+After the feed-forward layer of some layers of T5 stands a third sub-layer: words attend to frames,
+and what they read is added, see ``modules/video_fusion.py``. Frames have been through a transformer
+of their own (VTF), see ``modules/video_encoder.py``. Defaults are the best system of Tables 2 and
+4: multi-head attention, forget gate, VTF, fusion in the last two encoder layers. The options are
+VG-BART's, and so are the rows of Tables 1 to 5 (see ``vg_bart.py``).
+
+Checkpoints of ``--arch t5`` load with --finetune-from-model; what they do not have is new. New
+parameters carry ``param_group = "new"``, by which their learning rate is told.
+
+Differs from the paper:
+- It has equation 3's layer norm after each sub-layer; T5 has its norms before them, and a stream of
+  residuals of any scale between. The fusion's ``LayerNorm(T + out)`` is computed of the stream at
+  unit scale, and what comes out is given the scale of each position again.
+- T5-base has twelve layers in encoder and decoder, not six. So the last two are 11 and 12.
+- As VG-BART: four heads; one matrix for two; no dropout of the VTF's attention weights.
+
+Differs from the released code:
+- There the one fusion stands after the encoder's last norm, and its layer norm is what the decoder
+  reads; a VTF is built and never called. ``--compat released`` puts the fusion of the last encoder
+  layer there, and has no VTF whatever --video-encoder-layers. As for VG-BART it attends to padded
+  frames, drops out forget gates, and takes dot products' softmax over the text's positions.
+- No prefix such as ``summarize:`` stands before a transcript, there as here.
+"""
+
+from argparse import Namespace
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Optional
+
+from fairseq.models import (
+    FairseqEncoderDecoderModel,
+    register_model,
+    register_model_architecture,
+)
+from torch import Tensor
+
+from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._provenance import Provenance
+from fairseq_mm.models._t5_weights import add_new_weights, check_t5_weights
+from fairseq_mm.models._vg_t5_parts import VgT5Decoder, VgT5Encoder
+from fairseq_mm.models._video_guided import (
+    VideoGuidedConfig,
+    VideoReader,
+    build_fusions,
+    check_video_guided,
+    is_released,
+    parse_layer_numbers,
+)
+from fairseq_mm.models.t5 import (
+    BASE,
+    LARGE,
+    SMALL,
+    TINY,
+    T5Config,
+    build_t5_parts,
+    check_t5_options,
+    set_t5_sizes,
+)
+
+
+@dataclass
+class VgT5Config(VideoGuidedConfig, T5Config):
+    """T5-base with the best system of the paper's Table 2."""
+
+    fusion_encoder_layers: Optional[str] = field(  # type: ignore[assignment]
+        default=None,
+        metadata={
+            "help": "encoder layers with fusion, counted from 1: 11,12; '' or none for none "
+            "(default: the last two)"
+        },
+    )
+
+
+@register_model("vg_t5", dataclass=VgT5Config)
+class VgT5Model(OneLineLoading, FairseqEncoderDecoderModel):
+    """Summaries of transcript and video.
+
+    Args:
+        encoder: of transcript and video.
+        decoder: of the summary.
+        provenance: what the checkpoint was trained on.
+    """
+
+    reads_video = True
+
+    def __init__(self, encoder: VgT5Encoder, decoder: VgT5Decoder, provenance: Provenance) -> None:
+        super().__init__(encoder, decoder)
+        self.data_version = provenance
+        self.start_index = decoder.dictionary.pad()
+
+    @classmethod
+    def build_model(cls, cfg: VgT5Config, task: Any) -> "VgT5Model":
+        """
+        Raises:
+            UserError: if an option cannot be, or the dictionaries differ.
+        """
+        check_t5_options(T5Config, cfg, task)
+        video_dim = getattr(task, "feature_dim", 0)
+        cfg = _completed(cfg)
+        check_video_guided(
+            cfg,
+            video_dim=video_dim,
+            encoder_layers=cfg.encoder_layers,
+            decoder_layers=cfg.decoder_layers,
+        )
+        fusions = {}
+        for side in ("encoder", "decoder"):
+            option, layers = f"fusion_{side}_layers", getattr(cfg, f"{side}_layers")
+            flag = f"--{option.replace('_', '-')}"
+            numbers = parse_layer_numbers(getattr(cfg, option), flag, layers)
+            fusions[side] = build_fusions(cfg, numbers, text_dim=cfg.model_dim, video_dim=video_dim)
+        encoder, decoder = build_t5_parts(
+            cfg,
+            task,
+            partial(
+                VgT5Encoder,
+                video=VideoReader.of_config(cfg, video_dim=video_dim, max_frames=task.max_frames),
+                fusions=fusions["encoder"],
+                fuses_output=is_released(cfg),
+                gives_video=len(fusions["decoder"]) > 0,
+            ),
+            partial(VgT5Decoder, fusions=fusions["decoder"]),
+        )
+        return cls(encoder, decoder, Provenance.of_task(task, has_source=True))
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor],
+        prev_output_tokens: Tensor,
+        features: Optional[Tensor] = None,
+        padding_mask: Optional[Tensor] = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """See :meth:`VgT5Encoder.forward` and :meth:`T5Decoder.forward`."""
+        encoder_out = self.encoder(src_tokens, src_lengths, features, padding_mask)
+        return self.decoder(prev_output_tokens, encoder_out)
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Takes text-only T5s, too.
+
+        Raises:
+            UserError: if the weights are of another backbone.
+        """
+        check_t5_weights(self, state_dict)
+        add_new_weights(self, state_dict)
+        super().upgrade_state_dict_named(state_dict, name)
+
+
+def _completed(cfg: Any) -> Any:
+    """Options with what they leave to each other."""
+    options = {
+        name: getattr(cfg, name) for name in VgT5Config.__dataclass_fields__ if hasattr(cfg, name)
+    }
+    if cfg.fusion_encoder_layers is None:
+        last = range(max(1, cfg.encoder_layers - 1), cfg.encoder_layers + 1)
+        options["fusion_encoder_layers"] = ",".join(map(str, last))
+    if is_released(cfg):
+        options["video_encoder_layers"] = 0
+    return Namespace(**options)
+
+
+@register_model_architecture("vg_t5", "vg_t5_small")
+def vg_t5_small(cfg: VgT5Config) -> None:
+    """Six layers, as many as the paper writes of."""
+    set_t5_sizes(cfg, **SMALL)
+
+
+@register_model_architecture("vg_t5", "vg_t5_base")
+def vg_t5_base(cfg: VgT5Config) -> None:
+    """The paper's."""
+    set_t5_sizes(cfg, **BASE)
+
+
+@register_model_architecture("vg_t5", "vg_t5_large")
+def vg_t5_large(cfg: VgT5Config) -> None:
+    set_t5_sizes(cfg, **LARGE)
+
+
+@register_model_architecture("vg_t5", "vg_t5_tiny")
+def vg_t5_tiny(cfg: VgT5Config) -> None:
+    """For tests and trials; one head for features of any number of channels."""
+    set_t5_sizes(
+        cfg,
+        **TINY,
+        fusion_dim=6,
+        fusion_heads=3,
+        video_encoder_layers=1,
+        video_encoder_heads=1,
+        video_encoder_ffn_dim=7,
+    )

@@ -1,0 +1,69 @@
+"""A step of a decoder: two GRUs with hierarchical attention between them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from fairseq_mm.modules.additive_attention import AdditiveAttention
+from fairseq_mm.modules.modality_attention import ModalityAttention
+
+
+class ConditionalGRU(nn.Module):
+    """The conditional GRU with a source of each modality m:
+
+        h1 = GRU_1(word, h)
+        z_m = attention_m(h1)
+        z = sum_m b_m z_m
+        h2 = GRU_2(z, h1)
+
+    Firat and Cho 2016 (dl4mt-tutorial, one source); Libovicky and Helcl 2017, section 3.2.
+
+    Args:
+        input_dim: E of words.
+        hidden_dim: H of states, attentions' hidden layers and contexts.
+        source_dims: of each modality's elements.
+    """
+
+    def __init__(self, input_dim: int, hidden_dim: int, source_dims: Sequence[int]) -> None:
+        super().__init__()
+        self.first = nn.GRUCell(input_dim, hidden_dim)
+        self.attentions: Any = nn.ModuleList(
+            AdditiveAttention(hidden_dim, dim, hidden_dim, hidden_dim) for dim in source_dims
+        )
+        self.modality_attention = ModalityAttention(
+            hidden_dim, hidden_dim, hidden_dim, num_modalities=len(source_dims)
+        )
+        self.second = nn.GRUCell(hidden_dim, hidden_dim)
+
+    def project(self, sources: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of each modality's ``[B, N, C]``, once a batch."""
+        return [attention.project(x) for attention, x in zip(self.attentions, sources)]
+
+    def forward(
+        self,
+        word: Tensor,
+        hidden: Tensor,
+        projected: Sequence[tuple[Tensor, Tensor]],
+        padding_masks: Sequence[Tensor],
+    ) -> tuple[Tensor, list[Tensor], Tensor]:
+        """
+        Args:
+            word: ``[B, E]``.
+            hidden: ``[B, H]`` state after the word before.
+            projected: see :meth:`project`.
+            padding_masks: ``[B, N]`` bool of each modality, True at padding.
+
+        Returns:
+            hidden: ``[B, H]``.
+            weights: ``[B, N]`` of each modality's elements.
+            modality_weights: ``[B, M]``.
+        """
+        hidden = self.first(word, hidden)
+        contexts, weights = [], []
+        for attention, source, mask in zip(self.attentions, projected, padding_masks):
+            context, weight = attention(hidden, *source, mask)
+            contexts.append(context)
+            weights.append(weight)
+        context, modality_weights = self.modality_attention(hidden, contexts)
+        return self.second(context, hidden), weights, modality_weights

@@ -1,0 +1,66 @@
+"""A mixture of writing words of the vocabulary and copying words of the source."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+# of a word that can only be copied, where the source does not have it: its probability is this
+# share of the vocabulary's, not 0, whose logarithm label smoothing and float16 could not take
+_LEAST_SHARE_LOG = -23.0  # 1e-10
+
+
+def first_places(tokens: Tensor) -> Tensor:
+    """Where each token of a source stands first.
+
+    Args:
+        tokens: ``[B, S]``.
+
+    Returns:
+        ``[B, S]`` places in the same row.
+    """
+    # as int8, whose argmax is the first of the greatest
+    return (tokens.unsqueeze(2) == tokens.unsqueeze(1)).char().argmax(dim=2)
+
+
+def mixture_logits(
+    logits: Tensor,
+    write_score: Tensor,
+    attention: Tensor,
+    tokens: Tensor,
+    places: Tensor,
+    only_copied: Tensor,
+) -> Tensor:
+    """Logits whose softmax is See et al. 2017's equation 9::
+
+        P(w) = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i
+
+    They differ from the vocabulary's in the words of the source alone, so that no other
+    distribution over the vocabulary is made: with l the vocabulary's logits, Z the sum of their
+    exponentials and z the score of writing, ``log(e^l_w + Z e^-z sum a_i)``.
+
+    Args:
+        logits: ``[B, T, V]`` of the vocabulary.
+        write_score: ``[B, T]``, whose sigmoid is p_gen.
+        attention: ``[B, T, S]`` float32 weights of the source's words, 0 at padding.
+        tokens: ``[B, S]`` the source's words.
+        places: see :func:`first_places`.
+        only_copied: ``[N]`` words that have no probability in the vocabulary.
+
+    Returns:
+        ``[B, T, V]`` in the type of ``logits``.
+    """
+    B, T, _ = logits.shape
+    if len(only_copied):
+        logits = logits.index_fill(2, only_copied, float("-inf"))
+    log_total = logits.float().logsumexp(dim=2, keepdim=True)  # [B, T, 1]
+    if len(only_copied):
+        least = (log_total + _LEAST_SHARE_LOG).to(logits.dtype)
+        logits = logits.index_copy(2, only_copied, least.expand(B, T, len(only_copied)))
+    index = tokens.unsqueeze(1).expand(B, T, -1)  # [B, T, S]
+    copied = attention.new_zeros(attention.shape)
+    copied = copied.scatter_add(2, places.unsqueeze(1).expand(B, T, -1), attention)
+    log_copied = copied.clamp(min=1e-30).log() + log_total - write_score.float().unsqueeze(2)
+    # what the sum of two exponentials adds to the first one's logarithm
+    gain = F.softplus(log_copied - logits.gather(2, index).float())
+    # a word that stands several times gains once; padding, whose weights are 0, gains nothing
+    gain = gain.masked_fill(copied == 0, 0.0)
+    return logits.scatter_add(2, index, gain.to(logits.dtype))

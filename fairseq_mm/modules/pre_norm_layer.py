@@ -1,0 +1,218 @@
+"""Transformer layers that normalise their input, with any number of sources to attend to."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_mm.modules.attention import attend, attention_weights
+from fairseq_mm.modules.modality_attention import ModalityAttention
+from fairseq_mm.modules.transformer_layer import (
+    FeedForward,
+    SelfAttention,
+    merge_heads,
+    split_heads,
+)
+
+
+class PreNormEncoderLayer(nn.Module):
+    """``x + attention(norm(x))``, then ``x + feed_forward(norm(x))``.
+
+    Args:
+        dim: D.
+        num_heads: a divisor of D.
+        inner_dim: of the feed-forward layer.
+        dropout: of both parts' outputs, of attention weights and of the inner layer.
+    """
+
+    def __init__(self, dim: int, num_heads: int, inner_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(dim, num_heads)
+        self.self_attention_norm = nn.LayerNorm(dim)
+        self.feed_forward = FeedForward(dim, inner_dim, dropout)
+        self.feed_forward_norm = nn.LayerNorm(dim)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        """
+        Args:
+            x: ``[B, N, D]``.
+            padding_mask: ``[B, N]`` bool, True at padding; at least one element of a row is real.
+        """
+        rate = self.dropout if self.training else 0.0
+        parts = self.self_attention.project(self.self_attention_norm(x))
+        attended = attend(*parts, ~padding_mask[:, None, None], dropout=rate)
+        x = x + F.dropout(self.self_attention.out_proj(merge_heads(attended)), rate)
+        return x + F.dropout(self.feed_forward(self.feed_forward_norm(x)), rate)
+
+
+class SourceAttention(nn.Module):
+    """Multi-head attention (Vaswani et al. 2017, section 3.2) to a source of any width.
+
+    Args:
+        dim: D of queries and output.
+        source_dim: C of the source.
+        num_heads: a divisor of D.
+    """
+
+    def __init__(self, dim: int, source_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query_proj = nn.Linear(dim, dim)
+        self.key_proj = nn.Linear(source_dim, dim, bias=False)  # softmax takes no notice of a bias
+        self.value_proj = nn.Linear(source_dim, dim)
+        self.out_proj = nn.Linear(dim, dim)
+        for layer in (self.query_proj, self.key_proj, self.value_proj, self.out_proj):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+    def project(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values ``[B, heads, N, A]`` of ``[B, N, C]``."""
+        return (
+            split_heads(self.key_proj(source), self.num_heads),
+            split_heads(self.value_proj(source), self.num_heads),
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        projected: tuple[Tensor, Tensor],
+        padding_mask: Tensor,
+        *,
+        dropout: float = 0.0,
+        needs_weights: bool = False,
+    ) -> tuple[Tensor, Optional[Tensor]]:
+        """
+        Args:
+            x: ``[B, T, D]``.
+            projected: see :meth:`project`.
+            padding_mask: ``[B, N]`` bool, True at padding of the source.
+            dropout: of the weights; not together with ``needs_weights``.
+            needs_weights: return them.
+
+        Returns:
+            ``[B, T, D]``, and the heads' mean weights ``[B, T, N]`` or None.
+        """
+        query = split_heads(self.query_proj(x), self.num_heads)
+        is_visible = ~padding_mask[:, None, None]
+        if needs_weights:
+            weights = attention_weights(query, projected[0], is_visible)
+            context = torch.matmul(weights, projected[1])
+            return self.out_proj(merge_heads(context)), weights.mean(dim=1)
+        context = attend(query, *projected, is_visible, dropout=dropout)
+        return self.out_proj(merge_heads(context)), None
+
+
+class LayerTrace(NamedTuple):
+    """
+    Attributes:
+        weights: ``[B, T, N]`` of each source.
+        modality_weights: ``[B, T, M]``, None where there is one source.
+    """
+
+    weights: list[Tensor]
+    modality_weights: Optional[Tensor]
+
+
+class PreNormDecoderLayer(nn.Module):
+    """Self-attention, attention to every source, feed-forward.
+
+    The contexts of several sources become one by :class:`ModalityAttention`, whose query is the
+    normalised state that attends.
+
+    Args:
+        dim: D.
+        num_heads: a divisor of D.
+        inner_dim: of the feed-forward layer.
+        dropout: of the parts' outputs, of attention weights and of the inner layer.
+        source_dims: of each source.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        inner_dim: int,
+        dropout: float,
+        source_dims: Sequence[int],
+    ) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(dim, num_heads)
+        self.self_attention_norm = nn.LayerNorm(dim)
+        self.source_attentions: Any = nn.ModuleList(
+            SourceAttention(dim, source_dim, num_heads) for source_dim in source_dims
+        )
+        self.source_attention_norm = nn.LayerNorm(dim)
+        self.modality_attention = None
+        if len(source_dims) > 1:
+            self.modality_attention = ModalityAttention(
+                dim, dim, dim, num_modalities=len(source_dims)
+            )
+        self.feed_forward = FeedForward(dim, inner_dim, dropout)
+        self.feed_forward_norm = nn.LayerNorm(dim)
+        self.dropout = dropout
+
+    def project(self, sources: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of this layer's sources ``[B, N, C]``, the first of those given."""
+        return [attention.project(x) for attention, x in zip(self.source_attentions, sources)]
+
+    def forward(
+        self,
+        x: Tensor,
+        projected: Sequence[tuple[Tensor, Tensor]],
+        padding_masks: Sequence[Tensor],
+        *,
+        past: Optional[tuple[Tensor, Tensor]] = None,
+        needs_weights: bool = False,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], Optional[LayerTrace]]:
+        """
+        Args:
+            x: ``[B, T, D]``.
+            projected: see :meth:`project`.
+            padding_masks: ``[B, N]`` bool of each source.
+            past: keys and values ``[B, heads, P, A]`` of words before x; None when there are none.
+            needs_weights: return a trace.
+
+        Returns:
+            ``[B, T, D]``; keys and values of all words so far; a trace or None.
+        """
+        rate = self.dropout if self.training else 0.0
+        query, key, value = self.self_attention.project(self.self_attention_norm(x))
+        T = query.size(-2)
+        if past is not None:
+            key, value = torch.cat([past[0], key], dim=-2), torch.cat([past[1], value], dim=-2)
+        # a single word sees all others; of several, each sees those up to itself
+        is_visible = None
+        if T > 1:
+            is_visible = torch.ones(T, key.size(-2), dtype=torch.bool, device=x.device)
+            is_visible = is_visible.tril(key.size(-2) - T)
+        attended = attend(query, key, value, is_visible, dropout=rate)
+        x = x + F.dropout(self.self_attention.out_proj(merge_heads(attended)), rate)
+        seen, trace = self._attend_to_sources(x, projected, padding_masks, rate, needs_weights)
+        x = x + F.dropout(seen, rate)
+        x = x + F.dropout(self.feed_forward(self.feed_forward_norm(x)), rate)
+        return x, (key, value), trace
+
+    def _attend_to_sources(
+        self,
+        x: Tensor,
+        projected: Sequence[tuple[Tensor, Tensor]],
+        padding_masks: Sequence[Tensor],
+        rate: float,
+        needs_weights: bool,
+    ) -> tuple[Tensor, Optional[LayerTrace]]:
+        query = self.source_attention_norm(x)
+        contexts, weights = [], []
+        for attention, source, mask in zip(self.source_attentions, projected, padding_masks):
+            context, weight = attention(
+                query, source, mask, dropout=rate, needs_weights=needs_weights
+            )
+            contexts.append(context)
+            weights.append(weight)
+        context, modality_weights = contexts[0], None
+        if self.modality_attention is not None:
+            context, modality_weights = self.modality_attention(query, contexts)
+        return context, LayerTrace(weights, modality_weights) if needs_weights else None

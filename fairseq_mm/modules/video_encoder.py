@@ -1,0 +1,55 @@
+"""A transformer over a video's frames (Yu et al. 2021, section 3.2: the visual transformer encoder,
+VTF)."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_mm.modules.sinusoids import sinusoids
+from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
+
+
+class VideoTransformerEncoder(nn.Module):
+    """Layers of :class:`TransformerEncoderLayer` over ``sqrt(dim) frame + position``.
+
+    Args:
+        dim: of the frames' features, and of the output.
+        num_layers: 4 in the paper.
+        num_heads: a divisor of ``dim``; 8 in the paper.
+        ffn_dim: of the feed-forward layers; 2048 in the paper.
+        dropout: of the input and in the layers.
+
+    Raises:
+        ValueError: if ``num_heads`` does not divide ``dim``.
+    """
+
+    def __init__(
+        self, dim: int, num_layers: int, num_heads: int, ffn_dim: int, dropout: float
+    ) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ValueError(f"`num_heads` must divide `dim` ({dim}), but is {num_heads} instead.")
+        self.layers = nn.ModuleList(
+            TransformerEncoderLayer(dim, num_heads, ffn_dim, dropout) for _ in range(num_layers)
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
+        """
+        Args:
+            features: ``[B, M, D]``, padded at the end.
+            padding_mask: ``[B, M]`` bool, True at padding; at least one frame of each video must be
+                real.
+
+        Returns:
+            ``[B, M, D]``; of no meaning at padding.
+        """
+        M, D = features.shape[1:]
+        frames = torch.arange(M, device=features.device)
+        positions = sinusoids(frames, D + D % 2)[:, :D].to(features.dtype)
+        x = self.dropout(features * math.sqrt(D) + positions)
+        is_visible = ~padding_mask[:, None, None]
+        for layer in self.layers:
+            x = layer(x, is_visible)
+        return x

@@ -1,0 +1,204 @@
+"""Attention of a text's positions to a video's frames, as a sub-layer of a text model's layer.
+
+Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
+Summarization. 2021, section 3.3, equations 4 to 13.
+"""
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_mm.modules.attention import attend, attention_weights
+from fairseq_mm.modules.transformer_layer import merge_heads, split_heads
+
+KINDS = ("dot_product", "dot_product_projected", "multi_head")
+
+
+@dataclass
+class FusionTrace:
+    """What a fusion looked at and let through; an entry for each call.
+
+    Attributes:
+        weights: ``[B, h, N, M]`` of each head, one where the kind has no heads. Over the frames
+            they sum to 1 (with ``text_axis``, over the text's positions).
+        gates: ``[B, N, W]`` the forget gate's values; none without a gate.
+    """
+
+    weights: list[Tensor] = field(default_factory=list)
+    gates: list[Tensor] = field(default_factory=list)
+
+
+class VideoFusion(nn.Module):
+    """``LayerNorm(text + dropout([text; O] W + b))``, where O is read from the frames.
+
+    With text T and frames V of ``[B, M, video_dim]``, without biases:
+
+    - ``dot_product``: ``A = softmax(T (V W1)^T)``, ``O = A V`` (equations 4 to 6).
+    - ``dot_product_projected``: the same A, ``O = A V W1``.
+    - ``multi_head``: ``O = [softmax(Q_i K_i^T / sqrt(d)) V_i]`` over heads i, of which the rows
+      Q = T W_q, K = V W_k and V W_v of ``common_dim`` are parts (equations 7 to 11). Its own
+      projections of each head (appendix A) would be products of two matrices, where one does.
+    - With a forget gate, ``F * O`` stands for O: ``F = sigmoid([O; T] W_f)`` (equations 12, 13).
+
+    Keys have no bias where it would add the same to all of a softmax's scores.
+
+    Args:
+        text_dim: of text and output.
+        video_dim: of the frames.
+        kind: one of ``KINDS``.
+        common_dim: of ``multi_head``'s queries, keys and values.
+        num_heads: of ``multi_head``; a divisor of ``common_dim``.
+        forget_gate: whether there is one.
+        dropout: of what is added to the text.
+        identity_init: the output is ``text + mix * (the above - text)`` with a learned number
+            ``mix``, 0 at first: a pretrained model begins as it was.
+        text_axis: softmax over the text's positions instead of the frames, as in the released code;
+            of the dot products alone.
+        gate_dropout: of the forget gate's values, as in the released code.
+
+    Raises:
+        ValueError: if ``kind`` is unknown, ``num_heads`` does not divide, or ``text_axis`` is asked
+            of ``multi_head``.
+    """
+
+    def __init__(
+        self,
+        text_dim: int,
+        video_dim: int,
+        *,
+        kind: str = "multi_head",
+        common_dim: int = 256,
+        num_heads: int = 4,
+        forget_gate: bool = True,
+        dropout: float = 0.1,
+        identity_init: bool = False,
+        text_axis: bool = False,
+        gate_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if kind not in KINDS:
+            raise ValueError(f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r} instead.")
+        if kind == "multi_head":
+            if common_dim % num_heads:
+                raise ValueError(
+                    f"`num_heads` must divide `common_dim` ({common_dim}), but is {num_heads}."
+                )
+            if text_axis:
+                raise ValueError("`text_axis` must be False with multi_head, but is True instead.")
+            self.query_proj = nn.Linear(text_dim, common_dim)
+            self.key_proj = nn.Linear(video_dim, common_dim, bias=False)
+            self.value_proj = nn.Linear(video_dim, common_dim)
+            width = common_dim
+        else:
+            has_bias = text_axis or kind == "dot_product_projected"
+            self.key_proj = nn.Linear(video_dim, text_dim, bias=has_bias)
+            width = video_dim if kind == "dot_product" else text_dim
+        self.gate_proj = nn.Linear(width + text_dim, width) if forget_gate else None
+        self.output_proj = nn.Linear(text_dim + width, text_dim)
+        self.norm = nn.LayerNorm(text_dim)
+        self.mix = nn.Parameter(torch.zeros(1)) if identity_init else None
+        self.kind = kind
+        self.num_heads = num_heads
+        self.text_dim = text_dim
+        self.dropout = nn.Dropout(dropout)
+        self.gate_dropout = nn.Dropout(gate_dropout)
+        self.text_axis = text_axis
+
+    def project(self, video: Tensor) -> tuple[Tensor, Tensor]:
+        """What depends on the video alone, for :meth:`forward`.
+
+        Args:
+            video: ``[B, M, video_dim]``.
+
+        Returns:
+            keys and values: of ``multi_head`` ``[B, h, M, common_dim / h]`` each; else keys
+            ``[B, M, text_dim]`` and values. These have been through what layers do to O, as a sum
+            weighted by A may be taken before or after: there are fewer frames than words. With a
+            gate they are ``[B, M, 2 W]``, V and its part in the gate; else ``[B, M, text_dim]``,
+            V's part in the output.
+        """
+        keys = self.key_proj(video)
+        if self.kind == "multi_head":
+            values = self.value_proj(video)
+            return split_heads(keys, self.num_heads), split_heads(values, self.num_heads)
+        values = video if self.kind == "dot_product" else keys
+        if self.gate_proj is None:
+            return keys, F.linear(values, self.output_proj.weight[:, self.text_dim :])
+        in_gate = F.linear(values, self.gate_proj.weight[:, : values.size(-1)])
+        return keys, torch.cat([values, in_gate], dim=-1)
+
+    def forward(
+        self,
+        text: Tensor,
+        projected: tuple[Tensor, Tensor],
+        padding_mask: Optional[Tensor] = None,
+        trace: Optional[FusionTrace] = None,
+    ) -> Tensor:
+        """
+        Args:
+            text: ``[B, N, text_dim]``.
+            projected: see :meth:`project`.
+            padding_mask: ``[B, M]`` bool, True at padding; at least one frame of each video must be
+                real. None: all are.
+            trace: gets the attention's weights and the gate's values.
+
+        Returns:
+            ``[B, N, text_dim]``.
+        """
+        read = self._read(text, projected, padding_mask, trace)
+        is_dot = self.kind != "multi_head"
+        if self.gate_proj is not None:
+            if is_dot:
+                read, in_gate = read.chunk(2, dim=-1)
+                weight = self.gate_proj.weight[:, read.size(-1) :]
+                logits = in_gate + F.linear(text, weight, self.gate_proj.bias)
+            else:
+                logits = _linear_of_both(self.gate_proj, read, text)
+            gate = logits.sigmoid()  # [B, N, W]
+            if trace is not None:
+                trace.gates.append(gate)
+            fused = _linear_of_both(self.output_proj, text, self.gate_dropout(gate) * read)
+        elif is_dot:
+            weight = self.output_proj.weight[:, : self.text_dim]
+            fused = F.linear(text, weight, self.output_proj.bias) + read
+        else:
+            fused = _linear_of_both(self.output_proj, text, read)
+        output = self.norm(text + self.dropout(fused))
+        return output if self.mix is None else text + self.mix * (output - text)
+
+    def _read(
+        self,
+        text: Tensor,
+        projected: tuple[Tensor, Tensor],
+        padding_mask: Optional[Tensor],
+        trace: Optional[FusionTrace],
+    ) -> Tensor:
+        keys, values = projected
+        if self.kind == "multi_head":
+            is_visible = None if padding_mask is None else ~padding_mask[:, None, None]
+            query = split_heads(self.query_proj(text), self.num_heads)  # [B, h, N, A]
+            if trace is not None:
+                trace.weights.append(attention_weights(query, keys, is_visible))
+            return merge_heads(attend(query, keys, values, is_visible))
+        # without scaling, a product of wide vectors may be too large for half precision
+        with torch.autocast(text.device.type, enabled=False):
+            scores = torch.matmul(text.float(), keys.float().transpose(1, 2))  # [B, N, M]
+        if padding_mask is not None and not self.text_axis:
+            scores = scores.masked_fill(padding_mask.unsqueeze(1), float("-inf"))
+        weights = scores.softmax(dim=1 if self.text_axis else 2)
+        if padding_mask is not None and self.text_axis:
+            weights = weights.masked_fill(padding_mask.unsqueeze(1), 0.0)
+        weights = weights.to(text.dtype)
+        if trace is not None:
+            trace.weights.append(weights.unsqueeze(1))
+        return torch.matmul(weights, values)
+
+
+def _linear_of_both(layer: nn.Linear, first: Tensor, second: Tensor) -> Tensor:
+    """``layer([first; second])`` without laying them side by side."""
+    width = first.size(-1)
+    left = F.linear(first, layer.weight[:, :width], layer.bias)
+    return left + F.linear(second, layer.weight[:, width:])

@@ -1,0 +1,120 @@
+"""Adam with one learning rate for pretrained parameters and one for new ones:
+``--optimizer adam_by_origin``.
+
+Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
+Summarization. EMNLP 2021, section 4.3: 3e-5 (BART) or 6e-4 (T5) for the language model, 1.5e-4 for
+what is added to it.
+
+Differs from the released code:
+- New parameters are those that the model marks as such, by name. There they were found by shape
+  and value, so that some were in neither group and never trained, and others at the pretrained
+  rate.
+"""
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.logging import metrics
+from fairseq.optim import register_optimizer
+from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
+
+from fairseq_mm.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+# value of the attribute `param_group` of parameters that no pretrained model has
+NEW = "new"
+
+
+@dataclass
+class AdamByOriginConfig(FairseqAdamConfig):
+    new_lr: float = field(
+        default=1.5e-4,
+        metadata={
+            "help": "learning rate of parameters that are not pretrained; the scheduler changes "
+            "it in proportion to --lr, that of the others"
+        },
+    )
+
+
+@register_optimizer("adam_by_origin", dataclass=AdamByOriginConfig)
+class AdamByOrigin(FairseqAdam):
+    """fairseq's Adam over two groups: pretrained parameters, and those whose attribute
+    ``param_group`` is ``"new"``.
+
+    Args:
+        cfg: the configuration.
+        params: of the model.
+
+    Raises:
+        UserError: if a rate is out of range.
+    """
+
+    def __init__(self, cfg: AdamByOriginConfig, params: Any) -> None:
+        lr: Any = cfg.lr
+        if isinstance(lr, Collection):  # one an epoch
+            lr = next(iter(lr))
+        if not lr > 0:
+            raise UserError(f"--lr must be above 0 for --optimizer adam_by_origin, but is {lr}.")
+        if not cfg.new_lr >= 0:
+            raise UserError(f"--new-lr must be 0 or more, but is {cfg.new_lr}.")
+        self._base_lr = lr
+        params = list(params)
+        groups = [
+            {"params": [p for p in params if getattr(p, "param_group", None) != NEW]},
+            {"params": [p for p in params if getattr(p, "param_group", None) == NEW]},
+        ]
+        super().__init__(cfg, groups)
+        pretrained, new = (sum(p.numel() for p in group["params"]) for group in groups)
+        logger.info(
+            f"{pretrained} pretrained parameters with --lr {lr}, {new} new ones with "
+            f"--new-lr {cfg.new_lr}"
+        )
+        if not new:
+            logger.warning(
+                "--optimizer adam_by_origin: the model has no new parameter, and --new-lr changes "
+                "nothing."
+            )
+        self.set_lr(lr)
+
+    def set_lr(self, lr: float) -> None:
+        """
+        Args:
+            lr: of the pretrained parameters; that of the new ones is in proportion.
+        """
+        new_lr = self.cfg.new_lr * (lr / self._base_lr)
+        for group, rate in zip(self.param_groups, (lr, new_lr)):
+            group["lr"] = rate
+        metrics.log_scalar("lr_new", new_lr, weight=0, priority=301)
+
+    def load_state_dict(
+        self, state_dict: dict[str, Any], optimizer_overrides: Optional[dict[str, Any]] = None
+    ) -> None:
+        """
+        Raises:
+            UserError: if the state is not of two such groups.
+        """
+        ours, theirs = (
+            [len(group["params"]) for group in groups]
+            for groups in (self.optimizer.param_groups, state_dict["param_groups"])
+        )
+        if ours != theirs:
+            raise UserError(
+                f"the checkpoint's optimizer has groups of {theirs} parameters, but the model's "
+                f"pretrained and new ones are {ours}: give --reset-optimizer."
+            )
+        super().load_state_dict(state_dict, optimizer_overrides)
+
+    @property
+    def supports_flat_params(self) -> bool:
+        """
+        Raises:
+            UserError: in any case: fairseq asks where it has joined all parameters to one.
+        """
+        raise UserError(
+            "--optimizer adam_by_origin: parameters that are joined to one cannot have two "
+            "learning rates: give --fp16-no-flatten-grads with --fp16, and no --ddp-backend "
+            "fully_sharded."
+        )

@@ -1,0 +1,77 @@
+"""The learning rate times a factor every few epochs: ``--lr-scheduler epoch_decay``.
+
+Yu et al. 2021 (VG-BART), section 4.3: times 0.95 every 10 epochs.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, List  # noqa: UP035
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
+from omegaconf import II
+
+from fairseq_mm.errors import UserError
+
+
+@dataclass
+class EpochDecayConfig(FairseqDataclass):
+    decay_factor: float = field(
+        default=0.95, metadata={"help": "what the learning rate is multiplied by"}
+    )
+    decay_epochs: int = field(default=10, metadata={"help": "every so many epochs"})
+    warmup_updates: int = field(
+        default=0, metadata={"help": "raise the learning rate linearly over the first updates"}
+    )
+    # fairseq makes a parser of these types, which knows no `list[float]`
+    lr: List[float] = II("optimization.lr")  # noqa: UP006, RUF009
+
+
+@register_lr_scheduler("epoch_decay", dataclass=EpochDecayConfig)
+class EpochDecay(FairseqLRScheduler):
+    """``lr * decay_factor ** ((epoch - 1) // decay_epochs)``; epochs count from 1.
+
+    fairseq tells the epoch before its first update, in a run that is resumed as well: there is
+    nothing to be saved.
+
+    Raises:
+        UserError: if an option is out of range.
+    """
+
+    def __init__(self, cfg: EpochDecayConfig, optimizer: Any) -> None:
+        super().__init__(cfg, optimizer)
+        if not 0 < cfg.decay_factor <= 1:
+            raise UserError(
+                f"--decay-factor must be above 0 and at most 1, but is {cfg.decay_factor}."
+            )
+        if cfg.decay_epochs < 1:
+            raise UserError(f"--decay-epochs must be 1 or more, but is {cfg.decay_epochs}.")
+        if cfg.warmup_updates < 0:
+            raise UserError(f"--warmup-updates must be 0 or more, but is {cfg.warmup_updates}.")
+        self.base_lr = cfg.lr[0] if isinstance(cfg.lr, Collection) else cfg.lr
+        self.epoch = 1
+        self.num_updates = 0
+        self.step_update(0)
+
+    def step_begin_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.step_update(self.num_updates)
+
+    def step_update(self, num_updates: int) -> float:
+        """
+        Args:
+            num_updates: done so far.
+
+        Returns:
+            lr: of the next update.
+        """
+        self.num_updates = num_updates
+        lr = self.base_lr * self.cfg.decay_factor ** ((self.epoch - 1) // self.cfg.decay_epochs)
+        if num_updates < self.cfg.warmup_updates:
+            lr *= (num_updates + 1) / self.cfg.warmup_updates
+        self.optimizer.set_lr(lr)
+        return lr
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from any scheduler's state: the rate follows from the epoch alone."""
+        self.best = state_dict.get("best")

@@ -1,0 +1,186 @@
+"""Validation of an embedding by ranking the whole split: R@1, R@5, R@10, median rank, their sum.
+
+Pictures and sentences of a split are ranked against each other, which no sum over batches gives.
+So the first step of a pass embeds all of the split, on every process, and every step logs the same
+figures: their mean over steps and processes is what they are.
+"""
+
+import weakref
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from fairseq import utils
+from fairseq.logging import metrics
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.ranks import RECALL_AT, summarize_ranks, true_ranks
+
+BATCH = 128  # sentences that are embedded at a time
+
+# i2t: sentences for a picture; t2i: pictures for a sentence
+DIRECTIONS = ("i2t", "t2i")
+GROWING = (*(f"{direction}_r{k}" for direction in DIRECTIONS for k in RECALL_AT), "rsum")
+FALLING = tuple(f"{direction}_medr" for direction in DIRECTIONS)
+_COUNT = "_ranking_count"
+
+
+def check_best_ranking(cfg: Any, *, is_ranking: bool) -> None:
+    """
+    Args:
+        cfg: of the task.
+        is_ranking: whether the model embeds pictures and sentences.
+
+    Raises:
+        UserError: if the best checkpoint is chosen by a metric that is not computed, or so that
+            the worst would be kept.
+    """
+    metric = getattr(cfg, "best_checkpoint_metric", None) or ""
+    maximizes = bool(getattr(cfg, "maximize_best_checkpoint_metric", False))
+    flag = "--maximize-best-checkpoint-metric"
+    if is_ranking and getattr(cfg, "eval_gen", False):
+        raise UserError(
+            "--eval-gen validates by generated text, but the model embeds pictures and sentences: "
+            f"it is validated by {', '.join((*GROWING, *FALLING))}."
+        )
+    if metric in (*GROWING, *FALLING) and not is_ranking:
+        raise UserError(
+            f"--best-checkpoint-metric {metric} is of models that embed pictures and sentences "
+            "(vse_lstm, vse_gru, vse_bow)."
+        )
+    if metric in GROWING and not maximizes:
+        raise UserError(
+            f"--best-checkpoint-metric {metric} grows as the ranking gets better: without {flag} "
+            "the worst checkpoint would be kept."
+        )
+    if maximizes and is_ranking and metric in (*FALLING, "loss"):
+        raise UserError(
+            f"--best-checkpoint-metric {metric} falls as the ranking gets better: with {flag} the "
+            "worst checkpoint would be kept."
+        )
+    if is_ranking and metric not in (*GROWING, *FALLING, "loss", ""):
+        raise UserError(
+            f"--best-checkpoint-metric {metric}: the ranking is scored by "
+            f"{', '.join((*GROWING, *FALLING, 'loss'))}."
+        )
+
+
+class RankingValidation:
+    """Scores of a model on whole splits, computed once a pass."""
+
+    def __init__(self) -> None:
+        self._scores: dict[str, dict[str, float]] = {}
+        self._model: Optional[weakref.ref] = None
+
+    def forget(self) -> None:
+        """To be called when the model may have changed."""
+        self._scores.clear()
+
+    def scores_of(
+        self, split: str, datasets: Mapping[str, Any], model: Any, device: torch.device
+    ) -> dict[str, float]:
+        """
+        Args:
+            split: of the batch that is validated.
+            datasets: the task's, by their split.
+            model: in evaluation mode, wrapped for several processes or not. Every process calls it
+                equally often.
+            device: where the model is.
+
+        Returns:
+            what to log of each batch.
+        """
+        if self._model is None or self._model() is not model:
+            self.forget()
+            self._model = weakref.ref(model)
+        if split not in self._scores:
+            images, sentences, items = embed_split(datasets[split], model, device)
+            self._scores[split] = {_COUNT: 1, **ranking_scores(images, sentences, items)}
+        return dict(self._scores[split])
+
+
+@torch.no_grad()
+def embed_split(
+    dataset: Any, model: Any, device: torch.device
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """
+    Args:
+        dataset: of the split.
+        model: with tensors ``features``, ``padding_mask``, ``tokens`` in, images and sentences out.
+        device: where the model is.
+
+    Returns:
+        images: ``[I, K]`` float32 in the order of their items.
+        sentences: ``[S, K]`` float32.
+        items: ``[S]`` place of each sentence's image in ``images``.
+
+    Raises:
+        UserError: if an embedding is not finite.
+    """
+    parts = []
+    order = dataset.ordered_indices()  # of like length together
+    for start in range(0, len(order), BATCH):
+        batch = dataset.collater([dataset[i] for i in order[start : start + BATCH]])
+        if device.type != "cpu":
+            batch = utils.move_to_cuda(batch, device=device)
+        net_input = batch["net_input"]
+        images, sentences = model(
+            features=net_input["features"],
+            padding_mask=net_input["padding_mask"],
+            tokens=batch["target"],
+        )
+        both = torch.stack([images, sentences]).float().cpu().numpy()
+        parts.append((*both, batch["item"].cpu().numpy()))
+    images, sentences, items = (np.concatenate(part) for part in zip(*parts))
+    if not (np.isfinite(images).all() and np.isfinite(sentences).all()):
+        raise UserError(
+            "the model's embeddings are NaN or infinite, and cannot be ranked: take a smaller --lr "
+            "or --clip-norm."
+        )
+    _, first, places = np.unique(items, return_index=True, return_inverse=True)
+    return images[first], sentences, places.reshape(-1)
+
+
+def ranking_scores(
+    images: np.ndarray, sentences: np.ndarray, items: np.ndarray
+) -> dict[str, float]:
+    """Of both directions, ties against the system.
+
+    Args:
+        images: ``[I, K]``.
+        sentences: ``[S, K]``.
+        items: ``[S]`` place of each sentence's image.
+
+    Returns:
+        ``i2t_r1`` ... ``i2t_medr`` of sentences for an image, ``t2i_...`` of images for a sentence,
+        recalls in percent; ``rsum``, the sum of the six recalls.
+    """
+    places: Any = np.arange(len(images))
+    image_of: Any = items
+    ranks = {
+        "i2t": true_ranks(lambda a, b: images[a:b] @ sentences.T, places, image_of),
+        "t2i": true_ranks(lambda a, b: sentences[a:b] @ images.T, image_of, places),
+    }
+    scores: dict[str, float] = {}
+    rsum = 0.0
+    for direction, found in ranks.items():
+        summary = summarize_ranks(found)
+        for k, recall in summary.recall_at.items():
+            scores[f"{direction}_r{k}"] = recall
+            rsum += recall
+        scores[f"{direction}_medr"] = float(summary.median_rank)
+    return {**scores, "rsum": rsum}
+
+
+def log_ranking(logging_outputs: list[dict[str, Any]]) -> None:
+    """Logs the scores that all steps and processes agree on."""
+
+    def total(key: str) -> float:
+        return float(sum(log.get(key, 0) for log in logging_outputs))
+
+    count = total(_COUNT)
+    if not count:
+        return  # a training step
+    for key in (*GROWING, *FALLING):
+        metrics.log_scalar(key, total(key) / count, weight=count, round=2)

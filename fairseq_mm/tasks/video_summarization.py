@@ -1,0 +1,520 @@
+"""Summaries of videos: ``--task video_summarization``.
+
+Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
+Summarization. EMNLP 2021.
+
+The data folder is made by ``scripts/prepare_how2.py`` or ``fairseq-mm prepare videos``: transcripts
+and summaries as ``fairseq-preprocess`` binarises pairs (``<split>.tran-desc.*``), with
+``<split>.visual_ids``, ``<split>.references.jsonl``, ``subwords.json`` and ``features.h5``. Models
+that read no video get the transcript alone: for them there need be no features.
+
+Differs from the released code:
+- A transcript ends with ``</s>``; there it had no ends, and the decoder's first token was another
+  in training than in generation. ``--source-ends none`` gives the transcript as released.
+"""
+
+import logging
+import os
+from argparse import Namespace
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import ARCH_MODEL_REGISTRY, FairseqEncoderDecoderModel
+from fairseq.models.bart import BARTModel
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import II, MISSING
+from torch import Tensor
+
+from fairseq_mm.data.binarised_text import dictionary_of, load_dictionary
+from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, FeatureStores, open_features
+from fairseq_mm.data.multimodal_dataset import MultimodalDataset
+from fairseq_mm.data.subwords import Subwords
+from fairseq_mm.data.summary_split import read_summary_split
+from fairseq_mm.data.token_lines import CutLines, TensorLines
+from fairseq_mm.data.transcript_text import prepared_tokenizer
+from fairseq_mm.data.video_features import CutVideos, NoiseVideos
+from fairseq_mm.data.visual_ids import first_lines
+from fairseq_mm.errors import UserError
+from fairseq_mm.tasks._generated_text import (
+    SUMMARY_MEASURES,
+    GeneratedTextScores,
+    check_best_checkpoint_metric,
+    first_hypotheses,
+    log_generated_text_scores,
+)
+from fairseq_mm.tasks._generation_options import (
+    check_search,
+    explain_failed_search,
+    read_generation_options,
+)
+from fairseq_mm.tasks._readable_text import ReadableText
+
+logger = logging.getLogger(__name__)
+
+# positions of BART's tables, which its published checkpoints fill
+BART_POSITIONS = 1024
+# settings that a checkpoint is to be read with as it was trained
+CARRIED = ("source_ends", "max_source_positions", "max_target_positions", "max_frames")
+
+
+@dataclass
+class VideoSummarizationConfig(FairseqDataclass):
+    data: str = field(default=MISSING, metadata={"help": "data folder"})
+    source_lang: str = field(
+        default="tran",
+        metadata={"help": "ending of the transcripts' files", "argparse_alias": "-s"},
+    )
+    target_lang: str = field(
+        default="desc",
+        metadata={"help": "ending of the summaries' files", "argparse_alias": "-t"},
+    )
+    features: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "feature store, or several separated by the system's path separator "
+            "(default: features.h5 in the data folder)"
+        },
+    )
+    preload_features: bool = field(
+        default=False, metadata={"help": "read the feature store into memory at the start"}
+    )
+    noise_features: bool = field(
+        default=False,
+        metadata={"help": "give models noise between 0 and 3 in the place of videos (Table 3)"},
+    )
+    max_source_positions: int = field(
+        default=512, metadata={"help": "longer transcripts are cut, their ends included"}
+    )
+    max_target_positions: int = field(
+        default=64, metadata={"help": "longer summaries are cut, their ends included"}
+    )
+    max_frames: int = field(default=256, metadata={"help": "longer videos are cut"})
+    source_ends: ChoiceEnum(["end", "both", "none"]) = field(  # type: ignore[valid-type]
+        default="end",
+        metadata={"help": "transcripts end with </s>; begin with <s>, too; or have no ends"},
+    )
+    all_lines: bool = field(
+        default=False,
+        metadata={
+            "help": "generate for every line, where a video has several (--score-reference needs "
+            "it)"
+        },
+    )
+    eval_gen: bool = field(
+        default=False,
+        metadata={
+            "help": "validate by generated text as well: rouge1, rouge2, rouge_l_f1, bleu1..4, "
+            "cider"
+        },
+    )
+    eval_gen_args: str = field(
+        default="{}",
+        metadata={"help": 'generation options as JSON, such as \'{"beam": 5, "max_len_b": 62}\''},
+    )
+    eval_gen_print_samples: bool = field(
+        default=False, metadata={"help": "log one generated text per validation batch"}
+    )
+    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
+    maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
+    seed: int = II("common.seed")
+
+
+@register_task("video_summarization", dataclass=VideoSummarizationConfig)
+class VideoSummarizationTask(FairseqTask):
+    """Summaries of videos.
+
+    Args:
+        cfg: the configuration.
+        dictionary: of transcripts and summaries.
+        subwords: how text became tokens.
+        feature_dim: channels of the features; of a data folder, known when a model reads them.
+        feature_attributes: how the features were made: extractor, weights, layer, ...
+
+    Attributes:
+        max_frames: longest video.
+        tokenizer: what text went through before it became subwords, see ``transcript_text.py``;
+            None where nobody knows.
+        reads_video: whether the model does; None as long as there is none.
+
+    Raises:
+        UserError: if an option is out of range.
+    """
+
+    input_kind = "videos"
+
+    def __init__(
+        self,
+        cfg: VideoSummarizationConfig,
+        dictionary: Dictionary,
+        subwords: Subwords,
+        *,
+        feature_dim: int = 0,
+        feature_attributes: Optional[dict[str, Any]] = None,
+    ) -> None:
+        super().__init__(cfg)
+        for name, least in (
+            ("max_source_positions", 3),
+            ("max_target_positions", 2),
+            ("max_frames", 1),
+        ):
+            if getattr(cfg, name) < least:
+                option = f"--{name.replace('_', '-')}"
+                raise UserError(f"{option} must be {least} or more, but is {getattr(cfg, name)}.")
+        self.dictionary = dictionary
+        self.subwords = subwords
+        self.readable = ReadableText(subwords)
+        self.feature_dim = feature_dim
+        self.feature_attributes = feature_attributes or {}
+        self.features: Optional[FeatureStores] = None
+        self.models: list[Any] = []
+        self.start_index = dictionary.eos()
+        self.unknowns: dict[str, list[list[str]]] = {}
+        self.tokenizer: Optional[str] = None
+        self.generated_text_scores: dict[str, GeneratedTextScores] = {}
+        self.sequence_generator: Optional[Any] = None
+        self.nbest = 1
+
+    @classmethod
+    def setup_task(cls, cfg: VideoSummarizationConfig, **kwargs: Any) -> "VideoSummarizationTask":
+        paths = [
+            os.path.join(cfg.data, f"dict.{language}.txt")
+            for language in (cfg.source_lang, cfg.target_lang)
+        ]
+        source, target = map(load_dictionary, paths)
+        if source.symbols != target.symbols:
+            raise UserError(
+                f"{paths[0]} and {paths[1]} must be equal, but have {len(source)} and "
+                f"{len(target)} types, or others: binarise with --joined-dictionary."
+            )
+        logger.info(f"{paths[1]}: {len(target)} types")
+        task = cls(cfg, target, Subwords.load(cfg.data))
+        task.tokenizer = prepared_tokenizer(cfg.data)
+        return task
+
+    @classmethod
+    def from_provenance(
+        cls,
+        words: list[str],
+        extractor: dict[str, Any],
+        feature_dim: int,
+        source_words: Optional[list[str]] = None,
+        subwords: Optional[dict[str, Any]] = None,
+        max_frames: int = 256,
+    ) -> "VideoSummarizationTask":
+        """A task without a data folder, to build and load a model and to generate with it.
+
+        Args:
+            words: of the dictionary, in the order of their indices, special symbols left out.
+            extractor: attributes of the features that say how a video became vectors.
+            feature_dim: channels of the features; 0 of models that read no video.
+            source_words: as ``words``.
+            subwords: how text became tokens, see ``Subwords.to_state``.
+            max_frames: longer videos are cut.
+
+        Raises:
+            UserError: if transcripts and summaries have different words.
+        """
+        if source_words is not None and source_words != words:
+            raise UserError("transcripts and summaries must have one dictionary, but have two.")
+        return cls(
+            VideoSummarizationConfig(max_frames=max_frames, seed=1),  # fairseq's own default
+            dictionary_of(words),
+            Subwords.from_state(subwords or {"kind": "none"}),
+            feature_dim=feature_dim,
+            feature_attributes=dict(extractor),
+        )
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        return self.dictionary
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        return self.dictionary
+
+    @property
+    def max_frames(self) -> int:
+        return self.cfg.max_frames
+
+    @property
+    def subwords_state(self) -> dict[str, Any]:
+        """What a checkpoint carries of the subwords."""
+        return {**self.subwords.to_state(), "fingerprint": self.subwords.fingerprint}
+
+    @property
+    def reads_video(self) -> Optional[bool]:
+        return _reads_video(self.models[0]) if self.models else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers and texts alone: an option of choices cannot be saved."""
+        carried = {name: getattr(self.cfg, name) for name in (*CARRIED, "noise_features")}
+        return {
+            **carried,
+            "source_ends": str(self.cfg.source_ends),
+            "tokenizer": self.tokenizer,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """What fairseq's generation reads of a checkpoint: its command line does not repeat what
+        the model was trained with. An option that is given, and is not the default, stays."""
+        for name in CARRIED:
+            default = VideoSummarizationConfig.__dataclass_fields__[name].default
+            trained = state_dict.get(name, default)
+            if str(getattr(self.cfg, name)) == str(default) != str(trained):
+                logger.info(f"--{name.replace('_', '-')} {trained}, as the checkpoint was trained")
+                setattr(self.cfg, name, trained)
+        self.tokenizer = state_dict.get("tokenizer") or self.tokenizer
+        if state_dict.get("noise_features") and not self.cfg.noise_features:
+            logger.warning(
+                "the checkpoint was trained on noise in the place of videos, and is given videos: "
+                "--noise-features gives it noise."
+            )
+
+    def max_positions(self) -> tuple[int, int]:
+        """Longest transcript and summary, ends included: the options', or what the models take."""
+        limits = [(self.cfg.max_source_positions, self.cfg.max_target_positions)]
+        limits += [model.max_positions() for model in self.models]
+        return min(source for source, _ in limits), min(target for _, target in limits)
+
+    def _open_features(self) -> FeatureStores:
+        if self.features is None:
+            paths = [os.path.join(self.cfg.data, "features.h5")]
+            if self.cfg.features:
+                paths = self.cfg.features.split(os.pathsep)
+            self.features = open_features(paths, preload=self.cfg.preload_features)
+            self.features.check_finite()
+            known = self.features.attributes
+            self.feature_dim = self.features.dim
+            self.feature_attributes = {k: known[k] for k in EXTRACTOR_ATTRIBUTES if k in known}
+        return self.features
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """
+        Raises:
+            UserError: if the architecture reads no transcript, or the best checkpoint is chosen by
+                what is not computed.
+        """
+        if not from_checkpoint:
+            check_best_checkpoint_metric(self.cfg, SUMMARY_MEASURES, "summaries")
+        name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+        architecture = ARCH_MODEL_REGISTRY.get(name, object)
+        reads_text = issubclass(architecture, FairseqEncoderDecoderModel)
+        if not reads_text or "src_tokens" not in signature(architecture.forward).parameters:
+            raise UserError(f"--arch {name}: reads no transcript.")
+        if _reads_video(architecture):
+            if not self.feature_dim:
+                self._open_features()
+        elif self.cfg.features or self.cfg.noise_features:
+            logger.warning(
+                f"--arch {name} reads no video: --features and --noise-features do nothing."
+            )
+        if issubclass(architecture, BARTModel) and not from_checkpoint:
+            _give_bart_positions(cfg)
+        model = super().build_model(cfg, from_checkpoint)
+        start_index = getattr(model, "start_index", self.dictionary.eos())
+        if from_checkpoint and self.models:
+            if _reads_video(model) != self.reads_video or start_index != self.start_index:
+                raise UserError(
+                    f"--arch {name} cannot be in an ensemble with the others: all must read "
+                    "videos or none, and begin summaries alike."
+                )
+        elif not from_checkpoint:
+            self.models.clear()
+        self.models.append(model)
+        self.start_index = start_index
+        if self.cfg.eval_gen:
+            options = read_generation_options(self.cfg.eval_gen_args, "--eval-gen-args")
+            self.sequence_generator = self.build_generator([model], Namespace(**options))
+        return model
+
+    def load_dataset(
+        self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
+    ) -> None:
+        """
+        Args:
+            split: name of the split.
+            combine: given by fairseq's training and validation, not by its generation: that is how
+                generation takes the first line of each video unless ``--all-lines`` is given.
+            task_cfg: not used; kept out of ``kwargs`` as fairseq's tasks do.
+            **kwargs: ``epoch`` where fairseq trains or validates.
+
+        Raises:
+            UserError: if files are missing or do not fit together, or a text is empty.
+        """
+        cfg = self.cfg
+        videos = None if self.reads_video is False else self._videos()
+        found = read_summary_split(
+            os.path.join(cfg.data, split),
+            (cfg.source_lang, cfg.target_lang),
+            self.dictionary,
+            needs_videos=videos is not None,
+        )
+        longest_source, longest_target = self.max_positions()
+        source = self._with_ends(found.transcripts, longest_source)
+        target = CutLines(found.summaries, longest_target, self.dictionary.eos())
+        is_generating = combine is None and not kwargs
+        lines = None
+        if is_generating and not cfg.all_lines and found.visual_ids is not None:
+            lines = np.flatnonzero(first_lines(found.visual_ids))
+        self.datasets[split] = MultimodalDataset(
+            found.visual_ids,
+            videos,
+            target,
+            self.dictionary,
+            source=source,
+            source_dictionary=self.dictionary,
+            split=split,
+            lines=lines,
+            shuffle=bool(combine),  # what fairseq gives for the training split alone
+            start=self.start_index,
+            items="videos",
+        )
+        cut = [f"{source.num_cut} transcripts", f"{target.num_cut} summaries"]
+        if videos is not None and found.visual_ids is not None:
+            cut.append(f"{sum(map(videos.is_cut, set(found.visual_ids)))} videos")
+        logger.info(f"{split}: {len(self.datasets[split])} summaries; cut: {', '.join(cut)}")
+        if self.subwords.numbered_unknowns and not combine and (is_generating or cfg.eval_gen):
+            self.unknowns[split] = found.read_unknowns()
+        if cfg.eval_gen and not is_generating and not combine:
+            references, path, visual_ids = found.read_references()
+            self.generated_text_scores[split] = GeneratedTextScores(
+                references,
+                path,
+                visual_ids,
+                found.visual_path,
+                tokenize=str.split,
+                measures=SUMMARY_MEASURES,
+            )
+
+    def _with_ends(self, transcripts: Any, limit: int) -> CutLines:
+        ends = str(self.cfg.source_ends)
+        return CutLines(
+            transcripts,
+            limit,
+            self.dictionary.eos(),
+            start=self.dictionary.bos() if ends == "both" else None,
+            keeps_end=ends != "none",
+        )
+
+    def _videos(self) -> CutVideos:
+        features, cfg = self._open_features(), self.cfg
+        if cfg.noise_features:
+            return NoiseVideos(features, cfg.max_frames, seed=cfg.seed)
+        return CutVideos(features, cfg.max_frames)
+
+    def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
+        """
+        Raises:
+            UserError: if the search is to do what it cannot.
+        """
+        check_search(args, has_source=not self.reads_video)
+        self.nbest = getattr(args, "nbest", 1)
+        return super().build_generator(models, args, *others, **kwargs)
+
+    def inference_step(
+        self,
+        generator: Any,
+        models: list[Any],
+        sample: dict[str, Any],
+        prefix_tokens: Optional[Tensor] = None,
+        constraints: Optional[Any] = None,
+    ) -> list[list[dict[str, Any]]]:
+        """
+        Raises:
+            UserError: if the weights are not finite, or lengths exclude each other.
+        """
+        try:
+            with torch.no_grad():
+                found = generator.generate(
+                    models,
+                    sample,
+                    prefix_tokens=prefix_tokens,
+                    constraints=constraints,
+                    bos_token=self.start_index,
+                )
+        except AssertionError as error:
+            explain_failed_search(error, generator, models, "summary")
+            raise
+        unknowns = self.unknowns.get(sample.get("split", ""))
+        if unknowns is not None and "target" in sample:
+            # what fairseq-generate decodes of a line: transcript, summary, hypotheses
+            given = 1 + (sample["target"] is not None)
+            self.readable.expect(
+                unknowns[line]
+                for line, hypotheses in zip(sample["id"].tolist(), found)
+                for _ in range(given + min(self.nbest, len(hypotheses)))
+            )
+        return found
+
+    def valid_step(
+        self, sample: dict[str, Any], model: Any, criterion: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
+        if self.cfg.eval_gen:
+            logging_output.update(self._generate_and_score(sample, model))
+        return loss, sample_size, logging_output
+
+    def _generate_and_score(self, sample: dict[str, Any], model: Any) -> dict[str, float]:
+        """Sums over the videos whose first line is in the batch."""
+        scores = self.generated_text_scores[sample["split"]]
+        unknowns = self.unknowns.get(sample["split"])
+        hypotheses = {}
+        for line, tokens in first_hypotheses(self, sample, model).items():
+            words = self.dictionary.string(tokens)
+            hypotheses[line] = self.readable.text_of(
+                words, None if unknowns is None else unknowns[line]
+            )
+        if self.cfg.eval_gen_print_samples:
+            scores.log_sample(hypotheses)
+        return scores.sums(hypotheses)
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+        super().reduce_metrics(logging_outputs, criterion)
+        if self.cfg.eval_gen:
+            log_generated_text_scores(logging_outputs, SUMMARY_MEASURES)
+
+    def build_bpe(self, args: Any) -> Any:
+        """The data folder's subwords, unless ``--bpe`` names others."""
+        return self.readable if args is None else super().build_bpe(args)
+
+    def get_interactive_tokens_and_lengths(
+        self, lines: list[str], encode_fn: Any
+    ) -> tuple[list[Tensor], list[int]]:
+        """
+        Raises:
+            UserError: if the model reads videos, or a line is empty.
+        """
+        if self.reads_video:
+            raise UserError(
+                "fairseq-interactive: a line of text is no video: use fairseq-generate."
+            )
+        tokens, lengths = super().get_interactive_tokens_and_lengths(lines, encode_fn)
+        for number, length in enumerate(lengths, 1):
+            if length < 2:
+                raise UserError(f"transcript {number} is empty: it must have at least one word.")
+        return tokens, lengths
+
+    def build_dataset_for_inference(
+        self, src_tokens: list[Tensor], src_lengths: Any, **kwargs: Any
+    ) -> MultimodalDataset:
+        """What ``fairseq-interactive`` generates from."""
+        source = self._with_ends(TensorLines(src_tokens), self.max_positions()[0])
+        return MultimodalDataset(
+            None, None, None, self.dictionary, source=source, source_dictionary=self.dictionary
+        )
+
+
+def _reads_video(model: Any) -> bool:
+    """Of a model or its class."""
+    return bool(getattr(model, "reads_video", False))
+
+
+def _give_bart_positions(cfg: Any) -> None:
+    """BART's tables are as long as its published ones, however short the texts are cut."""
+    for name in ("max_source_positions", "max_target_positions"):
+        setattr(cfg, name, max(getattr(cfg, name, None) or 0, BART_POSITIONS))

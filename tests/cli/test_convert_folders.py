@@ -1,0 +1,216 @@
+"""``fairseq-mm convert`` of folders: Hugging Face's BART there, into training, and back."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from fairseq.data import Dictionary, indexed_dataset
+from toy_bart import SENTENCES, import_transformers, write_huggingface_bart
+from toy_data import run_fairseq, write_store
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.data.subwords import Subwords
+
+FILES = ["dict.txt", "encoder.json", "model.pt", "subwords.json", "vocab.bpe"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A folder of Hugging Face's BART that ``--arch vg_bart`` can have, too."""
+    folder = tmp_path_factory.mktemp("convert") / "huggingface"
+    write_huggingface_bart(folder, max_position_embeddings=1024)
+    return folder
+
+
+def convert(*arguments):
+    return main(["convert", *map(str, arguments)])
+
+
+def message(capsys, *arguments):
+    assert convert(*arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("fairseq-mm convert: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def test_barts_folder_becomes_fairseqs(source, tmp_path, capsys):
+    output = tmp_path / "bart"
+    assert convert(source, output) == 0
+    assert sorted(os.listdir(output)) == FILES
+    assert os.listdir(tmp_path) == ["bart"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{source}: Hugging Face's BART"
+    assert re.fullmatch(rf"{output}: [\d,]+ parameters, 3\d\d words: {', '.join(FILES)}", lines[1])
+    assert lines[2] == f"data: fairseq-mm prepare videos ... --pretrained {output}"
+    sizes = (
+        "--encoder-embed-dim 16 --encoder-layers 2 --encoder-ffn-embed-dim 24 "
+        "--encoder-attention-heads 2 {}--decoder-layers 3 --decoder-ffn-embed-dim 20 "
+        "--decoder-attention-heads 4 "
+    )
+    train = "fairseq-train ... --task video_summarization --arch"
+    end = f"--finetune-from-model {output}/model.pt"
+    width, fusion = "--decoder-embed-dim 16 ", "--fusion-encoder-layers 1,2 "
+    assert lines[3] == f"text only: {train} bart_base {sizes.format(width)}{end}"
+    assert lines[4] == f"with videos: {train} vg_bart_base {sizes.format('')}{fusion}{end}"
+
+
+def write_videos(folder, pretrained):
+    """Prepared data of four videos in the subwords of a converted model."""
+    folder.mkdir()
+    subwords = Subwords.load(str(pretrained))
+    subwords.save(str(folder))
+    for side in ("tran", "desc"):
+        shutil.copy(pretrained / "dict.txt", folder / f"dict.{side}.txt")
+    dictionary = Dictionary.load(str(pretrained / "dict.txt"))
+    (folder / "text").mkdir()
+    keys = [f"v{i}" for i in range(len(SENTENCES))]
+    for split in ("train", "valid"):
+        for side in ("tran", "desc"):
+            lines = [" ".join(subwords.encode(text[:40])) for text in SENTENCES]
+            (folder / "text" / f"{split}.{side}").write_text("".join(f"{x}\n" for x in lines))
+            stem = str(folder / f"{split}.tran-desc.{side}")
+            builder = indexed_dataset.make_builder(f"{stem}.bin", "mmap", vocab_size=400)
+            for line in lines:
+                builder.add_item(dictionary.encode_line(line, add_if_not_exist=False))
+            builder.finalize(f"{stem}.idx")
+        (folder / f"{split}.visual_ids").write_text("".join(f"{key}\n" for key in keys))
+        rows = [{"id": key, "references": [text]} for key, text in zip(keys, SENTENCES)]
+        (folder / f"{split}.references.jsonl").write_text(
+            "".join(f"{json.dumps(row)}\n" for row in rows)
+        )
+    write_store(folder / "features.h5", keys, rows=3)
+    return folder
+
+
+def test_training_goes_on_from_what_was_converted(source, tmp_path, capsys, monkeypatch):
+    """With the options that the command prints, of the model with videos; nothing learns."""
+    output = tmp_path / "bart"
+    convert(source, output)
+    printed = capsys.readouterr().out.splitlines()[-1]
+    flags = printed.split("fairseq-train ... ")[1].split()
+    data = write_videos(tmp_path / "data", output)
+    run_fairseq(
+        *(monkeypatch, "train", data, *flags, "--save-dir", tmp_path / "out", "--cpu"),
+        *("--fusion-dim", 6, "--fusion-heads", 2),
+        *("--video-encoder-layers", 0, "--optimizer", "adam", "--lr", 1e-9, "--max-update", 1),
+        *("--batch-size", 2, "--num-workers", 0, "--disable-validation", "--log-format", "none"),
+        *("--criterion", "cross_entropy", "--required-batch-size-multiple", 1),
+    )
+    trained = torch.load(tmp_path / "out" / "checkpoint_last.pt", weights_only=False)["model"]
+    weights = torch.load(output / "model.pt", weights_only=True)["model"]
+    shared = [name for name in weights if name in trained]
+    assert len(shared) == len(weights)
+    for name in shared:
+        found = trained[name]
+        # <mask> is no word of the task
+        torch.testing.assert_close(found, weights[name][: len(found)], atol=1e-6, rtol=0)
+
+
+def test_there_and_back(source, tmp_path, capsys):
+    assert convert(source, tmp_path / "bart") == 0
+    assert convert(tmp_path / "bart", tmp_path / "back", "--to", "huggingface") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2] == f"{tmp_path}/bart: fairseq's BART"
+    assert lines[-1].endswith(
+        "words: config.json, generation_config.json, merges.txt, model.safetensors, "
+        "tokenizer_config.json, vocab.json"
+    )
+    checkpoint = tmp_path / "checkpoint_best.pt"
+    shutil.copy(tmp_path / "bart" / "model.pt", checkpoint)
+    options = ("--to", "huggingface", "--data", tmp_path / "bart")
+    assert convert(checkpoint, tmp_path / "again", *options) == 0
+    transformers = import_transformers()
+    first, second = (
+        transformers.BartForConditionalGeneration.from_pretrained(str(folder)).state_dict()
+        for folder in (source, tmp_path / "again")
+    )
+    assert all(torch.equal(second[name], x) for name, x in first.items())
+
+
+def test_converting_back_prints_nothing_of_fairseqs_imports(source, tmp_path, capsys):
+    assert convert(source, tmp_path / "bart") == 0
+    command = (
+        "from fairseq_mm.cli.main import main; import sys; "
+        f"sys.exit(main(['convert', {str(tmp_path / 'bart')!r}, {str(tmp_path / 'back')!r}, "
+        "'--to', 'huggingface']))"
+    )
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_output_that_exists_is_kept_unless_told_otherwise(source, tmp_path, capsys):
+    output = tmp_path / "bart"
+    output.mkdir()
+    (output / "notes.txt").write_text("mine")
+    assert "exists already; --overwrite replaces its files" in message(capsys, source, output)
+    assert os.listdir(output) == ["notes.txt"]
+    assert convert(source, output, "--overwrite") == 0
+    assert sorted(os.listdir(output)) == sorted([*FILES, "notes.txt"])
+    assert (output / "notes.txt").read_text() == "mine"
+
+
+def test_places_that_cannot_be_written_are_refused(source, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert "is a file; name a folder" in message(capsys, source, tmp_path / "file")
+    assert "there is no folder" in message(capsys, source, tmp_path / "none" / "bart")
+    assert "is the folder that is read" in message(capsys, source, source, "--overwrite")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_is_no_model_is_refused(source, tmp_path, capsys):
+    output = tmp_path / "new"
+    assert "no such checkpoint. It is no folder either" in message(
+        capsys, tmp_path / "none", output
+    )
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert "it has neither config.json, as Hugging Face's have" in message(capsys, folder, output)
+    (folder / "model.pt").write_text("x")
+    error = message(capsys, folder, output)
+    assert "needs no conversion: train with --finetune-from-model" in error
+    (folder / "config.json").write_text('{"model_type": "pegasus"}')
+    error = message(capsys, folder, output)
+    assert "`model_type` must be bart, t5, mt5, but is pegasus" in error
+    (folder / "config.json").write_text("[]")
+    assert "config.json: must have `model_type`" in message(capsys, folder, output)
+    (folder / "config.json").write_text("{")
+    assert "config.json: not JSON" in message(capsys, folder, output)
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--compat", "none"), "--compat is for fairseq's fconv_self_att, but"),
+        (("--allow-unexpected",), "--allow-unexpected is for fairseq's fconv_self_att, but"),
+        (("--data", "x"), "--data is for fairseq's fconv_self_att and fairseq's BART, but"),
+    ],
+)
+def test_options_of_other_checkpoints_are_refused(options, expected, source, tmp_path, capsys):
+    assert expected in message(capsys, source, tmp_path / "new", *options)
+
+
+def test_t5s_folder_becomes_fairseqs(tmp_path, capsys, monkeypatch):
+    (tmp_path / "t5").mkdir()
+    (tmp_path / "t5" / "config.json").write_text('{"model_type": "t5"}')
+    asked = []
+
+    def convert_t5(folder, output, *, overwrite):
+        asked.append((folder, output, overwrite))
+        os.mkdir(output)
+        from fairseq_mm.conversion.t5 import ConvertedT5
+
+        return ConvertedT5(output, "t5", {"untied_output": True}, 1234, 56, ["Decided."])
+
+    monkeypatch.setattr("fairseq_mm.conversion.t5.convert_t5", convert_t5)
+    assert convert(tmp_path / "t5", tmp_path / "new", "--overwrite") == 0
+    assert asked == [(str(tmp_path / "t5"), str(tmp_path / "new"), True)]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"{tmp_path}/t5: Hugging Face's T5", "note: Decided."]
+    assert "--arch t5 --untied-output --finetune-from-model" in lines[4]

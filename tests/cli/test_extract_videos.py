@@ -1,0 +1,137 @@
+"""``fairseq-mm extract`` of videos from the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_videos import frames_of, write_video
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.data.feature_store import FeatureStore
+
+MODEL = ["--model", "mc3_18", "--weights", "none", "--size", "16", "--frames-per-clip", "4"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("videos")
+    for i, count in enumerate((9, 4, 13)):
+        write_video(folder / f"{i}.mp4", frames_of(count, seed=i))
+    return folder
+
+
+def extract(*arguments: object) -> int:
+    return main(["extract", *map(str, arguments)])
+
+
+def test_a_folder_of_videos_becomes_a_store(folder, tmp_path, capsys):
+    output = tmp_path / "f.h5"
+    assert extract(folder, *MODEL, "--workers", 0, "--ids", "stem", "--output", output) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(
+        f"{output}: 3 videos of 512 channels, 0 unreadable; 3 in this run, with 6 clips, "
+    )
+    assert "3/3" in err
+    store = FeatureStore(output)
+    assert [(key, store.rows_of(key)) for key in store.ids] == [("0", 2), ("1", 1), ("2", 3)]
+    assert extract(folder, *MODEL, "--ids", "stem", "--output", output) == 0
+    assert "was finished before, nothing to do" in capsys.readouterr().out
+
+
+def test_options_of_clips_reach_the_store(folder, tmp_path, capsys):
+    data = tmp_path / "data.jsonl"
+    lines = [{"video": "0.mp4"}, {"id": "x", "video": "2.mp4", "transcript": "t", "summary": "s"}]
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "broken.mp4").write_bytes(b"broken")
+    output = tmp_path / "f.h5"
+    options = ["--fps", "50", "--stride", "2", "--root", folder, "--dtype", "float32"]
+    assert extract(data, tmp_path / "broken.mp4", *MODEL, *options, "--output", output) == 0
+    assert f"2 videos of 512 channels, 1 unreadable ({output}.unr" in capsys.readouterr().out
+    store = FeatureStore(output)
+    assert [(key, store.rows_of(key)) for key in store.ids] == [("0.mp4", 8), ("x", 12)]
+    attributes = store.attributes
+    assert [attributes[key] for key in ("frame_rate", "stride", "frames_per_clip")] == [50.0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no videos: give folders, files or a list"),
+        (["."], ".: no videos found (suffixes: .3g2 .3gp "),
+        (["clips", "--grid"], "--grid: is for models of pictures, but mc3_18 reads videos."),
+        (["clips", "--layer", "x"], "--layer: is for models of pictures, but mc3_18 reads videos."),
+        (["clips", "--model", "vgg16"], "--frames-per-clip: is for models of videos, but vgg16 "),
+        (["clips", "--fps", "0.001"], "`fps` must be 0.01 to 1000, but is 0.001 instead."),
+        (["clips", "--crop", "none", "--resize", "short"], "frames of all videos must have one"),
+        (["clips", "--model", "resnext101_3d"], "--model resnext101_3d: its weights are a file"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(tmp_path, arguments, message, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clips").mkdir()
+    if arguments and arguments[0] == "clips":
+        (tmp_path / "clips" / "a.mp4").write_bytes(b"")
+    model = [*MODEL]
+    if "resnext101_3d" in arguments:
+        del model[2:4]
+    assert extract(*model, "--output", "f.h5", *arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"fairseq-mm extract: {message}")
+    assert err.count("\n") == 1
+
+
+def test_names_of_video_models_are_proposed(folder, tmp_path, capsys):
+    assert extract(folder, "--model", "resnext101_3D", "--output", tmp_path / "f.h5") == 2
+    assert "has no such model. Near: resnext101_3d" in capsys.readouterr().err
+
+
+def test_a_killed_run_continues_to_the_same_store(tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for i, count in enumerate((9, 13, 6, 200)):
+        write_video(folder / f"{i}.mp4", frames_of(count, seed=i))
+    model = [*MODEL, "--size", "32", "--batch-size", "3"]
+    output = tmp_path / "f.h5"
+    command = [sys.executable, "-m", "fairseq_mm.cli.main", "extract", folder, *model]
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [*map(str, command), "--workers", "2", "--output", str(output)],
+        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    journal = tmp_path / "f.h5.partial" / "journal"
+    while not journal.exists() or len(journal.read_bytes().splitlines()) < 2:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=20)
+    assert not output.exists()
+    assert extract(folder, *model, "--workers", 1, "--output", output) == 0
+    whole = tmp_path / "whole.h5"
+    assert extract(folder, *model, "--workers", 0, "--output", whole) == 0
+    one, other = FeatureStore(output), FeatureStore(whole)
+    assert one.ids == other.ids
+    for key in one.ids:
+        np.testing.assert_array_equal(one.read(key), other.read(key))
+
+
+def test_real_videos_have_their_numbers_of_clips(shared_data, tmp_path):
+    videos = shared_data("videos")
+    output = tmp_path / "f.h5"
+    assert extract(videos, *MODEL[:6], "--ids", "stem", "--output", output) == 0
+    store = FeatureStore(output)
+    clips = {key: store.rows_of(key) for key in store.ids}
+    # frames: 125, 120, 325, 250
+    assert clips == {
+        "av1_video": 7,
+        "carphone_pristine": 7,
+        "nasa_13013": 20,
+        "scene_cuts": 15,
+    }

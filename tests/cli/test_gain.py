@@ -1,0 +1,182 @@
+"""`fairseq-mm gain`: the paper's share from figures and files, resampling, mistakes."""
+
+import json
+
+import pytest
+
+from fairseq_mm.cli.main import main
+
+PAPER = ("68.0,51.4,63.3", "64.0,46.4,58.9", "62.3,46.1,58.2")
+NAMES = ("rouge1", "rouge2", "rouge_l")
+
+
+@pytest.fixture
+def gain(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(system, text_only, baseline, *arguments):
+        options = ("--system", system, "--text-only", text_only, "--baseline", baseline)
+        status = main(["gain", *options, *arguments, "--json", "gain.json"])
+        path = tmp_path / "gain.json"
+        printed = capsys.readouterr()
+        return status, json.loads(path.read_text()) if status == 0 else {}, printed
+
+    return run
+
+
+@pytest.fixture
+def scored(tmp_path):
+    """Writes a file as `score --json` does."""
+
+    def write(name, figures, beta=1, items=9, seed=1):
+        scores = [
+            {
+                "metric": metric,
+                "value": figure,
+                "scored": items,
+                "signature": f"{metric}|beta:{beta}|version:{name}|bootstrap:9|seed:{seed}",
+            }
+            for metric, figure in zip(("bleu4", *NAMES), (0.1, *figures))
+        ]
+        (tmp_path / name).write_text(json.dumps({"scores": scores}))
+        return name
+
+    return write
+
+
+@pytest.fixture
+def by_item(tmp_path):
+    """Writes a file as `score --per-item` does."""
+
+    def write(name, items):
+        lines = [
+            json.dumps({"id": key, "hypothesis": "x", **dict(zip(NAMES, figures))}) + "\n"
+            for key, figures in items.items()
+        ]
+        (tmp_path / name).write_text("".join(lines))
+        return name
+
+    return write
+
+
+def test_the_papers_share_from_typed_figures(gain):
+    status, result, printed = gain(*PAPER)
+    assert status == 0
+    assert round(100 * result["share"], 1) == 83.6
+    assert result["gain"] == pytest.approx({"rouge1": 0.057, "rouge2": 0.053, "rouge_l": 0.051})
+    assert "The video brings 83.6 % of the gain over the baseline.\n" in printed.out
+    assert "share of video         70.2 %   94.3 %   86.3 %" in printed.out
+    # figures between 0 and 1 are no percentages
+    _, same, _ = gain("0.68,0.514,0.633", *PAPER[1:])
+    assert same["share"] == pytest.approx(result["share"], abs=1e-12)
+
+
+def test_files_of_scores_and_figures_may_be_mixed(gain, scored):
+    system = scored("a.json", (0.680, 0.514, 0.633))
+    text_only = scored("b.json", (0.640, 0.464, 0.589), seed=2)
+    _, result, printed = gain(system, text_only, PAPER[2])
+    assert round(100 * result["share"], 1) == 83.6
+    assert result["systems"]["text-only"]["source"] == "b.json"
+    assert "interval" not in printed.out
+    assert "different numbers" not in printed.out
+    fewer = scored("c.json", (0.623, 0.461, 0.582), items=8)
+    _, result, printed = gain(system, text_only, fewer)
+    assert result["note"] in printed.out
+    assert "different numbers of items: 8, 9." in result["note"]
+
+
+def test_scores_by_item_give_an_interval_over_common_items(gain, by_item):
+    text_only = {f"v{i}": (0.5 + 0.01 * (i % 3), 0.3, 0.4 + 0.02 * (i % 2)) for i in range(13)}
+    system = {
+        key: tuple(figure + 0.02 + 0.002 * (i % 4) for figure in figures)
+        for i, (key, figures) in enumerate(text_only.items())
+    }
+    system["only here"] = (0.0, 0.0, 0.0)
+    arguments = (by_item("a.jsonl", system), by_item("b.jsonl", text_only))
+    status, result, printed = gain(*arguments, "48,28,38", "--bootstrap", "40")
+    assert status == 0
+    assert result["items"] == 13
+    low, high = result["interval"]
+    assert 0 < low < result["share"] < high < 1
+    assert result["bootstrap"] == {"samples": 40, "seed": 1, "baseline": "exact"}
+    assert "Items that all files have: 13." in printed.out
+    assert "% (40 resamples, seed 1, the baseline's figures taken as exact)." in printed.out
+    baseline = {key: tuple(f - 0.02 for f in figures) for key, figures in text_only.items()}
+    _, paired, printed = gain(*arguments, by_item("c.jsonl", baseline), "--bootstrap", "40")
+    assert paired["bootstrap"]["baseline"] == "resampled"
+    assert paired["interval"][1] - paired["interval"][0] < high - low
+    assert "taken as exact" not in printed.out
+
+
+def test_baseline_that_is_sometimes_as_good_leaves_no_interval(gain, by_item):
+    system = {f"v{i}": (0.9 * (i % 2),) * 3 for i in range(7)}
+    text_only = dict.fromkeys(system, (0.1,) * 3)
+    arguments = (by_item("a.jsonl", system), by_item("b.jsonl", text_only), "38,38,38")
+    _, result, printed = gain(*arguments)
+    assert result["interval"] is None
+    assert "No interval: in some of 1000 resamples, seed 1, the baseline's" in printed.out
+
+
+@pytest.mark.parametrize(
+    ("figures", "message"),
+    [
+        (
+            ("50,40,45", "49,39,44", "51,39,45"),
+            "The system is no better than the baseline in rouge1, rouge_l: there is no gain of ",
+        ),
+        (("50,40,45", "51,41,46", "48,38,43"), "the video takes away 50.0 % of the gain over"),
+        (("50,40,45", "47,37,42", "48,38,43"), "The video brings 150.0 % of the gain over the "),
+    ],
+)
+def test_shares_that_would_mislead_are_put_into_words(gain, figures, message):
+    status, result, printed = gain(*figures)
+    assert status == 0
+    assert message in printed.out
+    assert message in result["message"]
+    assert (result["share"] is None) == ("no better" in message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("1,2", "1,2,3", "1,2,3"), "--system: must have 3 figures of 0 to 100, rouge1, rouge2,"),
+        (("1,2,101", "1,2,3", "1,2,3"), "--system: must have 3 figures of 0 to 100"),
+        (
+            ("1,2,3", "x.json", "1,2,3"),
+            "--text-only x.json: must be three figures (68.0,51.4",
+        ),
+        (("1,2,3", "1,2,3", "no.json"), "no.json: has no figure rouge2, rouge_l; it must be what "),
+        (("1,2,3", "1,2,3", "no.jsonl"), "no.jsonl:1: has no figure rouge1; it must be what fairs"),
+        (("1,2,3", "1,2,3", "twice.jsonl"), "twice.jsonl:2: item 'a' has stood before"),
+        (("1,2,3", "1,2,3", "text"), "--baseline text:1: must be what fairseq-mm score --preset "),
+        (("1,2,3", "1,2,3", "empty"), "--baseline empty: must have scores, but is empty."),
+        (("1,2,3", "1,2,3", "bytes"), "--baseline bytes: must be UTF-8 text, but is not"),
+        (
+            ("a.json", "1,2,3", "b.json"),
+            "a.json and b.json: were scored in different ways: rouge1",
+        ),
+        (("a.jsonl", "b.jsonl", "1,2,3"), "a.jsonl and b.jsonl: have no item in common."),
+        (("3,3,3", "2,2,2", "1,1,1", "--bootstrap", "9"), "--bootstrap: needs the files of fairse"),
+        (
+            ("3,3,3", "2,2,2", "1,1,1", "--bootstrap", "-1"),
+            "--bootstrap: must be 0 or more, but",
+        ),
+        (("3,3,3", "2,2,2", "1,1,1", "--seed", "-1"), "--seed: must be 0 or more, but is -1."),
+    ],
+)
+def test_mistakes_are_one_line(gain, scored, by_item, tmp_path, arguments, message):
+    (tmp_path / "no.json").write_text('{"scores": [{"metric": "rouge1", "value": 0.3}]}')
+    (tmp_path / "no.jsonl").write_text('{"id": "a", "rouge2": 0.1, "rouge_l": 0.1}\n')
+    line = '{"id": "a", "rouge1": 0.1, "rouge2": 0.1, "rouge_l": 0.1}\n'
+    (tmp_path / "twice.jsonl").write_text(2 * line)
+    (tmp_path / "text").write_text("learn to bake .\n")
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    scored("a.json", (0.1, 0.2, 0.3))
+    scored("b.json", (0.1, 0.2, 0.3), beta=1.2)
+    by_item("a.jsonl", {"a": (0.1, 0.2, 0.3)})
+    by_item("b.jsonl", {"b": (0.1, 0.2, 0.3)})
+    status, _, printed = gain(*arguments)
+    assert status == 2
+    assert message in printed.err
+    assert printed.err.count("\n") == 1

@@ -1,0 +1,245 @@
+"""`fairseq-mm inspect` of models that summarise videos: gates, attention, pages, messages."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from toy_data import make_videos_folder
+from toy_picture_storyteller import write_picture_storyteller
+from toy_video_summarizers import write_video_summarizer
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.video_inspection import VideoInspection
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A data folder of whose videos valid2 has no transcript, checkpoints by name."""
+    folder = tmp_path_factory.mktemp("inspect_videos")
+    data = make_videos_folder(folder / "data")
+    path = data / "valid.transcripts.jsonl"
+    lines = path.read_text().splitlines()
+    lines[2] = json.dumps({"id": "valid2", "transcript": "Transcript not available."})
+    path.write_text("\n".join(lines) + "\n")
+    write_video_summarizer(folder / "bart.pt", "vg_bart_tiny", data)
+    write_video_summarizer(
+        folder / "decoder.pt",
+        "vg_bart_tiny",
+        data,
+        fusion_encoder_layers="",
+        fusion_decoder_layers="1",
+    )
+    write_video_summarizer(folder / "ha.pt", "hierarchical_attention_rnn_tiny", data)
+    write_video_summarizer(folder / "t5.pt", "t5_tiny", data)
+    return folder
+
+
+@pytest.fixture
+def inspect(folder, tmp_path, capsys):
+    """Runs the command on the data folder; returns exit status, entries, stdout and stderr."""
+
+    def run(*arguments, model="bart.pt", source=None):
+        file = tmp_path / "found.jsonl"
+        file.unlink(missing_ok=True)
+        sources = [folder / "data"] if source is None else source
+        command = ["inspect", *sources, "--model", folder / model, *arguments, "--device", "cpu"]
+        status = main([*map(str, [*command, "--jsonl", file])])
+        entries = []
+        if file.exists():
+            entries = [json.loads(line) for line in file.read_text().splitlines()]
+        return status, entries, *capsys.readouterr()
+
+    return run
+
+
+def library(folder, model="bart.pt"):
+    return VideoInspection.from_checkpoint(
+        str(folder / model), str(folder / "data"), "valid", device="cpu"
+    )
+
+
+def references(folder):
+    lines = (folder / "data/valid.references.jsonl").read_text().splitlines()
+    return {entry["id"]: entry["references"][0] for entry in map(json.loads, lines)}
+
+
+def generated(path):
+    """Output of fairseq-generate."""
+    texts = [f"a cat number {'red ' * i}sits" for i in range(5)]
+    path.write_text("".join(f"H-{i}\t-0.5\t{text}\n" for i, text in enumerate(texts)))
+    return texts
+
+
+def test_gates_of_a_whole_split_as_entries_figures_and_page(inspect, folder, tmp_path):
+    texts = generated(tmp_path / "generate.txt")
+    outputs = ("--json", tmp_path / "gates.json", "--html", tmp_path / "gates.html")
+    given = ("--hypotheses", tmp_path / "generate.txt", "--batch-size", "2")
+    status, entries, out, err = inspect("--gates", *outputs, *given)
+    assert status == 0
+    found = library(folder).gate_scores()
+    assert [entry["id"] for entry in entries] == found.ids == [f"valid{i}" for i in range(5)]
+    written = references(folder)
+    for i, entry in enumerate(entries):
+        assert entry["item"] == i
+        assert entry["score"] == pytest.approx(found.scores[i], abs=1e-6)
+        assert list(entry["layers"]) == ["encoder layer 1", "encoder layer 2"]
+        assert list(entry["layers"].values()) == pytest.approx(found.by_layer[i], abs=1e-6)
+        assert entry["transcript_available"] is (i != 2)
+        assert (entry["hypothesis"], entry["reference"]) == (texts[i], written[f"valid{i}"])
+    result = json.loads((tmp_path / "gates.json").read_text())
+    rest = np.delete(found.scores, 2)
+    figures = result["statistics"]
+    assert figures["all"]["mean"] == pytest.approx(found.scores.mean(), abs=1e-6)
+    assert figures["all"]["count"] == 5
+    assert figures["transcript available"]["std"] == pytest.approx(rest.std(), abs=1e-6)
+    assert figures["transcript not available"]["max"] == pytest.approx(found.scores[2], abs=1e-6)
+    assert result["layers"]["encoder layer 2"]["max"] == pytest.approx(
+        found.by_layer[:, 1].max(), abs=1e-6
+    )
+    counts = result["histogram"]["counts"]
+    assert [sum(counts[name]) for name in figures] == [5, 4, 1]
+    assert len(result["histogram"]["edges"]) == len(counts["all"]) + 1
+    rank = 1 + int((found.scores > found.scores[2]).sum())
+    assert result["transcript not available"] == [{**entries[2], "rank": rank}]
+    page = (tmp_path / "gates.html").read_text()
+    assert f'<td class="number">{rank} of 5</td><td>{texts[2]}</td>' in page
+    assert "transcript not available" in page
+    assert "encoder layer 2" in page
+    assert "vg_bart_tiny, " in page
+    assert f"valid2: transcript not available, score {found.scores[2]:.4f}, rank {rank} of" in out
+    assert f"  hypothesis: {texts[2]}" in out
+    assert re.search(rf"^all +5 +{found.scores.mean():.4f} ", out, re.MULTILINE)
+    assert "wrote " in err
+
+
+def test_gates_of_some_lines_go_to_stdout_by_themselves(folder, capsys):
+    command = ["inspect", "--data", folder / "data", "--model", folder / "decoder.pt", "--gates"]
+    assert main([*map(str, [*command, "--lines", "3,1", "--device", "cpu"])]) == 0
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [entry["item"] for entry in entries] == [3, 1]
+    found = library(folder, "decoder.pt").gate_scores([3, 1])
+    assert [entry["score"] for entry in entries] == pytest.approx(found.scores, abs=1e-6)
+    assert "hypothesis" not in entries[0]
+
+
+def test_without_a_file_of_transcripts_the_model_s_own_words_tell(inspect, folder, tmp_path):
+    data = shutil.copytree(folder / "data", tmp_path / "data")
+    (data / "valid.transcripts.jsonl").unlink()
+    (data / "valid.references.jsonl").unlink()
+    _, entries, *_ = inspect("--gates", source=[data])
+    assert all(entry["transcript_available"] for entry in entries)
+    desc = (data / "text/valid.desc").read_text().splitlines()
+    assert [entry["reference"] for entry in entries] == desc
+
+
+def test_words_of_the_transcript_or_of_the_summary_look_at_frames(inspect, folder, tmp_path):
+    texts = generated(tmp_path / "generate.txt")
+    (found,) = library(folder).frame_attention([4])
+    status, (entry, first), *_ = inspect("--lines", "4,2", "--layers")
+    assert status == 0
+    assert (entry["id"], entry["item"], entry["frames"]) == ("valid4", 4, found.num_frames)
+    assert (entry["transcript_available"], first["transcript_available"]) == (True, False)
+    assert entry["seconds_per_frame"] is None
+    assert list(entry["gates"].values()) == pytest.approx(found.gates, abs=1e-6)
+    (attention,) = entry["attention"]
+    assert (attention["of"], attention["sums_over"]) == ("transcript", "frames")
+    assert [word["word"] for word in attention["words"]] == found.maps[0].words
+    for w, word in enumerate(attention["words"]):
+        weights = found.maps[0].weights[:, w]
+        np.testing.assert_allclose(word["layers"], weights, atol=1e-6)
+        np.testing.assert_allclose(word["weights"], weights.mean(axis=0), atol=1e-6)
+    # of one layer, in the decoder, and by default of line 0
+    _, (entry,), *_ = inspect(model="decoder.pt")
+    assert [word["word"] for word in entry["attention"][0]["words"][:-1]] == references(folder)[
+        "valid0"
+    ].split()
+    assert "layers" not in entry["attention"][0]["words"][0]
+    given = ("--hypotheses", tmp_path / "generate.txt")
+    _, (entry,), *_ = inspect(*given, model="ha.pt")
+    words = entry["attention"][0]["words"]
+    assert [word["word"] for word in words[:2]] == texts[0].split()[:2]
+    assert 0 < words[0]["video_share"] < 1
+    assert entry["hypothesis"] == texts[0]
+    assert "gates" not in entry
+
+
+def test_a_page_shows_lines_with_their_seconds_and_pictures(inspect, folder, tmp_path):
+    pytest.importorskip("av")
+    from toy_videos import frames_of, write_video
+
+    from fairseq_mm.data.feature_store import open_features
+    from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+
+    old = open_features([str(folder / "data/features.h5")])
+    attributes = {**old.attributes, "stride": 4, "frame_rate": "native"}
+    names = ("extractor", "weights", "layer", "grid", "stride", "frame_rate")
+    attributes = {name: attributes[name] for name in names}
+    with FeatureStoreWriter(tmp_path / "f.h5", dim=5, attributes=attributes) as writer:
+        for key in old.ids:
+            writer.append(key, old.read(key))
+        writer.finish()
+    (tmp_path / "films").mkdir()
+    write_video(tmp_path / "films/valid1.mp4", frames_of(20), fps=10)
+    page, store = tmp_path / "page.html", ("--features", tmp_path / "f.h5")
+    shown = ("--html", page, "--videos", tmp_path / "films")
+    status, entries, *_ = inspect("--lines", "1,2", *store, *shown)
+    assert status == 0
+    assert entries[0]["seconds_per_frame"] == pytest.approx(0.4, rel=0.06)
+    assert entries[1]["seconds_per_frame"] is None
+    html = page.read_text()
+    assert "What 2 summaries of videos look at" in html
+    assert html.count("data:image/jpeg") == entries[0]["frames"]
+    assert html.count('class="map"') == 2
+    assert "Words of the transcript, encoder layer 1, encoder layer 2" in html
+    assert re.search(r'transcript</th><td class="code">transcript not available', html)
+    status, _, _, err = inspect("--line", "2", *store, *shown)
+    assert status == 2
+    assert "films: has none of the lines' videos." in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (["--lines", "0,5"], {}, r"--line must be from 0 to 4 \(.*valid\), but is 5 instead"),
+        (["--split", "nope"], {}, r"nope.*no"),
+        ([], {"model": "t5.pt"}, r"t5.pt: reads no video \(--arch t5_tiny\): there is nothing"),
+        (["--gates"], {"model": "ha.pt"}, r"ha.pt: has no forget gate: VG-BART and VG-T5"),
+        (["--json", "x.json"], {}, r"--json: is of the forget gates' scores \(--gates\)"),
+        (["--videos", "."], {}, r"--videos: are shown on the page"),
+        (["--gates", "--layers"], {}, r"--layers: scores of gates have their layers"),
+        (["--story", "a"], {}, r"--story: a model that summarises videos has no such"),
+        (["--tell"], {}, r"--tell: a model that summarises videos has no such"),
+        ([], {"source": ["a prompt"]}, r"SOURCE must be a data folder .* but is a prompt"),
+        ([], {"source": []}, r"SOURCE must be a data folder .* but is none"),
+        (["--json", "same", "--html", "same", "--gates"], {}, r"same: --html and --json must be"),
+        (["--features", "no.h5"], {}, r"no.h5: feature store not found"),
+    ],
+)
+def test_mistakes_are_one_line(inspect, arguments, options, message):
+    status, entries, out, err = inspect(*arguments, **options)
+    assert status == 2
+    assert entries == []
+    assert out == ""
+    lines = [line for line in err.splitlines() if not line.startswith(("INFO", "WARNING"))]
+    assert len(lines) == 1
+    assert re.search(message, lines[0])
+
+
+def test_texts_of_other_videos_are_refused(inspect, tmp_path):
+    (tmp_path / "h.jsonl").write_text('{"id": "elsewhere", "hypothesis": "a dog"}\n')
+    status, _, _, err = inspect("--gates", "--hypotheses", tmp_path / "h.jsonl")
+    assert status == 2
+    assert "h.jsonl: has a summary of 'elsewhere', which is no video of " in err
+
+
+def test_ensembles_and_models_of_other_kinds_are_told(inspect, folder, tmp_path, capsys):
+    status, _, _, err = inspect(model=f"bart.pt:{folder}/ha.pt")
+    assert status == 2
+    assert "give one model, not 2" in err
+    other = write_picture_storyteller(tmp_path / "told.pt", "transtory_full_tiny")
+    main(["inspect", str(folder / "data"), "--model", other, "--gates"])
+    assert f"--gates: is of models that summarise videos, which {other} does" in (
+        capsys.readouterr().err
+    )

@@ -1,0 +1,325 @@
+"""``fairseq-mm summarize``: inputs of each kind, what is printed, exit status, refusals."""
+
+import json
+import shutil
+
+import pytest
+from toy_data import make_videos_folder, write_store
+from toy_summarizer import (
+    DIM,
+    save_transcripts,
+    save_videos,
+    train_summarizer,
+    train_video_summarizer,
+)
+
+import fairseq_mm
+from fairseq_mm.cli.main import main
+from fairseq_mm.cli.summarize_inputs import _of_jsonl
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.video_extractor import build_video_extractor
+from fairseq_mm.extract.weights import sha256_of
+
+SHORT = ("--max-len", "9")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model of videos, one of transcripts that carries its dictionary, and one of fairseq's."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "video").mkdir()
+    train_video_summarizer(folder / "video", folder / "video" / "data")
+    data = make_videos_folder(folder / "data", with_features=False)
+    (data / "prepare.json").write_text('{"options": {"tokenizer": "lower"}}')
+    for name in ("t5", "transformer"):
+        (folder / name).mkdir()
+        train_summarizer(folder / name, data, name)
+    return folder
+
+
+@pytest.fixture
+def videos(tmp_path):
+    return save_videos(tmp_path / "videos")
+
+
+@pytest.fixture
+def transcripts(tmp_path):
+    return save_transcripts(tmp_path)
+
+
+@pytest.fixture
+def summarize(trained, capsys):
+    """Runs the command: exit status, lines of stdout, lines of stderr."""
+
+    def run(*arguments, model="video"):
+        capsys.readouterr()
+        model = trained / model if isinstance(model, str) else model
+        command = ["summarize", *arguments, "--model", model, "--device", "cpu"]
+        status = main([*map(str, command)])
+        captured = capsys.readouterr()
+        return status, captured.out.splitlines(), captured.err.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def stored(trained):
+    """``--features`` of the data folder, and its transcripts."""
+    data = trained / "video" / "data.moved"
+    return ("--features", data / "features.h5"), data / "test.transcripts.jsonl"
+
+
+def test_a_line_a_video_in_the_order_of_the_inputs(summarize, trained, videos, transcripts):
+    reader = fairseq_mm.from_pretrained(trained / "video", device="cpu")
+    texts = ["The dog runs on grass, the cat sits.", "A big man jumps in snow", "red cat blue dog"]
+    expected = reader.summarize(videos, texts, max_len=9)
+    lines = [f"{path}\t{text}" for path, text in zip(videos, expected)]
+    status, out, err = summarize(*videos, "--transcripts", *transcripts, *SHORT)
+    assert (status, out) == (0, lines)
+    assert err == [f"transcript cut to 8 tokens: {videos[0]} (of 10)"]
+    assert len(set(expected)) == 3
+    folder = videos[0].rsplit("/", 1)[0]
+    options = [f"--transcript={path}" for path in transcripts]
+    status, out, _ = summarize(folder, *options, *SHORT, "--ids", "stem")
+    assert out == [f"video{i}\t{text}" for i, text in enumerate(expected)]
+
+
+def test_a_video_that_cannot_be_read_is_named_and_the_others_are_summarised(
+    summarize, videos, transcripts, tmp_path
+):
+    broken = tmp_path / "broken.mp4"
+    broken.write_bytes(b"no video")
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n")
+    output = tmp_path / "summaries.txt"
+    status, out, err = summarize(
+        *(broken, videos[2], tmp_path / "absent.mp4", videos[1], transcripts[0]),
+        *("--transcripts", transcripts[0], transcripts[2], transcripts[0], empty, empty),
+        *("--output", output, "--html", tmp_path / "page.html", *SHORT),
+    )
+    assert (status, out) == (2, [])
+    assert [line.split("\t")[0] for line in output.read_text().splitlines()] == [videos[2]]
+    assert err == [
+        f"fairseq-mm summarize: {broken}: is no video, or its head or index is missing "
+        "(truncated?).",
+        f"fairseq-mm summarize: {tmp_path}/absent.mp4: no such file or folder.",
+        f"fairseq-mm summarize: {videos[1]}: the transcript is empty: it must have at least one "
+        "word.",
+        f"fairseq-mm summarize: {transcripts[0]}: is no video, but a transcript: --transcript "
+        "FILE.",
+        f"wrote {output}: 1 summary",
+        f"wrote {tmp_path}/page.html: 1 summary",
+        "4 of 5 could not be read",
+    ]
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("data:image/jpeg") == 1  # its one clip
+    assert "red cat blue dog" in page
+    output.unlink()
+    status, out, err = summarize(broken, "--transcript", transcripts[0], "--output", output)
+    assert (status, out, len(err)) == (2, [], 1)
+    assert err[0].startswith(f"fairseq-mm summarize: {broken}: is no video")
+    assert not output.exists()
+
+
+def test_videos_without_transcripts_say_so(summarize, trained, videos):
+    status, out, err = summarize(videos[0], *SHORT)
+    reader = fairseq_mm.from_pretrained(trained / "video", device="cpu")
+    assert status == 0
+    assert out == [f"{videos[0]}\t{reader.summarize(videos[:1], [None], max_len=9)[0]}"]
+    assert err == [f'no transcript ("transcript not available" is read): {videos[0]}']
+
+
+def test_jsonl_brings_videos_and_transcripts(summarize, videos, transcripts, tmp_path):
+    entries = [
+        {"video": "videos/video1.mp4", "transcript": "b.srt", "summary": "left out"},
+        {"video": "videos/video2.mp4", "transcript_file": "c.txt"},
+        {"video": "videos/video0.mp4"},
+        {"video": "videos/absent.mp4", "transcript": "d.txt"},
+    ]
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    status, out, err = summarize(data, *SHORT)
+    assert status == 2
+    assert [line.split("\t")[0] for line in out] == ["video1.mp4", "video2.mp4", "video0.mp4"]
+    paths = (videos[1], videos[2], "--transcripts", transcripts[1], transcripts[2])
+    same = summarize(*paths, *SHORT, "--ids", "name")[1]
+    assert out[:2] == same
+    assert err == [
+        f"fairseq-mm summarize: absent.mp4: {data}:4: {tmp_path}/d.txt: no such file. A text that "
+        "ends like a file's name needs a full stop.",
+        'no transcript ("transcript not available" is read): video0.mp4',
+        "1 of 4 could not be read",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "not JSON"),
+        ('{"transcript": "a dog"}', 'must be an object with "video" .a path. or "id"'),
+        ('{"video": 7}', "`video` must be text, but is 7 instead"),
+        ('{"video": "a", "transcript": "b", "transcript_file": "c"}', "has both `transcript` and"),
+        ('{"video": "x/a.mp4"}', "video a.mp4 was given before, at .*:1; --ids path"),
+        ('{"id": "\\ud800"}', "text holds half a character"),
+        ('{"id": " a"}', "a video's id must be text without tabs"),
+    ],
+)
+def test_lines_that_are_no_videos_are_refused(tmp_path, line, message):
+    data = tmp_path / "data.jsonl"
+    data.write_text(f'{{"video": "a.mp4"}}\n\n{line}\n')
+    with pytest.raises(UserError, match=rf"^{data}:3: {message}"):
+        list(_of_jsonl(data, "name"))
+    data.write_text("\n")
+    with pytest.raises(UserError, match=r"data\.jsonl: no videos"):
+        list(_of_jsonl(data, "name"))
+
+
+def test_an_object_a_line_says_what_was_read_and_how(summarize, trained, stored, tmp_path):
+    features, data = stored
+    output = tmp_path / "summaries.jsonl"
+    options = ("--beam", "2", "--min-len", "2", "--lenpen", "1.5", "--no-repeat-ngram", "2")
+    status, out, err = summarize(data, *features, "--output", output, *options, *SHORT)
+    assert (status, out) == (0, [])
+    entries = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [entry["id"] for entry in entries] == [f"test{i}" for i in range(5)]
+    entry = entries[4]
+    assert (entry["transcript_tokens"], entry["transcript_tokens_cut"]) == (9, 1)
+    assert (entry["frames"], entry["frames_cut"]) == (6, True)
+    assert 2 <= len(entry["hypothesis"].split()) <= 9
+    assert entry["score"] < 0
+    assert entry["checkpoint"] == sha256_of(str(trained / "video" / "checkpoint_best.pt"))
+    assert entry["extractor"]["weights"] == sha256_of(str(trained / "video" / "mc3_18.pth"))
+    assert entry["options"] == {
+        "beam": 2, "max_len": 9, "min_len": 2, "lenpen": 1.5, "no_repeat_ngram": 2,
+        "sampling": False, "topk": 0, "topp": 1.0, "temperature": 1.0, "seed": 0,
+        "tokenizer": "words",
+    }  # fmt: skip
+    assert err[-1] == f"wrote {output}: 5 summaries"
+    assert "video cut to 6 frames (clips): test1, test2, test4" in err
+    _, lines, _ = summarize(data, *features, "--jsonl", *options, *SHORT)
+    assert [json.loads(line) for line in lines] == entries
+
+
+def test_items_of_a_store_are_summarised_without_videos(summarize, stored, transcripts):
+    features = stored[0]
+    status, out, _ = summarize("test1", "test0", *features, *SHORT)
+    assert status == 0
+    assert [line.split("\t")[0] for line in out] == ["test1", "test0"]
+    status, out, _ = summarize("test2", *features, "--transcript", transcripts[2], *SHORT)
+    assert out[0].startswith("test2\t")
+    status, out, _ = summarize(*features, "--max-len", "1", "--beam", "1")
+    assert len(out) == 18
+    status, out, err = summarize("test0", "x", *features)
+    assert (status, out, len(err)) == (2, [], 1)
+    assert "features.h5: no features for 'x' among 18 items" in err[0]
+
+
+def test_draws_follow_the_seed(summarize, stored):
+    features, data = stored
+    drawn = [
+        summarize(data, *features, *SHORT, "--sampling", "--topk", 9, "--seed", seed)[1]
+        for seed in (1, 1, 2)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_models_of_transcripts_need_no_video(summarize, trained, transcripts, stored):
+    reader = fairseq_mm.from_pretrained(trained / "t5", device="cpu")
+    assert reader.encoder.tokenizer == "lower"  # of prepare.json
+    texts = ["The dog runs on grass, the cat sits.", "red cat blue dog"]
+    expected = reader.summarize(None, texts, max_len=9)
+    chosen = [transcripts[0], transcripts[2]]
+    status, out, err = summarize("--transcripts", *chosen, *SHORT, model="t5")
+    assert (status, err) == (0, [])
+    assert out == [f"{path}\t{text}" for path, text in zip(chosen, expected)]
+    # one and the same command line may be given with any model
+    status, out, err = summarize(
+        *("a.mp4", "--transcript", transcripts[2], *SHORT, "--data", trained / "data"),
+        model="transformer",
+    )
+    assert (status, out) == (2, [])
+    assert err[-1] == "fairseq-mm summarize: a.mp4: no such file or folder."
+    status, out, err = summarize(stored[1], *SHORT, model="t5")
+    assert (status, len(out)) == (0, 5)
+
+
+def test_a_video_beside_a_model_of_transcripts_is_not_looked_at(
+    summarize, trained, videos, transcripts
+):
+    arguments = (videos[2], "--transcript", transcripts[2], "--data", trained / "data", *SHORT)
+    status, out, err = summarize(*arguments, model="transformer")
+    assert status == 0
+    assert out[0].startswith(f"{videos[2]}\t")
+    assert err == [
+        f"{trained}/transformer/checkpoint_best.pt (--arch transformer) reads no video: "
+        "transcripts alone are summarised"
+    ]
+    status, out, err = summarize(videos[2], "--data", trained / "data", model="transformer")
+    assert (status, out) == (2, [])
+    assert err[-1].endswith("video2.mp4: has no transcript, and the model reads no video.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no videos: give files, or transcripts"),
+        (["a.jsonl", "--transcript", "a.txt"], "--transcript: a.jsonl brings its own"),
+        (["--features", "f.h5", "--transcript", "a.txt"], "--transcript: name the item of"),
+        (["--features", "f.h5", "--weights", "w.pt"], "--weights: with --features no video is"),
+        (["--features", "f.h5", "--keep-damaged"], "--keep-damaged: with --features no video is"),
+        (["a.mp4", "--beam", "2", "--sampling"], "--beam and --sampling: draws have no beam"),
+        (["a.mp4", "--batch-size", "0"], "--batch-size must be 1 or more, but is 0 instead"),
+        (["a.mp4", "--output", "absent/x.txt"], "--output absent/x.txt: there is no folder absent"),
+        (["a.mp4", "--html", "absent/x.html"], "--html absent/x.html: there is no folder absent"),
+        (["a.mp4", "--output", "/"], "--output /: is a folder; give the file's name in it."),
+        (["a.mp4", "--output", "x", "--html", "x"], "--html and --output name one file; give two."),
+        (["a.mp4", "--topk", "3"], "`topk` is 3, but tokens are drawn with `sampling` only"),
+        (["--transcript", "a.txt"], "a.txt: no such file"),
+    ],
+)
+def test_contradictions_are_refused(summarize, arguments, message):
+    status, out, err = summarize(*arguments)
+    assert (status, out, len(err)) == (2, [], 1)
+    assert err[0].startswith(f"fairseq-mm summarize: {message}")
+
+
+def test_inputs_that_do_not_fit_the_model_are_refused(
+    summarize, trained, videos, transcripts, stored, tmp_path
+):
+    def refusal(*arguments, **options):
+        status, out, err = summarize(*arguments, **options)
+        assert (status, out, len(err)) == (2, [], 1)
+        return err[0]
+
+    assert "there must be a transcript for each video, in their order, but there are 2 " in refusal(
+        videos[0], "--transcripts", *transcripts[:2]
+    )
+    assert refusal("--transcript", transcripts[0]).endswith(
+        "a.txt: has no video, which "
+        f"{trained}/video/checkpoint_best.pt (--arch vg_bart_tiny) reads: give it, or its features "
+        "(--features STORE)."
+    )
+    assert "--features: is for models of videos, but" in refusal("a", *stored[0], model="t5")
+    assert "`weights` (--weights) is for models of videos" in refusal(
+        "--transcript", transcripts[0], "--weights", "w.pt", model="t5"
+    )
+    assert "carries no dictionary (--arch transformer" in refusal("a.mp4", model="transformer")
+    other = build_video_extractor("mc3_18", weights="none", size=16, frames=8)
+    write_store(tmp_path / "other.h5", ["a"], dim=DIM, attributes=other.identity)
+    assert "another extractor: " in refusal("a", "--features", tmp_path / "other.h5")
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(trained / "video" / "checkpoint_best.pt", alone)
+    assert "Give that file (--weights FILE" in refusal(videos[0], model=alone)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["caption", "a.jpg"], "reads no pictures: fairseq-mm summarize."),
+        (["tell", "--prompt", "a dog"], "and tells no stories: fairseq-mm summarize."),
+    ],
+)
+def test_other_commands_name_the_right_one(trained, capsys, arguments, hint):
+    assert main([*arguments, "--model", str(trained / "video"), "--device", "cpu"]) == 2
+    assert capsys.readouterr().err.rstrip().endswith(hint)

@@ -1,0 +1,200 @@
+"""Text survives the way to tokens and back, as fairseq's own encoders have it, in any storage."""
+
+import base64
+import json
+from types import SimpleNamespace
+
+import pytest
+import toy_subwords
+
+from fairseq_mm.data.subwords import Subwords
+from fairseq_mm.errors import UserError
+
+TEXT = "Learn the  roses,\nisn't it? ... é 你好"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("subwords")
+    toy_subwords.write_gpt2(folder)
+    toy_subwords.write_sentencepiece(folder / "sentencepiece.model")
+    return folder
+
+
+@pytest.fixture(params=["none", "gpt2", "sentencepiece"])
+def subwords(request, folder):
+    return of_kind(request.param, folder)
+
+
+def of_kind(kind, folder):
+    names = {"gpt2": ["encoder.json", "vocab.bpe"], "sentencepiece": ["sentencepiece.model"]}
+    return Subwords.from_paths(kind, {name: folder / name for name in names.get(kind, [])})
+
+
+def test_decoding_gives_the_text_on_one_line(subwords):
+    tokens = subwords.encode(TEXT)
+    assert all(token == token.strip() and len(token.split()) == 1 for token in tokens)
+    assert subwords.decode(" ".join(tokens)) == "Learn the roses, isn't it? ... é 你好"
+
+
+def test_gpt2_tokens_are_those_of_fairseq(folder):
+    from fairseq.data.encoders.gpt2_bpe import GPT2BPE
+
+    theirs = GPT2BPE(
+        SimpleNamespace(
+            gpt2_encoder_json=str(folder / "encoder.json"), gpt2_vocab_bpe=str(folder / "vocab.bpe")
+        )
+    )
+    ours = of_kind("gpt2", folder)
+    text = " ".join(TEXT.split())
+    assert " ".join(ours.encode(text)) == theirs.encode(text)
+    with_unknown = f"{theirs.encode('the rose')} <unk> {theirs.encode(' it')}"
+    assert ours.decode(with_unknown) == theirs.decode(with_unknown) == "the rose<unk> it"
+
+
+def test_sentencepiece_tokens_are_those_of_fairseq(folder):
+    from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
+
+    theirs = SentencepieceBPE(
+        SimpleNamespace(
+            sentencepiece_model=str(folder / "sentencepiece.model"),
+            sentencepiece_enable_sampling=False,
+            sentencepiece_alpha=None,
+        )
+    )
+    ours = of_kind("sentencepiece", folder)
+    text = " ".join(TEXT.split())
+    assert " ".join(ours.encode(text)) == theirs.encode(text)
+    with_unknown = f"{theirs.encode('the roses')} <unk> {theirs.encode('it')}"
+    assert ours.decode(with_unknown) == theirs.decode(with_unknown) == "the roses<unk> it"
+
+
+def test_control_symbols_are_silent_and_other_symbols_stay(subwords):
+    tokens = " ".join(subwords.encode("the roses"))
+    assert subwords.decode(f"<s> {tokens} </s> <pad> <pad>") == "the roses"
+    assert subwords.decode("<mask>") == "<mask>"
+    assert subwords.decode("") == ""
+
+
+def test_tokens_without_a_piece_stand_as_they_are(folder):
+    gpt2 = of_kind("gpt2", folder)
+    assert gpt2.decode("madeupword0000 99999").split("madeup")[1] == "word000099999"
+
+
+def test_characters_that_are_spelled_in_bytes_are_put_together(folder):
+    assert of_kind("sentencepiece", folder).decode("▁caf <0xC3> <0xA9> ▁x") == "café x"
+
+
+def test_a_state_is_json_and_complete(subwords):
+    again = Subwords.from_state(json.loads(json.dumps(subwords.to_state())))
+    assert again.kind == subwords.kind
+    assert again.encode(TEXT) == subwords.encode(TEXT)
+    assert again.fingerprint == subwords.fingerprint
+
+
+def test_a_folder_has_all_that_is_needed(subwords, tmp_path):
+    subwords.save(tmp_path / "new")
+    again = Subwords.load(tmp_path / "new")
+    assert again.encode(TEXT) == subwords.encode(TEXT)
+    assert again.fingerprint == subwords.fingerprint
+    assert not list((tmp_path / "new").glob("*.partial"))
+
+
+def test_a_folder_that_says_nothing_has_words(tmp_path):
+    assert Subwords.load(tmp_path).kind == "none"
+
+
+def test_numbered_unknowns_are_kept(tmp_path):
+    Subwords(numbered_unknowns=7).save(tmp_path)
+    assert json.loads((tmp_path / "subwords.json").read_text()) == {
+        "kind": "none",
+        "numbered_unknowns": 7,
+    }
+    assert Subwords.load(tmp_path).numbered_unknowns == 7
+    assert Subwords.from_state(Subwords(numbered_unknowns=7).to_state()).numbered_unknowns == 7
+
+
+def test_fingerprints_tell_subwords_apart_but_not_layouts(folder, tmp_path):
+    kinds = [of_kind(kind, folder) for kind in ("none", "gpt2", "sentencepiece")]
+    prints = [subwords.fingerprint for subwords in [*kinds, Subwords(numbered_unknowns=2)]]
+    assert len(set(prints)) == 4
+    assert all(len(print_) == 12 for print_ in prints)
+    encoder, merges = toy_subwords.write_gpt2(tmp_path)
+    encoder.write_text(json.dumps(json.loads(encoder.read_text()), indent=2))
+    merges.write_text(merges.read_text().rstrip("\n"))
+    assert of_kind("gpt2", tmp_path).fingerprint == prints[1]
+    numbers = json.loads(encoder.read_text())
+    encoder.write_text(json.dumps({**numbers, "a": numbers["b"], "b": numbers["a"]}))
+    assert of_kind("gpt2", tmp_path).fingerprint != prints[1]
+    encoder.write_text(json.dumps(numbers))
+    merges.write_text(merges.read_text().rpartition("\n")[0])
+    assert of_kind("gpt2", tmp_path).fingerprint != prints[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("encoder.json", "{", r"encoder\.json: not JSON"),
+        ("encoder.json", '{"a": "1"}', r'encoder\.json: must be \{"piece": number'),
+        ("encoder.json", "{}", r"encoder\.json: lacks the piece '!', which .*vocab\.bpe makes"),
+        ("vocab.bpe", "#version\nt h e\n", r"vocab\.bpe:2: must be two pieces, but is 't h e'"),
+        ("vocab.bpe", "#version\nq x\n", r"encoder\.json: lacks the piece 'qx'"),
+        ("vocab.bpe", None, r"vocab\.bpe: no such file"),
+    ],
+)
+def test_damaged_files_of_gpt2_are_named(tmp_path, name, content, message):
+    toy_subwords.write_gpt2(tmp_path)
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        of_kind("gpt2", tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no model"])
+def test_a_damaged_sentencepiece_model_is_named(tmp_path, content):
+    (tmp_path / "sentencepiece.model").write_bytes(content)
+    with pytest.raises(UserError, match=r"sentencepiece\.model: is no sentencepiece model"):
+        of_kind("sentencepiece", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"subwords\.json: not JSON"),
+        ("[]", r"subwords\.json: must be \{\"kind\""),
+        ("{}", r"subwords\.json: `kind` must be none or gpt2 or sentencepiece, but is None"),
+        ('{"kind": "bert"}', r"subwords\.json: `kind` must be .* but is 'bert'"),
+        ('{"kind": "gpt2"}', r"encoder\.json: no such file"),
+        ('{"kind": "none", "numbered_unknowns": -1}', r"`numbered_unknowns` must be a number of"),
+    ],
+)
+def test_a_damaged_description_is_named(tmp_path, content, message):
+    (tmp_path / "subwords.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        Subwords.load(tmp_path)
+
+
+def test_states_that_are_none_are_refused(subwords):
+    with pytest.raises(UserError, match="subwords of a checkpoint: `kind` must be"):
+        Subwords.from_state({"kind": "bpe"})
+    with pytest.raises(UserError, match="subwords of a checkpoint cannot be read"):
+        Subwords.from_state({**subwords.to_state(), "files": {"vocab.bpe": "%"}})
+
+
+def test_missing_files_and_kinds_are_refused():
+    with pytest.raises(UserError, match="`kind` of subwords must be none or gpt2"):
+        Subwords("bpe")
+    with pytest.raises(UserError, match=r"gpt2 need vocab\.bpe, which is missing"):
+        Subwords("gpt2", files={"encoder.json": b"{}"})
+    with pytest.raises(UserError, match=r"numbered unknowns \(3\) are for text in words"):
+        Subwords("gpt2", numbered_unknowns=3)
+    state = {"kind": "sentencepiece", "files": {"x": base64.b64encode(b"x").decode()}}
+    with pytest.raises(UserError, match=r"sentencepiece need sentencepiece\.model"):
+        Subwords.from_state(state)
+
+
+def test_a_folder_that_cannot_be_written_is_named(folder, tmp_path):
+    (tmp_path / "encoder.json").mkdir()
+    with pytest.raises(UserError, match=r"encoder\.json: cannot be written"):
+        of_kind("gpt2", folder).save(tmp_path)

@@ -1,0 +1,123 @@
+"""The recipes of examples/video_summarization: their commands parse, and run with small sizes."""
+
+import functools
+
+import pytest
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from toy_data import PACKAGE, make_videos_folder, run_fairseq
+
+from fairseq_mm.cli.main import main
+
+EXAMPLE = PACKAGE.parent / "examples/video_summarization"
+TABLE_1_WORDS = {
+    "s2s": "lstm",
+    "tf": "transformer",
+    "pointer_generator": "pointer_generator",
+    "hierarchical_attention_rnn": "hierarchical_attention_rnn",
+    "hierarchical_attention_transformer": "hierarchical_attention_transformer",
+    "mffg_rnn": "mffg_rnn",
+    "mffg_transformer": "mffg_transformer",
+}
+PRETRAINED = {
+    "bart": "bart_base",
+    "t5": "t5_base",
+    "vg_bart_dot_product": "vg_bart_base",
+    "vg_bart_dot_product_projected": "vg_bart_base",
+    "vg_bart_multi_head": "vg_bart_base",
+    "vg_bart_fg": "vg_bart_base",
+    "vg_bart_vtf": "vg_bart_base",
+    "vg_bart_fg_vtf": "vg_bart_base",
+    "vg_t5_dot_product": "vg_t5_base",
+    "vg_t5_multi_head": "vg_t5_base",
+}
+
+
+@pytest.fixture
+def calls_of(run_recipe):
+    """Runs a recipe of this example; returns the arguments of each command that it called."""
+    return functools.partial(run_recipe, EXAMPLE)
+
+
+def configuration(call):
+    assert call[0] == "fairseq-train"
+    parser = options.get_training_parser("translation")
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, call[1:]))
+
+
+@pytest.mark.parametrize("system", TABLE_1_WORDS)
+def test_baselines_have_their_papers_optimization(calls_of, system):
+    (call,) = calls_of("1_train", "data", "saved", system)
+    cfg = configuration(call)
+    assert cfg.model._name == TABLE_1_WORDS[system]
+    assert cfg.optimization.lr == [1.5e-4]
+    is_transformer = "transformer" in TABLE_1_WORDS[system]
+    assert cfg.optimization.clip_norm == (0.1 if is_transformer else 1)
+    batch = cfg.dataset.batch_size * cfg.optimization.update_freq[0]
+    assert batch == (8 if is_transformer else 4)
+
+
+@pytest.mark.parametrize("system", PRETRAINED)
+def test_pretrained_systems_have_the_papers_optimization(calls_of, system):
+    (call,) = calls_of("1_train", "data", "saved", system, PRETRAINED="b/model.pt", GPUS="4")
+    cfg = configuration(call)
+    assert cfg.model._name == PRETRAINED[system]
+    assert cfg.checkpoint.finetune_from_model == "b/model.pt"
+    # a text-only model has no new parameters
+    assert getattr(cfg.optimizer, "new_lr", None) == (1.5e-4 if "vg" in system else None)
+    assert cfg.optimization.lr == [6e-4 if "t5" in system else 3e-5]
+    assert (cfg.checkpoint.patience, cfg.checkpoint.best_checkpoint_metric) == (5, "rouge2")
+    assert 4 * cfg.dataset.batch_size * cfg.optimization.update_freq[0] == 120
+
+
+@pytest.mark.parametrize(
+    ("system", "fusion", "gate", "layers"),
+    [
+        ("vg_bart_dot_product", "dot_product", "off", 0),
+        ("vg_bart_dot_product_projected", "dot_product_projected", "off", 0),
+        ("vg_bart_multi_head", "multi_head", "off", 0),
+        ("vg_bart_fg", "multi_head", "on", 0),
+        ("vg_bart_vtf", "multi_head", "off", 4),
+        ("vg_bart_fg_vtf", "multi_head", "on", 4),
+        ("vg_t5_dot_product", "dot_product", "off", 0),
+        ("vg_t5_multi_head", "multi_head", "off", 0),
+    ],
+)
+def test_rows_of_the_tables_differ_in_what_they_are_named_for(
+    calls_of, system, fusion, gate, layers
+):
+    (call,) = calls_of("1_train", "data", "saved", system, PRETRAINED="b/model.pt")
+    model = configuration(call).model
+    assert (str(model.fusion), str(model.forget_gate)) == (fusion, gate)
+    assert model.video_encoder_layers == layers
+
+
+def test_recipes_train_summarize_and_score(calls_of, tmp_path, monkeypatch, capsys):
+    data = make_videos_folder(tmp_path / "data with a space")
+    monkeypatch.chdir(tmp_path)
+    sizes = "--embedding-dim 8 --hidden-dim 6 --attention-dim 5"
+    small = f"{sizes} --max-update 2 --num-workers 0 --cpu".split()
+    (call,) = calls_of("1_train", data, "saved", "pointer_generator", *small)
+    run_fairseq(monkeypatch, "train", *call[1:])
+    model = tmp_path / "saved/checkpoint_best.pt"
+    capsys.readouterr()
+    generate, score = calls_of("2_summarize_and_score", data, "out", model, "valid", "--cpu")
+    run_fairseq(monkeypatch, "generate", *generate[1:])
+    (tmp_path / "out/generate-valid.txt").write_text(capsys.readouterr().out)
+    assert main([*score[1:], "--metrics", "rouge,bleu"]) == 0  # METEOR takes a Java program
+    assert "rouge2" in capsys.readouterr().out
+    assert (tmp_path / "out/scores.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "system", "message"),
+    [
+        ({}, "m_rnn", "m_rnn is no system of these tables: s2s, "),
+        ({}, "vg_bart_fg", "vg_bart_fg begins with a pretrained model: PRETRAINED="),
+        ({"GPUS": "7", "PRETRAINED": "x"}, "bart", "GPUS times BATCH must divide 120, but is 7"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_in_a_line(calls_of, variables, system, message):
+    stderr = calls_of("1_train", "data", "saved", system, status=2, **variables)
+    assert stderr.startswith(message)
+    assert stderr.count("\n") == 1

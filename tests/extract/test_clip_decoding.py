@@ -1,0 +1,127 @@
+"""Processes give the clips of all videos in order, never far ahead, and end with their parent."""
+
+import os
+import signal
+import time
+import weakref
+
+import numpy as np
+import pytest
+from toy_videos import frames_of, write_video
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract import clip_decoding
+from fairseq_mm.extract.clip_decoding import Decoding, VideoEnd, decode_video, decode_videos
+from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
+from fairseq_mm.extract.picture_list import Picture
+
+CLIPS = ClipPreprocessing(resize_size=8, size=8, frames=4, stride=4)
+COUNTS = (9, 4, 13, 30, 5, 8, 21)
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory) -> list[Picture]:
+    folder = tmp_path_factory.mktemp("videos")
+    paths = [
+        write_video(folder / f"{i}.mp4", frames_of(count, seed=i)) for i, count in enumerate(COUNTS)
+    ]
+    (folder / "bad.mp4").write_bytes(b"bad")
+    paths.insert(2, str(folder / "bad.mp4"))
+    return [Picture(os.path.basename(path), path) for path in paths]
+
+
+def equal(one, other) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    return type(one) is type(other) and one == other
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_processes_give_what_one_process_gives(videos, workers):
+    expected = list(decode_videos(videos, Decoding(CLIPS)))
+    ends = [event for event in expected if not isinstance(event, np.ndarray)]
+    assert [getattr(end, "num_frames", "bad") for end in ends] == [9, 4, "bad", *COUNTS[2:]]
+    found = list(decode_videos(videos, Decoding(CLIPS), workers=workers))
+    assert len(found) == len(expected)
+    assert all(equal(one, other) for one, other in zip(found, expected))
+
+
+def test_an_end_says_what_the_video_was(videos):
+    *clips, end = decode_video(videos[0], Decoding(CLIPS))
+    assert [clip.shape for clip in clips] == [(4, 8, 8, 3)] * 2
+    assert end == VideoEnd(9, 25.0, 0.36, "")
+    doubled = ClipPreprocessing(resize_size=8, size=8, frames=4, stride=4, fps=50)
+    assert len(list(decode_video(videos[0], Decoding(doubled)))) == 4 + 1
+
+
+@pytest.fixture
+def long_video(tmp_path) -> str:
+    """2,000 frames."""
+    return write_video(tmp_path / "long.mp4", frames_of(50, 32, 24).repeat(40, axis=0))
+
+
+def test_of_a_long_video_a_clip_and_a_frame_are_held(long_video, monkeypatch):
+    alive: set[int] = set()
+    most = []
+    picture_of = clip_decoding.VideoReader._picture
+
+    def counted(reader, frame):
+        picture = picture_of(reader, frame)
+        number = reader.num_frames
+        alive.add(number)
+        weakref.finalize(picture, alive.discard, number)
+        most.append(len(alive))
+        return picture
+
+    monkeypatch.setattr(clip_decoding.VideoReader, "_picture", counted)
+    assert sum(1 for _ in decode_video(long_video, Decoding(CLIPS))) == 500 + 1
+    assert len(most) == 2000
+    assert max(most) <= 3
+
+
+def test_processes_are_ahead_by_a_few_clips_only(long_video, tmp_path, monkeypatch):
+    """A process that nobody listens to decodes what its queue and its pipe take, and then waits."""
+    taken = tmp_path / "taken"
+    decode = clip_decoding.decode_video
+
+    def noted(video, decoding):
+        for event in decode(video, decoding):
+            with open(taken, "ab") as file:
+                file.write(b".")
+            yield event
+
+    large = ClipPreprocessing(resize_size=100, size=100, frames=4, stride=4)  # 120 KB a clip
+    monkeypatch.setattr(clip_decoding, "decode_video", noted)
+    monkeypatch.setattr(clip_decoding, "AHEAD_BYTES", 10 * 120_000)
+    events = decode_videos([Picture("long", long_video)], Decoding(large), workers=1)
+    next(events)
+    size = -1
+    while size != (size := taken.stat().st_size):
+        time.sleep(0.3)
+    assert 10 <= size <= 14  # of 500
+    events.close()
+
+
+def test_a_killed_process_is_said_with_the_video(videos, monkeypatch):
+    def killed(video, decoding):
+        if video.key == "3.mp4":
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield VideoEnd(0, 0.0, 0.0, "")
+
+    monkeypatch.setattr(clip_decoding, "decode_video", killed)
+    with pytest.raises(UserError, match=r"3\.mp4: the process that decoded it was killed, perhaps"):
+        list(decode_videos(videos, Decoding(CLIPS), workers=1))
+
+
+def test_whatever_decoding_raises_is_a_reason(videos, monkeypatch):
+    for error, reason in (
+        (MemoryError(), "not enough memory to decode it."),
+        (RuntimeError("broken"), "cannot be decoded: broken"),
+        (KeyError(), "cannot be decoded: KeyError"),
+    ):
+
+        def failing(_reader, error=error):
+            raise error
+
+        monkeypatch.setattr(clip_decoding.VideoReader, "frames", failing)
+        assert list(decode_video(videos[0], Decoding(CLIPS))) == [reason]

@@ -1,0 +1,197 @@
+"""Videos of all kinds are decoded upright, frame by frame; truncated ones are noticed."""
+
+import sys
+import tarfile
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from PIL import Image
+from toy_videos import av, frames_of, turn_display_matrix, write_sound, write_video
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.picture_list import list_pictures
+from fairseq_mm.extract.videos import VIDEOS, VideoReader, resampled
+
+N, WIDTH, HEIGHT = 23, 48, 36
+
+
+def read(video, **options) -> np.ndarray:
+    """``[frames, height, width, 3]``."""
+    frames = VideoReader(video, **options).frames()
+    return np.stack([np.asarray(picture) for _begin, _end, picture in frames])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("videos")
+
+
+@pytest.fixture(scope="module")
+def sound_video(folder) -> str:
+    return write_video(folder / "sound.mp4", frames_of(N), with_sound=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("a.mp4", "mpeg4"),
+        ("a.mkv", "ffv1"),
+        ("a.webm", "libvpx-vp9"),
+        ("a.avi", "mpeg4"),
+        ("a.ts", "mpeg2video"),
+        ("a.mov", "libx264"),
+    ],
+)
+def test_all_frames_come_in_their_order(folder, name, codec):
+    written = frames_of(N)
+    try:
+        path = write_video(folder / name, written, codec=codec)
+    except ValueError as error:  # a build of FFmpeg without this encoder
+        pytest.skip(str(error))
+    found = read(path).astype(int)
+    assert found.shape == written.shape
+    assert np.abs(found - written).mean() < 12
+    # each frame comes nearer to its own original than to its neighbours'
+    for i in range(N - 1):
+        own, other = (np.abs(found[i] - written[k]).mean() for k in (i, i + 1))
+        assert own < other
+
+
+def test_length_and_rate_are_known_afterwards(sound_video):
+    reader = VideoReader(sound_video)
+    times = [begin for begin, _end, _picture in reader.frames()]
+    assert times == [Fraction(i, 25) for i in range(N)]
+    assert (reader.num_frames, reader.seconds, reader.frame_rate) == (N, N / 25, 25)
+    assert reader.damage == ""
+
+
+def test_content_and_members_of_archives_are_read_in_place(folder, sound_video):
+    expected = read(sound_video)
+    with open(sound_video, "rb") as file:
+        np.testing.assert_array_equal(read(file.read()), expected)
+    other = write_video(folder / "other.mp4", frames_of(5, seed=2))
+    with tarfile.open(folder / "all.tar", "w") as archive:
+        archive.add(other, "first.mp4")
+        archive.add(sound_video, "in/second.mp4")
+        archive.add(other, "third.txt")
+    first, second = list_pictures([str(folder / "all.tar")], ids="stem", kind=VIDEOS)
+    assert (first.key, second.key) == ("first", "second")
+    np.testing.assert_array_equal(read(second), expected)
+    assert len(read(first)) == 5
+
+
+@pytest.mark.parametrize(("degrees", "quarters"), [(90, 3), (180, 2), (270, 1)])
+def test_a_lying_video_is_turned_upright(folder, degrees, quarters):
+    path = write_video(folder / f"turned{degrees}.mp4", frames_of(3))
+    lying = read(path)
+    turn_display_matrix(path, degrees)
+    # numpy turns against the clock
+    np.testing.assert_array_equal(read(path), np.rot90(lying, quarters, axes=(1, 2)))
+
+
+def test_odd_sizes_are_read(folder):
+    path = write_video(
+        folder / "odd.mkv", frames_of(4, width=37, height=29), codec="ffv1", pix_fmt="yuv444p"
+    )
+    assert read(path).shape == (4, 29, 37, 3)
+
+
+def test_frames_of_a_variable_rate_are_taken_once_each(folder):
+    times = [0, 40, 80, 500, 1000, 1040]
+    path = write_video(folder / "vfr.mkv", frames_of(6), times=times)
+    reader = VideoReader(path)
+    found = [begin for begin, _end, _picture in reader.frames()]
+    assert found == [Fraction(time, 1000) for time in times]
+    assert 5 < reader.frame_rate < 6
+
+
+def test_resampling_shows_what_a_player_shows():
+    def shown(times, fps, last=Fraction(1, 10)):
+        ends = [*times[1:], times[-1] + last]
+        frames = (
+            (begin, end, Image.new("L", (1, 1), i))
+            for i, (begin, end) in enumerate(zip(times, ends))
+        )
+        return [picture.getpixel((0, 0)) for picture in resampled(frames, fps)]
+
+    tenths = [Fraction(i, 10) for i in range(8)]
+    assert shown(tenths, 10) == list(range(8))
+    assert shown(tenths, 5) == [0, 2, 4, 6]
+    assert shown(tenths, 20) == [i // 2 for i in range(16)]
+    # 0, 0.3, 0.6: shown at 0, 0.25, 0.5, 0.75
+    assert shown(tenths, 4) == [0, 2, 5, 7]
+    assert shown([Fraction(0), Fraction(1, 10), Fraction(1)], 4) == [0, 1, 1, 1, 2]
+    assert shown([Fraction(0)], 1) == [0]
+    ntsc = [Fraction(1001 * i, 30000) for i in range(300)]
+    assert len(shown(ntsc, 29.97, Fraction(1001, 30000))) == 300
+
+
+@pytest.fixture(scope="module")
+def long_videos(folder) -> dict[str, str]:
+    """Of 10 seconds, with key frames in between, and their index in front."""
+    frames = frames_of(250)
+    return {
+        "mp4": write_video(folder / "whole.mp4", frames, options={"movflags": "faststart"}),
+        "mkv": write_video(folder / "whole.mkv", frames),
+        "avi": write_video(folder / "whole.avi", frames),
+        "flv": write_video(folder / "whole.flv", frames, codec="flv"),
+    }
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "avi", "flv"])
+def test_a_truncated_video_is_noticed_and_kept_on_demand(folder, long_videos, suffix):
+    with open(long_videos[suffix], "rb") as file:
+        content = file.read()
+    assert len(read(content)) == 250
+    cut = content[: len(content) * 6 // 10]
+    with pytest.raises(UserError, match=r"^is truncated or damaged after \d+ frames: .*--keep-dam"):
+        read(cut)
+    reader = VideoReader(cut, keep_damaged=True)
+    count = sum(1 for _ in reader.frames())
+    assert 100 < count < 200
+    assert reader.num_frames == count
+    assert reader.damage.startswith("truncated or damaged after ")
+
+
+def test_a_damaged_video_is_noticed_and_kept_on_demand(long_videos):
+    with open(long_videos["mp4"], "rb") as file:
+        content = bytearray(file.read())
+    middle = len(content) * 6 // 10
+    content[middle : middle + 4000] = bytes(4000)
+    with pytest.raises(UserError, match="is truncated or damaged after "):
+        read(bytes(content))
+    reader = VideoReader(bytes(content), keep_damaged=True)
+    assert 200 < sum(1 for _ in reader.frames()) <= 250
+    assert reader.damage
+
+
+def test_what_is_no_video_is_said(tmp_path, sound_video):
+    no_video = r"^is no video, or its head or index is missing \(truncated\?\)\.$"
+    with pytest.raises(UserError, match=r"^is empty\.$"):
+        read(b"")
+    with pytest.raises(UserError, match=no_video):
+        read(b"a text, not a video " * 100)
+    with open(sound_video, "rb") as file:
+        content = file.read()
+    with pytest.raises(UserError, match=no_video):
+        read(content[: len(content) // 2])  # its index stands at the end
+    with pytest.raises(UserError, match=r"^No such file or directory\.$"):
+        read(str(tmp_path / "absent.mp4"))
+    with pytest.raises(UserError, match=r"^Is a directory\.$"):
+        read(str(tmp_path))
+    Image.new("RGB", (8, 8)).save(tmp_path / "photo.jpg")
+    with pytest.raises(UserError, match=r"^is a picture, not a video\.$"):
+        read(str(tmp_path / "photo.jpg"))
+    with av.open(str(tmp_path / "song.m4a"), "w") as container:
+        write_sound(container, container.add_stream("aac", rate=8000), 1)
+    with pytest.raises(UserError, match=r"^has no video stream \(audio only\)\.$"):
+        read(str(tmp_path / "song.m4a"))
+    with pytest.raises(UserError, match=r"48 x 36 pixels, more than the 1,000 .*--max-pixels 1728"):
+        read(sound_video, max_pixels=1000)
+
+
+def test_a_missing_package_is_named(monkeypatch, sound_video):
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(UserError, match=r"reading videos needs the package av.*-mm\[video\]"):
+        read(sound_video)

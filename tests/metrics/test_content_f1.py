@@ -1,0 +1,174 @@
+"""Content F1: the rule for stop words by hand, a naive recount of METEOR's real alignments, what a
+broken Java says."""
+
+import os
+import shutil
+import stat
+import sys
+
+import numpy as np
+import pytest
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.content_f1 import STOP_WORDS, content_f1
+from fairseq_mm.metrics.meteor_alignment import Match, align
+
+HYPOTHESIS = ["learn", "to", "mix", "a", "cake", "cake", "in", "the", "kitchen"]
+REFERENCE = ["how", "to", "blend", "cake", "batter", "in", "a", "free", "kitchen", "kitchen"]
+# "to", "in" and "a" of the reference are stop words; blend ~ mix; the words of a paraphrase stay
+MATCHES = [
+    Match(1, 1, 1, 1),  # to = to
+    Match(2, 1, 2, 1),  # blend ~ mix
+    Match(3, 2, 4, 1),  # cake batter ~ cake
+    Match(5, 2, 6, 2),  # in a ~ in the: two words, kept
+    Match(8, 1, 8, 1),  # kitchen = kitchen
+    Match(7, 1, 0, 1),  # free ~ learn
+]
+
+
+@pytest.fixture
+def needs_meteor():
+    if shutil.which("java") is None:
+        pytest.skip("no java on the PATH: METEOR's jar cannot run")
+    pytest.importorskip("pycocoevalcap")
+
+
+@pytest.fixture
+def java_that(tmp_path, monkeypatch):
+    """Puts a program named java that runs the given Python lines first on the PATH."""
+    pytest.importorskip("pycocoevalcap")
+
+    def install(code):
+        program = tmp_path / "java"
+        program.write_text(f"#!{sys.executable}\nimport sys, time\n{code}\n")
+        program.chmod(program.stat().st_mode | stat.S_IEXEC)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    return install
+
+
+def naive_content_f1(hypothesis, reference, matches):
+    """With a list for everything, and precision and recall as they are called."""
+    stopped = [m for m in matches if m[1] == 1 and reference[m[0]] in STOP_WORDS]
+    kept = [m for m in matches if m not in stopped]
+    gone_here = [word for m in stopped for word in hypothesis[m[2] : m[2] + m[3]]]
+    gone_there = [reference[m[0]] for m in stopped]
+    here = {word for word in hypothesis if word not in gone_here}
+    there = {word for word in reference if word not in gone_there}
+    if not here or not there or not kept:
+        return 0.0
+    precision = sum(m[1] for m in kept) / len(there)
+    recall = sum(m[3] for m in kept) / len(here)
+    return 2 * precision * recall / (precision + recall)
+
+
+def test_by_hand():
+    # removed: to = to, free ~ learn. Left of the hypothesis: mix a cake in the kitchen (6);
+    # of the reference: how blend cake batter in a kitchen (7)
+    precision, recall = (1 + 2 + 2 + 1) / 7, (1 + 1 + 2 + 1) / 6
+    expected = 2 * precision * recall / (precision + recall)
+    assert content_f1(HYPOTHESIS, REFERENCE, MATCHES) == pytest.approx(expected, abs=1e-12)
+    assert naive_content_f1(HYPOTHESIS, REFERENCE, MATCHES) == pytest.approx(expected, abs=1e-12)
+
+
+def test_stop_words_are_the_eighteen_of_how2():
+    listed = "in a this to free the video and learn from on with how tips for of expert an"
+    assert sorted(listed.split()) == sorted(STOP_WORDS)
+    assert len(STOP_WORDS) == 18
+
+
+def test_repeated_words_can_be_above_one():
+    # two aligned words over a set of one
+    assert content_f1(["x", "x"], ["x", "x"], [Match(0, 1, 0, 1), Match(1, 1, 1, 1)]) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "reference", "matches"),
+    [
+        ([], ["cake"], []),
+        (["cake"], [], []),
+        (["cake"], ["pie"], []),
+        # all that is aligned is a stop word, and no word is left
+        (["the"], ["the"], [Match(0, 1, 0, 1)]),
+    ],
+)
+def test_nothing_aligned_or_no_content_words_is_zero(hypothesis, reference, matches):
+    assert content_f1(hypothesis, reference, matches) == 0.0
+
+
+def how2(shared_data, name):
+    lines = (shared_data("how2") / "outputs" / name).read_text(encoding="utf-8").splitlines()
+    return [line.split() for line in lines]
+
+
+def test_real_alignments_and_their_naive_recount(shared_data, needs_meteor):
+    """One start of Java; the golden mean is of what the jar wrote for all 2,127 pairs."""
+    ours = [[], *how2(shared_data, "Bart_text_only.txt")[:97]]
+    references = [["nothing"], *how2(shared_data, "test.tgt")[:97]]
+    alignments = align(ours, references)
+    assert alignments[0] == []
+    # "how to", "your", "in this free video clip on perennial gardening ." of the first pair
+    assert [match[0] for match in alignments[1]] == [0, 3, 4, 6, 10, *range(12, 21)]
+    for hypothesis, reference, matches in zip(ours, references, alignments):
+        for i, length, j, own_length in matches:
+            assert i + length <= len(reference)
+            assert j + own_length <= len(hypothesis)
+        found = content_f1(hypothesis, reference, matches)
+        assert found == pytest.approx(naive_content_f1(hypothesis, reference, matches), abs=1e-12)
+    scores = list(map(content_f1, ours, references, alignments))
+    assert float(np.mean(scores[1:])) == pytest.approx(0.6439441864, abs=1e-9)
+
+
+def test_alignment_is_asked_for_files_without_normalisation(java_that, tmp_path):
+    java_that(
+        f"""
+open({str(tmp_path / "asked")!r}, "w").write(open(sys.argv[5]).read() + open(sys.argv[6]).read())
+open({str(tmp_path / "options")!r}, "w").write(" ".join(sys.argv[7:-1]))
+with open(sys.argv[-1] + "-align.out", "w") as out:
+    out.write("Alignment\\t1\\t0\\t0\\t0\\t0\\nb a\\na c b\\nLine2Start:Length\\n")
+    out.write("0:1\\t\\t\\t1:1\\t\\t\\t0\\t\\t1.0\\n1:2\\t\\t\\t0:1\\t\\t\\t3\\t\\t0.5\\n\\n")
+    out.write("Alignment\\t2\\t0\\t0\\t0\\t0\\n\\nz\\nLine2Start:Length\\n\\n")
+"""
+    )
+    found = align([["b", "a"], []], [["a", "c", "b"], ["z"]])
+    assert found == [[Match(0, 1, 1, 1), Match(1, 2, 0, 1)], []]
+    assert (tmp_path / "asked").read_text() == "b a\n\na c b\nz\n"
+    assert (tmp_path / "options").read_text() == "-l en -writeAlignments -q -f"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "sys.exit(print('Error: full', file=sys.stderr) or 3)",
+            "status 3 .* Error: full",
+        ),
+        ("", r"an alignment for each of 2 pairs, but after 0 of them there is none \(.*align.out"),
+        (
+            "open(sys.argv[-1] + '-align.out', 'w').write('A\\nb a\\na c b\\nL\\n0:1 1:1\\n\\n')",
+            r"but after 1 of them there is none \(another pair's texts\)",
+        ),
+        (
+            "open(sys.argv[-1] + '-align.out', 'w').write('A\\nb a\\na c b\\nL\\nx:1 1:1\\n\\n')",
+            r"but after 0 of them there is none \(invalid literal",
+        ),
+        ("time.sleep(60)", "had not aligned all pairs after 1.5 s and was ended"),
+    ],
+)
+def test_broken_java_is_one_line(java_that, code, message):
+    java_that(code)
+    with pytest.raises(UserError, match=message):
+        align([["b", "a"], ["z"]], [["a", "c", "b"], ["z"]], timeout=0.5)
+
+
+def test_java_that_cannot_start_is_one_line(java_that, tmp_path):
+    java_that("")
+    (tmp_path / "java").write_text("#!/nowhere/at/all\n")
+    with pytest.raises(UserError, match=r"METEOR's Java could not be started: .*java: "):
+        align([["a"]], [["a"]])
+
+
+def test_pairs_must_be_pairs():
+    with pytest.raises(UserError, match="there are 1 hypotheses and 2 references"):
+        align([["a"]], [["a"], ["b"]])
+    assert align([], []) == []

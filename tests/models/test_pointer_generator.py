@@ -1,0 +1,212 @@
+"""The pointer-generator against its equations in loops, and in fairseq's training and decoding."""
+
+import math
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.data import Dictionary
+from fairseq.sequence_generator import SequenceGenerator
+from toy_data import build_model, make_dictionary, needs_float16_on_cpu, video_task
+
+from fairseq_mm.data.numbered_unknowns import numbered_unknown
+from fairseq_mm.errors import UserError
+from fairseq_mm.models.pointer_generator import numbered_unknowns_of
+
+PAD, EOS, UNK = 1, 2, 3
+NUMBERED = 3
+
+
+def dictionary_with_numbers():
+    """16 words, and among them three numbered unknowns."""
+    dictionary = Dictionary()
+    words = make_dictionary().symbols[4:]
+    for word in (*words[:5], *map(numbered_unknown, range(NUMBERED)), *words[5:]):
+        dictionary.add_symbol(word)
+    return dictionary
+
+
+def build(arch="pointer_generator_tiny", **options):
+    dictionary = dictionary_with_numbers()
+    task = video_task(source_dictionary=dictionary, target_dictionary=dictionary)
+    model = build_model(arch, task, **options)
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.5)
+    return model
+
+
+SOURCE = torch.tensor([[5, 9, 6, 9, 11, EOS], [PAD, PAD, 10, 7, 10, EOS]])
+TARGET = torch.tensor([[EOS, 9, 4, 11], [EOS, 10, 6, 13]])
+
+
+def lstm_step(weights, x, state, cell):
+    """Hochreiter and Schmidhuber's with PyTorch's order of gates."""
+    input_weight, hidden_weight, input_bias, hidden_bias = weights
+    gates = input_weight @ x + input_bias + hidden_weight @ state + hidden_bias
+    i, f, g, o = gates.chunk(4)
+    cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+    return o.sigmoid() * cell.tanh(), cell
+
+
+def probabilities_by_the_equations(model, source, words):
+    """``[T][V]`` of one row without padding, and the coverage losses."""
+    encoder, decoder = model.encoder, model.decoder
+    numbered = numbered_unknowns_of(decoder.dictionary)
+    table = encoder.embedding.table.weight
+    embed = lambda word: table[UNK if word in numbered else word]  # noqa: E731
+    H = decoder.lstm.hidden_size
+    lstm = encoder.lstm.lstm
+    halves, last_states, last_cells = [], [], []
+    for suffix, order in (("", source), ("_reverse", source[::-1])):
+        names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        weights = [getattr(lstm, name + suffix) for name in names]
+        state = cell = torch.zeros(H)
+        outputs = []
+        for word in order:
+            state, cell = lstm_step(weights, embed(word), state, cell)
+            outputs.append(state)
+        halves.append(outputs if not suffix else outputs[::-1])
+        last_states.append(state)
+        last_cells.append(cell)
+    h = [torch.cat(pair) for pair in zip(*halves)]
+    state = encoder.state_proj(torch.cat(last_states)).relu()
+    cell = encoder.cell_proj(torch.cat(last_cells)).relu()
+    attention = decoder.attention
+    coverage = [0.0] * len(source)
+    result, losses = [], []
+    for word in words:
+        x = embed(word)
+        state, cell = lstm_step(list(decoder.lstm.parameters()), x, state, cell)
+        scores = []
+        for i in range(len(source)):
+            inner = attention.key_proj.weight @ h[i] + attention.query_proj.weight @ state
+            if attention.coverage_weight is not None:
+                inner = inner + attention.coverage_weight * coverage[i]
+            scores.append(attention.score @ (inner + attention.key_proj.bias).tanh())
+        a = torch.stack(scores).softmax(0)
+        context = sum(a[i] * h[i] for i in range(len(source)))
+        p_gen = decoder.write_proj(torch.cat([context, state, x])).sigmoid()
+        logits = decoder.output_proj(decoder.hidden_proj(torch.cat([state, context])))
+        total = sum(math.exp(v) for i, v in enumerate(logits) if i not in numbered)
+        p = []
+        for w in range(len(decoder.dictionary)):
+            p_vocab = 0.0 if w in numbered else math.exp(logits[w]) / total
+            copied = sum(float(a[i]) for i in range(len(source)) if source[i] == w)
+            p.append(float(p_gen) * p_vocab + (1 - float(p_gen)) * copied)
+        result.append(p)
+        losses.append(sum(min(float(a[i]), coverage[i]) for i in range(len(source))))
+        coverage = [c + float(x) for c, x in zip(coverage, a)]
+    return torch.tensor(result), torch.tensor(losses)
+
+
+@pytest.mark.parametrize("coverage", [False, True])
+def test_the_mixture_is_that_of_the_equations(coverage):
+    model = build(coverage=coverage)
+    with torch.no_grad():
+        logits, extra = model(SOURCE, None, TARGET)
+        for row in range(2):
+            source = [int(x) for x in SOURCE[row] if x != PAD]
+            expected, losses = probabilities_by_the_equations(model, source, TARGET[row].tolist())
+            torch.testing.assert_close(logits[row].softmax(-1), expected, atol=1e-6, rtol=1e-4)
+            if coverage:
+                torch.testing.assert_close(extra["coverage_loss"][row], losses)
+    assert ("coverage_loss" in extra) == coverage
+    assert extra["attn"][0].shape == (2, 4, 6)
+    assert not extra["attn"][0][1, :, :2].any()
+
+
+def test_an_unknown_word_that_the_transcript_does_not_have_is_not_written():
+    model = build()
+    numbered = numbered_unknowns_of(model.decoder.dictionary)
+    assert numbered == [9, 10, 11]
+    with torch.no_grad():
+        lprobs = model.get_normalized_probs(model(SOURCE, None, TARGET), log_probs=True)
+    assert (lprobs[0, :, 10] < -20).all()
+    assert (lprobs[1, :, [9, 11]] < -20).all()
+    assert torch.isfinite(lprobs).all()
+    assert (lprobs[0, :, 9] > -10).all()
+
+
+def test_numbered_unknowns_are_one_word_to_the_encoder():
+    model = build()
+    with torch.no_grad():
+        first, second = (
+            model.encoder(torch.tensor([[5, word, 6, EOS]]))["states"][0] for word in (9, 11)
+        )
+    torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("share", [pytest.param(-1e4, marks=needs_float16_on_cpu), 1e4])
+def test_extreme_shares_of_copying_are_finite(share):
+    model = build().half() if share < 0 else build()
+    model.decoder.write_proj.bias.data.fill_(share)
+    model.train()
+    lprobs = model.get_normalized_probs(model(SOURCE, None, TARGET), log_probs=True)
+    assert torch.isfinite(lprobs).all()
+    lprobs.mean().backward()
+    assert all(torch.isfinite(x.grad).all() for x in model.parameters() if x.grad is not None)
+
+
+def test_a_model_that_only_copies_gives_each_word_its_attention():
+    """Words that stand twice included."""
+    model = build()
+    model.decoder.write_proj.bias.data.fill_(-300)
+    with torch.no_grad():
+        logits, extra = model(SOURCE, None, TARGET)
+    expected = torch.zeros_like(logits)
+    for row in range(2):
+        for place, word in enumerate(SOURCE[row]):
+            expected[row, :, word] += extra["attn"][0][row, :, place]
+    torch.testing.assert_close(logits.softmax(-1), expected, atol=1e-4, rtol=0)
+
+
+def test_a_model_learns_to_copy_words_that_it_cannot_know():
+    """Summary: the source's second word; sources of words seen and of unknown ones."""
+    torch.manual_seed(1)
+    model = build(hidden_dim=16, attention_dim=16)
+    task = Namespace(target_dictionary=model.decoder.dictionary)
+    criterion = LabelSmoothedCrossEntropyCriterion(task, False, 0.1)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    source = torch.randint(4, 23, (64, 5))
+    source[:, -1] = EOS
+
+    def batch(rows):
+        second = rows[:, 1:2]
+        end = torch.full_like(second, EOS)
+        inputs = {"src_tokens": rows, "src_lengths": None}
+        inputs["prev_output_tokens"] = torch.cat([end, second], 1)
+        return {"net_input": inputs, "target": torch.cat([second, end], 1), "ntokens": 128}
+
+    model.train()
+    for _ in range(120):
+        optimizer.zero_grad()
+        loss, size, _ = criterion(model, batch(source))
+        (loss / size).backward()
+        optimizer.step()
+    rows = torch.tensor([[PAD, 5, 9, 6, EOS], [4, 11, 13, 7, EOS], [10, 20, 4, 5, EOS]])
+    generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=3, max_len_b=6)
+    net_input = {"src_tokens": rows, "src_lengths": rows.ne(PAD).sum(1)}
+    summaries = generator.generate([model], {"net_input": net_input})
+    assert [x[0]["tokens"].tolist() for x in summaries] == [[9, EOS], [11, EOS], [20, EOS]]
+    assert summaries[1][0]["attention"].shape == (5, 2)
+
+
+def test_two_dictionaries_are_refused():
+    task = video_task(source_dictionary=make_dictionary(reverse=True))
+    with pytest.raises(UserError, match="needs one dictionary for source and target, but"):
+        build_model("pointer_generator_tiny", task)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("hidden_dim", 0, "--hidden-dim must be 1 or more, but is 0"),
+        ("dropout", 1.0, "--dropout must be 0 or more and below 1, but is 1.0"),
+    ],
+)
+def test_options_without_meaning_are_refused(option, value, message):
+    with pytest.raises(UserError, match=message):
+        build_model("pointer_generator_tiny", video_task(), **{option: value})

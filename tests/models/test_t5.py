@@ -1,0 +1,162 @@
+"""T5: what contracts do not say of it, and how its mistakes are reported."""
+
+import pytest
+import torch
+from toy_data import build_model, make_dictionary, needs_float16_on_cpu, video_task
+
+from fairseq_mm.errors import UserError
+
+B, S, T = 3, 6, 5
+PAD, EOS = 1, 2
+
+
+@pytest.fixture
+def model():
+    return build_model("t5_tiny", video_task())
+
+
+def batch(seed=0):
+    torch.manual_seed(seed)
+    tokens = torch.randint(4, 20, (B, S))
+    previous = torch.randint(4, 20, (B, T))
+    previous[:, 0] = PAD
+    return tokens, previous
+
+
+def test_output_is_scaled_and_shared_or_unscaled_and_its_own():
+    for options in ({}, {"untied_output": True}):
+        model = build_model("t5_tiny", video_task(), **options)
+        tokens, previous = batch()
+        logits, _ = model(tokens, None, previous)
+        states, _ = model.decoder(previous, model.encoder(tokens), features_only=True)
+        if options:
+            assert torch.equal(logits, states @ model.decoder.output_proj.weight.t())
+        else:
+            weight = model.encoder.embedding.weight
+            torch.testing.assert_close(logits, states @ weight.t() / 12**0.5)
+            assert model.decoder.embedding is model.encoder.embedding
+
+
+def test_gates_are_an_option():
+    gated = build_model("t5_tiny", video_task(), feed_forward="gated_gelu")
+    names = {name for name, _ in gated.named_parameters()}
+    assert "encoder.layers.0.feed_forward.gate_proj.weight" in names
+    assert torch.isfinite(gated(*batch()[:1], None, batch()[1])[0]).all()
+
+
+def test_start_is_the_padding_which_is_no_padding_there(model):
+    assert model.start_index == PAD
+    tokens, previous = batch()
+    before = model(tokens, None, previous)[0]
+    with torch.no_grad():
+        model.decoder.embedding.weight[PAD] += 1.0
+    assert not torch.allclose(model(tokens, None, previous)[0][:, 1:], before[:, 1:])
+
+
+def test_padding_on_either_side_is_the_same(model):
+    tokens, previous = batch()
+    padding = torch.full((B, 2), PAD)
+    left = model(torch.cat([padding, tokens], 1), None, previous)[0]
+    right = model(torch.cat([tokens, padding], 1), None, previous)[0]
+    torch.testing.assert_close(left, right, atol=1e-5, rtol=0)
+    torch.testing.assert_close(left, model(tokens, None, previous)[0], atol=1e-5, rtol=0)
+
+
+def test_beams_of_an_item_share_its_keys(model):
+    tokens, previous = batch()
+    beams = torch.arange(B).repeat_interleave(4)
+    state: dict = {}
+    with torch.no_grad():
+        encoder_out = model.encoder(tokens)
+        expanded = model.encoder.reorder_encoder_out(encoder_out, beams)
+        assert expanded["encoder_out"][0] is encoder_out["encoder_out"][0]
+        wide = previous[beams]
+        for step in range(1, 4):
+            logits, _ = model.decoder(wide[:, :step], expanded, state)
+        saved = model.decoder.get_incremental_state(state, "t5")
+        assert saved["source"]["keys"][0].size(0) == B
+        full, _ = model.decoder(wide[:, :3], expanded)
+        torch.testing.assert_close(logits[:, 0], full[:, -1], atol=1e-5, rtol=0)
+        # the first item is finished and leaves
+        left = torch.arange(4, 4 * B)
+        model.decoder.reorder_incremental_state_scripting(state, left)
+        expanded = model.encoder.reorder_encoder_out(expanded, left)
+        logits, _ = model.decoder(wide[left, :4], expanded, state)
+        assert saved["source"]["keys"][0].size(0) == B - 1
+        full, _ = model.decoder(wide[left, :4], expanded)
+        torch.testing.assert_close(logits[:, 0], full[:, -1], atol=1e-5, rtol=0)
+
+
+@needs_float16_on_cpu
+def test_residuals_beyond_float16_stay_finite_in_it(model):
+    with torch.no_grad():
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            layer.feed_forward.output_proj.weight.mul_(3e4)
+    tokens, previous = batch()
+    expected, _ = model(tokens, None, previous)
+    stream = []
+    model.encoder.layers[0].register_forward_pre_hook(lambda _, x: stream.append(x[0]))
+    model.encoder.layers[-1].register_forward_hook(lambda *x: stream.append(x[-1]))
+    logits, _ = model.half().train()(tokens, None, previous)
+    assert all(x.dtype == torch.float32 for x in stream)
+    assert stream[1].abs().max() > 65504
+    assert torch.isfinite(logits).all()
+    logits.float().logsumexp(-1).mean().backward()
+    assert all(torch.isfinite(x.grad).all() for x in model.parameters())
+    # rounded in every layer
+    again = model.eval()(tokens, None, previous)[0].float()
+    torch.testing.assert_close(again, expected, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"relative_buckets": 6}, r"^--relative-buckets must be a multiple of 4, but is 6\.$"),
+        (
+            {"max_distance": 16},
+            r"^--max-distance must be more than half of --relative-buckets \(32\), but is 16\.$",
+        ),
+        ({"attention_heads": 0}, r"^--attention-heads must be 1 or more, but is 0\.$"),
+        ({"head_dim": 0}, r"^--head-dim must be 1 or more, but is 0\.$"),
+        ({"dropout": 1.0}, r"^--dropout must be 0 or more and below 1, but is 1\.0\.$"),
+    ],
+)
+def test_options_that_cannot_be_are_named(options, message):
+    with pytest.raises(UserError, match=message):
+        build_model("t5_tiny", video_task(), **options)
+
+
+def test_two_dictionaries_are_refused():
+    task = video_task(source_dictionary=make_dictionary(reverse=True))
+    with pytest.raises(UserError, match=r"one dictionary for source and target, .*--joined-dict"):
+        build_model("t5_tiny", task)
+
+
+def test_weights_of_another_backbone_are_refused_in_one_line(model):
+    other = build_model("t5_tiny", video_task(), encoder_layers=2, untied_output=True)
+    expected = (
+        r"^the checkpoint's T5 is another than the model's: it has 2 encoder and 2 decoder layers "
+        r"of 12 channels, 2 heads of 5, feed-forward layers of 14 without gates, an output layer "
+        r"of its own, the model has 3 encoder and 2 .* a tied output\.$"
+    )
+    with pytest.raises(UserError, match=expected):
+        model.load_state_dict(other.state_dict())
+    with pytest.raises(UserError, match=r"^the checkpoint is of no T5 \(it has weights such as a"):
+        model.load_state_dict({"a": torch.ones(1), "b": torch.ones(1)})
+    state = build_model("t5_tiny", video_task(), relative_buckets=8, max_distance=9).state_dict()
+    with pytest.raises(UserError, match=r"do not fit the model: size mismatch for encoder\."):
+        model.load_state_dict(state)
+
+
+def test_sizes_are_the_published_ones():
+    from fairseq_mm.models.t5 import BASE, LARGE, SMALL
+
+    def count(sizes):
+        D, F = sizes["model_dim"], sizes["ffn_dim"]
+        inner = sizes["attention_heads"] * sizes["head_dim"]
+        encoder = sizes["encoder_layers"] * (4 * D * inner + 2 * D * F + 2 * D)
+        decoder = sizes["decoder_layers"] * (8 * D * inner + 2 * D * F + 3 * D)
+        return 32128 * D + encoder + decoder + 2 * D + 64 * sizes["attention_heads"]
+
+    # of Hugging Face's T5ForConditionalGeneration with the published configurations
+    assert [count(sizes) for sizes in (SMALL, BASE, LARGE)] == [60506624, 222903552, 737668096]

@@ -1,0 +1,496 @@
+"""VG-BART beside fairseq's BART: placement of fusions, loading, decoding, options."""
+
+import logging
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models.bart import BARTModel
+from fairseq.sequence_generator import SequenceGenerator
+from toy_data import build_model, make_dictionary, video_task
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._bart_weights import backbone_sizes
+from fairseq_mm.models._provenance import STATE_KEY
+from fairseq_mm.models._vg_bart_parts import DUPLICATES
+from fairseq_mm.models.vg_bart import VgBartConfig, bart_options
+from fairseq_mm.modules.video_fusion import FusionTrace
+
+B, S, M, T, D, V = 3, 6, 4, 5, 5, 20
+PAD, EOS = 1, 2
+
+
+def build(arch="vg_bart_tiny", task=None, **chosen):
+    return build_model(arch, task or video_task(), **chosen)
+
+
+def text_only(dictionary=None, **chosen):
+    """fairseq's own BART of the tiny sizes."""
+    tiny = build().cfg
+    sizes = {
+        name: getattr(tiny, name, None)
+        for name in ("dropout", "attention_dropout", "activation_dropout")
+    }
+    cfg = Namespace(**{name: x.default for name, x in VgBartConfig.__dataclass_fields__.items()})
+    vars(cfg).update(
+        sizes,
+        encoder_embed_dim=8,
+        encoder_ffn_embed_dim=12,
+        encoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_ffn_embed_dim=10,
+        decoder_layers=2,
+        decoder_attention_heads=2,
+    )
+    vars(cfg).update(chosen)
+    dictionary = dictionary or make_dictionary()
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    torch.manual_seed(13)
+    return BARTModel.build_model(bart_options(cfg), task).eval()
+
+
+@pytest.fixture
+def batch():
+    torch.manual_seed(4)
+    src_tokens = torch.randint(4, V, (B, S))
+    src_tokens[:, -1] = EOS
+    src_tokens[1, :2] = PAD
+    padding_mask = torch.tensor([[False] * 4, [False, False, True, True], [False] * 3 + [True]])
+    prev_output_tokens = torch.randint(4, V, (B, T))
+    prev_output_tokens[:, 0] = EOS
+    return {
+        "src_tokens": src_tokens,
+        "src_lengths": torch.tensor([S, S - 2, S]),
+        "prev_output_tokens": prev_output_tokens,
+        "features": torch.randn(B, M, D).masked_fill(padding_mask.unsqueeze(-1), 0),
+        "padding_mask": padding_mask,
+    }
+
+
+def text_of(batch):
+    return {key: batch[key] for key in ("src_tokens", "src_lengths", "prev_output_tokens")}
+
+
+def shaken(model, seed=6):
+    """Weights far from what they were at first."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+def test_fusion_follows_a_layers_feed_forward_norm(batch):
+    model = shaken(build(fusion_encoder_layers="2", fusion_decoder_layers="1"))
+    with torch.no_grad():
+        found = model(**batch)[0]
+        encoder, decoder = model.encoder, model.decoder
+        video = encoder.video.encoder(batch["features"], batch["padding_mask"])
+        mask = batch["src_tokens"].eq(PAD)
+
+        def fuse(fusion, x):
+            text = x.transpose(0, 1)
+            return fusion(text, fusion.project(video), batch["padding_mask"]).transpose(0, 1)
+
+        x = encoder.forward_embedding(batch["src_tokens"])[0]
+        x = (x * ~mask.unsqueeze(-1)).transpose(0, 1)
+        x = encoder.layers[1](encoder.layers[0](x, mask), mask)
+        states = fuse(encoder.fusions["2"], x)
+        tokens = batch["prev_output_tokens"]
+        x = decoder.embed_tokens(tokens) + decoder.embed_positions(tokens)
+        x = decoder.layernorm_embedding(x).transpose(0, 1)
+        future = torch.full((T, T), float("-inf")).triu(1)
+        x = decoder.layers[0](x, states, mask, self_attn_mask=future)[0]
+        x = fuse(decoder.fusions["1"], x)
+        x = decoder.layers[1](x, states, mask, self_attn_mask=future)[0]
+        expected = x.transpose(0, 1) @ decoder.embed_tokens.weight.t()
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("kind", ["multi_head", "dot_product", "dot_product_projected"])
+def test_identity_init_equals_the_text_only_bart_bit_by_bit(kind, batch):
+    plain = shaken(text_only())
+    model = build(fusion=kind, fusion_decoder_layers="1,2", fusion_identity_init=True)
+    model.load_state_dict(plain.state_dict())
+    with torch.no_grad():
+        assert torch.equal(model(**batch)[0], plain(**text_of(batch))[0])
+        model.encoder.fusions["1"].mix.fill_(0.1)
+        assert not torch.allclose(model(**batch)[0], plain(**text_of(batch))[0])
+
+
+def summaries_of(model, net_input, **chosen):
+    generator = SequenceGenerator(
+        [model], make_dictionary(), **{"beam_size": 3, "max_len_b": 8, **chosen}
+    )
+    net_input = {key: x for key, x in net_input.items() if key != "prev_output_tokens"}
+    found = generator.generate([model], {"net_input": net_input})
+    return [[(x["tokens"].tolist(), x["score"].item()) for x in beams] for beams in found]
+
+
+def test_beams_equal_those_of_fairseqs_bart(batch):
+    plain = shaken(text_only())
+    model = build(fusion_decoder_layers="1", fusion_identity_init=True)
+    model.load_state_dict(plain.state_dict())
+    expected = summaries_of(plain, text_of(batch))
+    found = summaries_of(model, batch)
+    assert [[x for x, _ in beams] for beams in found] == [[x for x, _ in y] for y in expected]
+    for ours, theirs in zip(found, expected):
+        assert [x for _, x in ours] == pytest.approx([x for _, x in theirs], abs=1e-5)
+
+
+def with_summaries_of_unlike_lengths(batch):
+    """A model whose beams end at different steps, and its summaries; PyTorch's versions draw
+    other weights from a seed."""
+    for seed in range(20):
+        model = shaken(build(fusion_decoder_layers="1,2"), seed=seed)
+        with torch.no_grad():
+            model.encoder.embed_tokens.weight[EOS] *= 4
+        found = summaries_of(model, batch, beam_size=4)
+        if len({max(len(x) for x, _ in beams) for beams in found}) > 1:
+            return model, found
+    raise AssertionError("no seed gives such a model")
+
+
+def test_beams_of_a_batch_equal_those_of_each_alone(batch):
+    model, together = with_summaries_of_unlike_lengths(batch)
+    for row in range(B):
+        alone = {key: x[row : row + 1] for key, x in batch.items()}
+        (found,) = summaries_of(model, alone, beam_size=4)
+        assert [x for x, _ in found] == [x for x, _ in together[row]]
+
+
+def test_beams_copy_neither_states_nor_frames(batch):
+    model = build(fusion_decoder_layers="2")
+    del batch["prev_output_tokens"]
+    with torch.no_grad():
+        out = model.encoder(**batch)
+        rows = torch.arange(B).repeat_interleave(4)
+        beams = model.encoder.reorder_encoder_out(out, rows)
+        for key in ("encoder_out", "encoder_padding_mask", "video", "video_padding_mask"):
+            assert beams[key][0] is out[key][0]
+        state: dict = {}
+        model.decoder(torch.full((4 * B, 1), EOS), beams, state)
+        memory = model.decoder.get_incremental_state(state, "shared_memory")
+        keys, values = memory.projected["2"]
+        assert (len(keys), len(values), memory.size) == (B, B, 4)
+        cached = model.decoder.layers[0].encoder_attn._get_input_buffer(state)["prev_key"]
+        assert len(cached) == B
+        within = torch.tensor([1, 0, 0, 3, 4, 4, 7, 6, 9, 8, 8, 8])
+        model.decoder.reorder_incremental_state_scripting(state, within)
+        assert memory.projected["2"][0] is keys
+        model.decoder.reorder_incremental_state_scripting(state, within[4:])
+        assert len(memory.projected["2"][0]) == B - 1
+        assert torch.equal(memory.projected["2"][0], keys[1:])
+
+
+def test_building_a_generator_leaves_training_as_it_was(batch):
+    model = shaken(build())
+    with torch.no_grad():
+        before = model(**batch)[0]
+        SequenceGenerator([model], make_dictionary(), beam_size=3)
+        assert torch.equal(model(**batch)[0], before)
+
+
+def test_alignment_is_the_mean_of_the_last_layers_heads(batch):
+    plain = shaken(text_only())
+    model = build(fusion_identity_init=True)
+    model.load_state_dict(plain.state_dict())
+    with torch.no_grad():
+        (found,) = model(**batch)[1]["attn"]
+        (expected,) = plain(**text_of(batch))[1]["attn"]
+    torch.testing.assert_close(found, expected)
+
+
+def test_trace_has_an_entry_for_each_layer(batch):
+    model = build(fusion_decoder_layers="2")
+    trace, tokens = FusionTrace(), batch.pop("prev_output_tokens")
+    out = model.encoder(**batch, trace=trace)
+    assert [x.shape for x in trace.weights] == [(B, 3, S, M)] * 2
+    model.decoder.extract_features(tokens, out, trace=trace)
+    assert trace.weights[2].shape == (B, 3, T, M)
+    assert [len(x) for x in trace.gates] == [B] * 3
+
+
+# Loading
+
+
+def of_published(plain):
+    """Weights as in BART's published checkpoints."""
+    return {key: x for key, x in plain.state_dict().items() if "output_projection" not in key}
+
+
+def test_a_published_bart_loads_and_the_rest_keeps_its_initial_values(caplog):
+    plain, model = shaken(text_only()), build(fusion_decoder_layers="2")
+    before = {key: x.clone() for key, x in model.state_dict().items()}
+    weights = of_published(plain)
+    with caplog.at_level(logging.INFO):
+        model.load_state_dict(weights, strict=True)
+    assert "text-only BART: " in caplog.text
+    after = model.state_dict()
+    for key, x in plain.state_dict().items():
+        assert key.endswith(DUPLICATES) or torch.equal(after[key], x), key
+    new = after.keys() - plain.state_dict().keys()
+    assert {key.split(".")[1] for key in new} == {"fusions", "video", "_extra_state"}
+    for key in new:
+        assert torch.equal(after[key], before[key]), key
+
+
+def test_the_row_of_mask_is_left_out_as_in_fairseq(caplog):
+    with_mask = make_dictionary()
+    with_mask.add_symbol("<mask>")
+    plain, model = shaken(text_only(with_mask)), build()
+    with caplog.at_level(logging.INFO):
+        model.load_state_dict(of_published(plain))
+    assert "that of <mask>, is left out" in caplog.text
+    embeddings = plain.encoder.embed_tokens.weight
+    assert torch.equal(model.encoder.embed_tokens.weight, embeddings[:-1])
+    assert model.decoder.output_projection.weight is model.encoder.embed_tokens.weight
+
+
+def as_stock_writes(weights):
+    """With the second copies that stock fairseq 0.12.2 keeps of encoder layers' parameters."""
+    copies = {
+        f"encoder.layers.{layer}.{name}": torch.zeros(1) for layer in (0, 1) for name in DUPLICATES
+    }
+    return {**weights, **copies}
+
+
+def test_copies_of_stock_fairseq_are_dropped(batch):
+    model = shaken(build())
+    other = build()
+    if hasattr(other.encoder.layers[0], "in_proj_weight"):
+        pytest.skip("this fairseq has them")
+    other.load_state_dict(as_stock_writes(model.state_dict()), strict=True)
+    with torch.no_grad():
+        assert torch.equal(other(**batch)[0], model(**batch)[0])
+    build().load_state_dict(as_stock_writes(of_published(text_only())), strict=True)
+
+
+def test_weights_without_stock_fairseqs_copies_load_where_they_are(batch):
+    model, other = shaken(build()), build()
+    weights = {key: x for key, x in model.state_dict().items() if not key.endswith(DUPLICATES)}
+    other.load_state_dict(weights, strict=True)
+    with torch.no_grad():
+        torch.testing.assert_close(other(**batch)[0], model(**batch)[0])
+
+
+def test_a_trained_vg_bart_with_other_fusions_is_refused_in_one_line():
+    weights = build(fusion_encoder_layers="1").state_dict()
+    with pytest.raises(UserError, match=r"do not fit .*encoder\.fusions\.2\.") as caught:
+        build().load_state_dict(weights)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"encoder_layers": 3}, r"another BART than that of --arch .*: 3 encoder and 2 decoder"),
+        ({"encoder_embed_dim": 4}, r"another BART .* 4 channels.*expected .* 8 channels"),
+        ({"max_source_positions": 9}, "positions for 9 and 1024 tokens; expected .* for 1024 and"),
+    ],
+)
+def test_a_bart_of_another_size_is_refused_in_one_line(chosen, message):
+    weights = text_only(**chosen).state_dict()
+    with pytest.raises(UserError, match=message) as caught:
+        build().load_state_dict(weights)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_backbone_is_refused_in_one_line():
+    weights = build_model("t5_tiny", video_task()).state_dict()
+    message = r"is no BART of fairseq's \(it has weights such as .*\), but --arch vg_bart"
+    with pytest.raises(UserError, match=message):
+        build().load_state_dict(weights)
+    with pytest.raises(UserError, match=r"such as shared\.weight"):
+        build().load_state_dict({"shared.weight": torch.zeros(3, 4)})
+
+
+def test_a_dictionary_of_another_size_is_refused_in_one_line():
+    dictionary = make_dictionary()
+    for word in ("one", "two"):
+        dictionary.add_symbol(word)
+    with pytest.raises(UserError, match="embeddings of 22 words, but the dictionary has 20: prep"):
+        build().load_state_dict(of_published(text_only(dictionary)))
+
+
+def test_features_of_another_size_are_refused_when_loading_and_when_reading(batch):
+    model, wider = build(), build(task=video_task(feature_dim=D + 1))
+    with pytest.raises(UserError, match=r"trained on features of 6 channels, but .* has 5"):
+        model.load_state_dict(wider.state_dict())
+    with pytest.raises(UserError, match="features have 5 channels, but the model was built for 6"):
+        wider(**batch)
+    with pytest.raises(UserError, match="a batch has no features of videos"):
+        model(**text_of(batch))
+
+
+def test_provenance_is_carried():
+    assert STATE_KEY in build().state_dict()
+
+
+def test_sizes_are_told_by_weights():
+    assert str(backbone_sizes(build().state_dict())) == (
+        "2 encoder and 2 decoder layers, 8 channels, feed-forward layers of 12, positions for 1024 "
+        "and 1024 tokens"
+    )
+
+
+# Options
+
+
+def test_new_parameters_are_those_that_bart_does_not_have():
+    model = build(fusion_decoder_layers="1", fusion_identity_init=True)
+    new = {
+        name
+        for name, parameter in model.named_parameters()
+        if getattr(parameter, "param_group", None) == "new"
+    }
+    old = {name for name, _ in text_only().named_parameters()}
+    assert new == {name for name, _ in model.named_parameters()} - old
+    assert {"decoder.fusions.1.norm.bias", "decoder.fusions.1.mix"} <= new
+    model.half().float()
+    assert model.encoder.fusions["1"].norm.weight.param_group == "new"
+
+
+def test_add_on_starts_as_berts_linear_layers():
+    model = build(fusion_dim=96, video_encoder_ffn_dim=300)
+    for layer in (
+        model.encoder.fusions["1"].output_proj,
+        model.encoder.video.encoder.layers[0].feed_forward.inner_proj,
+    ):
+        assert layer.weight.std().item() == pytest.approx(0.02, rel=0.1)
+        assert not layer.bias.any()
+
+
+def test_released_attends_to_frames_that_are_not_there(batch):
+    task = video_task(max_frames=7)
+    for kind in ("multi_head", "dot_product"):
+        model = shaken(build(task=task, fusion=kind, compat="released"))
+        trace = FusionTrace()
+        model.encoder(
+            **{key: x for key, x in batch.items() if key != "prev_output_tokens"}, trace=trace
+        )
+        (weights, _), axis = trace.weights, -1 if kind == "multi_head" else -2
+        assert weights.shape[-1] == 7
+        assert (weights > 0).all()
+        sums = weights.sum(axis)
+        torch.testing.assert_close(sums, torch.ones_like(sums))
+
+
+def test_released_with_multi_head_does_not_depend_on_the_batch(batch):
+    model = shaken(build(compat="released"))
+    with torch.no_grad():
+        together = model(**batch)[0]
+        row = {key: x[1:2] for key, x in batch.items()}
+        row["features"], row["padding_mask"] = row["features"][:, :2], row["padding_mask"][:, :2]
+        torch.testing.assert_close(model(**row)[0], together[1:2])
+        batch["features"][batch["padding_mask"]] = 3.0
+        torch.testing.assert_close(model(**batch)[0], together)
+
+
+def test_released_drops_out_gates():
+    assert build(compat="released").encoder.fusions["1"].gate_dropout.p == 0.1
+    assert build().encoder.fusions["1"].gate_dropout.p == 0.0
+
+
+def test_layer_dropout_drops_a_layers_fusion_with_it(batch):
+    model = shaken(build(encoder_layerdrop=0.5, dropout=0.0, video_dropout=0.0)).train()
+    seen = set()
+    del batch["prev_output_tokens"]
+    for _ in range(20):
+        trace = FusionTrace()
+        model.encoder(**batch, trace=trace)
+        seen.add(len(trace.weights))
+    assert seen == {0, 1, 2}
+    trace = FusionTrace()
+    model.eval().encoder(**batch, trace=trace)
+    assert len(trace.weights) == 2
+
+
+def test_activations_computed_again_give_the_same_gradients(batch):
+    gradients = []
+    for again in (False, True):
+        model = shaken(build(checkpoint_activations=again, dropout=0.0, video_dropout=0.0)).train()
+        model(**batch)[0].logsumexp(-1).sum().backward()
+        gradients.append({name: x.grad for name, x in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, msg=name)
+
+
+def test_a_transcript_longer_than_the_positions_is_refused(batch):
+    model = build(max_source_positions=5)
+    assert model.max_positions() == (5, 1024)
+    with pytest.raises(UserError, match=r"a transcript has 6 tokens .* positions for 5: shorten"):
+        model(**batch)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (
+            {"fusion_encoder_layers": "3"},
+            r"--fusion-encoder-layers 3: there is no layer 3.* 1 to 2",
+        ),
+        ({"fusion_encoder_layers": "0"}, "--fusion-encoder-layers 0: there is no layer 0; layers"),
+        ({"fusion_decoder_layers": "1,1"}, "--fusion-decoder-layers 1,1: layer 1 is named twice"),
+        ({"fusion_encoder_layers": "last"}, "--fusion-encoder-layers must be .* but is 'last'"),
+        ({"fusion_encoder_layers": "1,"}, "--fusion-encoder-layers must be .* but is '1,'"),
+        ({"fusion_encoder_layers": "none"}, "are both empty: no layer would read the video"),
+        (
+            {"compat": "released", "fusion_decoder_layers": "1"},
+            "--compat released must be without --fusion-decoder-layers",
+        ),
+        ({"fusion_heads": 4}, r"--fusion-heads must divide --fusion-dim \(6\), but is 4"),
+        ({"video_encoder_heads": 2}, "--video-encoder-heads must divide the features' 5 channels"),
+        ({"encoder_attention_heads": 3}, "--encoder-attention-heads must divide --encoder-embed"),
+        ({"video_dropout": 1.0}, "--video-dropout must be 0 or more and below 1, but is 1.0"),
+        ({"video_encoder_layers": -1}, "--video-encoder-layers must be 0 or more, but is -1"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(chosen, message):
+    with pytest.raises(UserError, match=message) as caught:
+        build(**chosen)
+    assert "\n" not in str(caught.value)
+
+
+def test_unlike_dictionaries_and_absent_features_are_refused():
+    with pytest.raises(UserError, match=r"dictionaries differ: prepare .* --joined-dictionary"):
+        build(task=video_task(source_dictionary=make_dictionary(reverse=True)))
+    with pytest.raises(UserError, match="the task gives no features of videos"):
+        build(task=video_task(feature_dim=0))
+
+
+@pytest.mark.parametrize(
+    ("arch", "sizes", "layers"),
+    [("vg_bart_base", (6, 768, 3072, 12), "5,6"), ("vg_bart_large", (12, 1024, 4096, 16), "11,12")],
+)
+def test_architectures_have_the_papers_sizes_and_barts(arch, sizes, layers):
+    parser = options.get_training_parser()
+    args = options.parse_args_and_arch(parser, ["data", "--arch", arch])
+    args = convert_namespace_to_omegaconf(args).model
+    assert (args.fusion_encoder_layers, args.fusion_decoder_layers) == (layers, "")
+    for side in ("encoder", "decoder"):
+        found = [
+            getattr(args, f"{side}_{name}", getattr(args, f"encoder_{name}"))
+            for name in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
+        ]
+        assert tuple(found) == sizes
+    assert (args.fusion, args.forget_gate, args.video_encoder_layers) == ("multi_head", "on", 4)
+    bart = bart_options(args)
+    assert bart.encoder_learned_pos
+    assert bart.layernorm_embedding
+    assert bart.no_scale_embedding
+    assert bart.share_all_embeddings
+    assert bart.activation_fn == "gelu"
+
+
+def test_every_variant_can_be_typed():
+    parser = options.get_training_parser()
+    typed = ["--forget-gate", "off", "--fusion", "dot_product_projected"]
+    typed += ["--video-encoder-layers", "0"]
+    layers = ["--fusion-encoder-layers", "", "--fusion-decoder-layers", "2"]
+    args = options.parse_args_and_arch(parser, ["data", "--arch", "vg_bart", *typed, *layers])
+    args = convert_namespace_to_omegaconf(args).model
+    assert (args.forget_gate, args.fusion) == ("off", "dot_product_projected")
+    assert (args.fusion_encoder_layers, args.fusion_decoder_layers) == ("", "2")

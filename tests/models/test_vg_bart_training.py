@@ -1,0 +1,85 @@
+"""VG-BART under fairseq-train: from a text-only BART, by separate learning rates, and refused."""
+
+import re
+
+import pytest
+import torch
+from fairseq.models.bart import BARTModel
+from omegaconf import OmegaConf
+from toy_data import make_videos_folder, run_fairseq, video_task
+
+from fairseq_mm.checkpoints import load_checkpoint
+from fairseq_mm.errors import _message_of
+from fairseq_mm.models.vg_bart import VgBartConfig, bart_options
+
+TINY = {
+    "encoder_embed_dim": 8,
+    "encoder_ffn_embed_dim": 12,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_ffn_embed_dim": 10,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 2,
+}
+TRAINING = (
+    *("--task", "video_summarization", "--arch", "vg_bart_tiny", "--criterion", "cross_entropy"),
+    *("--optimizer", "adam", "--batch-size", "3", "--max-update", "1", "--num-workers", "0"),
+    *("--cpu", "--no-epoch-checkpoints", "--log-format", "none", "--disable-validation"),
+)
+
+
+@pytest.fixture
+def data(tmp_path):
+    return make_videos_folder(tmp_path / "data")
+
+
+def write_bart(path, **chosen):
+    """A checkpoint of fairseq's own BART, as published ones are."""
+    names = {name: field.default for name, field in VgBartConfig.__dataclass_fields__.items()}
+    options = bart_options(OmegaConf.create({**names, **TINY, **chosen}))
+    torch.manual_seed(3)
+    weights = BARTModel.build_model(options, video_task()).state_dict()
+    options.arch, options.task, options.criterion = "bart_base", "translation", "cross_entropy"
+    optimizer = {"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 1}
+    progress = {"train_iterator": {"epoch": 1}}
+    state = {"args": options, "model": weights, "optimizer_history": [optimizer]}
+    state["extra_state"] = progress
+    torch.save(state, path)
+    return path, weights
+
+
+# stock fairseq's encoder layers have their weights a second time, and train one of the two
+STOCKS_COPIES = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_")
+
+
+def train(monkeypatch, data, save_dir, *options):
+    run_fairseq(monkeypatch, "train", data, *TRAINING, "--save-dir", save_dir, *options)
+    weights = load_checkpoint(str(save_dir / "checkpoint_last.pt"))["model"]
+    return {key: x for key, x in weights.items() if not STOCKS_COPIES.match(key)}
+
+
+def test_training_begins_with_a_published_bart(monkeypatch, tmp_path, data):
+    path, weights = write_bart(tmp_path / "bart.pt")
+    trained = train(monkeypatch, data, tmp_path / "run", "--lr", "0", "--finetune-from-model", path)
+    for key, x in weights.items():
+        if key in trained:
+            assert torch.equal(trained[key], x), key
+    assert "encoder.fusions.1.output_proj.weight" in trained
+
+
+def test_a_bart_of_another_size_ends_training_with_one_line(monkeypatch, tmp_path, data):
+    path, _ = write_bart(tmp_path / "large.pt", encoder_layers=3)
+    with pytest.raises(Exception, match="Cannot load model parameters") as caught:
+        train(monkeypatch, data, tmp_path / "run", "--lr", "0", "--finetune-from-model", path)
+    message = _message_of(caught.value)
+    assert message is not None
+    assert message.startswith("the checkpoint's backbone is another BART than that of --arch vg_")
+
+
+def test_training_goes_on_where_it_was_left(monkeypatch, tmp_path, data):
+    options = ("--lr", "0.01", "--max-epoch", "2", "--dropout", "0", "--video-dropout", "0")
+    whole = train(monkeypatch, data, tmp_path / "whole", *options, "--max-update", "4")
+    train(monkeypatch, data, tmp_path / "parts", *options, "--max-update", "2")
+    parts = train(monkeypatch, data, tmp_path / "parts", *options, "--max-update", "4")
+    for key, x in whole.items():
+        torch.testing.assert_close(parts[key], x, msg=key)

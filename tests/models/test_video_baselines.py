@@ -1,0 +1,317 @@
+"""Hierarchical attention and multistage fusion: what a step costs, what is said of mistakes, and
+that they learn from the video."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fairseq.sequence_generator import SequenceGenerator
+from toy_data import build_model, make_dictionary, video_task
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._frames import FramePositions
+from fairseq_mm.modules.cross_fusion import CrossFusion
+
+SYSTEMS = [
+    "hierarchical_attention_rnn",
+    "hierarchical_attention_transformer",
+    "mffg_rnn",
+    "mffg_transformer",
+]
+TRANSFORMERS = [name for name in SYSTEMS if "transformer" in name]
+B, S, M, D, T, V = 3, 11, 13, 5, 4, 20
+PAD, EOS = 1, 2
+MANY = {"max_frames": 0}
+
+
+@pytest.fixture(params=SYSTEMS)
+def arch(request):
+    return request.param
+
+
+def make_batch(rows=B, words=S, frames=M):
+    torch.manual_seed(2)
+    tokens = torch.randint(4, V, (rows, words))
+    tokens[:, -1] = EOS
+    tokens[-1, :3] = PAD
+    padding_mask = torch.zeros(rows, frames, dtype=torch.bool)
+    padding_mask[0, -4:] = True
+    return {
+        "src_tokens": tokens,
+        "src_lengths": tokens.ne(PAD).sum(1),
+        "features": torch.randn(rows, frames, D).masked_fill(padding_mask.unsqueeze(-1), 0),
+        "padding_mask": padding_mask,
+    }
+
+
+def decode(model, batch, steps, order=None, after_step=None):
+    """Logits of the last of so many steps of a search, all words of the summary alike."""
+    state: dict = {}
+    with torch.no_grad():
+        encoder_out = model.encoder(**batch)
+        if order is not None:
+            encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
+        rows = len(encoder_out["item"][0])
+        tokens = torch.full((rows, steps), 6)
+        tokens[:, 0] = EOS
+        for step in range(1, steps + 1):
+            logits = model.decoder(tokens[:, :step], encoder_out, state)[0]
+            if after_step is not None:
+                after_step(step, encoder_out, state)
+    return logits
+
+
+def test_a_step_projects_neither_words_nor_frames(arch, monkeypatch):
+    model = build_model(f"{arch}_tiny", video_task(**MANY))
+    shapes, at_step = {1: []}, [1]
+    original = F.linear
+
+    def linear(x, *args):
+        shapes[at_step[0]].append(tuple(x.shape))
+        return original(x, *args)
+
+    def next_step(step, *_):
+        at_step[0] = step + 1
+        shapes[step + 1] = []
+
+    monkeypatch.setattr(F, "linear", linear)
+    decode(model, make_batch(), T, after_step=next_step)
+    for step in range(2, T + 1):
+        assert shapes[step]
+        # one row of input for each text that is written, whatever it is asked of
+        assert {x[:-1] for x in shapes[step]} <= {(B,), (B, 1)}
+    assert any(M in x for x in shapes[1])
+
+
+def test_beams_of_an_example_are_projected_once(arch, monkeypatch):
+    model = build_model(f"{arch}_tiny", video_task(**MANY))
+    shapes = []
+    original = F.linear
+
+    def linear(x, *args):
+        shapes.append(tuple(x.shape))
+        return original(x, *args)
+
+    monkeypatch.setattr(F, "linear", linear)
+    decode(model, make_batch(), 1, order=torch.tensor([2, 2, 0, 0, 1, 1]))
+    projected = [shape for shape in shapes if M in shape or S in shape]
+    assert projected
+    assert {shape[0] for shape in projected} == {B}
+
+
+@pytest.mark.parametrize("arch", ["mffg_rnn", "mffg_transformer"])
+def test_cross_fusion_is_computed_once_a_batch(arch, monkeypatch):
+    model = build_model(f"{arch}_tiny", video_task(**MANY))
+    calls = []
+    original = CrossFusion.forward
+
+    def forward(self, *args):
+        calls.append(args[0].shape)
+        return original(self, *args)
+
+    monkeypatch.setattr(CrossFusion, "forward", forward)
+    decode(model, make_batch(), T)
+    assert len(calls) == 1
+
+
+def test_beams_that_stay_with_their_examples_copy_no_source(arch):
+    """What grows with words and frames is reordered only when examples leave."""
+    model = build_model(f"{arch}_tiny", video_task(**MANY))
+    beams = torch.arange(B).repeat_interleave(2)
+    within = torch.tensor([1, 1, 3, 2, 4, 4])
+    copied = []
+
+    def reorder(step, encoder_out, state):
+        kept = model.decoder.kept(state)
+        model.decoder.reorder_incremental_state_scripting(state, within)
+        assert model.decoder.kept(state)["projected"] is kept["projected"]
+        assert model.encoder.reorder_encoder_out(encoder_out, within) is encoder_out
+        if step == T:
+            left = torch.tensor([0, 1, 4, 5])
+            less = model.encoder.reorder_encoder_out(encoder_out, left)
+            model.decoder.reorder_incremental_state_scripting(state, left)
+            assert less["item"][0].tolist() == [0, 0, 2, 2]
+            assert torch.equal(less["video"][0], encoder_out["video"][0][left])
+            copied.append(model.decoder.kept(state)["item"].tolist())
+
+    decode(model, make_batch(), T, order=beams, after_step=reorder)
+    assert copied == [[0, 0, 2, 2]]
+
+
+def test_beams_that_stay_with_their_examples_take_their_past_along(arch):
+    model = build_model(f"{arch}_tiny", video_task(**MANY))
+    batch = make_batch()
+    beams, within = torch.arange(B).repeat_interleave(2), torch.tensor([1, 1, 3, 2, 4, 4])
+    torch.manual_seed(3)
+    words = torch.randint(4, V, (2 * B, T))
+    state: dict = {}
+    with torch.no_grad():
+        encoder_out = model.encoder.reorder_encoder_out(model.encoder(**batch), beams)
+        for step in range(1, T):
+            model.decoder(words[:, :step], encoder_out, state)
+        model.decoder.reorder_incremental_state_scripting(state, within)
+        words = torch.cat([words[within, : T - 1], words[:, T - 1 :]], dim=1)
+        logits = model.decoder(words, encoder_out, state)[0]
+        full = model.decoder(words, encoder_out)[0]
+    torch.testing.assert_close(logits[:, 0], full[:, -1], atol=1e-5, rtol=0)
+
+
+def test_beams_in_any_order_see_their_own_example(arch):
+    model = build_model(f"{arch}_tiny", video_task(**MANY))
+    batch, order = make_batch(), torch.tensor([2, 0, 2, 1])
+    with torch.no_grad():
+        beams = decode(model, batch, T, order=order)
+        alone = decode(model, batch, T)
+    torch.testing.assert_close(beams, alone[order], atol=1e-5, rtol=0)
+
+
+def test_a_beam_search_writes_of_each_example_what_it_writes_of_it_alone(arch):
+    model = build_model(f"{arch}_tiny", video_task(**MANY))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    generator = SequenceGenerator([model], make_dictionary(), beam_size=3, max_len_b=7)
+    batch = make_batch()
+    together = generator.generate([model], {"net_input": batch})
+    for row in range(B):
+        words, frames = batch["src_tokens"][row].ne(PAD), ~batch["padding_mask"][row]
+        alone = {
+            "src_tokens": batch["src_tokens"][row : row + 1, words],
+            "src_lengths": batch["src_lengths"][row : row + 1],
+            "features": batch["features"][row : row + 1, frames],
+            "padding_mask": batch["padding_mask"][row : row + 1, frames],
+        }
+        best = generator.generate([model], {"net_input": alone})[0][0]
+        assert together[row][0]["tokens"].tolist() == best["tokens"].tolist()
+        torch.testing.assert_close(together[row][0]["score"], best["score"], atol=1e-5, rtol=0)
+
+
+def test_attention_over_words_frames_and_modalities_is_given(arch):
+    model = build_model(f"{arch}_tiny", video_task(**MANY))
+    batch = make_batch()
+    words = torch.randint(4, V, (B, T))
+    with torch.no_grad():
+        extra = model(**batch, prev_output_tokens=words)[1]
+    attention, frames = extra["attn"][0], extra["frame_attention"]
+    assert attention.shape == (B, T, S)
+    assert frames.shape == (B, T, M)
+    assert extra["modality_attention"].shape == (B, T, 2)
+    for weights in (attention, frames, extra["modality_attention"]):
+        torch.testing.assert_close(weights.sum(-1), torch.ones(B, T))
+    assert not attention.transpose(1, 2)[batch["src_tokens"].eq(PAD)].any()
+    assert not frames.transpose(1, 2)[batch["padding_mask"]].any()
+
+
+def test_embeddings_that_the_papers_tie_are_one_tensor(arch):
+    model = build_model(f"{arch}_tiny", video_task())
+    encoder, decoder = model.encoder.embedding, model.decoder.embedding
+    if "transformer" in arch:
+        assert encoder.tokens.weight is decoder.tokens.weight
+        assert model.decoder.output_proj.weight is not decoder.tokens.weight
+        assert not encoder.tokens.weight[PAD].any()
+    else:
+        assert model.decoder.output_proj.weight is decoder.weight
+        assert encoder.weight is not decoder.weight
+
+
+def test_only_the_first_layer_of_mffg_sees_the_video():
+    model = build_model("mffg_transformer", video_task(), embed_dim=8, attention_heads=2, ffn_dim=9)
+    counts = [len(layer.source_attentions) for layer in model.decoder.layers]
+    assert counts == [2, 1, 1, 1]
+    model = build_model("hierarchical_attention_transformer_tiny", video_task(), decoder_layers=3)
+    assert [len(layer.source_attentions) for layer in model.decoder.layers] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("arch", TRANSFORMERS)
+def test_more_frames_than_positions_is_one_line(arch):
+    task = video_task(max_frames=14)
+    with pytest.raises(UserError, match=r"--max-frames is 14, but --video-positions 13: a video "):
+        build_model(f"{arch}_tiny", task, video_positions=13)
+    model = build_model(f"{arch}_tiny", video_task(**MANY), video_positions=12)
+    with pytest.raises(UserError, match=r"13 frames, .* 12: .*--video-positions, or .*max-frames"):
+        model.encoder(**make_batch())
+
+
+@pytest.mark.parametrize("arch", TRANSFORMERS)
+def test_a_transcript_longer_than_positions_is_one_line(arch):
+    model = build_model(f"{arch}_tiny", video_task(**MANY), text_positions=10)
+    assert model.max_positions() == (10, 1024)
+    with pytest.raises(UserError, match=r"11 tokens, but .* for 10: .*--text-positions"):
+        model.encoder(**make_batch())
+    batch = make_batch(rows=1)  # three of the eleven are padding
+    model.encoder(**batch)
+
+
+@pytest.mark.parametrize("arch", TRANSFORMERS)
+def test_two_dictionaries_are_refused(arch):
+    task = video_task(source_dictionary=make_dictionary(reverse=True))
+    with pytest.raises(UserError, match="--joined-dictionary"):
+        build_model(f"{arch}_tiny", task)
+
+
+def test_sizes_are_checked(arch):
+    with pytest.raises(UserError, match="--encoder-layers must be 1 or more, but is 0"):
+        build_model(f"{arch}_tiny", video_task(), encoder_layers=0)
+    if "transformer" in arch:
+        with pytest.raises(UserError, match=r"--attention-heads must divide --embed-dim \(16\)"):
+            build_model(f"{arch}_tiny", video_task(), attention_heads=3)
+        with pytest.raises(UserError, match="--video-positions must be 1 or more"):
+            build_model(f"{arch}_tiny", video_task(), video_positions=0)
+
+
+def test_a_batch_without_videos_is_refused(arch):
+    model = build_model(f"{arch}_tiny", video_task())
+    batch = make_batch()
+    with pytest.raises(UserError, match="reads videos, but the batch has none"):
+        model(batch["src_tokens"], batch["src_lengths"], torch.full((B, 1), EOS))
+
+
+def test_positions_of_frames_count_real_ones():
+    positions = FramePositions(4, D)
+    padding_mask = torch.tensor([[True, False, False, True, False], [False] * 4 + [True]])
+    x = torch.randn(2, 5, D)
+    added = positions(x, padding_mask) - x
+    table = positions.table.weight
+    torch.testing.assert_close(added[0, [1, 2, 4]], table[:3])
+    torch.testing.assert_close(added[1, :4], table)
+
+
+def test_dropout_acts_in_training_on_both_sides(arch):
+    model = build_model(f"{arch}_tiny", video_task(**MANY), dropout=0.4).train()
+    batch, words = make_batch(), torch.randint(4, V, (B, T))
+    encoder_out = model.encoder(**batch)
+    assert not torch.equal(model.encoder(**batch)["text"][0], encoder_out["text"][0])
+    assert not torch.equal(
+        model.decoder(words, encoder_out)[0], model.decoder(words, encoder_out)[0]
+    )
+
+
+def test_a_tiny_model_learns_examples_by_heart_and_videos_take_their_summaries_along(arch):
+    model = build_model(f"{arch}_tiny", video_task()).train()
+    torch.manual_seed(12)
+    tokens = torch.randint(4, V, (6, 5))
+    tokens[:, -1] = EOS
+    tokens[3] = tokens[0]  # the video alone tells the first and the fourth apart
+    lengths = torch.full((6,), 5)
+    features, padding_mask = torch.randn(6, 4, D), torch.zeros(6, 4, dtype=torch.bool)
+    target = torch.randint(4, V, (6, 3))
+    target[:, -1] = EOS
+    previous = torch.cat([target[:, -1:], target[:, :-1]], dim=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(300):
+        logits = model(tokens, lengths, previous, features, padding_mask)[0]
+        loss = F.cross_entropy(logits.flatten(0, 1), target.flatten())
+        if loss < 0.03:
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    assert loss < 0.03
+    model.eval()
+    swapped = torch.tensor([3, 1, 2, 0, 4, 5])
+    net_input = {"src_tokens": tokens, "src_lengths": lengths, "padding_mask": padding_mask}
+    generator = SequenceGenerator([model], make_dictionary(), beam_size=2, max_len_b=8)
+    for order in (torch.arange(6), swapped):
+        sample = {"net_input": {**net_input, "features": features[order]}}
+        written = [best[0]["tokens"].tolist() for best in generator.generate([model], sample)]
+        assert written == target[order].tolist()

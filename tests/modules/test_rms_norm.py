@@ -1,0 +1,29 @@
+"""The norm equals its formula, and numbers beyond float16 are normalised all the same."""
+
+import math
+
+import torch
+
+from fairseq_mm.modules.rms_norm import RMSNorm
+
+
+def test_norm_equals_loops():
+    torch.manual_seed(0)
+    norm = RMSNorm(5, epsilon=1e-2)
+    torch.nn.init.normal_(norm.weight)
+    weight = norm.weight.tolist()
+    x = torch.randn(2, 3, 5)
+    out = norm(x).detach()
+    for b in range(2):
+        for t in range(3):
+            root = math.sqrt(sum(float(v) ** 2 for v in x[b, t]) / 5 + 1e-2)
+            for d in range(5):
+                expected = weight[d] * float(x[b, t, d]) / root
+                torch.testing.assert_close(float(out[b, t, d]), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_norm_of_large_numbers_is_finite_in_half_precision():
+    norm = RMSNorm(4).half()
+    out = norm(torch.tensor([3e5, -3e5, 3e5, -3e5]))
+    assert out.dtype == torch.float16
+    torch.testing.assert_close(out.float(), torch.tensor([1.0, -1, 1, -1]))

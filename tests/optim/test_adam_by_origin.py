@@ -1,0 +1,185 @@
+"""Two learning rates in every precision, as two optimizers would have them."""
+
+import logging
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq import optim
+from omegaconf import OmegaConf
+from torch import nn
+from toy_data import needs_float16_on_cpu
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._new_parameters import NEW, mark_new
+from fairseq_mm.optim import adam_by_origin
+from fairseq_mm.optim.adam_by_origin import AdamByOriginConfig
+
+LR, NEW_LR = 3e-3, 1.5e-2
+
+
+def toy_model(*, has_new=True):
+    """A zero bias among the pretrained parameters, and an equal one among the new."""
+    torch.manual_seed(3)
+    model = nn.ModuleDict({"pretrained": nn.Linear(4, 3), "added": nn.Linear(3, 3)})
+    for name in model:
+        nn.init.zeros_(model[name].bias)
+    if has_new:
+        mark_new(model["added"])
+    return model
+
+
+def config(**common):
+    settings = {
+        "fp16_init_scale": 4,
+        "fp16_scale_tolerance": 0.0,
+        "threshold_loss_scale": None,
+        "min_loss_scale": 1e-4,
+        "fp16_scale_window": 100,
+        "fp16": False,
+        "bf16": False,
+        "fp16_no_flatten_grads": True,
+        **common,
+    }
+    optimizer = {
+        "_name": "adam_by_origin",
+        "lr": [LR],
+        "new_lr": NEW_LR,
+        "adam_betas": "(0.9, 0.98)",
+        "weight_decay": 0.01,
+        "tpu": False,
+    }
+    return OmegaConf.create({"optimizer": optimizer, "common": settings})
+
+
+def build(model, cfg=None):
+    params = [p for p in model.parameters() if p.requires_grad]
+    if cfg is None:
+        return optim.build_optimizer(config().optimizer, params)
+    if cfg.common.get("memory_efficient_fp16", False):
+        return optim.MemoryEfficientFP16Optimizer.build_optimizer(cfg, params)
+    return optim.FP16Optimizer.build_optimizer(cfg, params)
+
+
+def loss_of(model, step):
+    generator = torch.Generator().manual_seed(step)
+    dtype = model["added"].weight.dtype
+    x = torch.randn(5, 4, generator=generator).to(dtype)
+    return model["added"](torch.tanh(model["pretrained"](x))).float().pow(2).sum()
+
+
+def run(model, optimizer, steps):
+    for step in steps:
+        optimizer.zero_grad()
+        optimizer.backward(loss_of(model, step))
+        optimizer.clip_grad_norm(0.0)
+        optimizer.step()
+
+
+def test_steps_are_those_of_two_adams():
+    model, expected = toy_model(), toy_model()
+    optimizer = build(model)
+    groups = [
+        {"params": list(expected["pretrained"].parameters()), "lr": LR},
+        {"params": list(expected["added"].parameters()), "lr": NEW_LR},
+    ]
+    # fairseq's Adam decays weights as AdamW does
+    adam = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01)
+    run(model, optimizer, range(4))
+    optimizer.set_lr(LR / 2)
+    for group in adam.param_groups:
+        group["used"] = group["lr"]
+    for step in range(6):
+        if step == 4:
+            for group in adam.param_groups:
+                group["lr"] /= 2
+        adam.zero_grad()
+        loss_of(expected, step).backward()
+        adam.step()
+    run(model, optimizer, range(4, 6))
+    for name, weight in expected.named_parameters():
+        torch.testing.assert_close(model.get_parameter(name), weight, atol=1e-6, rtol=1e-5)
+
+
+def test_groups_are_by_name_not_by_value():
+    model = toy_model()
+    optimizer = build(model)
+    pretrained, new = optimizer.param_groups
+    assert [p.shape for p in pretrained["params"]] == [(3, 4), (3,)]
+    assert pretrained["params"][1] is model["pretrained"].bias
+    assert new["params"][1] is model["added"].bias
+    assert adam_by_origin.NEW == NEW
+
+
+def test_the_scheduler_changes_both_rates():
+    optimizer = build(toy_model())
+    assert [group["lr"] for group in optimizer.param_groups] == [LR, NEW_LR]
+    optimizer.set_lr(0.95 * LR)
+    assert optimizer.get_lr() == 0.95 * LR
+    assert optimizer.param_groups[1]["lr"] == pytest.approx(0.95 * NEW_LR, rel=1e-12)
+    optimizer.set_lr(0.0)
+    assert [group["lr"] for group in optimizer.param_groups] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "common"),
+    [
+        pytest.param(torch.float16, {"fp16": True}, marks=needs_float16_on_cpu),
+        (torch.bfloat16, {"bf16": True}),
+        (torch.bfloat16, {"bf16": True, "memory_efficient_fp16": True}),
+    ],
+)
+def test_groups_survive_copies_in_single_precision_and_resuming(dtype, common):
+    whole, model = toy_model().to(dtype), toy_model().to(dtype)
+    cfg = config(**common)
+    optimizer = build(whole, cfg)
+    run(whole, optimizer, range(5))
+    assert [group["lr"] for group in optimizer.param_groups] == [LR, NEW_LR]
+    assert [len(group["params"]) for group in optimizer.param_groups] == [2, 2]
+    first = build(model, cfg)
+    run(model, first, range(3))
+    resumed_model = toy_model().to(dtype)
+    resumed_model.load_state_dict(model.state_dict())
+    resumed = build(resumed_model, cfg)
+    resumed.load_state_dict(first.state_dict(), {})
+    resumed.set_lr(LR)
+    if "memory_efficient_fp16" not in common:  # fairseq saves no copy in single precision
+        for ours, theirs in zip(resumed.fp32_params, first.fp32_params):
+            ours.data.copy_(theirs.data)
+    run(resumed_model, resumed, range(3, 5))
+    for name, weight in whole.named_parameters():
+        assert torch.equal(resumed_model.get_parameter(name), weight)
+
+
+def test_joined_parameters_are_refused():
+    message = "joined to one cannot have two learning rates: give --fp16-no-flatten-grads"
+    with pytest.raises(UserError, match=message):
+        _ = build(toy_model()).supports_flat_params
+
+
+def test_a_model_without_new_parameters_is_warned_of(caplog):
+    with caplog.at_level(logging.WARNING):
+        optimizer = build(toy_model(has_new=False))
+    assert "the model has no new parameter, and --new-lr changes nothing" in caplog.text
+    assert [len(group["params"]) for group in optimizer.param_groups] == [4, 0]
+    run(toy_model(has_new=False), optimizer, range(0))
+
+
+def test_a_state_of_other_groups_is_refused():
+    state = build(toy_model(has_new=False)).state_dict()
+    message = r"groups of \[4, 0\] parameters, but .* are \[2, 2\]: give --reset-optimizer"
+    with pytest.raises(UserError, match=message):
+        build(toy_model()).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("rates", "message"),
+    [
+        ({"lr": [0.0]}, r"^--lr must be above 0 for --optimizer adam_by_origin, but is 0\.0\."),
+        ({"new_lr": -1.0}, r"^--new-lr must be 0 or more, but is -1\.0\."),
+    ],
+)
+def test_rates_out_of_range_are_refused(rates, message):
+    cfg = Namespace(**{**vars(AdamByOriginConfig()), "lr": [LR], **rates})
+    with pytest.raises(UserError, match=message):
+        adam_by_origin.AdamByOrigin(cfg, toy_model().parameters())

@@ -1,0 +1,205 @@
+"""Embeddings under fairseq's own commands, on toy data: train, resume, validate by ranking."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
+from toy_processes import needs_fork, run_two_processes
+
+from fairseq_mm import checkpoints
+from fairseq_mm.data.feature_store import open_features
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.ranks import median_rank
+from fairseq_mm.tasks._ranking_validation import ranking_scores
+
+TASK = ("--task", "multimodal_captioning")
+TRAINING = (
+    *TASK,
+    *("--criterion", "pairwise_ranking", "--optimizer", "adam", "--lr", "0.01"),
+    *("--batch-size", "9", "--max-epoch", "2", "--num-workers", "0", "--cpu"),
+    *("--no-epoch-checkpoints", "--log-format", "none"),
+)
+BEST = ("--best-checkpoint-metric", "rsum", "--maximize-best-checkpoint-metric")
+
+
+@pytest.fixture
+def data(tmp_path):
+    return make_captions_folder(tmp_path / "data")
+
+
+def train(monkeypatch, data, save_dir, *options, arch="vse_tiny"):
+    arguments = (data, *TRAINING, "--arch", arch, "--save-dir", save_dir, *options)
+    run_fairseq(monkeypatch, "train", *arguments)
+    return save_dir / "checkpoint_last.pt"
+
+
+def load(checkpoint):
+    state = checkpoints.load_checkpoint(str(checkpoint))
+    provenance = checkpoints.provenance_of(state, str(checkpoint))
+    task = checkpoints.build_task(state, str(checkpoint), provenance)
+    return checkpoints.build_model(task, state, str(checkpoint)), task, state
+
+
+def scores_by_loops(checkpoint, data):
+    """rsum and the median ranks of the validation split, one pair at a time."""
+    model, task, _ = load(checkpoint)
+    ids = (data / "valid.visual_ids").read_text().split()
+    lines = []
+    for references in (data / "valid.references.jsonl").read_text().splitlines():
+        lines += json.loads(references)["references"]
+    features = open_features([str(data / "features.h5")])
+    keys = list(dict.fromkeys(ids))
+    with torch.no_grad():
+        images = [
+            model.embed_images(
+                torch.from_numpy(features.read(key))[None], torch.zeros(1, 1, dtype=torch.bool)
+            )[0]
+            for key in keys
+        ]
+        sentences = [
+            model.embed_sentences(
+                task.target_dictionary.encode_line(line, add_if_not_exist=False)[None].long()
+            )[0]
+            for line in lines
+        ]
+    scores = [[float(image @ sentence) for sentence in sentences] for image in images]
+    i2t, t2i = [], []
+    for i, key in enumerate(keys):
+        best = max(scores[i][j] for j in range(len(ids)) if ids[j] == key)
+        others = [scores[i][j] for j in range(len(ids)) if ids[j] != key]
+        i2t.append(1 + sum(score >= best for score in others))
+    for j, key in enumerate(ids):
+        own = scores[keys.index(key)][j]
+        t2i.append(1 + sum(scores[i][j] >= own for i in range(len(keys)) if keys[i] != key))
+    rsum = sum(100 * np.mean([r <= k for r in ranks]) for ranks in (i2t, t2i) for k in (1, 5, 10))
+    return rsum, median_rank(np.array(i2t)), median_rank(np.array(t2i))
+
+
+def validate(monkeypatch, data, checkpoint):
+    """Figures that fairseq-validate logs."""
+    logged = []
+    monkeypatch.setattr(
+        "fairseq.logging.progress_bar.JsonProgressBar.print",
+        lambda self, stats, **kwargs: logged.append(stats),
+    )
+    arguments = (data, *TASK, "--path", checkpoint, "--valid-subset", "valid", "--cpu")
+    run_fairseq(monkeypatch, "validate", *arguments, "--batch-size", "4", "--log-format", "json")
+    return logged[-1]
+
+
+@pytest.mark.parametrize("arch", ["vse_tiny", "vse_bow"])
+def test_validation_ranks_the_whole_split(monkeypatch, tmp_path, data, arch):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck", *BEST, arch=arch)
+    state = torch.load(checkpoint)
+    rsum, i2t, t2i = scores_by_loops(checkpoint, data)
+    assert state["extra_state"]["val_loss"] == pytest.approx(rsum, abs=0.01)
+    assert state["extra_state"]["best"] >= state["extra_state"]["val_loss"]
+    stats = {key: float(value) for key, value in validate(monkeypatch, data, checkpoint).items()}
+    assert stats["rsum"] == pytest.approx(rsum, abs=0.01)
+    assert (stats["i2t_medr"], stats["t2i_medr"]) == (i2t, t2i)
+
+
+def test_ties_count_against_the_system():
+    same = np.ones((4, 3), dtype=np.float32)
+    scores = ranking_scores(same[:2], same, np.array([0, 0, 1, 1]))
+    # each true sentence comes behind the two of the other image, each true image behind the other
+    assert [scores[name] for name in ("i2t_r1", "i2t_r5", "i2t_medr")] == [0, 100, 3]
+    assert [scores[name] for name in ("t2i_r1", "t2i_medr", "rsum")] == [0, 2, 400]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (BEST[:2], "rsum grows as the ranking gets better: without --maximize-best"),
+        (("--best-checkpoint-metric", "t2i_medr", BEST[2]), "t2i_medr falls as the ranking gets"),
+        (("--best-checkpoint-metric", "r_sum", BEST[2]), "r_sum: the ranking is scored by i2t_r1"),
+        (("--eval-gen",), "--eval-gen validates by generated text, but the model embeds"),
+        (("--criterion", "cross_entropy"), "are trained with --criterion pairwise_ranking"),
+        (("--margin", "0"), "--margin must be above 0, but is 0"),
+        (("--num-negatives", "0"), "--num-negatives must be 1 or more, but is 0"),
+        (("--sum-updates", "-1"), "--sum-updates must be 0 or more, but is -1"),
+        (("--sum-updates", "5"), "--sum-updates 5 is for --negatives max, but it is sum"),
+        (("--word-vectors", "none.txt"), "none.txt: cannot be read as word vectors"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(monkeypatch, tmp_path, data, options, message):
+    with pytest.raises(UserError, match=message):
+        train(monkeypatch, data, tmp_path / "ck", *options)
+
+
+def test_models_that_write_captions_do_not_rank(monkeypatch, tmp_path, data):
+    with pytest.raises(UserError, match="rsum is of models that embed pictures and sentences"):
+        train(
+            monkeypatch, data, tmp_path / "a", *BEST, "--criterion", "cross_entropy", arch="m_rnn"
+        )
+    message = "--criterion pairwise_ranking is for models that embed .* but the model is MRnnModel"
+    with pytest.raises(UserError, match=message):
+        train(monkeypatch, data, tmp_path / "b", arch="m_rnn_tiny")
+
+
+def test_models_that_embed_write_no_captions(monkeypatch, tmp_path, data):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck")
+    arguments = (data, *TASK, "--path", checkpoint, "--gen-subset", "valid", "--cpu")
+    with pytest.raises(UserError, match="embeds pictures and sentences, and generates no captions"):
+        run_fairseq(monkeypatch, "generate", *arguments)
+    import fairseq_mm
+
+    with pytest.raises(UserError, match=r"checkpoint_last\.pt: embeds pictures and sentences, and"):
+        fairseq_mm.from_pretrained(checkpoint)
+
+
+def test_training_resumes_where_it_stopped(monkeypatch, tmp_path, data):
+    options = ("--negatives", "random", "--num-negatives", "3")
+    straight = train(monkeypatch, data, tmp_path / "straight", "--max-epoch", "4", *options)
+    train(monkeypatch, data, tmp_path / "resumed", *options)
+    resumed = train(monkeypatch, data, tmp_path / "resumed", "--max-epoch", "4", *options)
+    one, two = (torch.load(path)["model"] for path in (straight, resumed))
+    assert one.keys() == two.keys()
+    for key in one:
+        torch.testing.assert_close(one[key], two[key])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--bf16",),
+        pytest.param(("--fp16", "--fp16-init-scale", "4"), marks=needs_float16_on_cpu),
+        ("--store-ema", "--ema-decay", "0.9"),
+        ("--update-freq", "3", "--max-tokens", "30", "--negatives", "max", "--sum-updates", "1"),
+    ],
+)
+def test_trains_with(monkeypatch, tmp_path, data, options):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck", *BEST, *options)
+    assert torch.load(checkpoint)["extra_state"]["val_loss"] > 0
+
+
+def test_checkpoint_of_word_vectors_needs_no_file(monkeypatch, tmp_path, data):
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("dog 1 2 3 4 5 6\ncat 0 1 0 1 0 1\n")
+    options = ("--word-vectors", vectors, "--fixed-words")
+    checkpoint = train(monkeypatch, data, tmp_path / "ck", *options)
+    wide = ("--word-dim", "7", "--max-epoch", "3")
+    with pytest.raises(UserError, match="1: has vectors of 6 dimensions, but --word-dim is 7"):
+        train(monkeypatch, data, tmp_path / "wide", *options, *wide)
+    vectors.unlink()
+    model, task, _ = load(checkpoint)
+    dog = task.target_dictionary.index("dog")
+    assert model.sentence_encoder.embedding.weight[dog].tolist() == [1, 2, 3, 4, 5, 6]
+    assert "rsum" in validate(monkeypatch, data, checkpoint)
+
+
+@needs_fork
+def test_two_processes_train_and_validate(tmp_path, data):
+    """36 lines in batches of 8: at the end of an epoch one process has none."""
+
+    def train_rank(*options):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            options = (*BEST, "--batch-size", "8", "--ddp-backend", "legacy_ddp", *options)
+            train(monkeypatch, data, tmp_path / "two", *options)
+
+    run_two_processes(train_rank)
+    checkpoint = tmp_path / "two" / "checkpoint_last.pt"
+    rsum, _, _ = scores_by_loops(checkpoint, data)
+    assert torch.load(checkpoint)["extra_state"]["val_loss"] == pytest.approx(rsum, abs=0.01)

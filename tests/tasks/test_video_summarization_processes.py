@@ -1,0 +1,81 @@
+"""Summaries are trained alike by one process, by two, and by a run that is resumed."""
+
+import functools
+import re
+
+import pytest
+import torch
+from toy_data import make_videos_folder, run_fairseq
+from toy_processes import needs_fork, run_two_processes
+
+TRAINING = (
+    *("--task", "video_summarization", "--arch", "vg_bart_tiny", "--dropout", "0"),
+    *("--criterion", "cross_entropy", "--optimizer", "adam_by_origin", "--lr", "0.002"),
+    *("--new-lr", "0.01", "--lr-scheduler", "epoch_decay", "--decay-epochs", "1"),
+    *("--clip-norm", "1", "--batch-size", "2", "--num-workers", "0", "--cpu"),
+    *("--no-epoch-checkpoints", "--log-format", "none", "--required-batch-size-multiple", "1"),
+)
+# weights of stock fairseq's layers that stand twice, and learn nothing
+STOCK_COPIES = re.compile(r"layers\.\d+\.\w+_(weight|bias)$")
+EVALUATION = (
+    *("--eval-gen", "--eval-gen-args", '{"beam": 2, "max_len_b": 6}'),
+    *("--best-checkpoint-metric", "rouge1", "--maximize-best-checkpoint-metric"),
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_videos_folder(tmp_path_factory.mktemp("videos") / "data")
+
+
+def train(data, save_dir, *options, name="checkpoint_last.pt"):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        arguments = (data, *TRAINING, "--save-dir", save_dir, *options)
+        run_fairseq(monkeypatch, "train", *arguments)
+    return torch.load(save_dir / name)
+
+
+def assert_same_weights(one, other, **tolerances):
+    assert one["model"].keys() == other["model"].keys()
+    for name, weights in one["model"].items():
+        if STOCK_COPIES.search(name):
+            continue
+        torch.testing.assert_close(other["model"][name], weights, msg=name, **tolerances)
+
+
+@pytest.mark.parametrize("precision", [(), ("--memory-efficient-bf16", "--bf16")])
+def test_a_resumed_run_is_the_run(data, tmp_path, precision):
+    """Interrupted within the second epoch, whose batches are others than the first's."""
+    options = (*precision, "--update-freq", "2", "--max-epoch", "3")
+    whole = train(data, tmp_path / "whole", *options)
+    saving = ("--save-interval-updates", "1", "--keep-interval-updates", "-1")
+    train(data, tmp_path / "first", *options, *saving, "--max-update", "3")
+    assert (tmp_path / "first" / "checkpoint_2_3.pt").exists()
+    start = tmp_path / "resumed" / "checkpoint_last.pt"
+    start.parent.mkdir()
+    start.write_bytes((tmp_path / "first" / "checkpoint_2_3.pt").read_bytes())
+    resumed = train(data, tmp_path / "resumed", *options)
+    assert_same_weights(whole, resumed, atol=0, rtol=0)
+    rates = [
+        [group["lr"] for group in state["last_optimizer_state"]["param_groups"]]
+        for state in (whole, resumed)
+    ]
+    assert rates[0] == rates[1] == pytest.approx([0.002 * 0.95**2, 0.01 * 0.95**2])
+
+
+@needs_fork
+@pytest.mark.parametrize("sharding", [(), ("--zero-sharding", "os")])
+def test_two_processes_train_and_score_as_one_does(data, tmp_path, sharding):
+    if sharding:
+        pytest.importorskip("fairscale")
+    # Adam divides gradients by their size, so that one that is nearly zero is rounding alone
+    options = (*EVALUATION, "--max-epoch", "2", "--adam-eps", "1e-3")
+    backend = ("--ddp-backend", "legacy_ddp")
+    run_two_processes(
+        functools.partial(train, data, tmp_path / "two", *options, *backend, *sharding)
+    )
+    two = torch.load(tmp_path / "two" / "checkpoint_last.pt")
+    # one process takes both processes' batches before each step
+    one = train(data, tmp_path / "one", *options, "--update-freq", "2")
+    assert_same_weights(one, two, atol=1e-5, rtol=1e-4)
+    assert one["extra_state"]["val_loss"] == pytest.approx(two["extra_state"]["val_loss"])
