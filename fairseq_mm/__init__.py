@@ -1,6 +1,6 @@
 """fairseq_mm: multimodal and long-form generation for fairseq (``--user-dir fairseq_mm``).
 
-Importing the package registers its tasks, models and criterions with fairseq. fairseq itself
+Importing the package registers its tasks, models, criterions and optimizers. fairseq itself
 scans only ``tasks/`` and ``models/``, and nothing at all when the package was imported before,
 so the imports stand here.
 """
@@ -17,7 +17,7 @@ __version__ = "0.1.0"
 
 
 def register() -> None:
-    """Registers tasks, models and criterions with fairseq; calling it again changes nothing.
+    """Registers tasks, models, criterions and the like; calling it again changes nothing.
 
     Raises:
         ImportError: naming the remedy, if fairseq is missing or does not import.
@@ -25,7 +25,7 @@ def register() -> None:
     from fairseq_mm import compat
 
     compat.apply()
-    from fairseq_mm import criterions, models, tasks  # noqa: F401
+    from fairseq_mm import criterions, models, optim, tasks  # noqa: F401
 
     errors.report_on_exit()
 
@@ -35,24 +35,28 @@ def from_pretrained(
     *,
     weights: Optional[Union[str, PathLike]] = None,
     prompt_model: Optional[Union[str, PathLike, Sequence[Union[str, PathLike]]]] = None,
+    data: Optional[Union[str, PathLike]] = None,
     device: Optional[str] = None,
 ) -> Any:
-    """What a checkpoint was trained for: a captioner of photographs, or a teller of stories, of
-    prompts or of five photographs.
+    """What a checkpoint was trained for: a captioner of photographs, a teller of stories, of
+    prompts or of five photographs, or a summariser of videos.
 
     Args:
         path: checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``;
             several as a list or joined by the system's path separator are an ensemble.
-        weights: of the extractor of photographs, see
+        weights: of the extractor of photographs or videos, see
             :func:`fairseq_mm.captioner.from_pretrained`.
         prompt_model: language model, as ``path``, that makes up prompts for a model of their
             stories.
+        data: data folder of a model of fairseq's own that summarises transcripts, see
+            :func:`fairseq_mm.video_summarizer.from_pretrained`.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU where there is one.
 
     Returns:
         a :class:`fairseq_mm.captioner.Captioner`, a
-        :class:`fairseq_mm.picture_storyteller.PictureStoryteller` or a
-        :class:`fairseq_mm.storyteller.Storyteller`.
+        :class:`fairseq_mm.picture_storyteller.PictureStoryteller`, a
+        :class:`fairseq_mm.storyteller.Storyteller` or a
+        :class:`fairseq_mm.video_summarizer.VideoSummarizer`.
 
     Raises:
         UserError: if a checkpoint cannot be loaded, two do not fit together, or an argument is
@@ -63,6 +67,26 @@ def from_pretrained(
 
     states = text_models.load_states(path)
     first = next(iter(states.values()))
+    weights = None if weights is None else fspath(weights)
+    if text_models.summarizes_videos(first):
+        from fairseq_mm import video_summarizer
+
+        if prompt_model is not None:
+            raise errors.UserError(
+                "`prompt_model` is for models that tell stories of prompts, but `path` summarises "
+                "videos."
+            )
+        return video_summarizer.from_pretrained(
+            path,
+            weights=weights,
+            data=None if data is None else fspath(data),
+            device=device,
+            states=states,
+        )
+    if data is not None:
+        raise errors.UserError(
+            "`data` is for models of fairseq's own that summarise transcripts, but `path` is none."
+        )
     if text_models.describes_pictures(first):
         tells = text_models.tells_picture_stories(first)
         if prompt_model is not None:
@@ -73,12 +97,14 @@ def from_pretrained(
         reader = picture_storyteller if tells else captioner
         return reader.from_pretrained(
             path,
-            weights=None if weights is None else fspath(weights),
+            weights=weights,
             device=device,
             states=states,
         )
     if weights is not None:
-        raise errors.UserError("`weights` is for models of pictures, but `path` is one of text.")
+        raise errors.UserError(
+            "`weights` is for models of pictures or videos, but `path` is one of text."
+        )
     models = text_models.load_text_models(path, device=device, states=states)
     prompt_models = None
     if prompt_model is not None:

@@ -27,7 +27,7 @@ from fairseq_mm.data.multimodal_dataset import tokens_of
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.pictures import MAX_PIXELS
 from fairseq_mm.picture_models import AnyPicture, PictureModels, load_picture_models
-from fairseq_mm.text_models import load_states, tells_picture_stories
+from fairseq_mm.text_models import embeds_sentences, load_states, tells_picture_stories
 
 # pictures that the generator gets at a time; its time per caption hardly falls beyond
 GENERATION_BATCH = 100
@@ -112,6 +112,11 @@ def from_pretrained(
     for file, state in states.items():
         if tells_picture_stories(state):
             raise UserError(f"{file}: tells stories of five pictures: fairseq-mm tell.")
+        if embeds_sentences(state):
+            raise UserError(
+                f"{file}: embeds pictures and sentences, and writes none: fairseq-mm rank or "
+                "fairseq-mm retrieve."
+            )
     loaded = load_picture_models(path, device=device, states=states)
     return Captioner(*loaded[:3], files=loaded.files, weights=weights, device=loaded.device)
 

@@ -16,7 +16,12 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf, open_dict
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, fingerprint
+from fairseq_mm.models._provenance import (
+    STATE_KEY,
+    are_same_subwords,
+    decode_provenance,
+    fingerprint,
+)
 
 CHECKPOINT_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
 
@@ -76,12 +81,17 @@ def _unify_sections(cfg: Any) -> None:
     with open_dict(cfg):
         for name in ("task", "model"):
             if isinstance(cfg[name], Namespace):
-                cfg[name] = OmegaConf.create(vars(cfg[name]), flags={"allow_objects": True})
+                section = OmegaConf.create()
+                # what OmegaConf 2.0, which stock fairseq asks for, takes no argument for
+                section._set_flag("allow_objects", True)
+                for key, value in vars(cfg[name]).items():
+                    section[key] = value
+                cfg[name] = section
 
 
 def provenance_of(state: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """``words``, ``extractor``, ``feature_dim`` and, of models that read a text, ``source_words``
-    of a checkpoint.
+    """``words``, ``extractor``, ``feature_dim`` and whatever else a checkpoint carries of its data,
+    see :func:`fairseq_mm.models._provenance.decode_provenance`.
 
     Raises:
         UserError: if the checkpoint does not carry them.
@@ -118,32 +128,63 @@ def check_ensemble(
             f"{fingerprint(theirs['words'])}) than {first} ({len(ours['words'])}, "
             f"{fingerprint(ours['words'])}): an ensemble needs one."
         )
-    for name in ("source_words", "feature_dim", "rows_per_image", "extractor"):
-        if name == "source_words" and ours.get(name) != theirs.get(name):
-            raise UserError(
-                f"{other}: has another dictionary of the source text than {first}: an ensemble "
-                "needs one."
-            )
-        if name != "source_words" and ours.get(name) != theirs.get(name):
+    if ours.get("source_words") != theirs.get("source_words"):
+        raise UserError(
+            f"{other}: has another dictionary of the source text than {first}: an ensemble needs "
+            "one."
+        )
+    if not are_same_subwords(ours.get("subwords"), theirs.get("subwords")):
+        raise UserError(f"{other}: was trained on other subwords than {first}.")
+    for name in ("feature_dim", "rows_per_image", "extractor"):
+        if ours.get(name) != theirs.get(name):
             raise UserError(
                 f"{other}: was trained on other features than {first}: {name} is "
                 f"{theirs.get(name)} and {ours.get(name)}."
             )
 
 
-def build_task(state: Mapping[str, Any], path: str, provenance: Mapping[str, Any]) -> Any:
+def input_kind(state: Mapping[str, Any]) -> Optional[str]:
+    """What the task of a checkpoint looks at: ``pictures`` or ``videos``; None of tasks of text."""
+    task = TASK_REGISTRY.get(state["cfg"]["task"]["_name"])
+    return getattr(task, "input_kind", None)
+
+
+def build_task(
+    state: Mapping[str, Any],
+    path: str,
+    provenance: Mapping[str, Any],
+    *,
+    reads: str = "pictures",
+) -> Any:
     """The task that a checkpoint was trained with, without a data folder.
 
+    Args:
+        state: the checkpoint.
+        path: its file, for messages.
+        provenance: its :func:`provenance_of`.
+        reads: ``pictures`` or ``videos``.
+
     Raises:
-        UserError: if that task reads no pictures.
+        UserError: if that task reads none.
     """
     name = state["cfg"]["task"]["_name"]
-    build = getattr(TASK_REGISTRY.get(name), "from_provenance", None)
-    if build is None:
-        raise UserError(f"{path}: was trained with --task {name}, which reads no pictures.")
-    # of picture stories alone
-    grid = {key: provenance[key] for key in ("rows_per_image",) if key in provenance}
-    return build(provenance["words"], provenance["extractor"], provenance["feature_dim"], **grid)
+    if input_kind(state) != reads:
+        hint = ": fairseq-mm summarize" if input_kind(state) == "videos" else ""
+        raise UserError(f"{path}: was trained with --task {name}, which reads no {reads}{hint}.")
+    # what some models carry and others do not
+    names = (
+        *("rows_per_image", "source_words"),
+        *(("subwords", "max_frames") if reads == "videos" else ()),
+    )
+    others = {key: provenance[key] for key in names if key in provenance}
+    try:
+        task = TASK_REGISTRY[name].from_provenance(
+            provenance["words"], provenance["extractor"], provenance["feature_dim"], **others
+        )
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    task.load_state_dict(state.get("task_state") or {})
+    return task
 
 
 def build_model(task: Any, state: Mapping[str, Any], path: str) -> Any:

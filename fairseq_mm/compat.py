@@ -41,6 +41,7 @@ def apply() -> None:
     _repair_ddp_on_cpu()
     _repair_diverse_beam()
     _repair_repeat_blocking()
+    _repair_beams_in_training()
     _repair_token_blocks()
     _applied = True
 
@@ -348,6 +349,54 @@ def _repair_diverse_beam() -> None:
         return original(self, step, lprobs, scores, prev_output_tokens, rows)
 
     DiverseBeamSearch.step = step
+
+
+def _repair_beams_in_training() -> None:
+    """Once a generator has been built for a BART, its training reads other examples' texts.
+
+    The beam's size is left in its attention, which then takes every batch for beams of one text,
+    without any incremental state, too: with ``--eval-bleu`` and the like from the first step. And a
+    later generator with a beam of 1 does not take it back. Goes when attention looks at beams in
+    incremental decoding alone, and every generator sets their size.
+    """
+    from fairseq.modules import MultiheadAttention
+    from fairseq.sequence_generator import EnsembleModel
+
+    if "beam_size" not in MultiheadAttention.forward.__code__.co_names:
+        return
+    forward, set_beam_size = MultiheadAttention.forward, EnsembleModel.set_decoder_beam_size
+
+    @functools.wraps(forward)
+    def forward_of_beams(
+        self: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        key_padding_mask: Any = None,
+        incremental_state: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        beam = self.beam_size
+        if incremental_state is None:
+            self.beam_size = 1
+        try:
+            return forward(
+                self, query, key, value, key_padding_mask, incremental_state, *args, **kwargs
+            )
+        finally:
+            self.beam_size = beam
+
+    @functools.wraps(set_beam_size)
+    def set_every_beam_size(self: Any, beam_size: int) -> None:
+        set_beam_size(self, beam_size)
+        if beam_size == 1:
+            for module in self.modules():
+                if isinstance(module, MultiheadAttention):
+                    module.beam_size = 1
+
+    MultiheadAttention.forward = forward_of_beams
+    EnsembleModel.set_decoder_beam_size = set_every_beam_size
 
 
 def _repair_token_blocks() -> None:

@@ -18,13 +18,10 @@ from PIL import Image
 from fairseq_mm import checkpoints
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import PictureExtractor, build_extractor_from_identity
-from fairseq_mm.extract.identity import IDENTITY, check_same_extractor
 from fairseq_mm.extract.picture_list import Picture
 from fairseq_mm.extract.pictures import MAX_PIXELS
-from fairseq_mm.extract.weights import sha256_of
 from fairseq_mm.text_models import Paths, load_states
-
-WEIGHT_SUFFIXES = (".pt", ".pth", ".bin")
+from fairseq_mm.trained_features import check_recorded, check_trained_features, weights_file_of
 
 AnyPicture = Union[str, os.PathLike, bytes, Image.Image, Picture]
 
@@ -124,17 +121,10 @@ class PictureModels:
         Raises:
             UserError: if it is not known, or its weights are not the ones it had.
         """
-        if not self.identity.get("extractor"):
-            raise UserError(
-                f"{self.files[0]}: was trained on features whose extractor is not recorded, so no "
-                "picture can be turned into such features. Record it (fairseq-mm store import "
-                "--extractor NAME --weights FILE --layer NAME --preprocessing JSON) and train on "
-                "that store, or give features (--features STORE)."
-            )
+        check_recorded(self.identity, self.files[0], noun="picture")
         try:
-            extractor = build_extractor_from_identity(
-                self.identity, self._weights_file(), self.device
-            )
+            weights_file = weights_file_of(self.identity, self.files, self.weights)
+            extractor = build_extractor_from_identity(self.identity, weights_file, self.device)
         except UserError as error:
             raise UserError(f"{self.files[0]}: {error}") from None
         if extractor.dim != self.feature_dim:
@@ -144,30 +134,6 @@ class PictureModels:
                 f"{extractor.dim}."
             )
         return extractor
-
-    def _weights_file(self) -> Optional[str]:
-        """The state dict file to load: the given one, or one beside a checkpoint."""
-        recorded = str(self.identity.get("weights"))
-        if len(recorded) != 64:  # no SHA-256 of a file: weights with a name
-            if self.weights is not None:
-                raise UserError(
-                    f"the features were made with the weights {recorded}, which are fetched by "
-                    f"their name; {self.weights} (--weights) cannot take their place."
-                )
-            return None
-        if self.weights is not None:
-            return self.weights
-        for folder in dict.fromkeys(os.path.dirname(os.path.abspath(file)) for file in self.files):
-            for name in sorted(os.listdir(folder)):
-                file = os.path.join(folder, name)
-                is_candidate = name.endswith(WEIGHT_SUFFIXES) and not name.startswith("checkpoint")
-                if is_candidate and os.path.isfile(file) and sha256_of(file) == recorded:
-                    return file
-        raise UserError(
-            f"was trained on features of {self.identity['extractor']} with weights from a file "
-            f"(SHA-256 {recorded}). Give that file (--weights FILE; in Python weights=...), or put "
-            "it beside the checkpoint."
-        )
 
     def features_of(
         self,
@@ -249,29 +215,14 @@ class PictureModels:
         Raises:
             UserError: if the models were trained on other features.
         """
-        if dim != self.feature_dim:
-            raise UserError(
-                f"{path}: features have {dim} channels, but {self.files[0]} was trained on "
-                f"{self.feature_dim}."
-            )
-        if not self.identity.get("extractor") or not attributes.get("extractor"):
-            return
-        if all(name in self.identity and name in attributes for name in IDENTITY):
-            check_same_extractor(
-                self.identity,
-                attributes,
-                recorded_by=f"the features that {self.files[0]} was trained on",
-                given_by=path,
-            )
-            return
-        # features that no extractor of this package made record what they please
-        for name in IDENTITY:
-            ours, theirs = self.identity.get(name), attributes.get(name)
-            if name in self.identity and name in attributes and ours != theirs:
-                raise UserError(
-                    f"{path}: was made with {name} = {theirs!r}, but {self.files[0]} was trained "
-                    f"on features with {ours!r}."
-                )
+        check_trained_features(
+            self.identity,
+            self.feature_dim,
+            self.files[0],
+            attributes=attributes,
+            dim=dim,
+            path=path,
+        )
 
 
 @contextlib.contextmanager

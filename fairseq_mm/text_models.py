@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.tasks import TASK_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import open_dict
 
 from fairseq_mm import checkpoints
@@ -65,12 +65,37 @@ def load_states(path: Paths) -> dict[str, dict[str, Any]]:
 
 def describes_pictures(state: dict[str, Any]) -> bool:
     """Whether a checkpoint was trained under a task whose models read pictures."""
-    return hasattr(TASK_REGISTRY.get(state["cfg"]["task"]["_name"]), "from_provenance")
+    return checkpoints.input_kind(state) == "pictures"
+
+
+def summarizes_videos(state: dict[str, Any]) -> bool:
+    """Whether a checkpoint was trained to summarise videos, or their transcripts alone."""
+    return checkpoints.input_kind(state) == "videos"
 
 
 def tells_picture_stories(state: dict[str, Any]) -> bool:
     """Whether a checkpoint was trained to tell a story of five pictures."""
     return state["cfg"]["task"]["_name"] == "visual_storytelling"
+
+
+def embeds_sentences(state: dict[str, Any]) -> bool:
+    """Whether a checkpoint's model puts pictures and sentences into one space, and writes none."""
+    name = state["cfg"]["model"]["_name"]
+    return hasattr(ARCH_MODEL_REGISTRY.get(name), "embed_sentences")
+
+
+def right_command(state: dict[str, Any]) -> str:
+    """The subcommand of ``fairseq-mm`` that a checkpoint is for; empty where none is."""
+    names = {
+        "video_summarization": "summarize",
+        "visual_storytelling": "tell",
+        "multimodal_captioning": "caption",
+    }
+    if embeds_sentences(state):
+        return "rank"
+    task = state["cfg"]["task"]["_name"]
+    writes_text = task in ("hierarchical_story", "translation", "language_modeling")
+    return names.get(task, "tell" if writes_text else "")
 
 
 def load_text_models(
@@ -84,13 +109,18 @@ def load_text_models(
         states: the checkpoints, if :func:`load_states` has read them already.
 
     Raises:
-        UserError: if a checkpoint cannot be loaded, writes captions of pictures, or two do not
+        UserError: if a checkpoint cannot be loaded, describes pictures or videos, or two do not
             fit together.
     """
     place = checkpoints.usable_device(device)
     states = load_states(path) if states is None else states
     provenances = []
     for file, state in states.items():
+        if summarizes_videos(state):
+            raise UserError(
+                f"{file}: summarises videos (--arch {state['cfg'].model._name}), and tells no "
+                "stories: fairseq-mm summarize."
+            )
         provenance = checkpoints.provenance_of(state, file)
         provenances.append(provenance)
         if provenance["feature_dim"]:

@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data import TokenBlockDataset
+from fairseq.models.bart import BARTModel
+from fairseq.models.bart.model import bart_base_architecture
+from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 from toy_data import (
     PACKAGE,
     make_captions_folder,
+    make_dictionary,
     multiplies_float16_on_cpu,
     needs_float16_on_cpu,
     run_fairseq,
@@ -294,6 +298,33 @@ def test_blocking_of_repeats_equals_loops():
         found = NGramRepeatBlock(n, use_extension=False)(tokens, lprobs, 3, 2, step)
         assert found is lprobs
         assert torch.equal(found, expected)
+
+
+def test_building_a_generator_leaves_training_of_bart_as_it_was():
+    dictionary = make_dictionary()
+    sizes = {"layers": 1, "embed_dim": 4, "ffn_embed_dim": 6, "attention_heads": 2}
+    args = Namespace(
+        **{f"{side}_{name}": x for side in ("encoder", "decoder") for name, x in sizes.items()}
+    )
+    bart_base_architecture(args)
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    torch.manual_seed(2)
+    model = BARTModel.build_model(args, task).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    texts = torch.tensor([[4, 5, 6, 2], [7, 8, 9, 2], [10, 11, 12, 2]])
+    before = model(texts, None, texts)[0]
+    sample = {"net_input": {"src_tokens": texts, "src_lengths": None}}
+
+    def scores_of_a_beam_of_one():
+        generator = SequenceGenerator([model], dictionary, beam_size=1, max_len_b=5)
+        return [x[0]["score"].item() for x in generator.generate([model], sample)]
+
+    alone = scores_of_a_beam_of_one()
+    SequenceGenerator([model], dictionary, beam_size=3)
+    assert torch.equal(model(texts, None, texts)[0], before)
+    assert scores_of_a_beam_of_one() == alone
 
 
 def test_a_program_keeps_its_log_and_sees_no_warnings_of_fairseq():

@@ -12,12 +12,14 @@ ALLOWED = {
     "metrics": set(),
     "models": {"modules"},
     "criterions": {"modules", "metrics"},
+    "optim": set(),
     "data": set(),
     "tasks": {"data", "metrics"},
     "extract": {"data"},
     "retrieval": {"data", "metrics"},
     "report": {"data", "metrics", "extract"},
     "study": {"data", "metrics", "report"},
+    "conversion": {"data", "models", "modules", "tasks"},
 }
 # fairseq may be imported by what is registered with it and by what reads its data
 WITHOUT_FAIRSEQ = {"metrics", "extract", "report", "study"}

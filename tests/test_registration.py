@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.optim import OPTIMIZER_REGISTRY
+from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
 import fairseq_mm
@@ -18,6 +20,8 @@ REGISTRIES = {
     "register_model_architecture": ARCH_MODEL_REGISTRY,
     "register_task": TASK_REGISTRY,
     "register_criterion": CRITERION_REGISTRY,
+    "register_optimizer": OPTIMIZER_REGISTRY,
+    "register_lr_scheduler": LR_SCHEDULER_REGISTRY,
 }
 
 
@@ -50,6 +54,10 @@ def test_every_system_of_the_paper_has_its_architecture():
     ladder = {"self_att", "multihead", "multiscale", "gated", "wp", "fusion"}
     assert {"conv_story", *(f"conv_story_{rung}" for rung in ladder)} <= names
     assert {"gcnn_lm", "gcnn_lm_self_att"} <= names
+    assert {"vg_bart_base", "vg_bart_large", "vg_t5_small", "vg_t5_base", "t5_base"} <= names
+    baselines = {"hierarchical_attention", "mffg"}
+    assert {f"{name}_{kind}" for name in baselines for kind in ("rnn", "transformer")} <= names
+    assert {"pointer_generator", "lbl", "mlbl_b", "mlbl_f", "sc_nlm"} <= names
 
 
 @pytest.mark.parametrize("module", sorted({module for _, _, module in registrations()}))

@@ -90,7 +90,7 @@ def test_the_checkpoint_decides_what_is_loaded(story, tmp_path):
     assert len(teller.tell(n=2, max_words=5)) == 2
     writer = fairseq_mm.from_pretrained(lm, device="cpu")
     assert repr(writer) == f"Storyteller('{lm}': stories without prompts, cpu)"
-    with pytest.raises(UserError, match="`weights` is for models of pictures, but `path`"):
+    with pytest.raises(UserError, match="`weights` is for models of pictures or videos, but"):
         fairseq_mm.from_pretrained(story, weights="vgg.pth", device="cpu")
 
 

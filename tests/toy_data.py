@@ -159,6 +159,80 @@ def write_picture_story_split(
         )
 
 
+def make_videos_folder(
+    folder: Path, *, dim: int = 5, with_features: bool = True, numbered_unknowns: int = 0
+) -> Path:
+    """8 videos of 3 to 9 frames for training and 5 for validation and as many for testing, with
+    transcripts of 5 to 9 words and summaries of 3 to 6, as ``prepare`` makes it.
+
+    Args:
+        folder: made if it is not there.
+        dim: channels of the features.
+        with_features: there is a feature store.
+        numbered_unknowns: words of the dictionary that stand for a transcript's own: then the third
+            word of each transcript, and the second of each summary, is one.
+    """
+    (folder / "text").mkdir(parents=True, exist_ok=True)
+    dictionary = make_dictionary()
+    subwords: dict[str, Any] = {"kind": "none"}
+    if numbered_unknowns:
+        subwords["numbered_unknowns"] = numbered_unknowns
+        for number in range(numbered_unknowns):
+            dictionary.add_symbol(f"<unk-{number}>")
+    for side in ("tran", "desc"):
+        dictionary.save(str(folder / f"dict.{side}.txt"))
+    (folder / "subwords.json").write_text(json.dumps(subwords))
+    generator = np.random.default_rng(4)
+    frames = {}
+    for split, count in (("train", 8), ("valid", 5), ("test", 5)):
+        lines = []
+        for i in range(count):
+            key = f"{split}{i}"
+            frames[key] = int(generator.integers(3, 10))
+            transcript = generator.choice(WORDS, size=int(generator.integers(5, 10))).tolist()
+            summary = generator.choice(WORDS, size=int(generator.integers(3, 7))).tolist()
+            if numbered_unknowns:
+                transcript[2] = summary[1] = "<unk-0>"
+            lines.append((key, " ".join(transcript), " ".join(summary)))
+        write_video_split(folder, split, lines, dictionary)
+    if with_features:
+        store = FeatureStoreWriter(
+            folder / "features.h5", dim=dim, dtype="float32", attributes=EXTRACTOR
+        )
+        with store as writer:
+            for key, rows in frames.items():
+                writer.append(key, generator.normal(size=(rows, dim)).astype(np.float32))
+            writer.finish()
+    return folder
+
+
+def write_video_split(
+    folder: Path, split: str, lines: list[tuple[str, str, str]], dictionary: Dictionary
+) -> None:
+    """Binarised text, ids, references and transcripts of (video, transcript, summary) triples.
+
+    In texts as people write them, the word zebra stands where ``<unk-0>`` does in tokens.
+    """
+    for column, side in ((1, "tran"), (2, "desc")):
+        base = folder / f"{split}.tran-desc.{side}"
+        builder = indexed_dataset.make_builder(f"{base}.bin", "mmap", vocab_size=len(dictionary))
+        for line in lines:
+            builder.add_item(dictionary.encode_line(line[column], add_if_not_exist=False))
+        builder.finalize(f"{base}.idx")
+        (folder / "text" / f"{split}.{side}").write_text("".join(f"{x[column]}\n" for x in lines))
+    (folder / f"{split}.visual_ids").write_text("".join(f"{key}\n" for key, _, _ in lines))
+    written = [tuple(text.replace("<unk-0>", "zebra") for text in line) for line in lines]
+    entries = {
+        "references": [{"id": key, "references": [summary]} for key, _, summary in written],
+        "transcripts": [{"id": key, "transcript": text} for key, text, _ in written],
+    }
+    if any("<unk-0>" in transcript for _, transcript, _ in lines):
+        entries["unknowns"] = [["zebra"] if "<unk-0>" in text else [] for _, text, _ in lines]
+    for name, content in entries.items():
+        text = "".join(json.dumps(entry) + "\n" for entry in content)
+        (folder / f"{split}.{name}.jsonl").write_text(text)
+
+
 def picture_story_task(**attributes: Any) -> Namespace:
     """What a model of picture stories' ``build_model`` asks of its task."""
     dictionary = make_dictionary(separator=True)
@@ -190,6 +264,20 @@ def story_task(**attributes: Any) -> Namespace:
         **{
             "source_dictionary": make_dictionary(),
             "target_dictionary": make_dictionary(),
+            "cfg": Namespace(data=None),
+            **attributes,
+        }
+    )
+
+
+def video_task(**attributes: Any) -> Namespace:
+    """What the ``build_model`` of a model of videos and transcripts asks of its task."""
+    dictionary = make_dictionary()
+    return toy_task(
+        **{
+            "source_dictionary": dictionary,
+            "target_dictionary": dictionary,
+            "max_frames": 9,
             "cfg": Namespace(data=None),
             **attributes,
         }

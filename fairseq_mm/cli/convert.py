@@ -1,69 +1,77 @@
-"""Converts a checkpoint of fairseq's own story model to one of conv_story.
+"""Converts pretrained models to fairseq's form, and BART and T5 back.
 
+fairseq-mm convert facebook-bart-base/ bart-base/       a folder of Hugging Face's BART, T5 or mT5
+fairseq-mm convert t5-base/ t5/
+fairseq-mm convert checkpoints/checkpoint_best.pt back/ --to huggingface --data bart-base/
 fairseq-mm convert pretrained_checkpoint.pt pretrained.pt --data data-bin/writingPrompts
 fairseq-mm convert fusion_checkpoint.pt fusion.pt --data data-bin/writingPrompts \\
     --pretrained-checkpoint pretrained_checkpoint.pt
 
-CHECKPOINT is of fairseq's fconv_self_att, any of its sizes, with fusion or without, of any version.
-OUTPUT carries its dictionaries and, with fusion, the frozen model: it needs no other file. It works
-with fairseq-generate, fairseq-validate, --restore-file, --finetune-from-model, fairseq-mm tell and,
-without fusion, as --pretrained-checkpoint of a new one. Its --arch and options are printed; the
-optimizer's state is not converted. Every tensor is accounted for, and exit status is 2, with
-nothing written, if one does not fit.
+What SOURCE is is found by its content.
+
+A folder of Hugging Face's (config.json, model.safetensors or pytorch_model.bin, the tokenizer's
+files) becomes a folder with model.pt, dict.txt and how text becomes tokens: give it to fairseq-mm
+prepare videos as --pretrained, and its model.pt to fairseq-train as --finetune-from-model. BART
+becomes fairseq's own, T5 --arch t5. With --to huggingface a checkpoint of either of the two, or a
+folder with its model.pt, becomes such a folder again. fairseq's published BART needs no conversion.
+
+A checkpoint of fairseq's fconv_self_att, any of its sizes, with fusion or without, of any version,
+becomes one of conv_story, in the file OUTPUT. It carries its dictionaries and, with fusion, the
+frozen model, and works with fairseq-generate, fairseq-validate, --restore-file,
+--finetune-from-model, fairseq-mm tell and, without fusion, as --pretrained-checkpoint of a new one.
+
+The new --arch and options are printed; optimizers' states are not converted. Every tensor is
+accounted for, and exit status is 2, with nothing written, if one does not fit.
 """
 
 import argparse
 import os
-import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
+from fairseq_mm.cli import convert_stories
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
-_LISTED = 8  # names before they are folded
+# what SOURCE can be -> options that are for it alone
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "fairseq's fconv_self_att": (
+        *("data", "source_dictionary", "target_dictionary", "pretrained_checkpoint", "compat"),
+        *("layers_from_weights", "allow_unexpected"),
+    ),
+    "Hugging Face's BART": ("encoder_json",),
+    "Hugging Face's T5": (),
+    "fairseq's BART": ("data",),
+    "a T5 of --arch t5": (),
+}
+_MODEL_TYPES = {
+    "bart": "Hugging Face's BART",
+    "t5": "Hugging Face's T5",
+    "mt5": "Hugging Face's T5",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="of fairseq's fconv_self_att")
-    parser.add_argument("output", metavar="OUTPUT", help="the checkpoint to make")
+    parser.add_argument("source", metavar="SOURCE", help="checkpoint or folder, see above")
+    parser.add_argument("output", metavar="OUTPUT", help="the folder or checkpoint to make")
+    parser.add_argument("--overwrite", action="store_true", help="replace OUTPUT")
+    parser.add_argument(
+        "--to", choices=("huggingface",), help="the other way: from fairseq's BART, or --arch t5"
+    )
     parser.add_argument(
         "--data",
         metavar="DIR",
-        help="folder with the dictionaries that it was trained with (dict.wp_source.txt and "
-        "dict.wp_target.txt, or of the languages that its options name)",
+        help="folder with the dictionaries that the checkpoint was trained with: of BART dict.txt, "
+        "encoder.json and vocab.bpe (default: the checkpoint's folder); of stories "
+        "dict.wp_source.txt and dict.wp_target.txt, or of the languages that its options name",
     )
     parser.add_argument(
-        "--source-dictionary", metavar="FILE", help="of the prompts, instead of the one in DIR"
-    )
-    parser.add_argument(
-        "--target-dictionary", metavar="FILE", help="of the stories, instead of the one in DIR"
-    )
-    parser.add_argument(
-        "--pretrained-checkpoint",
+        "--encoder-json",
         metavar="FILE",
-        help="the fairseq checkpoint that a fusion model was trained on, for its dropout and "
-        "heads, of which the fusion checkpoint says nothing",
+        help="GPT-2's numbers of pieces, for a BART of Hugging Face's (default: made from its "
+        "merges, which gives GPT-2's own)",
     )
-    parser.add_argument(
-        "--compat",
-        choices=("released", "none"),
-        default="released",
-        help="released: as fairseq's model computes, attention to the prompt's padding included, "
-        "so that numbers made with it come out again; none: padding gets no attention "
-        "(default: released)",
-    )
-    parser.add_argument(
-        "--layers-from-weights",
-        action="store_true",
-        help="take layers and sizes from the weights, not from the checkpoint's options",
-    )
-    parser.add_argument(
-        "--allow-unexpected",
-        action="store_true",
-        help="convert even if tensors of the checkpoint have no place",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace OUTPUT")
+    convert_stories.add_arguments(parser.add_argument_group("fairseq's fconv_self_att"))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -71,122 +79,139 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         UserError: if a file cannot be read or written, or a tensor does not fit.
     """
-    _check_output(args)
+    state = None
+    if args.to is None:
+        kind = _kind_of(args.source)
+    else:
+        kind, state = _kind_back(args)
+    _check_options(args, kind)
+    if kind == "fairseq's fconv_self_att":
+        convert_stories.check_output(args)
+        register_quietly()
+        convert_stories.run(args)
+        return
     register_quietly()
-    from fairseq_mm import conversion as converting
-    from fairseq_mm.story_dictionaries import load_story_dictionaries
+    if kind == "Hugging Face's BART":
+        from fairseq_mm.conversion.bart import convert_bart
 
-    checkpoint = converting.read_fairseq_stories(args.checkpoint)
-    pretrained = None
-    if args.pretrained_checkpoint:
-        pretrained = converting.read_fairseq_stories(args.pretrained_checkpoint)
-    files = _dictionary_files(args, checkpoint.languages)
-    dictionaries = load_story_dictionaries(*files, checkpoint.types, args.checkpoint)
-    result = converting.convert_stories(
-        checkpoint,
-        *dictionaries,
-        compat=args.compat,
-        layers_from_weights=args.layers_from_weights,
-        pretrained=pretrained,
-    )
-    conversion = result.conversion
-    print(f"{args.checkpoint}: --arch {checkpoint.arch}, {checkpoint.num_updates} updates")
-    for line in _table(len(checkpoint.weights), conversion):
-        print(line)
+        options = {"encoder_json": args.encoder_json}
+        result = convert_bart(args.source, args.output, overwrite=args.overwrite, **options)
+    elif kind == "Hugging Face's T5":
+        from fairseq_mm.conversion.t5 import convert_t5
+
+        result = convert_t5(args.source, args.output, overwrite=args.overwrite)
+    elif kind == "a T5 of --arch t5":
+        from fairseq_mm.conversion.t5_back import convert_t5_to_huggingface
+
+        result = convert_t5_to_huggingface(
+            args.source, args.output, overwrite=args.overwrite, state=state
+        )
+    else:
+        from fairseq_mm.conversion.bart_back import convert_bart_to_huggingface
+
+        result = convert_bart_to_huggingface(
+            args.source, args.output, data=args.data, overwrite=args.overwrite, state=state
+        )
+    print(f"{args.source}: {kind}")
     for note in result.notes:
         print(f"note: {note}")
-    if result.state is None:
-        hint = "no layers of fconv_self_att have weights of these shapes"
-        if result.fitting_options:
-            options = " ".join(_flag(x, value) for x, value in result.fitting_options.items())
-            name = converting.architecture_name({**result.options, **result.fitting_options})
-            hint = f"its weights fit --arch {name} {options}: convert with --layers-from-weights"
+    names = ", ".join(sorted(os.listdir(result.folder)))
+    print(f"{result.folder}: {result.parameters:,} parameters, {result.words:,} words: {names}")
+    if args.to is None:
+        for line in _usage(result):
+            print(line)
+
+
+def _kind_back(args: argparse.Namespace) -> tuple[str, Mapping[str, Any]]:
+    """What is converted to Hugging Face's form, one of ``_OPTIONS``, and the checkpoint, which may
+    be large and is read once."""
+    _check_exists(args.source)
+    register_quietly()  # what looks at the checkpoint imports fairseq
+    from fairseq_mm.conversion.foreign_checkpoint import checkpoint_path, read_foreign_checkpoint
+    from fairseq_mm.conversion.output_folder import check_output_folder
+    from fairseq_mm.conversion.t5_back import is_t5
+
+    path = checkpoint_path(args.source)
+    check_output_folder(args.output, overwrite=args.overwrite, reads=path)
+    state = read_foreign_checkpoint(path)
+    return ("a T5 of --arch t5" if is_t5(state) else "fairseq's BART"), state
+
+
+def _check_exists(source: str) -> None:
+    if not os.path.exists(source):
+        raise UserError(f"{source}: no such checkpoint. It is no folder either.")
+
+
+def _kind_of(source: str) -> str:
+    """One of ``_OPTIONS``."""
+    _check_exists(source)
+    if not os.path.isdir(source):
+        return "fairseq's fconv_self_att"
+    if os.path.isfile(os.path.join(source, "config.json")):
+        from fairseq_mm.conversion.huggingface_folder import read_config
+
+        model_type = read_config(source)["model_type"]
+        if model_type not in _MODEL_TYPES:
+            raise UserError(
+                f"{os.path.join(source, 'config.json')}: `model_type` must be "
+                f"{', '.join(_MODEL_TYPES)}, but is {model_type}."
+            )
+        return _MODEL_TYPES[model_type]
+    checkpoint = os.path.join(source, "model.pt")
+    if os.path.isfile(checkpoint):
         raise UserError(
-            f"{args.checkpoint}: {len(conversion.missing)} tensors are missing and "
-            f"{len(conversion.mismatched)} have other shapes than its options say; {hint}."
+            f"{source}: is of fairseq's form already (it has a model.pt) and needs no conversion: "
+            f"train with --finetune-from-model {checkpoint}; --to huggingface converts it back."
         )
-    if conversion.unexpected and not args.allow_unexpected:
+    raise UserError(
+        f"{source}: is no folder of a model: it has neither config.json, as Hugging Face's have, "
+        "nor model.pt, as fairseq's."
+    )
+
+
+def _check_options(args: argparse.Namespace, kind: str) -> None:
+    """Refuses options of other kinds."""
+    for name in sorted({name for names in _OPTIONS.values() for name in names}):
+        if getattr(args, name) in (None, False) or name in _OPTIONS[kind]:
+            continue
+        others = " and ".join(other for other, names in _OPTIONS.items() if name in names)
         raise UserError(
-            f"{args.checkpoint}: {len(conversion.unexpected)} tensors have no place, so that the "
-            "converted model may compute something else; --allow-unexpected converts it "
-            "nevertheless."
+            f"--{name.replace('_', '-')} is for {others}, but {args.source} is taken for {kind}."
         )
-    converting.save_checkpoint(result.state, args.output)
-    parameters = sum(x.numel() for x in conversion.weights.values())
-    print(f"{args.output}: --arch {result.arch}, {parameters:,} parameters")
-    print(f"options: {' '.join(_flag(name, value) for name, value in result.options.items())}")
-    if result.frozen_options:
-        options = " ".join(_flag(name, value) for name, value in result.frozen_options.items())
-        print(f"frozen part: {options}")
 
 
-def _check_output(args: argparse.Namespace) -> None:
-    """Before minutes of work."""
-    folder = os.path.dirname(os.path.abspath(args.output))
-    if not os.path.isdir(folder):
-        raise UserError(f"{args.output}: there is no folder {folder}.")
-    if os.path.isdir(args.output):
-        raise UserError(f"{args.output}: is a folder; name a file.")
-    if os.path.exists(args.output) and not os.path.isfile(args.output):
-        raise UserError(f"{args.output}: is a device or a pipe; name a file.")
-    read = [args.checkpoint, args.pretrained_checkpoint]
-    if os.path.realpath(args.output) in [os.path.realpath(path) for path in read if path]:
-        raise UserError(f"{args.output}: would overwrite a file that is read.")
-    if os.path.exists(args.output) and not args.overwrite:
-        raise UserError(f"{args.output}: exists already; --overwrite replaces it.")
-
-
-def _dictionary_files(args: argparse.Namespace, languages: tuple[str, str]) -> list[str]:
-    files = []
-    for side, language in zip(("source", "target"), languages):
-        file = getattr(args, f"{side}_dictionary")
-        if not file:
-            if not args.data:
-                raise UserError(
-                    f"--data DIR or --{side}-dictionary FILE is needed: the new checkpoint carries "
-                    "its dictionaries."
-                )
-            file = os.path.join(args.data, f"dict.{language}.txt")
-        files.append(file)
-    return files
-
-
-def _flag(name: str, value: Any) -> str:
-    text = f"'{value}'" if " " in str(value) else value
-    return f"--{name.replace('_', '-')} {text}"
-
-
-def _table(read: int, conversion: Any) -> list[str]:
-    """One row for what became of the tensors, the names under it."""
-    lines = [f"{'tensors':<12}{'number':>7}", f"{'read':<12}{read:>7}"]
-    lines.append(
-        f"{'converted':<12}{len(conversion.used):>7}  into {len(conversion.weights)} tensors"
-    )
-    left_out = conversion.left_out
-    lines.append(f"{'left out':<12}{sum(map(len, left_out.values())):>7}")
-    for reason, names in left_out.items():
-        lines += [f"  {name}" for name in _fold((name, f": {reason}") for name in names)]
-    for title in ("missing", "unexpected"):
-        names = getattr(conversion, title)
-        lines.append(f"{title:<12}{len(names):>7}")
-        lines += [f"  {name}" for name in _fold((name, "") for name in names)]
-    lines.append(f"{'mismatched':<12}{len(conversion.mismatched):>7}")
-    lines += _fold(
-        (f"  {name}", f": {list(found)} in the checkpoint, {list(expected)} by its options")
-        for name, found, expected in conversion.mismatched
-    )
+def _usage(result: Any) -> list[str]:
+    """The architectures that the new checkpoint trains, and the commands."""
+    checkpoint = os.path.join(result.folder, "model.pt")
+    lines = [f"data: fairseq-mm prepare videos ... --pretrained {result.folder}"]
+    for title, arch, options in _architectures(result.arch, result.options):
+        flags = "".join(f" {_flag(name, value)}" for name, value in options.items())
+        lines.append(
+            f"{title}: fairseq-train ... --task video_summarization --arch {arch}{flags} "
+            f"--finetune-from-model {checkpoint}"
+        )
     return lines
 
 
-def _fold(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Names and what follows them; many names that differ in numbers alone become one."""
-    rows = list(rows)
-    if len(rows) <= _LISTED:
-        return [name + rest for name, rest in rows]
-    counts: dict[tuple[str, str], list[str]] = {}
-    for name, rest in rows:
-        counts.setdefault((re.sub(r"(?<=\.)\d+(?=\.)", "*", name), rest), []).append(name)
-    return [
-        f"{pattern} ({len(names)}){rest}" if len(names) > 1 else names[0] + rest
-        for (pattern, rest), names in counts.items()
-    ]
+def _architectures(arch: str, options: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """(title, ``--arch``, options) of the text-only model and of the one that sees videos."""
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    found = [("text only", arch, dict(options))]
+    guided = f"vg_{arch}"
+    if guided in ARCH_MODEL_REGISTRY:
+        known = ARCH_MODEL_REGISTRY[guided].__dataclass.__dataclass_fields__
+        # the decoder's width is the encoder's
+        rest = {name: x for name, x in options.items() if name != "decoder_embed_dim"}
+        if arch.startswith("bart") and "encoder_layers" in rest:
+            # the last two, as at the sizes that have names; T5's are so by themselves
+            count = rest["encoder_layers"]
+            rest["fusion_encoder_layers"] = ",".join(map(str, range(max(1, count - 1), count + 1)))
+        if all(name in known for name in rest):
+            found.append(("with videos", guided, rest))
+    return found
+
+
+def _flag(name: str, value: Any) -> str:
+    option = f"--{name.replace('_', '-')}"
+    return option if value is True else f"{option} {value}"

@@ -5,8 +5,8 @@
   fairseq-mm doctor --data data/flickr8k --checkpoint checkpoints/checkpoint_best.pt
   fairseq-mm doctor --data data-bin/wp --checkpoint checkpoints/conv_story_gated
 
-Folders of captions and of prompts with stories are told apart, as are captioners and models of
-text.
+Folders of captions, of prompts with stories and of videos are told apart, as are captioners, models
+of text and those that summarise videos.
 
 One line a finding: "ok", "note" (something optional is missing) or "PROBLEM", each of the last two
 with its remedy behind "->". The exit status is 0 if there is no problem, 2 otherwise. It runs where
@@ -23,6 +23,12 @@ from fairseq_mm.cli import doctor_environment as environment
 from fairseq_mm.cli.doctor_data import check_data, check_features, checked, read_words
 from fairseq_mm.cli.doctor_findings import Finding, note, ok, problem, reason_of
 from fairseq_mm.cli.doctor_stories import check_stories, check_text_checkpoint, story_folder_of
+from fairseq_mm.cli.doctor_videos import (
+    check_video_checkpoint,
+    check_videos,
+    holds_videos,
+    is_of_videos,
+)
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 
@@ -32,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--features",
         metavar="STORE",
         help="feature store, or several separated by "
-        f"{os.pathsep!r} (default: features.h5 in a data folder of captions)",
+        f"{os.pathsep!r} (default: features.h5 in a data folder of pictures or videos)",
     )
     parser.add_argument(
         "--checkpoint",
@@ -56,12 +62,18 @@ def run(args: argparse.Namespace) -> int:
     report.show(environment.check_device())
     store = None
     stories = story_folder_of(args.data) if args.data else None
-    if args.features or (args.data and stories is None):
-        paths = (args.features or os.path.join(args.data, "features.h5")).split(os.pathsep)
+    videos = bool(args.data) and stories is None and holds_videos(args.data)
+    beside = os.path.join(args.data or "", "features.h5")
+    # models that read a transcript alone need no features
+    is_expected = stories is None and (not videos or os.path.exists(beside))
+    if args.features or (args.data and is_expected):
+        paths = (args.features or beside).split(os.pathsep)
         store, findings = check_features(paths)
         report.show(*findings)
     if stories is not None:
         report.show(*check_stories(stories))
+    elif videos:
+        report.show(*check_videos(args.data, store))
     elif args.data:
         report.show(*check_data(args.data, store))
     if args.checkpoint:
@@ -124,6 +136,8 @@ def check_checkpoint(path: str, folder: Optional[str], store: Any) -> list[Findi
     ]
     if broken:
         findings.append(problem(file, f"{broken[0]} has NaN or infinite values", another))
+    if is_of_videos(state):
+        return [*findings, *check_video_checkpoint(file, state, folder, store)]
     if not describes_pictures(state):
         return [*findings, *check_text_checkpoint(file, state, folder)]
     try:

@@ -17,6 +17,8 @@ EXTRAS = {
     "eval": ("pycocoevalcap", "METEOR"),
     "clip": ("open_clip", "extract --model open_clip:NAME"),
     "heif": ("pillow_heif", "HEIC pictures"),
+    "video": ("av", "extract and summarize with videos"),
+    "convert": ("safetensors", "convert of Hugging Face's BART and T5"),
     "knn": ("faiss", "retrieve prompts"),
     "sharding": ("fairscale", "--zero-sharding os"),
 }

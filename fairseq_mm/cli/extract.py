@@ -1,15 +1,21 @@
-"""Pictures to a feature store.
+"""Pictures or videos to a feature store.
 
   fairseq-mm extract photos/ --model resnet152 --output data/features.h5
   fairseq-mm extract photos.tar --model vgg16 --output data/features.h5      (fc7, 4096)
   fairseq-mm extract data.jsonl --model resnet101 --grid --output data/grid.h5
   fairseq-mm extract photos/ --model open_clip:ViT-B-32/laion2b_s34b_b79k --output clip.h5
+  fairseq-mm extract videos/ --model resnext101_3d --weights resnext-101-kinetics.pth \\
+      --ids stem --output data/features.h5
+  fairseq-mm extract data.jsonl --model r3d_18 --fps 15 --output features.h5      ("video" a line)
 
-An interrupted run continues when the same command is run again. Pictures that cannot be read are
-left out and listed in OUTPUT.unreadable.tsv. What made the features is recorded in the store.
+An interrupted run continues when the same command is run again. What cannot be read is left out
+and listed in OUTPUT.unreadable.tsv. What made the features is recorded in the store; frames, frame
+rate and length of each video stand in OUTPUT.videos.tsv.
 
 Features by default: AlexNet and VGG fc7 after its ReLU; ResNet, Inception, MobileNet and others the
-last map averaged over its positions, or with --grid one row a position.
+last map averaged over its positions, or with --grid one row a position. Of videos, one row for each
+16 frames: what enters the classifier. Frames after the last whole clip are left out, and a video
+shorter than a clip is repeated to fill one.
 """
 
 import argparse
@@ -25,12 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from fairseq_mm.extract.pictures import MAX_PIXELS
     from fairseq_mm.extract.preprocessing import CROPS, INTERPOLATIONS, NORMALIZATIONS, RESIZES
 
-    source = parser.add_argument_group("pictures")
+    source = parser.add_argument_group("pictures or videos")
     source.add_argument(
         "inputs",
         nargs="*",
         metavar="INPUT",
-        help="folder (with its subfolders), picture, .tar of pictures, or .jsonl with `image`",
+        help="folder (with its subfolders), picture, .tar of pictures, or .jsonl with `image`; or "
+        "the same of videos, with `video`",
     )
     source.add_argument(
         "--list",
@@ -46,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ids",
         choices=ID_FORMS,
         default="name",
-        help="what a picture is called in the store (default: name, such as dog.jpg)",
+        help="what an item is called in the store (default: name, such as dog.jpg; stem: dog)",
     )
     source.add_argument(
         "--except",
@@ -54,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="except_stores",
         metavar="STORE",
-        help="leave out the pictures that stand in this store",
+        help="leave out what stands in this store",
     )
     source.add_argument(
         "--shard",
@@ -67,7 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         required=True,
         help="any classifier of torchvision (alexnet, vgg16, resnet152, inception_v3, "
-        "mobilenet_v2, ...), or open_clip:NAME[/PRETRAINED]",
+        "mobilenet_v2, ...), or open_clip:NAME[/PRETRAINED]; for videos resnext101_3d, or any "
+        "video classifier of torchvision (r3d_18, r2plus1d_18, s3d, mvit_v2_s, swin3d_t, ...)",
     )
     model.add_argument(
         "--weights",
@@ -77,6 +85,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--layer", help="any other layer of a torchvision model, by its node's name")
     model.add_argument("--grid", action="store_true", help="one row a position of the last map")
     model.add_argument("--seed", type=int, default=0, help="of random weights (default: 0)")
+    clips = parser.add_argument_group("clips of videos")
+    clips.add_argument(
+        "--frames-per-clip", type=_positive, metavar="N", help="a row stands for (default: 16)"
+    )
+    clips.add_argument(
+        "--stride",
+        type=_positive,
+        metavar="N",
+        help="frames from the beginning of a clip to the next (default: those of a clip)",
+    )
+    clips.add_argument(
+        "--fps",
+        type=float,
+        help="resample to so many frames a second (default: each frame once, as it comes)",
+    )
+    clips.add_argument(
+        "--keep-damaged",
+        action="store_true",
+        help="take what can be decoded of truncated or damaged videos, instead of leaving them out",
+    )
     preprocessing = parser.add_argument_group("preprocessing (default: the model's own)")
     preprocessing.add_argument("--resize", choices=RESIZES, help="short side, both sides, or not")
     preprocessing.add_argument("--size", type=_positive, help="side of the network's input, pixels")
@@ -92,7 +120,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-pixels",
         type=_positive,
         default=MAX_PIXELS,
-        help="larger JPEGs are decoded at reduced scale, other pictures refused "
+        help="larger JPEGs are decoded at reduced scale, other pictures and frames refused "
         "(default: %(default)s)",
     )
     run_options = parser.add_argument_group("run")
@@ -100,7 +128,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_options.add_argument("--dtype", choices=("float16", "float32"), default="float16")
     run_options.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
     run_options.add_argument(
-        "--batch-size", type=_positive, help="default: 8 on a CPU, 128 elsewhere"
+        "--batch-size",
+        type=_positive,
+        help="pictures or clips; default: 8 on a CPU, elsewhere 128 pictures or 64 clips",
     )
     run_options.add_argument(
         "--workers", type=_not_negative, help="decoding processes; 0: none beside the main one"
@@ -109,7 +139,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     precision.add_argument("--fp16", action="store_true", help="half precision on the device")
     precision.add_argument("--bf16", action="store_true", help="bfloat16 on the device")
     run_options.add_argument(
-        "--strict", action="store_true", help="stop at the first unreadable picture"
+        "--strict", action="store_true", help="stop at the first unreadable picture or video"
     )
     run_options.add_argument(
         "--overwrite", action="store_true", help="replace a finished store at OUTPUT"
@@ -117,35 +147,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fairseq_mm.extract.picture_list import list_pictures, select_shard
+    import torch
 
+    from fairseq_mm.cli.extract_videos import (
+        PICTURE_OPTIONS,
+        VIDEO_OPTIONS,
+        extract_videos,
+        refuse_options,
+    )
+    from fairseq_mm.extract.picture_list import PICTURES, list_pictures, select_shard
+    from fairseq_mm.extract.video_backbones import check_any_model, is_video_model
+    from fairseq_mm.extract.videos import VIDEOS
+
+    check_any_model(args.model)
+    kind = VIDEOS if is_video_model(args.model) else PICTURES
+    refuse_options(args, PICTURE_OPTIONS if kind is VIDEOS else VIDEO_OPTIONS)
     if not args.inputs and not args.list:
-        raise UserError("no pictures: give folders, files or a list (--list).")
-    pictures = list_pictures(args.inputs, lists=args.list, root=args.root, ids=args.ids)
+        raise UserError(f"no {kind.noun}s: give folders, files or a list (--list).")
+    items = list_pictures(args.inputs, lists=args.list, root=args.root, ids=args.ids, kind=kind)
     if args.except_stores:
-        pictures = _without(pictures, args.except_stores)
+        items = _without(items, args.except_stores, kind.noun)
     output = args.output
     if args.shard is not None:
         match = re.fullmatch(r"(\d+)/(\d+)", args.shard)
         if match is None:
             raise UserError(f"--shard must be I/N, such as 1/4, but is {args.shard} instead.")
-        pictures = select_shard(pictures, int(match[1]), int(match[2]))
+        items = select_shard(items, int(match[1]), int(match[2]))
         root, suffix = os.path.splitext(output)
         output = f"{root}.{match[1]}of{match[2]}{suffix}"
     folder = os.path.dirname(output)
     if folder and not os.path.isdir(folder):
         raise UserError(f"--output {args.output}: there is no folder {folder}.")
-    return _extract(args, pictures, output)
-
-
-def _extract(args: argparse.Namespace, pictures: list, output: str) -> int:
-    import torch
-
-    from fairseq_mm.extract.extraction import extract_to_store, unreadable_path
-    from fairseq_mm.extract.extractor import build_extractor
-
     device = _device(torch, args.device)
-    on_cpu = device == "cpu"
+    workers = args.workers
+    if workers is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        workers = max(1, cores // 4 if device == "cpu" else min(16, cores - 1))
+    if kind is VIDEOS:
+        return extract_videos(args, items, output, device=device, workers=workers)
+    return _extract_pictures(args, items, output, device=device, workers=workers)
+
+
+def _extract_pictures(
+    args: argparse.Namespace, pictures: list, output: str, *, device: str, workers: int
+) -> int:
+    from fairseq_mm.extract.extraction import extract_to_store
+    from fairseq_mm.extract.extractor import build_extractor
+    from fairseq_mm.extract.run_files import unreadable_path
+
     extractor = build_extractor(
         args.model,
         weights=args.weights,
@@ -161,16 +210,12 @@ def _extract(args: argparse.Namespace, pictures: list, output: str) -> int:
         interpolation=args.interpolation or "",
         normalize=args.normalize or "",
     )
-    workers = args.workers
-    if workers is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        workers = max(1, cores // 4 if on_cpu else min(16, cores - 1))
     try:
         summary = extract_to_store(
             extractor,
             pictures,
             output,
-            batch_size=args.batch_size or (8 if on_cpu else 128),
+            batch_size=args.batch_size or (8 if device == "cpu" else 128),
             workers=workers,
             dtype=args.dtype,
             max_pixels=args.max_pixels,
@@ -202,13 +247,13 @@ def _extract(args: argparse.Namespace, pictures: list, output: str) -> int:
     return 0
 
 
-def _without(pictures: list, stores: list[str]) -> list:
+def _without(items: list, stores: list[str], noun: str) -> list:
     from fairseq_mm.data.feature_store import FeatureStore
 
     done = {key for path in stores for key in FeatureStore(path).ids}
-    left = [picture for picture in pictures if picture.key not in done]
+    left = [item for item in items if item.key not in done]
     if not left:
-        raise UserError(f"all {len(pictures)} pictures stand in {', '.join(stores)} already.")
+        raise UserError(f"all {len(items)} {noun}s stand in {', '.join(stores)} already.")
     return left
 
 

@@ -1,11 +1,13 @@
-"""Attention, gates and likelihood of a story of a prompt, or of five pictures, as data and as a
-picture.
+"""Attention, gates and likelihood of a story of a prompt, or of five pictures, or of a video's
+summary, as data and as a picture.
 
 fairseq-mm inspect DATA --model fusion/checkpoint_best.pt --split valid --line 3 --html story.html
 fairseq-mm inspect "[ WP ] A prompt" --model checkpoint.pt --story "A story ." --jsonl story.jsonl
 fairseq-mm inspect told.jsonl --model checkpoint.pt --line 0 --html story.html
 fairseq-mm inspect a.jpg b.jpg c.jpg d.jpg e.jpg --model transtory_full --html story.html
 fairseq-mm inspect DATA --model glac_non_local --lines 1,5 --images photos --html stories.html
+fairseq-mm inspect DATA --model vg_bart --split test --gates --json gates.json --html gates.html
+fairseq-mm inspect DATA --model vg_bart --split test --lines 0,7 --videos films --html films.html
 
 SOURCE is a data folder, a file that `fairseq-mm tell --jsonl` wrote, five pictures, or a prompt's
 text, with --story or --story-file (of a language model: the text itself). Lines are counted from 0,
@@ -27,6 +29,18 @@ or slice_weights of the slices of its picture's vector (glac_decoder_attention);
 a non-local block (glac_non_local) positions: of each picture's grid a position i, its row and
 column counted from 0, and the five with the greatest f(x_i, x_j) (Figure 4), which the page draws
 as arrows. Other models of picture stories have nothing to show.
+
+Of models that summarise videos, --gates gives each video's forget gate score, the mean of the gate
+over the text's positions and over its channels (Yu et al. 2021, section 5.4): the JSONL has an
+object a video with id, item (its line), transcript_available, score and that of each layer; --json
+has their statistics and histogram (Figure 3), and those of the videos whose transcript is not
+available apart (Table 6), with their summaries of --hypotheses and references. Without --gates the
+JSONL has an object a line of --lines, with the weights of the frames for each word, means over
+heads and layers (with --layers also each layer's): of the transcript where the fusion is in the
+encoder, of the summary where it is in the decoder, and of hierarchical attention and MFFG, which
+have video_share beside, a word's weight of the video. The summary is the reference, or that of
+--hypotheses. The page draws words by frames, in seconds where the store knows its frame rate or
+--videos are given.
 """
 
 import argparse
@@ -36,7 +50,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from fairseq_mm.cli import inspect_pictures
+from fairseq_mm.cli import inspect_pictures, inspect_videos
 from fairseq_mm.cli.likelihood_options import load_models, positive
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
@@ -74,8 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         *("--line", "--lines"),
         type=_numbers,
         metavar="N",
-        help="of the split or file, from 0; of stories of pictures several, with commas between "
-        "them (default: 0)",
+        help="of the split or file, from 0; of stories of pictures and of videos several, with "
+        "commas between them (default: 0)",
     )
     parser.add_argument(
         "--side",
@@ -97,12 +111,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a fusion model, whose attention is shown (default: trained)",
     )
     parser.add_argument(
-        "--layers", action="store_true", help="also the attention to the prompt of each layer"
+        "--layers",
+        action="store_true",
+        help="also the attention to the prompt, or to the frames, of each layer",
     )
     parser.add_argument("--jsonl", metavar="FILE", help="write the data")
     parser.add_argument("--html", metavar="FILE", help="write the picture: one page, by itself")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
     inspect_pictures.add_arguments(parser)
+    inspect_videos.add_arguments(parser)
 
 
 def _numbers(text: str) -> list[int]:
@@ -115,11 +132,15 @@ def _numbers(text: str) -> list[int]:
 
 
 def run(args: argparse.Namespace) -> None:
-    for option, path in (("--jsonl", args.jsonl), ("--html", args.html)):
-        if path and not Path(path).absolute().parent.is_dir():
+    outputs: dict[Path, str] = {}
+    for option, path in (("--jsonl", args.jsonl), ("--html", args.html), ("--json", args.json)):
+        if not path:
+            continue
+        if not Path(path).absolute().parent.is_dir():
             raise UserError(f"{option} {path}: its folder does not exist.")
-    if args.jsonl and args.html and Path(args.jsonl).resolve() == Path(args.html).resolve():
-        raise UserError(f"{args.jsonl}: --jsonl and --html must be different files.")
+        other = outputs.setdefault(Path(path).resolve(), option)
+        if other != option:
+            raise UserError(f"{path}: {other} and {option} must be different files.")
     if args.data is not None:
         if args.source:
             raise UserError(f"--data and {args.source[0]}: leave one of the two out.")
@@ -127,9 +148,18 @@ def run(args: argparse.Namespace) -> None:
             raise UserError(f"--data {args.data}: is no folder.")
         args.source = [args.data]
     register_quietly()
-    from fairseq_mm.text_models import load_states, tells_picture_stories
+    from fairseq_mm.text_models import load_states, summarizes_videos, tells_picture_stories
 
     states = load_states(args.path)
+    if any(map(summarizes_videos, states.values())):
+        inspect_videos.run(args, states)
+        return
+    of_videos = inspect_videos.given_options(args)
+    if of_videos:
+        raise UserError(
+            f"{of_videos[0]}: is of models that summarise videos, which {next(iter(states))} does "
+            "not."
+        )
     if any(map(tells_picture_stories, states.values())):
         inspect_pictures.run(args, states)
     else:

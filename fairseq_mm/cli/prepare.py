@@ -6,7 +6,7 @@ Each KIND has its own help: fairseq-mm prepare captions --help
 import argparse
 from typing import Optional
 
-from fairseq_mm.cli import prepare_captions, prepare_prompts, prepare_stories
+from fairseq_mm.cli import prepare_captions, prepare_prompts, prepare_stories, prepare_videos
 
 HELP = "official release or own JSONL -> text and what belongs to it, binarised"
 
@@ -15,6 +15,7 @@ KINDS = {
     "captions": prepare_captions,
     "prompts": prepare_prompts,
     "stories": prepare_stories,
+    "videos": prepare_videos,
 }
 
 

@@ -1,12 +1,14 @@
-"""Ranks images for sentences and sentences for images by likelihood (Mao et al. 2015, section 5).
+"""Ranks images for sentences and sentences for images.
 
 fairseq-mm rank DATA --path checkpoints/checkpoint_best.pt --split valid
 
-Images are ranked by P(sentence | image), sentences by P(sentence | image) / P(sentence), where
-P(sentence) is the mean over sampled training images. Ties count against the model; Med r is
-rounded down. The output folder gets ranks.json (figures, curves, card), ranks.jsonl (one query a
-line), recall_curve.csv and .svg, and log_probs.npy [sentences, images]. An interrupted run
-continues when started again.
+Models of captions rank by likelihood (Mao et al. 2015, section 5): images by P(sentence | image),
+sentences by P(sentence | image) / P(sentence), where P(sentence) is the mean over sampled training
+images. Models that embed both in one space (vse_lstm, vse_gru, vse_bow) rank by the cosine of
+their vectors. Ties count against the model; Med r is rounded down. The output folder gets
+ranks.json (figures, card) and ranks.jsonl (one query a line), of likelihoods also curves,
+recall_curve.csv and .svg, and log_probs.npy [sentences, images]; an interrupted run continues when
+started again.
 """
 
 import argparse
@@ -19,6 +21,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Optional
 
+from fairseq_mm.cli.likelihood_options import positive
+from fairseq_mm.cli.rank_figures import TITLES, figures_of, print_figures
 from fairseq_mm.cli.run_set_up import only_writer, register_quietly
 from fairseq_mm.errors import UserError
 
@@ -28,13 +32,6 @@ if TYPE_CHECKING:
     from fairseq_mm.metrics.ranks import TrueRanks
     from fairseq_mm.retrieval.score_file import ScoreFile
     from fairseq_mm.retrieval.split_to_rank import SplitToRank
-
-# name in ranks.json -> title in the table
-TITLES = {
-    "image_retrieval": "images for a sentence",
-    "sentence_retrieval": "sentences for an image",
-    "sentence_retrieval_shortlist": "sentences for an image, shortlist",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--marginal-images",
-        type=_positive,
+        type=positive,
         default=100,
         metavar="N",
         help="training images to sample (default: 100)",
@@ -61,13 +58,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
     parser.add_argument(
         "--shortlist",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="also rank only the sentences of the N images nearest to the query in feature space "
         "(the paper's section 9.2 has 100)",
     )
     parser.add_argument(
-        "--max-images", type=_positive, metavar="N", help="only the first N images of the split"
+        "--max-images", type=positive, metavar="N", help="only the first N images of the split"
+    )
+    parser.add_argument(
+        "--folds",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="of vectors: rank within each of N equal parts of the images and take the means, as "
+        "in the 5 x 1k of COCO (default: 1)",
     )
     parser.add_argument(
         "--precision",
@@ -78,22 +83,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--block-rows",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="words whose probabilities over the vocabulary are in memory at once "
         "(default: 1024 on a CPU, 65536 on a GPU)",
     )
-    parser.add_argument("--threads", type=_positive, metavar="N", help="of a CPU")
+    parser.add_argument("--threads", type=positive, metavar="N", help="of a CPU")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
     parser.add_argument(
         "--output", metavar="DIR", help="folder to write (default: CHECKPOINT.rank-SPLIT)"
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number of 1 or more, but is {text!r}")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -109,10 +108,17 @@ def run(args: argparse.Namespace) -> None:
     started = time.time()
     if args.threads:
         torch.set_num_threads(args.threads)
-    args.device = _device(args.device)
+    args.device = device_of(args.device)
     checkpoint = checkpoint_file(args.path)
-    model, task = _load(checkpoint, args)
+    model, task = load_on_data(checkpoint, args)
     task.load_dataset(args.split, combine=False)
+    output = args.output or f"{os.path.splitext(checkpoint)[0]}.rank-{args.split}"
+    if hasattr(model, "embed_sentences"):
+        args.output = output
+        _rank_vectors(args, checkpoint, model, task, started)
+        return
+    if args.folds > 1:
+        raise UserError("--folds is of models that rank by vectors: vse_lstm, vse_gru, vse_bow.")
     sampled = []
     if args.marginal == "sampled":
         sampled = sample_training_images(args.data, args.marginal_images, args.seed)
@@ -124,7 +130,6 @@ def run(args: argparse.Namespace) -> None:
         "precision": args.precision,
         "blocks": len(blocks),
     }
-    output = args.output or f"{os.path.splitext(checkpoint)[0]}.rank-{args.split}"
     with only_writer(output):
         file = ScoreFile(output, identity, len(split.sentences), len(split.images))
         if not file.is_finished:
@@ -143,6 +148,21 @@ def run(args: argparse.Namespace) -> None:
     card = _card_of(args, checkpoint, task, identity)
     card["seconds"] = round(time.time() - started, 1)
     _report(found, split, output, args, card)
+
+
+def _rank_vectors(
+    args: argparse.Namespace, checkpoint: str, model: Any, task: Any, started: float
+) -> None:
+    from fairseq_mm.cli.rank_vectors import rank_by_vectors
+    from fairseq_mm.cli.score_output import write_file
+
+    with only_writer(args.output):
+        result = rank_by_vectors(model, task.datasets[args.split], args)
+        card = _card_of(args, checkpoint, task, {"of": "inner products of vectors"})
+        card["options"] = {name: getattr(args, name) for name in ("split", "max_images", "folds")}
+        card["seconds"] = round(time.time() - started, 1)
+        text = json.dumps({**result, "card": card}, indent=2)
+        write_file(os.path.join(args.output, "ranks.json"), text + "\n")
 
 
 def _fill(
@@ -184,7 +204,8 @@ def _fill(
         )
 
 
-def _device(name: Optional[str]) -> str:
+def device_of(name: Optional[str]) -> str:
+    """The device to compute on: a GPU where there is one and none is named."""
     import torch
 
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -195,7 +216,7 @@ def _device(name: Optional[str]) -> str:
     return name
 
 
-def _load(checkpoint: str, args: argparse.Namespace) -> tuple[Any, Any]:
+def load_on_data(checkpoint: str, args: argparse.Namespace) -> tuple[Any, Any]:
     """The model, in evaluation mode and float32, and its task on the data folder."""
     from fairseq import checkpoint_utils
 
@@ -265,13 +286,13 @@ def _report(
 
     percentages = ranks.curve_percentages()
     curves = {name: ranks.recall_curve(r, percentages) for name, r in found.items()}
-    figures = {name: _figures(ranks.summarize_ranks(r)) for name, r in found.items()}
+    figures = {name: figures_of(ranks.summarize_ranks(r)) for name, r in found.items()}
     rsum = sum(
         value
         for name in ("image_retrieval", "sentence_retrieval")
         for value in figures[name]["recall_at"].values()
     )
-    _print_table(figures, rsum)
+    print_figures(figures, rsum)
     result = {
         "results": figures,
         "rsum": rsum,
@@ -295,28 +316,6 @@ def _report(
         write_file(os.path.join(output, name), text)
     shape = [len(split.sentences), len(split.images)]
     print(f"{output}: wrote {', '.join(files)}, log_probs.npy {shape}", file=sys.stderr)
-
-
-def _figures(summary: Any) -> dict[str, Any]:
-    return {
-        "recall_at": {str(k): value for k, value in summary.recall_at.items()},
-        "median_rank": summary.median_rank,
-        "mean_rank": summary.mean_rank,
-        "queries": summary.queries,
-        "candidates": summary.candidates,
-    }
-
-
-def _print_table(figures: dict[str, dict[str, Any]], rsum: float) -> None:
-    width = max(len(TITLES[name]) for name in figures)
-    print(f"{'':{width}}    R@1    R@5   R@10   Med r  mean r  queries  candidates")
-    for name, entry in figures.items():
-        recall = " ".join(f"{value:6.1f}" for value in entry["recall_at"].values())
-        print(
-            f"{TITLES[name]:{width}} {recall} {entry['median_rank']:7} {entry['mean_rank']:7.1f} "
-            f"{entry['queries']:8} {entry['candidates']:11.1f}"
-        )
-    print(f"rsum {rsum:.1f}")
 
 
 def _per_query(found: "dict[str, TrueRanks]", split: "SplitToRank") -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Optional
 
+from fairseq_mm.cli.score_summaries import restored, unknowns_by_video
 from fairseq_mm.data.references import read_references
 from fairseq_mm.data.visual_ids import read_visual_ids
 from fairseq_mm.errors import UserError
@@ -22,6 +23,7 @@ class References:
         visual_ids: id of each line of the split, where a data folder is given.
         split: its name, where a data folder is given.
         aliases: other names of items (file names in a COCO annotation file) -> id.
+        unknowns: item id -> words that its numbered unknowns stand for, where there are any.
     """
 
     path: str
@@ -29,6 +31,7 @@ class References:
     visual_ids: Optional[list[str]] = None
     split: Optional[str] = None
     aliases: dict[str, str] = field(default_factory=dict)
+    unknowns: dict[str, list[str]] = field(default_factory=dict)
 
     def id_of(self, key: str) -> Optional[str]:
         """Id of the item that ``key`` names, or None."""
@@ -89,6 +92,41 @@ def _read_coco_annotations(path: str) -> References:
     return references
 
 
+def _is_plain(path: str) -> bool:
+    """Whether a file of references has a text a line, instead of a JSON object."""
+    if path.endswith(".jsonl"):
+        return False
+    try:
+        with open(path, encoding="utf-8") as file:
+            first = next((line for line in file if line.strip()), "{")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return not first.lstrip().startswith("{")
+
+
+def _read_plain(path: str, visual_ids: Optional[list[str]]) -> References:
+    """One reference a line: of the split's line, or of an item of that number, counted from 0 as
+    fairseq-generate does."""
+    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    if visual_ids is None:
+        visual_ids = [str(number) for number in range(len(lines))]
+    elif len(visual_ids) != len(lines):
+        raise UserError(
+            f"{path}: must have a reference for each of the split's {len(visual_ids)} lines, but "
+            f"has {len(lines)} lines."
+        )
+    references = References(path, {}, visual_ids)
+    for key, line in zip(visual_ids, lines):
+        references.texts.setdefault(key, []).append(line)
+    return references
+
+
+def _visual_ids(data: str, split: str) -> list[str]:
+    return read_visual_ids(str(Path(data) / f"{split}.visual_ids"))
+
+
 def reference_name(split: str, references_of: str) -> str:
     """Name of the file in a data folder; ``references_of`` is ``item`` or ``album``."""
     return f"{split}.{'' if references_of == 'item' else references_of + '_'}references.jsonl"
@@ -112,7 +150,7 @@ def reference_path(
 def read_score_references(
     data: Optional[str], split: str, references: Optional[str], references_of: str = "item"
 ) -> References:
-    """Reads the references, and with a data folder the ids of its lines.
+    """Reads the references, and with a data folder the ids of its lines and numbered unknowns.
 
     Raises:
         UserError: if a file is missing or is not what it should be, or has no references.
@@ -120,13 +158,16 @@ def read_score_references(
     path = reference_path(data, split, references, references_of)
     if path.endswith(".json"):
         found = _read_coco_annotations(path)
+    elif _is_plain(path):
+        found = _read_plain(path, None if data is None else _visual_ids(data, split))
     else:
         found = References(path, read_references(path))
     if not found.texts:
         raise UserError(f"{path}: must have references, but has none.")
     if data is not None:
         found.split = split
-        found.visual_ids = read_visual_ids(str(Path(data) / f"{split}.visual_ids"))
+        found.visual_ids = _visual_ids(data, split)
+        found.unknowns = unknowns_by_video(data, split, found.visual_ids)
     return found
 
 
@@ -163,7 +204,7 @@ def join_texts(path: str, references: References) -> JoinedTexts:
         if item_id is None:
             unknown.append(key)
         else:
-            found[item_id] = text
+            found[item_id] = restored(text, references.unknowns.get(item_id))
     if not found:
         raise UserError(
             f"{path}: none of its {len(read.texts)} ids (such as {unknown[0]!r}) is among the "

@@ -8,7 +8,7 @@ from typing import Any, Optional
 from fairseq_mm.cli.score_inputs import JoinedTexts, References
 from fairseq_mm.data.output_file import output_file
 from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
-from fairseq_mm.metrics.text_scores import Row
+from fairseq_mm.metrics.score_rows import Row
 
 NAMED = 5  # ids in a message
 _COUNTS = ("vocabulary",)
@@ -43,7 +43,10 @@ def per_item_lines(
 ) -> str:
     """One JSON object an item, ordered by id: texts and scores."""
     lines = []
-    for i, key in sorted(enumerate(ids), key=lambda pair: pair[1]):
+    numeric = all(key.isdecimal() for key in ids)
+    order = sorted(range(len(ids)), key=lambda i: (int(ids[i]) if numeric else 0, ids[i]))
+    for i in order:
+        key = ids[i]
         entry: dict[str, object] = {
             "id": key,
             "hypothesis": system.texts[key],

@@ -12,7 +12,8 @@ from fairseq_mm.cli.score_inputs import JoinedTexts
 from fairseq_mm.cli.score_output import compare, describe, write_file
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.copying import CopiedRun, CopiedRuns
-from fairseq_mm.metrics.text_scores import Row, TokenizedItems, score_texts
+from fairseq_mm.metrics.score_rows import Row, TokenizedItems
+from fairseq_mm.metrics.text_scores import score_texts
 
 METRICS = ("diversity", "copying")
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Optional
+from typing import Any, Optional
 
 from fairseq_mm.errors import UserError
 
@@ -128,9 +128,23 @@ def read_json(path: Path) -> object:
         raise UserError(f"{path}: not JSON ({error}).") from None
 
 
-def _item_of(entry: object, where: str, *, keys: str) -> tuple[CaptionItem, Optional[str]]:
+def parse_object(line: str, where: str) -> dict[str, Any]:
+    """
+    Raises:
+        UserError: if a line is no JSON object.
+    """
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}: not JSON ({error}).") from None
+    except RecursionError:
+        raise UserError(f"{where}: not JSON (brackets in brackets too deep).") from None
     if not isinstance(entry, dict):
         raise UserError(f"{where}: must be a JSON object, but is {type(entry).__name__} instead.")
+    return entry
+
+
+def _item_of(entry: dict, where: str, *, keys: str) -> tuple[CaptionItem, Optional[str]]:
     for name in ("image", "captions"):
         if name not in entry:
             raise UserError(
@@ -185,11 +199,7 @@ def read_captions_jsonl(
                 if not line.strip():
                     continue
                 where = f"{path}:{number}"
-                try:
-                    entry = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise UserError(f"{where}: not JSON ({error}).") from None
-                item, split = _item_of(entry, where, keys=keys)
+                item, split = _item_of(parse_object(line, where), where, keys=keys)
                 if file_split is None:
                     without_split = without_split or (where if split is None else None)
                     with_split = with_split or (None if split is None else where)

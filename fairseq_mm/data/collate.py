@@ -59,8 +59,8 @@ def collate(
     Args:
         examples: of the dataset, each with ``id``, ``features`` ``[n, D]`` or None, ``target``
             ``[t]`` (or None when generating without references), ``is_first``, where pictures are
-            missing, ``missing`` ``[n]`` bool, and, where the task has text as input, ``source``
-            ``[s]``.
+            missing, ``missing`` ``[n]`` bool, where the task has text as input, ``source`` ``[s]``,
+            and, of a split, ``item``, the number of its picture, pictures or video there.
         pad: padding of the target.
         start: token before the first word.
         source_pad: padding of the source text, at its left as in fairseq.
@@ -96,6 +96,8 @@ def collate(
         "net_input": net_input,
         "target": None,
     }
+    if "item" in examples[0]:
+        batch["item"] = torch.tensor([example["item"] for example in examples])
     if examples[0]["target"] is not None:
         targets = [example["target"] for example in examples]
         net_input["prev_output_tokens"] = pad_tokens(shift_right(targets, start), pad)

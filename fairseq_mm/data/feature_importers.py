@@ -308,6 +308,36 @@ def _repeats_by_captions(path: Path, rows: np.ndarray, captions_path: str) -> in
     )
 
 
+def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSource:
+    """Files that are known already, one an item.
+
+    Args:
+        name: kept in the store as ``imported_from``.
+        paths: id -> ``.npy`` or ``.npz`` file with one array.
+        dim: D, which every file must have; checked when it is read.
+
+    Raises:
+        UserError: if there are none.
+    """
+    keys = list(paths)
+
+    def read(i: int) -> np.ndarray:
+        path = paths[keys[i]]
+        content = load_numpy(path)
+        if isinstance(content, np.ndarray):
+            rows = _item_rows(content, str(path))
+        else:
+            with content:
+                rows = _item_rows(read_member(content, path, None), str(path))
+        if rows.shape[1] != dim or not len(rows):
+            raise UserError(
+                f"{path}: must be [T, {dim}] with T of 1 or more, but is {list(rows.shape)}."
+            )
+        return rows
+
+    return FeatureSource(name, keys, read)
+
+
 def read_ids(path: str) -> list[str]:
     """Lines of a text file.
 

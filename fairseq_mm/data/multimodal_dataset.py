@@ -31,6 +31,8 @@ class MultimodalDataset(FairseqDataset):
         shuffle: lines of equal size come in random order, another one in each epoch.
         missing: keys of pictures that have no features, and are padding in the batch.
         rows_per_image: rows that a missing picture takes.
+        start: token before the first word that a model writes; ``</s>`` by default.
+        items: what the keys name, for messages.
 
     Raises:
         UserError: if a key is neither in the feature stores nor missing.
@@ -50,6 +52,8 @@ class MultimodalDataset(FairseqDataset):
         shuffle: bool = False,
         missing: Collection[str] = (),
         rows_per_image: int = 1,
+        start: Optional[int] = None,
+        items: str = "pictures",
     ) -> None:
         super().__init__()
         self.visual_ids = visual_ids
@@ -65,7 +69,16 @@ class MultimodalDataset(FairseqDataset):
         self.shuffle = shuffle
         self.missing = frozenset(missing)
         self.rows_per_image = rows_per_image
+        self.start = target_dictionary.eos() if start is None else start
+        self.items = items
         self.is_first = np.ones(count, bool) if visual_ids is None else first_lines(visual_ids)
+        # number of each line's picture, pictures or video, in the order of their first lines
+        numbers: dict[str, int] = {}
+        self.item = np.array(
+            range(count)
+            if visual_ids is None
+            else [numbers.setdefault(ids, len(numbers)) for ids in visual_ids]
+        )
         longest = np.zeros(count, dtype=np.int64)
         for text in texts:
             longest = np.maximum(longest, text.sizes)
@@ -98,8 +111,9 @@ class MultimodalDataset(FairseqDataset):
             self.features.rows_of(missing[0])
         except UserError as error:
             raise UserError(
-                f"{error} ({len(missing)} of {len(keys)} pictures of {self.split or 'the split'} "
-                "have none there: extract them too, or name further stores in --features.)"
+                f"{error} ({len(missing)} of {len(keys)} {self.items} of "
+                f"{self.split or 'the split'} have none there: extract them too, or name further "
+                "stores in --features.)"
             ) from None
 
     def __len__(self) -> int:
@@ -121,6 +135,7 @@ class MultimodalDataset(FairseqDataset):
             "target": None if self.target is None else self.target[line],
             "source": None if self.source is None else self.source[line],
             "is_first": bool(self.is_first[line]),
+            "item": int(self.item[line]),
         }
 
     def _rows_of(self, key: str) -> np.ndarray:
@@ -134,7 +149,7 @@ class MultimodalDataset(FairseqDataset):
         batch = collate(
             samples,
             pad=self.target_dictionary.pad(),
-            start=self.target_dictionary.eos(),
+            start=self.start,
             source_pad=self.source_dictionary.pad() if self.source_dictionary else None,
         )
         if batch:

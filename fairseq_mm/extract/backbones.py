@@ -21,7 +21,7 @@ import inspect
 import os
 import typing
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 from urllib.error import URLError
 
@@ -32,7 +32,7 @@ from torchvision.models.feature_extraction import create_feature_extractor, get_
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.preprocessing import Preprocessing
-from fairseq_mm.extract.weights import load_state_dict, read_state_dict, sha256_of
+from fairseq_mm.extract.weights import RANDOM, load_state_dict, read_state_dict, sha256_of
 
 # beginning of the model's name -> (layer, layer with grid); the first that fits counts
 DEFAULT_LAYERS = {
@@ -58,7 +58,6 @@ DEFAULT_LAYERS = {
 # their weights come from TensorFlow and expect other means: torchvision turns this on only where
 # it loads the weights itself
 TRANSFORMS_INPUT = ("inception_v3", "googlenet")
-RANDOM = "none"
 
 
 class Backbone(NamedTuple):
@@ -118,10 +117,11 @@ class LayerRows(nn.Module):
 
 def model_names() -> list[str]:
     """All picture classifiers of the installed torchvision."""
-    return sorted(name for name, function in vars(torchvision.models).items() if _builds(function))
+    return sorted(name for name, function in vars(torchvision.models).items() if builds(function))
 
 
-def _builds(function: object) -> bool:
+def builds(function: object) -> bool:
+    """Whether it is one of torchvision's functions that make a network."""
     return (
         inspect.isfunction(function)
         and function.__module__.startswith("torchvision.models.")
@@ -130,13 +130,18 @@ def _builds(function: object) -> bool:
     )
 
 
-def check_model(model: str) -> None:
+def check_model(model: str, *, others: Sequence[str] = ()) -> None:
     """
+    Args:
+        model: name of a picture classifier.
+        others: further names that may have been meant.
+
     Raises:
         UserError: if torchvision has no such model, with the names that come near.
     """
     names = model_names()
     if model not in names:
+        names = [*names, *others]
         near = difflib.get_close_matches(model, names, n=4, cutoff=0.5) or ["resnet50", "vgg16"]
         raise UserError(
             f"--model {model}: torchvision {torchvision.__version__} has no such model. Near: "
@@ -150,7 +155,8 @@ def weights_entry(model: str, name: str) -> Any:
     Raises:
         UserError: if the model has no such weights.
     """
-    hint = inspect.signature(vars(torchvision.models)[model]).parameters["weights"].annotation
+    names = {**vars(torchvision.models.video), **vars(torchvision.models)}
+    hint = inspect.signature(names[model]).parameters["weights"].annotation
     enum = next(kind for kind in typing.get_args(hint) if kind is not type(None))
     if name not in enum.__members__:
         raise UserError(
@@ -212,12 +218,12 @@ def build_backbone(
     needed = list(layers.state_dict())  # names are those of the whole network
     if weights == RANDOM:
         recorded = f"{RANDOM}:{seed}"
-    elif _is_file(weights):
+    elif is_file(weights):
         load_state_dict(network, read_state_dict(weights), needed=needed, origin=weights)
         recorded = sha256_of(weights)
     else:
         entry = weights_entry(model, weights)
-        load_state_dict(network, _downloaded(entry), needed=needed, origin=f"--weights {weights}")
+        load_state_dict(network, downloaded(entry), needed=needed, origin=f"--weights {weights}")
         recorded = f"torchvision:{entry.name}"
     rows = LayerRows(layers, grid=grid, has_class_token=_has_class_token(model, layer))
     return Backbone(rows.eval(), model, recorded, layer, grid)
@@ -238,7 +244,8 @@ def _has_class_token(model: str, layer: str) -> bool:
     return model.startswith("vit_") and layer.startswith("encoder")
 
 
-def _is_file(weights: str) -> bool:
+def is_file(weights: str) -> bool:
+    """Whether ``weights`` means a file, not a name."""
     return os.path.exists(weights) or os.sep in weights or "." in weights
 
 
@@ -270,7 +277,12 @@ def _cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
     raise UserError(f"--layer {layer}: {model} has no such layer. Near: {', '.join(near)}.")
 
 
-def _downloaded(entry: Any) -> dict[str, Tensor]:
+def downloaded(entry: Any) -> dict[str, Tensor]:
+    """Weights of torchvision, fetched once.
+
+    Raises:
+        UserError: if they cannot be fetched.
+    """
     try:
         return torch.hub.load_state_dict_from_url(
             entry.url, map_location="cpu", progress=False, check_hash=True

@@ -8,28 +8,29 @@ interruption, and the two stores have equal bits.
 
 import concurrent.futures
 import contextlib
-import multiprocessing
 import os
-import signal
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import NamedTuple, Union
 
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.decoding_process import begin_worker, process_context
 from fairseq_mm.extract.extractor import PictureExtractor
-from fairseq_mm.extract.identity import check_same_extractor
 from fairseq_mm.extract.picture_list import Picture
 from fairseq_mm.extract.pictures import MAX_PIXELS, read_picture
 from fairseq_mm.extract.preprocessing import Preprocessing
+from fairseq_mm.extract.run_files import (
+    check_finished,
+    check_same_items,
+    write_unreadable,
+)
 
 # pictures that each process may be ahead of the network
 AHEAD = 8
@@ -55,11 +56,6 @@ class Summary(NamedTuple):
     seconds_waiting: float = 0.0
     seconds_network: float = 0.0
     was_finished: bool = False
-
-
-def unreadable_path(output: str) -> str:
-    """Where the unreadable pictures of a store are listed: name, tab, reason."""
-    return output + ".unreadable.tsv"
 
 
 def extract_to_store(
@@ -95,9 +91,9 @@ def extract_to_store(
             a picture cannot and ``strict``.
     """
     if os.path.exists(output) and not overwrite:
-        return _check_finished(extractor, pictures, output, dtype)
+        num_done, num_unreadable = check_finished(extractor.identity, pictures, output, dtype)
+        return Summary(num_done, num_unreadable, was_finished=True)
     run = _Run(extractor, max_pixels=max_pixels, strict=strict)
-    keys = {picture.key for picture in pictures}
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(
             FeatureStoreWriter(
@@ -108,12 +104,7 @@ def extract_to_store(
                 overwrite=overwrite,
             )
         )
-        stray = sorted(writer.done - keys)
-        if stray:
-            raise UserError(
-                f"{output}.partial: has {len(stray)} pictures that are not given now, such as "
-                f"{stray[0]!r}. Give the same pictures to continue, or delete it to begin anew."
-            )
+        check_same_items(writer.done, pictures, output)
         bar = stack.enter_context(
             tqdm(
                 total=len(pictures),
@@ -136,7 +127,7 @@ def extract_to_store(
             raise UserError(
                 f"none of the {len(pictures)} pictures can be read; the first is {name}: {reason}"
             )
-        _write_unreadable(unreadable_path(output), run.unreadable)
+        write_unreadable(output, run.unreadable)
         writer.finish()
         num_extracted = len(writer.done) - num_before
     return Summary(
@@ -226,10 +217,8 @@ def _decode_all(
         for picture in pictures:
             yield _decode(picture, preprocessing, max_pixels)
         return
-    # Forked processes start at once; they touch neither torch nor the device.
-    method = "fork" if sys.platform.startswith("linux") else "spawn"
     pool = concurrent.futures.ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context(method), initializer=_begin_worker
+        workers, mp_context=process_context(), initializer=begin_worker
     )
     waiting: deque[concurrent.futures.Future] = deque()
     try:
@@ -246,58 +235,3 @@ def _decode_all(
         ) from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _begin_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-
-
-def _end_with_parent(parent: int) -> None:
-    """A killed parent cannot end its processes, which would wait for work for ever."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
-
-
-def _write_unreadable(path: str, unreadable: Iterable[tuple[str, str]]) -> None:
-    lines = ["\t".join(" ".join(field.split()) for field in entry) for entry in unreadable]
-    if not lines:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(path)
-        return
-    with open(path + ".tmp", "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.writelines(line + "\n" for line in lines)
-    os.replace(path + ".tmp", path)
-
-
-def _names_unreadable(path: str) -> set[str]:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return {line.partition("\t")[0] for line in file}
-    except FileNotFoundError:
-        return set()
-
-
-def _check_finished(
-    extractor: PictureExtractor, pictures: Sequence[Picture], output: str, dtype: str
-) -> Summary:
-    store = FeatureStore(output)
-    try:
-        check_same_extractor(
-            store.attributes, extractor.identity, recorded_by=output, given_by="those asked for"
-        )
-        if store.dtype != np.dtype(dtype):
-            raise UserError(f"{output}: is {store.dtype}, but --dtype asks for {dtype}.")
-    except UserError as error:
-        raise UserError(f"{error} Choose another --output, or --overwrite.") from None
-    unreadable = _names_unreadable(unreadable_path(output))
-    missing = [picture for picture in pictures if picture.key not in store]
-    new = [picture for picture in missing if " ".join(picture.name.split()) not in unreadable]
-    if new:
-        raise UserError(
-            f"{output}: is finished, but lacks {len(new)} of the {len(pictures)} pictures, such as "
-            f"{new[0].name}. Extract them into a second store (--except {output} --output "
-            f"FILE), or all of them anew (--overwrite)."
-        )
-    return Summary(len(store), num_unreadable=len(missing), was_finished=True)

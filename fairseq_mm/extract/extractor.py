@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -14,10 +13,11 @@ from fairseq_mm.compat import convolution_memory_format
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract import backbones, open_clip_backbones
 from fairseq_mm.extract.backbones import Backbone
+from fairseq_mm.extract.clip_preprocessing import describes_clips
 from fairseq_mm.extract.identity import check_same_extractor, extractor_identity
 from fairseq_mm.extract.pictures import MAX_PIXELS, read_picture
 from fairseq_mm.extract.preprocessing import Preprocessing, with_options
-from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.extract.weights import recorded_weights
 
 REDUCED_PRECISIONS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -200,27 +200,11 @@ def build_extractor_from_identity(
     """
     check_same_extractor(identity, identity, recorded_by="the checkpoint's features")
     model, recorded = str(identity["extractor"]), str(identity["weights"])
-    source, _, name = recorded.partition(":")
-    seed = 0
-    if re.fullmatch(r"[0-9a-f]{64}", recorded):
-        if weights_file is None:
-            raise UserError(
-                f"the features were made by {model} with weights from a file (SHA-256 "
-                f"{recorded[:12]}...): give that file."
-            )
-        found = sha256_of(weights_file)
-        if found != recorded:
-            raise UserError(
-                f"{weights_file}: must have the SHA-256 {recorded[:12]}... of the weights that "
-                f"the features were made with, but has {found[:12]}..."
-            )
-        weights = weights_file
-    elif source == backbones.RANDOM and name.isdigit():
-        weights, seed = backbones.RANDOM, int(name)
-    elif source in ("torchvision", "open_clip"):
-        weights = name
-    else:
-        raise UserError(f"the weights {recorded!r} of {model} are of no known kind.")
+    if describes_clips(identity["preprocessing"]):
+        raise UserError(f"the features were made by {model}, which reads videos, not pictures.")
+    weights, seed = recorded_weights(
+        model, recorded, weights_file, sources=("torchvision", "open_clip")
+    )
     is_clip = model.startswith(open_clip_backbones.PREFIX)
     grid = bool(identity["grid"])
     if is_clip:

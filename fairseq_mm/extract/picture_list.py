@@ -1,9 +1,10 @@
-"""Which pictures: from folders, files, lists, tar archives and JSONL to ids, in a fixed order."""
+"""Which pictures or videos: folders, files, lists, tar archives and JSONL become ids, in order."""
 
 import json
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, Optional
 
@@ -13,8 +14,27 @@ from fairseq_mm.extract.pictures import SUFFIXES
 ID_FORMS = ("name", "stem", "path")
 
 
+class Kind(NamedTuple):
+    """What is looked for.
+
+    Attributes:
+        noun: what one is called, in messages and in JSONL.
+        suffixes: that folders and archives are searched for.
+        field: of JSONL, with one path.
+        fields: of JSONL, with several.
+    """
+
+    noun: str
+    suffixes: frozenset[str]
+    field: str
+    fields: str
+
+
+PICTURES = Kind("picture", SUFFIXES, "image", "images")
+
+
 class Picture(NamedTuple):
-    """Where one picture lies.
+    """Where one picture (or video) lies.
 
     Attributes:
         key: its id in the feature store.
@@ -53,8 +73,9 @@ def list_pictures(
     lists: Sequence[str] = (),
     root: Optional[str] = None,
     ids: str = "name",
+    kind: Kind = PICTURES,
 ) -> list[Picture]:
-    """All pictures, in the order of the inputs; folders and archives in alphabetical order.
+    """All pictures (or videos) in the order of the inputs; folders and archives by the alphabet.
 
     Args:
         inputs: folders (searched with all their subfolders for the suffixes of pictures), picture
@@ -64,6 +85,7 @@ def list_pictures(
         ids: ``name`` (``dog.jpg``), ``stem`` (``dog``) or ``path`` (as seen from the folder, from
             the archive's top, or as it stands in the list). An id in a list goes before, as
             does ``id`` beside ``image``.
+        kind: pictures or videos.
 
     Returns:
         pictures: each id once. A picture that is named several times counts once.
@@ -75,7 +97,7 @@ def list_pictures(
     if ids not in ID_FORMS:
         raise UserError(f"`ids` must be one of {', '.join(ID_FORMS)}, but is {ids!r} instead.")
     pictures: dict[str, Picture] = {}
-    found = (picture for path in inputs for picture in _of_input(path, root, ids))
+    found = (picture for path in inputs for picture in _of_input(path, root, ids, kind))
     listed = (picture for path in lists for picture in _of_list(path, root, ids))
     for source in (found, listed):
         for picture in source:
@@ -83,13 +105,33 @@ def list_pictures(
             other = pictures.setdefault(picture.key, picture)
             if other != picture and not _is_same_file(other, picture):
                 raise UserError(
-                    f"the id {picture.key!r} stands for two pictures: {other.name} and "
+                    f"the id {picture.key!r} stands for two {kind.noun}s: {other.name} and "
                     f"{picture.name}. Choose --ids path, or give ids in a list (--list)."
                 )
     if not pictures:
         where = ", ".join([*inputs, *lists])
-        raise UserError(f"{where}: no pictures found (suffixes: {' '.join(sorted(SUFFIXES))}).")
+        suffixes = " ".join(sorted(kind.suffixes))
+        raise UserError(f"{where}: no {kind.noun}s found (suffixes: {suffixes}).")
     return list(pictures.values())
+
+
+def by_any_key(pictures: Iterable[Picture]) -> dict[str, Picture]:
+    """Pictures by path, name and stem.
+
+    A store's keys are one of these, as the user chose when extracting; a name that several pictures
+    have stands for none of them.
+
+    Args:
+        pictures: with their paths as keys.
+    """
+    paths = {picture.key: picture for picture in pictures}
+    found = dict(paths)
+    for form in (lambda key: Path(key).name, lambda key: Path(key).stem):
+        named = Counter(map(form, paths))
+        for key in paths:
+            if named[form(key)] == 1:
+                found.setdefault(form(key), paths[key])
+    return found
 
 
 def select_shard(pictures: Sequence[Picture], shard: int, num_shards: int) -> list[Picture]:
@@ -120,26 +162,26 @@ def _key(path: str, ids: str) -> str:
     return {"name": pure.name, "stem": pure.stem, "path": str(pure)}[ids]
 
 
-def _of_input(path: str, root: Optional[str], ids: str) -> Iterator[Picture]:
+def _of_input(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[Picture]:
     if os.path.isdir(path):
-        for file in _walk(path, seen=set()):
+        for file in _walk(path, kind.suffixes, seen=set()):
             yield Picture(_key(os.path.relpath(file, path), ids), file)
         return
     if not os.path.exists(path):
         raise UserError(f"{path}: no such file or folder.")
     lower = path.lower()
     if lower.endswith((".jsonl", ".json")):
-        yield from _of_jsonl(path, root, ids)
+        yield from _of_jsonl(path, root, ids, kind)
     elif lower.endswith((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")):
-        yield from _of_tar(path, ids)
+        yield from _of_tar(path, ids, kind)
     elif lower.endswith((".txt", ".tsv", ".lst")):
-        raise UserError(f"{path}: is no picture. For a list of pictures: --list {path}")
+        raise UserError(f"{path}: is no {kind.noun}. For a list of {kind.noun}s: --list {path}")
     else:
         yield Picture(_key(path, ids), path)
 
 
-def _walk(folder: str, *, seen: set[str]) -> Iterator[str]:
-    """Pictures below ``folder``; links are followed, but never in a circle."""
+def _walk(folder: str, suffixes: frozenset[str], *, seen: set[str]) -> Iterator[str]:
+    """Files of those suffixes below ``folder``; links are followed, but never in a circle."""
     real = os.path.realpath(folder)
     if real in seen:
         return
@@ -153,25 +195,25 @@ def _walk(folder: str, *, seen: set[str]) -> Iterator[str]:
             continue
         path = os.path.join(folder, name)
         if os.path.isdir(path):
-            yield from _walk(path, seen=seen)
-        elif os.path.splitext(name)[1].lower() in SUFFIXES:
+            yield from _walk(path, suffixes, seen=seen)
+        elif os.path.splitext(name)[1].lower() in suffixes:
             yield path
 
 
-def _of_tar(path: str, ids: str) -> Iterator[Picture]:
+def _of_tar(path: str, ids: str, kind: Kind) -> Iterator[Picture]:
     try:
         with tarfile.open(path, "r:") as archive:  # "r:": only uncompressed
             members = [member for member in archive if member.isreg()]
     except tarfile.ReadError:
         raise UserError(
-            f"{path}: is no uncompressed tar archive. Pictures gain nothing from compression: "
-            f"repack it as .tar, or unpack it and give the folder."
+            f"{path}: is no uncompressed tar archive. {kind.noun.capitalize()}s gain nothing from "
+            f"compression: repack it as .tar, or unpack it and give the folder."
         ) from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}.") from None
     for member in sorted(members, key=lambda member: member.name):
         name = PurePosixPath(member.name)
-        if name.suffix.lower() in SUFFIXES and not name.name.startswith("."):
+        if name.suffix.lower() in kind.suffixes and not name.name.startswith("."):
             key = _key(member.name, ids)
             yield Picture(key, path, member.name, member.offset_data, member.size)
 
@@ -204,22 +246,22 @@ def _of_list(path: str, root: Optional[str], ids: str) -> Iterator[Picture]:
         yield Picture(key, _located(file, path, root))
 
 
-def _of_jsonl(path: str, root: Optional[str], ids: str) -> Iterator[Picture]:
+def _of_jsonl(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[Picture]:
     for number, line in _lines(path):
         try:
             entry = json.loads(line)
             key = entry.get("id")
-            images = entry["images"] if "images" in entry else [entry["image"]]
+            images = entry[kind.fields] if kind.fields in entry else [entry[kind.field]]
         except (ValueError, TypeError, KeyError, AttributeError):
             images = None
         if not isinstance(images, list) or not all(
             image and isinstance(image, str) for image in images
         ):
             raise UserError(
-                f'{path}:{number}: must be an object with "image" (a path) or "images" (several), '
-                f"but is {line[:80]!r}."
+                f'{path}:{number}: must be an object with "{kind.field}" (a path) or '
+                f'"{kind.fields}" (several), but is {line[:80]!r}.'
             )
-        if "images" in entry:
+        if kind.fields in entry:
             key = None  # of all of them together
         if key is not None and not isinstance(key, str):
             raise UserError(

@@ -10,7 +10,7 @@ make of a ``PIL.Image``. It runs in the decoding processes, which do not import 
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -19,6 +19,8 @@ from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+AnyPreprocessing = TypeVar("AnyPreprocessing", bound="Preprocessing")
 
 RESIZES = ("short", "squash", "none")
 CROPS = ("center", "none")
@@ -39,6 +41,10 @@ NORMALIZATIONS = {
     # TensorFlow's Inception and MobileNet: -1 to 1
     "half": ("rgb", 1.0, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "none": ("rgb", 1.0, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    # 3D ResNets on Kinetics (Hara et al. 2018): 0 to 255. The published networks were trained with
+    # the mean of ActivityNet; that of Kinetics is for networks trained with it.
+    "activitynet": ("rgb", 255.0, (114.7748, 107.7354, 99.4750), (1.0, 1.0, 1.0)),
+    "kinetics": ("rgb", 255.0, (110.63541, 102.58343, 96.92744), (1.0, 1.0, 1.0)),
 }
 
 
@@ -106,7 +112,7 @@ class Preprocessing:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> "Preprocessing":
+    def from_json(cls: "type[AnyPreprocessing]", text: str) -> "AnyPreprocessing":
         """
         Raises:
             UserError: if ``text`` is not what ``to_json`` writes.
@@ -140,24 +146,34 @@ class Preprocessing:
     def _resized(self, picture: Image.Image) -> Image.Image:
         if self.resize == "none":
             return picture
-        filter_ = INTERPOLATIONS[self.interpolation]
-        size = self.resize_size
-        if self.resize == "squash":
-            return picture.resize((size, size), filter_)
+        if self.resize == "short":
+            picture = self._without_far_ends(picture)
+        new_size = self._new_size(*picture.size)
+        return picture if new_size == picture.size else self._scaled(picture, new_size)
+
+    def _without_far_ends(self, picture: Image.Image) -> Image.Image:
         width, height = picture.size
         short, long = min(width, height), max(width, height)
-        if long > MAX_ASPECT_RATIO * short:
-            if self.crop == "none":
-                raise UserError(
-                    f"{width} x {height} pixels is longer than {MAX_ASPECT_RATIO} times its width."
-                )
-            # what is cut off here lies far outside of the centre crop
-            picture = _center_box(picture, MAX_ASPECT_RATIO * short)
-            width, height = picture.size
-            long = max(width, height)
-        new_long = int(size * long / short)  # rounded down, as torchvision does
-        new_size = (size, new_long) if width <= height else (new_long, size)
-        return picture if new_size == picture.size else picture.resize(new_size, filter_)
+        if long <= MAX_ASPECT_RATIO * short:
+            return picture
+        if self.crop == "none":
+            raise UserError(
+                f"{width} x {height} pixels is longer than {MAX_ASPECT_RATIO} times its width."
+            )
+        # what is cut off here lies far outside of the centre crop
+        return _center_box(picture, MAX_ASPECT_RATIO * short)
+
+    def _new_size(self, width: int, height: int) -> tuple[int, int]:
+        """Width and height to resize to."""
+        size = self.resize_size
+        if self.resize == "squash":
+            return size, size
+        # rounded down, as torchvision does
+        new_long = int(size * max(width, height) / min(width, height))
+        return (size, new_long) if width <= height else (new_long, size)
+
+    def _scaled(self, picture: Image.Image, new_size: tuple[int, int]) -> Image.Image:
+        return picture.resize(new_size, INTERPOLATIONS[self.interpolation])
 
     def normalized(self, pixels: "Tensor") -> "Tensor":
         """

@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from fairseq_mm.compat import load_weights
 from fairseq_mm.errors import UserError
 
 MAX_NAMED = 4
+RANDOM = "none"
 # torchvision's own DenseNet files have names of before 2017 (norm.1 for norm1)
 _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)$")
 
@@ -32,6 +33,57 @@ def sha256_of(path: str) -> str:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}.") from None
     return digest.hexdigest()
+
+
+def checked_weights_file(model: str, recorded: str, weights_file: Optional[str]) -> str:
+    """
+    Args:
+        model: for messages.
+        recorded: SHA-256 of the file that the features were made with.
+        weights_file: the one in hand.
+
+    Raises:
+        UserError: if it is missing, or another one.
+    """
+    if weights_file is None:
+        raise UserError(
+            f"the features were made by {model} with weights from a file (SHA-256 "
+            f"{recorded[:12]}...): give that file."
+        )
+    found = sha256_of(weights_file)
+    if found != recorded:
+        raise UserError(
+            f"{weights_file}: must have the SHA-256 {recorded[:12]}... of the weights that the "
+            f"features were made with, but has {found[:12]}..."
+        )
+    return weights_file
+
+
+def recorded_weights(
+    model: str, recorded: str, weights_file: Optional[str], *, sources: Collection[str]
+) -> tuple[str, int]:
+    """What a store records of its extractor's weights, as an extractor is built from it.
+
+    Args:
+        model: for messages.
+        recorded: SHA-256 of a file, ``none:SEED`` or ``SOURCE:NAME``.
+        weights_file: the one in hand.
+        sources: that the names may be of.
+
+    Returns:
+        file or name, and the seed of random weights.
+
+    Raises:
+        UserError: see :func:`checked_weights_file`, or if the record is of no known kind.
+    """
+    source, _, name = recorded.partition(":")
+    if re.fullmatch(r"[0-9a-f]{64}", recorded):
+        return checked_weights_file(model, recorded, weights_file), 0
+    if source == RANDOM and name.isdigit():
+        return RANDOM, int(name)
+    if source in sources:
+        return name, 0
+    raise UserError(f"the weights {recorded!r} of {model} are of no known kind.")
 
 
 def read_state_dict(path: str) -> dict[str, Tensor]:

@@ -111,14 +111,15 @@ class RankSummary:
 
     Args:
         recall_at: K -> percentage of queries with a true candidate among the first K.
-        median_rank: of the first true candidate, as :func:`median_rank` has it.
+        median_rank: of the first true candidate, as :func:`median_rank` has it: a whole number,
+            but for means over folds.
         mean_rank: of the first true candidate.
         queries: number of queries.
         candidates: mean number of candidates that a query chose from.
     """
 
     recall_at: dict[int, float]
-    median_rank: int
+    median_rank: float
     mean_rank: float
     queries: int
     candidates: float

@@ -1,9 +1,14 @@
-"""ROUGE-L of one item, as coco-caption's: longest common subsequence, F-measure with beta 1.2.
+"""ROUGE of one item (Lin 2004), in two protocols.
 
-Lin 2004, section 3; coco-caption takes the best precision and the best recall over the references,
-each for itself, before it joins them.
+:func:`rouge_l` is coco-caption's: longest common subsequence, F-measure with beta 1.2, the best
+precision and the best recall over the references, each for itself, before they are joined.
+
+:func:`rouge_n_f1` and :func:`rouge_l_f1` are those of summaries (Yu et al. 2021, section 4.2, whose
+figures they reproduce): one reference, tokens as they are, the F-measure with beta 1. The figure of
+a corpus is the items' mean, in both.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 BETA = 1.2
@@ -45,3 +50,37 @@ def rouge_l(hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> f
     if precision == 0:
         return 0.0
     return (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision)
+
+
+def rouge_n_f1(hypothesis: Sequence[str], reference: Sequence[str], n: int) -> float:
+    """ROUGE-N between 0 and 1: F1 of clipped n-gram counts (Lin 2004, section 2; beta 1).
+
+    Args:
+        hypothesis: tokens.
+        reference: tokens.
+        n: order; 1 for words.
+
+    Returns:
+        0 where either text has fewer than n tokens.
+
+    Raises:
+        ValueError: if ``n`` is below 1.
+    """
+    if n < 1:
+        raise ValueError(f"`n` must be 1 or more, but is {n} instead.")
+    total = max(0, len(hypothesis) - n + 1) + max(0, len(reference) - n + 1)
+    own, theirs = _ngrams(hypothesis, n), _ngrams(reference, n)
+    common = sum([min(own[ngram], theirs[ngram]) for ngram in own.keys() & theirs.keys()])
+    return 2 * common / total if common else 0.0
+
+
+def _ngrams(tokens: Sequence[str], n: int) -> Counter:
+    # a 1-gram is the word itself, which is cheaper than a tuple of one
+    return Counter(tokens) if n == 1 else Counter(zip(*(tokens[i:] for i in range(n))))
+
+
+def rouge_l_f1(hypothesis: Sequence[str], reference: Sequence[str]) -> float:
+    """ROUGE-L between 0 and 1: F1 of the longest common subsequence of two whole texts (Lin 2004,
+    section 3.1; beta 1). An empty text scores 0."""
+    common = longest_common_subsequence(hypothesis, reference)
+    return 2 * common / (len(hypothesis) + len(reference)) if common else 0.0

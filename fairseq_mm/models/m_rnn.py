@@ -51,14 +51,14 @@ from fairseq.models import (
 from torch import Tensor, nn
 
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.modules.pooled_features import SCALINGS, mean_of_real_rows, scale_vectors
 from fairseq_mm.modules.relu_recurrence import relu_recurrence
 
 WORD_INPUTS = ("second", "first", "none")
-FEATURE_SCALINGS = ("root", "scale", "none")
 IMAGE_INPUTS = ("multimodal", "recurrent", "both", "both_shared", "none")
 # types that are made at run time: Any to a type checker
 WordInput: Any = ChoiceEnum(WORD_INPUTS)
-FeatureScaling: Any = ChoiceEnum(FEATURE_SCALINGS)
+FeatureScaling: Any = ChoiceEnum(SCALINGS)
 ImageInput: Any = ChoiceEnum(IMAGE_INPUTS)
 
 
@@ -89,7 +89,7 @@ class MRnnConfig(FairseqDataclass):
         default="scale",
         metadata={
             "help": "of the image's feature vector; scale: to a mean square of one; root: the same "
-            "of its signed square roots, centred; none: as it is"
+            "of its signed square roots, centred; unit: to unit length; none: as it is"
         },
     )
     feature_dropout: float = field(
@@ -105,9 +105,7 @@ class MRnnEncoder(FairseqEncoder):
 
     Args:
         dropout: of the scaled vector.
-        scaling: ``root``: signed square roots, centred, scaled to a mean square of one. Activations
-            after a ReLU have a large common mean and few large values, which would hide the rest
-            from a linear layer. ``scale``: scaled to a mean square of one. ``none``: as they are.
+        scaling: see :func:`fairseq_mm.modules.pooled_features.scale_vectors`.
     """
 
     def __init__(self, dropout: float, scaling: str) -> None:
@@ -126,19 +124,8 @@ class MRnnEncoder(FairseqEncoder):
         Returns:
             ``image``: one tensor ``[B, D]``.
         """
-        features = features.float()
-        if features.size(1) > 1:
-            is_real = (~padding_mask).unsqueeze(-1)
-            features = (features * is_real).sum(1) / is_real.sum(1)  # [B, D]
-        else:
-            features = features[:, 0]
-        if self.scaling == "root":
-            features = features.sign() * features.abs().sqrt()
-            features = features - features.mean(-1, keepdim=True)
-        if self.scaling != "none":
-            mean_square = features.pow(2).mean(-1, keepdim=True)
-            features = features * mean_square.clamp(min=1e-12).rsqrt()
-        return {"image": [self.dropout(features).to(self.precision.dtype)]}
+        image = scale_vectors(mean_of_real_rows(features, padding_mask), self.scaling)  # [B, D]
+        return {"image": [self.dropout(image).to(self.precision.dtype)]}
 
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Tensor]], new_order: Tensor

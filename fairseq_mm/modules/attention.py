@@ -26,12 +26,19 @@ def attention_weights(query: Tensor, key: Tensor, is_visible: Optional[Tensor] =
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, is_visible: Optional[Tensor] = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_visible: Optional[Tensor] = None,
+    *,
+    dropout: float = 0.0,
 ) -> Tensor:
-    """``[..., T, A]``: values ``[..., S, A]`` weighted by :func:`attention_weights`."""
+    """``[..., T, A]``: values ``[..., S, A]`` weighted by :func:`attention_weights`, of which
+    ``dropout`` are left out."""
     if _FUSED is None:
-        return torch.matmul(attention_weights(query, key, is_visible), value)
-    return _FUSED(query, key, value, attn_mask=is_visible)
+        weights = F.dropout(attention_weights(query, key, is_visible), dropout)
+        return torch.matmul(weights, value)
+    return _FUSED(query, key, value, attn_mask=is_visible, dropout_p=dropout)
 
 
 def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -2,11 +2,12 @@
 
 import base64
 import io
-from collections import Counter
-from pathlib import Path
+from typing import Optional
+
+from PIL import Image
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.picture_list import Picture, list_pictures
+from fairseq_mm.extract.picture_list import Picture, by_any_key, list_pictures
 from fairseq_mm.extract.pictures import read_picture
 
 _QUALITY = 82
@@ -22,9 +23,22 @@ def thumbnail_uri(picture: Picture, side: int) -> str:
         pixels = read_picture(picture.content())
     except (UserError, OSError) as error:
         raise UserError(f"{picture.name}: {error}") from None
-    pixels.thumbnail((side, side))
+    return jpeg_uri(pixels, side=side)
+
+
+def jpeg_uri(pixels: Image.Image, *, side: Optional[int] = None, quality: int = _QUALITY) -> str:
+    """The data URI of a JPEG.
+
+    Args:
+        pixels: the picture.
+        side: the longer side is at most so many pixels; None leaves it.
+        quality: the JPEG's.
+    """
+    if side is not None:
+        pixels = pixels.copy()
+        pixels.thumbnail((side, side))
     stream = io.BytesIO()
-    pixels.save(stream, "JPEG", quality=_QUALITY)
+    pixels.save(stream, "JPEG", quality=quality)
     return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
 
 
@@ -41,15 +55,7 @@ class Thumbnails:
 
     def __init__(self, inputs: list[str], side: int) -> None:
         self.side = side
-        paths = {picture.key: picture for picture in list_pictures(inputs, ids="path")}
-        self._by_key = dict(paths)
-        # a store's keys are names, stems or paths, as the user chose when extracting; a name that
-        # several pictures have stands for none of them
-        for form in (lambda key: Path(key).name, lambda key: Path(key).stem):
-            named = Counter(map(form, paths))
-            for key in paths:
-                if named[form(key)] == 1:
-                    self._by_key.setdefault(form(key), paths[key])
+        self._by_key = by_any_key(list_pictures(inputs, ids="path"))
 
     def __contains__(self, key: str) -> bool:
         return key in self._by_key

@@ -5,23 +5,73 @@ counts and sums are logged and the metrics are derived from them. Document frequ
 those of the whole split, whichever part of it a process sees.
 """
 
-from collections.abc import Mapping
-from typing import Any
+import difflib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
 
 import numpy as np
 import torch
 from fairseq.logging import metrics
+from torch import Tensor
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.bleu import NUM_SUMS, bleu_from_sums, bleu_sums
 from fairseq_mm.metrics.cider import CiderD
 from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
-from fairseq_mm.metrics.rouge import rouge_l
+from fairseq_mm.metrics.rouge import rouge_l, rouge_l_f1, rouge_n_f1
 
-# metrics of generated text: the higher the better
-GROWING_METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "cider", "rouge_l")
-_COUNT, _CIDER, _ROUGE = "_gen_count", "_gen_cider", "_gen_rouge_l"
+logger = logging.getLogger(__name__)
+
+Tokens = Sequence[str]
+# hypothesis, references -> score; that of a split is the mean
+Measure = Callable[[Tokens, Sequence[Tokens]], float]
+
+
+def _best(of_pair: Callable[..., float], **options: Any) -> Measure:
+    """The best score over the references: of a summary there is most often one."""
+    return lambda tokens, references: max(of_pair(tokens, x, **options) for x in references)
+
+
+# beside BLEU and CIDEr
+CAPTION_MEASURES: dict[str, Measure] = {"rouge_l": rouge_l}
+SUMMARY_MEASURES: dict[str, Measure] = {
+    "rouge1": _best(rouge_n_f1, n=1),
+    "rouge2": _best(rouge_n_f1, n=2),
+    "rouge_l_f1": _best(rouge_l_f1),
+}
+_BLEU_AND_CIDER = ("bleu1", "bleu2", "bleu3", "bleu4", "cider")
+_COUNT, _CIDER = "_gen_count", "_gen_cider"
 _BLEU = tuple(f"_gen_bleu_{i}" for i in range(NUM_SUMS))
+
+
+def check_best_checkpoint_metric(cfg: Any, measures: Mapping[str, Measure], texts: str) -> None:
+    """
+    Args:
+        cfg: of a task with ``eval_gen``.
+        measures: of its texts, beside BLEU and CIDEr.
+        texts: what they are.
+
+    Raises:
+        UserError: if the best checkpoint is chosen by a metric of generated text that is not
+            computed, or so that the worst would be kept.
+    """
+    metric = getattr(cfg, "best_checkpoint_metric", None) or ""
+    known = (*_BLEU_AND_CIDER, *measures)
+    if metric not in known:
+        is_meant = metric.startswith(("bleu", "rouge", "cider"))
+        if is_meant or difflib.get_close_matches(metric, known, n=1, cutoff=0.75):
+            raise UserError(
+                f"--best-checkpoint-metric {metric}: {texts} are scored by {', '.join(known)}."
+            )
+        return
+    if not cfg.eval_gen:
+        raise UserError(f"--best-checkpoint-metric {metric} needs --eval-gen.")
+    if not cfg.maximize_best_checkpoint_metric:
+        raise UserError(
+            f"--best-checkpoint-metric {metric} grows as {texts} get better: without "
+            "--maximize-best-checkpoint-metric the worst checkpoint would be kept."
+        )
 
 
 class GeneratedTextScores:
@@ -32,6 +82,8 @@ class GeneratedTextScores:
         references_path: where they stand, for the message.
         visual_ids: item id of each line of the split.
         visual_path: where they stand, for the message.
+        tokenize: text -> tokens that are compared.
+        measures: what is computed beside BLEU and CIDEr.
 
     Raises:
         UserError: if an item of the split has no references.
@@ -43,22 +95,32 @@ class GeneratedTextScores:
         references_path: str,
         visual_ids: list[str],
         visual_path: str,
+        *,
+        tokenize: Callable[[str], Tokens] = ptb_tokenize,
+        measures: Mapping[str, Measure] = CAPTION_MEASURES,
     ) -> None:
         for number, line in enumerate(visual_ids, start=1):
             if line not in references:
                 raise UserError(
                     f"{references_path}: has no references for {line!r} of {visual_path}:{number}."
                 )
+        self.tokenize = tokenize
+        self.measures = measures
         self.references = references
         self.visual_ids = visual_ids
         # the split's items only: they give the document frequencies
         items = list(dict.fromkeys(visual_ids))
         self.index = {item: i for i, item in enumerate(items)}
-        self.tokenized = [[ptb_tokenize(text) for text in references[item]] for item in items]
+        self.tokenized = [[tokenize(text) for text in references[item]] for item in items]
         self.cider = CiderD(self.tokenized)
 
-    def reference_of(self, line: int) -> str:
-        return self.references[self.visual_ids[line]][0]
+    def log_sample(self, hypotheses: Mapping[int, str]) -> None:
+        """Logs one of the texts, and its first reference."""
+        if hypotheses:
+            line = min(hypotheses)
+            logger.info(f"example hypothesis {line}: {hypotheses[line]}")
+            reference = self.references[self.visual_ids[line]][0]
+            logger.info(f"example reference {line}: {reference}")
 
     def sums(self, hypotheses: Mapping[int, str]) -> dict[str, float]:
         """
@@ -69,20 +131,49 @@ class GeneratedTextScores:
             What to log: counts and sums, zero for no hypotheses.
         """
         bleu = np.zeros(NUM_SUMS, dtype=np.int64)
-        cider = rouge = 0.0
+        sums = dict.fromkeys((_CIDER, *map(_key_of, self.measures)), 0.0)
         for line, text in hypotheses.items():
             index = self.index[self.visual_ids[line]]
-            tokens = ptb_tokenize(text)
+            tokens = self.tokenize(text)
             bleu += bleu_sums(tokens, self.tokenized[index])
-            cider += self.cider.score_item(tokens, index)
-            rouge += rouge_l(tokens, self.tokenized[index])
-        logged: dict[str, float] = {_COUNT: len(hypotheses), _CIDER: cider, _ROUGE: rouge}
-        logged.update(zip(_BLEU, bleu.tolist()))
-        return logged
+            sums[_CIDER] += self.cider.score_item(tokens, index)
+            for name, measure in self.measures.items():
+                sums[_key_of(name)] += measure(tokens, self.tokenized[index])
+        return {_COUNT: len(hypotheses), **sums, **dict(zip(_BLEU, bleu.tolist()))}
 
 
-def log_generated_text_scores(logging_outputs: list[dict[str, Any]]) -> None:
-    """Logs ``bleu1`` to ``bleu4``, ``cider`` and ``rouge_l`` of what all processes summed up."""
+def first_hypotheses(task: Any, sample: dict[str, Any], model: Any) -> dict[int, Tensor]:
+    """Generates for the items whose first line is in a batch.
+
+    Args:
+        task: with a ``sequence_generator``.
+        sample: the batch.
+        model: that generates.
+
+    Returns:
+        line of the split -> tokens ``[t]`` of its best hypothesis, on the CPU.
+    """
+    is_first = sample["is_first"]
+    if not is_first.any():
+        return {}
+    net_input = {
+        key: x[is_first] for key, x in sample["net_input"].items() if key != "prev_output_tokens"
+    }
+    chosen = {"id": sample["id"][is_first], "net_input": net_input}
+    found = task.inference_step(task.sequence_generator, [model], chosen)
+    return {
+        line: best["tokens"].int().cpu() for line, (best, *_) in zip(chosen["id"].tolist(), found)
+    }
+
+
+def _key_of(measure: str) -> str:
+    return f"_gen_{measure}"
+
+
+def log_generated_text_scores(
+    logging_outputs: list[dict[str, Any]], measures: Mapping[str, Measure] = CAPTION_MEASURES
+) -> None:
+    """Logs ``bleu1`` to ``bleu4``, ``cider`` and the measures of what all processes summed up."""
 
     def total(key: str) -> float:
         value = sum(log.get(key, 0) for log in logging_outputs)
@@ -90,14 +181,16 @@ def log_generated_text_scores(logging_outputs: list[dict[str, Any]]) -> None:
 
     if not any(_COUNT in log for log in logging_outputs):
         return  # a training step
-    for key in (_COUNT, _CIDER, _ROUGE, *_BLEU):
+    for key in (_COUNT, _CIDER, *map(_key_of, measures), *_BLEU):
         metrics.log_scalar_sum(key, total(key))
 
     def mean_of(key: str, meters: Any) -> float:
         return meters[key].sum / max(meters[_COUNT].sum, 1)
 
-    metrics.log_derived("cider", lambda meters: round(mean_of(_CIDER, meters), 4))
-    metrics.log_derived("rouge_l", lambda meters: round(mean_of(_ROUGE, meters), 4))
+    for name in ("cider", *measures):
+        metrics.log_derived(
+            name, lambda meters, name=name: round(mean_of(_key_of(name), meters), 4)
+        )
     for order in range(4):
         metrics.log_derived(
             f"bleu{order + 1}",

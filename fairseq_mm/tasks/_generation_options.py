@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from fairseq.dataclass.configs import GenerationConfig
@@ -56,19 +57,20 @@ def read_generation_options(text: str, name: str) -> dict[str, Any]:
     return options
 
 
-def check_search(args: Any) -> None:
+def check_search(args: Any, *, has_source: bool = False) -> None:
     """Refuses what fairseq's search cannot do where pictures are the input, or would refuse with a
     traceback.
 
     Args:
         args: fairseq's options of generation, or some of them.
+        has_source: a text alone is the input.
 
     Raises:
         UserError: naming the option.
     """
     if getattr(args, "constraints", None):
         raise UserError("--constraints: this task takes none.")
-    if getattr(args, "print_alignment", None):
+    if getattr(args, "print_alignment", None) and not has_source:
         raise UserError("--print-alignment: there are no source words to align with.")
     for name in ("print_step", "retain_iter_history"):
         if getattr(args, name, False):
@@ -98,3 +100,30 @@ def check_search(args: Any) -> None:
         raise UserError(
             f"--beam must be a multiple of --diverse-beam-groups ({groups}), but is {beam}."
         )
+
+
+def explain_failed_search(
+    error: AssertionError, generator: Any, models: Sequence[Any], text: str
+) -> None:
+    """For where fairseq's search has failed: texts must be longer than they may be, or no word has
+    a probability.
+
+    Args:
+        error: that it raised.
+        generator: that raised it.
+        models: that generate.
+        text: what they write.
+
+    Raises:
+        UserError: if lengths exclude each other, or weights are not finite.
+    """
+    if "min_len" in str(error):
+        raise UserError(
+            f"--min-len {generator.min_len} is more than --max-len-a {generator.max_len_a:g}, "
+            f"--max-len-b {generator.max_len_b} and the model's positions let a {text} have."
+        ) from None
+    weights = (weight for model in models for weight in model.parameters())
+    if not all(bool(weight.isfinite().all()) for weight in weights):
+        raise UserError(
+            f"the model's weights hold NaN or infinite values: no {text} has a probability."
+        ) from None

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import FairseqEncoderDecoderModel
@@ -27,6 +26,7 @@ from fairseq_mm.data.multimodal_dataset import (
     check_line_counts,
     check_no_empty_line,
 )
+from fairseq_mm.data.token_lines import CutLines, TensorLines
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ class HierarchicalStoryTask(FairseqTask):
             text = load_binarised_text(path, num_types=len(dictionary), end=dictionary.eos())
             check_no_empty_line(f"{path}.idx", np.asarray(text.sizes))
             if getattr(cfg, f"truncate_{option}"):
-                text = TruncatedLines(text, limit, dictionary.eos())
+                text = CutLines(text, limit, dictionary.eos())
             else:
                 _check_lengths(path, np.asarray(text.sizes), limit, option)
             sides[path] = text
@@ -219,7 +219,7 @@ class HierarchicalStoryTask(FairseqTask):
         self, src_tokens: list[Any], src_lengths: Any, **kwargs: Any
     ) -> MultimodalDataset:
         """What ``fairseq-interactive`` generates from."""
-        lines = _Lines(src_tokens)
+        lines = TensorLines(src_tokens)
         limit = self._limits()[0]
         for number, tokens in enumerate(lines, 1):
             if len(tokens) < 2:
@@ -229,43 +229,10 @@ class HierarchicalStoryTask(FairseqTask):
                     f"prompt {number} has {len(tokens)} tokens, its end included, but the model "
                     f"has positions for {limit}: give --truncate-source, or shorten it."
                 )
-        source = TruncatedLines(lines, limit, self.src_dict.eos())
+        source = CutLines(lines, limit, self.src_dict.eos())
         return MultimodalDataset(
             None, None, None, self.tgt_dict, source=source, source_dictionary=self.src_dict
         )
-
-
-class _Lines(list):
-    """Token tensors with their lengths, as fairseq's datasets of lines have them."""
-
-    @property
-    def sizes(self) -> np.ndarray:
-        return np.array([tokens.numel() for tokens in self], dtype=np.int64)
-
-
-class TruncatedLines:
-    """Lines with the longer ones cut; what is left of them ends with ``</s>`` as well.
-
-    Args:
-        lines: fairseq's dataset of lines, each ending with ``</s>``.
-        limit: longest line, its end included.
-        end: number of ``</s>``.
-    """
-
-    def __init__(self, lines: Any, limit: int, end: int) -> None:
-        self.lines = lines
-        self.limit = limit
-        self.end = end
-        self.sizes = np.minimum(np.asarray(lines.sizes), limit)
-
-    def __len__(self) -> int:
-        return len(self.lines)
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        line = self.lines[index]
-        if len(line) <= self.limit:
-            return line
-        return torch.cat([line[: self.limit - 1], line.new_tensor([self.end])])
 
 
 def _check_lengths(path: str, sizes: np.ndarray, limit: int, side: str) -> None:

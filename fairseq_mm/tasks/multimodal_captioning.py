@@ -8,17 +8,18 @@ are over (image, caption) pairs, generation and its scores over images.
 The task ``visual_storytelling`` is this one with stories of five images.
 """
 
+import copy
 import logging
 import os
 from argparse import Namespace
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
-from omegaconf import II, MISSING
+from omegaconf import II, MISSING, open_dict
 from torch import Tensor
 
 from fairseq_mm.data.binarised_text import dictionary_of, load_binarised_text, load_dictionary
@@ -30,14 +31,27 @@ from fairseq_mm.data.multimodal_dataset import (
     tokens_of,
 )
 from fairseq_mm.data.references import read_references
+from fairseq_mm.data.structure_tags import FolderStructures
 from fairseq_mm.data.visual_ids import first_lines, read_visual_ids
+from fairseq_mm.data.word_vectors import read_word_vectors
 from fairseq_mm.errors import UserError
 from fairseq_mm.tasks._generated_text import (
-    GROWING_METRICS,
+    CAPTION_MEASURES,
     GeneratedTextScores,
+    check_best_checkpoint_metric,
+    first_hypotheses,
     log_generated_text_scores,
 )
-from fairseq_mm.tasks._generation_options import check_search, read_generation_options
+from fairseq_mm.tasks._generation_options import (
+    check_search,
+    explain_failed_search,
+    read_generation_options,
+)
+from fairseq_mm.tasks._ranking_validation import (
+    RankingValidation,
+    check_best_ranking,
+    log_ranking,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +114,7 @@ class MultimodalCaptioningTask(FairseqTask):
         features: the feature stores; None where no split is loaded.
     """
 
+    input_kind = "pictures"
     text_names = ("caption", "captions")
 
     def __init__(
@@ -118,6 +133,9 @@ class MultimodalCaptioningTask(FairseqTask):
         self.features = features
         self.generated_text_scores: dict[str, GeneratedTextScores] = {}
         self.sequence_generator: Optional[Any] = None
+        self.ranking: Optional[RankingValidation] = None
+        self.structures: Optional[FolderStructures] = None
+        self.reads_structure = False
 
     @classmethod
     def setup_task(
@@ -142,7 +160,11 @@ class MultimodalCaptioningTask(FairseqTask):
 
     @classmethod
     def from_provenance(
-        cls, words: list[str], extractor: dict[str, Any], feature_dim: int
+        cls,
+        words: list[str],
+        extractor: dict[str, Any],
+        feature_dim: int,
+        source_words: Optional[list[str]] = None,
     ) -> "MultimodalCaptioningTask":
         """A task without a data folder, to build and load a model and to generate with it.
 
@@ -150,13 +172,16 @@ class MultimodalCaptioningTask(FairseqTask):
             words: of the dictionary, in the order of their indices, special symbols left out.
             extractor: attributes of the features that say how a picture became a vector.
             feature_dim: channels of the features.
+            source_words: of the tags' dictionary, of a model that reads structures.
         """
-        return cls(
+        task = cls(
             MultimodalCaptioningConfig(),
             dictionary_of(words),
             feature_dim=feature_dim,
             feature_attributes=dict(extractor),
         )
+        task.structures = None if source_words is None else FolderStructures("", source_words)
+        return task
 
     @property
     def source_dictionary(self) -> None:
@@ -167,8 +192,21 @@ class MultimodalCaptioningTask(FairseqTask):
     def target_dictionary(self) -> Dictionary:
         return self.dictionary
 
-    def max_positions(self) -> int:
-        return self.cfg.max_target_positions
+    @property
+    def structure_dictionary(self) -> Dictionary:
+        """Of the tags that models of structures read.
+
+        Raises:
+            UserError: if the data folder has no tags.
+        """
+        if self.structures is None:
+            self.structures = FolderStructures(self.cfg.data)
+        return self.structures.dictionary
+
+    def max_positions(self) -> Union[int, tuple[int, int]]:
+        """Longest caption, or longest structure and caption where structures are read."""
+        limit = self.cfg.max_target_positions
+        return (limit, limit) if self.reads_structure else limit
 
     def load_dataset(
         self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
@@ -195,6 +233,10 @@ class MultimodalCaptioningTask(FairseqTask):
         check_no_empty_line(f"{text_path}.idx", np.asarray(text.sizes))
         options = self.check_split(text_path, text, visual_path, visual_ids)
         is_generating = combine is None and not kwargs
+        if self.reads_structure:
+            assert self.structures is not None
+            sizes = np.asarray(text.sizes)
+            options.update(self.structures.dataset_options(split, sizes, draw=is_generating))
         lines = None
         if self.cfg.one_per_item or (is_generating and not self.cfg.all_lines):
             lines = np.flatnonzero(first_lines(visual_ids))
@@ -236,16 +278,22 @@ class MultimodalCaptioningTask(FairseqTask):
         return {}
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        metric = getattr(self.cfg, "best_checkpoint_metric", None)
-        if not from_checkpoint and metric in GROWING_METRICS:
-            if not self.cfg.eval_gen:
-                raise UserError(f"--best-checkpoint-metric {metric} needs --eval-gen.")
-            if not self.cfg.maximize_best_checkpoint_metric:
-                raise UserError(
-                    f"--best-checkpoint-metric {metric} grows as {self.text_names[1]} get better: "
-                    "without --maximize-best-checkpoint-metric the worst checkpoint would be kept."
-                )
+        if from_checkpoint and getattr(cfg, "word_vectors", None):
+            # the checkpoint has them: the file may be gone
+            cfg = copy.deepcopy(cfg)
+            with open_dict(cfg):
+                cfg.word_vectors = None
         model = super().build_model(cfg, from_checkpoint)
+        self.ranking = RankingValidation() if hasattr(model, "embed_sentences") else None
+        self.reads_structure = getattr(model, "reads_structure", False)
+        if self.reads_structure and self.cfg.eval_gen:
+            raise UserError(
+                "--eval-gen: the model reads the captions' tags, which would tell it what the "
+                "references are like: generate with fairseq-generate, which draws structures."
+            )
+        if not from_checkpoint:
+            check_best_ranking(self.cfg, is_ranking=self.ranking is not None)
+            check_best_checkpoint_metric(self.cfg, CAPTION_MEASURES, self.text_names[1])
         if self.cfg.eval_gen:
             options = read_generation_options(self.cfg.eval_gen_args, "--eval-gen-args")
             self.sequence_generator = self.build_generator([model], Namespace(**options))
@@ -254,10 +302,30 @@ class MultimodalCaptioningTask(FairseqTask):
     def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
         """
         Raises:
-            UserError: if the search is to do what it cannot.
+            UserError: if the search is to do what it cannot, or a model generates no text.
         """
+        if any(hasattr(model, "embed_sentences") for model in models):
+            raise UserError(
+                f"the model embeds pictures and sentences, and generates no {self.text_names[1]}: "
+                "use fairseq-mm rank or fairseq-mm retrieve."
+            )
         check_search(args)
         return super().build_generator(models, args, *others, **kwargs)
+
+    def read_word_vectors(self, path: str, dim: int) -> tuple[np.ndarray, np.ndarray]:
+        """What a model of ``--word-vectors`` begins with.
+
+        Returns:
+            vectors: ``[V, dim]`` float32.
+            is_found: ``[V]`` bool, whether the file has the dictionary's word.
+
+        Raises:
+            UserError: if the file does not fit.
+        """
+        found = read_word_vectors(path, self.dictionary.symbols, dim=dim)
+        words = found.is_found[self.dictionary.nspecial :]
+        logger.info(f"{path}: vectors of {words.sum()} of the dictionary's {len(words)} words")
+        return found
 
     def prefix_of(self, sample: dict[str, Any]) -> Optional[Tensor]:
         """
@@ -289,19 +357,38 @@ class MultimodalCaptioningTask(FairseqTask):
             prefix_tokens = self.prefix_of(sample)
         try:
             return super().inference_step(generator, models, sample, prefix_tokens, constraints)
-        except AssertionError:  # fairseq's search ends so when no word has a probability
-            weights = (weight for model in models for weight in model.parameters())
-            if all(bool(weight.isfinite().all()) for weight in weights):
-                raise
-            raise UserError(
-                f"the model's weights hold NaN or infinite values: no {self.text_names[0]} has a "
-                "probability."
-            ) from None
+        except AssertionError as error:
+            explain_failed_search(error, generator, models, self.text_names[0])
+            raise
+
+    def train_step(
+        self,
+        sample: dict[str, Any],
+        model: Any,
+        criterion: Any,
+        optimizer: Any,
+        update_num: int,
+        ignore_grad: bool = False,
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        if self.ranking is not None:
+            self.ranking.forget()
+            # a batch that stands in for none has no negatives for the others
+            sample = {**sample, "update_num": update_num, "is_dummy": ignore_grad}
+        return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+
+    def begin_valid_epoch(self, epoch: int, model: Any) -> None:
+        super().begin_valid_epoch(epoch, model)
+        if self.ranking is not None:
+            self.ranking.forget()
 
     def valid_step(
         self, sample: dict[str, Any], model: Any, criterion: Any
     ) -> tuple[Any, Any, dict[str, Any]]:
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
+        if self.ranking is not None:
+            split = sample["split"]
+            device = sample["target"].device
+            logging_output.update(self.ranking.scores_of(split, self.datasets, model, device))
         if self.cfg.eval_gen:
             logging_output.update(self._generate_and_score(sample, model))
         return loss, sample_size, logging_output
@@ -309,24 +396,21 @@ class MultimodalCaptioningTask(FairseqTask):
     def _generate_and_score(self, sample: dict[str, Any], model: Any) -> dict[str, float]:
         """Sums over the items whose first line is in the batch."""
         scores = self.generated_text_scores[sample["split"]]
-        is_first = sample["is_first"]
-        hypotheses = {}
-        if is_first.any():
-            net_input = {
-                key: x[is_first]
-                for key, x in sample["net_input"].items()
-                if key != "prev_output_tokens"
-            }
-            chosen = {"id": sample["id"][is_first], "net_input": net_input}
-            generated = self.inference_step(self.sequence_generator, [model], chosen)
-            for line, hypotheses_of_line in zip(chosen["id"].tolist(), generated):
-                tokens = hypotheses_of_line[0]["tokens"].int().cpu()
-                hypotheses[line] = self.text_of(tokens)
-        if self.cfg.eval_gen_print_samples and hypotheses:
-            line = min(hypotheses)
-            logger.info(f"example hypothesis {line}: {hypotheses[line]}")
-            logger.info(f"example reference {line}: {scores.reference_of(line)}")
+        found = first_hypotheses(self, sample, model)
+        hypotheses = {line: self.text_of(tokens) for line, tokens in found.items()}
+        if self.cfg.eval_gen_print_samples:
+            scores.log_sample(hypotheses)
         return scores.sums(hypotheses)
+
+    def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> Any:
+        """
+        Raises:
+            UserError: in any case.
+        """
+        raise UserError(
+            f"fairseq-interactive reads lines of text, and {self.text_names[1]} are of pictures: "
+            "use fairseq-mm caption or fairseq-mm tell."
+        )
 
     def text_of(self, tokens: Tensor) -> str:
         """What is scored of a hypothesis ``[t]``."""
@@ -334,5 +418,6 @@ class MultimodalCaptioningTask(FairseqTask):
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         super().reduce_metrics(logging_outputs, criterion)
+        log_ranking(logging_outputs)
         if self.cfg.eval_gen:
             log_generated_text_scores(logging_outputs)

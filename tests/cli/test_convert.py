@@ -17,10 +17,10 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from toy_data import run_fairseq
 
-from fairseq_mm import conversion
 from fairseq_mm.cli.main import main
+from fairseq_mm.conversion import stories as conversion
+from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.errors import UserError
-from fairseq_mm.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.text_models import load_text_models
 
 LANGUAGES = ("--source-lang", "wp_source", "--target-lang", "wp_target")

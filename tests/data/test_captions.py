@@ -65,6 +65,7 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path):
     ("line", "message"),
     [
         ('{"image": ', r"data.jsonl:2: not JSON \(Expecting value"),
+        ("[" * 100_000, r"data.jsonl:2: not JSON \(brackets in brackets too deep\)"),
         ("[1, 2]", "data.jsonl:2: must be a JSON object, but is list instead"),
         ('{"image": "2.jpg"}', "data.jsonl:2: field `captions` is missing; found image"),
         ('{"captions": ["x"]}', "data.jsonl:2: field `image` is missing; found captions"),

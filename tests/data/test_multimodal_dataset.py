@@ -129,3 +129,9 @@ def test_word_that_is_not_in_the_dictionary_is_named():
     assert tokens_of(make_dictionary(), "a dog").tolist() == [4, 6]
     with pytest.raises(UserError, match="the word 'zebra' is not in the dictionary of 20 words"):
         tokens_of(make_dictionary(), "a zebra")
+
+
+def test_lines_of_one_picture_have_its_number_within_the_split(features):
+    dataset = dataset_of(features, ["b", "a", "b", "a\tb", "c"], lines=[1, 2, 3, 4])
+    batch = dataset.collater([dataset[i] for i in range(4)])
+    assert batch["item"].tolist() == [1, 0, 2, 3]

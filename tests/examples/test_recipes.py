@@ -20,16 +20,26 @@ from fairseq_mm.cli.main import SUBCOMMANDS
 from fairseq_mm.models.conv_story import ConvStoryModel
 from fairseq_mm.models.gcnn_lm import GcnnLmModel
 from fairseq_mm.models.glac import GlacModel
+from fairseq_mm.models.hierarchical_attention_rnn import HierarchicalAttentionRnnModel
+from fairseq_mm.models.hierarchical_attention_transformer import (
+    HierarchicalAttentionTransformerModel,
+)
 from fairseq_mm.models.m_rnn import MRnnModel
+from fairseq_mm.models.mffg_rnn import MffgRnnModel
+from fairseq_mm.models.mffg_transformer import MffgTransformerModel
+from fairseq_mm.models.pointer_generator import PointerGeneratorModel
+from fairseq_mm.models.t5 import T5Model
 from fairseq_mm.models.transtory_decoder import TranstoryDecoderModel
 from fairseq_mm.models.transtory_full import TranstoryFullModel
 from fairseq_mm.models.transtory_xl import TranstoryXLModel
+from fairseq_mm.models.vg_bart import VgBartModel
+from fairseq_mm.models.vg_t5 import VgT5Model
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 README = ROOT / "README.md"
 PAGES = [README, *sorted(EXAMPLES.glob("*/README.md"))]
-SOURCED = {"sizes.sh"}
+SOURCED = {"sizes.sh", "systems.sh"}
 RECIPES = sorted(path for path in EXAMPLES.glob("*/*.sh") if path.name not in SOURCED)
 CAPTIONING = EXAMPLES / "multimodal_captioning"
 ARCHITECTURES = {
@@ -40,6 +50,16 @@ ARCHITECTURES = {
         TranstoryDecoderModel,
         TranstoryFullModel,
         TranstoryXLModel,
+    ],
+    "video_summarization": [
+        VgBartModel,
+        VgT5Model,
+        T5Model,
+        PointerGeneratorModel,
+        HierarchicalAttentionRnnModel,
+        HierarchicalAttentionTransformerModel,
+        MffgRnnModel,
+        MffgTransformerModel,
     ],
 }
 BIN = Path(sys.executable).parent
@@ -156,7 +176,9 @@ def test_every_command_and_architecture_is_documented():
         ours = {name for name, cls in ARCH_MODEL_REGISTRY.items() if cls in classes}
         assert ours <= set(re.findall(r"`(\w+)`", text))
         example = (EXAMPLES / task / "README.md").read_text("utf-8")
-        named = set(re.findall(r"\b(?:m_rnn|conv_story|gcnn_lm|glac|transtory)\w*", example))
+        systems = "m_rnn|conv_story|gcnn_lm|glac|transtory|vg_bart|vg_t5|t5|pointer_generator"
+        systems += "|hierarchical_attention|mffg"
+        named = set(re.findall(rf"\b(?:{systems})\w*", example))
         assert ours <= named
 
 

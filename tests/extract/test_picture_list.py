@@ -7,7 +7,7 @@ import tarfile
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.picture_list import list_pictures, select_shard
+from fairseq_mm.extract.picture_list import by_any_key, list_pictures, select_shard
 
 
 @pytest.fixture
@@ -147,3 +147,12 @@ def test_id_beside_an_image_goes_before_its_name(folder):
     path.write_text('{"image": "b.jpg", "id": 7}\n')
     with pytest.raises(UserError, match=r"data\.jsonl:1: `id` must be text, but is 7 instead\."):
         list_pictures([str(path)])
+
+
+def test_a_name_that_several_pictures_have_stands_for_none_of_them(tmp_path):
+    for name in ("a/1.jpg", "b/1.jpg", "b/2.jpg", "b/2.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    found = by_any_key(list_pictures([str(tmp_path)], ids="path"))
+    assert found.keys() == {"a/1.jpg", "b/1.jpg", "b/2.jpg", "b/2.png", "2.jpg", "2.png"}
+    assert found["2.png"].key == "b/2.png"

@@ -1,11 +1,11 @@
-"""ROUGE-L: the subsequence, the best precision and recall over references, pycocoevalcap."""
+"""ROUGE: the subsequence, both protocols, pycocoevalcap, the figures of published summaries."""
 
 import random
 
 import numpy as np
 import pytest
 
-from fairseq_mm.metrics.rouge import longest_common_subsequence, rouge_l
+from fairseq_mm.metrics.rouge import longest_common_subsequence, rouge_l, rouge_l_f1, rouge_n_f1
 
 
 def naive_lcs(first, second):
@@ -62,3 +62,72 @@ def test_equals_pycocoevalcap():
     )
     ours = [rouge_l(h, r) for h, r in zip(hypotheses, references)]
     np.testing.assert_allclose(ours, per_item, rtol=0, atol=1e-9)
+
+
+def naive_f1(common, hypothesis, reference):
+    if common == 0:
+        return 0.0
+    precision, recall = common / hypothesis, common / reference
+    return 2 * precision * recall / (precision + recall)
+
+
+def naive_rouge_n(hypothesis, reference, n):
+    left = [reference[i : i + n] for i in range(len(reference) - n + 1)]
+    available, common = list(left), 0
+    ours = [hypothesis[i : i + n] for i in range(len(hypothesis) - n + 1)]
+    for ngram in ours:
+        if ngram in available:  # each n-gram of the reference counts once
+            available.remove(ngram)
+            common += 1
+    return naive_f1(common, len(ours), len(left))
+
+
+def test_f1_of_summaries_equals_naive_counts():
+    generator = random.Random(5)
+    for _ in range(60):
+        first, second = (
+            [generator.choice("abcd") for _ in range(generator.randint(0, 19))] for _ in range(2)
+        )
+        for n in (1, 2, 3):
+            expected = naive_rouge_n(first, second, n)
+            assert rouge_n_f1(first, second, n) == pytest.approx(expected, abs=1e-12)
+        expected = naive_f1(naive_lcs(first, second), len(first), len(second))
+        assert rouge_l_f1(first, second) == pytest.approx(expected, abs=1e-12)
+
+
+def test_f1_of_summaries_by_hand():
+    # words: common a, b, a -> 3 of 4 and 3 of 5; bigrams: "a b" once of 3 and of 4
+    # subsequence: a b a of 4 and of 5
+    hypothesis, reference = ["a", "b", "x", "a"], ["c", "a", "b", "c", "a"]
+    assert rouge_n_f1(hypothesis, reference, 1) == pytest.approx(6 / 9)
+    assert rouge_n_f1(hypothesis, reference, 2) == pytest.approx(2 / 7)
+    assert rouge_l_f1(hypothesis, reference) == pytest.approx(6 / 9)
+    assert rouge_n_f1([], reference, 1) == rouge_n_f1(["a"], ["a"], 2) == 0.0
+    assert rouge_l_f1([], []) == rouge_n_f1([], [], 1) == 0.0
+
+
+def test_order_below_one_is_refused():
+    with pytest.raises(ValueError, match="`n` must be 1 or more, but is 0 instead"):
+        rouge_n_f1(["a"], ["a"], 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [("Bart_text_only", (64.05, 46.39, 58.86)), ("Bart_dot_product", (66.12, 49.25, 61.25))],
+)
+def test_published_summaries_get_their_published_figures(shared_data, name, figures):
+    folder = shared_data("how2") / "outputs"
+    ours, references = (
+        [line.split() for line in (folder / file).read_text().splitlines()]
+        for file in (f"{name}.txt", "test.tgt")
+    )
+    assert len(ours) == len(references) == 2127
+    means = [
+        np.mean([rouge(h, r) for h, r in zip(ours, references)])
+        for rouge in (
+            lambda h, r: rouge_n_f1(h, r, 1),
+            lambda h, r: rouge_n_f1(h, r, 2),
+            rouge_l_f1,
+        )
+    ]
+    assert tuple(round(100 * float(mean), 2) for mean in means) == figures

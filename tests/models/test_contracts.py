@@ -21,6 +21,7 @@ from toy_data import (
     picture_story_task,
     story_task,
     toy_task,
+    video_task,
     write_story_checkpoint,
 )
 
@@ -36,6 +37,9 @@ class Captions:
     """Systems that read features of pictures."""
 
     options = {"embedding_dim": 4, "hidden_dim": 6, "multimodal_dim": 9}  # noqa: RUF012
+
+    def __init__(self, **options):
+        self.options = options or self.options
 
     def build(self, arch, folder):
         return build_model(arch, toy_task(), **self.options)
@@ -53,6 +57,24 @@ class Captions:
 
     def change_row(self, inputs, row):
         inputs["features"][row] += 1
+
+
+class StructuredCaptions(Captions):
+    """Systems that read a content vector and the tags of the words to write."""
+
+    def build(self, arch, folder):
+        return build_model(arch, toy_task(structure_dictionary=make_dictionary()), **self.options)
+
+    def inputs(self):
+        return {**super().inputs(), **Stories.inputs(self)}
+
+    def alone(self, inputs, row):
+        pictures = {key: inputs[key] for key in ("features", "padding_mask")}
+        return {**super().alone(pictures, row), **Stories.alone(self, inputs, row)}
+
+    def change_row(self, inputs, row):
+        super().change_row(inputs, row)
+        Stories.change_row(self, inputs, row)
 
 
 class PictureStories:
@@ -96,6 +118,62 @@ class PictureStories:
         """Sentences begin at different places of each row."""
         for row, places in enumerate([(3, 5), (2,), (1, 2, 6)]):
             tokens[row, list(places)] = SEPARATOR
+
+
+class Videos:
+    """Systems that read a transcript and the frames of a video."""
+
+    def __init__(self, **options):
+        self.options = options
+
+    def build(self, arch, folder):
+        return build_model(arch, video_task(), **self.options)
+
+    def inputs(self):
+        tokens = torch.randint(4, V, (B, S))
+        tokens[:, -1] = EOS
+        tokens[1, :2] = PAD
+        padding_mask = torch.tensor([[False] * 4, [False, False, True, True], [False] * 3 + [True]])
+        return {
+            "src_tokens": tokens,
+            "src_lengths": torch.tensor([S, S - 2, S]),
+            "features": torch.randn(B, 4, D).masked_fill(padding_mask.unsqueeze(-1), 0),
+            "padding_mask": padding_mask,
+        }
+
+    def alone(self, inputs, row):
+        real_words = inputs["src_tokens"][row].ne(PAD)
+        real_frames = ~inputs["padding_mask"][row]
+        return {
+            "src_tokens": inputs["src_tokens"][row : row + 1, real_words],
+            "src_lengths": inputs["src_lengths"][row : row + 1],
+            "features": inputs["features"][row : row + 1, real_frames],
+            "padding_mask": inputs["padding_mask"][row : row + 1, real_frames],
+        }
+
+    def change_padding(self, inputs):
+        inputs["features"][inputs["padding_mask"]] = 1e4
+
+    def change_row(self, inputs, row):
+        inputs["features"][row] += 1
+        inputs["src_tokens"][row, -2] = 4 + (inputs["src_tokens"][row, -2] + 1) % 10
+
+
+class Transcripts(Videos):
+    """Systems that read a transcript alone."""
+
+    def inputs(self):
+        inputs = super().inputs()
+        return {key: inputs[key] for key in ("src_tokens", "src_lengths")}
+
+    def alone(self, inputs, row):
+        return Stories.alone(self, inputs, row)
+
+    def change_padding(self, inputs):
+        pytest.skip("padding of a text has no content")
+
+    def change_row(self, inputs, row):
+        inputs["src_tokens"][row, -2] = 4 + (inputs["src_tokens"][row, -2] + 1) % 10
 
 
 class Stories:
@@ -174,6 +252,12 @@ SYSTEMS = {
     "m_rnn_vis_in_rnn": Captions(),
     "m_rnn_vis_in_rnn_both": Captions(),
     "m_rnn_vis_in_rnn_both_shared": Captions(),
+    "lbl": Captions(embedding_dim=6, context_length=4),
+    "mlbl_b": Captions(embedding_dim=6, context_length=4),
+    "mlbl_f": Captions(embedding_dim=6, context_length=4, num_factors=8),
+    "sc_nlm": StructuredCaptions(
+        embedding_dim=6, context_length=4, num_factors=8, attribute_dim=7, structure_length=2
+    ),
     "glac": PictureStories(),
     "glac_non_local": PictureStories(rows_per_image=4),
     "glac_decoder_attention": PictureStories(),
@@ -199,6 +283,39 @@ SYSTEMS = {
     "conv_story_fusion": Stories(),
     "gcnn_lm": Language(),
     "gcnn_lm_self_att": Language(),
+    "hierarchical_attention_rnn": Videos(embedding_dim=6, encoder_hidden_dim=4, hidden_dim=7),
+    "hierarchical_attention_transformer": Videos(
+        embed_dim=8,
+        encoder_layers=2,
+        video_encoder_layers=2,
+        decoder_layers=2,
+        ffn_dim=10,
+        attention_heads=2,
+    ),
+    "mffg_rnn": Videos(embedding_dim=6, encoder_hidden_dim=4, hidden_dim=7),
+    "mffg_transformer": Videos(
+        embed_dim=8, encoder_layers=2, decoder_layers=2, ffn_dim=10, attention_heads=2
+    ),
+    "t5_tiny": Transcripts(),
+    "pointer_generator": Transcripts(embedding_dim=5, hidden_dim=7, attention_dim=9),
+    "pointer_generator_tiny": Transcripts(coverage=True),
+    "vg_bart": Videos(
+        encoder_embed_dim=8,
+        encoder_ffn_embed_dim=12,
+        encoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_ffn_embed_dim=10,
+        decoder_layers=2,
+        decoder_attention_heads=2,
+        fusion="dot_product",
+        fusion_encoder_layers="",
+        fusion_decoder_layers="2",
+        forget_gate="off",
+        fusion_identity_init=True,
+        video_encoder_layers=0,
+    ),
+    "vg_bart_tiny": Videos(fusion_decoder_layers="1"),
+    "vg_t5_tiny": Videos(fusion_decoder_layers="1"),
 }
 
 

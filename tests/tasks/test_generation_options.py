@@ -9,6 +9,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.tasks._generation_options import (
     SEARCH_OPTIONS,
     check_search,
+    explain_failed_search,
     read_generation_options,
 )
 
@@ -57,3 +58,11 @@ def test_a_search_that_cannot_be_is_refused(options, message):
     with pytest.raises(UserError, match=message):
         check_search(Namespace(**options))
     check_search(Namespace(beam=1, temperature=0.1, print_step=False))
+
+
+def test_lengths_that_exclude_each_other_are_named():
+    generator = Namespace(min_len=1, max_len_a=0.0, max_len_b=0)
+    error = AssertionError("min_len cannot be larger than max_len, please adjust these!")
+    with pytest.raises(UserError, match=r"^--min-len 1 is more than --max-len-a 0, --max-len-b 0"):
+        explain_failed_search(error, generator, [], "summary")
+    explain_failed_search(AssertionError("another"), generator, [], "summary")
