@@ -2,15 +2,18 @@
 
 Kiros et al. 2014 (https://arxiv.org/abs/1411.2539), equation 6: each pair of a picture and its
 sentence must score above the picture with other sentences, and above the sentence with other
-pictures, by a margin. The others are those of the batch, of all processes together.
+pictures, by a margin. The others are those of the batch, of all processes together, as in the
+released codes.
 
-``--negatives max`` takes the hardest of them alone: VSE++, Faghri et al. 2018
+``--negatives random`` draws them from the whole training set, as the paper says: pairs that each
+batch brings besides its own, others in each epoch.
+
+``--negatives max`` takes the hardest one of the batch: VSE++, Faghri et al. 2018
 (https://arxiv.org/abs/1707.05612). It may pull all embeddings into one point, where the loss is
 twice the margin for each pair and stays: that is warned of, and ``--sum-updates`` prevents it.
 
 Differs from the paper:
-- ``--negatives random`` draws from the batch, not from the whole training set. Batches are made
-  anew in each epoch, of sentences of like length.
+- The pairs of a batch share the negatives that are drawn; each process draws its own.
 - Other sentences of the same picture are no negatives; they are in the released codes
   (``--same-image-negatives``).
 """
@@ -28,7 +31,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.criterions._gathered_rows import GatheredRows
 from fairseq_mm.errors import UserError
-from fairseq_mm.modules.pairwise_ranking import pairwise_ranking_loss
+from fairseq_mm.modules.pairwise_ranking import RankingLoss, pairwise_ranking_loss
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +52,12 @@ class PairwiseRankingConfig(FairseqDataclass):
     negatives: Negatives = field(
         default="sum",
         metadata={
-            "help": "of a pair: all of the batch, summed; the hardest (max); or random ones, drawn "
-            "anew at each step"
+            "help": "of a pair: all of the batch, summed; the hardest (max); or random pairs of "
+            "the training set, summed (paper)"
         },
     )
     num_negatives: int = field(
-        default=50, metadata={"help": "that --negatives random draws for each direction of a pair"}
+        default=50, metadata={"help": "pairs that --negatives random draws for each batch"}
     )
     sum_updates: int = field(
         default=0, metadata={"help": "sum over the negatives so long before --negatives max"}
@@ -72,7 +75,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
         task: fairseq's.
         margin: by which a pair must score above its negatives.
         negatives: ``sum``, ``max`` or ``random``.
-        num_negatives: that ``random`` draws.
+        num_negatives: pairs that ``random`` draws for each batch.
         sum_updates: so many updates sum before ``max``.
         same_image_negatives: other sentences of a pair's picture are negatives.
 
@@ -113,8 +116,9 @@ class PairwiseRankingCriterion(FairseqCriterion):
         """
         Args:
             model: with pictures and sentences in one space, wrapped for several processes or not.
-            sample: a batch, with ``item`` ``[B]``; in training with ``update_num`` and
-                ``is_dummy`` (a batch that stands in for none).
+            sample: a batch, with ``item`` ``[B]``; in training with ``update_num``,
+                ``is_dummy`` (a batch that stands in for none) and, of random ones, ``negatives``,
+                a batch of those drawn.
             reduce: there is no loss of each pair.
 
         Returns:
@@ -133,18 +137,17 @@ class PairwiseRankingCriterion(FairseqCriterion):
                 "--criterion pairwise_ranking is for models that embed pictures and sentences "
                 f"(vse_lstm, vse_gru, vse_bow), but the model is {type(model).__name__}."
             )
-        net_input = sample["net_input"]
-        images, sentences = model(
-            features=net_input["features"],
-            padding_mask=net_input["padding_mask"],
-            tokens=sample["target"],
-        )
         is_dummy = bool(sample.get("is_dummy"))
         negatives = self.negatives_at(sample.get("update_num"))
-        result = self._loss(images, sentences, sample["item"], negatives, is_dummy)
+        if negatives == "random":
+            # fairseq may take a batch of validation for none, which brings no negatives
+            drawn = sample if is_dummy else sample["negatives"]
+            result = self._loss_of_drawn(model, sample, drawn)
+        else:
+            result = self._loss_in_batch(model, sample, negatives, is_dummy)
         if model.training and not is_dummy:
             self.collapse.add(*result, negatives)
-        B = images.size(0)
+        B = len(sample["item"])
         logging_output = {
             "loss": result[0].data,
             "ntokens": sample["ntokens"],
@@ -159,14 +162,32 @@ class PairwiseRankingCriterion(FairseqCriterion):
             return "sum" if self.negatives == "random" else self.negatives
         return "sum" if update < self.sum_updates else self.negatives
 
-    def _loss(
-        self,
-        images: Tensor,
-        sentences: Tensor,
-        items: Tensor,
-        negatives: str,
-        is_dummy: bool,
-    ) -> tuple[Tensor, Tensor]:
+    @property
+    def drawn_per_batch(self) -> int:
+        """Pairs that a batch of training must bring besides, as ``negatives``."""
+        return self.num_negatives if self.negatives == "random" else 0
+
+    def _loss_of_drawn(
+        self, model: nn.Module, sample: dict[str, Any], drawn: dict[str, Any]
+    ) -> RankingLoss:
+        images, sentences = _embed(model, sample)
+        drawn_images, drawn_sentences = _embed(model, drawn)
+        # a pair that is drawn is no negative of itself
+        name = "id" if self.same_image_negatives else "item"
+        return pairwise_ranking_loss(
+            images,
+            sentences,
+            sample[name][:, None] != drawn[name],
+            margin=self.margin,
+            all_images=drawn_images,
+            all_sentences=drawn_sentences,
+        )
+
+    def _loss_in_batch(
+        self, model: nn.Module, sample: dict[str, Any], negatives: str, is_dummy: bool
+    ) -> RankingLoss:
+        images, sentences = _embed(model, sample)
+        items = sample["item"]
         all_images, all_sentences, all_items = images, sentences, items
         start = 0
         if images.requires_grad and distributed.get_data_parallel_world_size() > 1:
@@ -177,7 +198,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
             if is_dummy:
                 # every process must take part in the gradients' gathering
                 nothing = both.sum() * 0 + (images.sum() + sentences.sum()) * 0
-                return nothing, nothing.detach()
+                return RankingLoss(nothing, nothing.detach())
             start = places.start
         if self.same_image_negatives:
             is_negative = torch.ones(
@@ -193,7 +214,6 @@ class PairwiseRankingCriterion(FairseqCriterion):
             is_negative,
             margin=self.margin,
             negatives=negatives,
-            num_negatives=self.num_negatives,
             all_images=all_images,
             all_sentences=all_sentences,
         )
@@ -208,6 +228,16 @@ class PairwiseRankingCriterion(FairseqCriterion):
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         return True
+
+
+def _embed(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Images and sentences ``[B, K]`` of a batch's pairs."""
+    net_input = batch["net_input"]
+    return model(
+        features=net_input["features"],
+        padding_mask=net_input["padding_mask"],
+        tokens=batch["target"],
+    )
 
 
 class CollapseWatch:

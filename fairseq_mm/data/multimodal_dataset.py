@@ -33,6 +33,10 @@ class MultimodalDataset(FairseqDataset):
         rows_per_image: rows that a missing picture takes.
         start: token before the first word that a model writes; ``</s>`` by default.
         items: what the keys name, for messages.
+        num_negatives: lines that each batch brings besides, drawn from the whole split without
+            repetition: all of the split where it has not so many.
+        seed: of these draws. Others are made in each epoch and for each batch, and the same
+            again in a run that is resumed.
 
     Raises:
         UserError: if a key is neither in the feature stores nor missing.
@@ -54,6 +58,8 @@ class MultimodalDataset(FairseqDataset):
         rows_per_image: int = 1,
         start: Optional[int] = None,
         items: str = "pictures",
+        num_negatives: int = 0,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         self.visual_ids = visual_ids
@@ -71,6 +77,9 @@ class MultimodalDataset(FairseqDataset):
         self.rows_per_image = rows_per_image
         self.start = target_dictionary.eos() if start is None else start
         self.items = items
+        self.num_negatives = num_negatives
+        self.seed = seed
+        self.epoch = 0
         self.is_first = np.ones(count, bool) if visual_ids is None else first_lines(visual_ids)
         # number of each line's picture, pictures or video, in the order of their first lines
         numbers: dict[str, int] = {}
@@ -145,16 +154,32 @@ class MultimodalDataset(FairseqDataset):
             return np.zeros((self.rows_per_image, self.features.dim), self.features.dtype)
         return self.features.read(key)
 
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
     def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        batch = collate(
+        batch = self._collate(samples)
+        if batch:
+            batch["split"] = self.split
+            if self.num_negatives:
+                # a line is in one batch of an epoch, whichever process has it
+                drawn = self._draw_negatives(samples[0]["id"])
+                batch["negatives"] = self._collate([self[index] for index in drawn])
+        return batch
+
+    def _collate(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        return collate(
             samples,
             pad=self.target_dictionary.pad(),
             start=self.start,
             source_pad=self.source_dictionary.pad() if self.source_dictionary else None,
         )
-        if batch:
-            batch["split"] = self.split
-        return batch
+
+    def _draw_negatives(self, line: int) -> list[int]:
+        """Indices of the examples that the batch of a first line brings."""
+        generator = np.random.default_rng([self.seed, self.epoch, line])
+        count = min(self.num_negatives, len(self))
+        return generator.choice(len(self), size=count, replace=False).tolist()
 
     def num_tokens(self, index: int) -> int:
         return int(self._num_tokens[index])

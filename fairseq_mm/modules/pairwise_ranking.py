@@ -5,7 +5,6 @@ Kiros et al. 2014, equation 6; the hardest negative: Faghri et al. 2018 (VSE++),
 
 from typing import NamedTuple, Optional
 
-import torch
 from torch import Tensor
 
 
@@ -27,7 +26,6 @@ def pairwise_ranking_loss(
     *,
     margin: float,
     negatives: str = "sum",
-    num_negatives: int = 1,
     all_images: Optional[Tensor] = None,
     all_sentences: Optional[Tensor] = None,
 ) -> RankingLoss:
@@ -39,10 +37,7 @@ def pairwise_ranking_loss(
         sentences: ``[B, K]`` v of each pair.
         is_negative: ``[B, C]`` bool, True where candidate k does not belong to the pair.
         margin: by which a pair must score above its negatives.
-        negatives: ``sum``: over all of them; ``max``: the hardest one of each direction;
-            ``random``: the sum over ``num_negatives`` of them that are drawn for each direction,
-            or over all where there are not so many.
-        num_negatives: see ``negatives``.
+        negatives: ``sum``: over all of them; ``max``: the hardest one of each direction.
         all_images: ``[C, K]`` candidates x_k; ``images`` by default.
         all_sentences: ``[C, K]`` candidates v_k; ``sentences`` by default.
 
@@ -56,25 +51,12 @@ def pairwise_ranking_loss(
     loss = true_scores.new_zeros(())
     collapsed = true_scores.new_zeros(())
     for queries, candidates in ((images, all_sentences), (sentences, all_images)):
-        is_term = is_negative
-        if negatives == "random":
-            is_term = draw_negatives(is_negative, num_negatives)
         scores = queries @ candidates.t()  # [B, C]
-        costs = (margin - true_scores + scores).clamp(min=0).masked_fill(~is_term, 0.0)
+        costs = (margin - true_scores + scores).clamp(min=0).masked_fill(~is_negative, 0.0)
         if negatives == "max":
             loss = loss + (costs.max(dim=1).values.sum() if costs.numel() else costs.sum())
-            collapsed = collapsed + margin * is_term.any(dim=1).sum()
+            collapsed = collapsed + margin * is_negative.any(dim=1).sum()
         else:
             loss = loss + costs.sum()
-            collapsed = collapsed + margin * is_term.sum()
+            collapsed = collapsed + margin * is_negative.sum()
     return RankingLoss(loss, collapsed)
-
-
-def draw_negatives(is_negative: Tensor, count: int) -> Tensor:
-    """``[B, C]`` bool, True at ``count`` of each row's negatives, or at all if they are fewer."""
-    count = min(count, is_negative.size(1))
-    if count == 0:
-        return is_negative
-    draws = torch.rand(is_negative.shape, device=is_negative.device)
-    chosen = draws.masked_fill(~is_negative, -1.0).topk(count, dim=1).indices
-    return torch.zeros_like(is_negative).scatter_(1, chosen, True) & is_negative

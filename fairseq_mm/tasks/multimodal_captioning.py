@@ -100,6 +100,7 @@ class MultimodalCaptioningConfig(FairseqDataclass):
     )
     best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
     maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
+    seed: int = II("common.seed")
 
 
 @register_task("multimodal_captioning", dataclass=MultimodalCaptioningConfig)
@@ -134,6 +135,7 @@ class MultimodalCaptioningTask(FairseqTask):
         self.generated_text_scores: dict[str, GeneratedTextScores] = {}
         self.sequence_generator: Optional[Any] = None
         self.ranking: Optional[RankingValidation] = None
+        self.num_negatives = 0
         self.structures: Optional[FolderStructures] = None
         self.reads_structure = False
 
@@ -248,6 +250,8 @@ class MultimodalCaptioningTask(FairseqTask):
             split=split,
             lines=lines,
             shuffle=bool(combine),  # what fairseq gives for the training split alone
+            num_negatives=self.num_negatives if combine else 0,
+            seed=self.cfg.seed,
             **options,
         )
         logger.info(
@@ -298,6 +302,12 @@ class MultimodalCaptioningTask(FairseqTask):
             options = read_generation_options(self.cfg.eval_gen_args, "--eval-gen-args")
             self.sequence_generator = self.build_generator([model], Namespace(**options))
         return model
+
+    def build_criterion(self, cfg: Any, *others: Any, **kwargs: Any) -> Any:
+        criterion = super().build_criterion(cfg, *others, **kwargs)
+        # fairseq loads the training split after it has built the criterion
+        self.num_negatives = getattr(criterion, "drawn_per_batch", 0)
+        return criterion
 
     def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
         """

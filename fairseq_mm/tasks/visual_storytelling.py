@@ -19,7 +19,6 @@ from typing import Any, Optional
 import numpy as np
 from fairseq.data import Dictionary
 from fairseq.tasks import register_task
-from omegaconf import II
 from torch import Tensor
 
 from fairseq_mm.data.binarised_text import dictionary_of
@@ -66,7 +65,6 @@ class VisualStorytellingConfig(MultimodalCaptioningConfig):
             "its greatest length"
         },
     )
-    seed: int = II("common.seed")
 
 
 @register_task("visual_storytelling", dataclass=VisualStorytellingConfig)

@@ -44,6 +44,7 @@ def batch_of(rows, **others):
     return {
         "net_input": net_input,
         "target": tokens,
+        "id": torch.tensor(rows),
         "item": items,
         "ntokens": 3,
         "update_num": 0,
@@ -51,13 +52,13 @@ def batch_of(rows, **others):
     }
 
 
-def loss_by_loops(model, rows, *, same_image=False):
-    batch = batch_of(rows)
+def loss_by_loops(model, rows, *, drawn=None, same_image=False):
+    batch = batch_of([0, 1, 2, 3, 4])
     images, sentences = model(**batch["net_input"], tokens=batch["target"])
     total = 0.0
-    for i in range(len(rows)):
-        for k in range(len(rows)):
-            if k == i or (not same_image and ITEMS[rows[i]] == ITEMS[rows[k]]):
+    for i in rows:
+        for k in rows if drawn is None else drawn:
+            if k == i or (not same_image and ITEMS[i] == ITEMS[k]):
                 continue
             true = float(images[i] @ sentences[i])
             total += max(0.0, 0.2 - true + float(images[i] @ sentences[k]))
@@ -73,6 +74,32 @@ def test_sentences_of_the_same_picture_are_negatives_only_if_asked_for(same_imag
     expected = loss_by_loops(model, [0, 1, 2, 3, 4], same_image=same_image)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
     assert sample_size == log["sample_size"] == log["nsentences"] == 5
+
+
+@pytest.mark.parametrize("same_image", [False, True])
+def test_negatives_that_are_drawn_stand_in_the_batchs_place(same_image):
+    """Of pairs that are in the batch, too, and of one of the same picture that is not."""
+    model = TwoProjections()
+    criterion = PairwiseRankingCriterion(
+        TASK, negatives="random", num_negatives=4, same_image_negatives=same_image
+    )
+    assert criterion.drawn_per_batch == 4
+    rows, drawn = [0, 1, 4], [2, 1, 3, 4]
+    batch = batch_of(rows, negatives=batch_of(drawn))
+    loss, sample_size, _ = criterion(model, batch)
+    expected = loss_by_loops(model, rows, drawn=drawn, same_image=same_image)
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+    assert sample_size == 3
+    # validation compares with the batch, and needs none
+    del batch["negatives"], batch["update_num"]
+    loss, _, _ = criterion(model, batch)
+    expected = loss_by_loops(model, rows, same_image=same_image)
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("negatives", ["sum", "max"])
+def test_other_negatives_are_not_drawn(negatives):
+    assert PairwiseRankingCriterion(TASK, negatives=negatives).drawn_per_batch == 0
 
 
 def test_hardest_negatives_come_after_the_sum():

@@ -60,6 +60,52 @@ def test_examples_keep_their_line_number_when_some_lines_are_left_out(features):
     assert dataset.size(1) == 5
 
 
+def drawn_lines(dataset, epoch, line):
+    dataset.set_epoch(epoch)
+    return dataset.collater([dataset[line]])["negatives"]["id"].tolist()
+
+
+def test_negatives_are_lines_of_the_whole_split(features):
+    dataset = dataset_of(features, ["a", "b", "c"] * 4, num_negatives=3, seed=5)
+    batch = dataset.collater([dataset[i] for i in (4, 2)])
+    assert batch["nsentences"] == 2
+    drawn = batch["negatives"]
+    lines = drawn["id"].tolist()
+    assert len(set(lines)) == 3
+    expected = dataset_of(features, ["a", "b", "c"] * 4)
+    torch.testing.assert_close(drawn, expected._collate([expected[i] for i in lines]))
+    assert dataset.collater([]) == {}
+
+
+def test_negatives_are_drawn_evenly_and_without_repetition(features):
+    dataset = dataset_of(features, ["a", "b", "c"] * 2, num_negatives=2)
+    counts = np.zeros(6)
+    for epoch in range(600):
+        lines = drawn_lines(dataset, epoch, line=1)
+        assert len(set(lines)) == 2
+        counts[lines] += 1
+    # 600 x 2 / 6 = 200 of each, with a standard deviation of 600 x 1/3 x 2/3 = 11.5 squared
+    assert np.abs(counts - 200).max() < 60
+
+
+def test_draws_differ_by_seed_epoch_and_batch_alone(features):
+    visual_ids = ["a", "b", "c"] * 30
+    dataset = dataset_of(features, visual_ids, num_negatives=5, seed=1)
+    first = drawn_lines(dataset, 1, 0)
+    assert drawn_lines(dataset, 2, 0) != first
+    assert drawn_lines(dataset, 1, 1) != first
+    np.random.seed(3)
+    torch.manual_seed(3)
+    assert drawn_lines(dataset, 1, 0) == first
+    other_seed = dataset_of(features, visual_ids, num_negatives=5, seed=2)
+    assert drawn_lines(other_seed, 1, 0) != first
+
+
+def test_a_split_of_fewer_lines_is_drawn_whole(features):
+    dataset = dataset_of(features, ["a", "b", "c"], num_negatives=50)
+    assert sorted(drawn_lines(dataset, 1, 2)) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("multiple", [1, 3, 8])
 @pytest.mark.parametrize("limits", [{"max_sentences": 4}, {"max_tokens": 21}])
 @pytest.mark.parametrize("count", [1, 5, 8, 13])

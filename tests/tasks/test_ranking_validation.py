@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from fairseq.criterions import CRITERION_REGISTRY
 from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
 from toy_processes import needs_fork, run_two_processes
 
 from fairseq_mm import checkpoints
+from fairseq_mm.criterions.pairwise_ranking import PairwiseRankingCriterion
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.ranks import median_rank
@@ -150,15 +152,37 @@ def test_models_that_embed_write_no_captions(monkeypatch, tmp_path, data):
         fairseq_mm.from_pretrained(checkpoint)
 
 
-def test_training_resumes_where_it_stopped(monkeypatch, tmp_path, data):
-    options = ("--negatives", "random", "--num-negatives", "3")
-    straight = train(monkeypatch, data, tmp_path / "straight", "--max-epoch", "4", *options)
-    train(monkeypatch, data, tmp_path / "resumed", *options)
-    resumed = train(monkeypatch, data, tmp_path / "resumed", "--max-epoch", "4", *options)
-    one, two = (torch.load(path)["model"] for path in (straight, resumed))
-    assert one.keys() == two.keys()
-    for key in one:
-        torch.testing.assert_close(one[key], two[key])
+@pytest.mark.parametrize("stop", [("--max-epoch", "2"), ("--max-update", "6")])
+def test_training_resumes_where_it_stopped(monkeypatch, tmp_path, data, stop):
+    """At the end of an epoch of four updates, and within one."""
+    options = ("--negatives", "random", "--num-negatives", "3", "--max-epoch", "4")
+    straight = train(monkeypatch, data, tmp_path / "straight", *options)
+    train(monkeypatch, data, tmp_path / "resumed", *options, *stop)
+    resumed = train(monkeypatch, data, tmp_path / "resumed", *options)
+    torch.testing.assert_close(torch.load(resumed)["model"], torch.load(straight)["model"])
+
+
+@pytest.mark.parametrize(
+    ("options", "draws"),
+    [
+        (("--negatives", "random", "--num-negatives", "5"), 5),
+        (("--negatives", "random"), 36),  # the whole split has no more
+        (("--num-negatives", "5"), 0),
+    ],
+)
+def test_training_alone_draws_negatives(monkeypatch, tmp_path, data, options, draws):
+    counts = {"train": set(), "valid": set()}
+
+    class Spy(PairwiseRankingCriterion):
+        def forward(self, model, sample, reduce=True):
+            drawn = sample.get("negatives")
+            count = 0 if drawn is None else len(drawn["id"])
+            counts["train" if model.training else "valid"].add(count)
+            return super().forward(model, sample, reduce)
+
+    monkeypatch.setitem(CRITERION_REGISTRY, "pairwise_ranking", Spy)
+    train(monkeypatch, data, tmp_path / "ck", *options)
+    assert counts == {"train": {draws}, "valid": {0}}
 
 
 @pytest.mark.parametrize(
@@ -168,6 +192,11 @@ def test_training_resumes_where_it_stopped(monkeypatch, tmp_path, data):
         pytest.param(("--fp16", "--fp16-init-scale", "4"), marks=needs_float16_on_cpu),
         ("--store-ema", "--ema-decay", "0.9"),
         ("--update-freq", "3", "--max-tokens", "30", "--negatives", "max", "--sum-updates", "1"),
+        ("--bf16", "--negatives", "random", "--num-workers", "1"),
+        pytest.param(
+            ("--fp16", "--fp16-init-scale", "4", "--negatives", "random"),
+            marks=needs_float16_on_cpu,
+        ),
     ],
 )
 def test_trains_with(monkeypatch, tmp_path, data, options):
@@ -203,3 +232,20 @@ def test_two_processes_train_and_validate(tmp_path, data):
     checkpoint = tmp_path / "two" / "checkpoint_last.pt"
     rsum, _, _ = scores_by_loops(checkpoint, data)
     assert torch.load(checkpoint)["extra_state"]["val_loss"] == pytest.approx(rsum, abs=0.01)
+
+
+@needs_fork
+@pytest.mark.parametrize("backend", ["legacy_ddp", "pytorch_ddp"])
+def test_two_processes_draw_as_one_does_for_both(monkeypatch, tmp_path, data, backend):
+    """36 lines in batches of 8: at the end of an epoch one process has none."""
+    options = ("--negatives", "random", "--num-negatives", "7", "--batch-size", "8")
+
+    def train_rank(*others):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            others = ("--ddp-backend", backend, *others)
+            train(monkeypatch, data, tmp_path / "two", *options, *others)
+
+    run_two_processes(train_rank)
+    one = train(monkeypatch, data, tmp_path / "one", *options, "--update-freq", "2")
+    two = tmp_path / "two" / "checkpoint_last.pt"
+    torch.testing.assert_close(torch.load(two)["model"], torch.load(one)["model"])
