@@ -159,7 +159,10 @@ class LogBilinearDecoder(FairseqIncrementalDecoder):
         table: ``[V, row_dim]``, R or the transposed W^fv.
         output_bias: ``[V]`` b.
         context: the matrices C^(i), that of the earliest word first.
+        folded: ``[(n-1) * V, row_dim]``, see :meth:`make_generation_fast_`; None before it.
     """
+
+    folded: Optional[Tensor]
 
     def __init__(
         self,
@@ -180,7 +183,8 @@ class LogBilinearDecoder(FairseqIncrementalDecoder):
         self.context_length = context_length
         self.dropout = nn.Dropout(dropout)
         self.embedding_dropout = nn.Dropout(embedding_dropout)
-        self.folded: Optional[Tensor] = None
+        # moves and is cast with the model, and is in no checkpoint
+        self.register_buffer("folded", None, persistent=False)
 
     def read(self, rows: Tensor) -> Tensor:
         """Vectors ``[..., K]`` of words of the context, of their rows ``[..., row_dim]``."""
@@ -201,7 +205,7 @@ class LogBilinearDecoder(FairseqIncrementalDecoder):
             return
         with torch.no_grad():
             folded = self.write(self.context.of_table(self.read(self.table.weight)))
-            self.folded = folded.flatten(0, 1).contiguous()  # [(n-1) * V, row_dim]
+            self.folded = folded.flatten(0, 1).contiguous()
 
     def _window_step(self, words: Tensor) -> Tensor:
         """``[B, 1, row_dim]`` of windows ``[B, n-1]``, by :attr:`folded`."""

@@ -154,7 +154,12 @@ class MRnnDecoder(FairseqIncrementalDecoder):
         embedding_dropout: of embedding layer I.
         recurrent_dropout: of the recurrent layer's output.
         recurrent_scale: the recurrent matrix starts as this times the identity.
+
+    Attributes:
+        word_table: ``[V, H + M]``, see :meth:`make_generation_fast_`; None before it.
     """
+
+    word_table: Optional[Tensor]
 
     def __init__(
         self,
@@ -195,7 +200,8 @@ class MRnnDecoder(FairseqIncrementalDecoder):
         self.embedding_dropout = nn.Dropout(embedding_dropout)
         self.recurrent_dropout = nn.Dropout(recurrent_dropout)
         self.hidden_dim = hidden_dim
-        self.word_table: Optional[Tensor] = None
+        # moves and is cast with the model, and is in no checkpoint
+        self.register_buffer("word_table", None, persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

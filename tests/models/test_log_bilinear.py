@@ -131,6 +131,23 @@ def test_folded_steps_equal_the_equations(arch):
 
 
 @pytest.mark.parametrize("arch", ARCHS)
+def test_folded_rows_follow_the_model_and_are_in_no_checkpoint(arch):
+    model = build(arch)
+    assert model.decoder.folded is None
+    keys = model.state_dict().keys()
+    model.prepare_for_inference_(OmegaConf.create({"generation": {"beam": 2}}))
+    assert model.state_dict().keys() == keys
+    model.double()  # after folding
+    inputs = inputs_of(arch)
+    with torch.no_grad():
+        encoder_out = model.encoder(**inputs)
+        expected, _ = model.decoder(torch.tensor([SENTENCE]), encoder_out)
+        found, _ = model.decoder(torch.tensor([SENTENCE]), encoder_out, {})
+    assert model.decoder.folded.dtype == torch.float64
+    torch.testing.assert_close(found[:, 0], expected[:, -1], atol=5e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
 def test_only_the_last_words_matter(arch):
     model = build(arch)
     inputs = inputs_of(arch)

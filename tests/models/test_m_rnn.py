@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from toy_data import build_model, toy_task
 
 SIZES = {"embedding_dim": 4, "hidden_dim": 6, "multimodal_dim": 9, "feature_scaling": "scale"}
@@ -126,3 +127,20 @@ def test_image_is_not_looked_at_again_after_the_first_step():
     model.decoder.image_to_multimodal.register_forward_hook(lambda *args: calls.append(args))
     model.decoder(torch.tensor([[2, 5], [2, 6]]), encoder_out, state)
     assert calls == []
+
+
+def test_word_table_follows_the_model_and_is_in_no_checkpoint():
+    model = build_model("m_rnn", toy_task(), **SIZES)
+    assert model.decoder.word_table is None
+    keys = model.state_dict().keys()
+    model.prepare_for_inference_(OmegaConf.create({"generation": {"beam": 2}}))
+    assert model.state_dict().keys() == keys
+    model.double()  # after folding
+    features, padding_mask = torch.randn(2, 1, 5), torch.zeros(2, 1, dtype=torch.bool)
+    tokens = torch.tensor([[2], [7]])
+    with torch.no_grad():
+        encoder_out = model.encoder(features, padding_mask)
+        expected, _ = model.decoder(tokens, encoder_out)
+        found, _ = model.decoder(tokens, encoder_out, {})
+    assert model.decoder.word_table.dtype == torch.float64
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
