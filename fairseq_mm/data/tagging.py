@@ -53,8 +53,12 @@ def tag_folder(
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
+    lines = text.split("\n")  # str.splitlines breaks a line at other signs, too
+    if lines[-1] == "":
+        lines.pop()
+    return lines

@@ -37,6 +37,17 @@ def test_each_split_gets_as_many_tags_as_tokens(run_script, tmp_path):
     assert (tmp_path / "valid.tags").read_text() == "DET NOUN VERB\n"
 
 
+def test_only_a_line_feed_ends_a_line(run_script, tmp_path):
+    (tmp_path / "text").mkdir()
+    text = "a dog \u2028 jumps\ntwo \x85 \x0b men\n\na cat"
+    (tmp_path / "text" / "train.txt").write_text(text, encoding="utf-8")
+    status, _, err = run_script(tmp_path, "--tagger", "rules")
+    assert (status, err) == (0, "")
+    lines = (tmp_path / "train.tags").read_text(encoding="utf-8").split("\n")
+    # white space that ends no line parts words, as it does where the text is binarised
+    assert [len(line.split()) for line in lines] == [3, 2, 0, 2, 0]
+
+
 def test_mistakes_are_one_line_each(run_script, tmp_path):
     status, _, err = run_script(tmp_path, "--tagger", "rules")
     assert status == 2
