@@ -22,7 +22,6 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
-from fairseq_mm.errors import UserError
 from fairseq_mm.models._one_line_loading import OneLineLoading
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.context_window import ContextWindow
@@ -58,27 +57,6 @@ class ContentConfig(LogBilinearConfig):
         },
     )
     feature_dropout: float = field(default=0.0, metadata={"help": "of the content vector"})
-
-
-def check_options(cfg: Any) -> None:
-    """
-    Raises:
-        UserError: if a size or a dropout is out of its range.
-    """
-    least = {
-        **dict.fromkeys(("embedding_dim", "context_length", "num_factors", "attribute_dim"), 1),
-        "structure_length": 0,
-    }
-    for name, minimum in least.items():
-        value = getattr(cfg, name, minimum)
-        if value < minimum:
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option} must be {minimum} or more, but is {value}.")
-    for name in ("dropout", "embedding_dropout", "feature_dropout"):
-        value = getattr(cfg, name, 0.0)
-        if not 0 <= value < 1:
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option} must be 0 or more and below 1, but is {value}.")
 
 
 class ConditionEncoder(FairseqEncoder):

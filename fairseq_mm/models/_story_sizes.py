@@ -5,7 +5,7 @@ from typing import Any, Optional
 
 from fairseq_mm.errors import UserError
 
-_SIZES = ("_dim", "_layers", "_heads", "_length", "_positions", "slices")
+_SIZES = ("_dim", "_layers", "_heads", "_length", "_positions", "_factors", "slices")
 
 
 def check_sizes(

@@ -28,10 +28,10 @@ from fairseq_mm.models._log_bilinear import (
     ConditionEncoder,
     LogBilinearConfig,
     LogBilinearModel,
-    check_options,
     decoder_options,
 )
 from fairseq_mm.models._provenance import Provenance
+from fairseq_mm.models._story_sizes import check_sizes
 
 
 @dataclass
@@ -57,7 +57,7 @@ class LblModel(LogBilinearModel):
         Raises:
             UserError: if an option is out of its range.
         """
-        check_options(cfg)
+        check_sizes(LblConfig, cfg)
         decoder = AdditiveDecoder(task.target_dictionary, **decoder_options(cfg))
         return cls.of_parts(LblEncoder(), decoder, Provenance.of_task(task))
 

@@ -32,11 +32,11 @@ from fairseq_mm.models._log_bilinear import (
     ContentConfig,
     ContentEncoder,
     LogBilinearModel,
-    check_options,
     content_projection,
     decoder_options,
 )
 from fairseq_mm.models._provenance import Provenance
+from fairseq_mm.models._story_sizes import check_sizes
 
 
 @dataclass
@@ -54,7 +54,7 @@ class MlblBModel(LogBilinearModel):
         Raises:
             UserError: if an option is out of its range.
         """
-        check_options(cfg)
+        check_sizes(MlblBConfig, cfg)
         content = content_projection(cfg, task, cfg.embedding_dim)
         nn.init.zeros_(content.weight)  # begins as lbl: a larger term would hide r
         encoder = ContentEncoder(content)

@@ -38,11 +38,11 @@ from fairseq_mm.models._log_bilinear import (
     ContentEncoder,
     FactoredDecoder,
     LogBilinearModel,
-    check_options,
     content_projection,
     decoder_options,
 )
 from fairseq_mm.models._provenance import Provenance
+from fairseq_mm.models._story_sizes import check_sizes
 
 
 @dataclass
@@ -62,7 +62,7 @@ class MlblFModel(LogBilinearModel):
         Raises:
             UserError: if an option is out of its range.
         """
-        check_options(cfg)
+        check_sizes(MlblFConfig, cfg)
         encoder = ContentEncoder(content_projection(cfg, task, cfg.num_factors))
         decoder = FactoredDecoder(
             task.target_dictionary, num_factors=cfg.num_factors, **decoder_options(cfg)

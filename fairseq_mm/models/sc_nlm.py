@@ -42,11 +42,11 @@ from fairseq_mm.models._log_bilinear import (
     ContentProjection,
     FactoredDecoder,
     LogBilinearModel,
-    check_options,
     content_projection,
     decoder_options,
 )
 from fairseq_mm.models._provenance import Provenance, words_of
+from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.context_window import ContextWindow
 
 
@@ -144,7 +144,7 @@ class ScNlmModel(LogBilinearModel):
         Raises:
             UserError: if an option is out of its range, or the task has no tags.
         """
-        check_options(cfg)
+        check_sizes(ScNlmConfig, cfg, may_be_zero=["structure_length"])
         tags = getattr(task, "structure_dictionary", None)
         if tags is None:
             raise UserError(
