@@ -8,6 +8,7 @@ embedder.embed_texts(["a dog on the beach"]) @ embedder.embed_pictures(["dog.jpg
 
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -17,6 +18,7 @@ from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.multimodal_dataset import tokens_of
 from fairseq_mm.errors import UserError
+from fairseq_mm.models._provenance import words_of
 from fairseq_mm.picture_models import AnyPicture, PictureModels, load_picture_models
 from fairseq_mm.text_models import embeds_sentences, load_states
 
@@ -74,7 +76,8 @@ class Embedder(PictureModels):
     def embed_texts(self, texts: Sequence[str]) -> np.ndarray:
         """
         Args:
-            texts: sentences or words, as people write them; lower-cased, and without punctuation.
+            texts: sentences or words, as people write them. Capitals and punctuation count where
+                the dictionary has such words; else they are lower-cased and left out.
 
         Returns:
             ``[n, K]`` float32.
@@ -85,10 +88,23 @@ class Embedder(PictureModels):
         dictionary = self.task.target_dictionary
         vectors = []
         for text in texts:
-            words = CaptionTokenizer()(text)
+            words = self._words_of(text)
             if not words:
                 raise UserError(f"the text {text!r} must have a word, but has none.")
             tokens = tokens_of(dictionary, " ".join(words))
             tokens = torch.cat([tokens, tokens.new_tensor([dictionary.eos()])])
             vectors.append(self.models[0].embed_sentences(tokens[None].to(self.device))[0])
         return torch.stack(vectors).float().cpu().numpy()
+
+    def _words_of(self, text: str) -> list[str]:
+        words = self._tokenize(text)
+        known = self.task.target_dictionary
+        # a mark that the model does not know was left out when it was trained
+        return [word for word in words if word in known or any(map(str.isalnum, word))]
+
+    @cached_property
+    def _tokenize(self) -> CaptionTokenizer:
+        words = words_of(self.task.target_dictionary)
+        return CaptionTokenizer(
+            keep_case=any(word != word.lower() for word in words), keep_punctuation=True
+        )
