@@ -16,13 +16,14 @@ ALLOWED = {
     "data": set(),
     "tasks": {"data", "metrics"},
     "extract": {"data"},
+    "ngrams": {"data"},
     "retrieval": {"data", "metrics"},
     "report": {"data", "metrics", "extract"},
     "study": {"data", "metrics", "report"},
-    "conversion": {"data", "models", "modules", "tasks"},
+    "conversion": {"data", "extract", "models", "modules", "tasks"},
 }
 # fairseq may be imported by what is registered with it and by what reads its data
-WITHOUT_FAIRSEQ = {"metrics", "extract", "report", "study"}
+WITHOUT_FAIRSEQ = {"metrics", "extract", "ngrams", "report", "study"}
 
 
 def imports_of(path):

@@ -6,6 +6,8 @@ fairseq-mm convert checkpoints/checkpoint_best.pt back/ --to huggingface --data 
 fairseq-mm convert pretrained_checkpoint.pt pretrained.pt --data data-bin/writingPrompts
 fairseq-mm convert fusion_checkpoint.pt fusion.pt --data data-bin/writingPrompts \\
     --pretrained-checkpoint pretrained_checkpoint.pt
+fairseq-mm convert f30k.npz f30k/                       Kiros's visual-semantic-embedding
+fairseq-mm convert model_best.pth.tar f30k/ --vocabulary f30k_precomp_vocab.pkl         VSE++
 
 What SOURCE is is found by its content.
 
@@ -20,6 +22,11 @@ becomes one of conv_story, in the file OUTPUT. It carries its dictionaries and, 
 frozen model, and works with fairseq-generate, fairseq-validate, --restore-file,
 --finetune-from-model, fairseq-mm tell and, without fusion, as --pretrained-checkpoint of a new one.
 
+A model of Kiros's (X.npz with X.npz.pkl and X.npz.dictionary.pkl beside it) or of VSE++ becomes a
+folder with checkpoint_best.pt, of vse_gru or vse_bow, and dict.txt: give it to fairseq-mm rank,
+embed and retrieve, and to --finetune-from-model; data is prepared with its dict.txt. A network that
+VSE++ has fine-tuned becomes cnn.pt beside them, for fairseq-mm extract --weights.
+
 The new --arch and options are printed; optimizers' states are not converted. Every tensor is
 accounted for, and exit status is 2, with nothing written, if one does not fit.
 """
@@ -27,9 +34,9 @@ accounted for, and exit status is 2, with nothing written, if one does not fit.
 import argparse
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Optional
 
-from fairseq_mm.cli import convert_stories
+from fairseq_mm.cli import convert_stories, convert_vse
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
@@ -39,6 +46,8 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
         *("data", "source_dictionary", "target_dictionary", "pretrained_checkpoint", "compat"),
         *("layers_from_weights", "allow_unexpected"),
     ),
+    "Kiros's VSE": (),
+    "VSE++": ("vocabulary",),
     "Hugging Face's BART": ("encoder_json",),
     "Hugging Face's T5": (),
     "fairseq's BART": ("data",),
@@ -72,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "merges, which gives GPT-2's own)",
     )
     convert_stories.add_arguments(parser.add_argument_group("fairseq's fconv_self_att"))
+    convert_vse.add_arguments(parser.add_argument_group("VSE++"))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -79,18 +89,22 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         UserError: if a file cannot be read or written, or a tensor does not fit.
     """
-    state = None
-    if args.to is None:
-        kind = _kind_of(args.source)
-    else:
+    _check_exists(args.source)
+    if args.to is not None:
         kind, state = _kind_back(args)
+    elif os.path.isdir(args.source):
+        kind, state = _kind_of_folder(args.source), None
+    else:
+        kind, state = _kind_of_file(args.source)
     _check_options(args, kind)
-    if kind == "fairseq's fconv_self_att":
-        convert_stories.check_output(args)
-        register_quietly()
-        convert_stories.run(args)
-        return
     register_quietly()
+    if kind == "fairseq's fconv_self_att":
+        assert state is not None
+        convert_stories.run(args, state)
+        return
+    if kind in ("Kiros's VSE", "VSE++"):
+        convert_vse.run(args, state)
+        return
     if kind == "Hugging Face's BART":
         from fairseq_mm.conversion.bart import convert_bart
 
@@ -125,7 +139,6 @@ def run(args: argparse.Namespace) -> None:
 def _kind_back(args: argparse.Namespace) -> tuple[str, Mapping[str, Any]]:
     """What is converted to Hugging Face's form, one of ``_OPTIONS``, and the checkpoint, which may
     be large and is read once."""
-    _check_exists(args.source)
     register_quietly()  # what looks at the checkpoint imports fairseq
     from fairseq_mm.conversion.foreign_checkpoint import checkpoint_path, read_foreign_checkpoint
     from fairseq_mm.conversion.output_folder import check_output_folder
@@ -142,11 +155,21 @@ def _check_exists(source: str) -> None:
         raise UserError(f"{source}: no such checkpoint. It is no folder either.")
 
 
-def _kind_of(source: str) -> str:
+def _kind_of_file(source: str) -> tuple[str, Optional[Mapping[str, Any]]]:
+    """One of ``_OPTIONS``, and the content of a checkpoint, which may be large and is read once."""
+    register_quietly()  # what looks at the checkpoint imports fairseq
+    from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
+    from fairseq_mm.conversion.released_vse import is_numpy_archive
+    from fairseq_mm.conversion.released_vsepp import is_vsepp
+
+    if is_numpy_archive(source):
+        return "Kiros's VSE", None
+    state = read_foreign_checkpoint(source)
+    return ("VSE++" if is_vsepp(state) else "fairseq's fconv_self_att"), state
+
+
+def _kind_of_folder(source: str) -> str:
     """One of ``_OPTIONS``."""
-    _check_exists(source)
-    if not os.path.isdir(source):
-        return "fairseq's fconv_self_att"
     if os.path.isfile(os.path.join(source, "config.json")):
         from fairseq_mm.conversion.huggingface_folder import read_config
 

@@ -3,7 +3,7 @@
 import argparse
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairseq_mm.errors import UserError
@@ -44,15 +44,20 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
     """
+    Args:
+        args: of the command.
+        state: content of the checkpoint.
+
     Raises:
         UserError: if a file cannot be read or written, or a tensor does not fit.
     """
     from fairseq_mm.conversion import stories as converting
     from fairseq_mm.conversion.story_dictionaries import load_story_dictionaries
 
-    checkpoint = converting.read_fairseq_stories(args.source)
+    _check_output(args)
+    checkpoint = converting.fairseq_stories(args.source, state)
     pretrained = None
     if args.pretrained_checkpoint:
         pretrained = converting.read_fairseq_stories(args.pretrained_checkpoint)
@@ -96,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"frozen part: {options}")
 
 
-def check_output(args: argparse.Namespace) -> None:
+def _check_output(args: argparse.Namespace) -> None:
     """Before minutes of work.
 
     Raises:

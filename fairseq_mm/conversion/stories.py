@@ -112,7 +112,18 @@ def read_fairseq_stories(path: str) -> FairseqStories:
     Raises:
         UserError: if the file is no checkpoint of ``fconv_self_att`` that can be converted.
     """
-    state = read_foreign_checkpoint(path)
+    return fairseq_stories(path, read_foreign_checkpoint(path))
+
+
+def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
+    """
+    Args:
+        path: the file, for messages.
+        state: its content.
+
+    Raises:
+        UserError: if it is no checkpoint of ``fconv_self_att`` that can be converted.
+    """
     weights = state.get("model")
     options: dict[str, Any] = {}
     cfg = state.get("cfg")

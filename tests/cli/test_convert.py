@@ -16,6 +16,7 @@ from fairseq.logging.meters import AverageMeter, TimeMeter
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from toy_data import run_fairseq
+from toy_released_vse import TheirModel, write_kiros
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.conversion import stories as conversion
@@ -449,6 +450,24 @@ def test_other_checkpoints_are_refused(trained, tmp_path, capsys):
     assert "text.pt: is no checkpoint that can be read safely" in capsys.readouterr().err
     assert convert(tmp_path / "none.pt", tmp_path / "new.pt", trained.data) == 2
     assert "none.pt: no such checkpoint." in capsys.readouterr().err
+
+
+def test_what_a_file_is_is_found_by_its_content(trained, tmp_path, capsys):
+    """Options of one kind are refused with the others, whatever the file's name."""
+
+    def message_for(source, *options):
+        assert main(["convert", str(source), str(tmp_path / "new"), *options]) == 2
+        assert not (tmp_path / "new").exists()
+        return capsys.readouterr().err
+
+    kiros = write_kiros(tmp_path / "model.npz", ["a", "b", "c"]).rename(tmp_path / "model.pt")
+    error = message_for(kiros, "--vocabulary", "v.pkl")
+    assert f"--vocabulary is for VSE++, but {kiros} is taken for Kiros's VSE." in error
+    theirs = TheirModel(["a"]).write(tmp_path / "checkpoint_best.pt")
+    error = message_for(theirs, "--data", str(trained.data))
+    assert f"BART, but {theirs} is taken for VSE++." in error
+    error = message_for(trained.pretrained, "--vocabulary", "v.pkl")
+    assert f"{trained.pretrained} is taken for fairseq's fconv_self_att." in error
 
 
 def test_the_pretrained_checkpoint_must_be_the_frozen_model(trained, tmp_path, capsys):

@@ -1,0 +1,266 @@
+"""The released models of Kiros et al. 2014 (https://github.com/ryankiros/visual-semantic-embedding)
+-> weights by the names of ``--arch vse_gru`` or ``vse_bow``.
+
+``X.npz`` has the weights, ``X.npz.pkl`` the options, ``X.npz.dictionary.pkl`` the words and their
+numbers, from 2 on; 0 is the end of a sentence, which is read after its words, 1 the unknown word.
+Words whose number is ``n_words`` or more are unknown, too: by the released training they are two.
+With p the columns of reset and of update in turn, the GRU is
+
+    r, u = sigmoid(x W + b + h U),   g = tanh(x Wx + bx + r * (h Ux)),   h' = u * h + (1 - u) * g
+
+which is PyTorch's without the biases of its recurrent products.
+"""
+
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_mm.conversion.plain_pickle import read_plain_pickle, repaired_text
+from fairseq_mm.data.caption_text import RESERVED_TOKENS
+from fairseq_mm.data.numpy_files import load_numpy, read_member
+from fairseq_mm.errors import UserError
+
+_IMAGE = ("ff_image_W", "ff_image_b")
+_GRU = tuple(f"encoder_{name}" for name in ("W", "b", "U", "Wx", "Ux", "bx"))
+_FIRST_WORD = 2
+_END, _UNKNOWN = 0, 1
+_NAMED = 3  # words of a message
+
+
+@dataclass
+class ReleasedVse:
+    """A model of another program, as ours has it.
+
+    Attributes:
+        path: its file.
+        arch: ``vse_gru`` or ``vse_bow``.
+        options: of the model, all that matter.
+        criterion: options of ``pairwise_ranking`` that it was trained with.
+        words: of the dictionary, in the order of their rows, special symbols left out.
+        weights: by our names.
+        tensors: how many the file has.
+        tokenizer: options of ``fairseq-mm prepare captions`` that split sentences as it reads them.
+        notes: what is left out or not the same, one sentence each.
+        cnn_type: torchvision's name of the network that it carries; empty if it carries none.
+        cnn: that network's weights by torchvision's names.
+    """
+
+    path: str
+    arch: str
+    options: dict[str, Any]
+    criterion: dict[str, Any]
+    words: list[str]
+    weights: dict[str, Tensor]
+    tensors: int
+    tokenizer: str
+    notes: list[str] = field(default_factory=list)
+    cnn_type: str = ""
+    cnn: dict[str, Tensor] = field(default_factory=dict)
+
+
+def is_numpy_archive(path: str) -> bool:
+    """Whether a file is an ``.npz``."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith(".npy") for name in archive.namelist())
+    except (zipfile.BadZipFile, OSError):
+        return False
+
+
+def read_released_vse(path: str) -> ReleasedVse:
+    """
+    Args:
+        path: ``X.npz``, with ``X.npz.pkl`` and ``X.npz.dictionary.pkl`` beside it.
+
+    Raises:
+        UserError: if a file is missing or damaged, or they do not fit together.
+    """
+    options = read_plain_pickle(f"{path}.pkl")
+    if not isinstance(options, dict) or "encoder" not in options:
+        raise UserError(f"{path}.pkl: must be the model's options, but has no `encoder`.")
+    kind = options["encoder"]
+    if kind not in ("gru", "bow"):
+        raise UserError(f"{path}.pkl: `encoder` must be gru or bow, but is {kind}.")
+    arrays = _read_arrays(path, (*("Wemb", *_IMAGE), *(_GRU if kind == "gru" else ())))
+    V, E = sides(arrays["Wemb"])
+    D, K = sides(arrays["ff_image_W"])
+    expected = {"Wemb": (V, E), "ff_image_W": (D, K), "ff_image_b": (K,)}
+    if kind == "gru":
+        expected.update(encoder_W=(E, 2 * K), encoder_b=(2 * K,), encoder_U=(K, 2 * K))
+        expected.update(encoder_Wx=(E, K), encoder_bx=(K,), encoder_Ux=(K, K))
+    elif K != E:
+        raise UserError(
+            f"{path}: the sum of word vectors of {E} must have as many dimensions as the images, "
+            f"but they have {K}."
+        )
+    check_shapes(arrays, expected, path)
+    for name, size in (("n_words", V), ("dim_word", E), ("dim_image", D), ("dim", K)):
+        if options.get(name, size) != size:
+            raise UserError(f"{path}.pkl: `{name}` is {options[name]}, but {path} has {size}.")
+    notes: list[str] = []
+    by_number = _read_dictionary(f"{path}.dictionary.pkl", V, notes)
+    rows, words = known_words(by_number, notes)
+    vectors = torch.from_numpy(arrays["Wemb"])
+    weights = {
+        "sentence_encoder.embedding.weight": word_table(
+            vectors[rows], end=vectors[_END], unknown=vectors[_UNKNOWN]
+        ),
+        "image_proj.weight": torch.from_numpy(arrays["ff_image_W"]).t(),
+        "image_proj.bias": torch.from_numpy(arrays["ff_image_b"]),
+    }
+    if kind == "gru":
+        weights.update(_gru(arrays))
+    return ReleasedVse(
+        path,
+        f"vse_{kind}",
+        {
+            **{"word_dim": E, "embed_dim": K, "sentence_signs": "end"},
+            **{"image_norm": "evaluation", "feature_scaling": "unit"},
+        },
+        {"margin": float(options.get("margin", 0.2)), "same_image_negatives": True},
+        words,
+        weights,
+        len(arrays),
+        "--tokenizer whitespace --keep-case --keep-punctuation",
+        notes,
+    )
+
+
+def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[int], list[str]]:
+    """Words that a dictionary of fairseq's can have.
+
+    Args:
+        by_number: row of its vector -> word.
+        notes: gets what is left out.
+
+    Returns:
+        rows of the words, ascending, and the words.
+    """
+    rows, words, impossible = [], [], []
+    for number, word in sorted(by_number.items()):
+        if word.split() != [word] or word in (*RESERVED_TOKENS, "<unk>"):
+            impossible.append(word)
+        else:
+            rows.append(number)
+            words.append(word)
+    if impossible:
+        notes.append(
+            "Words with white space in them, and fairseq's own signs, are left out, since no text "
+            f"has them as words: {named(impossible)}."
+        )
+    return rows, words
+
+
+def word_table(
+    words: Tensor, *, end: Tensor, unknown: Tensor, begin: Optional[Tensor] = None
+) -> Tensor:
+    """
+    Args:
+        words: ``[V, E]``.
+        end: ``[E]``, read after the words.
+        unknown: ``[E]``.
+        begin: ``[E]``, read before the words; None where nothing is.
+
+    Returns:
+        ``[4 + V, E]`` in the order of a dictionary of fairseq's: beginning, padding, end, unknown.
+    """
+    nothing = torch.zeros_like(end)
+    signs = [nothing if begin is None else begin, nothing, end, unknown]
+    return torch.cat([torch.stack(signs), words])
+
+
+def check_names(found: Iterable[str], expected: Iterable[str], path: str) -> None:
+    """
+    Raises:
+        UserError: if a tensor is missing, or there is one more.
+    """
+    missing, unexpected = sorted({*expected} - {*found}), sorted({*found} - {*expected})
+    if missing or unexpected:
+        parts = [f"has no {', '.join(missing)}"] if missing else []
+        parts += [f"has {', '.join(unexpected)}, for which there is no place"] if unexpected else []
+        raise UserError(f"{path}: is no model that can be converted: it {' and '.join(parts)}.")
+
+
+def check_shapes(
+    found: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], path: str
+) -> None:
+    """
+    Raises:
+        UserError: if a tensor or an array has another shape.
+    """
+    for name, shape in expected.items():
+        if tuple(found[name].shape) != shape:
+            raise UserError(
+                f"{path}: {name} must be {list(shape)}, but is {list(found[name].shape)}."
+            )
+
+
+def sides(matrix: Any) -> tuple[int, int]:
+    """Rows and columns; what is no matrix is told by its shape."""
+    rows, columns = (*matrix.shape, 0, 0)[:2]
+    return rows, columns
+
+
+def named(words: Sequence[str]) -> str:
+    """The first of them, for a message."""
+    shown = ", ".join(map(repr, words[:_NAMED]))
+    return shown + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
+
+
+def _read_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
+    arrays = {}
+    loaded: Any = load_numpy(Path(path))
+    with loaded as archive:
+        check_names(archive.files, names, path)
+        for name in names:
+            array = read_member(archive, Path(path), name)
+            if array.dtype.kind != "f":
+                raise UserError(
+                    f"{path}: {name} must have floating-point numbers, but has {array.dtype}."
+                )
+            arrays[name] = array.astype(np.float32)
+    return arrays
+
+
+def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
+    """Row of each word's vector -> the word."""
+    content = read_plain_pickle(path)
+    if not isinstance(content, dict) or not all(
+        isinstance(word, str) and isinstance(number, (int, np.integer))
+        for word, number in content.items()
+    ):
+        raise UserError(f"{path}: must be a dictionary of words and their numbers, but is not.")
+    by_number = {int(number): repaired_text(word) for word, number in content.items()}
+    unknown = [word for number, word in sorted(by_number.items()) if number >= rows]
+    found = {number: word for number, word in by_number.items() if _FIRST_WORD <= number < rows}
+    is_whole = len(by_number) == len(content) == len(found) + len(unknown)
+    if not is_whole or len(found) != rows - _FIRST_WORD:
+        raise UserError(
+            f"{path}: must have a word for each number from {_FIRST_WORD} to {rows - 1}, the rows "
+            f"of Wemb, but has {len(content)} words with {len(found)} such numbers."
+        )
+    if unknown:
+        notes.append(
+            f"Words whose number is n_words or more are unknown, as in the released code: "
+            f"{named(unknown)}."
+        )
+    return found
+
+
+def _gru(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    """PyTorch's order of the gates is reset, update, candidate."""
+    of = {name: torch.from_numpy(arrays[f"encoder_{name}"]) for name in ("W", "b", "U", "Wx", "Ux")}
+    bias = torch.from_numpy(arrays["encoder_bx"])
+    prefix = "sentence_encoder.recurrence."
+    return {
+        f"{prefix}weight_ih_l0": torch.cat([of["W"], of["Wx"]], dim=1).t(),
+        f"{prefix}weight_hh_l0": torch.cat([of["U"], of["Ux"]], dim=1).t(),
+        f"{prefix}bias_ih_l0": torch.cat([of["b"], bias]),
+        f"{prefix}bias_hh_l0": torch.zeros(len(of["b"]) + len(bias)),
+    }

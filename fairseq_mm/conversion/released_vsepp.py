@@ -1,0 +1,176 @@
+"""Checkpoints of VSE++, Faghri et al. 2018 (https://github.com/fartashf/vsepp) -> weights by the
+names of ``--arch vse_gru``.
+
+A file holds the image encoder's and the sentence encoder's weights as ``model``, and the options
+as ``opt``. The vocabulary is another file, an object of their class, with its signs ``<pad>``,
+``<start>``, ``<end>`` and ``<unk>``: a sentence is read with ``<start>`` before and ``<end>`` after
+its words. A model of pictures carries its network beside the projection, and scales the network's
+features to unit length; one of features made before (``..._precomp``) takes them as they are.
+"""
+
+import argparse
+import re
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from torch import Tensor
+
+from fairseq_mm.conversion.plain_pickle import read_plain_pickle, repaired_text
+from fairseq_mm.conversion.released_vse import (
+    ReleasedVse,
+    check_names,
+    check_shapes,
+    known_words,
+    named,
+    sides,
+    word_table,
+)
+from fairseq_mm.errors import UserError
+
+_RECURRENCE = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+_TEXT = ("embed.weight", *(f"rnn.{name}" for name in _RECURRENCE))
+_IMAGE = ("fc.weight", "fc.bias")
+_NETWORK = "cnn."
+_PAD, _BEGIN, _END, _UNKNOWN = _SIGNS = ("<pad>", "<start>", "<end>", "<unk>")
+# a vocabulary is pickled by the script that defines its class
+_STAND_INS = {(module, "Vocabulary"): argparse.Namespace for module in ("vocab", "__main__")}
+# option -> its only value that our model has, the default as well
+_FIXED = {"use_abs": False, "measure": "cosine", "num_layers": 1}
+# VGG's classifier had a dropout first until 2017
+_OLD_CLASSIFIER = {"classifier.1.": "classifier.0.", "classifier.4.": "classifier.3."}
+
+
+def is_vsepp(state: Mapping[str, Any]) -> bool:
+    """Whether a file's content is of VSE++."""
+    return "opt" in state and isinstance(state.get("model"), (list, tuple))
+
+
+def read_released_vsepp(
+    path: str, state: Mapping[str, Any], vocabulary: Optional[str]
+) -> ReleasedVse:
+    """
+    Args:
+        path: the file, for messages.
+        state: its content.
+        vocabulary: the file of its words.
+
+    Raises:
+        UserError: if the model is none that ours can be, or a file is missing, damaged or does not
+            fit.
+    """
+    options = _options(state["opt"], path)
+    image, text = _parts(state["model"], path)
+    network = {name: x for name, x in image.items() if name.startswith(_NETWORK)}
+    check_names([name for name in image if name not in network], _IMAGE, path)
+    check_names(text, _TEXT, path)
+    V, E = sides(text["embed.weight"])
+    K, D = sides(image["fc.weight"])
+    expected = {"embed.weight": (V, E), "fc.weight": (K, D), "fc.bias": (K,)}
+    expected.update({"rnn.weight_ih_l0": (3 * K, E), "rnn.weight_hh_l0": (3 * K, K)})
+    expected.update({"rnn.bias_ih_l0": (3 * K,), "rnn.bias_hh_l0": (3 * K,)})
+    check_shapes({**image, **text}, expected, path)
+    if vocabulary is None:
+        name = options.get("data_name", "...")
+        raise UserError(
+            f"{path}: --vocabulary FILE is needed, the words of the model (VSE++'s "
+            f"{name}_vocab.pkl)."
+        )
+    by_number, sign = _read_vocabulary(vocabulary)
+    if len(by_number) + len(sign) != V:
+        raise UserError(
+            f"{vocabulary}: has {len(by_number) + len(sign)} words, but {path} was trained with "
+            f"{V}: give the vocabulary that it was trained with."
+        )
+    notes = [f"The vector of {_PAD} is left out: it is never read."]
+    rows, words = known_words(by_number, notes)
+    vectors = text["embed.weight"]
+    weights = {
+        "sentence_encoder.embedding.weight": word_table(
+            vectors[rows],
+            end=vectors[sign[_END]],
+            unknown=vectors[sign[_UNKNOWN]],
+            begin=vectors[sign[_BEGIN]],
+        ),
+        "image_proj.weight": image["fc.weight"],
+        "image_proj.bias": image["fc.bias"],
+        **{f"sentence_encoder.recurrence.{name}": text[f"rnn.{name}"] for name in _RECURRENCE},
+    }
+    criterion: dict[str, Any] = {"margin": float(options.get("margin", 0.2))}
+    if options.get("max_violation"):
+        criterion["negatives"] = "max"
+    return ReleasedVse(
+        path,
+        "vse_gru",
+        {
+            **{"word_dim": E, "embed_dim": K, "sentence_signs": "both"},
+            "image_norm": "never" if options.get("no_imgnorm") else "always",
+            "feature_scaling": "unit" if network else "none",
+        },
+        {**criterion, "same_image_negatives": True},
+        words,
+        weights,
+        len(image) + len(text),
+        "--tokenizer words --keep-punctuation",
+        notes,
+        str(options.get("cnn_type", "")) if network else "",
+        _torchvision_names(network),
+    )
+
+
+def _options(opt: Any, path: str) -> dict[str, Any]:
+    options = vars(opt) if isinstance(opt, argparse.Namespace) else opt
+    if not isinstance(options, dict):
+        raise UserError(f"{path}: `opt` must be the model's options, but is no such thing.")
+    for name, expected in _FIXED.items():
+        if options.get(name, expected) != expected:
+            raise UserError(
+                f"{path}: was trained with {name} = {options[name]!r}, but our model is as with "
+                f"{expected!r}."
+            )
+    return options
+
+
+def _parts(model: Any, path: str) -> list[dict[str, Tensor]]:
+    """Weights of images and of sentences in float32, without the names of parallel modules."""
+    is_pair = len(model) == 2 and all(isinstance(part, Mapping) for part in model)
+    if not is_pair or not all(isinstance(x, Tensor) for part in model for x in part.values()):
+        raise UserError(
+            f"{path}: `model` must be the weights of images and of sentences, but is not."
+        )
+    return [
+        {name: x.float() if x.is_floating_point() else x for name, x in part.items()}
+        for part in model
+    ]
+
+
+def _read_vocabulary(path: str) -> tuple[dict[int, str], dict[str, int]]:
+    """Row of each word's vector -> the word, and the rows of the signs."""
+    content = getattr(read_plain_pickle(path, stand_ins=_STAND_INS), "word2idx", None)
+    if not isinstance(content, dict) or not all(
+        isinstance(word, str) and isinstance(number, int) for word, number in content.items()
+    ):
+        raise UserError(f"{path}: must be a vocabulary of VSE++, but has no `word2idx` of words.")
+    by_number = {number: repaired_text(word) for word, number in content.items()}
+    if sorted(by_number) != list(range(len(content))):
+        raise UserError(f"{path}: must number its words from 0 on, but there are gaps.")
+    missing = [word for word in _SIGNS if word not in content]
+    if missing:
+        raise UserError(f"{path}: must have {', '.join(_SIGNS)}, but has no {named(missing)}.")
+    sign = {word: content[word] for word in _SIGNS}
+    return {number: word for number, word in by_number.items() if word not in sign}, sign
+
+
+def _torchvision_names(network: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Names as before the network was made parallel, wholly or its ``features``."""
+    renamed = {
+        re.sub(r"^(features\.)?module\.", r"\1", name[len(_NETWORK) :]): x
+        for name, x in network.items()
+    }
+    if "classifier.1.weight" not in renamed:
+        return renamed
+    for old, new in _OLD_CLASSIFIER.items():
+        renamed = {
+            (new + name[len(old) :] if name.startswith(old) else name): x
+            for name, x in renamed.items()
+        }
+    return renamed

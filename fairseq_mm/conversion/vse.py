@@ -1,0 +1,102 @@
+"""Released models of VSE and VSE++ -> a folder with a checkpoint of ``--arch vse_gru`` or
+``vse_bow``.
+
+``released_vse.py`` and ``released_vsepp.py`` read them. The folder has ``checkpoint_best.pt``,
+``dict.txt`` and, of a model that carries the network it sees pictures with, ``cnn.pt``: a state
+dict for ``fairseq-mm extract --weights``, whose features the checkpoint then asks for.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fairseq_mm.conversion.new_checkpoint import checkpoint_state
+from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
+from fairseq_mm.conversion.released_vse import ReleasedVse
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.extractor import build_extractor
+from fairseq_mm.models._provenance import STATE_KEY, Provenance
+
+CHECKPOINT, DICTIONARY, NETWORK = "checkpoint_best.pt", "dict.txt", "cnn.pt"
+
+
+@dataclass
+class ConvertedVse:
+    """
+    Attributes:
+        folder: that was written.
+        released: what was read.
+        parameters: number of the new model's weights.
+        feature_dim: channels of the features that it reads.
+    """
+
+    folder: str
+    released: ReleasedVse
+    parameters: int
+    feature_dim: int
+
+
+def convert_vse(released: ReleasedVse, output: str, *, overwrite: bool = False) -> ConvertedVse:
+    """
+    Args:
+        released: the model.
+        output: folder to make.
+        overwrite: files of a folder that exists may be replaced.
+
+    Raises:
+        UserError: if the network for pictures is none of torchvision's, or the output cannot be
+            written.
+    """
+    check_output_folder(output, overwrite=overwrite, reads=released.path)
+    weights = {name: x.contiguous() for name, x in released.weights.items()}
+    feature_dim = weights["image_proj.weight"].size(1)
+    flags = flags_of({**released.options, **released.criterion})
+    arguments = [".", "--task", "multimodal_captioning", "--arch", released.arch]
+    arguments += ["--criterion", "pairwise_ranking", *flags]
+    with output_folder(output) as partial:
+        identity: dict[str, Any] = {}
+        if released.cnn_type:
+            identity = _write_network(released, os.path.join(partial, NETWORK), feature_dim)
+        provenance = Provenance(released.words, identity, feature_dim).get_extra_state()
+        state = checkpoint_state(arguments, {**weights, STATE_KEY: provenance})
+        torch.save(state, os.path.join(partial, CHECKPOINT))
+        with open(os.path.join(partial, DICTIONARY), "w", encoding="utf-8", newline="\n") as file:
+            # nobody knows how often a word was there
+            file.writelines(f"{word} 1\n" for word in released.words)
+    return ConvertedVse(output, released, sum(x.numel() for x in weights.values()), feature_dim)
+
+
+def flags_of(options: Mapping[str, Any]) -> list[str]:
+    """Options as they are given on the command line."""
+    flags = []
+    for name, value in options.items():
+        flags.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            flags.append(str(value))
+    return flags
+
+
+def _write_network(released: ReleasedVse, path: str, feature_dim: int) -> dict[str, Any]:
+    """The network's state dict.
+
+    Returns:
+        what features made with it record.
+
+    Raises:
+        UserError: if it is none of torchvision's.
+    """
+    torch.save(released.cnn, path)
+    try:
+        extractor = build_extractor(released.cnn_type, weights=path)
+    except UserError as error:
+        message = str(error).replace(path, f"its network {released.cnn_type}")
+        raise UserError(f"{released.path}: {message}") from None
+    if extractor.dim != feature_dim:
+        raise UserError(
+            f"{released.path}: {released.cnn_type} gives {extractor.dim} channels, but fc.weight "
+            f"takes {feature_dim}."
+        )
+    return dict(extractor.identity)

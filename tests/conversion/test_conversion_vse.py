@@ -1,0 +1,485 @@
+"""Released models of VSE and VSE++, converted: vectors equal to those of their equations written as
+loops, and the commands that are printed."""
+
+import json
+import os
+import pickle
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from toy_data import run_fairseq, write_store
+from toy_released_vse import (
+    SIGNS,
+    E,
+    K,
+    TheirModel,
+    kiros_arrays,
+    kiros_image,
+    kiros_sentence,
+    unit,
+    write_kiros,
+    write_vocabulary,
+)
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.conversion.plain_pickle import read_plain_pickle
+from fairseq_mm.conversion.released_vsepp import read_released_vsepp
+from fairseq_mm.embedder import load_embedder
+from fairseq_mm.errors import UserError
+from fairseq_mm.picture_models import load_picture_models
+
+# the last two have numbers that are n_words or more
+WORDS = [*"A a dog Dog runs on grass café . ,".split(), "rare", "rarest"]  # noqa: SIM905
+SENTENCES = [
+    *("a dog runs on grass .", "A Dog runs", "dog", "a café , a zebra", "rarest rare ."),
+    "a a a a a a dog on on on",
+]
+
+
+def convert(*arguments):
+    return main(["convert", *map(str, arguments)])
+
+
+def message(capsys, *arguments):
+    assert convert(*arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("fairseq-mm convert: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def load(folder):
+    loaded = load_picture_models(folder, device="cpu")
+    return loaded.models[0], loaded.task
+
+
+@torch.no_grad()
+def embed_sentences(folder, sentences):
+    """As a batch of a data folder, whose unknown words are ``<unk>``."""
+    model, task = load(folder)
+    dictionary = task.target_dictionary
+    lines = [dictionary.encode_line(x, add_if_not_exist=False).long() for x in sentences]
+    tokens = torch.nn.utils.rnn.pad_sequence(lines, True, dictionary.pad())
+    return model.embed_sentences(tokens).numpy()
+
+
+@torch.no_grad()
+def embed_images(folder, features):
+    model, _ = load(folder)
+    rows = torch.from_numpy(features).float()[:, None]
+    return model.embed_images(rows, torch.zeros(rows.shape[:2], dtype=torch.bool)).numpy()
+
+
+def random_features(count=4, dim=5):
+    return np.random.default_rng(8).normal(size=(count, dim)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["gru", "bow"])
+def test_vectors_of_kiros_are_those_of_the_equations(kind, tmp_path):
+    arrays = kiros_arrays(WORDS, kind=kind)
+    source = write_kiros(tmp_path / "f8k.npz", WORDS, kind=kind)
+    assert convert(source, tmp_path / "out") == 0
+    expected = [kiros_sentence(arrays, WORDS, sentence) for sentence in SENTENCES]
+    found = embed_sentences(tmp_path / "out", SENTENCES)
+    np.testing.assert_allclose(found, np.array(expected), atol=1e-5)
+    features = unit(random_features())
+    found = embed_images(tmp_path / "out", features)
+    np.testing.assert_allclose(found, kiros_image(arrays, features), atol=1e-5)
+    # of unit length is what their features are
+    np.testing.assert_allclose(embed_images(tmp_path / "out", 7 * features), found, atol=1e-5)
+
+
+@pytest.mark.parametrize("no_imgnorm", [False, True])
+def test_vectors_of_vsepp_are_those_of_its_layers(no_imgnorm, tmp_path):
+    theirs = TheirModel(WORDS, no_imgnorm=no_imgnorm)
+    source = theirs.write(tmp_path / "model_best.pth.tar")
+    vocabulary = theirs.write_vocabulary(tmp_path / "vocab.pkl")
+    assert convert(source, tmp_path / "out", "--vocabulary", vocabulary) == 0
+    expected = [theirs.sentence(sentence) for sentence in SENTENCES]
+    found = embed_sentences(tmp_path / "out", SENTENCES)
+    np.testing.assert_allclose(found, np.array(expected), atol=1e-5)
+    features = random_features()
+    expected = np.array([theirs.image(row) for row in features])
+    np.testing.assert_allclose(embed_images(tmp_path / "out", features), expected, atol=1e-5)
+    assert np.allclose((expected**2).sum(-1), 1) != no_imgnorm
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    generator = np.random.default_rng(3)
+    for i in range(2):
+        pixels = generator.integers(0, 256, size=(260, 300, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    return [str(tmp_path / f"{i}.png") for i in range(2)]
+
+
+def test_a_network_of_vsepp_comes_along(pictures, tmp_path, capsys):
+    """From the picture's file to its vector, and as features of a store."""
+    torch.manual_seed(2)
+    network = torchvision.models.resnet18(weights=None).eval()
+    layers = {f"module.{x}": v for x, v in network.state_dict().items() if not x.startswith("fc.")}
+    theirs = TheirModel(
+        WORDS, feature_dim=512, network=layers, data_name="f8k", cnn_type="resnet18"
+    )
+    source = theirs.write(tmp_path / "model_best.pth.tar")
+    vocabulary = theirs.write_vocabulary(tmp_path / "vocab.pkl")
+    output = tmp_path / "out"
+    assert convert(source, output, "--vocabulary", vocabulary) == 0
+    printed = capsys.readouterr().out
+    assert f"features: fairseq-mm extract ... --model resnet18 --weights {output}/cnn.pt" in printed
+    # their evaluation: short side 256, centre of 224, mean and deviation of ImageNet
+    transform = torchvision.models.ResNet18_Weights.IMAGENET1K_V1.transforms()
+    network.fc = torch.nn.Identity()
+    with torch.no_grad():
+        features = [network(transform(Image.open(path))[None])[0] for path in pictures]
+    expected = np.array([theirs.image(row) for row in features])
+    found = load_embedder(output, device="cpu").embed_pictures(pictures)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_names_of_parallel_and_of_old_networks_are_torchvisions(tmp_path):
+    x = torch.zeros(1)
+    old = {
+        **{"features.module.0.weight": x, "features.module.28.bias": x},
+        **{f"classifier.{i}.{name}": x for i in (1, 4) for name in ("weight", "bias")},
+    }
+    theirs = TheirModel(WORDS, network=old, data_name="f8k")
+    vocabulary = theirs.write_vocabulary(tmp_path / "vocab.pkl")
+    released = read_released_vsepp("model.pth.tar", theirs.state(), str(vocabulary))
+    assert sorted(released.cnn) == [
+        *("classifier.0.bias", "classifier.0.weight", "classifier.3.bias", "classifier.3.weight"),
+        *("features.0.weight", "features.28.bias"),
+    ]
+
+
+def test_a_checkpoint_of_a_gpu_and_an_old_pytorch_is_read(tmp_path):
+    """Storages of CUDA, the old file format, a vocabulary of the module vocab."""
+    theirs = TheirModel(WORDS)
+    torch.save(theirs.state(), tmp_path / "cpu.tar", _use_new_zipfile_serialization=False)
+    content = (tmp_path / "cpu.tar").read_bytes()
+    assert content.count(b"ctorch\nFloatStorage\n") == 1
+    content = content.replace(b"ctorch\nFloatStorage\n", b"ctorch.cuda\nFloatStorage\n")
+    (tmp_path / "old.tar").write_bytes(content)
+    vocabulary = theirs.write_vocabulary(tmp_path / "vocab.pkl", "vocab")
+    assert convert(tmp_path / "old.tar", tmp_path / "out", "--vocabulary", vocabulary) == 0
+    expected = theirs.sentence(SENTENCES[0])
+    found = embed_sentences(tmp_path / "out", SENTENCES[:1])[0]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_query_has_the_capitals_and_marks_that_the_words_have(tmp_path):
+    theirs = TheirModel([word for word in WORDS if word != ","])
+    vocabulary = theirs.write_vocabulary(tmp_path / "vocab.pkl")
+    source = theirs.write(tmp_path / "m.tar")
+    assert convert(source, tmp_path / "out", "--vocabulary", vocabulary) == 0
+    found = load_embedder(tmp_path / "out", device="cpu").embed_texts(["A dog, runs."])[0]
+    np.testing.assert_allclose(found, theirs.sentence("A dog runs ."), atol=1e-5)
+
+
+def test_what_is_written_is_said(tmp_path, capsys):
+    source = write_kiros(tmp_path / "f8k.npz", WORDS)
+    output = tmp_path / "out"
+    assert convert(source, output) == 0
+    assert sorted(os.listdir(output)) == ["checkpoint_best.pt", "dict.txt"]
+    assert (output / "dict.txt").read_text() == "".join(f"{word} 1\n" for word in WORDS[:-2])
+    sizes = 14 * E + 3 * K * (E + K + 2) + K * 6
+    assert capsys.readouterr().out.splitlines() == [
+        f"{source}: 9 tensors, all converted",
+        "note: Words whose number is n_words or more are unknown, as in the released code: "
+        "'rare', 'rarest'.",
+        f"{output}: --arch vse_gru, {sizes} parameters, 10 words: checkpoint_best.pt, dict.txt",
+        f"data: fairseq-mm prepare captions ... --dictionary {output}/dict.txt "
+        "--tokenizer whitespace --keep-case --keep-punctuation",
+        "features: of 5 channels, as the model was trained on",
+        f"rank: fairseq-mm rank DATA --path {output}",
+        "train: fairseq-train DATA --task multimodal_captioning --arch vse_gru --word-dim 6 "
+        "--embed-dim 7 --sentence-signs end --image-norm evaluation --feature-scaling unit "
+        "--criterion pairwise_ranking --margin 0.3 --same-image-negatives "
+        f"--finetune-from-model {output}/checkpoint_best.pt",
+    ]
+
+
+def test_the_way_of_training_of_vsepp_is_said(tmp_path, capsys):
+    theirs = TheirModel(WORDS, no_imgnorm=True)
+    vocabulary = theirs.write_vocabulary(tmp_path / "vocab.pkl")
+    source = theirs.write(tmp_path / "m.tar")
+    assert convert(source, tmp_path / "out", "--vocabulary", vocabulary) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        f"{source}: 7 tensors, all converted",
+        "note: The vector of <pad> is left out: it is never read.",
+    ]
+    assert "--tokenizer words --keep-punctuation" in lines[3]
+    assert (
+        "--sentence-signs both --image-norm never --feature-scaling none --criterion "
+        "pairwise_ranking --margin 0.25 --negatives max --same-image-negatives"
+    ) in lines[-1]
+
+
+CAPTIONS = {
+    "0.jpg": ["A dog runs .", "a Dog on grass"],
+    "1.jpg": ["a café on grass .", "a zebra runs"],
+    "2.jpg": ["dog , Dog , dog", "on grass runs a rare"],
+    "3.jpg": ["grass grass", "A A runs ."],
+}
+
+
+@pytest.fixture
+def ranked(tmp_path, capsys):
+    """A converted model, and a data folder made by the command that was printed."""
+    source = write_kiros(tmp_path / "f8k.npz", WORDS)
+    assert convert(source, tmp_path / "out") == 0
+    printed = dict(
+        line.split(": ", 1) for line in capsys.readouterr().out.splitlines() if ": fairseq" in line
+    )
+    lines = [
+        json.dumps({"image": key, "captions": captions, "split": split})
+        for split in ("train", "valid")
+        for key, captions in CAPTIONS.items()
+    ]
+    captions = tmp_path / "captions.jsonl"
+    captions.write_text("".join(f"{line}\n" for line in lines[:4]))
+    valid = tmp_path / "valid.jsonl"
+    valid.write_text("".join(f"{line}\n".replace(".jpg", "v.jpg") for line in lines[4:]))
+    data = tmp_path / "data"
+    command = shlex.split(printed["data"].replace("...", f"{captions} --valid {valid}"))
+    assert main([*command[1:], "--output", str(data)]) in (0, None)
+    write_store(data / "features.h5", [f"{i}{x}.jpg" for i in range(4) for x in ("", "v")])
+    capsys.readouterr()
+    return printed, data
+
+
+def test_ranks_are_those_of_the_loops(ranked, tmp_path, capsys):
+    printed, data = ranked
+    command = shlex.split(printed["rank"].replace("DATA", str(data)))
+    assert main([*command[1:], "--output", str(tmp_path / "ranks")]) in (0, None)
+    from fairseq_mm.data.feature_store import FeatureStore
+
+    store = FeatureStore(data / "features.h5")
+    arrays = kiros_arrays(WORDS)
+    images = np.stack([kiros_image(arrays, unit(store.read(f"{i}v.jpg")[0])) for i in range(4)])
+    texts = [text for captions in CAPTIONS.values() for text in captions]
+    sentences = np.stack([kiros_sentence(arrays, WORDS, text) for text in texts])
+    items = np.repeat(np.arange(4), 2)
+    scores = images @ sentences.T
+    image_ranks = [1 + int((scores[:, n] > scores[items[n], n]).sum()) for n in range(8)]
+    best = [scores[i, items == i].max() for i in range(4)]
+    sentence_ranks = [1 + int((scores[i, items != i] > best[i]).sum()) for i in range(4)]
+    assert len(set(image_ranks)) > 1  # not all the same by chance
+    entries = [json.loads(line) for line in (tmp_path / "ranks" / "ranks.jsonl").open()]
+    assert [entry["rank"] for entry in entries] == [*image_ranks, *sentence_ranks]
+
+
+@pytest.mark.parametrize("option", ["--finetune-from-model", "--restore-file"])
+def test_training_goes_on_with_the_command_that_is_printed(ranked, option, tmp_path, monkeypatch):
+    printed, data = ranked
+    command = printed["train"].replace("DATA", str(data)).replace("--finetune-from-model", option)
+    run_fairseq(
+        *(monkeypatch, "train", *shlex.split(command)[1:], "--save-dir", tmp_path / "new"),
+        *("--optimizer", "adam", "--lr", 1e-9, "--max-update", 1, "--batch-size", 4, "--cpu"),
+        *("--num-workers", 0, "--log-format", "none"),
+    )
+    trained, _ = load(tmp_path / "new")
+    converted, _ = load(tmp_path / "out")
+    for found, expected in zip(trained.parameters(), converted.parameters()):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+def test_sentences_are_found_by_text(ranked, tmp_path, capsys):
+    _, data = ranked
+    model, store = str(tmp_path / "out"), str(tmp_path / "s.h5")
+    arguments = ["--model", model, "--of", "sentences", "--output", store]
+    assert main(["embed", str(data), *arguments]) in (0, None)
+    capsys.readouterr()
+    options = ["--store", store, "--model", model, "--data", str(data), "--top", "1"]
+    assert main(["retrieve", "nearest", "A dog runs.", *options]) in (0, None)
+    assert capsys.readouterr().out == "1.0000\tvalid:0\tA dog runs .\n"
+
+
+def test_words_that_no_text_has_are_left_out(tmp_path, capsys):
+    theirs = TheirModel(["dog", "two words", "</s>", "cat"])
+    vocabulary = theirs.write_vocabulary(tmp_path / "vocab.pkl")
+    source = theirs.write(tmp_path / "m.tar")
+    assert convert(source, tmp_path / "out", "--vocabulary", vocabulary) == 0
+    assert "are left out, since no text has them as words: 'two words', '</s>'." in (
+        capsys.readouterr().out
+    )
+    assert (tmp_path / "out" / "dict.txt").read_text() == "dog 1\ncat 1\n"
+    found = embed_sentences(tmp_path / "out", ["cat dog"])[0]
+    np.testing.assert_allclose(found, theirs.sentence("cat dog"), atol=1e-5)
+
+
+def changed(arrays, **others):
+    return {name: x for name, x in {**arrays, **others}.items() if x is not None}
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ({"encoder_U": None}, r"f8k\.npz: is no model .* it has no encoder_U\."),
+        ({"more": np.zeros(2)}, r"it has more, for which there is no place\."),
+        ({"encoder_W": np.zeros((6, 13))}, r"encoder_W must be \[6, 14\], but is \[6, 13\]\."),
+        ({"Wemb": np.zeros(3)}, r"Wemb must be \[3, 0\], but is \[3\]\."),
+        ({"ff_image_b": np.zeros(7, int)}, r"ff_image_b must have floating-point numbers, but has"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(others, expected, tmp_path, capsys):
+    arrays = changed(kiros_arrays(WORDS), **others)
+    full = kiros_arrays(WORDS)
+    source = write_kiros(tmp_path / "f8k.npz", WORDS, arrays=full)
+    np.savez(source, **arrays)
+    assert re.search(expected, message(capsys, source, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"gone": ("encoder",)}, r"f8k\.npz\.pkl: must be the model's options, but has no `enc"),
+        ({"encoder": "lstm"}, r"f8k\.npz\.pkl: `encoder` must be gru or bow, but is lstm\."),
+        ({"dim": 9}, r"f8k\.npz\.pkl: `dim` is 9, but .*f8k\.npz has 7\."),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, expected, tmp_path, capsys):
+    source = write_kiros(tmp_path / "f8k.npz", WORDS, **options)
+    assert re.search(expected, message(capsys, source, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_sum_has_the_dimensions_of_its_words(tmp_path, capsys):
+    arrays = kiros_arrays(WORDS, kind="bow")
+    arrays["ff_image_W"] = np.zeros((5, 4), np.float32)
+    source = write_kiros(tmp_path / "bow.npz", WORDS, kind="bow", arrays=arrays)
+    error = message(capsys, source, tmp_path / "out")
+    assert "word vectors of 6 must have as many dimensions as the images, but they have 4" in error
+
+
+def test_a_dictionary_of_another_model_is_refused(tmp_path, capsys):
+    source = write_kiros(tmp_path / "f8k.npz", WORDS)
+    path = Path(f"{source}.dictionary.pkl")
+    path.write_bytes(pickle.dumps({"a": 2, "b": 3}))
+    expected = "must have a word for each number from 2 to 11, the rows of Wemb, but has 2 words"
+    assert expected in message(capsys, source, tmp_path / "out")
+    path.write_bytes(pickle.dumps([1]))
+    expected = "must be a dictionary of words and their numbers, but is not."
+    assert expected in message(capsys, source, tmp_path / "out")
+    path.unlink()
+    assert "f8k.npz.dictionary.pkl: no such file." in message(capsys, source, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"use_abs": True}, "was trained with use_abs = True, but our model is as with False."),
+        ({"measure": "order"}, "with measure = 'order', but our model is as with 'cosine'."),
+        ({"num_layers": 2}, "was trained with num_layers = 2, but our model is as with 1."),
+    ],
+)
+def test_what_our_model_has_not_is_refused(options, expected, tmp_path, capsys):
+    theirs = TheirModel(WORDS, **options)
+    vocabulary = theirs.write_vocabulary(tmp_path / "vocab.pkl")
+    source = theirs.write(tmp_path / "m.tar")
+    assert expected in message(capsys, source, tmp_path / "out", "--vocabulary", vocabulary)
+    assert not (tmp_path / "out").exists()
+
+
+def test_tensors_of_vsepp_that_do_not_fit_are_refused(tmp_path, capsys):
+    theirs = TheirModel(WORDS)
+    option = ("--vocabulary", theirs.write_vocabulary(tmp_path / "vocab.pkl"))
+
+    def message_for(**changed):
+        source = theirs.write(tmp_path / "m.tar", **changed)
+        return message(capsys, source, tmp_path / "out", *option)
+
+    image, text = theirs.state()["model"]
+    more = {**text, "rnn.weight_ih_l0_reverse": torch.zeros(2)}
+    assert "has rnn.weight_ih_l0_reverse, for which there is no" in message_for(model=[image, more])
+    assert "it has no fc.bias." in message_for(model=[{"fc.weight": image["fc.weight"]}, text])
+    other = {**image, "fc.bias": torch.zeros(3)}
+    assert "fc.bias must be [7], but is [3]." in message_for(model=[other, text])
+    expected = "`model` must be the weights of images and of sentences, but is not."
+    assert expected in message_for(model=[image])
+    assert expected in message_for(model=[image, {"x": 1}])
+    assert "`opt` must be the model's options, but is no such thing." in message_for(opt=3)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_network_that_torchvision_has_not_is_refused(tmp_path, capsys):
+    def message_for(**options):
+        theirs = TheirModel(WORDS, data_name="f8k", **options)
+        vocabulary = theirs.write_vocabulary(tmp_path / "vocab.pkl")
+        source = theirs.write(tmp_path / "m.tar")
+        return message(capsys, source, tmp_path / "out", "--vocabulary", vocabulary)
+
+    network = {"module.conv1.weight": torch.zeros(2)}
+    error = message_for(network=network, cnn_type="resnet18")
+    assert "m.tar: its network resnet18: does not fit the model: it lacks" in error
+    assert "has no such model" in message_for(network=network, cnn_type="resnet19")
+    whole = torchvision.models.resnet18(weights=None).state_dict()
+    layers = {f"module.{name}": x for name, x in whole.items()}
+    error = message_for(network=layers, cnn_type="resnet18")
+    assert "m.tar: resnet18 gives 512 channels, but fc.weight takes 5." in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_vocabulary_must_be_the_models(tmp_path, capsys):
+    theirs = TheirModel(WORDS)
+    source = theirs.write(tmp_path / "m.tar")
+    path = tmp_path / "vocab.pkl"
+    option = ("--vocabulary", path)
+    error = message(capsys, source, tmp_path / "out")
+    assert "--vocabulary FILE is needed, the words of the model (VSE++'s f8k_precomp_voc" in error
+    assert "vocab.pkl: no such file." in message(capsys, source, tmp_path / "out", *option)
+    theirs.write_vocabulary(path, words=[*SIGNS, "a"])
+    error = message(capsys, source, tmp_path / "out", *option)
+    assert re.search(r"vocab\.pkl: has 5 words, but .*m\.tar was trained with 16", error)
+    write_vocabulary(path, [*SIGNS[:3], *WORDS], "vocab")
+    error = message(capsys, source, tmp_path / "out", *option)
+    assert "must have <pad>, <start>, <end>, <unk>, but has no '<unk>'." in error
+    write_vocabulary(path, [*SIGNS, "a", "a"], "vocab")
+    error = message(capsys, source, tmp_path / "out", *option)
+    assert "must number its words from 0 on, but there are gaps." in error
+    path.write_bytes(pickle.dumps({"a": 1}))
+    error = message(capsys, source, tmp_path / "out", *option)
+    assert "must be a vocabulary of VSE++, but has no `word2idx` of words." in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pickle_that_would_run_something_is_refused(tmp_path, capsys):
+    class Malicious:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    source = write_kiros(tmp_path / "f8k.npz", WORDS)
+    Path(f"{source}.pkl").write_bytes(pickle.dumps(Malicious()))
+    error = message(capsys, source, tmp_path / "out")
+    assert "f8k.npz.pkl: is no pickle that can be read safely" in error
+    assert f"it asks for {os.mkdir.__module__}.mkdir." in error
+    assert not (tmp_path / "made").exists()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 4])
+def test_plain_content_is_read_whatever_the_protocol(protocol, tmp_path):
+    content = {
+        **{"a": [1, 2.5, True, None, "é"], "b": (b"\xff", {3}, frozenset([4])), "c": 1 + 2j},
+        **{"number": np.float32(1.5), "array": np.arange(6).reshape(2, 3)},
+    }
+    path = tmp_path / "x.pkl"
+    path.write_bytes(pickle.dumps(content, protocol))
+    found = read_plain_pickle(str(path))
+    np.testing.assert_array_equal(found.pop("array"), content.pop("array"))
+    assert found == content
+
+
+def test_a_file_that_is_no_pickle_is_refused(tmp_path):
+    path = tmp_path / "x.pkl"
+    path.write_bytes(b"text")
+    with pytest.raises(UserError, match=r"x\.pkl: is no pickle that can be read safely"):
+        read_plain_pickle(str(path))
