@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Trains SC-NLM on sentences' vectors: train_sc_nlm.sh DATA EMBEDDING SAVE_DIR [ARCH] [options of fairseq-train]
+# Trains SC-NLM on sentences' vectors: train_sc_nlm.sh DATA SAVE_DIR EMBEDDING [ARCH] [options of fairseq-train]
 set -euo pipefail
 if [ $# -lt 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
-data=$1 out=$3
+data=$1 out=$2 embedding=$3
 # a data folder of the same sentences, whose features are their own vectors
-sentences=$out/data
-mkdir -p "$sentences"
+vectors=$out/data
+mkdir -p "$vectors"
 for split in train valid; do
-    fairseq-mm embed "$data" --model "$2" --split $split --of sentences \
-        --output "$sentences/$split.h5" --overwrite
-    mv "$sentences/$split.$split.visual_ids" "$sentences/$split.visual_ids"
-    cp "$data/$split.bin" "$data/$split.idx" "$data/$split.tags" "$sentences"
+    fairseq-mm embed "$data" --model "$embedding" --split $split --of sentences \
+        --output "$vectors/$split.h5" --overwrite
+    mv "$vectors/$split.$split.visual_ids" "$vectors/$split.visual_ids"
+    cp "$data/$split.bin" "$data/$split.idx" "$data/$split.tags" "$vectors"
 done
-cp "$data/dict.txt" "$sentences"
+cp "$data/dict.txt" "$vectors"
 updates=2350  # 10 epochs of Flickr8k
-fairseq-train "$sentences" --user-dir "$(dirname "$0")/../../fairseq_mm" \
-    --features "$sentences/train.h5:$sentences/valid.h5" --preload-features --num-workers 0 \
+fairseq-train "$vectors" --user-dir "$(dirname "$0")/../../fairseq_mm" \
+    --features "$vectors/train.h5:$vectors/valid.h5" --preload-features --num-workers 0 \
     --task multimodal_captioning --arch "${4:-sc_nlm}" --criterion cross_entropy \
     --optimizer adam --lr 1e-3 --lr-scheduler polynomial_decay \
     --total-num-update $updates --max-update $updates --clip-norm 5 \

@@ -1,8 +1,9 @@
 """``fairseq-mm SUBCOMMAND ...``: finds the subcommand's file and runs it.
 
-A subcommand is a module of this package with ``HELP`` (one line), ``add_arguments(parser)`` and
-``run(args)``; ``run`` returns an exit status or None. Only the called one is imported, so that
-``fairseq-mm store`` does not wait for fairseq and ``doctor`` runs where fairseq is broken.
+A subcommand is a module of this package with ``add_arguments(parser)`` and ``run(args)``; ``run``
+returns an exit status or None. One that may be called without the name of its kind also has
+``name_kind(argv)``, which puts it in. Only the called one is imported, so that ``fairseq-mm store``
+does not wait for fairseq and ``doctor`` runs where fairseq is broken.
 """
 
 import argparse
@@ -62,7 +63,8 @@ def main(argv: Optional[list[str]] = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
-    args = parser.parse_args(argv[1:])
+    name_kind = getattr(module, "name_kind", list)
+    args = parser.parse_args(name_kind(argv[1:]))
     try:
         status = module.run(args) or 0
         if sys.stdout is not None:  # it was closed: `>&-`

@@ -1,6 +1,7 @@
-"""Retrieves stories of the training set instead of generating them (the KNN baseline), or pictures
-and sentences by their vectors (retrieve nearest --help, retrieve plot --help).
+"""Retrieves pictures and sentences by their vectors (retrieve nearest --help; retrieve plot --help),
+or stories of the training set instead of generating them (the KNN baseline; retrieve prompts).
 
+fairseq-mm retrieve "a dog on the beach" --model checkpoints/vse_bow --store images.h5
 fairseq-mm retrieve prompts data-bin/wp --split valid --output nearest.jsonl
 fairseq-mm retrieve prompts data-bin/wp --split test --k 1,2,5,10 --output 'nearest-{k}.jsonl'
 fairseq-mm retrieve prompts data-bin/wp --prompt 'A dragon guards the last library .'
@@ -25,7 +26,15 @@ from fairseq_mm.errors import UserError
 if TYPE_CHECKING:
     from fairseq_mm.retrieval.nearest_prompts import NearPrompt
 
+KINDS = ("prompts", "nearest", "plot")
 NAMED = 5  # lines in a message
+
+
+def name_kind(argv: Sequence[str]) -> list[str]:
+    """Arguments that begin with no kind are those of ``nearest``."""
+    if not argv or argv[0] in (*KINDS, "-h", "--help"):
+        return list(argv)
+    return ["nearest", *argv]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -79,6 +79,15 @@ def test_a_sentence_finds_pictures(trained, nearest):
     assert out.splitlines() == naive(query, vectors_of(trained / "images.h5"), 3)
 
 
+def test_nearest_is_what_retrieve_does_unless_told_otherwise(trained, nearest, tmp_path, capsys):
+    options = ["--store", trained / "images.h5", "--index", tmp_path / "i", "--model", trained]
+    assert main(["retrieve", "a dog", *map(str, options)]) in (0, None)
+    assert capsys.readouterr().out == nearest("a dog")[1] != ""
+    with pytest.raises(SystemExit):
+        main(["retrieve", "--help"])
+    assert "prompts" in capsys.readouterr().out
+
+
 def test_a_picture_finds_sentences_and_their_words(trained, nearest):
     picture = trained / "pictures" / "picture0.png"
     _, out, _ = nearest(
