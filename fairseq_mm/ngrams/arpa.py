@@ -1,0 +1,257 @@
+"""N-gram models in ARPA files, which SRILM, IRSTLM and KenLM write.
+
+http://www.speech.sri.com/projects/srilm/manpages/ngram-format.5.html
+"""
+
+import gzip
+import math
+import os
+import zlib
+from array import array
+from collections.abc import Iterator
+from typing import BinaryIO, Union
+
+import numpy as np
+
+from fairseq_mm.data.output_file import output_file
+from fairseq_mm.errors import UserError
+from fairseq_mm.ngrams.ngram_model import (
+    END,
+    START,
+    UNKNOWN,
+    NgramModel,
+    NgramTable,
+    find_ngrams,
+)
+
+_OTHER_UNKNOWN = b"<UNK>"
+_LOG_UNKNOWN = -100.0  # in a model without <unk>: KenLM's
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def read_arpa(path: Union[str, os.PathLike]) -> NgramModel:
+    """A model of any order; a file compressed by gzip is read as it is.
+
+    A model without ``<unk>`` gets one whose log probability is -100 to base 10, as in KenLM.
+    ``<UNK>`` is another name of it.
+
+    Raises:
+        UserError: if the file cannot be read or is malformed, with the number of the line.
+    """
+    path = os.fspath(path)
+    try:
+        with _open(path) as file:
+            return _read(_Lines(path, file))
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read as an ARPA file ({reason}).") from None
+
+
+def write_arpa(model: NgramModel, path: Union[str, os.PathLike]) -> None:
+    """Numbers have eight digits.
+
+    Raises:
+        UserError: if a word is empty or has spaces, or the file cannot be written.
+    """
+    for word in model.words:
+        if word.encode().split() != [word.encode()]:
+            raise UserError(f"{path}: words must have no spaces, but {word!r} is one of them.")
+    with output_file(path) as file:
+        file.write("\\data\\\n")
+        for n, table in enumerate(model.tables, start=1):
+            file.write(f"ngram {n}={len(table.keys)}\n")
+        for n, (table, texts) in enumerate(zip(model.tables, model.ngrams()), start=1):
+            file.write(f"\n\\{n}-grams:\n")
+            rows = zip(table.log_probs.tolist(), texts, table.backoffs.tolist())
+            if n < model.order:
+                file.writelines(f"{p:.8g}\t{text}\t{b:.8g}\n" for p, text, b in rows)
+            else:
+                file.writelines(f"{p:.8g}\t{text}\n" for p, text, _ in rows)
+        file.write("\n\\end\\\n")
+
+
+class _Lines:
+    """The lines of a file, read once in order, and the number of the last one.
+
+    Attributes:
+        number: of the line.
+        header: the line, if it begins with a backslash: where a part of the file ends. Empty at
+            the end of the file.
+    """
+
+    def __init__(self, path: str, file: BinaryIO) -> None:
+        self.path = path
+        self.number = 0
+        self.header = b""
+        self._file = file
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The lines before the next header, without blank ones."""
+        self.header = b""
+        for line in self._file:
+            self.number += 1
+            line = line.strip()
+            if line.startswith(b"\\"):
+                self.header = line
+                return
+            if line:
+                yield line
+
+    def expect_header(self, expected: str) -> None:
+        if not self.header:
+            raise self.error("must be followed by \\end\\, but the file ends: is it complete?")
+        if self.header != expected.encode():
+            raise self.error(f"must be {expected}, but is {_shown(self.header)} instead.")
+
+    def error(self, message: str, number: int = 0) -> UserError:
+        return UserError(f"{self.path}:{number or self.number}: {message}")
+
+
+class _Section:
+    """The G n-grams of one order, as they are read.
+
+    Attributes:
+        lines: ``[G]`` the numbers of their lines.
+        words: ``[G * order]`` the numbers of their words.
+        log_probs: ``[G]``
+        backoffs: ``[G]`` 0 where the line has none.
+    """
+
+    def __init__(self) -> None:
+        self.lines = array("q")
+        self.words = array("q")
+        self.log_probs = array("d")
+        self.backoffs = array("d")
+
+
+def _open(path: str) -> BinaryIO:
+    with open(path, "rb") as file:
+        is_compressed = file.read(2) == _GZIP_MAGIC
+    if is_compressed:
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    return open(path, "rb")
+
+
+def _shown(text: bytes) -> str:
+    return text[:60].decode(errors="replace")
+
+
+def _read(lines: _Lines) -> NgramModel:
+    counts = _read_counts(lines)
+    number_of: dict[bytes, int] = {}
+    tables: list[NgramTable] = []
+    for n, count in enumerate(counts, start=1):
+        lines.expect_header(f"\\{n}-grams:")
+        first = lines.number
+        section = _read_section(lines, n, number_of)
+        if lines.header and len(section.lines) != count:
+            raise lines.error(
+                f"must be followed by the {count} {n}-grams that \\data\\ has, but is by "
+                f"{len(section.lines)}.",
+                first,
+            )
+        if n == 1:
+            _complete_words(lines, section, number_of)
+        tables.append(_table(lines, section, len(number_of), tables))
+    lines.expect_header("\\end\\")
+    words = [word.decode() for word in number_of]
+    if UNKNOWN not in words:
+        words[number_of[_OTHER_UNKNOWN]] = UNKNOWN
+    return NgramModel(words, tables)
+
+
+def _read_counts(lines: _Lines) -> list[int]:
+    """How many n-grams of each order the file has, up to the header of the first."""
+    while lines.header != b"\\data\\":
+        for _ in lines:  # whatever stands before it
+            pass
+        if not lines.header:
+            raise UserError(f"{lines.path}: must be an ARPA file, but has no line \\data\\.")
+    counts: list[int] = []
+    for line in lines:
+        n = len(counts) + 1
+        name, _, count = line.partition(b"=")
+        if name.split() != [b"ngram", b"%d" % n] or not count.strip().isdigit():
+            raise lines.error(f"must be `ngram {n}=` and a number, but is {_shown(line)} instead.")
+        counts.append(int(count))
+    if not counts:
+        raise lines.error("must be `ngram 1=` and a number, but there is none.")
+    return counts
+
+
+def _read_section(lines: _Lines, n: int, number_of: dict[bytes, int]) -> _Section:
+    """The n-grams up to the next header; those of order 1 are the words that others have."""
+    section = _Section()
+    for line in lines:
+        fields = line.split()
+        if len(fields) not in (n + 1, n + 2):
+            raise lines.error(
+                f"must be a log probability, {n} words and perhaps a backoff, but has "
+                f"{len(fields)} fields."
+            )
+        log_prob = _number(lines, fields[0])
+        if log_prob > 0:
+            raise lines.error(f"log probability must be at most 0, but is {log_prob:g} instead.")
+        section.lines.append(lines.number)
+        section.log_probs.append(log_prob)
+        section.backoffs.append(_number(lines, fields[-1]) if len(fields) > n + 1 else 0.0)
+        if n == 1:
+            number_of.setdefault(_utf8(lines, fields[1]), len(number_of))
+        try:
+            section.words.extend([number_of[word] for word in fields[1 : n + 1]])
+        except KeyError as error:
+            raise lines.error(f"{_shown(error.args[0])} is not among the 1-grams.") from None
+    return section
+
+
+def _number(lines: _Lines, field: bytes) -> float:
+    try:
+        number = float(field)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise lines.error(f"must have a finite number, but has {_shown(field)} instead.")
+    return number
+
+
+def _utf8(lines: _Lines, word: bytes) -> bytes:
+    try:
+        word.decode()
+    except UnicodeDecodeError:
+        raise lines.error(f"must be UTF-8 text, but {_shown(word)} is not.") from None
+    return word
+
+
+def _complete_words(lines: _Lines, section: _Section, number_of: dict[bytes, int]) -> None:
+    """Adds ``<unk>`` if it is missing."""
+    for word in (START, END):
+        if word.encode() not in number_of:
+            raise UserError(f"{lines.path}: must have {word} among its 1-grams, but has not.")
+    if UNKNOWN.encode() not in number_of and _OTHER_UNKNOWN not in number_of:
+        section.words.append(len(number_of))
+        number_of[UNKNOWN.encode()] = len(number_of)
+        section.log_probs.append(_LOG_UNKNOWN)
+        section.backoffs.append(0.0)
+
+
+def _table(
+    lines: _Lines, section: _Section, num_words: int, tables: list[NgramTable]
+) -> NgramTable:
+    """The table above the given ones."""
+    n = len(tables) + 1
+    words = np.array(section.words).reshape(-1, n)  # [G, n]
+    contexts = np.zeros(len(words), dtype=np.int64)  # [G]
+    for table, column in zip(tables, words.T):
+        contexts = find_ngrams(table.keys, contexts, column, num_words)
+    if (contexts < 0).any():
+        line = section.lines[int(np.argmax(contexts < 0))]
+        raise lines.error(f"its first {n - 1} words must be a {n - 1}-gram, but are not.", line)
+    keys = contexts * num_words + words[:, -1]
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    is_repeated = keys[1:] == keys[:-1]
+    if is_repeated.any():
+        line = section.lines[int(order[1:][np.argmax(is_repeated)])]
+        raise lines.error("this n-gram is there twice.", line)
+    log_probs, backoffs = np.array(section.log_probs), np.array(section.backoffs)
+    return NgramTable(keys, log_probs[order], backoffs[order])

@@ -1,0 +1,69 @@
+"""Language models from files: ARPA files, and KenLM's binary ones through its own module."""
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Protocol, Union
+
+import numpy as np
+
+from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.ngrams.arpa import read_arpa
+
+_KENLM_MAGIC = b"mmap lm http://kheafield.com/code"
+
+
+class LanguageModel(Protocol):
+    """
+    Attributes:
+        order: longest n-gram.
+    """
+
+    order: int
+
+    def log_probs(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        """
+        Args:
+            sentences: words of each, without ``<s>`` and ``</s>``; unknown ones count as ``<unk>``.
+
+        Returns:
+            ``[sentences]`` float64: natural log probability of a sentence's words and of the end
+            behind them, given ``<s>``.
+        """
+
+
+class KenlmModel:
+    """A model of the module ``kenlm``.
+
+    Args:
+        path: of a binary file.
+
+    Raises:
+        UserError: if ``kenlm`` is not installed, or cannot load the file.
+    """
+
+    def __init__(self, path: Union[str, os.PathLike]) -> None:
+        kenlm = import_extra("kenlm", extra="lm", purpose=f"{path}, a binary file of KenLM,")
+        try:
+            self._model = kenlm.Model(os.fspath(path))
+        except OSError as error:
+            raise UserError(f"{path}: cannot be loaded by kenlm ({error}).") from None
+        self.order: int = self._model.order
+
+    def log_probs(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        scores = [self._model.score(" ".join(words), bos=True, eos=True) for words in sentences]
+        return np.array(scores, dtype=np.float64) * math.log(10)
+
+
+def load_language_model(path: Union[str, os.PathLike]) -> LanguageModel:
+    """A model from an ARPA file, compressed by gzip or not, or a binary file of KenLM.
+
+    Raises:
+        UserError: if the file cannot be read, or is neither.
+    """
+    try:
+        with open(path, "rb") as file:
+            is_binary = file.read(len(_KENLM_MAGIC)) == _KENLM_MAGIC
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+    return KenlmModel(path) if is_binary else read_arpa(path)
