@@ -95,18 +95,19 @@ class TheirModel:
     def __init__(self, words, *, feature_dim=D, network=None, **options):
         torch.manual_seed(4)
         self.words = [*SIGNS, *words]
-        self.embed = nn.Embedding(len(self.words), E)
-        self.rnn = nn.GRU(E, K, options.get("num_layers", 1), batch_first=True)
-        self.fc = nn.Linear(feature_dim, K)
-        self.network = network or {}
         self.options = {
             **{"data_name": "f8k_precomp", "embed_size": K, "word_dim": E, "img_dim": feature_dim},
             **{"margin": 0.25, "max_violation": True, "num_layers": 1, "cnn_type": "vgg19"},
             **{"measure": "cosine", "use_abs": False, "no_imgnorm": False, **options},
         }
+        size, dim = self.options["word_dim"], self.options["embed_size"]
+        self.embed = nn.Embedding(len(self.words), size)
+        self.rnn = nn.GRU(size, dim, self.options["num_layers"], batch_first=True)
+        self.fc = nn.Linear(feature_dim, dim)
+        self.network = network or {}
 
     def state(self):
-        image = {**{f"cnn.{name}": x for name, x in self.network.items()}}
+        image = {f"cnn.{name}": x for name, x in self.network.items()}
         image.update({f"fc.{name}": x for name, x in self.fc.state_dict().items()})
         text = {f"embed.{name}": x for name, x in self.embed.state_dict().items()}
         text.update({f"rnn.{name}": x for name, x in self.rnn.state_dict().items()})

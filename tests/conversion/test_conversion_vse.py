@@ -1,6 +1,7 @@
 """Released models of VSE and VSE++, converted: vectors equal to those of their equations written as
 loops, and the commands that are printed."""
 
+import argparse
 import json
 import os
 import pickle
@@ -28,8 +29,10 @@ from toy_released_vse import (
 )
 
 from fairseq_mm.cli.main import main
+from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.conversion.plain_pickle import read_plain_pickle
 from fairseq_mm.conversion.released_vsepp import read_released_vsepp
+from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.embedder import load_embedder
 from fairseq_mm.errors import UserError
 from fairseq_mm.picture_models import load_picture_models
@@ -139,8 +142,16 @@ def test_a_network_of_vsepp_comes_along(pictures, tmp_path, capsys):
     with torch.no_grad():
         features = [network(transform(Image.open(path))[None])[0] for path in pictures]
     expected = np.array([theirs.image(row) for row in features])
-    found = load_embedder(output, device="cpu").embed_pictures(pictures)
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    embedder = load_embedder(output, device="cpu")
+    np.testing.assert_allclose(embedder.embed_pictures(pictures), expected, atol=1e-4)
+    path = tmp_path / "features.h5"
+    command = shlex.split(printed.split("features: ")[1].splitlines()[0])
+    options = [*pictures, *command[3:], "--output", str(path), "--device", "cpu"]
+    assert main(["extract", *options]) in (0, None)
+    store = FeatureStore(path)
+    embedder.check_features(store.attributes, store.dim, str(path))
+    rows = np.concatenate([store.read(key) for key in ("0.png", "1.png")])
+    np.testing.assert_allclose(embed_images(output, rows), expected, atol=1e-3)
 
 
 def test_names_of_parallel_and_of_old_networks_are_torchvisions(tmp_path):
@@ -259,8 +270,6 @@ def test_ranks_are_those_of_the_loops(ranked, tmp_path, capsys):
     printed, data = ranked
     command = shlex.split(printed["rank"].replace("DATA", str(data)))
     assert main([*command[1:], "--output", str(tmp_path / "ranks")]) in (0, None)
-    from fairseq_mm.data.feature_store import FeatureStore
-
     store = FeatureStore(data / "features.h5")
     arrays = kiros_arrays(WORDS)
     images = np.stack([kiros_image(arrays, unit(store.read(f"{i}v.jpg")[0])) for i in range(4)])
@@ -483,3 +492,63 @@ def test_a_file_that_is_no_pickle_is_refused(tmp_path):
     path.write_bytes(b"text")
     with pytest.raises(UserError, match=r"x\.pkl: is no pickle that can be read safely"):
         read_plain_pickle(str(path))
+
+
+def published(pattern):
+    """Paths that fit, in the folder that was given."""
+    folder = os.environ.get("FAIRSEQ_MM_VSE")
+    if not folder:
+        pytest.skip(
+            "set FAIRSEQ_MM_VSE to a folder with published files: X.npz and its two pickles, or "
+            "VSE++'s model_best.pth.tar and its ..._vocab.pkl"
+        )
+    paths = sorted(Path(folder).glob(pattern))
+    if not paths:
+        pytest.skip(f"no {pattern} in FAIRSEQ_MM_VSE")
+    return paths
+
+
+def some_sentences(words):
+    return [" ".join(words[i : i + 9]) for i in range(0, 900, 100) if words[i : i + 9]]
+
+
+def test_published_models_of_kiros_give_equal_vectors(tmp_path):
+    for source in published("*.npz"):
+        with np.load(source) as archive:
+            arrays = {name: archive[name].astype(np.float64) for name in archive.files}
+        with open(f"{source}.dictionary.pkl", "rb") as file:
+            numbers = pickle.load(file, encoding="utf-8")
+        words = sorted(numbers, key=numbers.get)
+        assert convert(source, tmp_path / source.stem) == 0
+        sentences = some_sentences(words)
+        expected = np.array([kiros_sentence(arrays, words, text) for text in sentences])
+        found = embed_sentences(tmp_path / source.stem, sentences)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        features = unit(np.abs(random_features(dim=len(arrays["ff_image_W"]))))
+        found = embed_images(tmp_path / source.stem, features)
+        np.testing.assert_allclose(found, kiros_image(arrays, features), atol=1e-5)
+
+
+def test_a_published_model_of_vsepp_gives_equal_vectors(tmp_path):
+    (source,), (vocabulary,) = published("*.tar"), published("*_vocab.pkl")
+    state = read_foreign_checkpoint(str(source))
+    stand_ins = {(module, "Vocabulary"): argparse.Namespace for module in ("vocab", "__main__")}
+    numbers = read_plain_pickle(str(vocabulary), stand_ins=stand_ins).word2idx
+    image, text = state["model"]
+    theirs = TheirModel(
+        [word for word in sorted(numbers, key=numbers.get) if word not in SIGNS],
+        feature_dim=image["fc.weight"].size(1),
+        network={name[4:]: x for name, x in image.items() if name.startswith("cnn.")},
+        **vars(state["opt"]),
+    )
+    for name in ("embed", "rnn", "fc"):
+        part = image if name == "fc" else text
+        weights = {x[len(name) + 1 :]: v for x, v in part.items() if x.startswith(f"{name}.")}
+        getattr(theirs, name).load_state_dict(weights)
+    assert convert(source, tmp_path / "out", "--vocabulary", vocabulary) == 0
+    sentences = some_sentences(theirs.words[len(SIGNS) :])
+    expected = np.array([theirs.sentence(text) for text in sentences])
+    np.testing.assert_allclose(embed_sentences(tmp_path / "out", sentences), expected, atol=1e-5)
+    features = np.abs(random_features(dim=image["fc.weight"].size(1)))
+    expected = np.array([theirs.image(row) for row in features])
+    np.testing.assert_allclose(embed_images(tmp_path / "out", features), expected, atol=1e-5)
