@@ -1,5 +1,6 @@
 """Examples -> one batch (the keys and shapes of the README's table), for all tasks."""
 
+from itertools import accumulate
 from typing import Any, Optional
 
 import numpy as np
@@ -9,18 +10,20 @@ from torch import Tensor
 
 def pad_tokens(rows: list[Tensor], pad: int, *, left: bool = False) -> Tensor:
     """``[B, T]`` of rows ``[t]``, padded to the longest: at the right, or at the left."""
-    batch = rows[0].new_full((len(rows), max(row.numel() for row in rows)), pad)
-    for line, row in zip(batch, rows):
-        if left:
-            line[line.numel() - row.numel() :] = row
-        else:
-            line[: row.numel()] = row
-    return batch
+    lengths = torch.tensor([row.numel() for row in rows]).unsqueeze(1)
+    T = int(lengths.max())
+    places = torch.arange(T)
+    is_real = places >= T - lengths if left else places < lengths  # [B, T]
+    batch = rows[0].new_full(is_real.shape, pad)
+    return batch.masked_scatter_(is_real.to(batch.device), torch.cat(rows))
 
 
 def shift_right(rows: list[Tensor], start: int) -> list[Tensor]:
-    """Each row with the start token before it and without its last token."""
-    return [torch.cat([row.new_tensor([start]), row[:-1]]) for row in rows]
+    """Each row, of one token or more, with the start token before it and without its last."""
+    lengths = [row.numel() for row in rows]
+    shifted = torch.cat(rows).roll(1)
+    shifted[[0, *accumulate(lengths[:-1])]] = start
+    return list(shifted.split(lengths))
 
 
 def pad_features(

@@ -50,8 +50,11 @@ def pairwise_ranking_loss(
     true_scores = (images * sentences).sum(-1, keepdim=True)  # [B, 1]
     loss = true_scores.new_zeros(())
     collapsed = true_scores.new_zeros(())
-    for queries, candidates in ((images, all_sentences), (sentences, all_images)):
-        scores = queries @ candidates.t()  # [B, C]
+    of_sentences = images @ all_sentences.t()  # [B, C]
+    # one product has both directions where the candidates are the pairs themselves
+    is_square = all_images is images and all_sentences is sentences
+    of_images = of_sentences.t() if is_square else sentences @ all_images.t()
+    for scores in (of_sentences, of_images):
         costs = (margin - true_scores + scores).clamp(min=0).masked_fill(~is_negative, 0.0)
         if negatives == "max":
             loss = loss + (costs.max(dim=1).values.sum() if costs.numel() else costs.sum())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mm.data.collate import collate, pad_features, pad_tokens
+from fairseq_mm.data.collate import collate, pad_features, pad_tokens, shift_right
 
 PAD, EOS = 1, 2
 
@@ -105,3 +105,9 @@ def test_tokens_are_padded_on_the_side_asked_for():
     rows = [torch.tensor([5]), torch.tensor([6, 7])]
     assert pad_tokens(rows, PAD).tolist() == [[5, PAD], [6, 7]]
     assert pad_tokens(rows, PAD, left=True).tolist() == [[PAD, 5], [6, 7]]
+
+
+def test_rows_are_shifted_each_for_itself():
+    rows = [torch.tensor(row) for row in ([7, 8, EOS], [EOS], [5, EOS])]
+    assert [row.tolist() for row in shift_right(rows, 3)] == [[3, 7, 8], [3], [3, 5]]
+    assert [row.tolist() for row in rows] == [[7, 8, EOS], [EOS], [5, EOS]]
