@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
+import torch.nn.functional as F
 from fairseq.models import register_model, register_model_architecture
 from torch import Tensor, nn
 
@@ -94,6 +95,14 @@ class ScNlmEncoder(ConditionEncoder):
         self.structure_bias = nn.Parameter(torch.zeros(attribute_dim))
         self.factor_proj = nn.Linear(attribute_dim, num_factors, bias=False)
         nn.init.xavier_uniform_(self.factor_proj.weight)
+        self.folded: Optional[Tensor] = None
+
+    def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
+        """Called by fairseq before generating, after which it allows no more training. Folds what
+        each tag adds at each place of a window into one row."""
+        with torch.no_grad():
+            folded = self.structure.of_table(self.tag_embedding.weight)
+            self.folded = folded.flatten(0, 1).contiguous()  # [(k + 1) * tags, G]
 
     def forward(
         self,
@@ -113,10 +122,20 @@ class ScNlmEncoder(ConditionEncoder):
             ``condition``: one tensor ``[B, S + 1, F]``; the last place has nothing but STOP ahead.
         """
         tags = self._from_the_left(src_tokens)
-        windows = self.structure(self.tag_embedding(tags))  # [B, S + 1, G]
+        windows = self._sum_windows(tags)  # [B, S + 1, G]
         content = self.content(features, padding_mask)
         attributes = torch.relu(windows + (content + self.structure_bias).unsqueeze(1))
         return {"condition": [self.factor_proj(attributes)]}
+
+    def _sum_windows(self, tags: Tensor) -> Tensor:
+        """``[B, S + 1, G]`` sums of T^(i) t_i over the windows of tags ``[B, S + 1 + k]``."""
+        if self.folded is None:
+            return self.structure(self.tag_embedding(tags))
+        length = self.structure_length + 1
+        first_rows = torch.arange(length, device=tags.device) * self.tag_embedding.num_embeddings
+        windows = tags.unfold(1, length, 1) + first_rows  # [B, S + 1, k + 1]
+        sums = F.embedding_bag(windows.flatten(0, 1), self.folded, mode="sum")
+        return sums.view(*windows.shape[:2], -1)
 
     def _from_the_left(self, tags: Tensor) -> Tensor:
         """``[B, S + 1 + k]``: rows begin with their first tag; STOP follows their last."""
