@@ -10,11 +10,12 @@ fairseq-mm score summaries.txt --references test.tgt --preset how2
 fairseq-mm score stories.jsonl --data data-bin/wp --preset wp --per-item copied.jsonl
 
 HYPOTHESES is fairseq-generate's output (joined with the references through SPLIT.visual_ids), a
-JSONL file of {"id", "hypothesis"}, a plain text file (line i is item i of the references), or a
-COCO results file. References are DATA/SPLIT.references.jsonl, such a file, a COCO annotation file
-(.json), or a plain text file, one reference a line (items are then numbered from 0). Texts without
-references, references without a text, and texts that are there twice are named on stderr; the rest
-is scored, and every figure says out of how many.
+JSONL file of {"id", "hypothesis"} or {"id", "caption"}, a plain text file (line i is item i of the
+references, or id, tab, text: what fairseq-mm caption prints), or a COCO results file. References
+are DATA/SPLIT.references.jsonl, such a file, a COCO annotation file (.json), or a plain text file,
+one reference a line (items are then numbered from 0). Texts without references, references without
+a text, and texts that are there twice are named on stderr; the rest is scored, and every figure
+says out of how many.
 
 Presets: `coco` is coco-caption's protocol (PTB tokens, lower-cased, without punctuation);
 `m_rnn` is that of Mao et al. 2015: text split and lower-cased as in their code, punctuation kept,

@@ -34,10 +34,12 @@ class References:
     unknowns: dict[str, list[str]] = field(default_factory=dict)
 
     def id_of(self, key: str) -> Optional[str]:
-        """Id of the item that ``key`` names, or None."""
-        if key in self.texts:
-            return key
-        return self.aliases.get(key) or self.aliases.get(PurePosixPath(key).name)
+        """Id of the item that ``key`` names, itself or as a path that ends with it, or None."""
+        name = PurePosixPath(key).name
+        for known in (key, name):
+            if known in self.texts:
+                return known
+        return self.aliases.get(key) or self.aliases.get(name)
 
 
 @dataclass
@@ -203,6 +205,8 @@ def join_texts(path: str, references: References) -> JoinedTexts:
         item_id = references.id_of(key)
         if item_id is None:
             unknown.append(key)
+        elif item_id in found:  # paths that end alike
+            read.repeated.append(item_id)
         else:
             found[item_id] = restored(text, references.unknowns.get(item_id))
     if not found:

@@ -1,4 +1,4 @@
-"""Reads generated texts: fairseq-generate's output, JSONL, a plain text file, COCO results.
+"""Reads generated texts: fairseq-generate's output, JSONL, plain text files, COCO results.
 
 The format is found from the content. Texts are returned by item id; what is twice, or belongs to
 no item, is reported and not scored.
@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Optional
 
 from fairseq_mm.errors import UserError
@@ -52,7 +53,8 @@ def read_hypotheses(
 
     Args:
         path: the file.
-        item_ids: ids of the references in their order: line i of a plain text file is item i.
+        item_ids: ids of the references in their order: line i of a plain text file is item i,
+            unless its lines begin with ids and tabs, as those of fairseq-mm caption.
         visual_ids: id of each line of the split, which joins fairseq-generate's line numbers (and
             plain text files that have a line for each of them) to items.
         split: the split's name: output that fairseq-generate made of another one is refused, whose
@@ -105,16 +107,14 @@ def _read_jsonl(path: str, text: str) -> Hypotheses:
             entry = json.loads(line)
         except ValueError as error:
             raise UserError(f"{path}:{number}: must be a JSON object: {error}") from None
-        if (
-            not isinstance(entry, dict)
-            or not isinstance(entry.get("hypothesis"), str)
-            or not isinstance(entry.get("id"), (str, int))
-        ):
+        found = entry if isinstance(entry, dict) else {}
+        hypothesis = found.get("hypothesis", found.get("caption"))
+        if not isinstance(hypothesis, str) or not isinstance(found.get("id"), (str, int)):
             raise UserError(
-                f'{path}:{number}: must be {{"id": "...", "hypothesis": "..."}}, but is '
-                f"{line[:60]!r} instead."
+                f'{path}:{number}: must be {{"id": "...", "hypothesis": "..."}} or {{"id": "...", '
+                f'"caption": "..."}}, but is {line[:60]!r} instead.'
             )
-        hypotheses.add(str(entry["id"]), entry["hypothesis"])
+        hypotheses.add(str(found["id"]), hypothesis)
     return hypotheses
 
 
@@ -180,12 +180,27 @@ def _read_generated(
     return hypotheses
 
 
+def _begin_with_ids(lines: Sequence[str], item_ids: Sequence[str]) -> bool:
+    """Whether each line is an id, or a path that ends with it, a tab and a text."""
+    known = set(item_ids)
+    keys = [line.split("\t")[0] for line in lines if "\t" in line]
+    return len(keys) == len(lines) and any(
+        key in known or PurePosixPath(key).name in known for key in keys
+    )
+
+
 def _read_plain(
     path: str, text: str, item_ids: Sequence[str], visual_ids: Optional[Sequence[str]]
 ) -> Hypotheses:
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
+    if _begin_with_ids(lines, item_ids):
+        hypotheses = Hypotheses({}, "ids and text")
+        for line in lines:
+            key, text = line.split("\t")[:2]
+            hypotheses.add(key, text)
+        return hypotheses
     hypotheses = Hypotheses({}, "text")
     if len(lines) == len(item_ids):
         hypotheses.texts = dict(zip(item_ids, lines))
