@@ -35,6 +35,7 @@ def from_pretrained(
     *,
     weights: Optional[Union[str, PathLike]] = None,
     prompt_model: Optional[Union[str, PathLike, Sequence[Union[str, PathLike]]]] = None,
+    embedding: Optional[Union[str, PathLike]] = None,
     data: Optional[Union[str, PathLike]] = None,
     device: Optional[str] = None,
 ) -> Any:
@@ -48,12 +49,16 @@ def from_pretrained(
             :func:`fairseq_mm.captioner.from_pretrained`.
         prompt_model: language model, as ``path``, that makes up prompts for a model of their
             stories.
-        data: data folder of a model of fairseq's own that summarises transcripts, see
-            :func:`fairseq_mm.video_summarizer.from_pretrained`.
+        embedding: checkpoint of the embedding model on whose vectors a captioner was trained, see
+            :func:`fairseq_mm.captioner.from_pretrained`.
+        data: data folder: of a model of fairseq's own that summarises transcripts, see
+            :func:`fairseq_mm.video_summarizer.from_pretrained`; of a captioner by structures, see
+            :func:`fairseq_mm.structured_loading.load_structured_captioner`.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU where there is one.
 
     Returns:
         a :class:`fairseq_mm.captioner.Captioner`, a
+        :class:`fairseq_mm.structured_captioner.StructuredCaptioner`, a
         :class:`fairseq_mm.picture_storyteller.PictureStoryteller`, a
         :class:`fairseq_mm.storyteller.Storyteller` or a
         :class:`fairseq_mm.video_summarizer.VideoSummarizer`.
@@ -68,6 +73,8 @@ def from_pretrained(
     states = text_models.load_states(path)
     first = next(iter(states.values()))
     weights = None if weights is None else fspath(weights)
+    if embedding is not None and text_models.right_command(first) != "caption":
+        raise errors.UserError("`embedding` is for models that caption, but `path` is none.")
     if text_models.summarizes_videos(first):
         from fairseq_mm import video_summarizer
 
@@ -83,9 +90,10 @@ def from_pretrained(
             device=device,
             states=states,
         )
-    if data is not None:
+    if data is not None and not text_models.reads_structures(first):
         raise errors.UserError(
-            "`data` is for models of fairseq's own that summarise transcripts, but `path` is none."
+            "`data` is for models of fairseq's own that summarise transcripts and for captioners "
+            "by structures, but `path` is none."
         )
     if text_models.describes_pictures(first):
         tells = text_models.tells_picture_stories(first)
@@ -94,12 +102,18 @@ def from_pretrained(
                 "`prompt_model` is for models that tell stories of prompts, but `path` "
                 f"{'tells them of pictures' if tells else 'is a captioner'}."
             )
-        reader = picture_storyteller if tells else captioner
-        return reader.from_pretrained(
-            path,
-            weights=weights,
-            device=device,
-            states=states,
+        if tells:
+            return picture_storyteller.from_pretrained(
+                path, weights=weights, device=device, states=states
+            )
+        if embedding is not None and data is not None:
+            from fairseq_mm import structured_loading
+
+            return structured_loading.load_structured_captioner(
+                path, embedding=embedding, data=data, weights=weights, device=device, states=states
+            )
+        return captioner.from_pretrained(
+            path, weights=weights, device=device, embedding=embedding, states=states
         )
     if weights is not None:
         raise errors.UserError(

@@ -12,8 +12,9 @@ nothing but the extractor's weights is needed beside it.
 import contextlib
 import os
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -24,10 +25,17 @@ from PIL import Image
 
 from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.multimodal_dataset import tokens_of
+from fairseq_mm.embedder import Embedder, load_embedder
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.extractor import PictureExtractor
 from fairseq_mm.extract.pictures import MAX_PIXELS
 from fairseq_mm.picture_models import AnyPicture, PictureModels, load_picture_models
-from fairseq_mm.text_models import embeds_sentences, load_states, tells_picture_stories
+from fairseq_mm.text_models import (
+    embeds_sentences,
+    load_states,
+    reads_structures,
+    tells_picture_stories,
+)
 
 # pictures that the generator gets at a time; its time per caption hardly falls beyond
 GENERATION_BATCH = 100
@@ -91,6 +99,7 @@ def from_pretrained(
     *,
     weights: Optional[str] = None,
     device: Optional[str] = None,
+    embedding: Optional[Union[str, os.PathLike]] = None,
     states: Optional[dict[str, dict[str, Any]]] = None,
 ) -> "Captioner":
     """A captioner from one checkpoint, or an ensemble of several.
@@ -102,11 +111,14 @@ def from_pretrained(
         weights: the extractor's state dict file; found by its content if it lies in the folder of
             a checkpoint.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU where there is one.
+        embedding: checkpoint, or folder with it, of the embedding model on whose vectors ``path``
+            was trained; the extractor is then that model's.
         states: the checkpoints, if :func:`fairseq_mm.text_models.load_states` has read them
             already.
 
     Raises:
-        UserError: if a checkpoint cannot be loaded, tells stories, or two do not fit together.
+        UserError: if a checkpoint cannot be loaded, tells stories or reads structures, or two do
+            not fit together.
     """
     states = load_states(path) if states is None else states
     for file, state in states.items():
@@ -117,8 +129,19 @@ def from_pretrained(
                 f"{file}: embeds pictures and sentences, and writes none: fairseq-mm rank or "
                 "fairseq-mm retrieve."
             )
+        if reads_structures(state):
+            raise UserError(
+                f"{file}: writes by structures of training and vectors of an embedding model: "
+                "fairseq-mm caption --embedding PATH --data DATA; in Python from_pretrained(..., "
+                "embedding=..., data=...)."
+            )
     loaded = load_picture_models(path, device=device, states=states)
-    return Captioner(*loaded[:3], files=loaded.files, weights=weights, device=loaded.device)
+    if embedding is None:
+        return Captioner(*loaded[:3], files=loaded.files, weights=weights, device=loaded.device)
+    embedder = load_embedder(embedding, weights=weights, device=device)
+    return EmbeddingCaptioner(
+        *loaded[:3], files=loaded.files, device=loaded.device, embedder=embedder
+    )
 
 
 class Captioner(PictureModels):
@@ -207,7 +230,7 @@ class Captioner(PictureModels):
                     f"{list(rows.shape)}."
                 )
         size = 1 if search.sampling else GENERATION_BATCH
-        generator = self._build_generator(search)
+        generator = self.build_generator(search)
         captions: list[Caption] = []
         with self._draws_of(search):
             for start in range(0, len(features), size):
@@ -225,7 +248,8 @@ class Captioner(PictureModels):
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             yield
 
-    def _build_generator(self, search: Search) -> Any:
+    def build_generator(self, search: Search) -> Any:
+        """fairseq's generator for a search; it never writes ``<unk>``."""
         generator = self.task.build_generator(
             self.models,
             Namespace(
@@ -267,3 +291,41 @@ class Captioner(PictureModels):
             )
             for hypotheses in found
         ]
+
+
+class EmbeddingCaptioner(Captioner):
+    """Captions of pictures by models that were trained on vectors of an embedding model.
+
+    Args:
+        *args: of :class:`Captioner`.
+        embedder: of the embedding model, whose extractor reads the pictures.
+        **options: of :class:`Captioner`.
+
+    Raises:
+        UserError: if the models were trained on anything but its vectors.
+    """
+
+    def __init__(self, *args: Any, embedder: Embedder, **options: Any) -> None:
+        super().__init__(*args, **options)
+        embedder.check_vectors(
+            self.identity, self.feature_dim, what=f"what {self.files[0]} was trained on"
+        )
+        self.embedder = embedder
+        self.identity = embedder.identity
+
+    @cached_property
+    def extractor(self) -> PictureExtractor:
+        return self.embedder.extractor
+
+    def check_features(self, attributes: Mapping[str, Any], dim: int, path: str) -> None:
+        self.embedder.check_features(attributes, dim, path)
+
+    def caption_features(
+        self, features: Sequence[np.ndarray], search: Optional[Search] = None
+    ) -> list[Caption]:
+        """See :meth:`Captioner.caption_features`; the features are those that the embedding model
+        reads."""
+        if not features:
+            return []
+        vectors = self.embedder.embed_features(features)
+        return super().caption_features([vector[None] for vector in vectors], search)

@@ -7,7 +7,7 @@ embedder.embed_texts(["a dog on the beach"]) @ embedder.embed_pictures(["dog.jpg
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Optional, Union
 
@@ -18,9 +18,13 @@ from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.multimodal_dataset import tokens_of
 from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.result_card import file_hash
 from fairseq_mm.models._provenance import words_of
 from fairseq_mm.picture_models import AnyPicture, PictureModels, load_picture_models
 from fairseq_mm.text_models import embeds_sentences, load_states
+from fairseq_mm.trained_features import VECTORS_EXTRACTOR
+
+_SENTENCES = 128  # at once
 
 
 def load_embedder(
@@ -66,11 +70,81 @@ class Embedder(PictureModels):
         Raises:
             UserError: if the extractor cannot be rebuilt, or a picture cannot be read.
         """
-        features, padding_mask = pad_features(self.readable_features_of(pictures, **options))
-        vectors = self.models[0].embed_images(
-            features.to(self.device), padding_mask.to(self.device)
-        )
+        return self.embed_features(self.readable_features_of(pictures, **options))
+
+    @torch.no_grad()
+    def embed_features(self, features: Sequence[np.ndarray]) -> np.ndarray:
+        """
+        Args:
+            features: of each picture ``[rows, D]``, from the extractor of the training data.
+
+        Returns:
+            ``[n, K]`` float32.
+
+        Raises:
+            UserError: if the features have another number of channels.
+        """
+        for number, rows in enumerate(features):
+            if rows.ndim != 2 or rows.shape[1] != self.feature_dim:
+                raise UserError(
+                    f"features of picture {number} must be [rows, {self.feature_dim}], but are "
+                    f"{list(rows.shape)}."
+                )
+        padded, padding_mask = pad_features([rows.astype(np.float32) for rows in features])
+        vectors = self.models[0].embed_images(padded.to(self.device), padding_mask.to(self.device))
         return vectors.float().cpu().numpy()
+
+    @torch.no_grad()
+    def embed_tokens(self, sentences: Sequence[Sequence[int]]) -> np.ndarray:
+        """Sentences of words' numbers in the model's dictionary, those of like length together.
+
+        Args:
+            sentences: without ``</s>``; one at least, none of them empty.
+
+        Returns:
+            ``[n, K]`` float32, in the order of the sentences.
+        """
+        dictionary = self.task.target_dictionary
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+        vectors = np.empty((len(sentences), self.models[0].embed_dim), dtype=np.float32)
+        for start in range(0, len(order), _SENTENCES):
+            part = order[start : start + _SENTENCES]
+            longest = len(sentences[part[-1]]) + 1
+            tokens = np.full((len(part), longest), dictionary.pad())
+            for row, i in zip(tokens, part):
+                row[: len(sentences[i])] = sentences[i]
+                row[len(sentences[i])] = dictionary.eos()
+            found = self.models[0].embed_sentences(torch.from_numpy(tokens).to(self.device))
+            vectors[part] = found.float().cpu().numpy()
+        return vectors
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the checkpoint, as ``fairseq-mm embed`` records it in what it writes."""
+        return str(file_hash(self.files[0]).get("sha256"))[:12]
+
+    def check_vectors(self, attributes: Mapping[str, Any], dim: int, *, what: str) -> None:
+        """
+        Args:
+            attributes: of a feature store, or of the one that a model was trained on.
+            dim: its channels.
+            what: has them, for the message.
+
+        Raises:
+            UserError: if they are no vectors of this model's.
+        """
+        maker = attributes.get("extractor")
+        if maker != VECTORS_EXTRACTOR:
+            raise UserError(
+                f"{what}: must have vectors of fairseq-mm embed, but has "
+                f"{f'features of {maker}' if maker else 'features of unknown origin'}."
+            )
+        if attributes.get("weights") != self.digest or dim != self.models[0].embed_dim:
+            raise UserError(
+                f"{what}: has vectors of the checkpoint {attributes.get('weights')}, {dim} numbers "
+                f"each, but {self.files[0]} is {self.digest}, with {self.models[0].embed_dim}: "
+                "give that checkpoint, or embed anew with fairseq-mm embed."
+            )
 
     @torch.no_grad()
     def embed_texts(self, texts: Sequence[str]) -> np.ndarray:

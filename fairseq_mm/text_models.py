@@ -84,6 +84,12 @@ def embeds_sentences(state: dict[str, Any]) -> bool:
     return hasattr(ARCH_MODEL_REGISTRY.get(name), "embed_sentences")
 
 
+def reads_structures(state: dict[str, Any]) -> bool:
+    """Whether a checkpoint's model writes sentences by a structure and a content vector."""
+    name = state["cfg"]["model"]["_name"]
+    return getattr(ARCH_MODEL_REGISTRY.get(name), "reads_structure", False)
+
+
 def right_command(state: dict[str, Any]) -> str:
     """The subcommand of ``fairseq-mm`` that a checkpoint is for; empty where none is."""
     names = {

@@ -10,6 +10,8 @@ from fairseq_mm.extract.identity import IDENTITY, check_same_extractor
 from fairseq_mm.extract.weights import sha256_of
 
 WEIGHT_SUFFIXES = (".pt", ".pth", ".bin")
+# what `fairseq-mm embed` records as the extractor of its vectors
+VECTORS_EXTRACTOR = "fairseq-mm embed"
 
 
 def check_recorded(identity: Mapping[str, Any], file: str, *, noun: str) -> None:
@@ -20,8 +22,15 @@ def check_recorded(identity: Mapping[str, Any], file: str, *, noun: str) -> None
         noun: ``picture`` or ``video``.
 
     Raises:
-        UserError: if it carries none.
+        UserError: if it carries none, or was trained on vectors of an embedding model.
     """
+    if identity.get("extractor") == VECTORS_EXTRACTOR:
+        raise UserError(
+            f"{file}: was trained on vectors of an embedding model (checkpoint "
+            f"{identity.get('weights')}), which no extractor makes of a {noun}. Give that "
+            "checkpoint (--embedding PATH; in Python embedding=...), or its vectors (--features "
+            "STORE)."
+        )
     if not identity.get("extractor"):
         raise UserError(
             f"{file}: was trained on features whose extractor is not recorded, so no {noun} can be "

@@ -12,39 +12,30 @@ same, and the exit status is 2.
 
 --nearest adds the training caption that resembles each caption most, by CIDEr-D (0 to 10) of the
 caption against that one alone.
+
+A model that was trained on vectors of an embedding (fairseq-mm embed) needs that embedding, which
+reads the pictures; one of structures (sc_nlm) also the training captions and their tags:
+
+  fairseq-mm caption photo.jpg --model checkpoints/sc_nlm --embedding checkpoints/vse_lstm \\
+      --data data-bin/flickr8k --jsonl
+
+It writes 1,000 candidates, each by a structure of training and a vector near the picture's, and
+ranks them by translation weight * penalty * cosine(picture, caption) + language weight *
+log-probability of an n-gram model. --jsonl has the best five with these parts, and the training
+caption nearest to the picture.
 """
 
 import argparse
-import contextlib
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional, TextIO, Union
+from typing import Any, Optional, Union
 
+from fairseq_mm.cli import caption_structured
+from fairseq_mm.cli.caption_pictures import check_inputs, write_captions
 from fairseq_mm.cli.run_set_up import register_quietly
-from fairseq_mm.data.output_file import output_file
-from fairseq_mm.errors import EXIT_STATUS, UserError
-
-# pictures from which on a bar shows how far the work is
-MANY = 50
-# lines are printed after so many pictures
-PIECE = 100
-
-
-class Input(NamedTuple):
-    """A picture, or an id of a feature store.
-
-    Attributes:
-        name: what is printed.
-        picture: where it lies; None for an id.
-        error: the reason why there is none.
-    """
-
-    name: str
-    picture: Any = None
-    error: Optional[UserError] = None
+from fairseq_mm.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,8 +66,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="STORE",
         help="caption items of a feature store instead: those named, or all",
     )
+    parser.add_argument(
+        "--embedding",
+        metavar="PATH",
+        help="checkpoint, or folder with it, of the embedding (vse_lstm, vse_gru, vse_bow) on "
+        "whose vectors the model was trained",
+    )
     search = parser.add_argument_group("search")
-    search.add_argument("--beam", type=int, help="width of the beam (default: 3)")
+    search.add_argument(
+        "--beam", type=int, help="width of the beam (default: 3; 1 for candidates by structures)"
+    )
     search.add_argument("--prefix", metavar="WORDS", help="first words of every caption")
     search.add_argument("--sampling", action="store_true", help="draw the words instead")
     search.add_argument(
@@ -92,6 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     search.add_argument(
         "--no-repeat-ngram", type=int, default=0, metavar="N", help="no N words occur twice in turn"
     )
+    caption_structured.add_arguments(parser)
     output = parser.add_argument_group("output")
     output.add_argument(
         "--nearest", metavar="DATA", help="data folder whose nearest training caption is added"
@@ -99,8 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--jsonl",
         action="store_true",
-        help="an object a line: id, caption, score (mean log-probability of a word), nearest, "
-        "extractor, checkpoint (SHA-256), options",
+        help="an object a line: id, caption, score (mean log-probability of a word; by structures: "
+        "see above), nearest, extractor, checkpoint (SHA-256), options",
     )
     output.add_argument("--output", metavar="FILE", help="write there instead of to the screen")
     run_options = parser.add_argument_group("run")
@@ -122,20 +122,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not args.pictures and not args.list and not args.features:
-        raise UserError("no pictures: give files or folders, or a feature store (--features).")
+    check_inputs(args)
     if args.sampling and args.beam is not None:
         raise UserError("--beam and --sampling: draws have no beam; leave one of the two out.")
-    if args.batch_size is not None and args.batch_size < 1:
-        raise UserError(f"--batch-size must be 1 or more, but is {args.batch_size} instead.")
-    if args.features and (args.weights or args.list):
-        given = "--weights" if args.weights else "--list"
-        raise UserError(f"{given}: with --features no picture is read; leave one of the two out.")
-    folder = os.path.dirname(args.output or "")
-    if folder and not os.path.isdir(folder):
-        raise UserError(f"--output {args.output}: there is no folder {folder}.")
     register_quietly()
 
+    from fairseq_mm.text_models import load_states, reads_structures
+
+    states = load_states(args.model)
+    if any(reads_structures(state) for state in states.values()):
+        return caption_structured.run(args, states)
+    caption_structured.refuse_options(args)
     from fairseq_mm.captioner import Search, from_pretrained
 
     search = Search(
@@ -148,77 +145,20 @@ def run(args: argparse.Namespace) -> int:
         max_words=args.max_words,
         no_repeat_ngram=args.no_repeat_ngram,
     )
-    captioner = from_pretrained(args.model, weights=args.weights, device=args.device)
+    captioner = from_pretrained(
+        args.model,
+        weights=args.weights,
+        device=args.device,
+        embedding=args.embedding,
+        states=states,
+    )
     captioner.check_search(search)
-    if args.features:
-        inputs, features_of = _stored(args, captioner)
-    else:
-        captioner.extractor  # noqa: B018  an extractor that cannot be rebuilt is named first
-        inputs = _list_pictures(args.pictures, args.list)
-
-        def features_of(piece: list[Input]) -> Iterator[Any]:
-            pictures = [item.picture for item in piece]
-            return captioner.features_of(
-                pictures, batch_size=args.batch_size, max_pixels=args.max_pixels
-            )
-
     describe = _Description(args, captioner, search)
-    failed = 0
-    with _opened(args.output) as file, _progress_bar(len(inputs)) as bar:
-        for start in range(0, len(inputs), PIECE):
-            piece = inputs[start : start + PIECE]
-            readable = iter(features_of([item for item in piece if item.error is None]))
-            found = [(item, item.error or next(readable)) for item in piece]
-            for item, features in found:
-                if isinstance(features, UserError):
-                    failed += 1
-                    bar.clear()
-                    print(f"fairseq-mm caption: {item.name}: {features}", file=sys.stderr)
-            found = [pair for pair in found if not isinstance(pair[1], UserError)]
-            captions = captioner.caption_features([features for _, features in found], search)
-            for (item, _), caption in zip(found, captions):
-                print(describe(item.name, caption), file=file)
-            file.flush()
-            bar.update(len(piece))
-    if args.output:
-        print(f"wrote {args.output}: captions of {len(inputs) - failed} pictures", file=sys.stderr)
-    if failed and len(inputs) > 1:
-        print(f"{failed} of {len(inputs)} pictures could not be read", file=sys.stderr)
-    return EXIT_STATUS if failed else 0
 
+    def lines_of(names: list[str], features: list[Any]) -> Iterator[str]:
+        yield from map(describe, names, captioner.caption_features(features, search))
 
-def _list_pictures(paths: list[str], lists: list[str]) -> list[Input]:
-    from fairseq_mm.extract.picture_list import list_pictures
-
-    inputs = []
-    for path in paths:
-        try:
-            pictures = list_pictures([path], ids="path")
-        except UserError as error:
-            inputs.append(Input(path, error=UserError(_without_name(str(error), path))))
-        else:
-            inputs += [Input(picture.name, picture) for picture in pictures]
-    if lists:
-        pictures = list_pictures([], lists=lists, ids="path")
-        inputs += [Input(picture.name, picture) for picture in pictures]
-    return inputs
-
-
-def _without_name(message: str, path: str) -> str:
-    return message[len(path) + 2 :] if message.startswith(f"{path}: ") else message
-
-
-def _stored(
-    args: argparse.Namespace, captioner: Any
-) -> tuple[list[Input], Callable[[list[Input]], Iterator[Any]]]:
-    from fairseq_mm.data.feature_store import open_features
-
-    store = open_features(args.features.split(os.pathsep))
-    captioner.check_features(store.attributes, store.dim, store.path)
-    for key in args.pictures:
-        store.rows_of(key)  # an id that is not in the store is named before the work begins
-    inputs = [Input(key) for key in args.pictures or store.ids]
-    return inputs, lambda piece: (store.read(item.name) for item in piece)
+    return write_captions(args, captioner, lines_of)
 
 
 class _Description:
@@ -280,19 +220,3 @@ class _Nearest:
             "id": self.ids[index],
             "cider_d": round(similarity, 4),
         }
-
-
-@contextlib.contextmanager
-def _opened(path: Optional[str]) -> Iterator[TextIO]:
-    """stdout, or a file that appears when it is complete."""
-    if path is None:
-        yield sys.stdout
-        return
-    with output_file(path) as file:
-        yield file
-
-
-def _progress_bar(total: int) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=total, unit=" pictures", file=sys.stderr, disable=total < MANY or None)

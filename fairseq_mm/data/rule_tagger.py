@@ -56,6 +56,16 @@ _CLOSED = {
     "NUM": "one two three four five six seven eight nine ten eleven twelve dozen hundred",
 }
 _TAGS = {word: tag for tag, words in _CLOSED.items() for word in words.split()}
+_AUXILIARIES = (
+    "is are was were be been being am has have had having do does did can could will would may "
+    "might must should"
+)
+# what says little of a picture: articles, pronouns, prepositions, conjunctions, auxiliary verbs
+FUNCTION_WORDS = frozenset(
+    word
+    for words in (*(_CLOSED[tag] for tag in ("DET", "PRON", "ADP", "CONJ", "PRT")), _AUXILIARIES)
+    for word in words.split()
+)
 _PLURALS = {"people", "men", "women", "children", "they", "we", "you", "who"}
 _NOUNS_IN_ING = {
     *("building", "clothing", "railing", "ring", "spring", "string", "thing", "king", "wing"),
