@@ -31,8 +31,9 @@ class CandidateWeights:
         language_weight: of the candidate's log-probability.
         language_score: ``word``: the mean log-probability of the candidate's words and of its end;
             ``sentence``: their sum, "the log-probability of the candidate" in the paper's words,
-            which prefers short candidates however well they fit. The paper set its weights by hand;
-            a weight of the mean suits candidates of 4 and of 12 words alike.
+            which prefers short candidates however well they fit: a weight of the mean suits
+            candidates of 4 and of 12 words alike. The paper set its weights by hand; the defaults
+            were found on a hundred photographs of Flickr8k's dev part.
         repeat_penalty: from 0 to 1, which means none.
 
     Raises:
@@ -40,7 +41,7 @@ class CandidateWeights:
     """
 
     translation_weight: float = 1.0
-    language_weight: float = 0.1
+    language_weight: float = 0.2
     language_score: str = "word"
     repeat_penalty: float = 0.7
 

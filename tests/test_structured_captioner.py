@@ -123,7 +123,7 @@ def captions_by_loops(captioner, rows, search):
             repeated += word not in {"a", "the", "on", "in"} and word in words[:i]
         penalty = 0.7**repeated
         translation = cosine * penalty if cosine > 0 else cosine
-        score = translation + 0.1 * log_prob
+        score = translation + 0.2 * log_prob
         row = (" ".join(words), name, structure, score, cosine, log_prob, penalty)
         found.setdefault(row[0], row)
     return sorted(found.values(), key=lambda row: -row[3])
@@ -307,7 +307,7 @@ def test_scores_by_hand():
     assert found.score.tolist() == [-7.5, -2.75, -6.5]
     found = score_candidates(sentences, cosines, log_probs, CandidateWeights(repeat_penalty=0))
     assert found.penalty.tolist() == [0, 1, 0]
-    assert found.score[2] == pytest.approx(-0.5 - 0.2)
+    assert found.score[2] == pytest.approx(-0.5 - 0.4)
 
 
 @pytest.mark.parametrize(

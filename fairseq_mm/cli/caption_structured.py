@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--translation-weight", type=float, metavar="X", help="of the cosine (default: 1)"
     )
     group.add_argument(
-        "--language-weight", type=float, metavar="X", help="of the log-probability (default: 0.1)"
+        "--language-weight", type=float, metavar="X", help="of the log-probability (default: 0.2)"
     )
     group.add_argument(
         "--language-score",

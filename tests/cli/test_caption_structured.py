@@ -102,7 +102,7 @@ def test_a_line_a_picture_and_an_object_with_all_parts(caption, trained, valid):
     assert entry["options"] == {
         "candidates": 40, "conditions": ["image", "words", "sentences"], "num_nearest": 5,
         "shortest": 2, "longest": 5, "seed": 0, "beam": 1, "max_words": 30, "top": 3,
-        "batch_size": 1000, "translation_weight": 1.0, "language_weight": 0.1,
+        "batch_size": 1000, "translation_weight": 1.0, "language_weight": 0.2,
         "language_score": "word", "repeat_penalty": 0.7,
     }  # fmt: skip
 

@@ -100,6 +100,7 @@ def test_all_layouts_give_the_same_figures(score, write):
         "jsonl": write("texts.jsonl", jsonl(TEXTS)),
         "coco": write("results.json", json.dumps(coco)),
         "text": write("plain.txt", "".join(f"{TEXTS[key]}\n" for key in order)),
+        "ids and text": write("c.txt", "".join(f"my/{k}\t{t}\n" for k, t in TEXTS.items())),
     }
     seen = []
     for layout, path in files.items():
@@ -108,8 +109,18 @@ def test_all_layouts_give_the_same_figures(score, write):
         assert result["texts"][0]["layout"] == layout
         seen.append(figures(result))
     assert all(found == seen[0] for found in seen)
+
     assert [seen[0][f"bleu{n}"] for n in (1, 2, 3, 4)] == pytest.approx(expected_bleu())
     assert seen[0]["novelty"] == pytest.approx(2 / 3)
+
+
+def test_paths_that_end_alike_are_named(score, write):
+    lines = [f"one/{key}\t{text}\n" for key, text in TEXTS.items()]
+    status, result, _, err = score(write("c.txt", "".join([*lines, "two/a.jpg\ta cat\n"])))
+    assert status == 0
+    assert figures(result)["bleu4"] == pytest.approx(expected_bleu()[3])
+    assert "items with several texts" in err
+    assert "a.jpg" in err
 
 
 def test_every_figure_says_how_many_items_were_scored_and_what_is_missing(score, write):

@@ -38,3 +38,29 @@ def test_text_of_another_split_is_refused_by_the_last_line(tmp_path):
     path = written(tmp_path, ["a cat"] * 12, last="Generate test with beam=3: BLEU4 = 9.9")
     with pytest.raises(UserError, match="generated for the split test, but --split is valid"):
         read(path)
+
+
+def test_lines_of_id_tab_and_text_are_joined_by_id(tmp_path):
+    path = tmp_path / "captions.txt"
+    path.write_text("photos/3.jpg\ta cat\ta nearest caption\n1.jpg\ta dog\n1.jpg\ta pig\n")
+    found = read(path)
+    assert found.texts == {"photos/3.jpg": "a cat", "1.jpg": "a dog"}
+    assert found.repeated == ["1.jpg"]
+
+
+def test_lines_of_which_one_has_no_tab_are_texts(tmp_path):
+    path = tmp_path / "captions.txt"
+    lines = [f"{i}.jpg\ta cat" for i in range(11)] + ["a dog"]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    assert read(path).texts == dict(zip(IDS, lines))
+
+
+def test_objects_may_have_captions(tmp_path):
+    path = tmp_path / "captions.jsonl"
+    path.write_text('{"id": "1.jpg", "caption": "a cat", "captions": [{"caption": "a dog"}]}\n')
+    assert read(path).texts == {"1.jpg": "a cat"}
+    path.write_text('{"id": "1.jpg", "caption": ["a cat"]}\n')
+    with pytest.raises(
+        UserError, match=r'captions.jsonl:1: must be .* or \{"id": "...", "caption"'
+    ):
+        read(path)
