@@ -72,7 +72,12 @@ class ScNlmEncoder(ConditionEncoder):
         attribute_dim: G.
         num_factors: F.
         structure_length: k.
+
+    Attributes:
+        folded: ``[(k + 1) * tags, G]``, see :meth:`make_generation_fast_`; None before it.
     """
+
+    folded: Optional[Tensor]
 
     def __init__(
         self,
@@ -95,14 +100,15 @@ class ScNlmEncoder(ConditionEncoder):
         self.structure_bias = nn.Parameter(torch.zeros(attribute_dim))
         self.factor_proj = nn.Linear(attribute_dim, num_factors, bias=False)
         nn.init.xavier_uniform_(self.factor_proj.weight)
-        self.folded: Optional[Tensor] = None
+        # moves and is cast with the model, and is in no checkpoint
+        self.register_buffer("folded", None, persistent=False)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
         """Called by fairseq before generating, after which it allows no more training. Folds what
         each tag adds at each place of a window into one row."""
         with torch.no_grad():
             folded = self.structure.of_table(self.tag_embedding.weight)
-            self.folded = folded.flatten(0, 1).contiguous()  # [(k + 1) * tags, G]
+            self.folded = folded.flatten(0, 1).contiguous()
 
     def forward(
         self,
