@@ -109,7 +109,6 @@ def test_all_layouts_give_the_same_figures(score, write):
         assert result["texts"][0]["layout"] == layout
         seen.append(figures(result))
     assert all(found == seen[0] for found in seen)
-
     assert [seen[0][f"bleu{n}"] for n in (1, 2, 3, 4)] == pytest.approx(expected_bleu())
     assert seen[0]["novelty"] == pytest.approx(2 / 3)
 
