@@ -20,6 +20,7 @@ EXTRAS = {
     "video": ["av>=10"],
     "convert": ["safetensors>=0.4", "tokenizers>=0.15", "transformers>=4.40"],
     "tag": ["nltk>=3.8"],  # scripts/tag_pos.py; spaCy will do as well
+    "lm": ["kenlm>=0.2"],  # binary files of KenLM
     "knn": ["faiss-cpu>=1.7.3", "scikit-learn>=1.0"],
     "sharding": ["fairscale>=0.4.13"],  # --zero-sharding os
     "dev": ["fairscale>=0.4.13", "pytest>=7", "pytest-xdist>=3", "ruff", "mypy", "pre-commit"],

@@ -164,13 +164,18 @@ class VectorIndex:
         path = self.folder / "vectors.npy"
         if not path.exists():
             raise UserError(f"{path}: is missing; delete {self.folder} to build the index anew.")
-        self.vectors = load_numpy(path)
-        if self.vectors.shape != (len(self.ids), self.dim) or self.vectors.dtype != np.float32:
+        vectors = load_numpy(path)
+        if not isinstance(vectors, np.ndarray):
             raise UserError(
-                f"{path}: must be float32 {[len(self.ids), self.dim]}, but is "
-                f"{self.vectors.dtype} {list(self.vectors.shape)}; delete {self.folder} to build "
-                "the index anew."
+                f"{path}: must be one array, but is an archive of arrays; delete {self.folder} to "
+                "build the index anew."
             )
+        if vectors.shape != (len(self.ids), self.dim) or vectors.dtype != np.float32:
+            raise UserError(
+                f"{path}: must be float32 {[len(self.ids), self.dim]}, but is {vectors.dtype} "
+                f"{list(vectors.shape)}; delete {self.folder} to build the index anew."
+            )
+        self.vectors: np.ndarray = vectors
         if store is not None and not _is_of(record, store):
             raise UserError(
                 f"{self.folder}: is an index of other vectors than {store.path} has now; delete "

@@ -24,16 +24,21 @@ from fairseq_mm.models.hierarchical_attention_rnn import HierarchicalAttentionRn
 from fairseq_mm.models.hierarchical_attention_transformer import (
     HierarchicalAttentionTransformerModel,
 )
+from fairseq_mm.models.lbl import LblModel
 from fairseq_mm.models.m_rnn import MRnnModel
 from fairseq_mm.models.mffg_rnn import MffgRnnModel
 from fairseq_mm.models.mffg_transformer import MffgTransformerModel
+from fairseq_mm.models.mlbl_b import MlblBModel
+from fairseq_mm.models.mlbl_f import MlblFModel
 from fairseq_mm.models.pointer_generator import PointerGeneratorModel
+from fairseq_mm.models.sc_nlm import ScNlmModel
 from fairseq_mm.models.t5 import T5Model
 from fairseq_mm.models.transtory_decoder import TranstoryDecoderModel
 from fairseq_mm.models.transtory_full import TranstoryFullModel
 from fairseq_mm.models.transtory_xl import TranstoryXLModel
 from fairseq_mm.models.vg_bart import VgBartModel
 from fairseq_mm.models.vg_t5 import VgT5Model
+from fairseq_mm.models.vse import VseModel
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -43,7 +48,7 @@ SOURCED = {"sizes.sh", "systems.sh"}
 RECIPES = sorted(path for path in EXAMPLES.glob("*/*.sh") if path.name not in SOURCED)
 CAPTIONING = EXAMPLES / "multimodal_captioning"
 ARCHITECTURES = {
-    "multimodal_captioning": [MRnnModel],
+    "multimodal_captioning": [MRnnModel, VseModel, LblModel, MlblBModel, MlblFModel, ScNlmModel],
     "hierarchical_story": [ConvStoryModel, GcnnLmModel],
     "visual_storytelling": [
         GlacModel,
@@ -126,7 +131,7 @@ SCRIPTS = sorted(
 @pytest.mark.parametrize("words", SCRIPTS, ids=lambda words: " ".join(words[1:3]))
 def test_documented_scripts_parse(words):
     """Up to the release, which is not there."""
-    assert words[1].startswith("scripts/prepare_")
+    assert words[1].startswith("scripts/")
     done = subprocess.run(
         [sys.executable, words[1], "no_such_folder", *words[3:]],
         cwd=ROOT,
@@ -177,7 +182,7 @@ def test_every_command_and_architecture_is_documented():
         assert ours <= set(re.findall(r"`(\w+)`", text))
         example = (EXAMPLES / task / "README.md").read_text("utf-8")
         systems = "m_rnn|conv_story|gcnn_lm|glac|transtory|vg_bart|vg_t5|t5|pointer_generator"
-        systems += "|hierarchical_attention|mffg"
+        systems += "|hierarchical_attention|mffg|vse|lbl|mlbl|sc_nlm"
         named = set(re.findall(rf"\b(?:{systems})\w*", example))
         assert ours <= named
 
