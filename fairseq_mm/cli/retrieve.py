@@ -1,5 +1,5 @@
-"""Retrieves pictures and sentences by their vectors (retrieve nearest --help; retrieve plot --help),
-or stories of the training set instead of generating them (the KNN baseline; retrieve prompts).
+"""Retrieves pictures and sentences by their vectors (retrieve nearest and plot, each with --help), or
+stories of the training set instead of generating them (the KNN baseline, retrieve prompts).
 
 fairseq-mm retrieve "a dog on the beach" --model checkpoints/vse_bow --store images.h5
 fairseq-mm retrieve prompts data-bin/wp --split valid --output nearest.jsonl
