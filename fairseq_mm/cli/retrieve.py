@@ -1,12 +1,12 @@
-"""Retrieves pictures and sentences by their vectors (retrieve nearest and plot, each with --help), or
-stories of the training set instead of generating them (the KNN baseline, retrieve prompts).
+"""Retrieves pictures and sentences by their vectors (retrieve nearest, retrieve plot), or stories of
+the training set instead of generating them (retrieve prompts, the KNN baseline).
 
 fairseq-mm retrieve "a dog on the beach" --model checkpoints/vse_bow --store images.h5
 fairseq-mm retrieve prompts data-bin/wp --split valid --output nearest.jsonl
 fairseq-mm retrieve prompts data-bin/wp --split test --k 1,2,5,10 --output 'nearest-{k}.jsonl'
 fairseq-mm retrieve prompts data-bin/wp --prompt 'A dragon guards the last library .'
 
-The story of the training prompt with the highest cosine of TF-IDF vectors (words lower-cased,
+Each kind has its own --help. The story of the training prompt with the highest cosine of TF-IDF vectors (words lower-cased,
 tags such as [ WP ] left out), cut to its first words (Fan et al. 2018, section 5.1). With --k it is
 that of the kth nearest line of the training set (Figure 7). Prompts of train itself do not find
 lines with the same prompt. Output is JSONL in the order of the split, the id being the line counted
