@@ -1,16 +1,17 @@
-"""Retrieves pictures and sentences by their vectors (retrieve nearest, retrieve plot), or stories of
-the training set instead of generating them (retrieve prompts, the KNN baseline).
+"""Retrieves pictures and sentences by their vectors (nearest, plot), or stories of the training set
+instead of generating them (prompts, the KNN baseline). Each kind has its own --help.
 
 fairseq-mm retrieve "a dog on the beach" --model checkpoints/vse_bow --store images.h5
 fairseq-mm retrieve prompts data-bin/wp --split valid --output nearest.jsonl
 fairseq-mm retrieve prompts data-bin/wp --split test --k 1,2,5,10 --output 'nearest-{k}.jsonl'
 fairseq-mm retrieve prompts data-bin/wp --prompt 'A dragon guards the last library .'
 
-Each kind has its own --help. The story of the training prompt with the highest cosine of TF-IDF vectors (words lower-cased,
-tags such as [ WP ] left out), cut to its first words (Fan et al. 2018, section 5.1). With --k it is
-that of the kth nearest line of the training set (Figure 7). Prompts of train itself do not find
-lines with the same prompt. Output is JSONL in the order of the split, the id being the line counted
-from 0 as in fairseq-generate, or for another suffix than .jsonl the stories alone, one a line.
+Of prompts: the story of the training prompt with the highest cosine of TF-IDF vectors (words
+lower-cased, tags such as [ WP ] left out), cut to its first words (Fan et al. 2018, section 5.1).
+With --k it is that of the kth nearest line of the training set (Figure 7). Prompts of train itself
+do not find lines with the same prompt. Output is JSONL in the order of the split, the id being the
+line counted from 0 as in fairseq-generate, or for another suffix than .jsonl the stories alone, one
+a line.
 """
 
 import argparse
