@@ -89,11 +89,13 @@ def load_structured_captioner(
 
 def _read_lines(path: str) -> list[str]:
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; is it in a folder made by `prepare`?") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
+    if lines[-1] == "":
+        lines.pop()
     if not lines:
         raise UserError(f"{path}: must have training captions, but is empty.")
     for number, line in enumerate(lines, start=1):

@@ -54,6 +54,16 @@ def train(data: Path, folder: Path, *options: Any, updates: int = 6) -> Path:
     return folder
 
 
+def write_text_and_tags(data: Path, split: str) -> None:
+    """Of a binarised split; the tag of a word is its number of letters."""
+    dictionary = Dictionary.load(str(data / "dict.txt"))
+    lines = [dictionary.string(line) for line in MMapIndexedDataset(str(data / split))]
+    tags = [" ".join(f"L{len(word)}" for word in line.split()) for line in lines]
+    (data / "text").mkdir(exist_ok=True)
+    for path, content in ((data / "text" / f"{split}.txt", lines), (data / f"{split}.tags", tags)):
+        path.write_text("".join(f"{line}\n" for line in content))
+
+
 def make_trained(folder: Path) -> Trained:
     import torchvision
 
@@ -67,13 +77,7 @@ def make_trained(folder: Path) -> Trained:
     (data / "features.h5").unlink()
     keys = [f"train{i}.jpg" for i in range(12)] + [f"valid{i}.jpg" for i in range(7)]
     write_store(data / "features.h5", keys, dim=DIM, attributes=extractor.identity)
-    dictionary = Dictionary.load(str(data / "dict.txt"))
-    lines = [dictionary.string(line) for line in MMapIndexedDataset(str(data / "train"))]
-    (data / "text").mkdir()
-    (data / "text" / "train.txt").write_text("".join(f"{line}\n" for line in lines))
-    # the tag of a word is its number of letters
-    tags = [" ".join(f"L{len(word)}" for word in line.split()) for line in lines]
-    (data / "train.tags").write_text("".join(f"{line}\n" for line in tags))
+    write_text_and_tags(data, "train")
     train(data, embedding, "--arch", "vse_tiny", "--criterion", "pairwise_ranking")
     vectors = folder / "vectors.h5"
     arguments = [data, "--model", embedding, "--split", "train", "--of", "sentences", "words"]

@@ -15,8 +15,10 @@ import pytest
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from toy_data import PACKAGE, make_captions_folder
+from toy_structures import write_text_and_tags
 
-from fairseq_mm.cli.main import SUBCOMMANDS
+from fairseq_mm.cli.main import SUBCOMMANDS, main
+from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.models.conv_story import ConvStoryModel
 from fairseq_mm.models.gcnn_lm import GcnnLmModel
 from fairseq_mm.models.glac import GlacModel
@@ -250,3 +252,19 @@ def test_recipes_train_generate_score_and_rank(run_recipe, tmp_path):
     scored = (saved / "reference-valid.txt").read_text().splitlines()
     assert sum(line.startswith("H-") for line in scored) == 21  # captions, not pictures
     assert (saved / "checkpoint_best.rank-valid" / "ranks.json").exists()
+
+
+def test_recipes_embed_and_caption_by_structures(run_recipe, tmp_path):
+    data = make_captions_folder(tmp_path / "data")
+    for split in ("train", "valid"):
+        write_text_and_tags(data, split)
+    small = ["--max-update", "2", "--batch-size", "8"]
+    run_recipe("train_vse", data.name, "vse", "vse_tiny", *small)
+    run_recipe("train_sc_nlm", data.name, "sc nlm", "vse", "sc_nlm_tiny", *small)
+    arguments = ["--features", data / "features.h5", "--model", tmp_path / "sc nlm"]
+    arguments += ["--embedding", tmp_path / "vse", "--data", data, "--candidates", 9]
+    arguments += ["--shortest", 1, "--output", tmp_path / "captions.txt"]
+    assert main(["caption", *map(str, arguments)]) == 0
+    captions = (tmp_path / "captions.txt").read_text().splitlines()
+    assert [line.split("\t")[0] for line in captions] == FeatureStore(data / "features.h5").ids
+    assert main(["score", str(tmp_path / "captions.txt"), "--data", str(data)]) == 0
