@@ -13,6 +13,8 @@ sentence's own vector.
 import argparse
 import os
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli.run_set_up import register_quietly
@@ -107,6 +109,16 @@ def _embed_words(model: Any, dictionary: Any, device: str) -> "list[tuple[str, n
     return found
 
 
+def _check_different(ids: Iterable[str]) -> None:
+    """A picture may have the id of a sentence or a word, and only one of the two a place."""
+    twice = [key for key, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise UserError(
+            f"{twice[0]!r}: is the id of a picture and of a sentence or a word ({len(twice)} such "
+            "ids): embed them into a store each, with --of."
+        )
+
+
 def _write(
     args: argparse.Namespace, checkpoint: str, model: Any, found: "list[tuple[str, np.ndarray]]"
 ) -> None:
@@ -114,6 +126,7 @@ def _write(
     from fairseq_mm.metrics.result_card import file_hash
     from fairseq_mm.trained_features import VECTORS_EXTRACTOR
 
+    _check_different(key for key, _ in found)
     digest = str(file_hash(checkpoint).get("sha256"))[:12]
     with FeatureStoreWriter(
         args.output,

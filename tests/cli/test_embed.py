@@ -1,11 +1,13 @@
 """`fairseq-mm embed`, and `fairseq-mm rank` by vectors, on toy data: against the model itself."""
 
 import json
+import os
+import shutil
 
 import numpy as np
 import pytest
 import torch
-from toy_data import WORDS, make_captions_folder, run_fairseq
+from toy_data import WORDS, make_captions_folder, run_fairseq, write_store
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
@@ -108,6 +110,23 @@ def test_words_are_sentences_of_themselves(trained, model_and_task, tmp_path):
             expected = model.embed_sentences(tokens)[0].numpy()
         np.testing.assert_allclose(store.read(f"word:{word}")[0], expected, atol=1e-6)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["w.h5"]
+
+
+def test_a_picture_may_not_have_the_id_of_a_sentence(trained, tmp_path, capsys):
+    data = tmp_path / "data"
+    shutil.copytree(trained[0], data)
+    path = data / "valid.visual_ids"
+    path.write_text(path.read_text().replace("valid0.jpg", "valid:3"))
+    (data / "features.h5").unlink()
+    write_store(data / "features.h5", list(dict.fromkeys(path.read_text().split())))
+    output = tmp_path / "v.h5"
+    arguments = ["embed", *map(str, [data, "--model", trained[1], "--output", output])]
+    assert main(arguments) == 2
+    err = capsys.readouterr().err
+    assert "'valid:3': is the id of a picture and of a sentence or a word (1 such ids)" in err
+    assert len(err.splitlines()) == 1
+    assert os.listdir(tmp_path) == ["data"]
+    assert main([*arguments, "--of", "images"]) in (0, None)
 
 
 def test_a_captioner_has_no_vectors(trained, captioner, tmp_path, capsys):
