@@ -105,7 +105,10 @@ def _nearest_of_block(
     for start in range(0, len(candidates), _PIECE):
         piece = np.asarray(candidates[start : start + _PIECE])
         scores = queries @ piece.T  # [Q, piece]
-        error = rounding_error(norms, norm_bounds(piece).max(), K)
+        largest = norm_bounds(piece).max()
+        if not np.isfinite(largest):
+            raise UserError(f"vectors {start} to {start + len(piece) - 1} have NaN or infinity.")
+        error = rounding_error(norms, largest, K)
         if products.shape[1] == k:
             floor = products[:, -1]
         else:  # what the kth of these certainly reaches
@@ -202,7 +205,12 @@ class VectorIndex:
         check_same_dimension(rows, "query", self.vectors, f"{self.folder}:")
         left_out = [set(ids) for ids in exclude] if exclude is not None else [set()] * len(rows)
         wanted = k + max(len(ids) for ids in left_out)
-        places, products = nearest(rows, self.vectors, min(wanted, len(self)))
+        try:
+            places, products = nearest(rows, self.vectors, min(wanted, len(self)))
+        except UserError as error:
+            raise UserError(
+                f"{self.folder}: {error} Delete that folder to build the index anew."
+            ) from None
         found = []
         for ids, row, cosines in zip(left_out, places.tolist(), products.tolist()):
             items = (Found(self.ids[i], cosine) for i, cosine in zip(row, cosines))
@@ -340,7 +348,8 @@ def _read_record(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder}: is no index of vectors ({path.name} is missing).") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error}).") from None
-    if not isinstance(record, dict) or record.get("format_version") != FORMAT_VERSION:
+    is_record = isinstance(record, dict) and record.get("format_version") == FORMAT_VERSION
+    if not is_record or not isinstance(record.get("ids"), list) or "dim" not in record:
         raise UserError(
             f"{path}: must be the record of an index of format {FORMAT_VERSION}, but is not; "
             f"delete {folder} to build it anew."

@@ -202,3 +202,17 @@ def test_a_damaged_index_is_refused(tmp_path):
     (index.folder / "index.json").write_text("{")
     with pytest.raises(UserError, match=r"index.json: cannot be read \(Expecting"):
         VectorIndex(index.folder)
+    for damage in ({"ids": None}, {"ids": "item"}, {"dim": None}):
+        kept = {k: v for k, v in {**record, **damage}.items() if v is not None}
+        (index.folder / "index.json").write_text(json.dumps(kept))
+        with pytest.raises(UserError, match="must be the record of an index of format 1"):
+            VectorIndex(index.folder)
+
+
+def test_damaged_vectors_are_one_line(tmp_path):
+    index = build_index(write_store(tmp_path / "v.h5", random_vectors(6, 4)), tmp_path / "index")
+    vectors = np.array(index.vectors)
+    vectors[2, 1] = np.nan
+    np.save(index.folder / "vectors.npy", vectors)
+    with pytest.raises(UserError, match=r"index: vectors 0 to 5 have NaN or infinity\. Delete"):
+        VectorIndex(index.folder).search(random_vectors(1, 4), 3)
