@@ -72,6 +72,7 @@ def run_nearest(args: argparse.Namespace) -> None:
             f"--resort {args.resort}: must be --top or more, but --top is {args.top}: these are "
             "chosen from the N nearest."
         )
+    texts = _Sentences(args.data)
     store = FeatureStore(args.store)
     embedder = _embedder(args, store)
     query, minus, plus = _query(args, store, embedder)
@@ -85,9 +86,8 @@ def run_nearest(args: argparse.Namespace) -> None:
         resort=args.resort or 0,
         exclude=[args.id] if args.id else [],
     )
-    texts = _Sentences(args.data)
-    for item in found:
-        text = texts(item.id)
+    # all are read before the first is printed: a damaged file leaves no half of a list
+    for item, text in [(item, texts(item.id)) for item in found]:
         if args.jsonl:
             entry: dict[str, Any] = {**item._asdict(), "text": text}
             print(json.dumps({k: v for k, v in entry.items() if v is not None}, ensure_ascii=False))
@@ -150,7 +150,10 @@ class _Sentences:
     """Words of the sentences whose ids are SPLIT:LINE."""
 
     def __init__(self, data: Optional[str]) -> None:
+        from fairseq_mm.data.binarised_text import load_dictionary
+
         self.data = data
+        self._dictionary = None if data is None else load_dictionary(os.path.join(data, "dict.txt"))
         self._splits: dict[str, Any] = {}
 
     def __call__(self, key: str) -> Optional[str]:
@@ -159,18 +162,19 @@ class _Sentences:
             return None
         if split not in self._splits:
             self._splits[split] = self._read(self.data, split)
-        dictionary, lines = self._splits[split]
+        lines = self._splits[split]
         if lines is None or int(line) >= len(lines):
             return None
-        return dictionary.string(lines[int(line)])
+        assert self._dictionary is not None
+        return self._dictionary.string(lines[int(line)])
 
     def _read(self, data: str, split: str) -> Any:
-        from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
+        from fairseq_mm.data.binarised_text import load_binarised_text
 
-        dictionary = load_dictionary(os.path.join(data, "dict.txt"))
         path = os.path.join(data, split)
         if not os.path.exists(f"{path}.idx"):  # a picture's id may have a colon, too
-            return dictionary, None
-        return dictionary, load_binarised_text(
-            path, num_types=len(dictionary), end=dictionary.eos()
+            return None
+        assert self._dictionary is not None
+        return load_binarised_text(
+            path, num_types=len(self._dictionary), end=self._dictionary.eos()
         )

@@ -1,6 +1,7 @@
 """`fairseq-mm retrieve nearest` and `plot`: sentences, pictures, ids, arithmetic, messages."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -143,11 +144,21 @@ def test_mistakes_are_one_line(trained, nearest, tmp_path):
     refused("--model: is missing", "a dog", model=None)
     refused("images.h5: no features for 'valid9'", "--id", "valid9", model=None)
     refused("--resort 2: must be --top or more", "a dog", "--resort", 2)
+    refused("absent/dict.txt: no such file", "a dog", "--data", tmp_path / "absent")
     missing = trained / "absent.jpg"
     refused(f"{missing}: No such file", "--image", missing)
     state = load_checkpoint(str(trained / "checkpoint_best.pt"))
     torch.save({**state, "changed": True}, tmp_path / "other.pt")
     refused("images.h5: has vectors of the checkpoint", "a dog", model=tmp_path / "other.pt")
+
+
+def test_nothing_is_printed_where_sentences_cannot_be_read(trained, nearest, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(trained / "data", data)
+    (data / "valid.idx").write_bytes(b"cut")
+    status, out, err = nearest("a dog", "--data", data, store="sentences")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert str(data / "valid") in err
 
 
 def test_pictures_and_words_are_drawn_on_their_principal_components(trained, tmp_path, capsys):
