@@ -65,7 +65,7 @@ def read_hypotheses(
             number of lines than expected.
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as text: {error}") from None
@@ -180,12 +180,22 @@ def _read_generated(
     return hypotheses
 
 
-def _begin_with_ids(lines: Sequence[str], item_ids: Sequence[str]) -> bool:
-    """Whether each line is an id, or a path that ends with it, a tab and a text."""
+def _begin_with_ids(path: str, lines: Sequence[str], item_ids: Sequence[str]) -> bool:
+    """Whether each line is an id, or a path that ends with it, a tab and a text.
+
+    Raises:
+        UserError: if most are, and one has no tab: a file that was cut short.
+    """
     known = set(item_ids)
     keys = [line.split("\t")[0] for line in lines if "\t" in line]
-    return len(keys) == len(lines) and any(
-        key in known or PurePosixPath(key).name in known for key in keys
+    count = sum(key in known or PurePosixPath(key).name in known for key in keys)
+    if len(keys) == len(lines):
+        return count > 0
+    if 2 * count <= len(lines):
+        return False
+    number = next(number for number, line in enumerate(lines, 1) if "\t" not in line)
+    raise UserError(
+        f"{path}:{number}: must be an id, a tab and a text, as other lines are, but has no tab."
     )
 
 
@@ -195,7 +205,7 @@ def _read_plain(
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
-    if _begin_with_ids(lines, item_ids):
+    if _begin_with_ids(path, lines, item_ids):
         hypotheses = Hypotheses({}, "ids and text")
         for line in lines:
             key, text = line.split("\t")[:2]

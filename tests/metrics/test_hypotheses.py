@@ -48,11 +48,25 @@ def test_lines_of_id_tab_and_text_are_joined_by_id(tmp_path):
     assert found.repeated == ["1.jpg"]
 
 
-def test_lines_of_which_one_has_no_tab_are_texts(tmp_path):
+def test_lines_of_which_most_have_no_id_are_texts(tmp_path):
     path = tmp_path / "captions.txt"
-    lines = [f"{i}.jpg\ta cat" for i in range(11)] + ["a dog"]
+    lines = [f"{i}.jpg\ta cat" for i in range(6)] + ["a dog"] * 6
     path.write_text("".join(f"{line}\n" for line in lines))
     assert read(path).texts == dict(zip(IDS, lines))
+
+
+def test_a_list_of_ids_and_texts_that_is_cut_short_is_no_list_of_texts(tmp_path):
+    path = tmp_path / "captions.txt"
+    path.write_text("".join(f"photos/{i}.jpg\ta cat\n" for i in range(11)) + "photos/1")
+    with pytest.raises(UserError, match=r"captions.txt:12: must be an id, a tab and a text, as"):
+        read(path)
+
+
+@pytest.mark.parametrize("text", ['{"id": "1.jpg", "caption": "a cat"}\n', "1.jpg\ta cat\n"])
+def test_a_byte_order_mark_is_no_text(tmp_path, text):
+    path = tmp_path / "captions.txt"
+    path.write_text(f"\ufeff{text}", encoding="utf-8")
+    assert read(path).texts == {"1.jpg": "a cat"}
 
 
 def test_objects_may_have_captions(tmp_path):
