@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from fairseq_mm.cli.prepare_script import run_prepare_script
+from fairseq_mm.errors import UserError
 from fairseq_mm.ngrams.arpa import write_arpa
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
 from fairseq_mm.ngrams.token_files import read_token_lines
@@ -22,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    for text in args.text:
+        if args.output.exists() and text.exists() and args.output.samefile(text):
+            raise UserError(f"--output {args.output}: is the text to read; give another file.")
     model = estimate_kneser_ney(read_token_lines(args.text), order=args.order)
     write_arpa(model, args.output)
     sizes = [f"{len(table.keys):,} {n}-grams" for n, table in enumerate(model.tables, start=1)]

@@ -17,7 +17,7 @@ def read_token_lines(paths: Iterable[Union[str, os.PathLike]]) -> Iterator[list[
     for path in paths:
         has_tokens = False
         try:
-            with open(path, encoding="utf-8") as file:
+            with open(path, encoding="utf-8-sig") as file:
                 for number, line in enumerate(file, start=1):
                     tokens = line.split()
                     for mark in (START, END):

@@ -7,7 +7,7 @@ from fairseq_mm.ngrams.token_files import read_token_lines
 
 
 def test_lines_of_all_files_without_blank_ones(tmp_path):
-    (tmp_path / "a").write_text("a dog\n\n  two  men\n")
+    (tmp_path / "a").write_text("\ufeffa dog\n\n  two  men\n")  # a byte order mark is no word
     (tmp_path / "b").write_text("a cat")
     lines = list(read_token_lines([tmp_path / "a", str(tmp_path / "b")]))
     assert lines == [["a", "dog"], ["two", "men"], ["a", "cat"]]

@@ -55,4 +55,9 @@ def test_mistakes_are_one_line_each_and_write_nothing(run_script, tmp_path):
         2,
         "estimate_ngrams.py: `order` must be at least 1, but is 0 instead.\n",
     )
+    text.write_text("a dog\n")
+    status, _, err = run_script(text, "--output", tmp_path / "." / "a.txt")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "a.txt: is the text to read" in err
+    assert text.read_text() == "a dog\n"
     assert os.listdir(tmp_path) == ["a.txt"]
