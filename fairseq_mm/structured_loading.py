@@ -19,6 +19,7 @@ from fairseq_mm.embedder import Embedder, load_embedder
 from fairseq_mm.errors import UserError
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
 from fairseq_mm.ngrams.language_model import LanguageModel, load_language_model
+from fairseq_mm.ngrams.ngram_model import END, START
 from fairseq_mm.picture_models import load_picture_models
 from fairseq_mm.retrieval.vector_index import unit_vectors
 from fairseq_mm.structured_captioner import StructuredCaptioner
@@ -99,8 +100,12 @@ def _read_lines(path: str) -> list[str]:
     if not lines:
         raise UserError(f"{path}: must have training captions, but is empty.")
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
+        words = line.split()
+        if not words:
             raise UserError(f"{path}:{number}: must have words, but is empty.")
+        for mark in (START, END):
+            if mark in words:
+                raise UserError(f"{path}:{number}: must be words, but has {mark}.")
     return lines
 
 

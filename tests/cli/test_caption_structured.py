@@ -198,6 +198,7 @@ def test_files_of_the_data_folder_that_do_not_fit_are_named(caption, trained, va
         (lambda: (data / "train.tags").unlink(), "train.tags: no such file"),
         (lambda: (data / "text" / "train.txt").unlink(), "train.txt: No such file or directory"),
         (lambda: (data / "text" / "train.txt").write_text("a\n\n"), "train.txt:2: must have words"),
+        (lambda: (data / "text" / "train.txt").write_text("a\n<s> b\n"), "train.txt:2: must be wo"),
     ):
         shutil.copytree(trained.data, data)
         change()
