@@ -85,7 +85,7 @@ def read_released_vse(path: str) -> ReleasedVse:
     if not isinstance(options, dict) or "encoder" not in options:
         raise UserError(f"{path}.pkl: must be the model's options, but has no `encoder`.")
     kind = options["encoder"]
-    if kind not in ("gru", "bow"):
+    if not isinstance(kind, str) or kind not in ("gru", "bow"):
         raise UserError(f"{path}.pkl: `encoder` must be gru or bow, but is {kind}.")
     arrays = _read_arrays(path, (*("Wemb", *_IMAGE), *(_GRU if kind == "gru" else ())))
     V, E = sides(arrays["Wemb"])
@@ -101,7 +101,7 @@ def read_released_vse(path: str) -> ReleasedVse:
         )
     check_shapes(arrays, expected, path)
     for name, size in (("n_words", V), ("dim_word", E), ("dim_image", D), ("dim", K)):
-        if options.get(name, size) != size:
+        if not _is_number(options.get(name, size), size):
             raise UserError(f"{path}.pkl: `{name}` is {options[name]}, but {path} has {size}.")
     notes: list[str] = []
     by_number = _read_dictionary(f"{path}.dictionary.pkl", V, notes)
@@ -123,13 +123,24 @@ def read_released_vse(path: str) -> ReleasedVse:
             **{"word_dim": E, "embed_dim": K, "sentence_signs": "end"},
             **{"image_norm": "evaluation", "feature_scaling": "unit"},
         },
-        {"margin": float(options.get("margin", 0.2)), "same_image_negatives": True},
+        {"margin": margin_of(options, f"{path}.pkl"), "same_image_negatives": True},
         words,
         weights,
         len(arrays),
         "--tokenizer whitespace --keep-case --keep-punctuation",
         notes,
     )
+
+
+def margin_of(options: Mapping[str, Any], path: str) -> float:
+    """
+    Raises:
+        UserError: if the margin is no number above 0, which no model was trained with.
+    """
+    margin = options.get("margin", 0.2)
+    if not isinstance(margin, (int, float, np.number)) or not 0 < margin < float("inf"):
+        raise UserError(f"{path}: `margin` must be a number above 0, but is {margin!r}.")
+    return float(margin)
 
 
 def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[int], list[str]]:
@@ -211,6 +222,10 @@ def named(words: Sequence[str]) -> str:
     """The first of them, for a message."""
     shown = ", ".join(map(repr, words[:_NAMED]))
     return shown + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
+
+
+def _is_number(value: Any, expected: int) -> bool:
+    return isinstance(value, (int, float, np.number)) and bool(value == expected)
 
 
 def _read_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:

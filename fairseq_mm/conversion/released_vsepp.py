@@ -21,6 +21,7 @@ from fairseq_mm.conversion.released_vse import (
     check_names,
     check_shapes,
     known_words,
+    margin_of,
     named,
     sides,
     word_table,
@@ -95,7 +96,7 @@ def read_released_vsepp(
         "image_proj.bias": image["fc.bias"],
         **{f"sentence_encoder.recurrence.{name}": text[f"rnn.{name}"] for name in _RECURRENCE},
     }
-    criterion: dict[str, Any] = {"margin": float(options.get("margin", 0.2))}
+    criterion: dict[str, Any] = {"margin": margin_of(options, path)}
     if options.get("max_violation"):
         criterion["negatives"] = "max"
     return ReleasedVse(
@@ -133,7 +134,11 @@ def _options(opt: Any, path: str) -> dict[str, Any]:
 def _parts(model: Any, path: str) -> list[dict[str, Tensor]]:
     """Weights of images and of sentences in float32, without the names of parallel modules."""
     is_pair = len(model) == 2 and all(isinstance(part, Mapping) for part in model)
-    if not is_pair or not all(isinstance(x, Tensor) for part in model for x in part.values()):
+    if not is_pair or not all(
+        isinstance(name, str) and isinstance(x, Tensor)
+        for part in model
+        for name, x in part.items()
+    ):
         raise UserError(
             f"{path}: `model` must be the weights of images and of sentences, but is not."
         )

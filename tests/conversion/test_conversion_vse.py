@@ -352,6 +352,10 @@ def test_arrays_that_do_not_fit_are_refused(others, expected, tmp_path, capsys):
     [
         ({"gone": ("encoder",)}, r"f8k\.npz\.pkl: must be the model's options, but has no `enc"),
         ({"encoder": "lstm"}, r"f8k\.npz\.pkl: `encoder` must be gru or bow, but is lstm\."),
+        ({"encoder": np.zeros(2)}, r"`encoder` must be gru or bow, but is \[0\. 0\.\]\."),
+        ({"n_words": np.zeros(2)}, r"`n_words` is \[0\. 0\.\], but .*f8k\.npz has 12\."),
+        ({"margin": "wide"}, r"f8k\.npz\.pkl: `margin` must be a number above 0, but is 'wide'\."),
+        ({"margin": -1.0}, r"`margin` must be a number above 0, but is -1\.0\."),
         ({"dim": 9}, r"f8k\.npz\.pkl: `dim` is 9, but .*f8k\.npz has 7\."),
     ],
 )
@@ -415,6 +419,8 @@ def test_tensors_of_vsepp_that_do_not_fit_are_refused(tmp_path, capsys):
     expected = "`model` must be the weights of images and of sentences, but is not."
     assert expected in message_for(model=[image])
     assert expected in message_for(model=[image, {"x": 1}])
+    assert expected in message_for(model=[dict(enumerate(image.values())), text])
+    assert "`margin` must be a number above 0" in message_for(opt={"margin": None})
     assert "`opt` must be the model's options, but is no such thing." in message_for(opt=3)
     assert not (tmp_path / "out").exists()
 
