@@ -50,7 +50,6 @@ def run(args: argparse.Namespace) -> None:
     register_quietly()
     from fairseq_mm.checkpoints import checkpoint_file
     from fairseq_mm.cli.rank import device_of, load_on_data
-    from fairseq_mm.data.output_file import output_file
 
     args.device = device_of(args.device)
     checkpoint = checkpoint_file(args.model)
@@ -76,12 +75,7 @@ def run(args: argparse.Namespace) -> None:
             found += list(zip(sentence_ids, split.sentences))
     if "words" in args.of:
         found += _embed_words(model, task.target_dictionary, args.device)
-    _write(args, checkpoint, model, found)
-    if sentence_ids:
-        path = f"{os.path.splitext(args.output)[0]}.{args.split}.visual_ids"
-        with output_file(path) as file:
-            file.writelines(f"{key}\n" for key in sentence_ids)
-        print(f"{path}: {len(sentence_ids)} lines", file=sys.stderr)
+    _write(args, checkpoint, model, found, sentence_ids)
 
 
 def _image_id(name: str) -> str:
@@ -120,9 +114,14 @@ def _check_different(ids: Iterable[str]) -> None:
 
 
 def _write(
-    args: argparse.Namespace, checkpoint: str, model: Any, found: "list[tuple[str, np.ndarray]]"
+    args: argparse.Namespace,
+    checkpoint: str,
+    model: Any,
+    found: "list[tuple[str, np.ndarray]]",
+    sentence_ids: list[str],
 ) -> None:
     from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+    from fairseq_mm.data.output_file import output_file
     from fairseq_mm.metrics.result_card import file_hash
     from fairseq_mm.trained_features import VECTORS_EXTRACTOR
 
@@ -139,5 +138,10 @@ def _write(
         for key, vector in found:
             if key not in writer.done:
                 writer.append(key, vector)
+        if sentence_ids:  # before the store stands: a run that is killed here is continued
+            path = f"{os.path.splitext(args.output)[0]}.{args.split}.visual_ids"
+            with output_file(path) as file:
+                file.writelines(f"{key}\n" for key in sentence_ids)
+            print(f"{path}: {len(sentence_ids)} lines", file=sys.stderr)
         writer.finish()
     print(f"{args.output}: {len(found)} vectors of {model.embed_dim}", file=sys.stderr)

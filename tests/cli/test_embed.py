@@ -112,6 +112,19 @@ def test_words_are_sentences_of_themselves(trained, model_and_task, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["w.h5"]
 
 
+def test_a_run_that_fails_at_the_list_of_ids_is_continued(trained, tmp_path, capsys):
+    output, ids = tmp_path / "v.h5", tmp_path / "v.valid.visual_ids"
+    ids.mkdir()
+    arguments = ["embed", *map(str, [trained[0], "--model", trained[1], "--output", output])]
+    assert main(arguments) == 2
+    assert f"{ids}: cannot be written (Is a directory)" in capsys.readouterr().err
+    assert not output.exists()
+    ids.rmdir()
+    assert main(arguments) in (0, None)
+    assert len(FeatureStore(output).ids) == 28
+    assert len(ids.read_text().splitlines()) == 21
+
+
 def test_a_picture_may_not_have_the_id_of_a_sentence(trained, tmp_path, capsys):
     data = tmp_path / "data"
     shutil.copytree(trained[0], data)
