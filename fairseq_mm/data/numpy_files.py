@@ -1,10 +1,11 @@
 """Numpy's files, read without unpickling anything and without filling the memory."""
 
+import errno
 import os
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from fairseq_mm.errors import UserError
 
 # what numpy raises for a file that is no array, or is cut short or damaged
 DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)
+
+# what file systems say that cannot take room beforehand
+_CANNOT_TAKE_ROOM = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def load_numpy(path: Path) -> Union[np.ndarray, np.lib.npyio.NpzFile]:
@@ -24,6 +28,26 @@ def load_numpy(path: Path) -> Union[np.ndarray, np.lib.npyio.NpzFile]:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except DAMAGE as error:
         raise UserError(_why_not_loaded(path, error)) from None
+
+
+def new_mapped_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memmap:
+    """Makes an ``.npy`` file of zeros that is mapped to be written.
+
+    Its room is taken at once: where a disk is full, writing to a mapped file ends the process.
+
+    Raises:
+        UserError: if the disk has no room for it.
+    """
+    array = np.lib.format.open_memmap(str(path), mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        try:
+            with open(path, "r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, os.path.getsize(path))
+        except OSError as error:
+            if error.errno in _CANNOT_TAKE_ROOM:
+                return array
+            raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
+    return array
 
 
 def read_member(archive: np.lib.npyio.NpzFile, path: Path, name: Optional[str]) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import Any, Union
 
 import numpy as np
 
+from fairseq_mm.data.numpy_files import new_mapped_array
 from fairseq_mm.errors import UserError
 
 ARRAYS = ("log_probs", "log_marginals")
@@ -69,11 +70,8 @@ class ScoreFile:
             return
         self._record.unlink(missing_ok=True)
         self._arrays = {
-            name: np.lib.format.open_memmap(
-                str(partial[name]),
-                mode="w+",
-                dtype=np.float32 if name == "log_probs" else np.float64,
-                shape=shapes[name],
+            name: new_mapped_array(
+                partial[name], shapes[name], np.float32 if name == "log_probs" else np.float64
             )
             for name in ARRAYS
         }

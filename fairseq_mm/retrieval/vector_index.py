@@ -23,7 +23,7 @@ import numpy as np
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_file import size_and_time
 from fairseq_mm.data.folder_lock import locked_folder
-from fairseq_mm.data.numpy_files import load_numpy
+from fairseq_mm.data.numpy_files import load_numpy, new_mapped_array
 from fairseq_mm.data.output_file import output_file
 from fairseq_mm.errors import UserError
 from fairseq_mm.retrieval.exact_products import (
@@ -252,7 +252,7 @@ def build_index(
     if (folder / "index.json").exists():
         if _is_of(_read_record(folder), store):
             return VectorIndex(folder)
-    elif folder.exists():
+    elif folder.exists() and not _is_empty(folder):
         raise UserError(f"{folder}: stands there already, and is no index.")
     _check_rows(store)
     partial = folder.with_name(folder.name + ".partial")
@@ -288,30 +288,36 @@ def _fill(store: FeatureStore, partial: Path, on_items: Callable[[int], object])
 def _continued(partial: Path, record: dict[str, Any]) -> tuple[int, np.memmap]:
     """Number of vectors that stand in the partial folder, and the file that they stand in."""
     shape = (len(record["ids"]), record["dim"])
-    path = str(partial / "vectors.npy")
+    path = partial / "vectors.npy"
     with contextlib.suppress(OSError, ValueError, KeyError):
         begun = json.loads((partial / "index.json").read_text(encoding="utf-8"))
         if begun["store"] == record["store"]:
-            vectors = np.lib.format.open_memmap(path, mode="r+")
+            vectors = np.lib.format.open_memmap(str(path), mode="r+")
             done = int((partial / "done").read_text())
             if vectors.shape == shape and 0 <= done <= len(vectors):
                 return done, vectors
     for name in ("done", "index.json"):
         (partial / name).unlink(missing_ok=True)
-    vectors = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+    vectors = new_mapped_array(path, shape, np.float32)
     with output_file(partial / "index.json") as file:
         json.dump(record, file)
     return 0, vectors
 
 
 def _move_into_place(partial: Path, folder: Path) -> None:
-    # an index of what the store held before: without its index.json it is none
+    # an index of what the store held before: its record goes last, so that a run that was killed
+    # here finds an index that is to be made anew, or an empty folder
     if folder.exists():
-        (folder / "index.json").unlink()
+        for name in ("vectors.npy", "index.json"):
+            (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder)
     (partial / "done").unlink()
     (partial / "lock").unlink(missing_ok=True)
     os.rename(partial, folder)
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
 
 
 def fingerprint(store: FeatureStore) -> str:

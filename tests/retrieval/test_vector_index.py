@@ -1,6 +1,8 @@
 """The index on disk: exact and stable search, what it was made of, and runs that were killed."""
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -171,6 +173,7 @@ def test_mistakes_are_one_line(tmp_path):
     with pytest.raises(UserError, match=r"nothing: is no index of vectors \(index.json is missing"):
         VectorIndex(tmp_path / "nothing")
     (tmp_path / "nothing").mkdir()
+    (tmp_path / "nothing" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="nothing: stands there already, and is no index"):
         build_index(store, tmp_path / "nothing")
     rows = write_store(tmp_path / "rows.h5", random_vectors(12, 4).reshape(6, 2, 4))
@@ -216,3 +219,26 @@ def test_damaged_vectors_are_one_line(tmp_path):
     np.save(index.folder / "vectors.npy", vectors)
     with pytest.raises(UserError, match=r"index: vectors 0 to 5 have NaN or infinity\. Delete"):
         VectorIndex(index.folder).search(random_vectors(1, 4), 3)
+
+
+@pytest.mark.parametrize("gone", [("vectors.npy",), ("vectors.npy", "index.json")])
+def test_a_run_that_was_killed_while_it_replaced_an_index_is_followed_by_another(tmp_path, gone):
+    build_index(write_store(tmp_path / "v.h5", random_vectors(6, 4)), tmp_path / "index")
+    for name in gone:
+        (tmp_path / "index" / name).unlink()
+    vectors = random_vectors(6, 4, seed=9)
+    store = write_store(tmp_path / "v.h5", vectors, overwrite=True)
+    index = build_index(store, tmp_path / "index")
+    assert index.search(vectors, 1) == naive_search(vectors, vectors, 1)
+
+
+def test_a_full_disk_is_one_line_and_no_signal(tmp_path, monkeypatch):
+    def refuse(handle, offset, length):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = write_store(tmp_path / "v.h5", random_vectors(6, 4))
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(UserError, match=r"vectors.npy: cannot be written \(No space left"):
+        build_index(store, tmp_path / "index")
+    monkeypatch.undo()
+    assert len(build_index(store, tmp_path / "index")) == 6
