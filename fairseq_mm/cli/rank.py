@@ -117,6 +117,11 @@ def run(args: argparse.Namespace) -> None:
         args.output = output
         _rank_vectors(args, checkpoint, model, task, started)
         return
+    if getattr(model, "reads_structure", False):
+        raise UserError(
+            f"{checkpoint}: reads the tags of a sentence, and has no likelihood without them: rank "
+            "by a model of captions (m_rnn, mlbl_f) or of vectors (vse_lstm, vse_gru, vse_bow)."
+        )
     if args.folds > 1:
         raise UserError("--folds is of models that rank by vectors: vse_lstm, vse_gru, vse_bow.")
     sampled = []

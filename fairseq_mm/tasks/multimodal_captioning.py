@@ -312,12 +312,17 @@ class MultimodalCaptioningTask(FairseqTask):
     def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
         """
         Raises:
-            UserError: if the search is to do what it cannot, or a model generates no text.
+            UserError: if the search is to do what it cannot, a model generates no text, or some
+                models read structures and others do not.
         """
         if any(hasattr(model, "embed_sentences") for model in models):
             raise UserError(
                 f"the model embeds pictures and sentences, and generates no {self.text_names[1]}: "
                 "use fairseq-mm rank or fairseq-mm retrieve."
+            )
+        if len({getattr(model, "reads_structure", False) for model in models}) > 1:
+            raise UserError(
+                "--path: a model of structures (sc_nlm) and one that reads none are no ensemble."
             )
         check_search(args)
         return super().build_generator(models, args, *others, **kwargs)
