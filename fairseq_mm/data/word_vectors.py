@@ -4,8 +4,10 @@ A line is a word and its numbers, separated by spaces; word2vec and fastText put
 two counts before. Files that end with ``.gz`` are read as they are.
 """
 
+import codecs
 import gzip
 import os
+import zlib
 from collections.abc import Sequence
 from typing import BinaryIO, NamedTuple
 
@@ -63,6 +65,8 @@ def _find(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray]:
     try:
         with _open(path) as file:
             for number, line in enumerate(file, start=1):
+                if number == 1 and line.startswith(codecs.BOM_UTF8):
+                    line = line[len(codecs.BOM_UTF8) :]
                 if number == 1 and _is_header(line, path, dim):
                     continue
                 key = line.split(b" ", 1)[0]
@@ -73,7 +77,7 @@ def _find(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray]:
                 word = keys.get(key)  # GloVe has words with spaces: the key is what was cut off
                 if word is not None and word not in found:
                     found[word] = vector
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read as word vectors ({reason}).") from None
     if not number:

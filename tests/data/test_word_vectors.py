@@ -40,6 +40,20 @@ def test_compressed_file_is_read(tmp_path):
     assert read_word_vectors(str(tmp_path / "v.txt.gz"), ["dog"], dim=2).is_found.all()
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path):
+    path = write(tmp_path / "v.txt", ["\ufeffdog 1 2", "cat 3 4"])
+    assert read_word_vectors(path, ["dog", "cat"], dim=2).vectors.tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_compressed_file_that_is_damaged_is_named(tmp_path):
+    content = bytearray(gzip.compress(b"dog 1 2\n" * 50, mtime=0))
+    content[10] = 0xFF  # of the compressed blocks, the kind that does not exist
+    path = tmp_path / "v.gz"
+    path.write_bytes(bytes(content))
+    with pytest.raises(UserError, match=r"v.gz: cannot be read as word vectors \(Error -3"):
+        read_word_vectors(str(path), ["dog"], dim=2)
+
+
 def test_words_with_spaces_do_not_disturb(tmp_path):
     lines = ["the 1 2 3", "a 1 2 3", "dog 4 5 6", "at name@x.org 7 8 9", ". . 1 2 3"]
     found = read_word_vectors(write(tmp_path / "v.txt", lines), ["dog", "at", "."], dim=3)
