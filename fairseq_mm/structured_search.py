@@ -95,6 +95,12 @@ def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
     chosen = Counter(
         {s: counts[s] for s, n in lengths.items() if search.shortest <= n <= search.longest}
     )
+    if not chosen:
+        raise UserError(
+            f"there are no structures of {search.shortest} to {search.longest} tags to draw from: "
+            f"those of training have {min(lengths.values())} to {max(lengths.values())} "
+            "(--shortest, --longest)."
+        )
     structures = sample_structures(chosen, search.candidates, seed=search.seed)
     # a stream of its own: the same numbers would tie conditions to structures
     generator = random.Random(f"conditions {search.seed}")

@@ -217,7 +217,13 @@ class FolderStructures:
         """
         structures: TagLines
         if draw:
-            counts = count_structures(read_tags(os.path.join(self.folder, "train.tags")))
+            path = os.path.join(self.folder, "train.tags")
+            counts = count_structures(read_tags(path))
+            if not counts:
+                raise UserError(
+                    f"{path}: must have lines of {SHORTEST} to {LONGEST} tags to write captions "
+                    "by, but has none."
+                )
             drawn = sample_structures(counts, len(sizes), seed=seed)
             structures = TagLines(drawn, self.dictionary)
         else:

@@ -180,7 +180,7 @@ def without_line(path):
         (["--prefix", "a dog"], {}, "--prefix is of models that read no structures; "),
         (["--nearest", "data"], {}, "--nearest is of models that read no structures; "),
         (["--candidates", 0], {}, "`candidates` must be 1 or more, but is 0"),
-        (["--shortest", 9, "--longest", 12], {}, "no structures of the length asked for"),
+        (["--shortest", 9, "--longest", 12], {}, "no structures of 9 to 12 tags to draw from"),
         (["--language-model", "absent.arpa"], {}, "absent.arpa: "),
     ],
 )

@@ -134,6 +134,13 @@ def test_drawn_structures_are_those_of_training_whatever_the_text(tags_file):
     assert [options["source"][i].tolist() for i in range(2)] == [[6, 7, 4, 5, 2]] * 2
 
 
+def test_training_captions_that_are_too_short_or_long_to_be_drawn_are_named(tmp_path):
+    (tmp_path / "train.tags").write_text("A B\n" + "A " * 13 + "\n")
+    folder = FolderStructures(str(tmp_path))
+    with pytest.raises(UserError, match=r"train\.tags: must have lines of 4 to 12 tags to write"):
+        folder.dataset_options("valid", np.array([3]), draw=True)
+
+
 def test_dictionary_of_a_checkpoint_needs_no_folder():
     dictionary = FolderStructures("nowhere", ["VERB", "NOUN"]).dictionary
     assert dictionary.symbols[4:] == ["VERB", "NOUN"]
