@@ -49,43 +49,52 @@ def read_layout(path: str) -> StoreLayout:
     """Opens a feature store and checks that its members fit together.
 
     Raises:
-        UserError: if the file is missing, is no feature store, is of a newer format, or its
-            members do not fit together.
+        UserError: if the file is missing or damaged, is no feature store, is of a newer format, or
+            its members do not fit together.
     """
     # before opening: a file that is replaced in between is noticed later, and not mixed up
     stat = size_and_time(path)
     with open_hdf5(path) as file:
-        features, offsets, ids = _members(path, file)
-        dtype = features.dtype.newbyteorder("=")
-        if features.ndim != 2 or dtype not in (np.float16, np.float32):
-            raise UserError(
-                f"{path}: `features` must be [rows, dim] of float16 or float32, but is "
-                f"{list(features.shape)} of {features.dtype}."
-            )
-        num_rows, dim = features.shape
-        if ids.ndim != 1 or h5py.check_string_dtype(ids.dtype) is None:
-            raise UserError(f"{path}: `ids` must be a list of strings, but is {ids.dtype}.")
         try:
-            keys = ids.asstr()[:].tolist()
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}: `ids` must be UTF-8: {error}") from None
-        # h5py gives no offset for chunked, compressed, external or virtual data
-        offset = features.id.get_offset() if features.chunks is None else None
-        is_mappable = offset is not None and features.dtype.isnative and num_rows > 0
-        return StoreLayout(
-            ids=keys,
-            offsets=_checked_offsets(path, offsets, len(keys), num_rows),
-            dim=dim,
-            dtype=dtype,
-            attributes={
-                name: _plain_value(value)
-                for name, value in file.attrs.items()
-                if name not in FILE_ATTRIBUTES
-            },
-            rows_finite=bool(file.attrs.get("rows_finite", False)),
-            map_offset=offset if is_mappable else None,
-            size_and_time=stat,
+            return _layout_of(path, file, stat)
+        except UserError:
+            raise
+        except (OSError, RuntimeError, KeyError, ValueError) as error:  # of h5py, half way
+            raise UserError(f"{path}: HDF5 file is damaged or cut short: {error}") from None
+
+
+def _layout_of(path: str, file: h5py.File, stat: tuple[int, int]) -> StoreLayout:
+    features, offsets, ids = _members(path, file)
+    dtype = features.dtype.newbyteorder("=")
+    if features.ndim != 2 or dtype not in (np.float16, np.float32):
+        raise UserError(
+            f"{path}: `features` must be [rows, dim] of float16 or float32, but is "
+            f"{list(features.shape)} of {features.dtype}."
         )
+    num_rows, dim = features.shape
+    if ids.ndim != 1 or h5py.check_string_dtype(ids.dtype) is None:
+        raise UserError(f"{path}: `ids` must be a list of strings, but is {ids.dtype}.")
+    try:
+        keys = ids.asstr()[:].tolist()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: `ids` must be UTF-8: {error}") from None
+    # h5py gives no offset for chunked, compressed, external or virtual data
+    offset = features.id.get_offset() if features.chunks is None else None
+    is_mappable = offset is not None and features.dtype.isnative and num_rows > 0
+    return StoreLayout(
+        ids=keys,
+        offsets=_checked_offsets(path, offsets, len(keys), num_rows),
+        dim=dim,
+        dtype=dtype,
+        attributes={
+            name: _plain_value(value)
+            for name, value in file.attrs.items()
+            if name not in FILE_ATTRIBUTES
+        },
+        rows_finite=bool(file.attrs.get("rows_finite", False)),
+        map_offset=offset if is_mappable else None,
+        size_and_time=stat,
+    )
 
 
 def _members(path: str, file: h5py.File) -> list[h5py.Dataset]:

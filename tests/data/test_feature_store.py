@@ -336,6 +336,18 @@ def test_members_that_do_not_fit_together_are_refused(write_hdf5, members, messa
         FeatureStore(write_hdf5(**members))
 
 
+def test_a_store_whose_ids_cannot_be_found_is_refused(write_store):
+    path = write_store({"a": np.ones((2, DIM)), "b": np.ones((1, DIM))})
+    with open(path, "rb") as file:
+        content = file.read()
+    assert b"GCOL" in content  # of the heaps that strings stand in
+    with open(path, "wb") as file:
+        file.write(content.replace(b"GCOL", b"...."))
+    with pytest.raises(UserError, match=r"damaged or cut short") as error:
+        FeatureStore(path)
+    assert str(error.value).startswith(f"{path}: ")
+
+
 def test_a_store_that_was_cut_short_is_refused(write_store):
     path = write_store({"a": np.ones((500, DIM))})
     os.truncate(path, os.path.getsize(path) - 3000)
