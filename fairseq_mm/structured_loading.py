@@ -129,4 +129,11 @@ def _read_vectors(path: str, num_lines: int, embedder: Embedder) -> np.ndarray:
             f"{path}: must have vectors of {num_lines} training captions, but has {found}: make it "
             "with fairseq-mm embed --split train --of sentences."
         )
-    return np.concatenate([store.read(f"train:{line}") for line in range(num_lines)])
+    keys = [f"train:{line}" for line in range(num_lines)]
+    for key in keys:
+        if store.rows_of(key) != 1:
+            raise UserError(
+                f"{path}: must have one row a caption, but {key!r} has {store.rows_of(key)}: make "
+                "it with fairseq-mm embed --split train --of sentences."
+            )
+    return np.concatenate([store.read(key) for key in keys])

@@ -10,6 +10,7 @@ from toy_structures import make_trained, train
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, FeatureStore
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.extract.weights import sha256_of
 from fairseq_mm.ngrams.arpa import write_arpa
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
@@ -189,6 +190,19 @@ def test_what_is_missing_or_does_not_fit_is_named(caption, valid, arguments, fil
     assert (status, lines) == (2, [])
     assert message in errors
     assert len(errors.splitlines()) == 1
+
+
+def test_vectors_of_several_rows_are_refused(caption, trained, valid, tmp_path):
+    store = FeatureStore(trained.vectors)
+    attributes = {name: store.attributes[name] for name in ("extractor", "weights")}
+    path = tmp_path / "v.h5"
+    with FeatureStoreWriter(path, dim=store.dim, dtype="float32", attributes=attributes) as writer:
+        for key in store.ids:
+            writer.append(key, store.read(key).repeat(2 if key == "train:3" else 1, axis=0))
+        writer.finish()
+    status, lines, errors = caption("--features", valid, *FEW, vectors=path)
+    assert (status, lines, errors.count("\n")) == (2, [], 1)
+    assert "v.h5: must have one row a caption, but 'train:3' has 2" in errors
 
 
 def test_files_of_the_data_folder_that_do_not_fit_are_named(caption, trained, valid, tmp_path):
