@@ -9,6 +9,7 @@ with --pictures they are shown, otherwise they are dots. --jsonl writes the coor
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
@@ -62,6 +63,8 @@ def run_plot(args: argparse.Namespace) -> None:
     from fairseq_mm.retrieval.projection import principal_components
     from fairseq_mm.retrieval.vector_index import build_index
 
+    if args.jsonl and os.path.realpath(args.jsonl) == os.path.realpath(args.output):
+        raise UserError(f"--jsonl {args.jsonl}: is --output; give another file.")
     store = FeatureStore(args.store)
     embedder = load_model_of(store, args)
     index = build_index(store, args.index or f"{args.store}.index")

@@ -195,6 +195,7 @@ def test_pictures_and_words_are_drawn_on_their_principal_components(trained, tmp
         ([*shown, "--id", "valid6.jpg", *photos], "--pictures: have none for 'valid6.jpg'"),
         ([*shown, "--word", "zebra"], "the word 'zebra' is not in the dictionary"),
         ([*shown, "--id", "valid9.jpg"], "index: has no vector of 'valid9.jpg'"),
+        ([*shown, "--jsonl", tmp_path / "plane.html"], "plane.html: is --output; give another"),
     ):
         status, err = run(*arguments)
         assert status == 2
