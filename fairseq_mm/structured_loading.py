@@ -81,10 +81,11 @@ def load_structured_captioner(
     else:
         model = load_language_model(os.fspath(language_model))
     if vectors is None:
-        found = _embed(lines, embedder)
+        what, found = "training sentence", _embed(lines, embedder)
     else:
+        what = f"{os.fspath(vectors)}: training sentence"
         found = _read_vectors(os.fspath(vectors), len(lines), embedder)
-    sentences = TrainingSentences(lines, ids, unit_vectors(found, "training sentence"))
+    sentences = TrainingSentences(lines, ids, unit_vectors(found, what))
     return StructuredCaptioner(decoder, embedder, sentences, structures, model)
 
 

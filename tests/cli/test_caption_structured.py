@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import h5py
 import pytest
 from toy_captioner import save_pictures
 from toy_data import write_store
@@ -203,6 +204,16 @@ def test_vectors_of_several_rows_are_refused(caption, trained, valid, tmp_path):
     status, lines, errors = caption("--features", valid, *FEW, vectors=path)
     assert (status, lines, errors.count("\n")) == (2, [], 1)
     assert "v.h5: must have one row a caption, but 'train:3' has 2" in errors
+
+
+def test_the_store_whose_vectors_have_no_direction_is_named(caption, trained, valid, tmp_path):
+    path = tmp_path / "v.h5"
+    shutil.copy(trained.vectors, path)
+    with h5py.File(path, "r+") as file:
+        file["features"][3] = 0
+    status, lines, errors = caption("--features", valid, *FEW, vectors=path)
+    assert (status, lines, errors.count("\n")) == (2, [], 1)
+    assert "v.h5: training sentence vector 3 is zero" in errors
 
 
 def test_files_of_the_data_folder_that_do_not_fit_are_named(caption, trained, valid, tmp_path):
