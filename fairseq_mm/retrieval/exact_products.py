@@ -14,7 +14,7 @@ import numpy as np
 from fairseq_mm.errors import UserError
 
 _LARGEST = 1e18  # of a norm: products of two stay far below float32's largest number
-_PIECE = 1 << 19  # float64 values of a piece of pairs: a few MB
+_PIECE = 1 << 16  # float64 values of a piece of pairs: they stay in a cache of 2 MB
 _MANY = 50_000  # pairs; from here on equal vectors are worth being found
 
 

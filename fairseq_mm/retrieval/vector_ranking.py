@@ -6,7 +6,7 @@ The score of a pair is the inner product of the two float32 vectors, exact to fl
 scores as much as the true one stands before it. So ranks are the same on every machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -27,6 +27,8 @@ from fairseq_mm.retrieval.exact_products import (
 # bytes of 64-bit words, so neither rows nor 64-bit words of a row may be more than 255.
 _ROWS = 240
 _COLUMNS = 8 * 255
+# Tiles that are multiplied at once, one below the other: taller products cost less a score.
+_TILES = 4
 
 
 @dataclass(frozen=True)
@@ -110,27 +112,22 @@ def rank_vectors(
     before_image = np.zeros(len(sentences), dtype=np.int64)
     R = _tile_size(len(images), _ROWS)
     C = 8 * _tile_size(-(-len(sentences) // 8), _COLUMNS // 8)
-    scores = np.empty((R, C), dtype=np.float32)
     reaches = np.empty((2, R, C), dtype=bool)  # perhaps, certainly
-    for top in range(0, len(images), R):
-        rows = slice(top, min(top + R, len(images)))
+    for rows, columns, scores in _tiles(images, sentences, (R, C)):
+        owner = image_of[columns] - rows.start
+        own = np.flatnonzero((owner >= 0) & (owner < R))
+        scores[owner[own], own] = -np.inf  # true ones do not push each other back
+
         of_rows = (_padded(row_low[rows], R)[:, None], _padded(row_high[rows], R)[:, None])
-        for left in range(0, len(sentences), C):
-            columns = slice(left, min(left + C, len(sentences)))
-            _multiply(images[rows], sentences[columns], scores)
-            owner = image_of[columns] - top
-            own = np.flatnonzero((owner >= 0) & (owner < R))
-            scores[owner[own], own] = -np.inf  # true ones do not push each other back
+        i, j = _near(scores, *of_rows, reaches)
+        before_sentence[rows] += _count_rows(reaches[1])[: rows.stop - rows.start]
+        hit = exact(i + rows.start, j + columns.start) >= best[i + rows.start]
+        before_sentence[rows] += np.bincount(i[hit], minlength=rows.stop - rows.start)
 
-            i, j = _near(scores, *of_rows, reaches)
-            before_sentence[rows] += _count_rows(reaches[1])[: rows.stop - top]
-            hit = exact(i + top, j + left) >= best[i + top]
-            before_sentence[rows] += np.bincount(i[hit], minlength=rows.stop - top)
-
-            i, j = _near(scores, _padded(low[columns], C), _padded(high[columns], C), reaches)
-            before_image[columns] += _count_columns(reaches[1])[: columns.stop - left]
-            hit = exact(i + top, j + left) >= truth[j + left]
-            before_image[columns] += np.bincount(j[hit], minlength=columns.stop - left)
+        i, j = _near(scores, _padded(low[columns], C), _padded(high[columns], C), reaches)
+        before_image[columns] += _count_columns(reaches[1])[: columns.stop - columns.start]
+        hit = exact(i + rows.start, j + columns.start) >= truth[j + columns.start]
+        before_image[columns] += np.bincount(j[hit], minlength=columns.stop - columns.start)
     return VectorRanks(image_ranks=before_image + 1, sentence_ranks=before_sentence + 1)
 
 
@@ -214,6 +211,26 @@ def _tile_size(total: int, most: int) -> int:
     return -(-total // parts)
 
 
+def _tiles(
+    first: np.ndarray, second: np.ndarray, shape: tuple[int, int]
+) -> Iterator[tuple[slice, slice, np.ndarray]]:
+    """Rows, columns and scores ``[R, C]`` of the tiles of ``first @ second.T``, each once.
+
+    Scores beyond the rows and the columns are ``-inf``. The next tile may overwrite them.
+    """
+    R, C = shape
+    height = R * min(_TILES, -(-len(first) // R))
+    block = np.empty((height, C), dtype=np.float32)
+    for top in range(0, len(first), height):
+        part = first[top : top + height]
+        for left in range(0, len(second), C):
+            columns = slice(left, min(left + C, len(second)))
+            _multiply(part, second[columns], block)
+            for i in range(0, len(part), R):
+                rows = slice(top + i, min(top + i + R, len(first)))
+                yield rows, columns, block[i : i + R]
+
+
 def _padded(bounds: np.ndarray, size: int) -> np.ndarray:
     """``[size]``, with what nothing reaches at the end."""
     padded = np.full(size, np.inf, dtype=np.float32)
@@ -222,7 +239,7 @@ def _padded(bounds: np.ndarray, size: int) -> np.ndarray:
 
 
 def _multiply(first: np.ndarray, second: np.ndarray, scores: np.ndarray) -> None:
-    """Fills a tile; a smaller product is surrounded by ``-inf``."""
+    """Fills a block; a smaller product is followed by ``-inf`` in both directions."""
     shape = len(first), len(second)
     if shape == scores.shape:
         np.matmul(first, second.T, out=scores)
