@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains m-RNN, or another --arch: train_m_rnn.sh DATA SAVE_DIR [ARCH] [options of fairseq-train]
 set -euo pipefail
-if [ $# -lt 2 ]; then sed -n 2p "$0" >&2; exit 2; fi
+if [ $# -lt 2 ] || [[ "${3:-}" == -* ]]; then sed -n 2p "$0" >&2; exit 2; fi
 updates=4700  # 20 epochs of Flickr8k
 fairseq-train "$1" --user-dir "$(dirname "$0")/../../fairseq_mm" \
     --task multimodal_captioning --arch "${3:-m_rnn}" --criterion cross_entropy \

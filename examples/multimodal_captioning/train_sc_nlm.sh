@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains SC-NLM on sentences' vectors: train_sc_nlm.sh DATA SAVE_DIR EMBEDDING [ARCH] [options of fairseq-train]
 set -euo pipefail
-if [ $# -lt 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
+if [ $# -lt 3 ] || [[ "${4:-}" == -* ]]; then sed -n 2p "$0" >&2; exit 2; fi
 data=$1 out=$2 embedding=$3
 # a data folder of the same sentences, whose features are their own vectors
 vectors=$out/data

@@ -32,7 +32,7 @@ SUBCOMMANDS = {
     "inspect": "gates and attention of stories and summaries, as data and as a picture",
     "retrieve": "nearest pictures and sentences; stories of the nearest training prompts",
     "study": "question sheets for human judges, and the score of their answers",
-    "convert": "BART and T5 of Hugging Face's, stories of fairseq's -> this package's checkpoints",
+    "convert": "BART and T5 of Hugging Face's, stories of fairseq's, VSE -> checkpoints of ours",
     "tell": "stories of five photographs or of prompts, from a checkpoint",
     "caption": "photographs -> captions, from a checkpoint",
     "summarize": "videos with transcripts -> summaries, from a checkpoint",

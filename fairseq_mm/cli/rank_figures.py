@@ -29,6 +29,6 @@ def print_figures(figures: dict[str, dict[str, Any]], rsum: float) -> None:
         recall = " ".join(f"{value:6.1f}" for value in entry["recall_at"].values())
         print(
             f"{TITLES[name]:{width}} {recall} {entry['median_rank']:7.4g} "
-            f"{entry['mean_rank']:7.1f} {entry['queries']:8} {entry['candidates']:11.1f}"
+            f"{entry['mean_rank']:7.1f} {entry['queries']:8} {entry['candidates']:11.6g}"
         )
     print(f"rsum {rsum:.1f}")

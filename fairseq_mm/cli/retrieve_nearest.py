@@ -5,10 +5,14 @@ fairseq-mm retrieve nearest "a dog on the beach" --model checkpoints/vse_bow --s
 fairseq-mm retrieve nearest --image q.jpg --minus blue --plus red --model ... --store images.h5
 fairseq-mm retrieve nearest --id 12.jpg --model ... --store sentences.h5 --data data/flickr8k
 
-Prints a line an item: cosine, tab, id, and with --data the words of a sentence. --minus and --plus
-take words away from the query and add them (Kiros et al. 2014, equation 15; "not well observed"
-but with vse_bow), --resort N sorts the N nearest by their distance to their mean. The query itself
-(--id) is not found. The index stands beside the store, or in --index, and is built once.
+Prints a line an item: cosine, tab, id, and with --data the words of a sentence; with --resort the
+distance that sorts comes after the cosine. In --jsonl: id, similarity (the cosine), rank by it,
+distance_to_mean, text.
+
+--minus and --plus take words away from the query and add them (Kiros et al. 2014, equation 15; "not
+well observed" but with vse_bow), --resort N sorts the N nearest by their distance to their mean. An
+item of the store that is asked with (--id) is not found; a picture of it (--image) would find
+itself. The index stands beside the store, or in --index, and is built once.
 """
 
 import argparse
@@ -92,7 +96,9 @@ def run_nearest(args: argparse.Namespace) -> None:
             entry: dict[str, Any] = {**item._asdict(), "text": text}
             print(json.dumps({k: v for k, v in entry.items() if v is not None}, ensure_ascii=False))
         else:
-            print("\t".join([f"{item.similarity:.4f}", item.id, *([text] if text else [])]))
+            numbers = [item.similarity, item.distance_to_mean]
+            columns = [f"{number:.4f}" for number in numbers if number is not None]
+            print("\t".join([*columns, item.id, *([text] if text else [])]))
     if not found:
         print(f"{args.store}: has no item but the query", file=sys.stderr)
 

@@ -272,7 +272,8 @@ def tokens_of(dictionary: Dictionary, words: str) -> Tensor:
         index = dictionary.index(word)
         if index == dictionary.unk() and word != dictionary.unk_word:
             raise UserError(
-                f"the word {word!r} is not in the dictionary of {len(dictionary)} words."
+                f"the word {word!r} is not in the dictionary of "
+                f"{len(dictionary) - dictionary.nspecial} words."
             )
         indices.append(index)
     return torch.tensor(indices, dtype=torch.long)

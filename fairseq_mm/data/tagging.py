@@ -48,7 +48,7 @@ def tag_folder(
         shares = ", ".join(
             f"{tag} {n / sum(counts.values()):.0%}" for tag, n in counts.most_common(4)
         )
-        yield f"{path}: {len(lines):,} lines of {len(counts)} tags by {tagger} ({shares})"
+        yield f"{path}: {len(lines):,} lines, {len(counts)} kinds of tags by {tagger} ({shares})"
 
 
 def _read_lines(path: Path) -> list[str]:

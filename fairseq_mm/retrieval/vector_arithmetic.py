@@ -22,13 +22,14 @@ class Retrieved(NamedTuple):
     Attributes:
         id: of the image.
         similarity: cosine to the query after arithmetic.
-        distance: Euclidean, to the mean of the images that were found.
+        distance_to_mean: Euclidean, to the mean of the N nearest; None where they are not sorted
+            by it.
         rank: by similarity, from 1.
     """
 
     id: str
     similarity: float
-    distance: float
+    distance_to_mean: Optional[float]
     rank: int
 
 
@@ -98,11 +99,11 @@ def retrieve_shifted(
     found = index.search(shifted[None], max(top, resort), exclude=[exclude])[0]
     if not found:
         return []
-    distances = distances_to_mean(index.vectors_of([item.id for item in found])).tolist()
-    items = [
-        Retrieved(item.id, item.similarity, distance, rank)
-        for rank, (item, distance) in enumerate(zip(found, distances), start=1)
+    ranks = range(1, len(found) + 1)
+    if resort < top:
+        return [Retrieved(*item, None, rank) for item, rank in zip(found, ranks)]
+    distances = distances_to_mean(index.vectors_of([item.id for item in found]))
+    return [
+        Retrieved(*found[i], float(distances[i]), ranks[i])
+        for i in np.argsort(distances, kind="stable")[:top].tolist()
     ]
-    if resort >= top:
-        items.sort(key=lambda item: item.distance)
-    return items[:top]

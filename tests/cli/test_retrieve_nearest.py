@@ -121,7 +121,7 @@ def test_words_are_taken_away_and_added_and_the_query_is_not_found(trained, near
     ids = [line.split("\t")[1] for line in out.splitlines()][:4]
     mean = np.mean([vectors[key] for key in ids], axis=0)
     ids.sort(key=lambda key: np.linalg.norm(vectors[key] - mean))
-    assert [line.split("\t")[1] for line in again.splitlines()] == ids[:2]
+    assert [line.split("\t")[2] for line in again.splitlines()] == ids[:2]
 
 
 def test_an_item_is_asked_with_without_a_model(trained, nearest, tmp_path):
@@ -138,7 +138,7 @@ def test_mistakes_are_one_line(trained, nearest, tmp_path):
         assert message in err
         assert len(err.splitlines()) == 1
 
-    refused("the word 'zebra' is not in the dictionary of 20 words", "a zebra")
+    refused("the word 'zebra' is not in the dictionary of 16 words", "a zebra")
     refused("the word 'zebra' is not in", "--id", "valid2.jpg", "--minus", "zebra")
     refused("the text '!' must have a word", "!")
     refused("--model: is missing", "a dog", model=None)

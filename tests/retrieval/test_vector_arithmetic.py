@@ -78,7 +78,10 @@ def test_retrieval_equals_naive_sorting(tmp_path, top, resort):
     for item in found:
         i = int(item.id)
         assert item.similarity == pytest.approx(cosines[i], abs=1e-6)
-        assert item.distance == pytest.approx(distances[i], abs=1e-6)
+        if resort >= top:
+            assert item.distance_to_mean == pytest.approx(distances[i], abs=1e-6)
+        else:
+            assert item.distance_to_mean is None
         assert item.rank == nearest.index(i) + 1
 
 

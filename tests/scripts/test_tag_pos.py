@@ -28,9 +28,9 @@ def test_each_split_gets_as_many_tags_as_tokens(run_script, tmp_path):
     status, out, err = run_script(tmp_path, "--tagger", "rules")
     assert (status, err) == (0, "")
     assert out == (
-        f"{tmp_path}/train.tags: 2 lines of 4 tags by rules (NOUN 33%, VERB 33%, DET 17%, "
+        f"{tmp_path}/train.tags: 2 lines, 4 kinds of tags by rules (NOUN 33%, VERB 33%, DET 17%, "
         "NUM 17%)\n"
-        f"{tmp_path}/valid.tags: 1 lines of 3 tags by rules (DET 33%, NOUN 33%, VERB 33%)\n"
+        f"{tmp_path}/valid.tags: 1 lines, 3 kinds of tags by rules (DET 33%, NOUN 33%, VERB 33%)\n"
     )
     assert (tmp_path / "train.tags").read_text() == "DET NOUN VERB VERB\nNUM NOUN\n"
     # jumps is a verb since train has jumping
