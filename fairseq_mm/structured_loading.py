@@ -13,7 +13,7 @@ from fairseq_mm.candidate_conditions import TrainingSentences
 from fairseq_mm.captioner import Captioner
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.multimodal_dataset import check_line_counts
-from fairseq_mm.data.structure_tags import read_tags
+from fairseq_mm.data.structure_tags import check_alignment, read_tags
 from fairseq_mm.data.visual_ids import read_visual_ids
 from fairseq_mm.embedder import Embedder, load_embedder
 from fairseq_mm.errors import UserError
@@ -74,10 +74,13 @@ def load_structured_captioner(
     ids_path, tags_path = (os.path.join(data, f"train.{name}") for name in ("visual_ids", "tags"))
     ids, tags = read_visual_ids(ids_path), read_tags(tags_path)
     check_line_counts({text_path: len(lines), ids_path: len(ids), tags_path: len(tags)})
-    structures = Counter(" ".join(line.split()) for line in tags)
+    words, tagged = [line.split() for line in lines], [line.split() for line in tags]
+    lengths = [np.array([len(line) for line in part]) for part in (tagged, words)]
+    check_alignment(tags_path, lengths[0], text_path, lengths[1])
+    structures = Counter(" ".join(line) for line in tagged)
     model: LanguageModel
     if language_model is None:
-        model = estimate_kneser_ney([line.split() for line in lines])
+        model = estimate_kneser_ney(words)
     else:
         model = load_language_model(os.fspath(language_model))
     if vectors is None:

@@ -120,14 +120,7 @@ def load_structures(
     lines = read_tags(path)
     check_line_counts({text_path: len(sizes), path: len(lines)})
     structures = TagLines(lines, dictionary)
-    different = np.flatnonzero(structures.sizes != np.asarray(sizes))
-    if len(different):
-        line = int(different[0])
-        raise UserError(
-            f"{path}:{line + 1}: has {structures.sizes[line] - 1} tags, but line {line + 1} of "
-            f"{text_path} has {int(sizes[line]) - 1} tokens ({len(different)} such lines): each "
-            "token must have one tag."
-        )
+    check_alignment(path, structures.sizes - 1, text_path, np.asarray(sizes) - 1)
     if structures.num_unknown:
         total = int(structures.sizes.sum()) - len(lines)
         logger.warning(
@@ -135,6 +128,29 @@ def load_structures(
             "the same tagger must have made both files"
         )
     return structures
+
+
+def check_alignment(
+    path: str, num_tags: np.ndarray, text_path: str, num_tokens: np.ndarray
+) -> None:
+    """
+    Args:
+        path: of the tags.
+        num_tags: ``[lines]`` of each line.
+        text_path: of the text.
+        num_tokens: ``[lines]`` of each line, ``</s>`` left out.
+
+    Raises:
+        UserError: if a line does not have one tag for each token.
+    """
+    different = np.flatnonzero(num_tags != num_tokens)
+    if len(different):
+        line = int(different[0])
+        raise UserError(
+            f"{path}:{line + 1}: has {num_tags[line]} tags, but line {line + 1} of {text_path} has "
+            f"{num_tokens[line]} tokens ({len(different)} such lines): each token must have one "
+            "tag."
+        )
 
 
 def count_structures(

@@ -216,11 +216,18 @@ def test_the_store_whose_vectors_have_no_direction_is_named(caption, trained, va
     assert "v.h5: training sentence vector 3 is zero" in errors
 
 
+def with_a_tag_more(path, line):
+    lines = path.read_text().splitlines()
+    lines[line - 1] += " L1"
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
 def test_files_of_the_data_folder_that_do_not_fit_are_named(caption, trained, valid, tmp_path):
     data = tmp_path / "data"
     for change, message in (
         (lambda: without_line(data / "train.tags"), "train.tags has 35"),
         (lambda: (data / "train.tags").unlink(), "train.tags: no such file"),
+        (lambda: with_a_tag_more(data / "train.tags", line=3), "train.tags:3: has "),
         (lambda: (data / "text" / "train.txt").unlink(), "train.txt: No such file or directory"),
         (lambda: (data / "text" / "train.txt").write_text("a\n\n"), "train.txt:2: must have words"),
         (lambda: (data / "text" / "train.txt").write_text("a\n<s> b\n"), "train.txt:2: must be wo"),
