@@ -9,6 +9,7 @@ does not wait for fairseq and ``doctor`` runs where fairseq is broken.
 import argparse
 import errno
 import importlib
+import io
 import os
 import sys
 from typing import Optional
@@ -47,6 +48,9 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def main(argv: Optional[list[str]] = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # ids and words that a terminal cannot show, and names of files that are no text
+        sys.stdout.reconfigure(errors="backslashreplace")
     overview = argparse.ArgumentParser(
         prog="fairseq-mm",
         description="Multimodal and long-form generation for fairseq.",

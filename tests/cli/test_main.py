@@ -2,10 +2,12 @@
 
 import ast
 import importlib
+import io
 import os
+import sys
 
 import pytest
-from toy_data import PACKAGE
+from toy_data import PACKAGE, write_store
 
 from fairseq_mm import __version__
 from fairseq_mm.cli.main import SUBCOMMANDS, main
@@ -63,3 +65,13 @@ def test_fairseq_is_imported_after_its_warnings_were_silenced(path):
         for node in ast.walk(function):
             if calls and isinstance(node, ast.ImportFrom) and not is_light(node.module):
                 assert node.lineno > min(calls), f"{function.name} imports {node.module}"
+
+
+def test_what_a_terminal_cannot_show_is_printed_as_codes(monkeypatch, tmp_path):
+    folder = tmp_path / "h\u00e4user"
+    folder.mkdir()
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="ascii"))
+    write_store(folder / "features.h5", ["h\u00e4user.jpg"])
+    assert main(["store", "info", str(folder / "features.h5")]) == 0
+    assert b"h\\xe4user" in printed.getvalue()
