@@ -277,6 +277,13 @@ class FeatureStores:
             return self.stores[0].ids
         return [key for store in self.stores for key in store.ids]
 
+    @property
+    def extractor_attributes(self) -> dict[str, object]:
+        """Those of the attributes that say how a picture or a video became features."""
+        return {
+            name: self.attributes[name] for name in EXTRACTOR_ATTRIBUTES if name in self.attributes
+        }
+
     def __len__(self) -> int:
         return sum(len(store) for store in self.stores)
 
@@ -319,6 +326,25 @@ def open_features(
             extractors differ.
     """
     return FeatureStores([FeatureStore(path, preload=preload) for path in paths])
+
+
+def open_folder_features(
+    folder: str, paths: Optional[str] = None, *, preload: bool = False
+) -> FeatureStores:
+    """Opens what a task's ``--features`` names.
+
+    Args:
+        folder: of the data, with ``features.h5``.
+        paths: stores that take its place, joined by the system's path separator.
+        preload: read them into memory.
+
+    Raises:
+        UserError: as :func:`open_features`, or if a feature is not finite.
+    """
+    chosen = paths.split(os.pathsep) if paths else [os.path.join(folder, "features.h5")]
+    features = open_features(chosen, preload=preload)
+    features.check_finite()
+    return features
 
 
 def _merged_attributes(

@@ -23,7 +23,7 @@ from omegaconf import II, MISSING, open_dict
 from torch import Tensor
 
 from fairseq_mm.data.binarised_text import dictionary_of, load_binarised_text, load_dictionary
-from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, FeatureStores, open_features
+from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
 from fairseq_mm.data.multimodal_dataset import (
     MultimodalDataset,
     check_line_counts,
@@ -146,17 +146,12 @@ class MultimodalCaptioningTask(FairseqTask):
         path = os.path.join(cfg.data, "dict.txt")
         dictionary = load_dictionary(path)
         logger.info(f"{path}: {len(dictionary)} types")
-        paths = [os.path.join(cfg.data, "features.h5")]
-        if cfg.features:
-            paths = cfg.features.split(os.pathsep)
-        features = open_features(paths, preload=cfg.preload_features)
-        features.check_finite()
-        known = features.attributes
+        features = open_folder_features(cfg.data, cfg.features, preload=cfg.preload_features)
         return cls(
             cfg,
             dictionary,
             feature_dim=features.dim,
-            feature_attributes={key: known[key] for key in EXTRACTOR_ATTRIBUTES if key in known},
+            feature_attributes=features.extractor_attributes,
             features=features,
         )
 

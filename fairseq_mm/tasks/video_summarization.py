@@ -31,7 +31,7 @@ from omegaconf import II, MISSING
 from torch import Tensor
 
 from fairseq_mm.data.binarised_text import dictionary_of, load_dictionary
-from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, FeatureStores, open_features
+from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.summary_split import read_summary_split
@@ -283,14 +283,12 @@ class VideoSummarizationTask(FairseqTask):
 
     def _open_features(self) -> FeatureStores:
         if self.features is None:
-            paths = [os.path.join(self.cfg.data, "features.h5")]
-            if self.cfg.features:
-                paths = self.cfg.features.split(os.pathsep)
-            self.features = open_features(paths, preload=self.cfg.preload_features)
-            self.features.check_finite()
-            known = self.features.attributes
+            cfg = self.cfg
+            self.features = open_folder_features(
+                cfg.data, cfg.features, preload=cfg.preload_features
+            )
             self.feature_dim = self.features.dim
-            self.feature_attributes = {k: known[k] for k in EXTRACTOR_ATTRIBUTES if k in known}
+            self.feature_attributes = self.features.extractor_attributes
         return self.features
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
