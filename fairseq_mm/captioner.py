@@ -223,12 +223,7 @@ class Captioner(PictureModels):
         """
         search = search or Search()
         self.check_search(search)
-        for number, rows in enumerate(features):
-            if rows.ndim != 2 or rows.shape[1] != self.feature_dim:
-                raise UserError(
-                    f"features of picture {number} must be [rows, {self.feature_dim}], but are "
-                    f"{list(rows.shape)}."
-                )
+        self.check_channels(features)
         size = 1 if search.sampling else GENERATION_BATCH
         generator = self.build_generator(search)
         captions: list[Caption] = []

@@ -18,11 +18,10 @@ from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.multimodal_dataset import tokens_of
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.result_card import file_hash
 from fairseq_mm.models._provenance import words_of
 from fairseq_mm.picture_models import AnyPicture, PictureModels, load_picture_models
 from fairseq_mm.text_models import embeds_sentences, load_states
-from fairseq_mm.trained_features import VECTORS_EXTRACTOR
+from fairseq_mm.trained_features import VECTORS_EXTRACTOR, checkpoint_digest
 
 _SENTENCES = 128  # at once
 
@@ -84,12 +83,7 @@ class Embedder(PictureModels):
         Raises:
             UserError: if the features have another number of channels.
         """
-        for number, rows in enumerate(features):
-            if rows.ndim != 2 or rows.shape[1] != self.feature_dim:
-                raise UserError(
-                    f"features of picture {number} must be [rows, {self.feature_dim}], but are "
-                    f"{list(rows.shape)}."
-                )
+        self.check_channels(features)
         padded, padding_mask = pad_features([rows.astype(np.float32) for rows in features])
         vectors = self.models[0].embed_images(padded.to(self.device), padding_mask.to(self.device))
         return vectors.float().cpu().numpy()
@@ -121,7 +115,7 @@ class Embedder(PictureModels):
     @cached_property
     def digest(self) -> str:
         """Of the checkpoint, as ``fairseq-mm embed`` records it in what it writes."""
-        return str(file_hash(self.files[0]).get("sha256"))[:12]
+        return checkpoint_digest(self.files[0])
 
     def check_vectors(self, attributes: Mapping[str, Any], dim: int, *, what: str) -> None:
         """
@@ -146,7 +140,6 @@ class Embedder(PictureModels):
                 "give that checkpoint, or embed anew with fairseq-mm embed."
             )
 
-    @torch.no_grad()
     def embed_texts(self, texts: Sequence[str]) -> np.ndarray:
         """
         Args:
@@ -160,15 +153,13 @@ class Embedder(PictureModels):
             UserError: if a text has no words, or one is not in the model's dictionary.
         """
         dictionary = self.task.target_dictionary
-        vectors = []
+        sentences = []
         for text in texts:
             words = self._words_of(text)
             if not words:
                 raise UserError(f"the text {text!r} must have a word, but has none.")
-            tokens = tokens_of(dictionary, " ".join(words))
-            tokens = torch.cat([tokens, tokens.new_tensor([dictionary.eos()])])
-            vectors.append(self.models[0].embed_sentences(tokens[None].to(self.device))[0])
-        return torch.stack(vectors).float().cpu().numpy()
+            sentences.append(tokens_of(dictionary, " ".join(words)).tolist())
+        return self.embed_tokens(sentences)
 
     def _words_of(self, text: str) -> list[str]:
         words = self._tokenize(text)

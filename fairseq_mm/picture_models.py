@@ -205,6 +205,21 @@ class PictureModels:
             features.append(rows)
         return features
 
+    def check_channels(self, features: Sequence[np.ndarray]) -> None:
+        """
+        Args:
+            features: of each picture ``[rows, D]``.
+
+        Raises:
+            UserError: if they have another number of channels than those of the training.
+        """
+        for number, rows in enumerate(features):
+            if rows.ndim != 2 or rows.shape[1] != self.feature_dim:
+                raise UserError(
+                    f"features of picture {number} must be [rows, {self.feature_dim}], but are "
+                    f"{list(rows.shape)}."
+                )
+
     def check_features(self, attributes: Mapping[str, Any], dim: int, path: str) -> None:
         """
         Args:

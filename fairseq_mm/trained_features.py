@@ -14,6 +14,11 @@ WEIGHT_SUFFIXES = (".pt", ".pth", ".bin")
 VECTORS_EXTRACTOR = "fairseq-mm embed"
 
 
+def checkpoint_digest(path: str) -> str:
+    """By which stores of vectors name the checkpoint that they are from."""
+    return sha256_of(path)[:12]
+
+
 def check_recorded(identity: Mapping[str, Any], file: str, *, noun: str) -> None:
     """
     Args:

@@ -122,16 +122,14 @@ def _write(
 ) -> None:
     from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
     from fairseq_mm.data.output_file import output_file
-    from fairseq_mm.metrics.result_card import file_hash
-    from fairseq_mm.trained_features import VECTORS_EXTRACTOR
+    from fairseq_mm.trained_features import VECTORS_EXTRACTOR, checkpoint_digest
 
     _check_different(key for key, _ in found)
-    digest = str(file_hash(checkpoint).get("sha256"))[:12]
     with FeatureStoreWriter(
         args.output,
         dim=model.embed_dim,
         dtype="float32",
-        attributes={"extractor": VECTORS_EXTRACTOR, "weights": digest},
+        attributes={"extractor": VECTORS_EXTRACTOR, "weights": checkpoint_digest(checkpoint)},
         overwrite=args.overwrite,
     ) as writer:
         writer.refuse_others_than(key for key, _ in found)

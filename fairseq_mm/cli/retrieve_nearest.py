@@ -123,16 +123,9 @@ def load_model_of(store: "FeatureStore", args: argparse.Namespace) -> "Embedder"
         UserError: if it cannot be loaded, or is not the one that the vectors are from.
     """
     from fairseq_mm.embedder import load_embedder
-    from fairseq_mm.metrics.result_card import file_hash
 
     embedder = load_embedder(args.model, weights=args.weights, device=args.device)
-    digest = str(file_hash(embedder.files[0]).get("sha256"))[:12]
-    known = store.attributes.get("weights", digest)
-    if known != digest:
-        raise UserError(
-            f"{args.store}: has vectors of the checkpoint {known}, but {embedder.files[0]} is "
-            f"{digest}: embed anew with fairseq-mm embed, or give that checkpoint."
-        )
+    embedder.check_vectors(store.attributes, store.dim, what=args.store)
     return embedder
 
 
