@@ -1,52 +1,20 @@
-"""The one place that knows about versions of fairseq, PyTorch and Python.
+"""Repairs of fairseq itself: each with its defect, and when it can go."""
 
-Each repair is applied only where its defect is present, and says when it can go. Checked with
-fairseq-fixed 0.12.3.1 on Python 3.11 with PyTorch 2.14, and with stock fairseq 0.12.2 on
-Python 3.10 with PyTorch 1.12.
-"""
-
-import argparse
-import collections
 import contextlib
 import functools
 import importlib.util
-import inspect
 import logging
-import pickle
-import re
 import sys
 import types
-import typing
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
-_applied = False
+from fairseq_mm.compat.pytorch import multiplies_float16_on_cpu
+from fairseq_mm.errors import UserError
 
 
-def apply() -> None:
-    """Applies all repairs; a second call does nothing.
-
-    Raises:
-        ImportError: naming the remedy, if fairseq is missing or does not import.
-    """
-    global _applied
-    if _applied:
-        return
-    _check_fairseq()
-    _allow_checkpoint_classes()
-    _silence_pin_memory()
-    _silence_libraries()
-    _repair_call_main()
-    _repair_ddp_on_cpu()
-    _repair_diverse_beam()
-    _repair_repeat_blocking()
-    _repair_beams_in_training()
-    _repair_token_blocks()
-    _applied = True
-
-
-def _check_fairseq() -> None:
+def check_fairseq() -> None:
     """Goes with: nothing; a plugin without its host should say so."""
     newer = sys.version_info >= (3, 11)
     remedy = "pip install 'fairseq-mm[fairseq]'" + (
@@ -102,71 +70,7 @@ def _quiet_import() -> Iterator[None]:
         root.setLevel(level)
 
 
-def load_weights(path: str) -> Any:
-    """``torch.load`` with weights only: whatever else the file asks for is refused.
-
-    PyTorch before 1.13 has no ``weights_only``; there this is done by an unpickler that finds
-    tensors' classes alone. Goes with PyTorch 1.12.
-
-    Args:
-        path: file of tensors, and of containers of them.
-
-    Returns:
-        the file's content, on the CPU.
-
-    Raises:
-        pickle.UnpicklingError: if the file needs any other class or function.
-    """
-    import torch
-
-    if "weights_only" in inspect.signature(torch.load).parameters:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    module: Any = types.ModuleType("weights_only")
-    module.Unpickler = _WeightsUnpickler
-    module.load = lambda file, **options: _WeightsUnpickler(file, **options).load()
-    return torch.load(path, map_location="cpu", pickle_module=module)
-
-
-_STORAGE = re.compile(r"[A-Za-z0-9]+Storage")
-
-
-class _WeightsUnpickler(pickle.Unpickler):
-    """Finds the classes and functions that tensors are stored by."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        allowed = (
-            (module == "collections" and name == "OrderedDict")
-            or (module == "torch" and (name in ("Size", "device") or _STORAGE.fullmatch(name)))
-            or (
-                module == "torch._utils"
-                and name in ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter")
-            )
-        )
-        if not allowed:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a tensor")
-        return super().find_class(module, name)
-
-
-@functools.cache
-def convolution_memory_format() -> Any:
-    """``torch.channels_last``, where convolutions are right with it.
-
-    In PyTorch 1.12 a channels-last 3 x 3 convolution of a single 1 x 1 map on a CPU mixes channels
-    up: a picture's features would depend on the batch it is in. Goes with PyTorch 1.12.
-
-    Returns:
-        memory_format: for the network's weights and its pictures.
-    """
-    import torch
-
-    weight = torch.arange(2 * 3 * 3 * 3, dtype=torch.float32).view(2, 3, 3, 3)
-    maps = torch.tensor([1.0, 2, 3]).view(1, 3, 1, 1)
-    found = torch.conv2d(maps, weight.contiguous(memory_format=torch.channels_last), padding=1)
-    right = torch.allclose(found.flatten(), weight[:, :, 1, 1] @ maps.flatten())
-    return torch.channels_last if right else torch.contiguous_format
-
-
-def _silence_libraries() -> None:
+def silence_libraries() -> None:
     """h5py and hydra log what they do at every start, and fairseq's command lines print it.
 
     A level that somebody has set stays. Goes when fairseq configures no root logger at import.
@@ -177,7 +81,7 @@ def _silence_libraries() -> None:
             library.setLevel(logging.WARNING)
 
 
-def _silence_pin_memory() -> None:
+def silence_pin_memory() -> None:
     """fairseq asks for pinned memory without a GPU too; PyTorch says so at each iteration.
 
     Only in fairseq's command lines; a program's own data loaders warn as before. Goes when
@@ -189,57 +93,7 @@ def _silence_pin_memory() -> None:
         )
 
 
-def _allow_checkpoint_classes() -> None:
-    """Lets ``torch.load`` read fairseq's checkpoints and broadcasts with weights only.
-
-    PyTorch 2.6 made ``weights_only=True`` the default; fairseq saves ``argparse.Namespace`` and
-    omegaconf's containers, and numbers of numpy in its meters. These classes only hold values.
-    Goes when fairseq itself names them (its main branch switches the check off instead).
-    """
-    import numpy as np
-    import omegaconf
-    import torch
-    from omegaconf.base import ContainerMetadata, Metadata
-    from omegaconf.nodes import (
-        AnyNode,
-        BooleanNode,
-        EnumNode,
-        FloatNode,
-        IntegerNode,
-        StringNode,
-    )
-
-    if not hasattr(torch.serialization, "add_safe_globals"):
-        return
-    multiarray = getattr(np, "_core", None) or np.core
-    classes: list[Any] = [
-        argparse.Namespace,
-        collections.defaultdict,
-        collections.OrderedDict,
-        typing.Any,
-        dict,
-        int,
-        list,
-        omegaconf.DictConfig,
-        omegaconf.ListConfig,
-        ContainerMetadata,
-        Metadata,
-        AnyNode,
-        BooleanNode,
-        EnumNode,
-        FloatNode,
-        IntegerNode,
-        StringNode,
-        np.ndarray,
-        np.dtype,
-        multiarray.multiarray.scalar,
-        multiarray.multiarray._reconstruct,
-        *{type(np.dtype(code)) for code in "?bhilqBHILQefd"},
-    ]
-    torch.serialization.add_safe_globals(classes)
-
-
-def _repair_call_main() -> None:
+def repair_call_main() -> None:
     """Settings that fairseq's command lines get wrong, put right before its ``main`` runs.
 
     - ``--bf16`` switches ``tpu`` on (both builds), which fails without torch_xla.
@@ -259,10 +113,8 @@ def _repair_call_main() -> None:
         import torch
         from omegaconf import open_dict
 
-        from fairseq_mm.errors import UserError
-
         on_cpu = cfg.common.cpu or not torch.cuda.is_available()
-        if cfg.common.fp16 and on_cpu and not _multiplies_float16_on_cpu():
+        if cfg.common.fp16 and on_cpu and not multiplies_float16_on_cpu():
             raise UserError(
                 f"--fp16 without a GPU: PyTorch {torch.__version__} multiplies no float16 on a "
                 "CPU. Use --bf16, or a newer PyTorch."
@@ -290,18 +142,7 @@ def _repair_call_main() -> None:
     distributed_utils.call_main = call_main
 
 
-def _multiplies_float16_on_cpu() -> bool:
-    import torch
-
-    one = torch.ones(1, 1, dtype=torch.float16)
-    try:
-        torch.mm(one, one)
-    except RuntimeError:
-        return False
-    return True
-
-
-def _repair_ddp_on_cpu() -> None:
+def repair_ddp_on_cpu() -> None:
     """PyTorch's DDP takes no device ids for a module on the CPU; fairseq always passes them.
 
     Goes when fairseq passes ``device_ids=None`` there.
@@ -318,7 +159,7 @@ def _repair_ddp_on_cpu() -> None:
     distributed_fairseq_model.DistributedDataParallel = build
 
 
-def _repair_diverse_beam() -> None:
+def repair_diverse_beam() -> None:
     """``--diverse-beam-groups`` gives IndexError in fairseq-fixed and fairseq's main branch.
 
     Its overlap of groups has a row for each sentence of the batch, but is indexed by the
@@ -351,7 +192,7 @@ def _repair_diverse_beam() -> None:
     DiverseBeamSearch.step = step
 
 
-def _repair_beams_in_training() -> None:
+def repair_beams_in_training() -> None:
     """Once a generator has been built for a BART, its training reads other examples' texts.
 
     The beam's size is left in its attention, which then takes every batch for beams of one text,
@@ -399,7 +240,7 @@ def _repair_beams_in_training() -> None:
     EnsembleModel.set_decoder_beam_size = set_every_beam_size
 
 
-def _repair_token_blocks() -> None:
+def repair_token_blocks() -> None:
     """``--task language_modeling --sample-break-mode eos`` reads ``numpy.compat.long``, and so does
     a translation task with ``--num-batch-buckets``.
 
@@ -417,7 +258,7 @@ def _repair_token_blocks() -> None:
         module.np = numpy_with_compat
 
 
-def _repair_repeat_blocking() -> None:
+def repair_repeat_blocking() -> None:
     """``--no-repeat-ngram-size`` forbids nothing without fairseq's CUDA extension.
 
     It compares with the end of the buffer of tokens, where later steps will write, instead of

@@ -1,0 +1,46 @@
+"""The one place that knows about versions of fairseq, PyTorch and Python.
+
+Each repair is applied only where its defect is present, and says when it can go. Checked with
+fairseq-fixed 0.12.3.1 on Python 3.11 with PyTorch 2.14, and with stock fairseq 0.12.2 on
+Python 3.10 with PyTorch 1.12.
+"""
+
+from fairseq_mm.compat.checkpoints import allow_checkpoint_classes, load_weights
+from fairseq_mm.compat.fairseq import (
+    check_fairseq,
+    repair_beams_in_training,
+    repair_call_main,
+    repair_ddp_on_cpu,
+    repair_diverse_beam,
+    repair_repeat_blocking,
+    repair_token_blocks,
+    silence_libraries,
+    silence_pin_memory,
+)
+from fairseq_mm.compat.pytorch import convolution_memory_format
+
+__all__ = ["apply", "convolution_memory_format", "load_weights"]
+
+_applied = False
+
+
+def apply() -> None:
+    """Applies all repairs; a second call does nothing.
+
+    Raises:
+        ImportError: naming the remedy, if fairseq is missing or does not import.
+    """
+    global _applied
+    if _applied:
+        return
+    check_fairseq()
+    allow_checkpoint_classes()
+    silence_pin_memory()
+    silence_libraries()
+    repair_call_main()
+    repair_ddp_on_cpu()
+    repair_diverse_beam()
+    repair_repeat_blocking()
+    repair_beams_in_training()
+    repair_token_blocks()
+    _applied = True
