@@ -78,7 +78,7 @@ def test_it_runs_where_fairseq_is_missing(tmp_path):
 
 def test_a_fairseq_that_fails_is_reported(monkeypatch):
     monkeypatch.setattr(compat, "_applied", False)
-    monkeypatch.setattr(compat, "_check_fairseq", lambda: 1 / 0)
+    monkeypatch.setattr(compat, "check_fairseq", lambda: 1 / 0)
     (finding,) = environment.check_fairseq()
     assert finding.level == "PROBLEM"
     assert "does not import (ZeroDivisionError" in finding.text
