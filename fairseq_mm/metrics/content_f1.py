@@ -7,7 +7,8 @@ words of the How2 summaries is left out.
 Differs from the papers' words, as their figures do: METEOR's function words stay in; a text's
 content words are counted once each, while the aligned words are counted as often as they are
 aligned, so that precision and recall of repetitive texts can be above 1; a frequent word that is
-not aligned stays among the content words. What is called precision divides by the reference's words
+not aligned stays among the content words; of several hypothesis words that are aligned with one
+frequent word, only the first is left out. What is called precision divides by the reference's words
 and recall by the hypothesis's, which changes nothing in F1.
 
 Two published figures (72.5 and 72.1, Table 2, + FG and + VTF) were computed with alignments of
@@ -47,8 +48,8 @@ def content_f1(
         words = reference[match.reference_start :][: match.reference_length]
         if len(words) == 1 and words[0] in STOP_WORDS:
             removed.update(words)
-            start = match.hypothesis_start
-            own_removed.update(hypothesis[start : start + match.hypothesis_length])
+            # only the first word of the span, as in the authors' script
+            own_removed.add(hypothesis[match.hypothesis_start])
         else:
             aligned += match.reference_length
             own_aligned += match.hypothesis_length

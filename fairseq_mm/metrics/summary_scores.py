@@ -47,6 +47,7 @@ def content_f1_rows(items: TokenizedItems) -> list[Row]:
         task="rank",
         norm="no",
         stop=f"{len(STOP_WORDS)}-words",
+        span="first",  # figures without this property left every word of a span out
         bags="sets",
         f1="mean",
     )

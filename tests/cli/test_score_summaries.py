@@ -220,16 +220,19 @@ def test_published_summaries_get_their_published_figures(score, shared_data):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("Bart_text_only.txt", (64.05, 46.39, 58.86, 62.4, 52.6, 46.4, 42.0, 31.7, 2.97, 63.91)),
-        ("Bart_dot_product.txt", (66.12, 49.25, 61.25, 64.5, 55.1, 49.2, 44.8, 33.2, 3.18, 66.86)),
+        ("Bart_text_only.txt", (64.05, 46.39, 58.86, 62.4, 52.6, 46.4, 42.0, 31.7, 2.97, 63.9110)),
+        (
+            "Bart_dot_product.txt",
+            (66.12, 49.25, 61.25, 64.5, 55.1, 49.2, 44.8, 33.2, 3.18, 66.8554),
+        ),
     ],
 )
 def test_published_summaries_get_all_their_figures(score, shared_data, name, expected):
-    """Table 1 of Yu et al. 2021; Content F1 there 63.9 and 66.9."""
+    """Table 1 of Yu et al. 2021; Content F1 to the six digits of its authors' script."""
     if shutil.which("java") is None:
         pytest.skip("no java on the PATH: METEOR's jar cannot run")
     pytest.importorskip("pycocoevalcap")
     found = published(score, shared_data, name)
     rounded = in_percent(found, 2, *ROUGE) + in_percent(found, 1, *BLEU, "meteor")
-    rounded += [round(found["cider"], 2), *in_percent(found, 2, "content_f1")]
+    rounded += [round(found["cider"], 2), *in_percent(found, 4, "content_f1")]
     assert tuple(rounded) == expected
