@@ -62,6 +62,19 @@ def test_photographs_are_told_of_by_the_extractor_of_the_training_features(pixel
         assert told_beside.score == pytest.approx(told_alone.score, abs=1e-5)
 
 
+@pytest.mark.parametrize("arch", ["transtory_decoder_tiny", "transtory_full_tiny"])
+def test_a_checkpoint_from_before_an_option_writes_the_same_story(arch, tmp_path):
+    path = save_teller(tmp_path / "new.pt", arch)
+    state = torch.load(path)
+    del state["cfg"]["model"]["attention_dropout"]
+    torch.save(state, tmp_path / "old.pt")
+    new, old = (
+        fairseq_mm.from_pretrained(tmp_path / name, device="cpu") for name in ("new.pt", "old.pt")
+    )
+    albums = random_albums(rows=1)
+    assert told(old, albums) == told(new, albums)
+
+
 @pytest.mark.parametrize("preset", ["beam", "greedy", "paper", "sampling"])
 def test_a_story_has_five_sentences_of_words_that_are_known(teller, preset):
     for story in told(teller, random_albums(), preset=preset, min_words=2):

@@ -3,6 +3,7 @@
 from typing import Any, Optional
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_mm.models._picture_sequence import StoryDecoder, encoder_output
@@ -22,14 +23,19 @@ STATE = "sentence_decoder"
 
 class OwnPicture(nn.Module):
     """Multi-head attention to the one vector of the sentence's own picture: a softmax over one is
-    1, so that queries and keys have no effect and no weights here.
+    1, so that queries and keys have no effect and no weights here. In training that 1 is dropped
+    out, for each head and word, as any attention weight.
 
     Args:
         dim: D of words and vectors.
+        num_heads: a divisor of it.
+        dropout: of the attention weights.
     """
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
+        self.num_heads = num_heads
+        self.dropout = dropout
         self.value_proj = nn.Linear(dim, dim)
         self.out_proj = nn.Linear(dim, dim)
         nn.init.xavier_uniform_(self.value_proj.weight)
@@ -38,13 +44,23 @@ class OwnPicture(nn.Module):
 
     def prepare(self, vectors: Tensor) -> list[Tensor]:
         """What does not depend on words, of ``[B, 5, D]``; batch first."""
-        return [self.out_proj(self.value_proj(vectors))]
+        values = self.value_proj(vectors)
+        return [values if self._drops_weights else self.out_proj(values)]
+
+    @property
+    def _drops_weights(self) -> bool:
+        return self.training and self.dropout > 0
 
     def forward(
         self, x: Tensor, prepared: list[Tensor], sentences: Tensor, is_missing: Tensor
     ) -> tuple[Tensor, Optional[Tensor]]:
         """``[B, T, D]`` for words ``x``, and no weights."""
-        return rows_of_sentences(prepared[0], sentences), None
+        read = rows_of_sentences(prepared[0], sentences)
+        if self._drops_weights:
+            B, T = sentences.shape
+            weights = F.dropout(read.new_ones(B, self.num_heads, T, 1), self.dropout)
+            read = self.out_proj(merge_heads(weights * split_heads(read, self.num_heads)))
+        return read, None
 
 
 class AllPictures(nn.Module):
@@ -53,11 +69,13 @@ class AllPictures(nn.Module):
     Args:
         dim: D of words and vectors.
         num_heads: a divisor of it.
+        dropout: of the attention weights.
     """
 
-    def __init__(self, dim: int, num_heads: int) -> None:
+    def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
         self.num_heads = num_heads
+        self.dropout = dropout
         self.query_proj = nn.Linear(dim, dim)
         self.key_proj = nn.Linear(dim, dim)
         self.value_proj = nn.Linear(dim, dim)
@@ -77,11 +95,13 @@ class AllPictures(nn.Module):
     def forward(
         self, x: Tensor, prepared: list[Tensor], sentences: Tensor, is_missing: Tensor
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """``[B, T, D]`` for words ``x``, and weights ``[B, T, 5]``, the heads' mean."""
+        """``[B, T, D]`` for words ``x``, and weights ``[B, T, 5]``, the heads' mean before
+        dropout."""
         keys, values = prepared
         queries = split_heads(self.query_proj(x), self.num_heads)
         weights = attention_weights(queries, keys, ~is_missing[:, None, None])
-        return self.out_proj(merge_heads(torch.matmul(weights, values))), weights.mean(dim=1)
+        kept = F.dropout(weights, self.dropout, self.training)
+        return self.out_proj(merge_heads(torch.matmul(kept, values))), weights.mean(dim=1)
 
 
 class SentenceLayer(nn.Module):
@@ -92,14 +112,21 @@ class SentenceLayer(nn.Module):
         num_heads: a divisor of it.
         inner_dim: of the feed-forward layer.
         dropout: of the parts' outputs and of the inner layer.
+        attention_dropout: of self-attention's weights.
         pictures: :class:`OwnPicture` or :class:`AllPictures`.
     """
 
     def __init__(
-        self, dim: int, num_heads: int, inner_dim: int, dropout: float, pictures: nn.Module
+        self,
+        dim: int,
+        num_heads: int,
+        inner_dim: int,
+        dropout: float,
+        attention_dropout: float,
+        pictures: nn.Module,
     ) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(dim, num_heads)
+        self.self_attention = SelfAttention(dim, num_heads, attention_dropout)
         self.self_attention_norm = nn.LayerNorm(dim)
         self.pictures = pictures
         self.pictures_norm = nn.LayerNorm(dim)
@@ -146,6 +173,8 @@ class SentenceDecoder(StoryDecoder):
         embedding_dropout: of the sum of words' and positions' encodings.
         sees_all_pictures: words attend to all pictures; to their own sentence's else.
         encodes_sentence: which sentence it is, is added to its words as a position is.
+        attention_dropout: of the layers' attention weights; None: ``dropout``, as in PyTorch's
+            ``nn.TransformerDecoderLayer``.
     """
 
     def __init__(
@@ -161,19 +190,26 @@ class SentenceDecoder(StoryDecoder):
         embedding_dropout: float,
         sees_all_pictures: bool,
         encodes_sentence: bool,
+        attention_dropout: Optional[float] = None,
     ) -> None:
         super().__init__(dictionary, separator)
         self.encodes_sentence = encodes_sentence
         self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
         self.embedding_dropout = nn.Dropout(embedding_dropout)
-        self.layers: Any = nn.ModuleList()
-        for _ in range(num_layers):
-            pictures: nn.Module = OwnPicture(embedding_dim)
-            if sees_all_pictures:
-                pictures = AllPictures(embedding_dim, num_heads)
-            self.layers.append(
-                SentenceLayer(embedding_dim, num_heads, inner_dim, dropout, pictures)
+        if attention_dropout is None:
+            attention_dropout = dropout
+        attention = AllPictures if sees_all_pictures else OwnPicture
+        self.layers: Any = nn.ModuleList(
+            SentenceLayer(
+                embedding_dim,
+                num_heads,
+                inner_dim,
+                dropout,
+                attention_dropout,
+                attention(embedding_dim, num_heads, attention_dropout),
             )
+            for _ in range(num_layers)
+        )
         self.output_proj = nn.Linear(embedding_dim, len(dictionary))
         for layer in (self.embedding, self.output_proj):
             nn.init.uniform_(layer.weight, -0.1, 0.1)

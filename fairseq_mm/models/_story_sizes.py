@@ -1,5 +1,6 @@
 """Sizes of models, checked before anything is built of them."""
 
+from argparse import Namespace
 from collections.abc import Collection, Mapping
 from typing import Any, Optional
 
@@ -32,7 +33,7 @@ def check_sizes(
             least = 0 if name in may_be_zero else 1
             if value < least:
                 raise UserError(f"{_option(name)} must be {least} or more, but is {value}.")
-        elif name.endswith("dropout") and not 0 <= value < 1:
+        elif name.endswith("dropout") and value is not None and not 0 <= value < 1:
             raise UserError(f"{_option(name)} must be 0 or more and below 1, but is {value}.")
     for name, size in (heads or {}).items():
         if getattr(cfg, size) % getattr(cfg, name):
@@ -40,6 +41,17 @@ def check_sizes(
                 f"{_option(name)} must divide {_option(size)} ({getattr(cfg, size)}), but is "
                 f"{getattr(cfg, name)}."
             )
+
+
+def with_defaults(config: type, cfg: Any) -> Namespace:
+    """The options of ``config``: the values of ``cfg``, and the dataclass's defaults of those that
+    a checkpoint does not have because they were added after it was saved.
+
+    fairseq completes the configuration of a checkpoint whose architecture has the model's own name,
+    but not that of the model's other architectures.
+    """
+    fields = config.__dataclass_fields__  # type: ignore[attr-defined]
+    return Namespace(**{name: getattr(cfg, name, fields[name].default) for name in fields})
 
 
 def _option(name: str) -> str:

@@ -58,6 +58,13 @@ class VideoGuidedConfig(FairseqDataclass):
     video_encoder_heads: int = field(default=8, metadata={"help": "of the VTF"})
     video_encoder_ffn_dim: int = field(default=2048, metadata={"help": "of the VTF"})
     video_dropout: float = field(default=0.1, metadata={"help": "in the VTF"})
+    video_attention_dropout: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "dropout probability for attention weights of the VTF (default: that of "
+            "--video-dropout)"
+        },
+    )
     compat: Compat = field(
         default="none",
         metadata={
@@ -202,6 +209,7 @@ class VideoReader(nn.Module):
                 cfg.video_encoder_heads,
                 cfg.video_encoder_ffn_dim,
                 cfg.video_dropout,
+                cfg.video_attention_dropout,
             )
         return cls(video_dim, encoder, padded_length=max_frames if is_released(cfg) else None)
 

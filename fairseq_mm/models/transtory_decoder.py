@@ -8,13 +8,14 @@ m_i as its memory. Sentences see no other sentence: coherence comes from g_i alo
 
 Differs from the paper:
 - Attention to a memory of one vector is that vector's value whatever the query is, so the
-  decoder's attention to m_i has no weights for queries and keys.
+  decoder's attention to m_i has no weights for queries and keys; what is left of it in training is
+  the dropout of the attention weight, which is 1.
 - A separator is fed as the start token of sentences 2 to 5.
 - A missing picture's m_i tells of the others alone.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import (
@@ -24,7 +25,7 @@ from fairseq.models import (
 
 from fairseq_mm.models._picture_sequence import GlocalEncoder, StoryModel, picture_vectors
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
-from fairseq_mm.models._story_sizes import check_sizes
+from fairseq_mm.models._story_sizes import check_sizes, with_defaults
 
 
 @dataclass
@@ -43,6 +44,10 @@ class TranstoryDecoderConfig(FairseqDataclass):
     decoder_ffn_dim: int = field(default=2048, metadata={"help": "feed-forward layers"})
     encoder_dropout: float = field(default=0.5, metadata={"help": "of the encoder"})
     dropout: float = field(default=0.1, metadata={"help": "in the transformer"})
+    attention_dropout: Optional[float] = field(
+        default=None,
+        metadata={"help": "dropout probability for attention weights (default: that of --dropout)"},
+    )
     embedding_dropout: float = field(
         default=0.5, metadata={"help": "of words' embeddings with their positions"}
     )
@@ -53,7 +58,8 @@ class TranstoryDecoderModel(StoryModel):
     """Stories of five pictures by GLAC's encoder and a transformer decoder."""
 
     @classmethod
-    def build_model(cls, cfg: TranstoryDecoderConfig, task: Any) -> "TranstoryDecoderModel":
+    def build_model(cls, cfg: Any, task: Any) -> "TranstoryDecoderModel":
+        cfg = with_defaults(TranstoryDecoderConfig, cfg)
         check_sizes(TranstoryDecoderConfig, cfg, heads={"decoder_attention_heads": "embedding_dim"})
         encoder = GlocalEncoder(
             picture_vectors(task, cfg.picture_dim),
@@ -72,6 +78,7 @@ class TranstoryDecoderModel(StoryModel):
             num_heads=cfg.decoder_attention_heads,
             inner_dim=cfg.decoder_ffn_dim,
             dropout=cfg.dropout,
+            attention_dropout=cfg.attention_dropout,
             embedding_dropout=cfg.embedding_dropout,
             sees_all_pictures=False,
             encodes_sentence=False,

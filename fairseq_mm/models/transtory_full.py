@@ -24,7 +24,7 @@ sentence's own picture, as at the head of the released code.
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -41,7 +41,7 @@ from fairseq_mm.models._picture_sequence import (
     picture_vectors,
 )
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
-from fairseq_mm.models._story_sizes import check_sizes
+from fairseq_mm.models._story_sizes import check_sizes, with_defaults
 from fairseq_mm.modules.sinusoids import sinusoids
 from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
 
@@ -68,6 +68,10 @@ class TranstoryFullConfig(FairseqDataclass):
     decoder_attention_heads: int = field(default=4, metadata={"help": "of the words' transformer"})
     decoder_ffn_dim: int = field(default=2048, metadata={"help": "feed-forward, words"})
     dropout: float = field(default=0.1, metadata={"help": "in the transformers"})
+    attention_dropout: Optional[float] = field(
+        default=None,
+        metadata={"help": "dropout probability for attention weights (default: that of --dropout)"},
+    )
     embedding_dropout: float = field(
         default=0.5, metadata={"help": "of words' embeddings with their positions"}
     )
@@ -88,6 +92,7 @@ class TranstoryFullEncoder(PictureEncoder):
         inner_dim: of the feed-forward layers.
         output_dim: of the memory.
         dropout: in the layers.
+        attention_dropout: of their attention weights; None: ``dropout``.
     """
 
     def __init__(
@@ -100,11 +105,14 @@ class TranstoryFullEncoder(PictureEncoder):
         inner_dim: int,
         output_dim: int,
         dropout: float,
+        attention_dropout: Optional[float] = None,
     ) -> None:
         super().__init__()
         self.pictures = pictures
+        if attention_dropout is None:
+            attention_dropout = dropout
         self.layers: Any = nn.ModuleList(
-            TransformerEncoderLayer(vector_dim, num_heads, inner_dim, dropout)
+            TransformerEncoderLayer(vector_dim, num_heads, inner_dim, dropout, attention_dropout)
             for _ in range(num_layers)
         )
         self.output_proj = nn.Linear(vector_dim, output_dim)
@@ -133,7 +141,8 @@ class TranstoryFullModel(StoryModel):
     """Stories of five pictures by a transformer."""
 
     @classmethod
-    def build_model(cls, cfg: TranstoryFullConfig, task: Any) -> "TranstoryFullModel":
+    def build_model(cls, cfg: Any, task: Any) -> "TranstoryFullModel":
+        cfg = with_defaults(TranstoryFullConfig, cfg)
         check_sizes(
             TranstoryFullConfig,
             cfg,
@@ -152,6 +161,7 @@ class TranstoryFullModel(StoryModel):
             inner_dim=cfg.encoder_ffn_dim,
             output_dim=cfg.embedding_dim,
             dropout=cfg.dropout,
+            attention_dropout=cfg.attention_dropout,
         )
         decoder = SentenceDecoder(
             task.target_dictionary,
@@ -161,6 +171,7 @@ class TranstoryFullModel(StoryModel):
             num_heads=cfg.decoder_attention_heads,
             inner_dim=cfg.decoder_ffn_dim,
             dropout=cfg.dropout,
+            attention_dropout=cfg.attention_dropout,
             embedding_dropout=cfg.embedding_dropout,
             sees_all_pictures=not is_released,
             encodes_sentence=not is_released,

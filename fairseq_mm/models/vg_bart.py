@@ -24,7 +24,6 @@ Differs from the paper:
 - Appendix A projects queries, keys and values again for each head, and the heads' output. Such a
   product of two matrices is one matrix here: equations 7 to 9 give the heads, equation 11 takes
   their output.
-- The VTF's attention has no dropout of its weights, its other layers have.
 
 Differs from the released code:
 - Dot products' softmax is over the frames, not over the text's positions; padded frames are masked;
@@ -54,7 +53,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.models._bart_weights import fit_weights
 from fairseq_mm.models._one_line_loading import OneLineLoading
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.models._story_sizes import check_sizes
+from fairseq_mm.models._story_sizes import check_sizes, with_defaults
 from fairseq_mm.models._vg_bart_parts import VgBartDecoder, VgBartEncoder
 from fairseq_mm.models._video_guided import (
     VideoGuidedConfig,
@@ -115,11 +114,13 @@ class VgBartModel(OneLineLoading, BARTModel):
         return {}
 
     @classmethod
-    def build_model(cls, cfg: VgBartConfig, task: Any) -> "VgBartModel":
+    def build_model(cls, cfg: Any, task: Any) -> "VgBartModel":
         """
         Raises:
             UserError: if an option cannot be, or the dictionaries differ.
         """
+        arch = getattr(cfg, "_name", None) or "vg_bart"
+        cfg = with_defaults(VgBartConfig, cfg)
         _check_backbone_options(cfg)
         video_dim = getattr(task, "feature_dim", 0)
         check_video_guided(
@@ -158,7 +159,7 @@ class VgBartModel(OneLineLoading, BARTModel):
         )
         decoder = VgBartDecoder(options, dictionary, embed_tokens, fusions=fusions["decoder"])
         model = cls(options, encoder, decoder)
-        model.arch = getattr(cfg, "_name", None) or "vg_bart"
+        model.arch = arch
         model.add_module(MODULE_NAME, Provenance.of_task(task, has_source=True))
         return model
 
@@ -204,7 +205,7 @@ class VgBartModel(OneLineLoading, BARTModel):
         super().upgrade_state_dict_named(state_dict, name)
 
 
-def _check_backbone_options(cfg: VgBartConfig) -> None:
+def _check_backbone_options(cfg: Any) -> None:
     check_sizes(
         VgBartConfig,
         Namespace(

@@ -17,7 +17,7 @@ Differs from the paper:
   residuals of any scale between. The fusion's ``LayerNorm(T + out)`` is computed of the stream at
   unit scale, and what comes out is given the scale of each position again.
 - T5-base has twelve layers in encoder and decoder, not six. So the last two are 11 and 12.
-- As VG-BART: four heads; one matrix for two; no dropout of the VTF's attention weights.
+- As VG-BART: four heads; one matrix for two.
 
 Differs from the released code:
 - There the one fusion stands after the encoder's last norm, and its layer norm is what the decoder
@@ -27,7 +27,6 @@ Differs from the released code:
 - No prefix such as ``summarize:`` stands before a transcript, there as here.
 """
 
-from argparse import Namespace
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Optional
@@ -41,6 +40,7 @@ from torch import Tensor
 
 from fairseq_mm.models._one_line_loading import OneLineLoading
 from fairseq_mm.models._provenance import Provenance
+from fairseq_mm.models._story_sizes import with_defaults
 from fairseq_mm.models._t5_weights import add_new_weights, check_t5_weights
 from fairseq_mm.models._vg_t5_parts import VgT5Decoder, VgT5Encoder
 from fairseq_mm.models._video_guided import (
@@ -94,7 +94,7 @@ class VgT5Model(OneLineLoading, FairseqEncoderDecoderModel):
         self.start_index = decoder.dictionary.pad()
 
     @classmethod
-    def build_model(cls, cfg: VgT5Config, task: Any) -> "VgT5Model":
+    def build_model(cls, cfg: Any, task: Any) -> "VgT5Model":
         """
         Raises:
             UserError: if an option cannot be, or the dictionaries differ.
@@ -153,15 +153,13 @@ class VgT5Model(OneLineLoading, FairseqEncoderDecoderModel):
 
 def _completed(cfg: Any) -> Any:
     """Options with what they leave to each other."""
-    options = {
-        name: getattr(cfg, name) for name in VgT5Config.__dataclass_fields__ if hasattr(cfg, name)
-    }
+    completed = with_defaults(VgT5Config, cfg)
     if cfg.fusion_encoder_layers is None:
         last = range(max(1, cfg.encoder_layers - 1), cfg.encoder_layers + 1)
-        options["fusion_encoder_layers"] = ",".join(map(str, last))
+        completed.fusion_encoder_layers = ",".join(map(str, last))
     if is_released(cfg):
-        options["video_encoder_layers"] = 0
-    return Namespace(**options)
+        completed.video_encoder_layers = 0
+    return completed
 
 
 @register_model_architecture("vg_t5", "vg_t5_small")

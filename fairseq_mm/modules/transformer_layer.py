@@ -24,11 +24,13 @@ class SelfAttention(nn.Module):
     Args:
         dim: of input and output.
         num_heads: a divisor of ``dim``.
+        dropout: of the attention weights in :meth:`forward`.
     """
 
-    def __init__(self, dim: int, num_heads: int) -> None:
+    def __init__(self, dim: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.num_heads = num_heads
+        self.dropout = dropout
         self.in_proj = nn.Linear(dim, 3 * dim)
         self.out_proj = nn.Linear(dim, dim)
         nn.init.xavier_uniform_(self.in_proj.weight)
@@ -50,7 +52,8 @@ class SelfAttention(nn.Module):
             x: ``[B, T, D]``.
             is_visible: bool, broadcast to ``[B, H, T, T]``: keys that each query sees.
         """
-        return self.out_proj(merge_heads(attend(*self.project(x), is_visible)))
+        rate = self.dropout if self.training else 0.0
+        return self.out_proj(merge_heads(attend(*self.project(x), is_visible, dropout=rate)))
 
 
 class FeedForward(nn.Module):
@@ -81,11 +84,14 @@ class TransformerEncoderLayer(nn.Module):
         num_heads: a divisor of ``dim``.
         inner_dim: of the feed-forward layer.
         dropout: of both parts' outputs and of the inner layer.
+        attention_dropout: of the attention weights; PyTorch's layer has the same rate for all.
     """
 
-    def __init__(self, dim: int, num_heads: int, inner_dim: int, dropout: float) -> None:
+    def __init__(
+        self, dim: int, num_heads: int, inner_dim: int, dropout: float, attention_dropout: float
+    ) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(dim, num_heads)
+        self.self_attention = SelfAttention(dim, num_heads, attention_dropout)
         self.self_attention_norm = nn.LayerNorm(dim)
         self.feed_forward = FeedForward(dim, inner_dim, dropout)
         self.feed_forward_norm = nn.LayerNorm(dim)

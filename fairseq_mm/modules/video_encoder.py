@@ -2,6 +2,7 @@
 VTF)."""
 
 import math
+from typing import Optional
 
 import torch
 from torch import Tensor, nn
@@ -19,19 +20,30 @@ class VideoTransformerEncoder(nn.Module):
         num_heads: a divisor of ``dim``; 8 in the paper.
         ffn_dim: of the feed-forward layers; 2048 in the paper.
         dropout: of the input and in the layers.
+        attention_dropout: of the layers' attention weights; None: ``dropout``, as in PyTorch's
+            ``nn.TransformerEncoderLayer``.
 
     Raises:
         ValueError: if ``num_heads`` does not divide ``dim``.
     """
 
     def __init__(
-        self, dim: int, num_layers: int, num_heads: int, ffn_dim: int, dropout: float
+        self,
+        dim: int,
+        num_layers: int,
+        num_heads: int,
+        ffn_dim: int,
+        dropout: float,
+        attention_dropout: Optional[float] = None,
     ) -> None:
         super().__init__()
         if dim % num_heads:
             raise ValueError(f"`num_heads` must divide `dim` ({dim}), but is {num_heads} instead.")
+        if attention_dropout is None:
+            attention_dropout = dropout
         self.layers = nn.ModuleList(
-            TransformerEncoderLayer(dim, num_heads, ffn_dim, dropout) for _ in range(num_layers)
+            TransformerEncoderLayer(dim, num_heads, ffn_dim, dropout, attention_dropout)
+            for _ in range(num_layers)
         )
         self.dropout = nn.Dropout(dropout)
 

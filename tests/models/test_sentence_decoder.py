@@ -7,6 +7,8 @@ import torch
 from torch import nn
 from toy_data import build_model, picture_story_task
 
+from fairseq_mm.errors import UserError
+
 SEPARATOR, PAD, EOS = 20, 1, 2
 STORY = [EOS, 4, 5, SEPARATOR, 6, SEPARATOR, 7, 8, 9, 10, SEPARATOR, SEPARATOR, 11]
 SIZES = {"picture_dim": 12, "embedding_dim": 8, "decoder_ffn_dim": 10}
@@ -37,12 +39,12 @@ def copy_feed_forward(theirs, ours):
     theirs.linear1, theirs.linear2 = ours.feed_forward.inner_proj, ours.feed_forward.out_proj
 
 
-def pytorch_layer(layer):
+def pytorch_layer(layer, dropout=0.0):
     """PyTorch's decoder layer with the same weights."""
     dim = layer.self_attention.in_proj.in_features
     theirs = nn.TransformerDecoderLayer(
-        dim, layer.self_attention.num_heads, layer.feed_forward.inner_proj.out_features
-    ).eval()
+        dim, layer.self_attention.num_heads, layer.feed_forward.inner_proj.out_features, dropout
+    )
     with torch.no_grad():
         theirs.self_attn.in_proj_weight.copy_(layer.self_attention.in_proj.weight)
         theirs.self_attn.in_proj_bias.copy_(layer.self_attention.in_proj.bias)
@@ -102,6 +104,51 @@ def test_decoder_equals_pytorchs_sentence_by_sentence(arch, options, sees_all):
         fast = decoder.extract_features(torch.tensor([STORY]), out)[0][0]
         slow = naive_story(decoder, vectors[0], sees_all=sees_all)
     torch.testing.assert_close(fast, slow, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("attention_dropout", [None, 0.6])
+@pytest.mark.parametrize("arch", ARCHES)
+def test_training_drops_out_what_pytorchs_layer_drops_out(arch, attention_dropout):
+    """With the same weights and random numbers; PyTorch's layer draws in the order of ours."""
+    options = {"dropout": 0.3, "attention_dropout": attention_dropout}
+    layer = make_model(arch, **options).decoder.layers[0].train()
+    theirs = pytorch_layer(layer, 0.3)
+    if attention_dropout is not None:
+        theirs.self_attn.dropout = theirs.multihead_attn.dropout = attention_dropout
+    words, vectors = torch.randn(1, 6, 8), torch.randn(1, 5, 8)
+    sentences = torch.full((1, 6), 2)
+    memory = vectors if arch == "transtory_full" else vectors[:, 2:3]
+    before = torch.ones(6, 6, dtype=torch.bool).tril()
+    torch.manual_seed(5)
+    expected = theirs(words.transpose(0, 1), memory.transpose(0, 1), tgt_mask=~before)
+    torch.manual_seed(5)
+    attended = layer.self_attention(words, before)
+    prepared = layer.pictures.prepare(vectors)
+    is_missing = torch.zeros(1, 5, dtype=torch.bool)
+    found, weights = layer(words, attended, prepared, sentences, is_missing)
+    torch.testing.assert_close(found, expected.transpose(0, 1))
+    if weights is not None:  # those before dropout
+        torch.testing.assert_close(weights.sum(-1), torch.ones(1, 6))
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_dropout_of_attention_weights_is_an_option_and_training_s_alone(arch):
+    def attention_rates(model):
+        return {
+            module.dropout
+            for module in model.modules()
+            if type(module).__name__ in ("SelfAttention", "OwnPicture", "AllPictures")
+        }
+
+    assert attention_rates(make_model(arch)) == {0.1}
+    assert attention_rates(make_model(arch, dropout=0.4)) == {0.4}
+    assert attention_rates(make_model(arch, attention_dropout=0.0)) == {0.0}
+    model = make_model(arch, attention_dropout=0.5)
+    batch = (torch.randn(1, 5, 5), torch.zeros(1, 5, dtype=torch.bool), torch.tensor([STORY]))
+    with torch.no_grad():
+        torch.testing.assert_close(model(*batch)[0], model(*batch)[0], rtol=0, atol=0)
+    with pytest.raises(UserError, match="--attention-dropout must be 0 or more and below 1"):
+        make_model(arch, attention_dropout=1.0)
 
 
 @pytest.mark.parametrize(("compat", "layers"), [("none", 1), ("released", 3)])

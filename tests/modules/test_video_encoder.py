@@ -12,18 +12,18 @@ B, M, D, HEADS, FFN, LAYERS = 2, 5, 6, 3, 7, 2
 MASK = torch.tensor([[False] * 5, [False, False, False, True, True]])
 
 
-def build():
+def build(*dropouts):
     torch.manual_seed(3)
-    encoder = VideoTransformerEncoder(D, LAYERS, HEADS, FFN, 0.0)
+    encoder = VideoTransformerEncoder(D, LAYERS, HEADS, FFN, *(dropouts or (0.0,)))
     with torch.no_grad():
         for parameter in encoder.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     return encoder.eval()
 
 
-def of_pytorch(encoder):
+def of_pytorch(encoder, dropout=0.0):
     """``nn.TransformerEncoder`` with the same weights."""
-    layer = nn.TransformerEncoderLayer(D, HEADS, FFN, 0.0, batch_first=True)
+    layer = nn.TransformerEncoderLayer(D, HEADS, FFN, dropout, batch_first=True)
     stack = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
     for theirs, ours in zip(stack.layers, encoder.layers):
         theirs.self_attn.in_proj_weight.data = ours.self_attention.in_proj.weight.data
@@ -48,6 +48,23 @@ def test_output_equals_pytorch_on_scaled_frames_with_sinusoids():
         expected = of_pytorch(encoder)(features * math.sqrt(D) + places, src_key_padding_mask=MASK)
         found = encoder(features, MASK)
     torch.testing.assert_close(found[~MASK], expected[~MASK])
+
+
+@pytest.mark.parametrize("attention_dropout", [None, 0.6])
+def test_training_drops_out_what_pytorchs_layers_drop_out(attention_dropout):
+    """With the same weights and random numbers; PyTorch's layers draw in the order of ours."""
+    encoder = build(0.3, attention_dropout).train()
+    theirs = of_pytorch(encoder, 0.3)
+    if attention_dropout is not None:
+        for layer in theirs.layers:
+            layer.self_attn.dropout = attention_dropout
+    x, everything = torch.randn(1, M, D), torch.ones(1, 1, 1, M, dtype=torch.bool)
+    torch.manual_seed(5)
+    expected = theirs(x)
+    torch.manual_seed(5)
+    for layer in encoder.layers:
+        x = layer(x, everything)
+    torch.testing.assert_close(x, expected)
 
 
 def test_an_odd_number_of_channels_has_positions_too():
