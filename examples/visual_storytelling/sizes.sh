@@ -16,7 +16,8 @@ esac
 case "$SIZE" in
 full)
     SIZES=() # the architectures' own sizes are the papers'
-    OPTIMIZATION=(--optimizer adam --weight-decay 1e-5 --batch-size "$((64 / GPUS))"
+    # the released trainers' torch.optim.Adam adds the weight decay to the gradient
+    OPTIMIZATION=(--optimizer adam_l2 --weight-decay 1e-5 --batch-size "$((64 / GPUS))"
         --max-epoch 100 --patience 5 --seed 2020)
     case "$ARCH" in
     glac*) OPTIMIZATION+=(--lr 1e-3) ;;

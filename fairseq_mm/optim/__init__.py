@@ -1,5 +1,5 @@
-"""``--optimizer`` and ``--lr-scheduler``: how a pretrained model with new parts is trained."""
+"""``--optimizer`` and ``--lr-scheduler`` of this package."""
 
-from fairseq_mm.optim import adam_by_origin, epoch_decay
+from fairseq_mm.optim import adam_by_origin, adam_l2, epoch_decay
 
-__all__ = ["adam_by_origin", "epoch_decay"]
+__all__ = ["adam_by_origin", "adam_l2", "epoch_decay"]

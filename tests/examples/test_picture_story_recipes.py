@@ -59,7 +59,7 @@ def test_recipes_train_tell_and_score(calls_of, tmp_path, monkeypatch, capsys):
 def test_every_system_has_the_papers_optimization_and_small_sizes(calls_of, arch):
     (call,) = calls_of("1_train", "data", "saved", arch)
     args = parsed(call)
-    assert (args.optimizer, args.weight_decay, args.batch_size) == ("adam", 1e-5, 64)
+    assert (args.optimizer, args.weight_decay, args.batch_size) == ("adam_l2", 1e-5, 64)
     assert args.lr == [1e-3 if arch.startswith("glac") else 1e-4]
     assert (args.patience, args.max_epoch) == (5, 100)
     (small,) = calls_of("1_train", "data", "saved", arch, SIZE="small")

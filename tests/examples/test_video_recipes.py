@@ -55,6 +55,10 @@ def test_baselines_have_their_papers_optimization(calls_of, system):
     assert cfg.optimization.clip_norm == (0.1 if is_transformer else 1)
     batch = cfg.dataset.batch_size * cfg.optimization.update_freq[0]
     assert batch == (8 if is_transformer else 4)
+    # as in MFFG's released code: AMSGrad in its transformer alone, weight decay in neither
+    optimizer = cfg.optimizer
+    assert (optimizer._name, optimizer.weight_decay) == ("adam_l2", 0)
+    assert optimizer.amsgrad is is_transformer
 
 
 @pytest.mark.parametrize("system", PRETRAINED)
@@ -66,6 +70,7 @@ def test_pretrained_systems_have_the_papers_optimization(calls_of, system):
     # a text-only model has no new parameters
     assert getattr(cfg.optimizer, "new_lr", None) == (1.5e-4 if "vg" in system else None)
     assert cfg.optimization.lr == [6e-4 if "t5" in system else 3e-5]
+    assert cfg.optimizer.weight_decay == 1e-5
     assert (cfg.checkpoint.patience, cfg.checkpoint.best_checkpoint_metric) == (5, "rouge2")
     assert 4 * cfg.dataset.batch_size * cfg.optimization.update_freq[0] == 120
 

@@ -5,10 +5,14 @@ from argparse import Namespace
 
 import pytest
 import torch
-from fairseq import optim
-from omegaconf import OmegaConf
 from torch import nn
-from toy_data import needs_float16_on_cpu
+from toy_optimizers import (
+    PRECISIONS,
+    build_optimizer,
+    check_resuming,
+    optimizer_config,
+    run_updates,
+)
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._new_parameters import NEW, mark_new
@@ -30,17 +34,6 @@ def toy_model(*, has_new=True):
 
 
 def config(**common):
-    settings = {
-        "fp16_init_scale": 4,
-        "fp16_scale_tolerance": 0.0,
-        "threshold_loss_scale": None,
-        "min_loss_scale": 1e-4,
-        "fp16_scale_window": 100,
-        "fp16": False,
-        "bf16": False,
-        "fp16_no_flatten_grads": True,
-        **common,
-    }
     optimizer = {
         "_name": "adam_by_origin",
         "lr": [LR],
@@ -49,16 +42,11 @@ def config(**common):
         "weight_decay": 0.01,
         "tpu": False,
     }
-    return OmegaConf.create({"optimizer": optimizer, "common": settings})
+    return optimizer_config(optimizer, **common)
 
 
-def build(model, cfg=None):
-    params = [p for p in model.parameters() if p.requires_grad]
-    if cfg is None:
-        return optim.build_optimizer(config().optimizer, params)
-    if cfg.common.get("memory_efficient_fp16", False):
-        return optim.MemoryEfficientFP16Optimizer.build_optimizer(cfg, params)
-    return optim.FP16Optimizer.build_optimizer(cfg, params)
+def build(model):
+    return build_optimizer(model, config())
 
 
 def loss_of(model, step):
@@ -66,14 +54,6 @@ def loss_of(model, step):
     dtype = model["added"].weight.dtype
     x = torch.randn(5, 4, generator=generator).to(dtype)
     return model["added"](torch.tanh(model["pretrained"](x))).float().pow(2).sum()
-
-
-def run(model, optimizer, steps):
-    for step in steps:
-        optimizer.zero_grad()
-        optimizer.backward(loss_of(model, step))
-        optimizer.clip_grad_norm(0.0)
-        optimizer.step()
 
 
 def test_steps_are_those_of_two_adams():
@@ -85,7 +65,7 @@ def test_steps_are_those_of_two_adams():
     ]
     # fairseq's Adam decays weights as AdamW does
     adam = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01)
-    run(model, optimizer, range(4))
+    run_updates(model, optimizer, range(4), loss_of)
     optimizer.set_lr(LR / 2)
     for group in adam.param_groups:
         group["used"] = group["lr"]
@@ -96,7 +76,7 @@ def test_steps_are_those_of_two_adams():
         adam.zero_grad()
         loss_of(expected, step).backward()
         adam.step()
-    run(model, optimizer, range(4, 6))
+    run_updates(model, optimizer, range(4, 6), loss_of)
     for name, weight in expected.named_parameters():
         torch.testing.assert_close(model.get_parameter(name), weight, atol=1e-6, rtol=1e-5)
 
@@ -121,34 +101,13 @@ def test_the_scheduler_changes_both_rates():
     assert [group["lr"] for group in optimizer.param_groups] == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "common"),
-    [
-        pytest.param(torch.float16, {"fp16": True}, marks=needs_float16_on_cpu),
-        (torch.bfloat16, {"bf16": True}),
-        (torch.bfloat16, {"bf16": True, "memory_efficient_fp16": True}),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "common"), PRECISIONS)
 def test_groups_survive_copies_in_single_precision_and_resuming(dtype, common):
-    whole, model = toy_model().to(dtype), toy_model().to(dtype)
     cfg = config(**common)
-    optimizer = build(whole, cfg)
-    run(whole, optimizer, range(5))
+    optimizer = build_optimizer(toy_model().to(dtype), cfg)
     assert [group["lr"] for group in optimizer.param_groups] == [LR, NEW_LR]
     assert [len(group["params"]) for group in optimizer.param_groups] == [2, 2]
-    first = build(model, cfg)
-    run(model, first, range(3))
-    resumed_model = toy_model().to(dtype)
-    resumed_model.load_state_dict(model.state_dict())
-    resumed = build(resumed_model, cfg)
-    resumed.load_state_dict(first.state_dict(), {})
-    resumed.set_lr(LR)
-    if "memory_efficient_fp16" not in common:  # fairseq saves no copy in single precision
-        for ours, theirs in zip(resumed.fp32_params, first.fp32_params):
-            ours.data.copy_(theirs.data)
-    run(resumed_model, resumed, range(3, 5))
-    for name, weight in whole.named_parameters():
-        assert torch.equal(resumed_model.get_parameter(name), weight)
+    check_resuming(toy_model, loss_of, cfg, dtype, lr=LR)
 
 
 def test_joined_parameters_are_refused():
@@ -162,7 +121,6 @@ def test_a_model_without_new_parameters_is_warned_of(caplog):
         optimizer = build(toy_model(has_new=False))
     assert "the model has no new parameter, and --new-lr changes nothing" in caplog.text
     assert [len(group["params"]) for group in optimizer.param_groups] == [4, 0]
-    run(toy_model(has_new=False), optimizer, range(0))
 
 
 def test_a_state_of_other_groups_is_refused():

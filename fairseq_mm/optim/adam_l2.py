@@ -1,0 +1,205 @@
+"""Adam with L2 regularisation: ``--optimizer adam_l2``.
+
+Kingma, Ba. Adam: A Method for Stochastic Optimization. ICLR 2015, Algorithm 1.
+Reddi, Kale, Kumar. On the Convergence of Adam and Beyond. ICLR 2018 (``--amsgrad``).
+
+With gradient ``g_t`` of the loss and weight decay ``wd``, a weight ``w`` is updated by the moments
+of
+
+    g_t + wd * w_{t-1}
+
+as by ``torch.optim.Adam``. fairseq's ``--optimizer adam`` is AdamW (Loshchilov, Hutter. Decoupled
+Weight Decay Regularization. ICLR 2019): it subtracts ``lr * wd * w`` from the weight and leaves the
+moments alone. The two are far apart where gradients are small, because Adam divides the penalty's
+gradient by its own size: of a weight whose loss has no gradient, L2 regularisation removes up to
+``lr`` at each update, decoupled weight decay ``lr * wd`` of its value.
+"""
+
+import ast
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any, List, Optional  # noqa: UP035
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim import register_optimizer
+from fairseq.optim.adam import FairseqAdam
+from omegaconf import II
+from torch import Tensor
+
+from fairseq_mm.errors import UserError
+
+_HALF_PRECISION = (torch.float16, torch.bfloat16)
+
+
+@dataclass
+class AdamL2Config(FairseqDataclass):
+    adam_betas: Any = field(
+        default=(0.9, 0.999),
+        metadata={"help": "decay rates of the first and the second moment's running averages"},
+    )
+    adam_eps: float = field(
+        default=1e-8, metadata={"help": "constant added to the denominator of each update"}
+    )
+    weight_decay: float = field(
+        default=0.0,
+        metadata={"help": "L2 penalty: this times each weight is added to its gradient"},
+    )
+    amsgrad: bool = field(
+        default=False,
+        metadata={"help": "divide by the largest second moment so far (Reddi et al. 2018)"},
+    )
+    # fairseq makes a parser of these types, which knows no `list[float]`
+    lr: List[float] = II("optimization.lr")  # noqa: UP006, RUF009
+
+
+@register_optimizer("adam_l2", dataclass=AdamL2Config)
+class FairseqAdamL2(FairseqAdam):
+    """Adam whose weight decay is part of the gradient, in fairseq's frame.
+
+    Args:
+        cfg: the configuration.
+        params: parameters of the model, or groups of them.
+
+    Raises:
+        UserError: if an option is out of range.
+    """
+
+    def __init__(self, cfg: AdamL2Config, params: Any) -> None:
+        # FairseqAdam's own __init__ would build AdamW
+        super(FairseqAdam, self).__init__(cfg)
+        self._optimizer = AdamL2(params, **self.optimizer_config)
+
+    @property
+    def optimizer_config(self) -> dict[str, Any]:
+        """Arguments of :class:`AdamL2`, which also replace those that a checkpoint recorded."""
+        lr = self.cfg.lr
+        if isinstance(lr, Collection):  # one an epoch
+            lr = next(iter(lr))
+        for name in ("adam_eps", "weight_decay"):
+            value = getattr(self.cfg, name)
+            if not value >= 0:
+                option = f"--{name.replace('_', '-')}"
+                raise UserError(f"{option} must be 0 or more, but is {value}.")
+        return {
+            "lr": lr,
+            "betas": _betas(self.cfg.adam_betas),
+            "eps": self.cfg.adam_eps,
+            "weight_decay": self.cfg.weight_decay,
+            "amsgrad": self.cfg.amsgrad,
+        }
+
+
+def _betas(value: Any) -> tuple[float, float]:
+    betas = value
+    if isinstance(value, str):
+        try:
+            betas = ast.literal_eval(value)
+        except (SyntaxError, ValueError):
+            betas = ()
+    if isinstance(betas, Collection) and not isinstance(betas, str):
+        betas = tuple(betas)
+        is_number = [isinstance(beta, (int, float)) and 0 <= beta < 1 for beta in betas]
+        if is_number == [True, True]:
+            return betas
+    raise UserError(
+        "--adam-betas must be two numbers of 0 or more and below 1, such as '(0.9, 0.999)', but is "
+        f"{value}."
+    )
+
+
+class AdamL2(torch.optim.Optimizer):
+    """``torch.optim.Adam`` for weights of any precision: moments are float32, and updates of
+    float16 and bfloat16 weights are computed in float32.
+
+    As there, a weight whose gradient is None is left as it is, and one whose gradient is zero
+    decays. Of weights that no batch uses the gradient is None with one process in single
+    precision, and zero with ``--fp16``, ``--bf16`` or ``--ddp-backend legacy_ddp``.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: learning rate.
+        betas: decay rates of the running averages of the gradient and of its square.
+        eps: added to the root of the bias-corrected second moment.
+        weight_decay: factor of the weight in its gradient.
+        amsgrad: use the maximum of the second moment over all updates.
+    """
+
+    supports_memory_efficient_fp16 = True
+    supports_flat_params = True  # each element is updated by itself
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+        """One update.
+
+        Args:
+            closure: evaluates the model again and returns the loss.
+
+        Returns:
+            The closure's loss, or None.
+
+        Raises:
+            RuntimeError: if a gradient is sparse.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    self._update(param, group)
+        return loss
+
+    def _update(self, param: Tensor, group: dict[str, Any]) -> None:
+        if param.grad.is_sparse:
+            raise RuntimeError("AdamL2 does not support sparse gradients.")
+        is_half = param.dtype in _HALF_PRECISION
+        weight = param.float() if is_half else param
+        grad = param.grad.to(weight.dtype)
+        if group["weight_decay"]:
+            grad = grad.add(weight, alpha=group["weight_decay"])
+        beta1, beta2 = group["betas"]
+        state = self.state[param]
+        state["step"] = step = state.get("step", 0) + 1
+        moment = self._moment(state, "exp_avg", weight)
+        moment.mul_(beta1).add_(grad, alpha=1 - beta1)
+        second = self._moment(state, "exp_avg_sq", weight)
+        second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        if group["amsgrad"]:
+            largest = self._moment(state, "max_exp_avg_sq", weight)
+            second = torch.max(largest, second, out=largest)
+        # eps is added to the corrected root, as in Algorithm 1; fairseq's Adam adds it to the
+        # uncorrected one, where an L2 penalty of small weights would drown in it at first
+        denominator = (second.sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
+        weight.addcdiv_(moment, denominator, value=-group["lr"] / (1 - beta1**step))
+        if is_half:
+            param.copy_(weight)
+
+    @staticmethod
+    def _moment(state: dict[str, Any], name: str, weight: Tensor) -> Tensor:
+        """A running average, zero at first; one from a checkpoint may lie on another device."""
+        if name in state:
+            state[name] = state[name].to(weight)
+        else:
+            state[name] = torch.zeros_like(weight)
+        return state[name]

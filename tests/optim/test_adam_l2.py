@@ -1,0 +1,203 @@
+"""L2 regularisation in Adam, as PyTorch's own optimizer has it."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from torch import nn
+from toy_data import make_picture_stories_folder, run_fairseq
+from toy_optimizers import (
+    PRECISIONS,
+    build_optimizer,
+    check_resuming,
+    optimizer_config,
+    run_updates,
+)
+from toy_processes import needs_fork, run_two_processes
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.optim.adam_l2 import AdamL2, AdamL2Config, FairseqAdamL2
+
+LR = 3e-3
+
+
+class ToyModel(nn.Module):
+    """Two layers; ``unused`` never has a gradient, that of ``ignored`` is always zero."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(3, 3)
+        self.unused, self.ignored = nn.Parameter(torch.randn(2)), nn.Parameter(torch.randn(2))
+
+
+def loss_of(model, step):
+    generator = torch.Generator().manual_seed(step)
+    dtype = model.first.weight.dtype
+    x = torch.randn(5, 4, generator=generator).to(dtype)
+    out = model.second(torch.tanh(model.first(x))).float().pow(2).sum()
+    return out + 0 * model.ignored.float().sum()
+
+
+def config(common=None, **options):
+    optimizer = {
+        "_name": "adam_l2",
+        "lr": [LR],
+        "adam_betas": "(0.9, 0.98)",
+        "adam_eps": 1e-8,
+        "weight_decay": 0.01,
+        "amsgrad": False,
+        **options,
+    }
+    return optimizer_config(optimizer, **(common or {}))
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("weight_decay", [0.0, 1e-5, 0.1])
+def test_fifty_updates_are_those_of_pytorchs_adam(weight_decay, amsgrad):
+    model, expected = ToyModel(), ToyModel()
+    optimizer = build_optimizer(model, config(weight_decay=weight_decay, amsgrad=amsgrad))
+    adam = torch.optim.Adam(
+        expected.parameters(), LR, (0.9, 0.98), weight_decay=weight_decay, amsgrad=amsgrad
+    )
+    for step in range(50):
+        rate = LR / (1 + step // 20)
+        optimizer.set_lr(rate)
+        run_updates(model, optimizer, [step], loss_of)
+        adam.param_groups[0]["lr"] = rate
+        adam.zero_grad()
+        loss_of(expected, step).backward()
+        adam.step()
+        for name, weight in expected.named_parameters():
+            torch.testing.assert_close(model.get_parameter(name), weight, msg=name)
+    first = ToyModel()
+    assert torch.equal(model.unused, first.unused)  # no gradient: skipped
+    assert torch.equal(model.ignored, first.ignored) is (weight_decay == 0)  # a gradient of zero
+
+
+def test_maximum_of_second_moments_is_kept_from_when_amsgrad_is_switched_on():
+    model = ToyModel()
+    optimizer = build_optimizer(model, config())
+    run_updates(model, optimizer, range(2), loss_of)
+    switched = build_optimizer(model, config(amsgrad=True))
+    switched.load_state_dict(optimizer.state_dict(), switched.optimizer_config)
+    run_updates(model, switched, range(2, 4), loss_of)
+    state = switched.optimizer.state[model.first.weight]
+    assert (state["max_exp_avg_sq"] >= state["exp_avg_sq"]).all()
+
+
+def size_after_630_updates(**options):
+    """Root mean square of weights at a learning rate of 1e-3 and a weight decay of 1e-5, without a
+    gradient of the loss."""
+    torch.manual_seed(3)
+    model = nn.Linear(100, 100, bias=False)
+    nn.init.normal_(model.weight, std=0.0617)
+    options = {"lr": [1e-3], "weight_decay": 1e-5, "adam_betas": "(0.9, 0.999)", **options}
+    optimizer = build_optimizer(model, optimizer_config(options))
+    run_updates(model, optimizer, range(630), lambda model, step: 0 * model.weight.sum())
+    return model.weight.detach().pow(2).mean().sqrt().item()
+
+
+def test_weights_without_gradient_decay_within_an_epoch():
+    """As those of ``torch.optim.Adam``; fairseq's own Adam leaves them as they are."""
+    assert size_after_630_updates(_name="adam_l2") < 1e-4
+    assert size_after_630_updates(_name="adam", tpu=False) == pytest.approx(0.0617, rel=0.02)
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize(("dtype", "common"), [(torch.float32, {}), *PRECISIONS])
+def test_resumed_training_ends_at_the_same_weights(dtype, common, amsgrad):
+    check_resuming(ToyModel, loss_of, config(common, amsgrad=amsgrad), dtype)
+
+
+@pytest.mark.parametrize(("dtype", "common"), PRECISIONS)
+def test_penalty_of_half_precision_weights_is_computed_in_single_precision(dtype, common):
+    """1e-5 of a weight is lost beside it in float16 and bfloat16."""
+
+    def zero(model, step):
+        return sum(0 * parameter.float().sum() for parameter in model.parameters())
+
+    model, expected = ToyModel().to(dtype), ToyModel().to(dtype).float()
+    for module, settings in ((model, common), (expected, {})):
+        run_updates(module, build_optimizer(module, config(settings, weight_decay=1e-5)), [0], zero)
+    before = ToyModel().to(dtype)
+    for name, weight in expected.named_parameters():
+        assert torch.equal(model.get_parameter(name), weight.to(dtype)), name
+        assert not torch.equal(model.get_parameter(name), before.get_parameter(name)), name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weight_decay": -1.0}, r"^--weight-decay must be 0 or more, but is -1\.0\.$"),
+        ({"adam_eps": -1e-8}, r"^--adam-eps must be 0 or more, but is -1e-08\.$"),
+        (
+            {"adam_betas": "(0.9, 1.0)"},
+            r"^--adam-betas must be .* is \(0\.9, 1\.0\)\.$",
+        ),
+        ({"adam_betas": "(0.9,)"}, "^--adam-betas must be two numbers"),
+        ({"adam_betas": "__import__('os')"}, "^--adam-betas must be two numbers"),
+        ({"adam_betas": "0.9"}, "^--adam-betas must be two numbers"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, message):
+    cfg = Namespace(**{**vars(AdamL2Config()), "lr": [LR], **options})
+    with pytest.raises(UserError, match=message):
+        FairseqAdamL2(cfg, ToyModel().parameters())
+
+
+def test_sparse_gradients_are_refused():
+    embedding = nn.Embedding(4, 2, sparse=True)
+    embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(RuntimeError, match="does not support sparse gradients"):
+        AdamL2(embedding.parameters()).step()
+
+
+TRAINING = (
+    *("--task", "visual_storytelling", "--arch", "transtory_full_tiny", "--cpu"),
+    *("--criterion", "cross_entropy", "--optimizer", "adam_l2", "--amsgrad"),
+    *("--weight-decay", "0.001", "--lr", "0.01", "--num-workers", "0", "--log-format", "none"),
+    *("--no-epoch-checkpoints", "--disable-validation", "--seed", "3", "--dropout", "0"),
+    *("--embedding-dropout", "0"),
+)
+
+
+def train(data, save_dir, *options):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run_fairseq(monkeypatch, "train", data, *TRAINING, "--save-dir", save_dir, *options)
+
+
+def last_checkpoint(save_dir):
+    state = torch.load(save_dir / "checkpoint_last.pt")
+    return state["model"], state["last_optimizer_state"]["state"]
+
+
+def test_a_run_that_is_cut_and_resumed_equals_a_whole_one(tmp_path):
+    data = make_picture_stories_folder(tmp_path / "data")
+    options = ("--batch-size", "3", "--update-freq", "2")
+    train(data, tmp_path / "whole", *options, "--max-epoch", "3")
+    train(data, tmp_path / "cut", *options, "--max-epoch", "1")
+    train(data, tmp_path / "cut", *options, "--max-epoch", "3")
+    whole, cut = last_checkpoint(tmp_path / "whole"), last_checkpoint(tmp_path / "cut")
+    for name, weight in whole[0].items():
+        assert torch.equal(cut[0][name], weight), name
+    for number, state in whole[1].items():
+        assert set(state) == {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+        assert all(torch.equal(cut[1][number][key], state[key]) for key in set(state) - {"step"})
+        assert cut[1][number]["step"] == state["step"]
+
+
+@needs_fork
+def test_two_processes_update_as_one_does(tmp_path):
+    data = make_picture_stories_folder(tmp_path / "data")
+    # Adam divides gradients by their size, so that one that is nearly zero is rounding alone
+    options = ("--batch-size", "3", "--max-update", "3", "--adam-eps", "1e-3")
+    run_two_processes(
+        lambda *rank: train(data, tmp_path / "two", *options, "--ddp-backend", "legacy_ddp", *rank)
+    )
+    # one process takes both processes' batches before each step
+    train(data, tmp_path / "one", *options, "--update-freq", "2")
+    one, two = last_checkpoint(tmp_path / "one")[0], last_checkpoint(tmp_path / "two")[0]
+    for name, weight in one.items():
+        if "pictures.norm." not in name:  # batch statistics are each process's own
+            torch.testing.assert_close(two[name], weight, atol=1e-5, rtol=1e-4, msg=name)
