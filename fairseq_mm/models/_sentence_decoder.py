@@ -19,6 +19,8 @@ from fairseq_mm.modules.transformer_layer import (
 )
 
 STATE = "sentence_decoder"
+# values of the buffer `version`, which checkpoints of the first lack
+SAME_FREQUENCIES, REVERSED_FREQUENCIES = 1, 2
 
 
 class OwnPicture(nn.Module):
@@ -172,7 +174,7 @@ class SentenceDecoder(StoryDecoder):
         dropout: in the layers.
         embedding_dropout: of the sum of words' and positions' encodings.
         sees_all_pictures: words attend to all pictures; to their own sentence's else.
-        encodes_sentence: which sentence it is, is added to its words as a position is.
+        encodes_sentence: the sentence's index is encoded in its words, beside their positions.
         attention_dropout: of the layers' attention weights; None: ``dropout``, as in PyTorch's
             ``nn.TransformerDecoderLayer``.
     """
@@ -194,6 +196,9 @@ class SentenceDecoder(StoryDecoder):
     ) -> None:
         super().__init__(dictionary, separator)
         self.encodes_sentence = encodes_sentence
+        self.reverses_frequencies = True
+        if encodes_sentence:
+            self.register_buffer("version", torch.tensor([REVERSED_FREQUENCIES]))
         self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
         self.embedding_dropout = nn.Dropout(embedding_dropout)
         if attention_dropout is None:
@@ -250,12 +255,38 @@ class SentenceDecoder(StoryDecoder):
             x, weights = layer(x, attended, prepared, sentences, is_missing)
         return x, {"attn": None, "picture_attention": weights}
 
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Decodes with checkpoints of before the reversed frequencies as they were trained."""
+        if self.encodes_sentence:
+            version = state_dict.setdefault(f"{name}.version", torch.tensor([SAME_FREQUENCIES]))
+            self.reverses_frequencies = int(version) >= REVERSED_FREQUENCIES
+        super().upgrade_state_dict_named(state_dict, name)
+
+    def encoding(self, sentences: Tensor, positions: Tensor) -> Tensor:
+        """What tells words of one place from those of another.
+
+        Both indices are encoded by sinusoids, that of the sentence with the channels in reverse
+        order. High frequencies of one meet low frequencies of the other, so that two places are no
+        closer to each other than the two closest positions of one sentence. In one and the same
+        order, word 3 of sentence 1 and word 1 of sentence 3 have the same sum.
+
+        Args:
+            sentences: ``[...]`` index of each word's sentence, from 0.
+            positions: ``[...]`` index of each word in its sentence, from 0.
+
+        Returns:
+            ``[..., D]`` float32.
+        """
+        dim = self.embedding.embedding_dim
+        encoding = sinusoids(positions, dim)
+        if not self.encodes_sentence:
+            return encoding
+        of_sentence = sinusoids(sentences, dim)
+        return encoding + (of_sentence.flip(-1) if self.reverses_frequencies else of_sentence)
+
     def _embed(self, tokens: Tensor, sentences: Tensor, positions: Tensor) -> Tensor:
         x = self.embedding(tokens)
-        encoding = sinusoids(positions, x.size(-1))
-        if self.encodes_sentence:
-            encoding = encoding + sinusoids(sentences, x.size(-1))
-        return self.embedding_dropout(x + encoding.to(x.dtype))
+        return self.embedding_dropout(x + self.encoding(sentences, positions).to(x.dtype))
 
     def _step(
         self, tokens: Tensor, vectors: Tensor, is_missing: Tensor, incremental_state: dict

@@ -13,8 +13,9 @@ m_1 ... m_5 as its memory: every word attends to all five pictures (Figure 5).
 
 Differs from the paper:
 - With the same memory for all sentences, and sentences that see no other, nothing in the paper's
-  text tells the decoder which of the five it is at. Here the sentence's number is added to its
-  words, as a sinusoid, as the picture's is to the picture.
+  text tells the decoder which of the five it is at. Here the sentence's index is added to its
+  words as a sinusoid, in reverse order of frequencies, so that every pair of sentence and position
+  has an encoding of its own. Checkpoints of before that order keep theirs.
 - A separator is fed as the start token of sentences 2 to 5.
 - Missing pictures are masked in both attentions.
 

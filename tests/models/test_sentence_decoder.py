@@ -75,7 +75,7 @@ def naive_story(decoder, vectors, *, sees_all):
         words = torch.tensor(STORY[start:end])
         x = decoder.embedding.weight[words] + sinusoids(len(words), 8)
         if sees_all:
-            x = x + sinusoids(5, 8)[k]
+            x = x + sinusoids(5, 8)[k].flip(0)
         memory = vectors if sees_all else vectors[k : k + 1]
         mask = torch.full((len(words), len(words)), float("-inf")).triu(1)
         x = x.unsqueeze(1)
@@ -191,3 +191,63 @@ def test_words_attend_to_the_pictures_that_are_there():
     torch.testing.assert_close(weights.sum(1), torch.ones(len(STORY)))
     assert not weights[:, 1].any()
     assert weights[:, [0, 2, 3, 4]].all()
+
+
+@pytest.mark.parametrize("dim", [8, 64, 256])
+def test_two_places_are_no_closer_than_two_positions(dim):
+    task = picture_story_task()
+    options = {**SIZES, **ARCHES["transtory_full"], "embedding_dim": dim}
+    decoder = build_model("transtory_full", task, **options).decoder
+    num_sentences, num_positions = 5, 50
+    sentences = torch.arange(num_sentences).repeat_interleave(num_positions)
+    positions = torch.arange(num_positions).repeat(num_sentences)
+    encodings = decoder.encoding(sentences, positions)
+    alone = sinusoids(num_positions, dim)
+    closest, expected = (
+        torch.cdist(x, x).fill_diagonal_(math.inf).min() for x in (encodings, alone)
+    )
+    assert closest > 0.99 * expected > 0.6
+
+
+def patterned_state(model):
+    """Weights that are functions of their place, without the decoder's version."""
+    state = dict(model.state_dict())
+    del state["decoder.version"]
+    for number, name in enumerate(sorted(state)):
+        x = state[name]
+        if isinstance(x, torch.Tensor) and x.is_floating_point():
+            values = torch.sin(torch.arange(x.numel()) * 0.7 + number)
+            state[name] = (values.abs() + 0.5 if "norm" in name else values * 0.5).view_as(x)
+    return state
+
+
+def test_checkpoints_without_a_version_keep_their_encodings():
+    features = torch.cos(torch.arange(25.0)).view(1, 5, 5)
+    padding_mask = torch.zeros(1, 5, dtype=torch.bool)
+    tokens = torch.tensor([[EOS, 4, 5, SEPARATOR, 6, SEPARATOR, 7, 8]])
+    model = build_model("transtory_full_tiny", picture_story_task())
+    model.load_state_dict(patterned_state(model))
+    with torch.no_grad():
+        logits = model(features, padding_mask, tokens)[0][0, [2, 7], 4:8]
+    # of the commit before the reversed frequencies, with the same weights
+    expected = [
+        [3.3199055, 0.6623774, -2.2999721, -4.2307405],
+        [3.1616080, 0.4594917, -2.4563763, -4.2704587],
+    ]
+    torch.testing.assert_close(logits, torch.tensor(expected), atol=1e-5, rtol=0)
+    again = build_model("transtory_full_tiny", picture_story_task())
+    again.load_state_dict(model.state_dict())  # as it is saved now
+    with torch.no_grad():
+        assert torch.equal(again(features, padding_mask, tokens)[0][0, [2, 7], 4:8], logits)
+
+
+def test_new_checkpoints_replace_the_encodings_of_old_ones():
+    model, old = (build_model("transtory_full_tiny", picture_story_task()) for _ in range(2))
+    old.load_state_dict(patterned_state(old))
+    sentences, positions = torch.tensor([1, 3]), torch.tensor([3, 1])
+    same = old.decoder.encoding(sentences, positions)
+    torch.testing.assert_close(same[0], same[1])
+    old.load_state_dict(model.state_dict())
+    places = old.decoder.encoding(sentences, positions)
+    assert torch.equal(places, model.decoder.encoding(sentences, positions))
+    assert (places[0] - places[1]).norm() > 0.5
