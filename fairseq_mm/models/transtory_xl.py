@@ -22,7 +22,8 @@ Differs from the paper:
 - A missing picture adds nothing to the memory: its f_t is zero.
 - A sentence longer than the padding length is whole, and takes its own length in the memory.
 
-``--compat released``: padding is not masked, so that it is read and remembered as words are;
+``--compat released``: padding is a token with an embedding of its own, read and remembered as
+words are, because nothing masks it;
 segments of 49 against a memory of 50; all words see equally many states (Transformer-XL's
 ``same_length``). Decoding feeds the whole beginning of a sentence at each word, and remembers it
 each time, so that the picture is pushed out of the memory after some ten words: what training
@@ -160,7 +161,9 @@ class TranstoryXLDecoder(StoryDecoder):
             RELEASED_SEGMENT if self.is_released else PAPER_SEGMENT
         )
         self.detach_memory = cfg.detach_memory
-        self.embedding = nn.Embedding(len(dictionary), cfg.embedding_dim, dictionary.pad())
+        # the released code's padding is token 0, whose embedding is trained as any other
+        padding_idx = None if self.is_released else dictionary.pad()
+        self.embedding = nn.Embedding(len(dictionary), cfg.embedding_dim, padding_idx)
         self.embedding_proj = nn.Linear(cfg.embedding_dim, cfg.model_dim, bias=False)
         self.memory_fusion = nn.Linear(cfg.model_dim, cfg.model_dim)
         self.picture_fusion = nn.Linear(cfg.picture_dim, cfg.model_dim, bias=False)
@@ -172,8 +175,9 @@ class TranstoryXLDecoder(StoryDecoder):
                 nn.init.normal_(module.weight, std=0.02)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
-        with torch.no_grad():
-            self.embedding.weight[dictionary.pad()].zero_()
+        if padding_idx is not None:
+            with torch.no_grad():
+                self.embedding.weight[padding_idx].zero_()
 
     def embed(self, tokens: Tensor) -> Tensor:
         """``[..., D]`` of words ``[...]``, scaled by the root of D."""
@@ -314,7 +318,10 @@ class TranstoryXLDecoder(StoryDecoder):
             if self.is_released:  # padding is read as words are
                 L = max(L, self.segment_length)
                 lengths = lengths.clamp(min=self.segment_length)
-            x = embedded.new_zeros(len(embedded), L, embedded.size(-1))
+                padding = prev_output_tokens.new_full((1, 1), self.dictionary.pad())
+                x = self.embed(padding.expand(len(embedded), L))
+            else:
+                x = embedded.new_zeros(len(embedded), L, embedded.size(-1))
             x = x.index_put((rows, positions[rows, times]), embedded[rows, times])
             read, hidden = self.read_segment(x, lengths, memory)
             output = output.index_put((rows, times), read[rows, positions[rows, times]])

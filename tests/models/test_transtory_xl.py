@@ -23,7 +23,8 @@ def make_model(**options):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
-        model.decoder.embedding.weight[PAD] = 0
+        if options.get("compat") != "released":
+            model.decoder.embedding.weight[PAD] = 0
     return model
 
 
@@ -134,6 +135,18 @@ def test_gradients_reach_former_sentences_unless_the_memory_is_detached():
         decoder = make_model(memory_length=4, segment_length=4, detach_memory=detach).decoder
         decoder.extract_features(tokens, out)[0][0, 3].sum().backward()
         assert bool(decoder.embedding.weight.grad[4].any()) is expected
+
+
+@pytest.mark.parametrize(("compat", "is_trained"), [("none", False), ("released", True)])
+def test_paddings_embedding_is_a_tokens_in_the_released_code_alone(compat, is_trained):
+    initial = build_model("transtory_xl", picture_story_task(), **SIZES, compat=compat)
+    assert bool(initial.decoder.embedding.weight[PAD].any()) is is_trained
+    model = make_model(compat=compat)
+    pictures = torch.randn(1, 5, SIZES["picture_dim"])
+    out = {"vectors": [pictures], "is_missing": [torch.zeros(1, 5, dtype=torch.bool)]}
+    tokens = torch.tensor([[EOS, 4, SEPARATOR, 5]])
+    model.decoder.extract_features(tokens, out)[0][0, 3].sum().backward()
+    assert bool(model.decoder.embedding.weight.grad[PAD].any()) is is_trained
 
 
 def test_released_decoding_pushes_the_picture_out_of_the_memory():
