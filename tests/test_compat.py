@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-from fairseq.data import TokenBlockDataset
+from fairseq.data import LanguagePairDataset, TokenBlockDataset
 from fairseq.models.bart import BARTModel
 from fairseq.models.bart.model import bart_base_architecture
 from fairseq.sequence_generator import SequenceGenerator
@@ -481,3 +481,49 @@ def test_language_models_take_a_line_a_sample():
     lines = [torch.tensor([4, 5, 2]), torch.tensor([6, 2])]
     blocks = TokenBlockDataset(lines, sizes, None, pad=1, eos=2, break_mode="eos")
     assert [block.tolist() for block in blocks] == [[4, 5, 2], [6, 2]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--valid-subset", "one,two"), ("--combine-valid-subsets", "--valid-subset", "one,two")],
+    ids=["default", "two", "combined"],
+)
+def test_disabled_validation_needs_no_validation_split(monkeypatch, tmp_path, data, options):
+    for path in data.glob("valid.*"):
+        path.unlink()
+    where = ("--save-dir", tmp_path, "--batch-size", "6", "--disable-validation", *options)
+    run_fairseq(monkeypatch, "train", data, *TRAINING, *where)
+    assert (tmp_path / "checkpoint_last.pt").exists()
+
+
+def test_a_missing_validation_split_is_still_an_error(monkeypatch, tmp_path, data):
+    for path in data.glob("valid.*"):
+        path.unlink()
+    where = ("--save-dir", tmp_path, "--batch-size", "6")
+    with pytest.raises((FileNotFoundError, UserError), match="valid"):
+        run_fairseq(monkeypatch, "train", data, *TRAINING, *where)
+
+
+def pairs(count, length=3):
+    """``count`` examples as fairseq's translation task has them."""
+    dictionary = make_dictionary()
+    lines = [torch.full((length,), 5) for _ in range(count)]
+    sizes = np.full(count, length)
+    return LanguagePairDataset(lines, sizes, dictionary, lines, sizes, dictionary)
+
+
+def test_examples_of_a_dropped_last_batch_are_counted_in_one_line(caplog):
+    dataset = pairs(21)
+    batches = dataset.batch_by_size(np.arange(21), None, 16, 8)
+    dropped = 21 - sum(map(len, batches))
+    found = [r.getMessage() for r in caplog.records if r.name.startswith("fairseq_mm")]
+    assert len(found) == bool(dropped)
+    if dropped:  # not by stock fairseq
+        assert found[0].startswith(f"{dropped} of 21 examples are left out: ")
+        assert found[0].endswith(
+            " is no multiple of 8; to keep them, give --required-batch-size-multiple 1"
+        )
+    caplog.clear()
+    assert sum(map(len, dataset.batch_by_size(np.arange(21), None, 16, 1))) == 21
+    assert sum(map(len, pairs(16).batch_by_size(np.arange(16), None, 16, 8))) == 16
+    assert not caplog.records

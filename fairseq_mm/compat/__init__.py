@@ -17,6 +17,7 @@ from fairseq_mm.compat.fairseq import (
     silence_libraries,
     silence_pin_memory,
 )
+from fairseq_mm.compat.fairseq_data import repair_disabled_validation, warn_of_dropped_batches
 from fairseq_mm.compat.pytorch import convolution_memory_format
 
 __all__ = ["apply", "convolution_memory_format", "load_weights"]
@@ -43,4 +44,6 @@ def apply() -> None:
     repair_repeat_blocking()
     repair_beams_in_training()
     repair_token_blocks()
+    repair_disabled_validation()
+    warn_of_dropped_batches()
     _applied = True
