@@ -18,7 +18,8 @@ EXTRAS = {
     "clip": ["open_clip_torch>=2.20"],
     "heif": ["pillow-heif>=0.10"],
     "video": ["av>=10"],
-    "convert": ["safetensors>=0.4", "tokenizers>=0.15", "transformers>=4.40"],
+    # protobuf: transformers reads T5's sentencepiece model with it
+    "convert": ["protobuf>=4", "safetensors>=0.4", "tokenizers>=0.15", "transformers>=4.40"],
     "tag": ["nltk>=3.8"],  # scripts/tag_pos.py; spaCy will do as well
     "lm": ["kenlm>=0.2"],  # binary files of KenLM
     "knn": ["faiss-cpu>=1.7.3", "scikit-learn>=1.0"],

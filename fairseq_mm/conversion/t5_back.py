@@ -25,7 +25,7 @@ from fairseq_mm.conversion.t5_layout import (
     THEIR_OUTPUT,
     weight_names,
 )
-from fairseq_mm.conversion.t5_vocabulary import END, PAD, t5_dictionary, to_t5_rows
+from fairseq_mm.conversion.t5_vocabulary import END, PAD, num_extra_ids, t5_dictionary, to_t5_rows
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, words_of
@@ -56,7 +56,7 @@ def convert_t5_to_huggingface(
     Args:
         checkpoint: file of ``--arch t5``, or a folder with ``model.pt``.
         output: folder to make: ``config.json``, ``generation_config.json``, ``model.safetensors``,
-            ``spiece.model``.
+            ``spiece.model``, ``tokenizer_config.json``.
         overwrite: files of a folder that exists may be replaced.
         state: the checkpoint's content, if it has been read already.
 
@@ -103,6 +103,7 @@ def convert_t5_to_huggingface(
         for name, content in (
             ("config.json", config),
             ("generation_config.json", _starts_and_ends()),
+            ("tokenizer_config.json", _tokenizer_config(subwords, len(embedding))),
         ):
             with open(os.path.join(partial, name), "w", encoding="utf-8") as text:
                 text.write(json.dumps(content, indent=2) + "\n")
@@ -133,6 +134,21 @@ def _config(options: Mapping[str, Any], num_rows: int, *, is_tied: bool) -> dict
         # what transformers 5 goes by
         "scale_decoder_outputs": is_tied,
         **_starts_and_ends(),
+    }
+
+
+def _tokenizer_config(subwords: Subwords, num_rows: int) -> dict[str, Any]:
+    """With as many extra ids as there are rows for, else its indices pass the embedding's end."""
+    import sentencepiece
+
+    pieces = subwords.files["sentencepiece.model"]
+    num_pieces = sentencepiece.SentencePieceProcessor(model_proto=pieces).get_piece_size()
+    return {
+        "tokenizer_class": "T5Tokenizer",
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "extra_ids": num_extra_ids(num_pieces, num_rows),
     }
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from fairseq_mm.errors import UserError
 
 PAD, END, UNKNOWN = 0, 1, 2
-_NUM_EXTRA_IDS = 100
+_MAX_EXTRA_IDS = 100
 
 
 def to_fairseq_rows(weight: Tensor) -> Tensor:
@@ -27,6 +27,11 @@ def to_fairseq_rows(weight: Tensor) -> Tensor:
 def to_t5_rows(weight: Tensor) -> Tensor:
     """Inverse of :func:`to_fairseq_rows`."""
     return torch.roll(weight, -1, dims=0)
+
+
+def num_extra_ids(num_pieces: int, num_rows: int) -> int:
+    """Number of rows after the pieces that are called ``<extra_id_N>``."""
+    return min(_MAX_EXTRA_IDS, num_rows - num_pieces)
 
 
 def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> Dictionary:
@@ -60,7 +65,7 @@ def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> 
             "than pieces is needed, for fairseq's <s>. With transformers, "
             f"model.resize_token_embeddings({num_pieces + 1}) makes it."
         )
-    num_extra = min(_NUM_EXTRA_IDS, num_rows - num_pieces)
+    num_extra = num_extra_ids(num_pieces, num_rows)
     if num_pieces + num_extra == num_rows:
         notes.append(
             f"The vocabulary has no unused row: the last one, {num_rows - 1} (<extra_id_0>), is "

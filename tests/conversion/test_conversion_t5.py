@@ -437,6 +437,30 @@ def test_way_back_gives_the_folder_again(kind, pieces, tmp_path):
     assert all(torch.equal(x, weights[name]) for name, x in ours[0].state_dict().items())
 
 
+@pytest.mark.parametrize("rows", [V, 90])
+def test_tokenizer_of_the_way_back_gives_indices_of_the_dictionary(pieces, tmp_path, rows):
+    """90 rows: 60 pieces and 30 extra ids, not the 100 that a tokenizer has by default."""
+    theirs = make_model("t5", vocab_size=rows)
+    convert_t5(str(save(theirs, tmp_path / "hf", pieces)), str(tmp_path / "fairseq"))
+    convert_t5_to_huggingface(str(tmp_path / "fairseq"), str(tmp_path / "back"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "back"))
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(pieces))
+    dictionary = Dictionary.load(str(tmp_path / "fairseq" / "dict.txt"))
+    for sentence in [*SENTENCES, "Über two  spaces"]:
+        indices = tokenizer(sentence)["input_ids"]
+        assert indices == [*processor.encode(sentence), 1]
+        line = " ".join(processor.encode(sentence, out_type=str))
+        ours = dictionary.encode_line(line, add_if_not_exist=False)
+        assert torch.equal((torch.tensor(indices) + 1) % rows, ours.long())
+    for sentence in SENTENCES:
+        assert (
+            tokenizer.decode(tokenizer(sentence)["input_ids"], skip_special_tokens=True) == sentence
+        )
+    extra = rows - 60 if rows < V else 100
+    assert len(tokenizer) == 60 + extra
+    assert tokenizer("<extra_id_0>")["input_ids"] == [60 + extra - 1, 1]
+
+
 def test_command_converts_there_and_back(pieces, tmp_path, capsys):
     save(make_model(next(iter(KINDS))), tmp_path / "theirs", pieces)
     folders = [str(tmp_path / name) for name in ("theirs", "ours", "back")]
