@@ -1,39 +1,114 @@
 """Training with two processes on the CPU, started by hand as fairseq asks there."""
 
+import contextlib
+import copy
+import functools
+import importlib
+import logging
 import multiprocessing
 import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fairseq import checkpoint_utils, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.distributed import utils as distributed_utils
+from fairseq_cli.train import main
+from omegaconf import open_dict
+
+from fairseq_mm import __file__ as package
 
 needs_fork = pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here"
 )
 
 
-def _run_rank(rank: int, port: int, train: Callable[..., Any]) -> None:
+def _free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def _run_and_exit(run: Callable[[], Any]) -> None:
     torch.set_num_threads(1)
-    train(
-        *("--distributed-init-method", f"tcp://127.0.0.1:{port}", "--distributed-world-size", "2"),
-        *("--distributed-rank", str(rank), "--distributed-no-spawn"),
-        *("--distributed-backend", "gloo"),
-    )
+    run()
     os._exit(0)
+
+
+def _fork(runs: list[Callable[[], Any]]) -> None:
+    """Calls each in a process of its own, which has fairseq imported already."""
+    with contextlib.suppress(ImportError):
+        # which the first step of an optimizer would import, in every process, for seconds
+        importlib.import_module("torch._dynamo")
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_run_and_exit, args=(run,)) for run in runs]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=180)
+    assert [process.exitcode for process in processes] == [0] * len(runs)
 
 
 def run_two_processes(train: Callable[..., Any]) -> None:
     """Calls ``train`` with fairseq's options of each process; both must end well."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port = server.getsockname()[1]
-    # forked processes have fairseq imported already
-    context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=_run_rank, args=(rank, port, train)) for rank in range(2)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(timeout=180)
-    assert [rank.exitcode for rank in ranks] == [0, 0]
+    world = (
+        *("--distributed-init-method", f"tcp://127.0.0.1:{_free_port()}"),
+        *("--distributed-world-size", "2", "--distributed-no-spawn"),
+        *("--distributed-backend", "gloo"),
+    )
+    _fork([functools.partial(train, *world, "--distributed-rank", str(rank)) for rank in range(2)])
+
+
+def training_configuration(*arguments: Any) -> Any:
+    """What ``fairseq-train`` makes of its command line, which takes longer than a toy's training.
+
+    Args:
+        *arguments: of the command line, without ``--user-dir``.
+    """
+    parser = options.get_training_parser()
+    arguments = (*arguments, "--user-dir", Path(package).parent)
+    args = options.parse_args_and_arch(parser, input_args=[*map(str, arguments)])
+    return convert_namespace_to_omegaconf(args)
+
+
+def train_by(processes: int, configuration: Any, save_dir: Path, **groups: dict[str, Any]) -> Any:
+    """Trains with so many forked processes; ``save_dir`` gets a file ``log``, too.
+
+    Args:
+        processes: all must end well.
+        configuration: a :func:`training_configuration`.
+        save_dir: for the checkpoints.
+        **groups: other settings, by group: ``optimization={"max_update": 3}``.
+
+    Returns:
+        The last checkpoint.
+    """
+    cfg = copy.deepcopy(configuration)
+    groups.setdefault("checkpoint", {})["save_dir"] = str(save_dir)
+    groups.setdefault("common", {})["log_file"] = str(save_dir / "log")
+    groups["distributed_training"] = {
+        "distributed_world_size": processes,
+        "distributed_backend": "gloo",
+        "distributed_init_method": f"tcp://127.0.0.1:{_free_port()}" if processes > 1 else None,
+        "distributed_no_spawn": True,
+        **groups.get("distributed_training", {}),
+    }
+    with open_dict(cfg):
+        for group, settings in groups.items():
+            cfg[group].update(settings)
+    save_dir.mkdir(exist_ok=True)
+    _fork([functools.partial(_train_rank, cfg, rank) for rank in range(processes)])
+    return torch.load(save_dir / "checkpoint_last.pt", map_location="cpu")
+
+
+def _train_rank(cfg: Any, rank: int) -> None:
+    logging.getLogger().setLevel(logging.INFO)
+    # the best score of the process, by which a second training would write no checkpoint_best.pt
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)
+    with open_dict(cfg):
+        cfg.distributed_training.distributed_rank = rank
+    distributed_utils.call_main(cfg, main)

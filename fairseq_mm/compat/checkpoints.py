@@ -59,12 +59,15 @@ def allow_checkpoint_classes() -> None:
     """Lets ``torch.load`` read fairseq's checkpoints and broadcasts with weights only.
 
     PyTorch 2.6 made ``weights_only=True`` the default; fairseq saves ``argparse.Namespace`` and
-    omegaconf's containers, and numbers of numpy in its meters. These classes only hold values.
+    omegaconf's containers, and numbers of numpy in its meters. Where it resumes with several
+    processes, the first one broadcasts the checkpoint with a ``_TensorPlaceholder``, a number, in
+    place of each tensor. These classes only hold values.
     Goes when fairseq itself names them (its main branch switches the check off instead).
     """
     import numpy as np
     import omegaconf
     import torch
+    from fairseq.distributed.utils import _TensorPlaceholder
     from omegaconf.base import ContainerMetadata, Metadata
     from omegaconf.nodes import (
         AnyNode,
@@ -96,6 +99,7 @@ def allow_checkpoint_classes() -> None:
         FloatNode,
         IntegerNode,
         StringNode,
+        _TensorPlaceholder,
         np.ndarray,
         np.dtype,
         multiarray.multiarray.scalar,

@@ -18,6 +18,7 @@ from typing import Any, Optional
 
 import numpy as np
 from fairseq.data import Dictionary
+from fairseq.distributed import utils as distributed
 from fairseq.tasks import register_task
 from torch import Tensor
 
@@ -233,6 +234,20 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             )
         follow_rules(generator, rules)
         return generator
+
+    def begin_valid_epoch(self, epoch: int, model: Any) -> None:
+        """Gives all processes the first one's running statistics of batch normalisation.
+
+        Each has those of its own batches, and fairseq saves the first one's: without, a split would
+        be validated by other models than the one that is saved, and a resumed training, which
+        begins with the saved statistics in all processes, would validate differently.
+        """
+        super().begin_valid_epoch(epoch, model)
+        if distributed.get_data_parallel_world_size() > 1:
+            saved = model.state_dict()
+            for name, buffer in model.named_buffers():
+                if name in saved:
+                    distributed.broadcast(buffer, 0, distributed.get_data_parallel_group())
 
     def prefix_of(self, sample: dict[str, Any]) -> Optional[Tensor]:
         """

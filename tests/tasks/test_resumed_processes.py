@@ -1,0 +1,197 @@
+"""Training by two processes, resumed within an epoch, is the uninterrupted training, bit for bit.
+
+So it is for every task: the weights, the optimizer's state, the position in the data and the losses
+that are logged. A training that one process began is continued by two, and one of two by one.
+"""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from toy_data import (
+    make_captions_folder,
+    make_picture_stories_folder,
+    make_videos_folder,
+)
+from toy_processes import needs_fork, train_by, training_configuration
+from toy_story_models import make_story_folder
+
+pytestmark = needs_fork
+
+TRAINING = (
+    *("--optimizer", "adam", "--lr", "0.01", "--clip-norm", "1", "--seed", "3", "--cpu"),
+    *("--num-workers", "0", "--required-batch-size-multiple", "1", "--ddp-backend", "legacy_ddp"),
+    *("--log-format", "json", "--log-interval", "1", "--save-interval-updates", "4"),
+    *("--max-epoch", "2"),
+)
+CAPTIONS = ("captions", "--task", "multimodal_captioning", "--batch-size", "6")
+M_RNN = (*CAPTIONS, "--arch", "m_rnn_tiny", "--criterion", "cross_entropy")
+VSE = (*CAPTIONS, "--arch", "vse_tiny", "--criterion", "pairwise_ranking")
+VSE_RANDOM = (*VSE, "--negatives", "random", "--num-negatives", "5")
+PICTURE_STORIES = (
+    *("picture_stories", "--task", "visual_storytelling", "--batch-size", "3"),
+    *("--criterion", "cross_entropy"),
+)
+VIDEOS = (
+    *("videos", "--task", "video_summarization", "--batch-size", "2"),
+    *("--criterion", "cross_entropy", "--save-interval-updates", "3"),
+)
+VG_BART = (*VIDEOS, "--arch", "vg_bart_tiny")
+# folder of data and options; two processes make three updates an epoch, of videos two
+FAST = {
+    "m_rnn": M_RNN,
+    "vse_random": VSE_RANDOM,
+    "conv_story": (
+        *("stories", "--task", "hierarchical_story", "--arch", "conv_story_tiny"),
+        *("--criterion", "sliced_cross_entropy", "--batch-size", "2"),
+        *("--max-source-positions", "40", "--max-target-positions", "44"),
+    ),
+    "gcnn_lm": (
+        *("stories/stories", "--task", "language_modeling", "--arch", "gcnn_lm_tiny"),
+        *("--criterion", "sliced_cross_entropy", "--batch-size", "2"),
+        *("--sample-break-mode", "eos", "--tokens-per-sample", "44"),
+    ),
+    "glac": (*PICTURE_STORIES, "--arch", "glac_tiny"),
+    "vg_bart": VG_BART,
+}
+SLOW = {
+    "m_rnn_pytorch_ddp": (*M_RNN, "--ddp-backend", "pytorch_ddp"),
+    "m_rnn_sharded": (*M_RNN, "--zero-sharding", "os"),
+    "m_rnn_bf16": (*M_RNN, "--bf16", "--memory-efficient-bf16"),
+    "m_rnn_two_batches_an_update": (*M_RNN, "--update-freq", "2", "--save-interval-updates", "3"),
+    "lbl": (*CAPTIONS, "--arch", "lbl_tiny", "--criterion", "cross_entropy"),
+    "vse_sum": (*VSE, "--negatives", "sum"),
+    "vse_max_after_sum": (*VSE, "--negatives", "max", "--sum-updates", "5"),
+    "vse_random_workers": (*VSE_RANDOM, "--num-workers", "1"),
+    "transtory_xl": (*PICTURE_STORIES, "--arch", "transtory_xl_tiny"),
+    "transtory_full": (*PICTURE_STORIES, "--arch", "transtory_full_tiny"),
+    "vg_bart_two_rates": (
+        *(*VG_BART, "--optimizer", "adam_by_origin", "--new-lr", "0.02"),
+        *("--lr-scheduler", "epoch_decay", "--decay-epochs", "1", "--eval-gen"),
+        *("--eval-gen-args", '{"beam": 2, "max_len_b": 6}'),
+    ),
+    "vg_t5": (*VIDEOS, "--arch", "vg_t5_tiny"),
+    "mffg_rnn": (*VIDEOS, "--arch", "mffg_rnn_tiny"),
+}
+SYSTEMS = {**FAST, **SLOW}
+# logged, and neither time nor what follows from it
+TIMES = re.compile("wps|ups|wall")
+# each process keeps its own of what its batches were like
+BUFFERS = re.compile("running_(mean|var)|num_batches")
+
+
+def slow(name):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """The data of each task."""
+    folder = tmp_path_factory.mktemp("data")
+    make_captions_folder(folder / "captions")
+    make_story_folder(folder / "stories", train=12)
+    make_picture_stories_folder(folder / "picture_stories")
+    make_videos_folder(folder / "videos")
+    return folder
+
+
+def configure(folders, name):
+    data, *system = SYSTEMS[name]
+    if "--zero-sharding" in system:
+        pytest.importorskip("fairscale")
+    return training_configuration(folders / data, *TRAINING, *system)
+
+
+def continue_from(checkpoint, save_dir):
+    save_dir.mkdir()
+    shutil.copy(checkpoint, save_dir / "checkpoint_last.pt")
+
+
+def within_second_epoch(save_dir):
+    """The checkpoint behind the first update of the second epoch."""
+    (checkpoint,) = save_dir.glob("checkpoint_2_*.pt")
+    return checkpoint
+
+
+def assert_same(one, other, where=""):
+    """Equal to the last bit, in containers too."""
+    assert type(one) is type(other), where
+    if torch.is_tensor(one):
+        assert one.dtype == other.dtype, where
+        assert torch.equal(one, other), where
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            assert_same(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), where
+        for index, pair in enumerate(zip(one, other)):
+            assert_same(*pair, f"{where}[{index}]")
+    else:
+        assert one == other, where
+
+
+def assert_same_training(one, other):
+    for key in ("model", "criterion", "last_optimizer_state", "task_state"):
+        assert_same(one[key], other[key], key)
+    assert_same(one["optimizer_history"][-1], other["optimizer_history"][-1], "optimizer_history")
+    for key in ("train_iterator", "val_loss", "best"):
+        assert_same(one["extra_state"][key], other["extra_state"][key], key)
+
+
+def logged(save_dir):
+    """What was logged of updates, validations and epochs, but for times."""
+    lines = (save_dir / "log").read_text().splitlines()
+    # fairseq logs to the file twice from the second epoch on
+    lines = dict.fromkeys(line for line in lines if line.startswith('{"'))
+    return [{k: v for k, v in json.loads(line).items() if not TIMES.search(k)} for line in lines]
+
+
+@pytest.mark.parametrize("name", [*FAST, *map(slow, SLOW)])
+def test_two_processes_resume_within_an_epoch(folders, tmp_path, name):
+    cfg = configure(folders, name)
+    whole = train_by(2, cfg, tmp_path / "whole")
+    continue_from(within_second_epoch(tmp_path / "whole"), tmp_path / "resumed")
+    resumed = train_by(2, cfg, tmp_path / "resumed")
+    assert_same_training(whole, resumed)
+    lines, of_resumed = logged(tmp_path / "whole"), logged(tmp_path / "resumed")
+    assert {"loss", "valid_loss", "train_loss"} <= {key for line in of_resumed for key in line}
+    assert lines[-len(of_resumed) :] == of_resumed
+    assert lines[-len(of_resumed) - 1]["epoch"] == 2
+
+
+def assert_close_training(one, other, save_dirs):
+    """The same data in the same updates, and weights and losses but for rounding."""
+    for name, weights in one["model"].items():
+        if not BUFFERS.search(name):
+            torch.testing.assert_close(other["model"][name], weights, atol=1e-5, rtol=1e-4)
+    assert one["extra_state"]["train_iterator"] == other["extra_state"]["train_iterator"]
+    updates = [
+        {line["num_updates"]: line for line in logged(save_dir) if "num_updates" in line}
+        for save_dir in save_dirs
+    ]
+    assert list(updates[0])[-len(updates[1]) :] == list(updates[1])
+    for number, line in updates[1].items():
+        assert [line[k] for k in ("wpb", "bsz")] == [updates[0][number][k] for k in ("wpb", "bsz")]
+        assert float(line["loss"]) == pytest.approx(float(updates[0][number]["loss"]), abs=2e-3)
+
+
+@pytest.mark.parametrize("processes", [(1, 2), (2, 1)])
+@pytest.mark.parametrize(
+    "name", ["vse_random", *(slow(name) for name in FAST if name != "vse_random")]
+)
+def test_another_number_of_processes_continues(folders, tmp_path, name, processes):
+    """With ``--update-freq``, each update has the same batches, whoever reads them."""
+    # Adam divides gradients by their size, so that one that is nearly zero is rounding alone
+    cfg = configure(folders, name)
+    cfg.optimizer.adam_eps = 1e-3
+    for key in cfg.model:
+        if key.endswith("dropout") and isinstance(cfg.model[key], float):
+            cfg.model[key] = 0.0
+    options = [{"optimization": {"update_freq": [2 // count]}} for count in processes]
+    whole = train_by(processes[0], cfg, tmp_path / "whole", **options[0])
+    continue_from(within_second_epoch(tmp_path / "whole"), tmp_path / "continued")
+    continued = train_by(processes[1], cfg, tmp_path / "continued", **options[1])
+    assert_close_training(whole, continued, (tmp_path / "whole", tmp_path / "continued"))
