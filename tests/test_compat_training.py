@@ -1,8 +1,126 @@
-"""Repairs of fairseq's training: positions of resumed data."""
+"""Repairs of fairseq's training: gradients of ``--amp``, positions of resumed data."""
+
+import functools
+from argparse import Namespace
 
 import pytest
 import torch
 from fairseq.data.iterators import EpochBatchIterator
+from fairseq.optim import AMPOptimizer
+from toy_data import make_captions_folder, run_fairseq
+
+SCALE = 128.0
+
+
+class FakeScaler:
+    """``torch.amp.GradScaler`` on the CPU, for PyTorch that has none: each optimizer's gradients
+    are unscaled once between two updates, and a step with an infinite one is left out."""
+
+    def __init__(self, init_scale, growth_interval=2000):
+        self.scale_now, self.growth_interval, self.good_steps = init_scale, growth_interval, 0
+        self.found = {}
+
+    def scale(self, loss):
+        return loss * self.scale_now
+
+    def unscale_(self, optimizer):
+        if id(optimizer) in self.found:
+            raise RuntimeError("unscale_() has already been called on this optimizer")
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        for gradient in gradients:
+            gradient.mul_(1 / self.scale_now)
+        self.found[id(optimizer)] = not all(torch.isfinite(g).all() for g in gradients)
+
+    def step(self, optimizer):
+        if id(optimizer) not in self.found:
+            self.unscale_(optimizer)
+        if not self.found[id(optimizer)]:
+            optimizer.step()
+
+    def update(self):
+        if any(self.found.values()):
+            self.scale_now, self.good_steps = self.scale_now * self.get_backoff_factor(), 0
+        else:
+            self.good_steps += 1
+            if self.good_steps == self.growth_interval:
+                self.scale_now, self.good_steps = self.scale_now * 2, 0
+        self.found = {}
+
+    def get_scale(self):
+        return self.scale_now
+
+    def get_backoff_factor(self):
+        return 0.5
+
+
+@pytest.fixture(autouse=True)
+def scaler_on_the_cpu(monkeypatch):
+    """fairseq's own scaler does nothing without a GPU."""
+    modern = getattr(torch.amp, "GradScaler", None)
+    scaler = functools.partial(modern, "cpu") if modern else FakeScaler
+    monkeypatch.setattr(torch.cuda.amp, "GradScaler", scaler)
+
+
+def amp_optimizer(parameter, lr=1.0):
+    cfg = Namespace(
+        optimizer=Namespace(optimizer="sgd", lr=[lr], momentum=0.0, weight_decay=0.0),
+        common=Namespace(fp16_init_scale=SCALE, amp_scale_window=None, min_loss_scale=1e-4),
+    )
+    return AMPOptimizer.build_optimizer(cfg, [parameter])
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 0.25])
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_gradient_of_one_arrives_as_one(clip_norm, batches):
+    weight = torch.nn.Parameter(torch.zeros(()))
+    optimizer = amp_optimizer(weight)
+    for _ in range(batches):
+        optimizer.backward(weight * 1.0)
+    assert weight.grad == SCALE * batches
+    optimizer.multiply_grads(1 / batches)
+    assert optimizer.clip_grad_norm(clip_norm) == 1.0
+    arrived = clip_norm or 1.0
+    torch.testing.assert_close(weight.grad, torch.tensor(arrived), atol=1e-5, rtol=0)
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.tensor(-arrived), atol=1e-5, rtol=0)
+    assert optimizer.scaler.get_scale() == SCALE
+
+
+def test_a_step_with_an_infinite_gradient_is_left_out_and_the_scale_halved():
+    weight = torch.nn.Parameter(torch.zeros(()))
+    optimizer = amp_optimizer(weight)
+    optimizer.backward(weight * 1e38)  # times the scale no number of float32
+    assert not torch.isfinite(optimizer.clip_grad_norm(1.0))
+    optimizer.step()
+    assert weight == 0
+    assert optimizer.scaler.get_scale() == SCALE / 2
+    optimizer.zero_grad()
+    optimizer.backward(weight * 1.0)
+    assert optimizer.clip_grad_norm(0.0) == 1.0
+    optimizer.step()
+    assert weight == -1
+
+
+@pytest.mark.parametrize("options", [("--clip-norm", "0"), ("--update-freq", "2")])
+def test_training_with_a_scaled_loss_is_the_training(tmp_path, monkeypatch, options):
+    """Plain gradient descent: Adam would hide gradients that are too small."""
+    data = make_captions_folder(tmp_path / "data")
+    states = []
+    for precision in ((), ("--amp",)):
+        save_dir = tmp_path / f"checkpoints{len(precision)}"
+        arguments = (
+            *(data, "--task", "multimodal_captioning", "--arch", "m_rnn_tiny", *precision),
+            *("--criterion", "cross_entropy", "--optimizer", "sgd", "--lr", "0.5", "--cpu"),
+            *("--clip-norm", "0.5", "--max-update", "3", "--batch-size", "6", "--seed", "3"),
+            *("--num-workers", "0", "--no-epoch-checkpoints", "--disable-validation"),
+            *("--log-format", "none", "--save-dir", save_dir, *options),
+        )
+        run_fairseq(monkeypatch, "train", *arguments)
+        states.append(torch.load(save_dir / "checkpoint_last.pt")["model"])
+    plain, scaled = states
+    for name, weights in plain.items():
+        torch.testing.assert_close(scaled[name], weights, atol=1e-6, rtol=1e-5, msg=name)
 
 
 class Numbers(torch.utils.data.Dataset):

@@ -19,7 +19,7 @@ from fairseq_mm.compat.fairseq import (
 )
 from fairseq_mm.compat.fairseq_data import repair_disabled_validation, warn_of_dropped_batches
 from fairseq_mm.compat.pytorch import convolution_memory_format
-from fairseq_mm.compat.training import repair_position_of_resumed_data
+from fairseq_mm.compat.training import repair_amp, repair_position_of_resumed_data
 
 __all__ = ["apply", "convolution_memory_format", "load_weights"]
 
@@ -48,4 +48,5 @@ def apply() -> None:
     repair_disabled_validation()
     warn_of_dropped_batches()
     repair_position_of_resumed_data()
+    repair_amp()
     _applied = True

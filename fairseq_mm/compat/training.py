@@ -1,7 +1,8 @@
-"""Repairs of fairseq's training: the position of a resumed one."""
+"""Repairs of fairseq's training: the position of a resumed one, and the gradients of ``--amp``."""
 
 import functools
 import logging
+import types
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -44,3 +45,53 @@ def repair_position_of_resumed_data() -> None:
 
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
     EpochBatchIterator.load_state_dict = load_state_dict
+
+
+def repair_amp() -> None:
+    """``--amp`` divides gradients by the loss scale twice.
+
+    Before it clips, ``AMPOptimizer`` unscales the gradients of the optimizer within its fairseq
+    wrapper, and then steps the wrapper, whose gradients its ``GradScaler`` has not seen, and
+    unscales once more. A gradient of 1 arrives as 1/128 at the first scale. Goes when both take
+    the same object.
+    """
+    from fairseq.optim import AMPOptimizer
+
+    if not _unscales_another_than_it_steps(AMPOptimizer):
+        return
+
+    def step(self: Any) -> None:
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    AMPOptimizer.step = step
+
+
+class _RecordingScaler:
+    """Stands in for a ``GradScaler`` and keeps what it is to unscale and to step."""
+
+    unscaled: Any = None
+    stepped: Any = None
+
+    def unscale_(self, optimizer: Any) -> None:
+        self.unscaled = optimizer
+
+    def step(self, optimizer: Any) -> None:
+        self.stepped = optimizer
+
+    def update(self) -> None:
+        pass
+
+
+def _unscales_another_than_it_steps(cls: Any) -> bool:
+    import torch
+
+    wrapper = types.SimpleNamespace(
+        optimizer=object(), clip_grad_norm=lambda *arguments: torch.zeros(())
+    )
+    optimizer = object.__new__(cls)
+    optimizer.fp32_optimizer, optimizer._grad_scaler = wrapper, _RecordingScaler()
+    optimizer.clip_grad_norm(0.0)
+    optimizer.step()
+    scaler = optimizer._grad_scaler
+    return scaler.unscaled is not scaler.stepped
