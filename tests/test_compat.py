@@ -442,7 +442,7 @@ def test_hydra_trains(tmp_path, data):
     config = {
         "common": {"user_dir": str(PACKAGE), "cpu": True, "log_format": "none"},
         "task": {"_name": "multimodal_captioning", "data": str(data)},
-        "model": {"_name": "m_rnn", "hidden_dim": 12, "multimodal_dim": 20},
+        "model": {"_name": "m_rnn_tiny", "hidden_dim": 11},
         "criterion": {"_name": "cross_entropy"},
         "optimizer": {"_name": "adam"},
         "lr_scheduler": {"_name": "fixed"},
@@ -456,7 +456,10 @@ def test_hydra_trains(tmp_path, data):
     command += ["--config-dir", str(tmp_path), "--config-name", "m_rnn"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
-    assert (tmp_path / "ck" / "checkpoint_last.pt").exists()
+    state = torch.load(tmp_path / "ck" / "checkpoint_last.pt")
+    sizes = state["cfg"]["model"]
+    assert (sizes["embedding_dim"], sizes["hidden_dim"], sizes["multimodal_dim"]) == (8, 11, 20)
+    assert state["model"]["decoder.output_proj.weight"].shape[1] == 20
 
 
 def test_user_dir_is_found_by_its_bare_name_from_a_checkout(tmp_path, data):

@@ -13,6 +13,7 @@ from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
 import fairseq_mm
+from fairseq_mm.models._presets import PRESETS
 
 PACKAGE = Path(fairseq_mm.__file__).parent
 REGISTRIES = {
@@ -26,26 +27,21 @@ REGISTRIES = {
 
 
 def registrations():
-    """(decorator, name, module) of every registration in the sources."""
+    """(decorator, name, module) of every registration in the sources, and of every preset."""
     for path in sorted(PACKAGE.rglob("*.py")):
         module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text())):
             for decorator in getattr(node, "decorator_list", []):
                 name = getattr(getattr(decorator, "func", None), "id", None)
                 if name in REGISTRIES:
-                    index = 1 if name == "register_model_architecture" else 0
-                    yield name, decorator.args[index].value, module
-
-
-def modules_of_architectures():
-    """Modules whose architectures are sizes of a model of another module."""
-    return {"fairseq_mm.models.conv_story_fusion": "fairseq_mm.models.conv_story"}
+                    yield name, decorator.args[0].value, module
+    for name, (model, _) in PRESETS.items():
+        yield "register_model_architecture", name, f"fairseq_mm.models.{model}"
 
 
 @pytest.mark.parametrize(("decorator", "name", "module"), list(registrations()))
 def test_name_resolves_to_our_class(decorator, name, module):
-    expected = modules_of_architectures().get(module, module)
-    assert REGISTRIES[decorator][name].__module__ == expected
+    assert REGISTRIES[decorator][name].__module__ == module
 
 
 def test_every_system_of_the_paper_has_its_architecture():

@@ -202,12 +202,5 @@ def build_hierarchical_rnn(
     return encoder, decoder
 
 
-def set_tiny_sizes(cfg: Any) -> None:
-    """For tests and trials."""
-    for name, size in {
-        "embedding_dim": 12,
-        "encoder_hidden_dim": 9,
-        "hidden_dim": 16,
-        "dropout": 0.0,
-    }.items():
-        setattr(cfg, name, getattr(cfg, name, size))
+# for tests and trials
+TINY = {"embedding_dim": 12, "encoder_hidden_dim": 9, "hidden_dim": 16, "dropout": 0.0}

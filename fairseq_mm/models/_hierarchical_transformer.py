@@ -273,14 +273,11 @@ def check_transformer(config: type, cfg: Any, task: Any) -> None:
         )
 
 
-def set_tiny_sizes(cfg: Any) -> None:
-    """For tests and trials."""
-    for name, size in {
-        "embed_dim": 16,
-        "encoder_layers": 1,
-        "decoder_layers": 2,
-        "ffn_dim": 20,
-        "attention_heads": 2,
-        "dropout": 0.0,
-    }.items():
-        setattr(cfg, name, getattr(cfg, name, size))
+TINY = {  # for tests and trials
+    "embed_dim": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "ffn_dim": 20,
+    "attention_heads": 2,
+    "dropout": 0.0,
+}

@@ -43,7 +43,6 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import (
     FairseqEncoderDecoderModel,
     register_model,
-    register_model_architecture,
 )
 from omegaconf import II
 from torch import Tensor
@@ -53,6 +52,7 @@ from fairseq_mm.models._conv_decoder import StoryDecoder
 from fairseq_mm.models._fusion import FusionDecoder, FusionEncoder
 from fairseq_mm.models._layer_lists import parse_flag, parse_flags, parse_layers
 from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance, decode_json
 from fairseq_mm.models._story_parts import (
     FROZEN_STATE_KEY,
@@ -342,53 +342,32 @@ def _check_fixed_options(cfg: Any) -> None:
         )
 
 
-# What makes a rung of the ladder is set whatever the command line says: the name tells what was
-# trained.
+def _attention(heads: int, *, multi_scale: bool, gated: bool) -> dict[str, Any]:
+    return {
+        "self_attention": "True",
+        "multihead_self_attention_nheads": heads,
+        "downsample": str(multi_scale),
+        "gated_attention": str(gated),
+    }
 
 
-def _set_attention(cfg: Any, *, heads: int, multi_scale: bool, gated: bool) -> None:
-    cfg.self_attention = getattr(cfg, "self_attention", "True")
-    cfg.multihead_self_attention_nheads = heads
-    cfg.downsample = str(multi_scale)
-    cfg.gated_attention = str(gated)
-
-
-@register_model_architecture("conv_story", "conv_story_self_att")
-def conv_story_self_att(cfg: Any) -> None:
-    _set_attention(cfg, heads=1, multi_scale=False, gated=False)
-
-
-@register_model_architecture("conv_story", "conv_story_multihead")
-def conv_story_multihead(cfg: Any) -> None:
-    _set_attention(cfg, heads=4, multi_scale=False, gated=False)
-
-
-@register_model_architecture("conv_story", "conv_story_multiscale")
-def conv_story_multiscale(cfg: Any) -> None:
-    _set_attention(cfg, heads=4, multi_scale=True, gated=False)
-
-
-@register_model_architecture("conv_story", "conv_story_gated")
-def conv_story_gated(cfg: Any) -> None:
-    _set_attention(cfg, heads=4, multi_scale=True, gated=True)
-
-
-@register_model_architecture("conv_story", "conv_story_wp")
-def conv_story_wp(cfg: Any) -> None:
-    """Everything can be changed by the options, as fairseq's ``fconv_self_att_wp`` allows."""
-    cfg.dropout = getattr(cfg, "dropout", 0.1)
-    cfg.self_attention = getattr(cfg, "self_attention", "True")
-    cfg.multihead_self_attention_nheads = getattr(cfg, "multihead_self_attention_nheads", 4)
-    cfg.downsample = getattr(cfg, "downsample", "True")
-    cfg.gated_attention = getattr(cfg, "gated_attention", "True")
-
-
-@register_model_architecture("conv_story", "conv_story_tiny")
-def conv_story_tiny(cfg: Any) -> None:
-    """For tests and trials."""
-    cfg.encoder_embed_dim = getattr(cfg, "encoder_embed_dim", 16)
-    cfg.decoder_embed_dim = getattr(cfg, "decoder_embed_dim", 16)
-    cfg.decoder_out_embed_dim = getattr(cfg, "decoder_out_embed_dim", 12)
-    cfg.encoder_layers = getattr(cfg, "encoder_layers", "[(8, 3)] + [(20, 3)]")
-    cfg.decoder_layers = getattr(cfg, "decoder_layers", "[(20, 4)] * 2 + [(24, 4)]")
-    conv_story_wp(cfg)
+GATED = _attention(4, multi_scale=True, gated=True)
+WP = {**GATED, "dropout": 0.1}  # as fairseq's fconv_self_att_wp
+register_presets(
+    "conv_story",
+    {
+        "conv_story_self_att": _attention(1, multi_scale=False, gated=False),
+        "conv_story_multihead": _attention(4, multi_scale=False, gated=False),
+        "conv_story_multiscale": _attention(4, multi_scale=True, gated=False),
+        "conv_story_gated": GATED,
+        "conv_story_wp": WP,
+        "conv_story_tiny": {  # for tests and trials
+            **WP,
+            "encoder_embed_dim": 16,
+            "decoder_embed_dim": 16,
+            "decoder_out_embed_dim": 12,
+            "encoder_layers": "[(8, 3)] + [(20, 3)]",
+            "decoder_layers": "[(20, 4)] * 2 + [(24, 4)]",
+        },
+    },
+)

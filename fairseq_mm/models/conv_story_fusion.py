@@ -13,19 +13,21 @@ encoder's and decoder's first layers: five of 128 and 512 channels, and five of 
 the differences from the released code see ``conv_story.py``.
 """
 
-from typing import Any
-
-from fairseq.models import register_model_architecture
-
-from fairseq_mm.models.conv_story import conv_story_gated
+from fairseq_mm.models._presets import register_presets
+from fairseq_mm.models.conv_story import GATED
 
 ENCODER_LAYERS = "[(128, 3)] * 2 + [(512, 3)] * 3"
 DECODER_LAYERS = "[(512, 4)] * 3 + [(768, 4)] * 2"
 
 
-@register_model_architecture("conv_story", "conv_story_fusion")
-def conv_story_fusion(cfg: Any) -> None:
-    cfg.encoder_layers = getattr(cfg, "encoder_layers", ENCODER_LAYERS)
-    cfg.decoder_layers = getattr(cfg, "decoder_layers", DECODER_LAYERS)
-    conv_story_gated(cfg)
-    cfg.pretrained = "True"
+register_presets(
+    "conv_story",
+    {
+        "conv_story_fusion": {
+            **GATED,
+            "encoder_layers": ENCODER_LAYERS,
+            "decoder_layers": DECODER_LAYERS,
+            "pretrained": "True",
+        },
+    },
+)

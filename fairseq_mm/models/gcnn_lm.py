@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import FairseqLanguageModel, register_model, register_model_architecture
+from fairseq.models import FairseqLanguageModel, register_model
 from omegaconf import II
 from torch import Tensor
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._conv_decoder import StoryDecoder
 from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.models._story_parts import build_trunk
 
@@ -103,15 +104,16 @@ class GcnnLmModel(OneLineLoading, FairseqLanguageModel):
         return {"future"}
 
 
-@register_model_architecture("gcnn_lm", "gcnn_lm_self_att")
-def gcnn_lm_self_att(cfg: Any) -> None:
-    cfg.self_attention = getattr(cfg, "self_attention", "True")
-
-
-@register_model_architecture("gcnn_lm", "gcnn_lm_tiny")
-def gcnn_lm_tiny(cfg: Any) -> None:
-    """For tests and trials."""
-    cfg.decoder_embed_dim = getattr(cfg, "decoder_embed_dim", 16)
-    cfg.decoder_out_embed_dim = getattr(cfg, "decoder_out_embed_dim", 12)
-    cfg.decoder_layers = getattr(cfg, "decoder_layers", "[(20, 4)] + [(24, 3)] + [(24, 1)]")
-    gcnn_lm_self_att(cfg)
+SELF_ATTENTION = {"self_attention": "True"}
+register_presets(
+    "gcnn_lm",
+    {
+        "gcnn_lm_self_att": SELF_ATTENTION,
+        "gcnn_lm_tiny": {  # for tests and trials
+            **SELF_ATTENTION,
+            "decoder_embed_dim": 16,
+            "decoder_out_embed_dim": 12,
+            "decoder_layers": "[(20, 4)] + [(24, 3)] + [(24, 1)]",
+        },
+    },
+)

@@ -43,7 +43,6 @@ import torch.nn.functional as F
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import (
     register_model,
-    register_model_architecture,
 )
 from torch import Tensor, nn
 
@@ -54,6 +53,7 @@ from fairseq_mm.models._picture_sequence import (
     encoder_output,
     picture_vectors,
 )
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.sentence_places import next_places, rows_of_sentences, sentence_places
 
@@ -305,27 +305,17 @@ class GlacModel(StoryModel):
                 state_dict[key] = torch.cat([weights] * slices)
 
 
-@register_model_architecture("glac", "glac_tiny")
-def glac_tiny(cfg: GlacConfig) -> None:
-    """For tests."""
-    for name, size in {
-        "picture_dim": 6,
-        "encoder_hidden_dim": 4,
-        "glocal_dim": 9,
-        "embedding_dim": 5,
-        "hidden_dim": 7,
-    }.items():
-        setattr(cfg, name, getattr(cfg, name, size))
-
-
-# What makes a variant is set whatever the command line says: the name tells what was trained.
-
-
-@register_model_architecture("glac", "glac_non_local")
-def glac_non_local(cfg: GlacConfig) -> None:
-    cfg.non_local = True
-
-
-@register_model_architecture("glac", "glac_decoder_attention")
-def glac_decoder_attention(cfg: GlacConfig) -> None:
-    cfg.slices = 8
+register_presets(
+    "glac",
+    {
+        "glac_tiny": {  # for tests
+            "picture_dim": 6,
+            "encoder_hidden_dim": 4,
+            "glocal_dim": 9,
+            "embedding_dim": 5,
+            "hidden_dim": 7,
+        },
+        "glac_non_local": {"non_local": True},
+        "glac_decoder_attention": {"slices": 8},
+    },
+)

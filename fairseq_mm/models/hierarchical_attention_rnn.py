@@ -30,13 +30,14 @@ Differs from the papers / left open:
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import register_model
 
 from fairseq_mm.models._hierarchical_rnn import (
+    TINY,
     HierarchicalRnnConfig,
     build_hierarchical_rnn,
-    set_tiny_sizes,
 )
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._video_summary import VideoSummaryModel
 
 
@@ -54,6 +55,4 @@ class HierarchicalAttentionRnnModel(VideoSummaryModel):
         return cls(*build_hierarchical_rnn(cfg, task, fuses=False), task)
 
 
-@register_model_architecture("hierarchical_attention_rnn", "hierarchical_attention_rnn_tiny")
-def hierarchical_attention_rnn_tiny(cfg: Any) -> None:
-    set_tiny_sizes(cfg)
+register_presets("hierarchical_attention_rnn", {"hierarchical_attention_rnn_tiny": TINY})

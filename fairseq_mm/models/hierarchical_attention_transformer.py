@@ -25,15 +25,16 @@ Differs from the papers / left open:
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import register_model
 
 from fairseq_mm.models._frames import VideoLayers
 from fairseq_mm.models._hierarchical_transformer import (
+    TINY,
     HierarchicalTransformerConfig,
     build_hierarchical_transformer,
     check_transformer,
-    set_tiny_sizes,
 )
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._video_summary import VideoSummaryModel
 
 
@@ -72,9 +73,7 @@ class HierarchicalAttentionTransformerModel(VideoSummaryModel):
         return cls(encoder, decoder, task)
 
 
-@register_model_architecture(
-    "hierarchical_attention_transformer", "hierarchical_attention_transformer_tiny"
+register_presets(
+    "hierarchical_attention_transformer",
+    {"hierarchical_attention_transformer_tiny": {**TINY, "video_encoder_layers": 1}},
 )
-def hierarchical_attention_transformer_tiny(cfg: Any) -> None:
-    cfg.video_encoder_layers = getattr(cfg, "video_encoder_layers", 1)
-    set_tiny_sizes(cfg)

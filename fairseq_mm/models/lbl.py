@@ -20,7 +20,7 @@ Differs from the paper, or says what it does not:
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import register_model
 from torch import Tensor
 
 from fairseq_mm.models._log_bilinear import (
@@ -30,6 +30,7 @@ from fairseq_mm.models._log_bilinear import (
     LogBilinearModel,
     decoder_options,
 )
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
 from fairseq_mm.models._story_sizes import check_sizes
 
@@ -62,8 +63,5 @@ class LblModel(LogBilinearModel):
         return cls.of_parts(LblEncoder(), decoder, Provenance.of_task(task))
 
 
-@register_model_architecture("lbl", "lbl_tiny")
-def lbl_tiny(cfg: LblConfig) -> None:
-    """For tests."""
-    cfg.embedding_dim = getattr(cfg, "embedding_dim", 8)
-    cfg.context_length = getattr(cfg, "context_length", 3)
+TINY = {"embedding_dim": 8, "context_length": 3}  # for tests
+register_presets("lbl", {"lbl_tiny": TINY})

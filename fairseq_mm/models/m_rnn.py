@@ -46,10 +46,10 @@ from fairseq.models import (
     FairseqEncoderDecoderModel,
     FairseqIncrementalDecoder,
     register_model,
-    register_model_architecture,
 )
 from torch import Tensor, nn
 
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.pooled_features import SCALINGS, mean_of_real_rows, scale_vectors
 from fairseq_mm.modules.relu_recurrence import relu_recurrence
@@ -391,47 +391,16 @@ class MRnnModel(FairseqEncoderDecoderModel):
         return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
 
 
-@register_model_architecture("m_rnn", "m_rnn_tiny")
-def m_rnn_tiny(cfg: MRnnConfig) -> None:
-    """For tests."""
-    cfg.embedding_dim = getattr(cfg, "embedding_dim", 8)
-    cfg.hidden_dim = getattr(cfg, "hidden_dim", 12)
-    cfg.multimodal_dim = getattr(cfg, "multimodal_dim", 20)
-
-
-# What makes a variant is set whatever the command line says: the name tells what was trained.
-
-
-@register_model_architecture("m_rnn", "m_rnn_base")
-def m_rnn_base(cfg: MRnnConfig) -> None:
-    cfg.image_input = "none"
-
-
-@register_model_architecture("m_rnn", "m_rnn_no_emb_input")
-def m_rnn_no_emb_input(cfg: MRnnConfig) -> None:
-    cfg.word_input = "none"
-
-
-@register_model_architecture("m_rnn", "m_rnn_one_layer_emb")
-def m_rnn_one_layer_emb(cfg: MRnnConfig) -> None:
-    cfg.one_layer_embedding = True
-
-
-@register_model_architecture("m_rnn", "m_rnn_emb_one_input")
-def m_rnn_emb_one_input(cfg: MRnnConfig) -> None:
-    cfg.word_input = "first"
-
-
-@register_model_architecture("m_rnn", "m_rnn_vis_in_rnn")
-def m_rnn_vis_in_rnn(cfg: MRnnConfig) -> None:
-    cfg.image_input = "recurrent"
-
-
-@register_model_architecture("m_rnn", "m_rnn_vis_in_rnn_both")
-def m_rnn_vis_in_rnn_both(cfg: MRnnConfig) -> None:
-    cfg.image_input = "both"
-
-
-@register_model_architecture("m_rnn", "m_rnn_vis_in_rnn_both_shared")
-def m_rnn_vis_in_rnn_both_shared(cfg: MRnnConfig) -> None:
-    cfg.image_input = "both_shared"
+register_presets(
+    "m_rnn",
+    {
+        "m_rnn_tiny": {"embedding_dim": 8, "hidden_dim": 12, "multimodal_dim": 20},  # for tests
+        "m_rnn_base": {"image_input": "none"},
+        "m_rnn_no_emb_input": {"word_input": "none"},
+        "m_rnn_one_layer_emb": {"one_layer_embedding": True},
+        "m_rnn_emb_one_input": {"word_input": "first"},
+        "m_rnn_vis_in_rnn": {"image_input": "recurrent"},
+        "m_rnn_vis_in_rnn_both": {"image_input": "both"},
+        "m_rnn_vis_in_rnn_both_shared": {"image_input": "both_shared"},
+    },
+)

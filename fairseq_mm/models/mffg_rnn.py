@@ -27,13 +27,14 @@ Differs from the papers / left open:
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import register_model
 
 from fairseq_mm.models._hierarchical_rnn import (
+    TINY,
     HierarchicalRnnConfig,
     build_hierarchical_rnn,
-    set_tiny_sizes,
 )
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._video_summary import VideoSummaryModel
 
 
@@ -51,6 +52,4 @@ class MffgRnnModel(VideoSummaryModel):
         return cls(*build_hierarchical_rnn(cfg, task, fuses=True), task)
 
 
-@register_model_architecture("mffg_rnn", "mffg_rnn_tiny")
-def mffg_rnn_tiny(cfg: Any) -> None:
-    set_tiny_sizes(cfg)
+register_presets("mffg_rnn", {"mffg_rnn_tiny": TINY})

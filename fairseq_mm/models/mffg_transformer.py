@@ -34,15 +34,16 @@ Differs from the papers / left open:
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import register_model
 
 from fairseq_mm.models._frames import FusedVideo
 from fairseq_mm.models._hierarchical_transformer import (
+    TINY,
     HierarchicalTransformerConfig,
     build_hierarchical_transformer,
     check_transformer,
-    set_tiny_sizes,
 )
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._video_summary import VideoSummaryModel
 
 
@@ -68,6 +69,4 @@ class MffgTransformerModel(VideoSummaryModel):
         return cls(encoder, decoder, task)
 
 
-@register_model_architecture("mffg_transformer", "mffg_transformer_tiny")
-def mffg_transformer_tiny(cfg: Any) -> None:
-    set_tiny_sizes(cfg)
+register_presets("mffg_transformer", {"mffg_transformer_tiny": TINY})

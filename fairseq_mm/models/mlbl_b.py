@@ -24,7 +24,7 @@ Differs from the papers, or says what they do not:
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import register_model
 from torch import nn
 
 from fairseq_mm.models._log_bilinear import (
@@ -35,6 +35,7 @@ from fairseq_mm.models._log_bilinear import (
     content_projection,
     decoder_options,
 )
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
 from fairseq_mm.models._story_sizes import check_sizes
 
@@ -62,8 +63,5 @@ class MlblBModel(LogBilinearModel):
         return cls.of_parts(encoder, decoder, Provenance.of_task(task))
 
 
-@register_model_architecture("mlbl_b", "mlbl_b_tiny")
-def mlbl_b_tiny(cfg: MlblBConfig) -> None:
-    """For tests."""
-    cfg.embedding_dim = getattr(cfg, "embedding_dim", 8)
-    cfg.context_length = getattr(cfg, "context_length", 3)
+TINY = {"embedding_dim": 8, "context_length": 3}  # for tests
+register_presets("mlbl_b", {"mlbl_b_tiny": TINY})

@@ -31,7 +31,7 @@ decomposition of trained vectors.
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import register_model
 
 from fairseq_mm.models._log_bilinear import (
     ContentConfig,
@@ -41,6 +41,7 @@ from fairseq_mm.models._log_bilinear import (
     content_projection,
     decoder_options,
 )
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
 from fairseq_mm.models._story_sizes import check_sizes
 
@@ -70,9 +71,5 @@ class MlblFModel(LogBilinearModel):
         return cls.of_parts(encoder, decoder, Provenance.of_task(task))
 
 
-@register_model_architecture("mlbl_f", "mlbl_f_tiny")
-def mlbl_f_tiny(cfg: MlblFConfig) -> None:
-    """For tests."""
-    cfg.embedding_dim = getattr(cfg, "embedding_dim", 8)
-    cfg.context_length = getattr(cfg, "context_length", 3)
-    cfg.num_factors = getattr(cfg, "num_factors", 6)
+TINY = {"embedding_dim": 8, "context_length": 3, "num_factors": 6}  # for tests
+register_presets("mlbl_f", {"mlbl_f_tiny": TINY})

@@ -39,12 +39,12 @@ from fairseq.models import (
     FairseqEncoderDecoderModel,
     FairseqIncrementalDecoder,
     register_model,
-    register_model_architecture,
 )
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance, words_of
 from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.copy_distribution import first_places, mixture_logits
@@ -320,9 +320,5 @@ class PointerGeneratorModel(OneLineLoading, FairseqEncoderDecoderModel):
         return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
 
 
-@register_model_architecture("pointer_generator", "pointer_generator_tiny")
-def pointer_generator_tiny(cfg: PointerGeneratorConfig) -> None:
-    """For tests."""
-    cfg.embedding_dim = getattr(cfg, "embedding_dim", 8)
-    cfg.hidden_dim = getattr(cfg, "hidden_dim", 6)
-    cfg.attention_dim = getattr(cfg, "attention_dim", 10)
+TINY = {"embedding_dim": 8, "hidden_dim": 6, "attention_dim": 10}  # for tests
+register_presets("pointer_generator", {"pointer_generator_tiny": TINY})

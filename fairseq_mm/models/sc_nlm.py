@@ -33,7 +33,7 @@ from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
@@ -46,6 +46,7 @@ from fairseq_mm.models._log_bilinear import (
     content_projection,
     decoder_options,
 )
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance, words_of
 from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.context_window import ContextWindow
@@ -195,11 +196,11 @@ class ScNlmModel(LogBilinearModel):
         return cls.of_parts(encoder, decoder, provenance)
 
 
-@register_model_architecture("sc_nlm", "sc_nlm_tiny")
-def sc_nlm_tiny(cfg: ScNlmConfig) -> None:
-    """For tests."""
-    cfg.embedding_dim = getattr(cfg, "embedding_dim", 8)
-    cfg.context_length = getattr(cfg, "context_length", 3)
-    cfg.num_factors = getattr(cfg, "num_factors", 6)
-    cfg.attribute_dim = getattr(cfg, "attribute_dim", 9)
-    cfg.structure_length = getattr(cfg, "structure_length", 2)
+TINY = {  # for tests
+    "embedding_dim": 8,
+    "context_length": 3,
+    "num_factors": 6,
+    "attribute_dim": 9,
+    "structure_length": 2,
+}
+register_presets("sc_nlm", {"sc_nlm_tiny": TINY})

@@ -26,12 +26,12 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import (
     FairseqEncoderDecoderModel,
     register_model,
-    register_model_architecture,
 )
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance, words_of
 from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.models._t5_stack import T5Decoder, T5Encoder, T5Sizes
@@ -190,12 +190,6 @@ class T5Model(OneLineLoading, FairseqEncoderDecoderModel):
         super().upgrade_state_dict_named(state_dict, name)
 
 
-def set_t5_sizes(cfg: Any, **sizes: Any) -> None:
-    """Options that have not been given."""
-    for name, size in sizes.items():
-        setattr(cfg, name, getattr(cfg, name, size))
-
-
 SMALL = {
     "model_dim": 512,
     "attention_heads": 8,
@@ -230,25 +224,12 @@ TINY = {
 }
 
 
-@register_model_architecture("t5", "t5_small")
-def t5_small(cfg: T5Config) -> None:
-    """60 million parameters."""
-    set_t5_sizes(cfg, **SMALL)
-
-
-@register_model_architecture("t5", "t5_base")
-def t5_base(cfg: T5Config) -> None:
-    """220 million parameters."""
-    set_t5_sizes(cfg, **BASE)
-
-
-@register_model_architecture("t5", "t5_large")
-def t5_large(cfg: T5Config) -> None:
-    """770 million parameters."""
-    set_t5_sizes(cfg, **LARGE)
-
-
-@register_model_architecture("t5", "t5_tiny")
-def t5_tiny(cfg: T5Config) -> None:
-    """For tests."""
-    set_t5_sizes(cfg, **TINY)
+register_presets(
+    "t5",
+    {
+        "t5_small": SMALL,  # 60 million parameters
+        "t5_base": BASE,  # 220 million
+        "t5_large": LARGE,  # 770 million
+        "t5_tiny": TINY,  # for tests
+    },
+)

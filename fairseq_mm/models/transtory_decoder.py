@@ -20,10 +20,10 @@ from typing import Any, Optional
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import (
     register_model,
-    register_model_architecture,
 )
 
 from fairseq_mm.models._picture_sequence import GlocalEncoder, StoryModel, picture_vectors
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
 from fairseq_mm.models._story_sizes import check_sizes, with_defaults
 
@@ -86,14 +86,15 @@ class TranstoryDecoderModel(StoryModel):
         return cls(encoder, decoder, task)
 
 
-@register_model_architecture("transtory_decoder", "transtory_decoder_tiny")
-def transtory_decoder_tiny(cfg: TranstoryDecoderConfig) -> None:
-    """For tests."""
-    for name, size in {
-        "picture_dim": 6,
-        "encoder_hidden_dim": 4,
-        "glocal_dim": 9,
-        "embedding_dim": 8,
-        "decoder_ffn_dim": 10,
-    }.items():
-        setattr(cfg, name, getattr(cfg, name, size))
+register_presets(
+    "transtory_decoder",
+    {
+        "transtory_decoder_tiny": {  # for tests
+            "picture_dim": 6,
+            "encoder_hidden_dim": 4,
+            "glocal_dim": 9,
+            "embedding_dim": 8,
+            "decoder_ffn_dim": 10,
+        },
+    },
+)

@@ -31,7 +31,6 @@ import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import (
     register_model,
-    register_model_architecture,
 )
 from torch import Tensor, nn
 
@@ -41,6 +40,7 @@ from fairseq_mm.models._picture_sequence import (
     StoryModel,
     picture_vectors,
 )
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
 from fairseq_mm.models._story_sizes import check_sizes, with_defaults
 from fairseq_mm.modules.sinusoids import sinusoids
@@ -180,13 +180,14 @@ class TranstoryFullModel(StoryModel):
         return cls(encoder, decoder, task)
 
 
-@register_model_architecture("transtory_full", "transtory_full_tiny")
-def transtory_full_tiny(cfg: TranstoryFullConfig) -> None:
-    """For tests."""
-    for name, size in {
-        "picture_dim": 12,
-        "encoder_ffn_dim": 9,
-        "embedding_dim": 8,
-        "decoder_ffn_dim": 10,
-    }.items():
-        setattr(cfg, name, getattr(cfg, name, size))
+register_presets(
+    "transtory_full",
+    {
+        "transtory_full_tiny": {  # for tests
+            "picture_dim": 12,
+            "encoder_ffn_dim": 9,
+            "embedding_dim": 8,
+            "decoder_ffn_dim": 10,
+        },
+    },
+)

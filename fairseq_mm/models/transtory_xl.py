@@ -37,7 +37,6 @@ import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import (
     register_model,
-    register_model_architecture,
 )
 from torch import Tensor, nn
 
@@ -50,6 +49,7 @@ from fairseq_mm.models._picture_sequence import (
     encoder_output,
     picture_vectors,
 )
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.relative_attention import RelativeAttention
 from fairseq_mm.modules.segment_memory import SegmentMemory, remember
@@ -489,15 +489,16 @@ class TranstoryXLModel(StoryModel):
         return cls(encoder, decoder, task)
 
 
-@register_model_architecture("transtory_xl", "transtory_xl_tiny")
-def transtory_xl_tiny(cfg: TranstoryXLConfig) -> None:
-    """For tests."""
-    for name, size in {
-        "picture_dim": 6,
-        "embedding_dim": 5,
-        "model_dim": 8,
-        "decoder_attention_heads": 2,
-        "head_dim": 3,
-        "decoder_ffn_dim": 10,
-    }.items():
-        setattr(cfg, name, getattr(cfg, name, size))
+register_presets(
+    "transtory_xl",
+    {
+        "transtory_xl_tiny": {  # for tests
+            "picture_dim": 6,
+            "embedding_dim": 5,
+            "model_dim": 8,
+            "decoder_attention_heads": 2,
+            "head_dim": 3,
+            "decoder_ffn_dim": 10,
+        },
+    },
+)

@@ -42,7 +42,6 @@ from typing import Any, Optional
 from fairseq.models import (
     BaseFairseqModel,
     register_model,
-    register_model_architecture,
 )
 from fairseq.models.bart import BARTModel
 from fairseq.models.bart.model import bart_large_architecture
@@ -52,6 +51,7 @@ from torch import Tensor
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bart_weights import fit_weights
 from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.models._story_sizes import check_sizes, with_defaults
 from fairseq_mm.models._vg_bart_parts import VgBartDecoder, VgBartEncoder
@@ -222,47 +222,35 @@ def _check_backbone_options(cfg: Any) -> None:
     )
 
 
-def _set_defaults(cfg: Any, **values: Any) -> None:
-    for name, value in values.items():
-        setattr(cfg, name, getattr(cfg, name, value))
-
-
-@register_model_architecture("vg_bart", "vg_bart_base")
-def vg_bart_base(cfg: Any) -> None:
-    """The paper's."""
-
-
-@register_model_architecture("vg_bart", "vg_bart_large")
-def vg_bart_large(cfg: Any) -> None:
-    _set_defaults(
-        cfg,
-        encoder_embed_dim=1024,
-        encoder_ffn_embed_dim=4096,
-        encoder_layers=12,
-        encoder_attention_heads=16,
-        decoder_ffn_embed_dim=4096,
-        decoder_layers=12,
-        decoder_attention_heads=16,
-        fusion_encoder_layers="11,12",
-    )
-
-
-@register_model_architecture("vg_bart", "vg_bart_tiny")
-def vg_bart_tiny(cfg: Any) -> None:
-    """For tests and trials; one head for features of any number of channels."""
-    _set_defaults(
-        cfg,
-        encoder_embed_dim=8,
-        encoder_ffn_embed_dim=12,
-        encoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_ffn_embed_dim=10,
-        decoder_layers=2,
-        decoder_attention_heads=2,
-        fusion_encoder_layers="1,2",
-        fusion_dim=6,
-        fusion_heads=3,
-        video_encoder_layers=1,
-        video_encoder_heads=1,
-        video_encoder_ffn_dim=7,
-    )
+register_presets(
+    "vg_bart",
+    {
+        "vg_bart_base": {},  # the paper's
+        "vg_bart_large": {
+            "encoder_embed_dim": 1024,
+            "encoder_ffn_embed_dim": 4096,
+            "encoder_layers": 12,
+            "encoder_attention_heads": 16,
+            "decoder_ffn_embed_dim": 4096,
+            "decoder_layers": 12,
+            "decoder_attention_heads": 16,
+            "fusion_encoder_layers": "11,12",
+        },
+        # for tests and trials; one head for features of any number of channels
+        "vg_bart_tiny": {
+            "encoder_embed_dim": 8,
+            "encoder_ffn_embed_dim": 12,
+            "encoder_layers": 2,
+            "encoder_attention_heads": 2,
+            "decoder_ffn_embed_dim": 10,
+            "decoder_layers": 2,
+            "decoder_attention_heads": 2,
+            "fusion_encoder_layers": "1,2",
+            "fusion_dim": 6,
+            "fusion_heads": 3,
+            "video_encoder_layers": 1,
+            "video_encoder_heads": 1,
+            "video_encoder_ffn_dim": 7,
+        },
+    },
+)

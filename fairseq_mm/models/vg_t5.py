@@ -34,11 +34,11 @@ from typing import Any, Optional
 from fairseq.models import (
     FairseqEncoderDecoderModel,
     register_model,
-    register_model_architecture,
 )
 from torch import Tensor
 
 from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
 from fairseq_mm.models._story_sizes import with_defaults
 from fairseq_mm.models._t5_weights import add_new_weights, check_t5_weights
@@ -59,7 +59,6 @@ from fairseq_mm.models.t5 import (
     T5Config,
     build_t5_parts,
     check_t5_options,
-    set_t5_sizes,
 )
 
 
@@ -162,32 +161,20 @@ def _completed(cfg: Any) -> Any:
     return completed
 
 
-@register_model_architecture("vg_t5", "vg_t5_small")
-def vg_t5_small(cfg: VgT5Config) -> None:
-    """Six layers, as many as the paper writes of."""
-    set_t5_sizes(cfg, **SMALL)
-
-
-@register_model_architecture("vg_t5", "vg_t5_base")
-def vg_t5_base(cfg: VgT5Config) -> None:
-    """The paper's."""
-    set_t5_sizes(cfg, **BASE)
-
-
-@register_model_architecture("vg_t5", "vg_t5_large")
-def vg_t5_large(cfg: VgT5Config) -> None:
-    set_t5_sizes(cfg, **LARGE)
-
-
-@register_model_architecture("vg_t5", "vg_t5_tiny")
-def vg_t5_tiny(cfg: VgT5Config) -> None:
-    """For tests and trials; one head for features of any number of channels."""
-    set_t5_sizes(
-        cfg,
-        **TINY,
-        fusion_dim=6,
-        fusion_heads=3,
-        video_encoder_layers=1,
-        video_encoder_heads=1,
-        video_encoder_ffn_dim=7,
-    )
+register_presets(
+    "vg_t5",
+    {
+        "vg_t5_small": SMALL,  # six layers, as many as the paper writes of
+        "vg_t5_base": BASE,  # the paper's
+        "vg_t5_large": LARGE,
+        # for tests and trials; one head for features of any number of channels
+        "vg_t5_tiny": {
+            **TINY,
+            "fusion_dim": 6,
+            "fusion_heads": 3,
+            "video_encoder_layers": 1,
+            "video_encoder_heads": 1,
+            "video_encoder_ffn_dim": 7,
+        },
+    },
+)

@@ -31,11 +31,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import BaseFairseqModel, register_model, register_model_architecture
+from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.peephole_lstm import PeepholeLSTM
@@ -343,29 +344,13 @@ def fill_word_vectors(embedding: nn.Embedding, vectors: np.ndarray, is_found: np
         embedding.weight[found] = given
 
 
-@register_model_architecture("vse", "vse_tiny")
-def vse_tiny(cfg: VseConfig) -> None:
-    """For tests."""
-    cfg.word_dim = getattr(cfg, "word_dim", 6)
-    cfg.embed_dim = getattr(cfg, "embed_dim", 8)
-
-
-# What makes a variant is set whatever the command line says: the name tells what was trained.
-
-
-@register_model_architecture("vse", "vse_lstm")
-def vse_lstm(cfg: VseConfig) -> None:
-    cfg.sentence_encoder = "lstm"
-
-
-@register_model_architecture("vse", "vse_gru")
-def vse_gru(cfg: VseConfig) -> None:
-    """Sizes of the released codes."""
-    cfg.sentence_encoder = "gru"
-    cfg.embed_dim = getattr(cfg, "embed_dim", 1024)
-    cfg.sentence_signs = getattr(cfg, "sentence_signs", "end")
-
-
-@register_model_architecture("vse", "vse_bow")
-def vse_bow(cfg: VseConfig) -> None:
-    cfg.sentence_encoder = "bow"
+register_presets(
+    "vse",
+    {
+        "vse_tiny": {"word_dim": 6, "embed_dim": 8},  # for tests
+        "vse_lstm": {"sentence_encoder": "lstm"},
+        # sizes of the released codes
+        "vse_gru": {"sentence_encoder": "gru", "embed_dim": 1024, "sentence_signs": "end"},
+        "vse_bow": {"sentence_encoder": "bow"},
+    },
+)
