@@ -1,19 +1,23 @@
-"""Word vectors from text files: word2vec's text format, GloVe, fastText's ``.vec``.
+"""Word vectors from files: word2vec's formats, text and binary, GloVe, fastText's ``.vec``.
 
-A line is a word and its numbers, separated by spaces; word2vec and fastText put a line with the
-two counts before. Files that end with ``.gz`` are read as they are.
+In text, a line is a word and its numbers, separated by spaces; word2vec and fastText put a line
+with the two counts before. The binary format is that of :mod:`fairseq_mm.data.word2vec_binary`.
+Files that end with ``.gz`` are read as they are.
 """
 
 import codecs
 import gzip
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from fairseq_mm.data.word2vec_binary import find_binary, is_binary, parse_header
 from fairseq_mm.errors import UserError
+
+_START = 1 << 16
 
 
 class WordVectors(NamedTuple):
@@ -64,7 +68,13 @@ def _find(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray]:
     number = 0
     try:
         with _open(path) as file:
-            for number, line in enumerate(file, start=1):
+            start = file.read(_START)
+            header = parse_header(start[: start.find(b"\n") + 1])
+            if header is not None and is_binary(start, header, path):
+                if header.dim != dim:
+                    raise _dimension_error(path, 1, header.dim, dim)
+                return find_binary(start, file, header, keys, path)
+            for number, line in enumerate(_lines(start, file), start=1):
                 if number == 1 and line.startswith(codecs.BOM_UTF8):
                     line = line[len(codecs.BOM_UTF8) :]
                 if number == 1 and _is_header(line, path, dim):
@@ -93,13 +103,24 @@ def _open(path: str) -> BinaryIO:
     return open(path, "rb")
 
 
+def _lines(start: bytes, file: BinaryIO) -> Iterator[bytes]:
+    """Lines of a file of which ``start`` has been read."""
+    *whole, cut = start.split(b"\n")
+    for line in whole:
+        yield line + b"\n"
+    cut += file.readline()
+    if cut:
+        yield cut
+    yield from file
+
+
 def _is_header(line: bytes, path: str, dim: int) -> bool:
     """Whether a first line has the numbers of words and of dimensions."""
-    fields = line.split()
-    if len(fields) != 2 or not all(field.isdigit() for field in fields):
+    header = parse_header(line)
+    if header is None:
         return False
-    if int(fields[1]) != dim:
-        raise _dimension_error(path, 1, int(fields[1]), dim)
+    if header.dim != dim:
+        raise _dimension_error(path, 1, header.dim, dim)
     return True
 
 
@@ -140,5 +161,5 @@ def _dimension_error(path: str, number: int, found: int, expected: int) -> UserE
 def _format_error(path: str, number: int) -> UserError:
     return UserError(
         f"{path}:{number}: must be a word and its numbers, separated by spaces (word vectors as "
-        "text: word2vec's, GloVe's or fastText's .vec), but is not."
+        "text: word2vec's, GloVe's or fastText's .vec; or word2vec's binary format), but is not."
     )

@@ -74,7 +74,10 @@ class VseConfig(FairseqDataclass):
     )
     word_vectors: Optional[str] = field(
         default=None,
-        metadata={"help": "file of word vectors to begin with: word2vec text, GloVe or fastText"},
+        metadata={
+            "help": "file of word vectors to begin with: word2vec (text or binary), GloVe or "
+            "fastText's .vec, plain or .gz"
+        },
     )
     fixed_words: bool = field(
         default=False, metadata={"help": "word vectors stay as --word-vectors has them"}

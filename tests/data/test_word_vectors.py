@@ -1,10 +1,13 @@
-"""Word vectors are read from each of the usual text formats."""
+"""Word vectors are read from each of the usual formats."""
 
 import gzip
+import re
+import tracemalloc
 
 import numpy as np
 import pytest
 
+from fairseq_mm.data import word2vec_binary, word_vectors
 from fairseq_mm.data.word_vectors import read_word_vectors
 from fairseq_mm.errors import UserError
 
@@ -88,6 +91,133 @@ def test_missing_and_damaged_files_are_named(tmp_path):
     (tmp_path / "v.gz").write_bytes(b"no gzip")
     with pytest.raises(UserError, match=r"v\.gz: cannot be read as word vectors"):
         read_word_vectors(str(tmp_path / "v.gz"), WORDS, dim=3)
-    (tmp_path / "v.bin").write_bytes(b"3 3\nthe \x00\xff\x80\x3f\x01\x02\ndog ")
-    with pytest.raises(UserError, match=r"v\.bin:2: must be a word and its numbers"):
+    # fastText's own binary format
+    (tmp_path / "v.bin").write_bytes(b"\xba\x16\x4f\x2f\x0c\x00\x00\x00\x64\x00\x00\x00 \n ")
+    with pytest.raises(UserError, match=r"v\.bin:1: must be a word and its numbers"):
         read_word_vectors(str(tmp_path / "v.bin"), WORDS, dim=3)
+
+
+VECTORS = {
+    "the": [1, 2, 3],
+    "dog": [0.5, -0.01, 4],
+    "café": [7, 8, 9],
+    # bytes of a line feed and a space, and all of them printable
+    "cat": np.frombuffer(b"\n \n 1 2\n0.5\n", dtype="<f4").tolist(),
+    "</s>": [0, 0, 0],
+}
+
+
+def binary(vectors, *, end=b"\n", header=None):
+    """A file of word2vec's, ``end`` after each vector."""
+    count, dim = len(vectors), len(next(iter(vectors.values())))
+    content = b"%d %d\n" % (count, dim) if header is None else header
+    for word, vector in vectors.items():
+        word = word if isinstance(word, bytes) else word.encode()
+        content += word + b" " + np.array(vector, dtype="<f4").tobytes() + end
+    return content
+
+
+@pytest.mark.parametrize("end", [b"\n", b""], ids=["line_feeds", "none"])
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        *(("v.bin", word) for word in VECTORS),
+        *(("v.bin.gz", "the"), ("v", "the"), ("v.gz", "</s>")),
+    ],
+)
+def test_binary_files_of_word2vec_are_read(tmp_path, end, name, first):
+    vectors = {first: VECTORS[first], **VECTORS}
+    content = binary(vectors, end=end)
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    found = read_word_vectors(str(path), ["Dog", "café", "cat", "zebra"], dim=3)
+    assert found.is_found.tolist() == [True, True, True, False]
+    expected = np.array([VECTORS["dog"], VECTORS["café"], VECTORS["cat"], [0, 0, 0]], np.float32)
+    np.testing.assert_array_equal(found.vectors, expected)
+
+
+def test_binary_file_is_read_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(word_vectors, "_START", 20)
+    monkeypatch.setattr(word2vec_binary, "_PART", 7)
+    monkeypatch.setattr(word2vec_binary, "_LONGEST_WORD", 8)
+    for end in (b"\n", b""):
+        vectors = {f"w{i}": [i, i + 0.5, -i] for i in range(200)}
+        (tmp_path / "v.bin").write_bytes(binary(vectors, end=end))
+        found = read_word_vectors(str(tmp_path / "v.bin"), list(vectors), dim=3)
+        assert found.vectors.tolist() == list(vectors.values())
+
+
+def test_binary_words_that_are_not_asked_for_take_no_memory(tmp_path):
+    rows = b"".join(b"w%d " % i + bytes(400) for i in range(20_000))
+    (tmp_path / "v.bin").write_bytes(b"20001 100\n" + rows + b"dog " + bytes(400))
+    tracemalloc.start()
+    found = read_word_vectors(str(tmp_path / "v.bin"), ["dog", "zebra"], dim=100)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.is_found.tolist() == [True, False]
+    assert peak < len(rows) / 2
+
+
+def test_word_that_word2vec_cut_in_a_character_is_passed_over(tmp_path):
+    vectors = {"caf\u00e9".encode()[:-1]: [1, 2, 3], "dog": [4, 5, 6]}
+    (tmp_path / "v.bin").write_bytes(binary(vectors))
+    assert read_word_vectors(str(tmp_path / "v.bin"), ["dog"], dim=3).vectors.tolist() == [
+        [4, 5, 6]
+    ]
+
+
+WHOLE = binary(VECTORS)
+SPOILED = {
+    "dimension": (
+        binary({"dog": [1, 2, 3, 4]}),
+        "v.bin:1: has vectors of 4 dimensions, but --word-dim is 3",
+    ),
+    "cut": (WHOLE[:-20], "says 5 words of 3 dimensions, which take 74 bytes at least, but it has"),
+    "count": (
+        b"99999999999999999 3\n" + WHOLE[4:],
+        "says 99999999999999999 words of 3 dimensions, which take",
+    ),
+    "one more": (WHOLE + b"dog", "says 5 words, but it goes on after the last one"),
+    "not finite": (
+        binary({"a": [1, 2, 3], "dog": [1, float("nan"), 3]}),
+        "the vector of word 2 ('dog') must be finite numbers, but is not",
+    ),
+    "not UTF-8": (
+        binary({b"d\xf6g": [1, 2, 3], "dog": [1, 2, 3]}),
+        "word 1 must be UTF-8 and followed by a space and its vector (word2vec's binary form), "
+        "but is not (not UTF-8)",
+    ),
+    "empty word": (binary({"dog": [1, 2, 3], "": [1, 2, 3]}), "but is not (empty)"),
+    "no space": (b"1 3\nx \x00" + bytes(3) + b"a" * 30_000, "it goes on after the last one"),
+    "long word": (
+        b"2 3\nx " + bytes(12) + b"a" * 30_000,
+        "word 2 must be UTF-8 and followed by a space and its vector (word2vec's binary form), "
+        "but is not (no space in 4096 bytes)",
+    ),
+    "none": (binary({"the": [1, 2, 3]}), "has a vector of none of the 4 words of the dictionary"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_spoiled_binary_files_are_refused_in_one_line(tmp_path, name):
+    content, message = SPOILED[name]
+    path = tmp_path / "v.bin"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        read_word_vectors(str(path), WORDS, dim=3)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gzip.compress(WHOLE)[:-20], "cannot be read as word vectors"),
+        (gzip.compress(WHOLE[:-9]), "says 5 words, but it ends in word 5"),
+    ],
+    ids=["compressed", "before"],
+)
+def test_compressed_binary_file_that_is_cut_is_refused(tmp_path, content, message):
+    (tmp_path / "v.bin.gz").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_word_vectors(str(tmp_path / "v.bin.gz"), WORDS, dim=3)
