@@ -60,7 +60,7 @@ def load_checkpoint(path: str) -> dict[str, Any]:
     """A checkpoint as fairseq reads it, on the CPU.
 
     Raises:
-        UserError: if the file is no fairseq checkpoint, or needs code to be unpickled.
+        UserError: if the file is no fairseq checkpoint, was cut off, or needs code to be unpickled.
     """
     try:
         state = checkpoint_utils.load_checkpoint_to_cpu(path)
@@ -68,6 +68,8 @@ def load_checkpoint(path: str) -> dict[str, Any]:
         if state["model"] and state["cfg"]["task"]["_name"] and state["cfg"]["model"]["_name"]:
             return state
         reason = "no model or configuration in it"
+    except UserError:
+        raise
     except Exception as error:  # torch and fairseq raise nearly anything on other files
         lines = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {lines[0][:200] if lines else ''}"

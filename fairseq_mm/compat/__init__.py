@@ -19,6 +19,7 @@ from fairseq_mm.compat.fairseq import (
 )
 from fairseq_mm.compat.fairseq_data import repair_disabled_validation, warn_of_dropped_batches
 from fairseq_mm.compat.pytorch import convolution_memory_format
+from fairseq_mm.compat.saving import name_cut_checkpoints, repair_writing_of_checkpoints
 from fairseq_mm.compat.training import repair_amp, repair_position_of_resumed_data
 
 __all__ = ["apply", "convolution_memory_format", "load_weights"]
@@ -49,4 +50,6 @@ def apply() -> None:
     warn_of_dropped_batches()
     repair_position_of_resumed_data()
     repair_amp()
+    repair_writing_of_checkpoints()
+    name_cut_checkpoints()
     _applied = True
