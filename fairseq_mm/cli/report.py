@@ -4,8 +4,9 @@
       --images photos/ --output page.html
   fairseq-mm report ... --scores per_item.jsonl --result scores.json --training-log train.log
 
-HYPOTHESES is whatever `fairseq-mm score` takes; --scores and --result are what it writes with
---per-item and --json. Any JSON lines with "id" and numbers will do for --scores.
+HYPOTHESES is whatever `fairseq-mm score --data` takes, and is joined with the references as there;
+--scores and --result are what it writes with --per-item and --json. Any JSON lines with "id" and
+numbers will do for --scores.
 """
 
 import argparse
@@ -55,9 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from fairseq_mm.data.references import read_references
-    from fairseq_mm.data.visual_ids import read_visual_ids
-    from fairseq_mm.metrics.hypotheses import read_hypotheses
+    from fairseq_mm.cli.score_inputs import join_texts, read_score_references
+    from fairseq_mm.cli.score_output import print_problems
+    from fairseq_mm.cli.score_picture_stories import without_separators
     from fairseq_mm.report.html_page import render_page, write_page
     from fairseq_mm.report.item_gallery import gallery_section
     from fairseq_mm.report.run_card import card_section, figures_section
@@ -71,20 +72,11 @@ def run(args: argparse.Namespace) -> None:
     folder = args.output.parent
     if not folder.is_dir():
         raise UserError(f"--output {args.output}: there is no folder {folder}.")
-    references_path = args.data / f"{args.split}.references.jsonl"
-    references = read_references(str(references_path))
-    texts = read_hypotheses(
-        args.hypotheses,
-        item_ids=list(references),
-        visual_ids=read_visual_ids(str(args.data / f"{args.split}.visual_ids")),
-        split=args.split,
-    ).texts
-    unknown = [key for key in texts if key not in references]
-    if unknown:
-        raise UserError(
-            f"{args.hypotheses}: {len(unknown)} of {len(texts)} texts belong to no item of "
-            f"{references_path}, the first is {unknown[0]}."
-        )
+    read = read_score_references(str(args.data), args.split, None)
+    references = read.texts
+    joined = join_texts(args.hypotheses, read)
+    print_problems(args.hypotheses, joined.problems())
+    texts = {key: without_separators(text) for key, text in joined.texts.items()}
     scores = _read_scores(args.scores, references)
     items, missing = _items(args, references, texts, scores)
 
@@ -102,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
             command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
             files={
                 "hypotheses": args.hypotheses,
-                "references": str(references_path),
+                "references": read.path,
                 "dictionary": _existing(args.data / "dict.txt"),
                 "result": args.result and str(args.result),
                 "training log": args.training_log and str(args.training_log),

@@ -121,12 +121,22 @@ def _print_columns(lines: list[list[str]]) -> None:
         print("  ".join(line[i].ljust(width) for i, width in zip(kept, widths)).rstrip())
 
 
+def print_problems(path: str, problems: dict[str, list[str]]) -> None:
+    """Texts that are missing, repeated or without references, to stderr.
+
+    Args:
+        path: the file of hypotheses.
+        problems: see :meth:`JoinedTexts.problems`.
+    """
+    for what, ids in problems.items():
+        named = ", ".join(ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
+        print(f"{path}: {len(ids)} {what}: {named}", file=sys.stderr)
+
+
 def print_result(result: dict[str, Any]) -> None:
-    """Table to stdout; texts that are missing, repeated or without references to stderr."""
+    """Table to stdout, what is wrong with the hypotheses to stderr."""
     for system in result.get("texts", ()):
-        for what, ids in system["problems"].items():
-            named = ", ".join(ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
-            print(f"{system['path']}: {len(ids)} {what}: {named}", file=sys.stderr)
+        print_problems(system["path"], system["problems"])
     lines = [["metric", "value", "95% interval", "scored", "signature", "note"]]
     for entry in result["scores"]:
         scored = f"{entry['scored']}"

@@ -157,4 +157,56 @@ def test_wrong_input_is_one_line_and_leaves_no_page(data, capsys, options, messa
 def test_texts_of_another_data_folder_are_refused(data, capsys):
     (data / "generate.txt").write_text('{"id": "z.jpg", "hypothesis": "a dog"}\n')
     assert report(data) == 2
-    assert "1 of 1 texts belong to no item of" in capsys.readouterr().err
+    assert "none of its 1 ids (such as 'z.jpg') is among the 3 ids of" in capsys.readouterr().err
+    assert not (data / "page.html").exists()
+
+
+CAPTIONS = {"a.jpg": "a cat sleeps", "b.png": "two cats run", "c.jpg": "no cat"}
+# as fairseq-mm caption writes them: pictures by their paths
+PATHS = {f"pictures/{name}": text for name, text in CAPTIONS.items()}
+
+
+def json_lines(captions, key):
+    return [json.dumps({"id": name, key: text, "score": -1.5}) for name, text in captions.items()]
+
+
+LAYOUTS = {
+    "caption": [f"{path}\t{text}" for path, text in PATHS.items()],
+    "caption --jsonl": json_lines(PATHS, "caption"),
+    "caption --jsonl of a picture more": json_lines({**PATHS, "z.jpg": "a dog"}, "caption"),
+    "summarize --jsonl": json_lines(CAPTIONS, "hypothesis"),
+    "plain": list(CAPTIONS.values()),
+    "plain, a line a caption": [text for text in CAPTIONS.values() for _ in range(2)],
+    "generate": [f"H-{2 * n}\t-0.5\t{text}" for n, text in enumerate(CAPTIONS.values())],
+    "coco": [json.dumps([{"image_id": path, "caption": text} for path, text in PATHS.items()])],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_file_that_score_takes_is_shown(data, capsys, layout):
+    hypotheses = data / "hypotheses"
+    hypotheses.write_text("\n".join(LAYOUTS[layout]) + "\n")
+    scored = ["score", hypotheses, "--data", data, "--split", "test", "--metrics", "bleu"]
+    assert main([*map(str, scored)]) == 0
+    problems = capsys.readouterr().err
+    assert report(data, "--hypotheses", hypotheses) == 0
+    assert capsys.readouterr().err == problems
+    assert ("1 texts without references (not scored): z.jpg" in problems) == ("more" in layout)
+    page = (data / "page.html").read_text()
+    assert "3 of 3 items have a hypothesis" in page
+    shown = re.sub(r"<.*?>", "", page)
+    assert all(text in shown for text in CAPTIONS.values())
+
+
+def test_numbered_unknowns_are_shown_as_their_words(data):
+    (data / "test.unknowns.jsonl").write_text('["Rex"]\n' * 6)
+    (data / "generate.txt").write_text("H-0\t-0.5\ta dog named <unk-0>\n")
+    assert report(data) == 0
+    assert "a dog named Rex" in re.sub(r"<.*?>", "", (data / "page.html").read_text())
+
+
+def test_sentences_of_stories_are_shown_without_their_separators(data):
+    (data / "generate.txt").write_text("H-0\t-0.5\ta dog . <sent> it sleeps .\n")
+    assert report(data) == 0
+    shown = re.sub(r"<.*?>", "", (data / "page.html").read_text())
+    assert "a dog . it sleeps ." in shown
