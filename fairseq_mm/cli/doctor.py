@@ -3,10 +3,12 @@
   fairseq-mm doctor
   fairseq-mm doctor --data data/flickr8k
   fairseq-mm doctor --data data/flickr8k --checkpoint checkpoints/checkpoint_best.pt
+  fairseq-mm doctor --checkpoint checkpoints/m_rnn --weights mobilenet_v2.pt
   fairseq-mm doctor --data data-bin/wp --checkpoint checkpoints/conv_story_gated
 
 Folders of captions, of prompts with stories and of videos are told apart, as are captioners, models
-of text and those that summarise videos.
+of text and those that summarise videos. The weights of a checkpoint's extractor are looked for,
+which commands that read image or video files need; nothing is downloaded.
 
 One line a finding: "ok", "note" (something optional is missing) or "PROBLEM", each of the last two
 with its remedy behind "->". The exit status is 0 if there is no problem, 2 otherwise. It runs where
@@ -29,6 +31,7 @@ from fairseq_mm.cli.doctor_videos import (
     holds_videos,
     is_of_videos,
 )
+from fairseq_mm.cli.doctor_weights import check_extractor_weights
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 
@@ -45,9 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="checkpoint, or folder with checkpoint_best.pt or checkpoint_last.pt",
     )
+    parser.add_argument(
+        "--weights",
+        metavar="FILE",
+        help="state dict file of the checkpoint's extractor (default: found by its content beside "
+        "the checkpoint)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.weights and not args.checkpoint:
+        raise UserError("--weights: needs --checkpoint, whose extractor it belongs to.")
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     report = _Report()
@@ -77,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.data:
         report.show(*check_data(args.data, store))
     if args.checkpoint:
-        report.show(*check_checkpoint(args.checkpoint, args.data, store))
+        report.show(*check_checkpoint(args.checkpoint, args.data, store, args.weights))
     return report.conclude()
 
 
@@ -103,7 +114,9 @@ class _Report:
         return EXIT_STATUS
 
 
-def check_checkpoint(path: str, folder: Optional[str], store: Any) -> list[Finding]:
+def check_checkpoint(
+    path: str, folder: Optional[str], store: Any, weights: Optional[str] = None
+) -> list[Finding]:
     try:
         import torch
 
@@ -137,7 +150,7 @@ def check_checkpoint(path: str, folder: Optional[str], store: Any) -> list[Findi
     if broken:
         findings.append(problem(file, f"{broken[0]} has NaN or infinite values", another))
     if is_of_videos(state):
-        return [*findings, *check_video_checkpoint(file, state, folder, store)]
+        return [*findings, *check_video_checkpoint(file, state, folder, store, weights)]
     if not describes_pictures(state):
         return [*findings, *check_text_checkpoint(file, state, folder)]
     try:
@@ -169,6 +182,7 @@ def check_checkpoint(path: str, folder: Optional[str], store: Any) -> list[Findi
                 "train on a store that names its extractor",
             )
         )
+    findings += check_extractor_weights(extractor, file, weights)
     if store is not None:
         extract = "extract the features with the checkpoint's extractor"
         if store.dim != provenance["feature_dim"]:

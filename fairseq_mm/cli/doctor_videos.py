@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 from fairseq_mm.cli.doctor_data import SPLITS, check_dictionary, checked
 from fairseq_mm.cli.doctor_findings import Finding, note, ok, problem, reason_of
+from fairseq_mm.cli.doctor_weights import check_extractor_weights
 from fairseq_mm.errors import UserError
 
 # As prepared_videos.py has them; that module imports what a broken installation may lack.
@@ -243,7 +244,11 @@ def is_of_videos(state: Any) -> bool:
 
 
 def check_video_checkpoint(
-    file: str, state: Any, folder: Optional[str], store: Any
+    file: str,
+    state: Any,
+    folder: Optional[str],
+    store: Any,
+    weights: Optional[str] = None,
 ) -> list[Finding]:
     """
     Args:
@@ -251,6 +256,7 @@ def check_video_checkpoint(
         state: its content.
         folder: data folder to compare it with.
         store: features to compare it with.
+        weights: state dict file of its extractor; None looks for it beside the checkpoint.
     """
     from fairseq_mm.checkpoints import provenance_of
     from fairseq_mm.extract.identity import check_same_extractor
@@ -272,6 +278,8 @@ def check_video_checkpoint(
     if folder is not None:
         findings += _compare_with_folder(carried, folder)
     dim = carried["feature_dim"]
+    if dim:
+        findings += check_extractor_weights(carried["extractor"], file, weights)
     if dim and store is not None:
         extract = "extract the features with the checkpoint's extractor"
         if store.dim != dim:

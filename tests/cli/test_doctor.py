@@ -1,18 +1,22 @@
 """``fairseq-mm doctor``: what is wrong is found, named with its remedy; the exit status."""
 
+import hashlib
 import importlib
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+import torch
 from toy_captioner import DIM, change_checkpoint, train_captioner
 from toy_data import WORDS, make_captions_folder, write_split, write_store
 
 from fairseq_mm import compat
 from fairseq_mm.cli import doctor_environment as environment
+from fairseq_mm.cli.doctor_weights import check_extractor_weights
 from fairseq_mm.cli.main import main
 from fairseq_mm.models._provenance import fingerprint
 
@@ -306,3 +310,53 @@ def test_a_broken_checkpoint_is_found(examine, trained, tmp_path):
     _, lines, problems = examine("--checkpoint", path)
     assert problems == []
     assert any("carries no extractor" in line for line in lines)
+
+
+def test_missing_weights_of_the_extractor_are_found(examine, trained, tmp_path):
+    file = Path(shutil.copy(trained / "checkpoint_last.pt", tmp_path))
+    weights = trained / "squeezenet.pth"
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    status, lines, problems = examine("--checkpoint", file)
+    assert status == 2
+    (found,) = problems
+    assert f"weights of squeezenet1_1: no file with the SHA-256 {digest} in {tmp_path}" in found
+    assert found.endswith("or give it as --weights FILE here and where it is used")
+    status, lines, problems = examine("--checkpoint", file, "--weights", weights)
+    assert problems == []
+    assert f"ok       weights of squeezenet1_1: {weights}" in lines
+    (tmp_path / "other.pth").write_bytes(b"other weights")
+    for given, message in (
+        (tmp_path / "other.pth", f"must have the SHA-256 {digest[:12]}... of the weights"),
+        (tmp_path / "none.pth", "none.pth: No such file or directory"),
+    ):
+        _, _, problems = examine("--checkpoint", file, "--weights", given)
+        assert message in problems[0]
+    shutil.copy(weights, tmp_path / "renamed.pth")
+    _, lines, problems = examine("--checkpoint", file)
+    assert problems == []
+    assert f"ok       weights of squeezenet1_1: {tmp_path / 'renamed.pth'}" in lines
+
+
+def test_weights_that_torchvision_fetches_are_a_note(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    for model in ("squeezenet1_1", "r3d_18"):
+        identity = {"extractor": model, "weights": "torchvision:DEFAULT"}
+        (found,) = check_extractor_weights(identity, "a.pt", None)
+        assert found.level == "note"
+        assert (
+            f"torchvision:DEFAULT is not there yet: {tmp_path}/checkpoints/{model}-" in found.text
+        )
+        assert found.remedy.startswith("it is downloaded from https://")
+        path = Path(found.text.partition(": ")[2])
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        assert check_extractor_weights(identity, "a.pt", None)[0].level == "ok"
+    unknown = {"extractor": "squeezenet1_1", "weights": "torchvision:LARGE"}
+    assert check_extractor_weights(unknown, "a.pt", None)[0].level == "PROBLEM"
+    for weights in ("none:3", "open_clip:openai"):
+        assert check_extractor_weights({**unknown, "weights": weights}, "a.pt", None) == []
+
+
+def test_weights_need_a_checkpoint(capsys):
+    assert main(["doctor", "--weights", "w.pt"]) == 2
+    assert "--weights: needs --checkpoint" in capsys.readouterr().err

@@ -196,6 +196,14 @@ def test_a_checkpoint_of_the_folder_fits(folder, state):
     assert findings[0].text.endswith("subwords none")
 
 
+def test_missing_weights_of_a_video_extractor_are_found(folder, state):
+    of_file = {"extractor": "resnext101_3d", "weights": "0" * 64}
+    (found,) = texts(check(state(extractor=of_file), folder), "PROBLEM")
+    assert f"weights of resnext101_3d: no file with the SHA-256 {'0' * 64} in " in found
+    # reads transcripts alone
+    assert not texts(check(state(extractor=of_file, feature_dim=0), folder), "PROBLEM")
+
+
 def test_a_checkpoint_of_other_data_is_a_problem(folder, state, store, tmp_path):
     (found,) = texts(check(state(words=["the"]), folder), "PROBLEM")
     assert "its dictionary (1 words, " in found
