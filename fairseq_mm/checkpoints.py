@@ -60,7 +60,8 @@ def load_checkpoint(path: str) -> dict[str, Any]:
     """A checkpoint as fairseq reads it, on the CPU.
 
     Raises:
-        UserError: if the file is no fairseq checkpoint, was cut off, or needs code to be unpickled.
+        UserError: if the file is no fairseq checkpoint, was cut off, needs code to be unpickled, or
+            holds options that fairseq would evaluate and that are no literals.
     """
     try:
         state = checkpoint_utils.load_checkpoint_to_cpu(path)

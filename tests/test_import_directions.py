@@ -11,7 +11,7 @@ ALLOWED = {
     "compat": set(),
     "modules": set(),
     "metrics": set(),
-    "models": {"modules"},
+    "models": {"compat", "modules"},
     "criterions": {"modules", "metrics"},
     "optim": set(),
     "data": set(),
@@ -21,7 +21,7 @@ ALLOWED = {
     "retrieval": {"data", "metrics"},
     "report": {"data", "metrics", "extract"},
     "study": {"data", "metrics", "report"},
-    "conversion": {"data", "extract", "models", "modules", "tasks"},
+    "conversion": {"compat", "data", "extract", "models", "modules", "tasks"},
 }
 # fairseq may be imported by what is registered with it and by what reads its data
 WITHOUT_FAIRSEQ = {"metrics", "extract", "ngrams", "report", "study"}

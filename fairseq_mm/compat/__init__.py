@@ -18,6 +18,7 @@ from fairseq_mm.compat.fairseq import (
     silence_pin_memory,
 )
 from fairseq_mm.compat.fairseq_data import repair_disabled_validation, warn_of_dropped_batches
+from fairseq_mm.compat.loading import guard_evaluation, guard_loading
 from fairseq_mm.compat.pytorch import convolution_memory_format
 from fairseq_mm.compat.saving import name_cut_checkpoints, repair_writing_of_checkpoints
 from fairseq_mm.compat.training import repair_amp, repair_position_of_resumed_data
@@ -38,6 +39,8 @@ def apply() -> None:
         return
     check_fairseq()
     allow_checkpoint_classes()
+    guard_loading()
+    guard_evaluation()
     silence_pin_memory()
     silence_libraries()
     repair_call_main()

@@ -27,6 +27,7 @@ from omegaconf.nodes import (
     StringNode,
 )
 
+from fairseq_mm.compat.evaluated_options import check_options
 from fairseq_mm.errors import UserError
 
 _STORAGE = re.compile(r"[A-Za-z0-9]+Storage")
@@ -95,7 +96,8 @@ def read_foreign_checkpoint(path: str) -> dict[str, Any]:
         its content, on the CPU.
 
     Raises:
-        UserError: if it is no such file, or asks for more than tensors, containers and options.
+        UserError: if it is no such file, asks for more than tensors, containers and options, or
+            an option that fairseq evaluates is no literal.
     """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such checkpoint.")
@@ -116,4 +118,5 @@ def read_foreign_checkpoint(path: str) -> dict[str, Any]:
         ) from None
     if not isinstance(state, dict):
         raise UserError(f"{path}: must hold a dictionary, but holds a {type(state).__name__}.")
+    check_options(state, path)
     return state

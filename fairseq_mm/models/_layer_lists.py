@@ -1,16 +1,14 @@
 """Layer lists of the command line: ``[(512, 4)] * 4 + [(768, 4)] * 2``, ``[True] + [False] * 5``.
 
-fairseq evaluates such options as Python. Here they are parsed: lists, numbers, True and False,
-``+`` between lists and ``*`` with a number are all there is.
+fairseq evaluates such options as Python. Here they are parsed as literals, see
+:mod:`fairseq_mm.compat.literals`.
 """
 
-import ast
 from typing import Any
 
+from fairseq_mm.compat.literals import parse_literal
 from fairseq_mm.errors import UserError
 
-_LONGEST = 1000
-_LONGEST_TEXT = 4000  # far beyond, Python's parser itself would run out of stack
 _LAYERS = "a list of (channels, width), such as '[(512, 4)] * 4 + [(768, 4)] * 2'"
 _FLAGS = "True, False or a list of them, such as '[True] + [False] * 5'"
 
@@ -74,33 +72,7 @@ def _error(text: str, option: str, expected: str) -> UserError:
 
 
 def _parse(text: str, option: str, expected: str) -> Any:
-    if len(text) > _LONGEST_TEXT:
-        raise _error(text, option, expected)
     try:
-        return _value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return parse_literal(text, computes=False)
+    except ValueError:
         raise _error(text, option, expected) from None
-
-
-def _value(node: ast.AST) -> Any:
-    if isinstance(node, ast.Constant) and type(node.value) in (int, bool):
-        return node.value
-    if isinstance(node, ast.List):
-        return [_value(item) for item in node.elts]
-    if isinstance(node, ast.Tuple):
-        return tuple(_value(item) for item in node.elts)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
-        left, right = _value(node.left), _value(node.right)
-        if isinstance(node.op, ast.Mult):
-            items, times = (left, right) if isinstance(left, list) else (right, left)
-            if isinstance(items, list) and type(times) is int and times <= _LONGEST:
-                return _limited(items * times)
-        elif isinstance(left, list) and isinstance(right, list):
-            return _limited(left + right)
-    raise ValueError("not a list of layers")
-
-
-def _limited(items: list[Any]) -> list[Any]:
-    if len(items) > _LONGEST:
-        raise ValueError("too long")
-    return items

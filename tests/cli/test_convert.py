@@ -383,9 +383,8 @@ def test_a_tensor_without_a_place_needs_consent(trained, tmp_path, capsys):
     assert convert(path, tmp_path / "new.pt", trained.data, "--allow-unexpected") == 0
 
 
-def test_a_layer_list_that_is_none_is_replaced_and_said(trained, tmp_path, capsys):
-    layers = "__import__('os').mkdir('made')"
-    path = changed(trained.pretrained, tmp_path / "odd.pt", encoder_layers=layers)
+def test_a_layer_list_of_no_pairs_is_replaced_and_said(trained, tmp_path, capsys):
+    path = changed(trained.pretrained, tmp_path / "odd.pt", encoder_layers="[(8, 3, 1)] * 3")
     assert convert(path, tmp_path / "new.pt", trained.data) == 0
     notes = [x for x in capsys.readouterr().out.splitlines() if x.startswith("note: ")]
     assert len(notes) == 1

@@ -1,0 +1,323 @@
+"""Options of a checkpoint that fairseq evaluates as Python: checked before anything is built.
+
+A checkpoint names an architecture and its options, and fairseq passes some of them to ``eval``, so
+that a file of tensors and strings alone would run code. Here stand all places of fairseq that
+evaluate text, with the options that reach them; :func:`check_options` refuses a checkpoint in
+which one of these options is no literal of its type.
+
+Both builds of fairseq are known, 0.12.2 and fairseq-fixed 0.12.3.1; a test walks the source of the
+installed one and fails where a place is missing.
+"""
+
+import re
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, Optional
+
+from fairseq_mm.compat.literals import LONGEST_TEXT, parse_literal
+from fairseq_mm.errors import UserError
+
+FLAG = "True or False"
+FLAGS = "True, False or a list of them, such as '[True] + [False] * 5'"
+NUMBERS = "numbers, such as '(0.9, 0.98)'"
+LAYERS = "a list of layers, such as '[(512, 4)] * 4 + [(768, 4)] * 2'"
+DICTIONARY = 'a dictionary of literals, such as \'{"name": "linformer"}\''
+LITERALS = 'a tuple of literals, such as \'("lm.bin", "lexicon.txt", 2, -1)\''
+
+# file of fairseq (of fairseq_cli where it says so) and function -> options that it evaluates
+EVALUATED: dict[str, dict[str, str]] = {
+    "criterions/ctc.py:CtcCriterion.__init__": {"wer_args": LITERALS},
+    "data/audio/raw_audio_dataset.py:RawAudioDataset.__init__": {
+        "conv_feature_layers": LAYERS,
+        "feature_encoder_spec": LAYERS,
+    },
+    "data/multilingual/multilingual_data_manager.py:MultilingualDatasetManager.prepare": {
+        "left_pad_source": FLAG,
+        "left_pad_target": FLAG,
+    },
+    "distributed/utils.py:_pipeline_parallel_pre_init": {
+        "pipeline_balance": NUMBERS,
+        "pipeline_devices": NUMBERS,
+        "pipeline_encoder_devices": NUMBERS,
+        "pipeline_decoder_devices": NUMBERS,
+    },
+    "model_parallel/models/pipeline_parallel_transformer/layers.py:"
+    "TransformerDecoderOutputLayer.__init__": {"adaptive_softmax_cutoff": NUMBERS},
+    "model_parallel/models/pipeline_parallel_transformer/model.py:"
+    "PipelineParallelTransformerModel.build_model": {
+        "pipeline_balance": NUMBERS,
+        "pipeline_devices": NUMBERS,
+    },
+    "model_parallel/models/pipeline_parallel_transformer/model.py:TransformerEncoder.__init__": {
+        "pipeline_encoder_balance": NUMBERS,
+        "pipeline_encoder_devices": NUMBERS,
+    },
+    "model_parallel/models/pipeline_parallel_transformer/model.py:TransformerDecoder.__init__": {
+        "pipeline_decoder_balance": NUMBERS,
+        "pipeline_decoder_devices": NUMBERS,
+    },
+    "models/fconv.py:FConvModel.build_model": {
+        "encoder_layers": LAYERS,
+        "decoder_layers": LAYERS,
+        "decoder_attention": FLAGS,
+    },
+    "models/fconv_lm.py:FConvLanguageModel.build_model": {
+        "decoder_layers": LAYERS,
+        "decoder_attention": FLAGS,
+        "adaptive_softmax_cutoff": NUMBERS,
+    },
+    "models/fconv_self_att.py:FConvModelSelfAtt.build_model": {
+        "pretrained": FLAG,
+        "encoder_layers": LAYERS,
+        "encoder_attention": FLAGS,
+        "decoder_layers": LAYERS,
+        "decoder_attention": FLAGS,
+        "self_attention": FLAGS,
+        "project_input": FLAG,
+        "gated_attention": FLAG,
+        "downsample": FLAG,
+    },
+    "models/hubert/hubert.py:HubertModel.__init__": {"conv_feature_layers": LAYERS},
+    "models/lightconv.py:LightConvDecoder.__init__": {"adaptive_softmax_cutoff": NUMBERS},
+    "models/lightconv_lm.py:LightConvLanguageModel.build_model": {
+        "character_filters": LAYERS,
+        "adaptive_input_cutoff": NUMBERS,
+    },
+    "models/lstm.py:LSTMModel.build_model": {
+        "decoder_attention": FLAGS,
+        "adaptive_softmax_cutoff": NUMBERS,
+    },
+    "models/lstm_lm.py:LSTMLanguageModel.build_model": {"adaptive_softmax_cutoff": NUMBERS},
+    "models/speech_to_text/s2t_wav_transformer.py:SpeechWavTransformerEncoder.__init__": {
+        "conv_feature_layers": LAYERS
+    },
+    "models/transformer/transformer_decoder.py:TransformerDecoderBase.build_output_projection": {
+        "adaptive_softmax_cutoff": NUMBERS
+    },
+    "models/transformer_lm.py:TransformerLanguageModel.build_model": {
+        "character_filters": LAYERS,
+        "adaptive_input_cutoff": NUMBERS,
+    },
+    "models/wav2vec/wav2vec.py:Wav2VecModel.__init__": {"conv_feature_layers": LAYERS},
+    "models/wav2vec/wav2vec.py:Wav2VecModel.__init__.make_aggregator": {
+        "conv_aggregator_layers": LAYERS
+    },
+    "models/wav2vec/wav2vec2.py:Wav2Vec2Model.__init__": {"conv_feature_layers": LAYERS},
+    "models/wav2vec/wav2vec2.py:Wav2Vec2Model._get_feat_extract_output_lengths": {
+        "conv_feature_layers": LAYERS
+    },
+    # the transformer's options are one flat list or in sections of encoder and decoder
+    "modules/multihead_attention.py:MultiheadAttention.__init__": {
+        "xformers_att_config": DICTIONARY,
+        "encoder_xformers_att_config": DICTIONARY,
+        "decoder_xformers_att_config": DICTIONARY,
+    },
+    "optim/adafactor.py:FairseqAdafactor.optimizer_config": {"adafactor_eps": NUMBERS},
+    "optim/adam.py:FairseqAdam.optimizer_config": {"adam_betas": NUMBERS},
+    "optim/adamax.py:FairseqAdamax.optimizer_config": {"adamax_betas": NUMBERS},
+    "optim/cpu_adam.py:FairseqCPUAdam.optimizer_config": {"adam_betas": NUMBERS},
+    "optim/fused_lamb.py:FairseqLAMB.optimizer_config": {"lamb_betas": NUMBERS},
+    "tasks/multilingual_translation.py:MultilingualTranslationTask.update_args": {
+        "left_pad_source": FLAG,
+        "left_pad_target": FLAG,
+    },
+    "tasks/online_backtranslation.py:OnlineBackTranslationTask.setup_task": {
+        "left_pad_source": FLAG,
+        "left_pad_target": FLAG,
+    },
+    # fairseq's examples, which another --user-dir or an import of theirs brings
+    "examples/data2vec/models/data2vec_audio.py:Data2VecAudioModel.__init__": {
+        "conv_feature_layers": LAYERS
+    },
+    "examples/data2vec/models/data2vec_audio.py:"
+    "Data2VecAudioModel._get_feat_extract_output_lengths": {"conv_feature_layers": LAYERS},
+    "examples/data2vec/models/modalities/audio.py:AudioEncoder.__init__": {
+        "feature_encoder_spec": LAYERS
+    },
+    "examples/laser/laser_src/laser_lstm.py:LSTMModel.build_model": {"decoder_zero_init": FLAG},
+    "examples/laser/laser_src/laser_task.py:LaserTask.setup_task": {
+        "left_pad_source": FLAG,
+        "left_pad_target": FLAG,
+    },
+    "examples/speech_recognition/models/vggtransformer.py:VGGTransformerModel.build_encoder": {
+        "vggblock_enc_config": LAYERS,
+        "transformer_enc_config": LAYERS,
+    },
+    "examples/speech_recognition/models/vggtransformer.py:VGGTransformerModel.build_decoder": {
+        "transformer_dec_config": LAYERS,
+        "conv_dec_config": LAYERS,
+    },
+    "examples/speech_recognition/models/vggtransformer.py:VGGTransformerEncoderModel.build_model": {
+        "vggblock_enc_config": LAYERS,
+        "transformer_enc_config": LAYERS,
+        "transformer_context": NUMBERS,
+        "transformer_sampling": NUMBERS,
+    },
+    "examples/speech_recognition/models/w2l_conv_glu_enc.py:W2lConvGluEncoderModel.build_model": {
+        "conv_enc_config": LAYERS
+    },
+    "examples/speech_text_joint_to_text/tasks/pair_denoising.py:"
+    "PairedDenoisingTask.load_dataset_only": {"left_pad_source": FLAG, "left_pad_target": FLAG},
+}
+
+_COMMAND_LINE = "evaluates what the user types on the command line"
+_DATA = "evaluates lines of a data file that the user names to its script"
+
+# places that no option of a checkpoint reaches -> why
+UNREACHED: dict[str, str] = {
+    "utils.py:eval_str_list": "evaluates for its callers, each of which stands in EVALUATED",
+    "utils.py:eval_str_dict": "evaluates for its callers, each of which stands in EVALUATED",
+    "utils.py:eval_bool": "evaluates for its callers, each of which stands in EVALUATED",
+    "data/codedataset.py:parse_manifest": _DATA,
+    "data/multilingual/multilingual_data_manager.py:MultilingualDatasetManager.add_args": (
+        _COMMAND_LINE
+    ),
+    "dataclass/utils.py:gen_parser_from_dataclass.get_kwargs_from_dc": _COMMAND_LINE,
+    "models/lightconv.py:LightConvModel.add_args": _COMMAND_LINE,
+    "models/lightconv_lm.py:LightConvLanguageModel.add_args": _COMMAND_LINE,
+    "fairseq_cli/eval_lm.py:main": _COMMAND_LINE,
+    "fairseq_cli/validate.py:main": _COMMAND_LINE,
+    "examples/criss/save_encoder.py:main": _COMMAND_LINE,
+    "examples/discriminative_reranking_nmt/drnmt_rerank.py:decode_rerank_scores": _COMMAND_LINE,
+    "examples/roberta/wsc/wsc_utils.py:jsonl_iterator": "`eval` is an argument of its own",
+    "examples/roberta/wsc/wsc_utils.py:winogrande_jsonl_iterator": (
+        "`eval` is an argument of its own"
+    ),
+    "examples/textless_nlp/pgslm/data_utils.py:load_audio_path": _DATA,
+    "examples/textless_nlp/pgslm/quantize_f0.py:load_speaker": _DATA,
+    "examples/textless_nlp/pgslm/sample/sample.py:FilterNamesDataset.__init__": _DATA,
+}
+
+
+def _expected_of_options() -> dict[str, str]:
+    expected: dict[str, str] = {}
+    for options in EVALUATED.values():
+        for name, kind in options.items():
+            assert expected.setdefault(name, kind) == kind
+    return expected
+
+
+EXPECTED = _expected_of_options()
+
+
+def check_options(state: Any, source: str) -> None:
+    """
+    Args:
+        state: content of a checkpoint, as it was read. What holds no options of fairseq passes.
+        source: its file, for messages.
+
+    Raises:
+        UserError: if an option that fairseq evaluates is no literal of its type, or a string
+            refers to what lies outside the checkpoint (``${oc.env:HOME}``).
+    """
+    if not isinstance(state, Mapping):
+        return
+    for section in ("args", "cfg"):
+        for path, name, value in _strings(state.get(section), section):
+            _check_reference(source, path, value)
+            if name in EXPECTED and value.strip():
+                _check_literal(source, path, value, EXPECTED[name])
+
+
+def _strings(options: Any, root: str) -> Iterator[tuple[str, str, str]]:
+    """All strings in ``options``: their path, the option that they belong to, and themselves.
+
+    Reads omegaconf's nodes as they are stored, so that nothing in them is resolved.
+    """
+    todo: list[tuple[str, str, Any]] = [(root, "", options)]
+    seen = set()
+    while todo:
+        path, name, value = todo.pop()
+        if isinstance(value, str):
+            yield path, name, value
+        elif (id(value), name) not in seen:
+            seen.add((id(value), name))
+            todo += reversed(list(_items(path, name, value)))
+
+
+def _items(path: str, name: str, value: Any) -> Iterator[tuple[str, str, Any]]:
+    from omegaconf import Node
+
+    if isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((f"{path}[{i}]", name, item) for i, item in enumerate(value))
+    elif isinstance(value, Mapping) and not isinstance(value, Node):
+        yield from ((f"{path}.{key}", str(key), item) for key, item in value.items())
+    # attributes win over items of the same name, also in mappings
+    if isinstance(value, (Node, Namespace, Mapping)):
+        for key, item in getattr(value, "__dict__", {}).items():
+            if key in ("_content", "_val") and isinstance(value, Node):
+                yield path, name, item
+            elif key != "_parent":
+                yield f"{path}.{key}", str(key), item
+
+
+_PLAIN_REFERENCE = re.compile(r"\$\{[A-Za-z0-9_.]+\}")
+
+
+def _check_reference(source: str, path: str, value: str) -> None:
+    if "${" in _PLAIN_REFERENCE.sub("", value):
+        raise UserError(
+            f"{source}: {path} must be a plain value, but is {_cut(value)} instead, which reads "
+            "something outside of the checkpoint."
+        )
+
+
+def _check_literal(source: str, path: str, text: str, expected: str) -> None:
+    try:
+        if _IS_OF[expected](parse_literal(text, computes=False)):
+            return
+    except ValueError:
+        pass
+    raise UserError(
+        f"{source}: {path} must be {expected}, but is {_cut(text)} instead. fairseq would evaluate "
+        "it as Python."
+    )
+
+
+def _cut(text: str) -> str:
+    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
+
+
+def _is_flag(value: Any) -> bool:
+    return value is None or value in (True, False)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, (int, float))
+
+
+def _all(items: Any, is_item: Callable[[Any], bool]) -> bool:
+    return isinstance(items, (list, tuple)) and all(is_item(item) for item in items)
+
+
+def _is_layers(value: Any) -> bool:
+    return _is_number(value) or _all(value, _is_layers)
+
+
+_IS_OF: dict[str, Callable[[Any], bool]] = {
+    FLAG: _is_flag,
+    FLAGS: lambda value: _is_flag(value) or _all(value, _is_flag),
+    NUMBERS: lambda value: _is_number(value) or _all(value, _is_number),
+    LAYERS: _is_layers,
+    DICTIONARY: lambda value: value is None or isinstance(value, dict),
+    LITERALS: lambda value: value is None or isinstance(value, (list, tuple)),
+}
+
+
+def evaluate_literal(text: Any, *scopes: Optional[Mapping[str, Any]]) -> Any:
+    """Stands for ``eval`` in fairseq's modules: literals only, whatever the option is called.
+
+    Raises:
+        TypeError: as ``eval`` does, if ``text`` is none.
+        UserError: if it is no literal.
+    """
+    if not isinstance(text, str):
+        raise TypeError("eval() arg 1 must be a string")
+    try:
+        return parse_literal(text)
+    except ValueError:
+        raise UserError(
+            "an option that fairseq evaluates must be a literal (numbers, strings, True, False, "
+            f"None, and lists, tuples and dictionaries of them, of at most {LONGEST_TEXT} "
+            f"characters), but is {_cut(text)} instead."
+        ) from None
