@@ -19,9 +19,10 @@ says out of how many.
 
 Presets: `coco` is coco-caption's protocol (PTB tokens, lower-cased, without punctuation);
 `m_rnn` is that of Mao et al. 2015: text split and lower-cased as in their code, punctuation kept,
-BLEU of section 9.3, and perplexity, end sign included, from --reference-scores, the output of
+BLEU of section 9.3, and perplexity, end sign included, from --reference-scores, the output of the
+following command over all captions, not one per item:
 
-    fairseq-generate DATA --score-reference ...   (over all captions, not one per item)
+    fairseq-generate DATA --task multimodal_captioning --score-reference --all-lines ...
 
 `how2` scores summaries of videos as Yu et al. 2021 (Tables 1 and 2): words are what spaces
 separate, ROUGE-1, -2 and -L are means of F1 with beta 1 (coco's rouge_l has 1.2), BLEU, METEOR
