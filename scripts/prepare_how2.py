@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from fairseq_mm.cli.prepare_script import run_prepare_script
 from fairseq_mm.cli.prepare_videos import add_folder_arguments, prepare, print_report
+from fairseq_mm.data.prepared import locked_output
 from fairseq_mm.data.release_how2 import (
     FEATURES_FILE,
     SETS,
@@ -66,15 +67,17 @@ def run(args: argparse.Namespace) -> int:
     source = None
     if args.features is not None:
         source = find_features(corpus, args.features, missing=args.missing_features)
-    report = prepare(corpus, args, tokenizer="none")
-    print_report(report, args.output)
-    if source is not None:
-        path = args.output / FEATURES_FILE
-        bar = functools.partial(tqdm, desc="features", unit=" videos", disable=None)
-        written = write_features(source, path, dtype=args.dtype, progress=bar)
-        number = f"{len(source.keys):,} videos"
-        stays = f"{path} has the features of all {number} already and stays; delete it to have it"
-        print(f"wrote {path}: {number}" if written else f"{stays} made anew")
+    # features of another run than the text's would be as wrong as another run's text
+    with locked_output(args.output):
+        report = prepare(corpus, args, tokenizer="none")
+        print_report(report, args.output)
+        if source is not None:
+            path = args.output / FEATURES_FILE
+            bar = functools.partial(tqdm, desc="features", unit=" videos", disable=None)
+            written = write_features(source, path, dtype=args.dtype, progress=bar)
+            number = f"{len(source.keys):,} videos"
+            stays = f"{path} has the features of all {number} already and stays; delete it to have"
+            print(f"wrote {path}: {number}" if written else f"{stays} it made anew")
     return 0
 
 

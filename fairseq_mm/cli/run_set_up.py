@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 
@@ -33,15 +32,11 @@ def only_writer(folder: str) -> Iterator[None]:
     Raises:
         UserError: if another process holds it, or it cannot be made.
     """
-    from fairseq_mm.data.folder_lock import locked_folder
+    from fairseq_mm.data import folder_lock
 
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locked_folder(folder))
+            stack.enter_context(folder_lock.only_writer(folder))
         except OSError as error:
             raise UserError(f"{folder}: cannot be made: {error.strerror}.") from None
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                os.remove(os.path.join(folder, "lock"))
+        yield

@@ -54,6 +54,22 @@ def locked_folder(folder: str) -> Iterator[None]:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def only_writer(folder: str) -> Iterator[None]:
+    """As :func:`locked_folder`, of a folder that stays: the lock's file is removed at the end.
+
+    Raises:
+        UserError: if somebody holds it.
+        OSError: if the folder cannot be made or locked.
+    """
+    with locked_folder(folder):
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.remove(os.path.join(folder, "lock"))
+
+
 def _lock(handle: int, folder: str) -> None:
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

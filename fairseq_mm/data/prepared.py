@@ -1,4 +1,5 @@
-"""What every preparation shares: a folder that appears when it is complete, and fairseq-preprocess.
+"""What every preparation shares: a folder that one process at a time writes to, whose files appear
+when all are complete, and fairseq-preprocess.
 
 ``prepared_*.py`` write one kind of data each, and say which files of a data folder are theirs.
 ``prepare.json`` belongs to every kind: what was read, and how.
@@ -10,6 +11,7 @@ import logging
 import os
 import re
 import shutil
+import threading
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from pathlib import Path
 from fairseq_mm import __version__
 from fairseq_mm.data.caption_text import RESERVED_TOKENS
 from fairseq_mm.data.captions import read_lines
+from fairseq_mm.data.folder_lock import only_writer
 from fairseq_mm.errors import UserError
 
 _REPORT = "prepare.json"
@@ -57,8 +60,7 @@ def check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -
         UserError: if ``output`` is no folder or one that fairseq-preprocess would stumble over,
             or has prepared data that may not be replaced.
     """
-    if output.exists() and not output.is_dir():
-        raise UserError(f"--output {output}: is a file; a folder was expected.")
+    _check_is_no_file(output)
     if "," in os.path.abspath(output):
         raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
     found = sorted(name for name in {*files, _REPORT} if (output / name).exists())
@@ -75,6 +77,11 @@ def check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -
         )
 
 
+def _check_is_no_file(output: Path) -> None:
+    if output.exists() and not output.is_dir():
+        raise UserError(f"--output {output}: is a file; a folder was expected.")
+
+
 def _kind_of(folder: Path) -> object:
     """What ``prepare.json`` says that the folder holds, None where there is none to read."""
     try:
@@ -83,34 +90,85 @@ def _kind_of(folder: Path) -> object:
         return None
 
 
-@contextmanager
-def partial_folder(output: Path, files: Set[str]) -> Iterator[Path]:
-    """A folder beside ``output`` whose files move there at the end, and vanish after an error.
+# (process, thread, folder) that writes; what it calls may lock the folder too
+_writers: set[tuple[int, int, str]] = set()
 
-    Args:
-        output: the data folder. Other files in it stay.
-        files: which files of it are prepared data, by their paths inside it.
+
+@contextmanager
+def locked_output(output: Path) -> Iterator[None]:
+    """Holds a data folder, making it where needed: another writer's files would mix with these.
+
+    A folder that was made is removed if nothing is in it at the end. Feature stores have a lock of
+    their own, and can be written meanwhile.
 
     Raises:
-        UserError: if it cannot be written, or stands there with anything else in it.
+        UserError: if another process or thread holds it, or it cannot be made.
+    """
+    writer = (os.getpid(), threading.get_ident(), os.path.realpath(output))
+    if writer in _writers:
+        yield
+        return
+    _check_is_no_file(output)
+    is_new = not output.exists()
+    with contextlib.ExitStack() as stack:
+        if is_new:
+            stack.callback(_remove_if_empty, output)
+        try:
+            stack.enter_context(only_writer(str(output)))
+        except OSError as error:
+            raise UserError(f"{output}: cannot be written ({error}).") from error
+        _writers.add(writer)
+        stack.callback(_writers.discard, writer)
+        yield
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+@contextmanager
+def partial_folder(
+    output: Path, files: Set[str], *, kind: str, overwrite: bool = False
+) -> Iterator[Path]:
+    """A folder in ``output`` whose files move there at the end, and vanish after an error.
+
+    Args:
+        output: the data folder, which is held meanwhile. Other files in it stay.
+        files: which files of it are prepared data, by their paths inside it.
+        kind: of data.
+        overwrite: prepared data of this kind may be replaced.
+
+    Raises:
+        UserError: if another process writes to ``output``, it has prepared data that may not be
+            replaced, it cannot be written, or stands there with anything else in it.
     """
     output = Path(os.path.abspath(output))
-    # A folder that exists may be another file system's root, from where nothing can be renamed.
-    partial = output / ".partial" if output.is_dir() else output.with_name(output.name + ".partial")
-    if partial.is_dir():  # left by a run that was killed
-        names = {name for name in _files_in(partial) if not _PASSING.fullmatch(name)}
-        foreign = sorted(names - files - {_REPORT})
-        if foreign:
-            raise UserError(f"{partial}: holds {foreign[0]}; remove or rename that folder.")
-        shutil.rmtree(partial)
-    try:
-        partial.mkdir(parents=True)
-        yield partial
-        _move_over(partial, output, files)
-    except OSError as error:
-        raise UserError(f"--output {output}: cannot be written ({error}).") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with locked_output(output):
+        check_output(output, files, kind=kind, overwrite=overwrite)
+        partial = output / ".partial"
+        _check_leftover(partial, files)
+        try:
+            if partial.is_dir():
+                shutil.rmtree(partial)
+            partial.mkdir()
+            yield partial
+            _move_over(partial, output, files)
+        except OSError as error:
+            raise UserError(f"--output {output}: cannot be written ({error}).") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _check_leftover(partial: Path, files: Set[str]) -> None:
+    """
+    Raises:
+        UserError: if the folder holds anything but what a killed run leaves.
+    """
+    names = {name for name in _files_in(partial) if not _PASSING.fullmatch(name)}
+    foreign = sorted(names - files - {_REPORT})
+    if foreign:
+        raise UserError(f"{partial}: holds {foreign[0]}; remove or rename that folder.")
 
 
 def _files_in(folder: Path) -> list[str]:
@@ -119,9 +177,6 @@ def _files_in(folder: Path) -> list[str]:
 
 
 def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
-    if not output.exists():
-        os.rename(partial, output)
-        return
     # The folder may hold a feature store that took hours: only prepared files are replaced,
     # prepare.json first away and last in, so that a folder with it is whole.
     for name in [_REPORT, *sorted(files)]:

@@ -103,7 +103,7 @@ def write_caption_folder(
             symbol, or no word is frequent enough.
     """
     check_output(output, CAPTION_FILES, kind="captions", overwrite=overwrite)
-    with partial_folder(output, CAPTION_FILES) as partial:
+    with partial_folder(output, CAPTION_FILES, kind="captions", overwrite=overwrite) as partial:
         (partial / "text").mkdir()
         counts: dict[str, dict[str, int]] = {}
         words: Counter[str] = Counter()

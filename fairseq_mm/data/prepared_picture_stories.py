@@ -95,7 +95,7 @@ def write_picture_story_folder(
             f"{', '.join(corpus.files)}: no training stories; without them --dictionary must give "
             "the words."
         )
-    with partial_folder(output, PICTURE_STORY_FILES) as partial:
+    with partial_folder(output, PICTURE_STORY_FILES, kind=KIND, overwrite=overwrite) as partial:
         (partial / "text").mkdir()
         counts: dict[str, dict[str, int]] = {}
         exceptions = dict(corpus.exceptions)

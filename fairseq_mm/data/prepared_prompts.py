@@ -160,7 +160,7 @@ def write_prompt_folder(
             f"{', '.join(corpus.files)}: no training pairs; without them --source-dictionary and "
             "--target-dictionary must give the words."
         )
-    with partial_folder(output, PROMPT_FILES) as partial:
+    with partial_folder(output, PROMPT_FILES, kind="prompts", overwrite=overwrite) as partial:
         counts = _write_text(
             corpus,
             partial,

@@ -140,7 +140,7 @@ def write_video_folder(
             f"{', '.join(corpus.files)}: no training videos; without them --dictionary must give "
             "the words."
         )
-    with partial_folder(output, VIDEO_FILES) as partial:
+    with partial_folder(output, VIDEO_FILES, kind=KIND, overwrite=overwrite) as partial:
         (partial / "text").mkdir()
         counts: dict[str, dict[str, int]] = {}
         exceptions = dict(corpus.exceptions)

@@ -8,6 +8,7 @@ from typing import Optional
 from tqdm import tqdm
 
 from fairseq_mm.data.output_file import output_file
+from fairseq_mm.data.prepared import locked_output
 from fairseq_mm.data.taggers import installed_tagger, tag_lines
 from fairseq_mm.errors import UserError
 
@@ -25,7 +26,8 @@ def tag_folder(
         one line for each file, when it is written.
 
     Raises:
-        UserError: if there is no text, or the tagger or its model is not installed.
+        UserError: if there is no text, another process writes to the folder, or the tagger or its
+            model is not installed.
     """
     splits = sorted((folder / "text").glob("*.txt"))
     if not splits:
@@ -35,6 +37,13 @@ def tag_folder(
     if model is not None and tagger not in (None, "spacy"):
         raise UserError(f"--model: is of spaCy, but the tagger is {tagger}.")
     tagger = tagger or installed_tagger()
+    with locked_output(folder):
+        yield from _tag_splits(folder, splits, tagger, model)
+
+
+def _tag_splits(
+    folder: Path, splits: list[Path], tagger: str, model: Optional[str]
+) -> Iterator[str]:
     texts = {path.stem: _read_lines(path) for path in splits}
     for split, lines in texts.items():
         path = folder / f"{split}.tags"

@@ -63,7 +63,7 @@ def test_the_folder_holds_text_ids_and_references_line_by_line(tmp_path):
         {"id": "train1.jpg", "references": ["a red cat", "a cat"]},
         {"id": "train2.jpg", "references": ["a blue dog", "a dog runs", "one dog"]},
     ]
-    assert not (tmp_path / "out.partial").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
 def test_fairseq_reads_back_what_was_written(tmp_path):
@@ -175,18 +175,26 @@ def test_an_interrupted_run_leaves_nothing_and_keeps_what_was(tmp_path, monkeypa
 
 
 def test_what_a_killed_run_left_is_cleared_and_anything_else_is_not(tmp_path):
-    partial = tmp_path / "out.partial"
+    out = tmp_path / "out"
+    partial = out / ".partial"
     (partial / "text").mkdir(parents=True)
     (partial / "text" / "test.txt").write_text("half a li")
-    write(example(), tmp_path / "out")
-    assert "text/test.txt" not in files_in(tmp_path / "out")
-    write(example(), tmp_path / "out", overwrite=True)
+    (out / "lock").touch()
+    write(example(), out)
+    assert not {"text/test.txt", "lock"} & set(files_in(out))
+    assert not partial.exists()
     partial.mkdir()
     (partial / "thesis.tex").write_text("dear")
-    (tmp_path / "out").rename(tmp_path / "other")
-    with pytest.raises(UserError, match=r"out.partial: holds thesis.tex; remove or rename"):
-        write(example(), tmp_path / "out")
+    with pytest.raises(UserError, match=r"out/.partial: holds thesis.tex; remove or rename"):
+        write(example(), out, overwrite=True)
     assert (partial / "thesis.tex").read_text() == "dear"
+    assert "train.bin" in files_in(out)
+
+
+def test_a_folder_of_somebody_else_beside_the_output_stays(tmp_path):
+    write(example(), tmp_path / "out.partial")
+    write(example(), tmp_path / "out")
+    assert "train.bin" in files_in(tmp_path / "out.partial")
 
 
 def test_the_current_folder_can_be_the_output(tmp_path, monkeypatch):

@@ -77,7 +77,7 @@ def test_the_folder_holds_each_story_as_one_line(tmp_path):
         "stories": 4, "albums": 2, "photo_sequences": 3, "photographs": 11, "words": 27,
         "unknown": 0,
     }  # fmt: skip
-    assert not (tmp_path / "out.partial").exists()
+    assert not (out / ".partial").exists()
 
 
 def test_references_are_all_stories_of_the_sequence_and_of_the_album(tmp_path):

@@ -273,7 +273,7 @@ def test_overwriting_replaces_prepared_files_and_no_others(tmp_path):
 
 
 def test_what_a_killed_run_left_is_cleared(tmp_path):
-    partial = tmp_path / "out.partial"
+    partial = tmp_path / "out" / ".partial"
     (partial / "text").mkdir(parents=True)
     (partial / "text" / "test.wp_target").write_text("half a li")
     (partial / "train.wp_source-wp_target.wp_target.pt1.bin").write_text("a worker's")
