@@ -15,6 +15,7 @@ import pytest
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from toy_data import PACKAGE, make_captions_folder
+from toy_hydra import composed_config
 from toy_structures import write_text_and_tags
 
 from fairseq_mm.cli.main import SUBCOMMANDS, main
@@ -118,6 +119,17 @@ def test_documented_command_of_fairseq_parses(words):
     assert parsed.task in (*ARCHITECTURES, "language_modeling")
     if "--eval-gen-args" in words:
         assert json.loads(parsed.eval_gen_args)
+
+
+@pytest.mark.parametrize("words", documented("fairseq-hydra-train"))
+def test_documented_command_of_hydra_composes(words, monkeypatch):
+    assert (words[1], words[3]) == ("--config-dir", "--config-name")
+    folder, name, overrides = ROOT / words[2], words[4], words[5:]
+    assert "common.user_dir=$PWD/fairseq_mm" in overrides
+    overrides = [word.replace("$PWD", str(ROOT)) for word in overrides]
+    cfg = composed_config(monkeypatch, folder, name, overrides)
+    assert Path(cfg.common.user_dir) == PACKAGE
+    assert cfg.task.data == "data-bin/flickr8k"
 
 
 SCRIPTS = sorted(
