@@ -7,6 +7,7 @@ import importlib
 import logging
 import multiprocessing
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,8 @@ from fairseq_mm import __file__ as package
 needs_fork = pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here"
 )
+# weights of stock fairseq's layers that stand twice, and learn nothing
+STOCK_COPIES = re.compile(r"layers\.\d+\.\w+_(weight|bias)$")
 
 
 def _free_port() -> int:

@@ -15,7 +15,7 @@ from toy_data import (
     make_picture_stories_folder,
     make_videos_folder,
 )
-from toy_processes import needs_fork, train_by, training_configuration
+from toy_processes import STOCK_COPIES, needs_fork, train_by, training_configuration
 from toy_story_models import make_story_folder
 
 pytestmark = needs_fork
@@ -101,6 +101,8 @@ def configure(folders, name):
     data, *system = SYSTEMS[name]
     if "--zero-sharding" in system:
         pytest.importorskip("fairscale")
+    if "--bf16" in system and int(torch.__version__.partition(".")[0]) < 2:
+        pytest.skip(f"gloo of PyTorch {torch.__version__} adds no bfloat16")
     return training_configuration(folders / data, *TRAINING, *system)
 
 
@@ -134,7 +136,12 @@ def assert_same(one, other, where=""):
 
 
 def assert_same_training(one, other):
-    for key in ("model", "criterion", "last_optimizer_state", "task_state"):
+    weights = [
+        {name: x for name, x in state["model"].items() if not STOCK_COPIES.search(name)}
+        for state in (one, other)
+    ]
+    assert_same(*weights, "model")
+    for key in ("criterion", "last_optimizer_state", "task_state"):
         assert_same(one[key], other[key], key)
     assert_same(one["optimizer_history"][-1], other["optimizer_history"][-1], "optimizer_history")
     for key in ("train_iterator", "val_loss", "best"):
@@ -165,7 +172,7 @@ def test_two_processes_resume_within_an_epoch(folders, tmp_path, name):
 def assert_close_training(one, other, save_dirs):
     """The same data in the same updates, and weights and losses but for rounding."""
     for name, weights in one["model"].items():
-        if not BUFFERS.search(name):
+        if not BUFFERS.search(name) and not STOCK_COPIES.search(name):
             torch.testing.assert_close(other["model"][name], weights, atol=1e-5, rtol=1e-4)
     assert one["extra_state"]["train_iterator"] == other["extra_state"]["train_iterator"]
     updates = [

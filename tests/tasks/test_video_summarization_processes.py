@@ -1,12 +1,11 @@
 """Summaries are trained alike by one process, by two, and by a run that is resumed."""
 
 import functools
-import re
 
 import pytest
 import torch
 from toy_data import make_videos_folder, run_fairseq
-from toy_processes import needs_fork, run_two_processes
+from toy_processes import STOCK_COPIES, needs_fork, run_two_processes
 
 TRAINING = (
     *("--task", "video_summarization", "--arch", "vg_bart_tiny", "--dropout", "0"),
@@ -15,8 +14,6 @@ TRAINING = (
     *("--clip-norm", "1", "--batch-size", "2", "--num-workers", "0", "--cpu"),
     *("--no-epoch-checkpoints", "--log-format", "none", "--required-batch-size-multiple", "1"),
 )
-# weights of stock fairseq's layers that stand twice, and learn nothing
-STOCK_COPIES = re.compile(r"layers\.\d+\.\w+_(weight|bias)$")
 EVALUATION = (
     *("--eval-gen", "--eval-gen-args", '{"beam": 2, "max_len_b": 6}'),
     *("--best-checkpoint-metric", "rouge1", "--maximize-best-checkpoint-metric"),
