@@ -61,7 +61,7 @@ class AttentionMap(NamedTuple):
         is_known: whether the dictionary has them.
         layers: names of the L layers.
         weights: ``[L, W, M]``, the heads' mean, and that of a word's pieces. A word's weights sum
-            to 1, unless padded frames were attended to.
+            to 1.
         sums_over_words: the softmax was over the words, as in the released code: a frame's weights
             sum to 1, and a word has the sum of its pieces.
         video_shares: ``[W]`` weight of the video beside the transcript; None of models that do not
@@ -137,8 +137,8 @@ class VideoInspection:
         self.attributes: Mapping[str, Any] = task.features.attributes
         self._tracer = VideoTracer(self.model)
         self.gate_layers = self._tracer.gate_layers
-        if self._tracer.sums_over_words:
-            self.batch_size = 1  # the softmax over a batch's positions has its padding in it
+        if self._tracer.sums_over_words or self._tracer.attends_padding:
+            self.batch_size = 1  # a line is seen without the padding of those beside it
         self._written: dict[str, list[list[str]]] = {}
 
     @classmethod

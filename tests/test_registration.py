@@ -51,6 +51,7 @@ def test_every_system_of_the_paper_has_its_architecture():
     assert {"conv_story", *(f"conv_story_{rung}" for rung in ladder)} <= names
     assert {"gcnn_lm", "gcnn_lm_self_att"} <= names
     assert {"vg_bart_base", "vg_bart_large", "vg_t5_small", "vg_t5_base", "t5_base"} <= names
+    assert {"vg_bart_dot_product_fg", "vg_bart_dot_product_fg_vtf"} <= names
     baselines = {"hierarchical_attention", "mffg"}
     assert {f"{name}_{kind}" for name in baselines for kind in ("rnn", "transformer")} <= names
     assert {"pointer_generator", "lbl", "mlbl_b", "mlbl_f", "sc_nlm"} <= names

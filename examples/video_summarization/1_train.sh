@@ -4,6 +4,8 @@
 #   hierarchical_attention_transformer, mffg_rnn, mffg_transformer, vg_t5_dot_product,
 #   vg_t5_multi_head, vg_bart_dot_product, vg_bart_multi_head
 # Table 2: vg_bart_fg, vg_bart_vtf, vg_bart_fg_vtf
+# Figure 3: vg_bart_dot_product_fg
+# The best of the released checkpoints: vg_bart_dot_product_fg_vtf
 # Table 3: any that reads videos, with --noise-features
 # Tables 4 and 5: vg_bart_fg_vtf with --fusion-encoder-layers and --fusion-decoder-layers
 set -euo pipefail

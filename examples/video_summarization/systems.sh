@@ -66,6 +66,8 @@ vg_bart_dot_product_projected)
     ARCH=vg_bart_base
     SIZES=(--fusion dot_product_projected "${PLAIN[@]}")
     ;;
+# Figure 3, and the best of the released checkpoints
+vg_bart_dot_product_fg | vg_bart_dot_product_fg_vtf) ARCH=$SYSTEM SIZES=() ;;
 # Table 2, on the multi-head fusion
 vg_bart_fg) ARCH=vg_bart_base SIZES=("${MULTI_HEAD[@]}" --forget-gate on --video-encoder-layers 0) ;;
 vg_bart_vtf) ARCH=vg_bart_base SIZES=("${MULTI_HEAD[@]}" --forget-gate off --video-encoder-layers 4) ;;
@@ -74,7 +76,8 @@ vg_bart_fg_vtf) ARCH=vg_bart_base SIZES=("${MULTI_HEAD[@]}" --forget-gate on --v
     echo "$SYSTEM is no system of these tables: s2s, pointer_generator, tf, t5, bart," \
         "hierarchical_attention_rnn, hierarchical_attention_transformer, mffg_rnn, mffg_transformer," \
         "vg_t5_dot_product, vg_t5_multi_head, vg_bart_dot_product, vg_bart_dot_product_projected," \
-        "vg_bart_multi_head, vg_bart_fg, vg_bart_vtf or vg_bart_fg_vtf." >&2
+        "vg_bart_dot_product_fg, vg_bart_dot_product_fg_vtf, vg_bart_multi_head, vg_bart_fg," \
+        "vg_bart_vtf or vg_bart_fg_vtf." >&2
     exit 2
     ;;
 esac

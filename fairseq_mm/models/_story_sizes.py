@@ -1,6 +1,5 @@
 """Sizes of models, checked before anything is built of them."""
 
-from argparse import Namespace
 from collections.abc import Collection, Mapping
 from typing import Any, Optional
 
@@ -41,17 +40,6 @@ def check_sizes(
                 f"{_option(name)} must divide {_option(size)} ({getattr(cfg, size)}), but is "
                 f"{getattr(cfg, name)}."
             )
-
-
-def with_defaults(config: type, cfg: Any) -> Namespace:
-    """The options of ``config``: the values of ``cfg``, and the dataclass's defaults of those that
-    a checkpoint does not have because they were added after it was saved.
-
-    fairseq completes the configuration of a checkpoint whose architecture has the model's own name,
-    but not that of the model's other architectures.
-    """
-    fields = config.__dataclass_fields__  # type: ignore[attr-defined]
-    return Namespace(**{name: getattr(cfg, name, fields[name].default) for name in fields})
 
 
 def _option(name: str) -> str:

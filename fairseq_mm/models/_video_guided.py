@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
-import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
@@ -20,6 +19,7 @@ from fairseq_mm.modules.video_fusion import KINDS, VideoFusion
 FusionKind: Any = ChoiceEnum(KINDS)
 OnOff: Any = ChoiceEnum(("on", "off"))
 Compat: Any = ChoiceEnum(("none", "released"))
+HEADS, RELEASED_HEADS = 4, 1
 
 
 @dataclass
@@ -44,7 +44,20 @@ class VideoGuidedConfig(FairseqDataclass):
     fusion_dim: int = field(
         default=256, metadata={"help": "d_c, queries, keys and values of multi_head fusion"}
     )
-    fusion_heads: int = field(default=4, metadata={"help": "of multi_head fusion"})
+    fusion_heads: int = field(
+        default=0,
+        metadata={
+            "help": f"of multi_head fusion (0: {RELEASED_HEADS} with --compat released, else "
+            f"{HEADS}, or fewer where {HEADS} do not divide --fusion-dim)"
+        },
+    )
+    fusion_output_projection: OnOff = field(
+        default="on",
+        metadata={
+            "help": "W_o of multi_head fusion's heads before the forget gate (appendix A); off: as "
+            "in checkpoints from before this option, to resume their training"
+        },
+    )
     fusion_identity_init: bool = field(
         default=False,
         metadata={
@@ -68,8 +81,8 @@ class VideoGuidedConfig(FairseqDataclass):
     compat: Compat = field(
         default="none",
         metadata={
-            "help": "released: padded frames are attended, dropout on the forget gate, and dot "
-            "products' softmax over the text's positions"
+            "help": "released: padded frames of a batch are attended, one head, dropout on the "
+            "forget gate, and dot products' softmax over the text's positions"
         },
     )
 
@@ -153,6 +166,18 @@ def is_released(cfg: Any) -> bool:
     return str(cfg.compat) == "released"
 
 
+def complete_video_guided(config: type, cfg: Any) -> Namespace:
+    """The options of ``config``, a subclass of :class:`VideoGuidedConfig`, as ``cfg`` has them,
+    with the number of heads where it is left to the model."""
+    fields = config.__dataclass_fields__  # type: ignore[attr-defined]
+    completed = Namespace(**{name: getattr(cfg, name) for name in fields})
+    if not completed.fusion_heads:
+        most = RELEASED_HEADS if is_released(completed) else HEADS
+        dim = completed.fusion_dim
+        completed.fusion_heads = next(heads for heads in range(most, 0, -1) if dim % heads == 0)
+    return completed
+
+
 def build_fusions(cfg: Any, numbers: list[int], *, text_dim: int, video_dim: int) -> nn.ModuleDict:
     """A fusion for each layer, by its number; ``cfg.dropout`` is theirs."""
     fusions = nn.ModuleDict(
@@ -168,6 +193,7 @@ def build_fusions(cfg: Any, numbers: list[int], *, text_dim: int, video_dim: int
                 identity_init=cfg.fusion_identity_init,
                 text_axis=is_released(cfg) and str(cfg.fusion) != "multi_head",
                 gate_dropout=cfg.dropout if is_released(cfg) else 0.0,
+                output_projection=str(cfg.fusion_output_projection) == "on",
             )
             for number in numbers
         }
@@ -182,8 +208,8 @@ class VideoReader(nn.Module):
     Args:
         dim: of the features.
         encoder: the VTF, or None.
-        padded_length: frames to which each video is filled up with zeros that are then attended,
-            as in the released code; None: padding is masked.
+        attends_padding: a batch's padding, zeros before the VTF, is attended, as in the released
+            code; else it is masked.
     """
 
     def __init__(
@@ -191,16 +217,16 @@ class VideoReader(nn.Module):
         dim: int,
         encoder: Optional[VideoTransformerEncoder],
         *,
-        padded_length: Optional[int] = None,
+        attends_padding: bool = False,
     ) -> None:
         super().__init__()
         self.dim = dim
         self.encoder = encoder
-        self.padded_length = padded_length
+        self.attends_padding = attends_padding
         mark_new(self)
 
     @classmethod
-    def of_config(cls, cfg: Any, *, video_dim: int, max_frames: int) -> "VideoReader":
+    def of_config(cls, cfg: Any, *, video_dim: int) -> "VideoReader":
         encoder = None
         if cfg.video_encoder_layers:
             encoder = VideoTransformerEncoder(
@@ -211,7 +237,7 @@ class VideoReader(nn.Module):
                 cfg.video_dropout,
                 cfg.video_attention_dropout,
             )
-        return cls(video_dim, encoder, padded_length=max_frames if is_released(cfg) else None)
+        return cls(video_dim, encoder, attends_padding=is_released(cfg))
 
     def forward(
         self, features: Optional[Tensor], padding_mask: Optional[Tensor], dtype: torch.dtype
@@ -238,15 +264,11 @@ class VideoReader(nn.Module):
         if padding_mask is None:
             padding_mask = torch.zeros(features.shape[:2], dtype=torch.bool, device=features.device)
         video = features.to(dtype)
-        if self.padded_length is not None:
-            # so that a video's output does not depend on the others of its batch
-            missing = max(0, self.padded_length - video.size(1))
+        if self.attends_padding:
             video = video.masked_fill(padding_mask.unsqueeze(-1), 0.0)
-            video = F.pad(video, (0, 0, 0, missing))
-            padding_mask = F.pad(padding_mask, (0, missing), value=True)
         if self.encoder is not None:
             video = self.encoder(video, padding_mask)
-        return video, padding_mask if self.padded_length is None else None
+        return video, None if self.attends_padding else padding_mask
 
 
 def numbered(layers: nn.ModuleList) -> Iterator[tuple[int, nn.Module]]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from fairseq_mm.models._video_guided import VideoReader
 from fairseq_mm.models._video_summary import TwoSourceDecoder
 from fairseq_mm.modules.cross_fusion import CrossFusion
 from fairseq_mm.modules.video_fusion import FusionTrace
@@ -41,6 +42,7 @@ class VideoTracer:
     Attributes:
         gate_layers: names of the places with a forget gate, in the order of :meth:`look`.
         sums_over_words: the fusions' softmax is over the text's positions, as released.
+        attends_padding: padded frames of a batch are attended, as released.
         has_decoder_fusions: whether gates and weights are of the summary's words, too.
     """
 
@@ -53,6 +55,9 @@ class VideoTracer:
         }
         every = [fusion for fusions in self._fusions.values() for fusion in fusions.values()]
         self.sums_over_words = any(fusion.text_axis for fusion in every)
+        self.attends_padding = any(
+            part.attends_padding for part in model.modules() if isinstance(part, VideoReader)
+        )
         self.has_decoder_fusions = bool(self._fusions[SUMMARY])
         blocks = [part for part in model.modules() if isinstance(part, CrossFusion)]
         # of the two gates of a block, that of what the text takes from the video

@@ -25,7 +25,7 @@ from fairseq.models import (
 from fairseq_mm.models._picture_sequence import GlocalEncoder, StoryModel, picture_vectors
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
-from fairseq_mm.models._story_sizes import check_sizes, with_defaults
+from fairseq_mm.models._story_sizes import check_sizes
 
 
 @dataclass
@@ -58,8 +58,7 @@ class TranstoryDecoderModel(StoryModel):
     """Stories of five pictures by GLAC's encoder and a transformer decoder."""
 
     @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> "TranstoryDecoderModel":
-        cfg = with_defaults(TranstoryDecoderConfig, cfg)
+    def build_model(cls, cfg: TranstoryDecoderConfig, task: Any) -> "TranstoryDecoderModel":
         check_sizes(TranstoryDecoderConfig, cfg, heads={"decoder_attention_heads": "embedding_dim"})
         encoder = GlocalEncoder(
             picture_vectors(task, cfg.picture_dim),

@@ -42,7 +42,7 @@ from fairseq_mm.models._picture_sequence import (
 )
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
-from fairseq_mm.models._story_sizes import check_sizes, with_defaults
+from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.sinusoids import sinusoids
 from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
 
@@ -142,8 +142,7 @@ class TranstoryFullModel(StoryModel):
     """Stories of five pictures by a transformer."""
 
     @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> "TranstoryFullModel":
-        cfg = with_defaults(TranstoryFullConfig, cfg)
+    def build_model(cls, cfg: TranstoryFullConfig, task: Any) -> "TranstoryFullModel":
         check_sizes(
             TranstoryFullConfig,
             cfg,

@@ -13,6 +13,8 @@ row of Tables 1 to 5 is reached by options:
     Table 1, multi-head     --forget-gate off --video-encoder-layers 0
     Table 2, w/ FG, w/ VTF  --video-encoder-layers 0; --forget-gate off
     section 5.2, variant    --fusion dot_product_projected ...
+    Figure 3                --arch vg_bart_dot_product_fg
+    the best released one   --arch vg_bart_dot_product_fg_vtf
     Table 4                 --fusion-encoder-layers 1 ... 1,2,3,4,5,6
     Table 5                 --fusion-encoder-layers '' --fusion-decoder-layers 2
 
@@ -21,15 +23,20 @@ parameters carry ``param_group = "new"``, by which their learning rate is told.
 
 Differs from the paper:
 - The number of multi-head attention's heads is not given: 4 of 64 channels, as wide as BART's own.
-- Appendix A projects queries, keys and values again for each head, and the heads' output. Such a
-  product of two matrices is one matrix here: equations 7 to 9 give the heads, equation 11 takes
-  their output.
+- Appendix A projects queries, keys and values again for each head, and the heads' output. Where
+  nothing stands between, such a product of two matrices is one matrix here. Between the output
+  projection of several heads and equation 11 stands the forget gate: then it has its own matrix.
+- Figure 3's model is said to be "the VG-BART with dot-product attention"; its scores are a forget
+  gate's, so it has one. Its layers are not given: 5 and 6, as in the best system of Table 4.
 
 Differs from the released code:
 - Dot products' softmax is over the frames, not over the text's positions; padded frames are masked;
-  the forget gate has no dropout of its own. ``--compat released`` has these three as released:
-  videos are filled up to the task's --max-frames with zeros that are attended, and the softmax is
-  over the positions of the batch, padding included.
+  the forget gate has no dropout of its own; multi-head attention has one head there. ``--compat
+  released`` has these four as released: videos are padded to the longest of their batch and the
+  padding is attended, and the softmax is over the positions of the batch, padding included. What it
+  generates then depends on what stands beside it in a batch.
+- The script and the log of the best released checkpoint name another system than the paper: dot
+  product in the last encoder layer alone, forget gate and VTF.
 - All new parameters learn, by their names. In the released code, groups of parameters were found by
   shape and value, and the VTF's biases and the fusion's were in none.
 - Any layers can have fusion, each with its own weights; there it is one of the encoder.
@@ -53,13 +60,14 @@ from fairseq_mm.models._bart_weights import fit_weights
 from fairseq_mm.models._one_line_loading import OneLineLoading
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.models._story_sizes import check_sizes, with_defaults
+from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.models._vg_bart_parts import VgBartDecoder, VgBartEncoder
 from fairseq_mm.models._video_guided import (
     VideoGuidedConfig,
     VideoReader,
     build_fusions,
     check_video_guided,
+    complete_video_guided,
     parse_layer_numbers,
 )
 
@@ -120,7 +128,7 @@ class VgBartModel(OneLineLoading, BARTModel):
             UserError: if an option cannot be, or the dictionaries differ.
         """
         arch = getattr(cfg, "_name", None) or "vg_bart"
-        cfg = with_defaults(VgBartConfig, cfg)
+        cfg = complete_video_guided(VgBartConfig, cfg)
         _check_backbone_options(cfg)
         video_dim = getattr(task, "feature_dim", 0)
         check_video_guided(
@@ -153,7 +161,7 @@ class VgBartModel(OneLineLoading, BARTModel):
             options,
             dictionary,
             embed_tokens,
-            video=VideoReader.of_config(cfg, video_dim=video_dim, max_frames=task.max_frames),
+            video=VideoReader.of_config(cfg, video_dim=video_dim),
             fusions=fusions["encoder"],
             gives_video=bool(numbers["decoder"]),
         )
@@ -236,6 +244,9 @@ register_presets(
             "decoder_attention_heads": 16,
             "fusion_encoder_layers": "11,12",
         },
+        # of base size: the model of Figure 3, and the best of the released checkpoints
+        "vg_bart_dot_product_fg": {"fusion": "dot_product", "video_encoder_layers": 0},
+        "vg_bart_dot_product_fg_vtf": {"fusion": "dot_product", "fusion_encoder_layers": "6"},
         # for tests and trials; one head for features of any number of channels
         "vg_bart_tiny": {
             "encoder_embed_dim": 8,
@@ -247,7 +258,6 @@ register_presets(
             "decoder_attention_heads": 2,
             "fusion_encoder_layers": "1,2",
             "fusion_dim": 6,
-            "fusion_heads": 3,
             "video_encoder_layers": 1,
             "video_encoder_heads": 1,
             "video_encoder_ffn_dim": 7,

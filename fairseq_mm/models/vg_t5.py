@@ -17,13 +17,14 @@ Differs from the paper:
   residuals of any scale between. The fusion's ``LayerNorm(T + out)`` is computed of the stream at
   unit scale, and what comes out is given the scale of each position again.
 - T5-base has twelve layers in encoder and decoder, not six. So the last two are 11 and 12.
-- As VG-BART: four heads; one matrix for two.
+- As VG-BART: four heads, and one matrix for two.
 
 Differs from the released code:
 - There the one fusion stands after the encoder's last norm, and its layer norm is what the decoder
   reads; a VTF is built and never called. ``--compat released`` puts the fusion of the last encoder
   layer there, and has no VTF whatever --video-encoder-layers. As for VG-BART it attends to padded
-  frames, drops out forget gates, and takes dot products' softmax over the text's positions.
+  frames of a batch, has one head, drops out forget gates, and takes dot products' softmax over the
+  text's positions.
 - No prefix such as ``summarize:`` stands before a transcript, there as here.
 """
 
@@ -40,7 +41,6 @@ from torch import Tensor
 from fairseq_mm.models._one_line_loading import OneLineLoading
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
-from fairseq_mm.models._story_sizes import with_defaults
 from fairseq_mm.models._t5_weights import add_new_weights, check_t5_weights
 from fairseq_mm.models._vg_t5_parts import VgT5Decoder, VgT5Encoder
 from fairseq_mm.models._video_guided import (
@@ -48,6 +48,7 @@ from fairseq_mm.models._video_guided import (
     VideoReader,
     build_fusions,
     check_video_guided,
+    complete_video_guided,
     is_released,
     parse_layer_numbers,
 )
@@ -118,7 +119,7 @@ class VgT5Model(OneLineLoading, FairseqEncoderDecoderModel):
             task,
             partial(
                 VgT5Encoder,
-                video=VideoReader.of_config(cfg, video_dim=video_dim, max_frames=task.max_frames),
+                video=VideoReader.of_config(cfg, video_dim=video_dim),
                 fusions=fusions["encoder"],
                 fuses_output=is_released(cfg),
                 gives_video=len(fusions["decoder"]) > 0,
@@ -152,7 +153,7 @@ class VgT5Model(OneLineLoading, FairseqEncoderDecoderModel):
 
 def _completed(cfg: Any) -> Any:
     """Options with what they leave to each other."""
-    completed = with_defaults(VgT5Config, cfg)
+    completed = complete_video_guided(VgT5Config, cfg)
     if cfg.fusion_encoder_layers is None:
         last = range(max(1, cfg.encoder_layers - 1), cfg.encoder_layers + 1)
         completed.fusion_encoder_layers = ",".join(map(str, last))
@@ -171,7 +172,6 @@ register_presets(
         "vg_t5_tiny": {
             **TINY,
             "fusion_dim": 6,
-            "fusion_heads": 3,
             "video_encoder_layers": 1,
             "video_encoder_heads": 1,
             "video_encoder_ffn_dim": 7,

@@ -4,6 +4,7 @@ Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Mul
 Summarization. 2021, section 3.3, equations 4 to 13.
 """
 
+import logging
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from fairseq_mm.modules.attention import attend, attention_weights
 from fairseq_mm.modules.transformer_layer import merge_heads, split_heads
 
+logger = logging.getLogger(__name__)
 KINDS = ("dot_product", "dot_product_projected", "multi_head")
 
 
@@ -38,10 +40,14 @@ class VideoFusion(nn.Module):
 
     - ``dot_product``: ``A = softmax(T (V W1)^T)``, ``O = A V`` (equations 4 to 6).
     - ``dot_product_projected``: the same A, ``O = A V W1``.
-    - ``multi_head``: ``O = [softmax(Q_i K_i^T / sqrt(d)) V_i]`` over heads i, of which the rows
-      Q = T W_q, K = V W_k and V W_v of ``common_dim`` are parts (equations 7 to 11). Its own
-      projections of each head (appendix A) would be products of two matrices, where one does.
+    - ``multi_head``: ``O = [softmax(Q_i K_i^T / sqrt(d)) V_i] W_o`` over heads i, of which the rows
+      Q = T W_q, K = V W_k and V W_v of ``common_dim`` are parts (equations 7 to 11, appendix A).
     - With a forget gate, ``F * O`` stands for O: ``F = sigmoid([O; T] W_f)`` (equations 12, 13).
+
+    Where appendix A multiplies by two matrices in succession, one does: each head's projections of
+    queries, keys and values are part of W_q, W_k and W_v. So is W_o of one head part of W_v, and,
+    without a forget gate, of W. With a gate it mixes several heads before the elementwise product,
+    which no other matrix can do: then there is an ``attention_out_proj``.
 
     Keys have no bias where it would add the same to all of a softmax's scores.
 
@@ -58,6 +64,8 @@ class VideoFusion(nn.Module):
         text_axis: softmax over the text's positions instead of the frames, as in the released code;
             of the dot products alone.
         gate_dropout: of the forget gate's values, as in the released code.
+        output_projection: W_o, where it cannot be part of another matrix; False: O is the heads'
+            output, as in checkpoints from before there was one.
 
     Raises:
         ValueError: if ``kind`` is unknown, ``num_heads`` does not divide, or ``text_axis`` is asked
@@ -77,6 +85,7 @@ class VideoFusion(nn.Module):
         identity_init: bool = False,
         text_axis: bool = False,
         gate_dropout: float = 0.0,
+        output_projection: bool = True,
     ) -> None:
         super().__init__()
         if kind not in KINDS:
@@ -96,6 +105,8 @@ class VideoFusion(nn.Module):
             has_bias = text_axis or kind == "dot_product_projected"
             self.key_proj = nn.Linear(video_dim, text_dim, bias=has_bias)
             width = video_dim if kind == "dot_product" else text_dim
+        mixes_heads = kind == "multi_head" and num_heads > 1 and forget_gate and output_projection
+        self.attention_out_proj = nn.Linear(width, width) if mixes_heads else None
         self.gate_proj = nn.Linear(width + text_dim, width) if forget_gate else None
         self.output_proj = nn.Linear(text_dim + width, text_dim)
         self.norm = nn.LayerNorm(text_dim)
@@ -169,6 +180,26 @@ class VideoFusion(nn.Module):
         output = self.norm(text + self.dropout(fused))
         return output if self.mix is None else text + self.mix * (output - text)
 
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """fairseq's hook: weights saved before there was W_o get the identity, in place, which
+        computes what they computed.
+
+        Args:
+            state_dict: of the whole model.
+            name: of this module in it.
+        """
+        weight = f"{name}.attention_out_proj.weight"
+        values = state_dict.get(f"{name}.value_proj.weight")
+        if self.attention_out_proj is None or values is None or weight in state_dict:
+            return
+        identity = torch.eye(len(values), dtype=values.dtype, device=values.device)
+        state_dict[weight] = identity
+        state_dict[f"{name}.attention_out_proj.bias"] = torch.zeros_like(identity[0])
+        logger.info(
+            f"{name} was saved without an output projection of its heads, which is the identity "
+            "now; to resume its training with its optimizer: --fusion-output-projection off"
+        )
+
     def _read(
         self,
         text: Tensor,
@@ -182,7 +213,8 @@ class VideoFusion(nn.Module):
             query = split_heads(self.query_proj(text), self.num_heads)  # [B, h, N, A]
             if trace is not None:
                 trace.weights.append(attention_weights(query, keys, is_visible))
-            return merge_heads(attend(query, keys, values, is_visible))
+            read = merge_heads(attend(query, keys, values, is_visible))
+            return read if self.attention_out_proj is None else self.attention_out_proj(read)
         # without scaling, a product of wide vectors may be too large for half precision
         with torch.autocast(text.device.type, enabled=False):
             scores = torch.matmul(text.float(), keys.float().transpose(1, 2))  # [B, N, M]

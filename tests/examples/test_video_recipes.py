@@ -24,6 +24,8 @@ PRETRAINED = {
     "t5": "t5_base",
     "vg_bart_dot_product": "vg_bart_base",
     "vg_bart_dot_product_projected": "vg_bart_base",
+    "vg_bart_dot_product_fg": "vg_bart_dot_product_fg",
+    "vg_bart_dot_product_fg_vtf": "vg_bart_dot_product_fg_vtf",
     "vg_bart_multi_head": "vg_bart_base",
     "vg_bart_fg": "vg_bart_base",
     "vg_bart_vtf": "vg_bart_base",
@@ -78,6 +80,8 @@ def test_pretrained_systems_have_the_papers_optimization(calls_of, system):
 @pytest.mark.parametrize(
     ("system", "fusion", "gate", "layers"),
     [
+        ("vg_bart_dot_product_fg", "dot_product", "on", 0),
+        ("vg_bart_dot_product_fg_vtf", "dot_product", "on", 4),
         ("vg_bart_dot_product", "dot_product", "off", 0),
         ("vg_bart_dot_product_projected", "dot_product_projected", "off", 0),
         ("vg_bart_multi_head", "multi_head", "off", 0),
@@ -95,6 +99,8 @@ def test_rows_of_the_tables_differ_in_what_they_are_named_for(
     model = configuration(call).model
     assert (str(model.fusion), str(model.forget_gate)) == (fusion, gate)
     assert model.video_encoder_layers == layers
+    expected = {"vg_bart_dot_product_fg_vtf": "6"}.get(system, None if "t5" in system else "5,6")
+    assert model.fusion_encoder_layers == expected
 
 
 def test_recipes_train_summarize_and_score(calls_of, tmp_path, monkeypatch, capsys):

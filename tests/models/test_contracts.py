@@ -243,6 +243,15 @@ class Language:
         pass
 
 
+TINY_BART = {
+    "encoder_embed_dim": 8,
+    "encoder_ffn_embed_dim": 12,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_ffn_embed_dim": 10,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 2,
+}
 SYSTEMS = {
     "m_rnn": Captions(),
     "m_rnn_base": Captions(),
@@ -300,19 +309,20 @@ SYSTEMS = {
     "pointer_generator": Transcripts(embedding_dim=5, hidden_dim=7, attention_dim=9),
     "pointer_generator_tiny": Transcripts(coverage=True),
     "vg_bart": Videos(
-        encoder_embed_dim=8,
-        encoder_ffn_embed_dim=12,
-        encoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_ffn_embed_dim=10,
-        decoder_layers=2,
-        decoder_attention_heads=2,
+        **TINY_BART,
         fusion="dot_product",
         fusion_encoder_layers="",
         fusion_decoder_layers="2",
         forget_gate="off",
         fusion_identity_init=True,
         video_encoder_layers=0,
+    ),
+    "vg_bart_dot_product_fg_vtf": Videos(
+        **TINY_BART,
+        fusion_encoder_layers="2",
+        video_encoder_layers=2,
+        video_encoder_heads=1,
+        video_encoder_ffn_dim=7,
     ),
     "vg_bart_tiny": Videos(fusion_decoder_layers="1"),
     "vg_t5_tiny": Videos(fusion_decoder_layers="1"),

@@ -363,30 +363,43 @@ def test_add_on_starts_as_berts_linear_layers():
         assert not layer.bias.any()
 
 
-def test_released_attends_to_frames_that_are_not_there(batch):
-    task = video_task(max_frames=7)
+def test_released_attends_to_the_padding_of_a_batch(batch):
     for kind in ("multi_head", "dot_product"):
-        model = shaken(build(task=task, fusion=kind, compat="released"))
+        model = shaken(build(fusion=kind, compat="released"))
         trace = FusionTrace()
         model.encoder(
             **{key: x for key, x in batch.items() if key != "prev_output_tokens"}, trace=trace
         )
         (weights, _), axis = trace.weights, -1 if kind == "multi_head" else -2
-        assert weights.shape[-1] == 7
+        assert weights.shape[-1] == M  # the longest of the batch, and no --max-frames
         assert (weights > 0).all()
         sums = weights.sum(axis)
         torch.testing.assert_close(sums, torch.ones_like(sums))
 
 
-def test_released_with_multi_head_does_not_depend_on_the_batch(batch):
+def test_released_reads_padding_as_frames_of_zeros_whatever_stands_there(batch):
     model = shaken(build(compat="released"))
     with torch.no_grad():
         together = model(**batch)[0]
-        row = {key: x[1:2] for key, x in batch.items()}
-        row["features"], row["padding_mask"] = row["features"][:, :2], row["padding_mask"][:, :2]
-        torch.testing.assert_close(model(**row)[0], together[1:2])
         batch["features"][batch["padding_mask"]] = 3.0
         torch.testing.assert_close(model(**batch)[0], together)
+        row = {key: x[1:2] for key, x in batch.items()}
+        row["features"], row["padding_mask"] = row["features"][:, :2], row["padding_mask"][:, :2]
+        assert not torch.allclose(model(**row)[0], together[1:2])  # alone it has no padding
+
+
+def test_released_has_one_head_and_a_given_number_is_taken():
+    for arch in ("vg_bart_tiny", "vg_t5_tiny"):
+        for chosen, heads in (
+            ({}, 3),
+            ({"fusion_dim": 8}, 4),
+            ({"fusion_dim": 7}, 1),
+            ({"compat": "released"}, 1),
+            ({"compat": "released", "fusion_heads": 2}, 2),
+        ):
+            fusion = build(arch, **chosen).encoder.fusions["2"]
+            assert fusion.num_heads == heads
+            assert (fusion.attention_out_proj is None) == (heads == 1)
 
 
 def test_released_drops_out_gates():
@@ -442,6 +455,7 @@ def test_a_transcript_longer_than_the_positions_is_refused(batch):
             "--compat released must be without --fusion-decoder-layers",
         ),
         ({"fusion_heads": 4}, r"--fusion-heads must divide --fusion-dim \(6\), but is 4"),
+        ({"fusion_heads": -1}, "--fusion-heads must be 1 or more, but is -1"),
         ({"video_encoder_heads": 2}, "--video-encoder-heads must divide the features' 5 channels"),
         ({"encoder_attention_heads": 3}, "--encoder-attention-heads must divide --encoder-embed"),
         ({"video_dropout": 1.0}, "--video-dropout must be 0 or more and below 1, but is 1.0"),

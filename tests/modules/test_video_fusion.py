@@ -69,6 +69,8 @@ def read_by_loops(fusion, word, frames):
         part = slice(head * size, (head + 1) * size)
         scores = [dot(query[part], k[part]) / math.sqrt(size) for k in keys]
         out += attended(scores, [v[part] for v in values])
+    if fusion.attention_out_proj is not None:  # appendix A: Concat(head_1, ..., head_h) W_o
+        out = times(fusion.attention_out_proj, out)
     return out
 
 
@@ -99,6 +101,77 @@ def test_output_equals_the_equations_written_as_loops(kind, forget_gate, text, v
     with torch.no_grad():
         found = fusion(text, fusion.project(video), MASK)
         torch.testing.assert_close(found, by_loops(fusion, text, video, MASK))
+
+
+def test_heads_are_mixed_by_the_output_projection_before_the_forget_gate(text, video):
+    """Equations 7 to 13 and appendix A, and their gradients, with matrices and one loop."""
+    fusion = build()
+    parameters = dict(fusion.named_parameters())
+    assert parameters["attention_out_proj.weight"].shape == (COMMON, COMMON)
+
+    def equations():
+        Q, K, V = (
+            x @ layer.weight.t() + (0 if layer.bias is None else layer.bias)
+            for x, layer in (
+                (text, fusion.query_proj),
+                (video, fusion.key_proj),
+                (video, fusion.value_proj),
+            )
+        )
+        size, heads = COMMON // HEADS, []
+        for i in range(HEADS):
+            part = slice(i * size, (i + 1) * size)
+            scores = Q[..., part] @ K[..., part].transpose(1, 2) / math.sqrt(size)
+            scores = scores.masked_fill(MASK.unsqueeze(1), float("-inf"))
+            heads.append(scores.softmax(-1) @ V[..., part])
+        W_o, b_o = (parameters[f"attention_out_proj.{x}"] for x in ("weight", "bias"))
+        O = torch.cat(heads, -1) @ W_o.t() + b_o  # noqa: E741
+        W_f, b_f = fusion.gate_proj.weight, fusion.gate_proj.bias
+        F = torch.sigmoid(torch.cat([O, text], -1) @ W_f.t() + b_f)
+        W_3, b_3 = fusion.output_proj.weight, fusion.output_proj.bias
+        return fusion.norm(text + torch.cat([text, F * O], -1) @ W_3.t() + b_3)
+
+    found, expected = fusion(text, fusion.project(video), MASK), equations()
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn_like(found)
+    gradients = [
+        torch.autograd.grad((x * weights).sum(), list(parameters.values()))
+        for x in (found, expected)
+    ]
+    for name, ours, theirs in zip(parameters, *gradients):
+        torch.testing.assert_close(ours, theirs, msg=name)
+        assert ours.abs().max() > 1e-4, name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"forget_gate": False},
+        {"num_heads": 1},
+        {"output_projection": False},
+        {"kind": "dot_product"},
+    ],
+)
+def test_there_is_no_output_projection_where_another_matrix_does_its_work(options):
+    assert build(**options).attention_out_proj is None
+
+
+def test_weights_without_an_output_projection_get_the_identity(text, video):
+    older = build(output_projection=False)
+    weights = {f"fusions.5.{name}": x for name, x in older.half().float().state_dict().items()}
+    fusion = build()
+    fusion.upgrade_state_dict_named(weights, "fusions.5")
+    fusion.load_state_dict({name[len("fusions.5.") :]: x for name, x in weights.items()})
+    torch.testing.assert_close(
+        fusion(text, fusion.project(video), MASK), older(text, older.project(video), MASK)
+    )
+    trained = {"fusions.5." + name: x for name, x in fusion.state_dict().items()}
+    trained["fusions.5.attention_out_proj.weight"] = weight = torch.randn(COMMON, COMMON)
+    fusion.upgrade_state_dict_named(trained, "fusions.5")
+    assert trained["fusions.5.attention_out_proj.weight"] is weight
+    unrelated = {"encoder.weight": weight}
+    fusion.upgrade_state_dict_named(unrelated, "fusions.5")
+    assert list(unrelated) == ["encoder.weight"]  # what is missing is said by load_state_dict
 
 
 @pytest.mark.parametrize("kind", ["dot_product", "dot_product_projected", "multi_head"])
