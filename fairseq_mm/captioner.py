@@ -9,10 +9,9 @@ A checkpoint carries its dictionary and the identity of the extractor that it wa
 nothing but the extractor's weights is needed beside it.
 """
 
-import contextlib
 import os
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Optional, Union
@@ -20,7 +19,6 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 import torch
 from fairseq import utils
-from fairseq.ngram_repeat_block import NGramRepeatBlock
 from PIL import Image
 
 from fairseq_mm.data.collate import pad_features
@@ -29,6 +27,7 @@ from fairseq_mm.embedder import Embedder, load_embedder
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import PictureExtractor
 from fairseq_mm.extract.pictures import MAX_PIXELS
+from fairseq_mm.generation.defaults import CAPTIONS, SAMPLING_BEAM, SEED, numbers_of
 from fairseq_mm.picture_models import AnyPicture, PictureModels, load_picture_models
 from fairseq_mm.text_models import (
     embeds_sentences,
@@ -46,7 +45,7 @@ class Caption(NamedTuple):
 
     Attributes:
         text: its words, separated by spaces.
-        score: mean log-probability of its words, the end included.
+        score: mean log-probability of its tokens, the end included.
     """
 
     text: str
@@ -55,31 +54,33 @@ class Caption(NamedTuple):
 
 @dataclass(frozen=True)
 class Search:
-    """How captions are searched for. ``<unk>`` is never among their words.
+    """How captions are generated.
 
     Args:
         beam: width of the beam; 1 is greedy.
         prefix: words that every caption begins with, such as ``a man``.
-        sampling: draw the words instead, one caption a picture. Each picture's draws begin with
-            ``seed``, so that its caption does not depend on the pictures around it.
+        sampling: draw the words instead, one caption an image. An image's draws depend on
+            ``seed`` and its number alone, not on the images around it.
         topk: draw from the k most probable words only; 0 for all.
         temperature: above 1 flattens the distribution that is drawn from or searched.
         seed: of the draws.
         max_words: longest caption.
         no_repeat_ngram: no sequence of so many words occurs twice; 0 allows it.
+        allow_unk: generate ``<unk>`` as well.
 
     Raises:
         UserError: if a value is out of its range, or ``topk`` is given without ``sampling``.
     """
 
-    beam: int = 3
+    beam: int = CAPTIONS["beam"]
     prefix: Optional[str] = None
     sampling: bool = False
     topk: int = 0
-    temperature: float = 1.0
-    seed: int = 0
-    max_words: int = 30
-    no_repeat_ngram: int = 0
+    temperature: float = CAPTIONS["temperature"]
+    seed: int = SEED
+    max_words: int = CAPTIONS["max_len_b"]
+    no_repeat_ngram: int = CAPTIONS["no_repeat_ngram_size"]
+    allow_unk: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("beam", 1), ("topk", 0), ("max_words", 1), ("no_repeat_ngram", 0)):
@@ -153,6 +154,7 @@ class Captioner(PictureModels):
         *,
         batch_size: Optional[int] = None,
         max_pixels: int = MAX_PIXELS,
+        items: Optional[Sequence[int]] = None,
         **options: Any,
     ) -> list[str]:
         """One caption for each picture, in their order.
@@ -162,9 +164,10 @@ class Captioner(PictureModels):
             batch_size: pictures that the extractor gets at a time, by default 16 on a CPU and 128
                 elsewhere; it changes nothing but the speed.
             max_pixels: larger JPEGs are decoded at reduced scale, other pictures refused.
+            items: see :meth:`caption_features`.
             **options: of :class:`Search`: ``beam=3``, ``prefix=None``, ``sampling=False``,
-                ``topk=0``, ``temperature=1.0``, ``seed=0``, ``max_words=30``,
-                ``no_repeat_ngram=0``.
+                ``topk=0``, ``temperature=1.0``, ``seed=1``, ``max_words=30``,
+                ``no_repeat_ngram=0``, ``allow_unk=False``.
 
         Raises:
             UserError: if the extractor cannot be rebuilt, a picture cannot be read (naming it),
@@ -175,7 +178,8 @@ class Captioner(PictureModels):
         search = Search(**options)
         self.check_search(search)
         features = self.readable_features_of(pictures, batch_size=batch_size, max_pixels=max_pixels)
-        return [caption.text for caption in self.caption_features(features, search)]
+        captions = self.caption_features(features, search, items=items)
+        return [caption.text for caption in captions]
 
     def check_search(self, search: Search) -> None:
         """
@@ -209,13 +213,19 @@ class Captioner(PictureModels):
             raise UserError(f"prefix {search.prefix!r}: {error}") from None
 
     def caption_features(
-        self, features: Sequence[np.ndarray], search: Optional[Search] = None
+        self,
+        features: Sequence[np.ndarray],
+        search: Optional[Search] = None,
+        *,
+        items: Optional[Sequence[int]] = None,
     ) -> list[Caption]:
-        """Captions of pictures that are features already.
+        """Captions of images that are features already.
 
         Args:
             features: for each picture ``[rows, D]``, from the extractor of the training data.
-            search: how captions are searched for.
+            search: how captions are generated.
+            items: numbers of the images, on which the draws of ``sampling`` depend; by default
+                their places.
 
         Raises:
             UserError: if the features have another number of channels, or the search does not fit
@@ -224,51 +234,40 @@ class Captioner(PictureModels):
         search = search or Search()
         self.check_search(search)
         self.check_channels(features)
-        size = 1 if search.sampling else GENERATION_BATCH
+        items = numbers_of(items, len(features))
         generator = self.build_generator(search)
         captions: list[Caption] = []
-        with self._draws_of(search):
-            for start in range(0, len(features), size):
-                if search.sampling:
-                    torch.manual_seed(search.seed)
-                captions += self._generate(generator, features[start : start + size], search)
+        for start in range(0, len(features), GENERATION_BATCH):
+            batch = slice(start, start + GENERATION_BATCH)
+            captions += self._generate(generator, items[batch], features[batch], search)
         return captions
 
-    @contextlib.contextmanager
-    def _draws_of(self, search: Search) -> Iterator[None]:
-        """The caller's random numbers stay as they were."""
-        if not search.sampling:
-            yield
-            return
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            yield
-
     def build_generator(self, search: Search) -> Any:
-        """fairseq's generator for a search; it never writes ``<unk>``."""
-        generator = self.task.build_generator(
+        """The task's generator for a search."""
+        return self.task.build_generator(
             self.models,
             Namespace(
-                beam=1 if search.sampling else search.beam,
+                beam=SAMPLING_BEAM if search.sampling else search.beam,
                 max_len_b=search.max_words,
-                unkpen=float("inf"),
+                no_repeat_ngram_size=search.no_repeat_ngram,
                 sampling=search.sampling,
                 sampling_topk=search.topk or -1,
                 temperature=search.temperature,
             ),
+            allow_unk=search.allow_unk,
+            seed=search.seed,
         )
-        if search.no_repeat_ngram:
-            # fairseq's CUDA extension, where it is built, would forbid words of the prefix too
-            generator.repeat_ngram_blocker = NGramRepeatBlock(
-                search.no_repeat_ngram, use_extension=False
-            )
-        return generator
 
     def _generate(
-        self, generator: Any, features: Sequence[np.ndarray], search: Search
+        self,
+        generator: Any,
+        items: Sequence[int],
+        features: Sequence[np.ndarray],
+        search: Search,
     ) -> list[Caption]:
         x, padding_mask = pad_features([rows.astype(np.float32) for rows in features])
         sample = {
-            "id": torch.arange(len(features)),
+            "id": torch.tensor(items),
             "net_input": {"features": x, "padding_mask": padding_mask},
         }
         prefix = self._prefix_tokens(search)
@@ -316,11 +315,15 @@ class EmbeddingCaptioner(Captioner):
         self.embedder.check_features(attributes, dim, path)
 
     def caption_features(
-        self, features: Sequence[np.ndarray], search: Optional[Search] = None
+        self,
+        features: Sequence[np.ndarray],
+        search: Optional[Search] = None,
+        *,
+        items: Optional[Sequence[int]] = None,
     ) -> list[Caption]:
         """See :meth:`Captioner.caption_features`; the features are those that the embedding model
         reads."""
         if not features:
             return []
         vectors = self.embedder.embed_features(features)
-        return super().caption_features([vector[None] for vector in vectors], search)
+        return super().caption_features([vector[None] for vector in vectors], search, items=items)

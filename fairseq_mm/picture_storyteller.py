@@ -23,6 +23,7 @@ from PIL import Image
 from fairseq_mm.data.picture_story_text import NUM_PICTURES, join_sentences, split_sentences
 from fairseq_mm.data.story_text import detokenize_story
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import VISUAL_STORIES
 from fairseq_mm.picture_models import AnyPicture, PictureModels, load_picture_models
 from fairseq_mm.story_rules import StoryRules
 from fairseq_mm.text_models import Paths, load_states, tells_picture_stories
@@ -33,11 +34,11 @@ Features = Sequence[Optional[np.ndarray]]
 
 @dataclass(frozen=True)
 class PictureTelling(Telling):
-    """How a story of pictures is told. ``<unk>`` is never among its words.
+    """How a story of images is generated.
 
     Args:
         beam: as of :class:`fairseq_mm.text_writer.Telling`, and so are ``topk``, ``topp``,
-            ``temperature``, ``no_repeat_ngram`` and ``seed``.
+            ``temperature``, ``no_repeat_ngram``, ``seed`` and ``allow_unk``.
         min_words: shortest sentence.
         max_words: longest sentence; it is ended there.
         repetition_penalty: the probability of a word that the story has n times already is divided
@@ -55,7 +56,7 @@ class PictureTelling(Telling):
 
 
 PRESETS = {
-    "beam": PictureTelling(beam=5),
+    "beam": PictureTelling(beam=VISUAL_STORIES["beam"]),
     "greedy": PictureTelling(beam=1),
     # the released code takes the most frequent of 100 draws for each word
     "paper": PictureTelling(beam=1, repetition_penalty=5.0, end_after_punctuation=True),
@@ -83,7 +84,7 @@ class Story(NamedTuple):
 
     Attributes:
         sentences: five, as people read them.
-        score: mean log-probability of its words and of the ends of its sentences.
+        score: mean log-probability of its tokens, the ends of its sentences included.
         words: of each sentence, as the model wrote them.
     """
 
@@ -287,22 +288,18 @@ class PictureStoryteller(PictureModels):
         )
 
     def _build_generator(self, telling: PictureTelling) -> Any:
-        # what fairseq fills dictionaries up with
-        symbols = self.task.target_dictionary.symbols
-        fillers = tuple(word for word in symbols if word.startswith("madeupword"))
         return self.task.build_generator(
             self.models,
             Namespace(
                 beam=max(telling.beam, 1),
-                unkpen=float("inf"),
                 temperature=telling.temperature,
                 sampling=telling.draws,
                 sampling_topk=telling.topk or -1,
                 sampling_topp=telling.topp if telling.topp < 1 else -1.0,
             ),
             rules=self._rules(telling),
+            allow_unk=telling.allow_unk,
             seed=telling.seed,
-            extra_gen_cls_kwargs={"tokens_to_suppress": fillers},
         )
 
     def _generate(

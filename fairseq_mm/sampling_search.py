@@ -16,6 +16,8 @@ from torch import Tensor
 DRAW_BITS = 48
 # candidates that are looked at first for a share of the probability
 FIRST_CANDIDATES = 256
+# steps whose numbers are drawn together
+FIRST_STEPS = 64
 
 
 class SeededSampling(Search):
@@ -28,11 +30,10 @@ class SeededSampling(Search):
 
     Args:
         dictionary: of the words.
-        num_steps: longest text, its end included.
         topk: candidates at a step; 0 for all words.
         topp: share of the probability that the candidates have together; 1 for all. What is
             forbidden (unknown words, an end too early) has no part in the whole.
-        seed: of all items.
+        seed: of all items; of a negative one the 64 bits count.
         stream: sets the draws of another kind of text apart under the same seed.
     """
 
@@ -40,17 +41,15 @@ class SeededSampling(Search):
         self,
         dictionary: Any,
         *,
-        num_steps: int,
         topk: int = 0,
         topp: float = 1.0,
         seed: int = 0,
         stream: int = 0,
     ) -> None:
         super().__init__(dictionary)
-        self.num_steps = num_steps
         self.topk = topk
         self.topp = topp
-        self.seed = seed
+        self.seed = seed % 2**64
         self.stream = stream
         self._draws = torch.empty(0, 0, 0)
 
@@ -68,17 +67,20 @@ class SeededSampling(Search):
             lprobs: ``[B, beam, V]`` log-probabilities, ``-inf`` where a word is forbidden.
             scores: ``[B, beam, step]`` their sums so far.
             prev_output_tokens: not needed.
-            original_batch_idxs: ``[B]`` items.
+            original_batch_idxs: ``[B]`` items, of the steps at which numbers are drawn.
 
         Returns:
             scores ``[B, beam]`` with the new word's, words ``[B, beam]``, and ``[B, beam]`` the
             place in the beam that each comes from: its own.
         """
         B, beam, V = lprobs.shape
-        if step == 0:
+        if step == 0 or step >= self._draws.size(2):
             assert original_batch_idxs is not None
-            items = original_batch_idxs.tolist()
-            draws = [[self._draws_of(int(item), place) for place in range(beam)] for item in items]
+            count = max(FIRST_STEPS, 2 * step)
+            draws = [
+                [self._draws_of(int(item), place, count) for place in range(beam)]
+                for item in original_batch_idxs.tolist()
+            ]
             self._draws = torch.from_numpy(np.array(draws)).to(lprobs.device)
         log_probabilities, words = self._candidates(lprobs.reshape(B * beam, V))
         # of the most probable word: a sum of probabilities must not be too small for float64
@@ -98,14 +100,15 @@ class SeededSampling(Search):
         """Keeps these rows of the batch: the others are complete."""
         self._draws = self._draws[batch_idxs]
 
-    def _draws_of(self, item: int, place: int) -> np.ndarray:
-        """``[num_steps]`` numbers from 0 to 1 for a place in the beam of an item."""
+    def _draws_of(self, item: int, place: int, count: int) -> np.ndarray:
+        """``[count]`` numbers from 0 to 1 for a place in the beam of an item; a longer row begins
+        with the shorter."""
         key = [self.seed, item, self.stream]
         if place:
             key.append(place)
         # seeding and bit generators are stable between versions of numpy; distributions are not
         bits = np.random.Philox(np.random.SeedSequence(key))
-        return (bits.random_raw(self.num_steps) >> np.uint64(64 - DRAW_BITS)) / 2.0**DRAW_BITS
+        return (bits.random_raw(count) >> np.uint64(64 - DRAW_BITS)) / 2.0**DRAW_BITS
 
     def _candidates(self, lprobs: Tensor) -> tuple[Tensor, Tensor]:
         """``[N, V]`` gives log-probabilities ``[N, K]`` and words ``[N, K]``, by word."""

@@ -11,7 +11,6 @@ and a sentence ends after a punctuation mark only.
 Differs from the released code:
 - At the greatest number of words the sentence ends, with or without a mark; there it is cut.
 - Any search follows the rules; there the most frequent of 100 draws is taken.
-- Unknown words may be told; ``--unkpen`` forbids them, as in all of fairseq.
 """
 
 import math
@@ -293,8 +292,6 @@ def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
         )
     # the end is not counted by fairseq
     generator.max_len_b = length - 1
-    if hasattr(search.search, "num_steps"):
-        search.search.num_steps = length
 
 
 def _indices_of(dictionary: Dictionary, words: Any) -> Tensor:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.data.story_text import detokenize_story, tokenize_story_text
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import SEED
 from fairseq_mm.models._provenance import fingerprint, words_of
 from fairseq_mm.text_models import TextModels
 from fairseq_mm.text_writer import Telling, TextWriter, preset_with
@@ -38,7 +39,7 @@ class Prompt(NamedTuple):
         tokens: their indices, the end included.
         unknown: the words that the model does not know.
         num_cut: words that were cut off at the end.
-        score: mean log-probability of the words, of a prompt that was made up.
+        score: mean log-probability of the tokens, the end included, of a prompt that was made up.
     """
 
     text: str
@@ -56,7 +57,7 @@ class Story(NamedTuple):
         item: its number, which decided its draws.
         prompt: None of a language model.
         words: as the model wrote them, with ``<newline>``.
-        score: mean log-probability of the words.
+        score: mean log-probability of the tokens, the end included.
     """
 
     item: int
@@ -115,7 +116,7 @@ class Storyteller:
             batch_size: stories at a time; it changes nothing but the speed.
             truncate: cut prompts that are too long.
             **options: of :class:`Telling`: ``beam``, ``topk``, ``topp``, ``temperature``,
-                ``min_words``, ``max_words``, ``no_repeat_ngram``, ``seed``.
+                ``min_words``, ``max_words``, ``no_repeat_ngram``, ``seed``, ``allow_unk``.
 
         Raises:
             UserError: if a prompt or an option does not fit.
@@ -234,7 +235,7 @@ def make_up_prompts(
     writer: TextWriter,
     items: Sequence[int],
     *,
-    seed: int = 0,
+    seed: int = SEED,
     topk: int = PROMPT_TOPK,
     temperature: float = 1.0,
     most_words: Optional[int] = None,

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Optional
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import SEED, SUMMARIES
 
-# the paper's 64 with the summary's beginning and end
-MAX_LEN = 62
+MAX_LEN: int = SUMMARIES["max_len_b"]
 
 
 @dataclass(frozen=True)
 class Search:
-    """How summaries are searched for. ``<unk>`` is never among the tokens that are written.
+    """How summaries are generated.
 
     Args:
         beam: width of the beam; 1 is greedy.
@@ -22,28 +22,31 @@ class Search:
         lenpen: above 1 favours long summaries.
         no_repeat_ngram: no sequence of so many tokens occurs twice; 0 allows it. 3 is the released
             code's.
-        sampling: draw the tokens instead, one summary a video. Each video's draws begin with
-            ``seed``, so that its summary does not depend on the videos around it.
+        sampling: draw the tokens instead, one summary a video. A video's draws depend on ``seed``
+            and its number alone, not on the videos around it.
         topk: draw from the k most probable tokens only; 0 for all.
         topp: draw from the most probable tokens that have this share of the probability; 1 for all.
         temperature: above 1 flattens the distribution that is drawn from or searched.
         seed: of the draws.
+        allow_unk: generate ``<unk>`` as well; an indexed OOV token (``<unk-0>``) is a word of the
+            transcript, and always allowed.
 
     Raises:
         UserError: if a value is out of its range, or ``topk`` or ``topp`` is given without
             ``sampling``.
     """
 
-    beam: int = 5
+    beam: int = SUMMARIES["beam"]
     max_len: Optional[int] = None
-    min_len: int = 1
-    lenpen: float = 1.0
-    no_repeat_ngram: int = 3
+    min_len: int = SUMMARIES["min_len"]
+    lenpen: float = SUMMARIES["lenpen"]
+    no_repeat_ngram: int = SUMMARIES["no_repeat_ngram_size"]
     sampling: bool = False
     topk: int = 0
     topp: float = 1.0
-    temperature: float = 1.0
-    seed: int = 0
+    temperature: float = SUMMARIES["temperature"]
+    seed: int = SEED
+    allow_unk: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (

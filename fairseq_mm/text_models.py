@@ -18,6 +18,8 @@ from omegaconf import open_dict
 from fairseq_mm import checkpoints
 from fairseq_mm.data.binarised_text import dictionary_of
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import SEED
+from fairseq_mm.tasks.hierarchical_story import HierarchicalStoryConfig, HierarchicalStoryTask
 
 Paths = Union[str, os.PathLike, Sequence[Union[str, os.PathLike]]]
 
@@ -45,6 +47,14 @@ class TextModels:
     @property
     def are_language_models(self) -> bool:
         return self.source_dictionary is None
+
+    def generation_task(self) -> HierarchicalStoryTask:
+        """The task whose generators write the texts, of prompts and of language models as well."""
+        return HierarchicalStoryTask(
+            HierarchicalStoryConfig(seed=SEED),
+            self.source_dictionary or self.dictionary,
+            self.dictionary,
+        )
 
 
 def load_states(path: Paths) -> dict[str, dict[str, Any]]:

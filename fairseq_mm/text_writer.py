@@ -1,17 +1,17 @@
 """Models of text -> texts: drawn word by word or searched for, through fairseq's generator."""
 
 import dataclasses
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
 import torch
 from fairseq.data import data_utils
-from fairseq.ngram_repeat_block import NGramRepeatBlock
-from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.sampling_search import SeededSampling
+from fairseq_mm.generation.defaults import PROMPT_STORIES, SEED
+from fairseq_mm.generation.task import tokens_never_generated
 from fairseq_mm.text_models import TextModels
 
 STREAMS = ("story", "prompt")
@@ -19,7 +19,7 @@ STREAMS = ("story", "prompt")
 
 @dataclass(frozen=True)
 class Telling:
-    """How a text is written. ``<unk>`` is never among its words.
+    """How a text is generated.
 
     Args:
         beam: width of the beam, 1 is greedy; 0 draws the words.
@@ -30,6 +30,7 @@ class Telling:
         max_words: longest text; it is cut there. ``<newline>`` counts as a word.
         no_repeat_ngram: no sequence of so many words occurs twice; 0 allows it.
         seed: of the draws. Each text's depend on the seed and its number alone.
+        allow_unk: generate ``<unk>`` as well.
 
     Raises:
         UserError: if a value is out of its range, or ``topk`` or ``topp`` is given with a beam.
@@ -38,11 +39,12 @@ class Telling:
     beam: int = 0
     topk: int = 0
     topp: float = 1.0
-    temperature: float = 1.0
-    min_words: int = 150
-    max_words: int = 150
-    no_repeat_ngram: int = 0
-    seed: int = 0
+    temperature: float = PROMPT_STORIES["temperature"]
+    min_words: int = PROMPT_STORIES["min_len"]
+    max_words: int = PROMPT_STORIES["max_len_b"]
+    no_repeat_ngram: int = PROMPT_STORIES["no_repeat_ngram_size"]
+    seed: int = SEED
+    allow_unk: bool = False
 
     def __post_init__(self) -> None:
         for name in ("beam", "topk", "no_repeat_ngram", "seed"):
@@ -77,7 +79,7 @@ PRESETS = {
     # Fan et al. 2018, section 5.3, with the temperature of the released recipe
     "paper": Telling(topk=10, temperature=0.8),
     "greedy": Telling(beam=1),
-    "beam": Telling(beam=5),
+    "beam": Telling(beam=PROMPT_STORIES["beam"]),
 }
 
 
@@ -113,8 +115,8 @@ class Text(NamedTuple):
 
     Attributes:
         tokens: indices of its words, without the end.
-        score: mean log-probability of its words at the temperature, without the end's: the end
-            of a text that was cut is not the model's.
+        score: mean log-probability of its tokens at the temperature, the end included, as
+            fairseq computes it; where a text was cut, the end is not the most probable token.
     """
 
     tokens: list[int]
@@ -165,7 +167,8 @@ class TextWriter:
                     f"but is {getattr(telling, name)} instead."
                 )
         if telling.no_repeat_ngram == 1:
-            no_words = self.dictionary.nspecial + len(self._no_words()) - 1  # <s> is special
+            never = tokens_never_generated(self.dictionary, allow_unk=telling.allow_unk)
+            no_words = len({*never, self.dictionary.pad(), self.dictionary.eos()})
             if telling.min_words > len(self.dictionary) - no_words:
                 raise UserError(
                     f"`min_words` must be at most {len(self.dictionary) - no_words}, the words of "
@@ -234,43 +237,27 @@ class TextWriter:
                 batch = rows[start : start + batch_size]
                 yield batch if sources is None else sorted(batch, key=lambda i: -len(sources[i]))
 
-    def _build_generator(self, telling: Telling, stream: int) -> SequenceGenerator:
-        search = None
-        if telling.draws:
-            search = SeededSampling(
-                self.dictionary,
-                num_steps=telling.max_words + 1,
-                topk=telling.topk,
-                topp=telling.topp,
-                seed=telling.seed,
-                stream=stream,
-            )
-        generator = SequenceGenerator(
+    def _build_generator(self, telling: Telling, stream: int) -> Any:
+        return self.models.generation_task().build_generator(
             self.models.models,
-            self.dictionary,
-            beam_size=max(telling.beam, 1),
-            max_len_b=telling.max_words,
-            min_len=telling.min_words,
-            unk_penalty=float("inf"),
-            temperature=telling.temperature,
-            search_strategy=search,
-            tokens_to_suppress=self._no_words(),
+            Namespace(
+                beam=max(telling.beam, 1),
+                max_len_b=telling.max_words,
+                min_len=telling.min_words,
+                no_repeat_ngram_size=telling.no_repeat_ngram,
+                temperature=telling.temperature,
+                sampling=telling.draws,
+                sampling_topk=telling.topk or -1,
+                sampling_topp=telling.topp if telling.topp < 1 else -1.0,
+            ),
+            allow_unk=telling.allow_unk,
+            seed=telling.seed,
+            stream=stream,
         )
-        if telling.no_repeat_ngram:
-            # fairseq's CUDA extension, where it is built, counts otherwise
-            generator.repeat_ngram_blocker = NGramRepeatBlock(
-                telling.no_repeat_ngram, use_extension=False
-            )
-        return generator
-
-    def _no_words(self) -> tuple[str, ...]:
-        """The start sign, and what fairseq fills dictionaries up with."""
-        fillers = [word for word in self.words if word.startswith("madeupword")]
-        return (self.words[self.dictionary.bos()], *fillers)
 
     def _generate(
         self,
-        generator: SequenceGenerator,
+        generator: Any,
         items: list[int],
         sources: Optional[list[Sequence[int]]],
     ) -> list[Text]:
@@ -290,8 +277,7 @@ class TextWriter:
 
     def _text_of(self, hypothesis: dict[str, Any]) -> Text:
         tokens = hypothesis["tokens"][:-1].tolist()
-        score = float(hypothesis["positional_scores"][:-1].mean())
-        return Text(tokens, score)
+        return Text(tokens, float(hypothesis["score"]))
 
 
 def _masks_padding(model: Any) -> bool:

@@ -15,17 +15,14 @@ Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal A
 Summarization. EMNLP 2021.
 """
 
-import contextlib
 import logging
-import math
 import os
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
-import torch
 from fairseq import utils
 
 from fairseq_mm.data.collate import collate
@@ -38,6 +35,7 @@ from fairseq_mm.extract.video_extractor import (
     build_video_extractor_from_identity,
 )
 from fairseq_mm.extract.videos import AnyVideo
+from fairseq_mm.generation.defaults import SAMPLING_BEAM, numbers_of
 from fairseq_mm.summary_models import SummaryModels, load_summary_models
 from fairseq_mm.summary_search import MAX_LEN, Search
 from fairseq_mm.text_models import Paths
@@ -262,6 +260,7 @@ class VideoSummarizer:
         tokenizer: Optional[str] = None,
         batch_size: Optional[int] = None,
         keep_damaged: bool = False,
+        items: Optional[Sequence[int]] = None,
         **options: Any,
     ) -> list[str]:
         """One summary for each video, in their order.
@@ -272,9 +271,10 @@ class VideoSummarizer:
             tokenizer: see :meth:`encode_transcript`.
             batch_size: see :meth:`read_video`.
             keep_damaged: take what can be decoded of truncated and damaged videos.
+            items: see :meth:`summarize_features`.
             **options: of :class:`Search`: ``beam=5``, ``max_len=None``, ``min_len=1``,
                 ``lenpen=1.0``, ``no_repeat_ngram=3``, ``sampling=False``, ``topk=0``, ``topp=1.0``,
-                ``temperature=1.0``, ``seed=0``.
+                ``temperature=1.0``, ``seed=1``, ``allow_unk=False``.
 
         Raises:
             UserError: if a video or a transcript cannot be read (naming it), there are not as many
@@ -311,13 +311,16 @@ class VideoSummarizer:
                 except UserError as error:
                     raise UserError(f"{_name_of(video, number)}: {error}") from None
                 features.append(seen.rows)
-        return [summary.text for summary in self.summarize_features(features, encoded, search)]
+        summaries = self.summarize_features(features, encoded, search, items=items)
+        return [summary.text for summary in summaries]
 
     def summarize_features(
         self,
         features: Optional[Sequence[np.ndarray]],
         transcripts: Sequence[Union[Transcript, str, None]],
         search: Optional[Search] = None,
+        *,
+        items: Optional[Sequence[int]] = None,
     ) -> list[Summary]:
         """Summaries of videos that are features already.
 
@@ -326,7 +329,9 @@ class VideoSummarizer:
                 behind ``max_frames`` are not looked at. None for models of transcripts alone.
             transcripts: of :meth:`encode_transcript`, or as people write them; None where there is
                 none.
-            search: how summaries are searched for.
+            search: how summaries are generated.
+            items: numbers of the videos, on which the draws of ``sampling`` depend; by default
+                their places.
 
         Raises:
             UserError: if there are not as many of both, features have another number of channels,
@@ -345,15 +350,13 @@ class VideoSummarizer:
             text if isinstance(text, Transcript) else self.encode_transcript(text)
             for text in transcripts
         ]
-        size = 1 if search.sampling else 8 if self.device.type == "cpu" else 32
+        items = numbers_of(items, len(encoded))
+        size = 8 if self.device.type == "cpu" else 32
         summaries: list[Summary] = []
-        with self._draws_of(search):
-            for start in range(0, len(encoded), size):
-                if search.sampling:
-                    torch.manual_seed(search.seed)
-                batch = slice(start, start + size)
-                part = None if features is None else features[batch]
-                summaries += self._generate(generator, part, encoded[batch])
+        for start in range(0, len(encoded), size):
+            batch = slice(start, start + size)
+            part = None if features is None else features[batch]
+            summaries += self._generate(generator, items[batch], part, encoded[batch])
         return summaries
 
     def _check_counts(self, name: str, given: Optional[Sequence[Any]], count: int) -> None:
@@ -366,59 +369,50 @@ class VideoSummarizer:
                 f"`{name}` and `transcripts` must be as many, but are {len(given)} and {count}."
             )
 
-    @contextlib.contextmanager
-    def _draws_of(self, search: Search) -> Iterator[None]:
-        """The caller's random numbers stay as they were."""
-        if not search.sampling:
-            yield
-            return
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            yield
-
     def _build_generator(self, search: Search, max_len: int) -> Any:
-        # what fairseq fills dictionaries up with
-        fillers = tuple(x for x in self.dictionary.symbols if x.startswith("madeupword"))
         return self.task.build_generator(
             self.models,
             Namespace(
-                beam=1 if search.sampling else search.beam,
+                beam=SAMPLING_BEAM if search.sampling else search.beam,
                 max_len_b=max_len,
                 min_len=search.min_len,
                 lenpen=search.lenpen,
                 no_repeat_ngram_size=search.no_repeat_ngram,
-                unkpen=math.inf,
                 temperature=search.temperature,
                 sampling=search.sampling,
                 sampling_topk=search.topk or -1,
                 sampling_topp=search.topp if search.topp < 1 else -1.0,
             ),
-            extra_gen_cls_kwargs={"tokens_to_suppress": fillers},
+            allow_unk=search.allow_unk,
+            seed=search.seed,
         )
 
     def _generate(
         self,
         generator: Any,
+        items: Sequence[int],
         features: Optional[Sequence[np.ndarray]],
         transcripts: Sequence[Transcript],
     ) -> list[Summary]:
         pad = self.dictionary.pad()
         examples = [
             {
-                "id": number,
+                "id": item,
                 "features": None
                 if features is None
                 else features[number][: self.max_frames].astype(np.float32),
                 "source": transcript.tokens,
                 "target": None,
                 "is_first": True,
+                "item": number,
             }
-            for number, transcript in enumerate(transcripts)
+            for number, (item, transcript) in enumerate(zip(items, transcripts))
         ]
         sample = collate(examples, pad=pad, start=self.task.start_index, source_pad=pad)
         sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)
         found = self.task.inference_step(generator, self.models, sample)
         summaries: dict[int, Summary] = {}
-        for number, (best, *_) in zip(sample["id"].tolist(), found):
+        for number, (best, *_) in zip(sample["item"].tolist(), found):
             words = self.dictionary.string(best["tokens"].int().cpu())
             unknowns = (
                 transcripts[number].unknowns if self.task.subwords.numbered_unknowns else None

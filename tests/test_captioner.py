@@ -56,12 +56,22 @@ def test_a_photograph_is_captioned_by_the_extractor_of_the_training_features(
 
 
 def test_a_picture_alone_has_the_caption_that_it_has_in_a_batch(captioner, pictures):
+    numbers = list(range(len(pictures)))
     for options in ({}, {"beam": 1}, {"sampling": True, "seed": 4}):
         together = captioner.caption(pictures, **options)
-        alone = [captioner.caption([path], **options)[0] for path in pictures]
+        alone = [
+            captioner.caption([path], items=[i], **options)[0] for i, path in enumerate(pictures)
+        ]
         assert together == alone
         assert captioner.caption(pictures, batch_size=2, **options) == alone
-        assert captioner.caption(pictures[::-1], **options) == alone[::-1]
+        reverse = captioner.caption(pictures[::-1], items=numbers[::-1], **options)
+        assert reverse == alone[::-1]
+
+
+def test_each_image_needs_one_number_for_its_draws(captioner, pictures):
+    for items in ([1], [0, 1, 2], [0, -1]):
+        with pytest.raises(UserError, match="`items` must be 2 numbers of 0 or more"):
+            captioner.caption(pictures[:2], items=items)
 
 
 def test_open_pictures_and_contents_are_captioned_as_their_files(captioner, pictures):

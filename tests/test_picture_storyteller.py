@@ -102,7 +102,7 @@ def test_draws_depend_on_the_seed_and_the_number_of_the_story(teller):
     albums = random_albums(1) * 2
     first, second = told(teller, albums, topk=9)
     assert first.words != second.words
-    assert told(teller, albums[:1], topk=9, seed=1)[0].words != first.words
+    assert told(teller, albums[:1], topk=9, seed=2)[0].words != first.words
     assert told(teller, albums[:1], items=[1], topk=9)[0].words == second.words
     assert told(teller, albums[:1], topk=1)[0].words == told(teller, albums, beam=1)[0].words
 

@@ -19,7 +19,7 @@ def lprobs():
 
 
 def search(**options):
-    return SeededSampling(make_dictionary(), **{"num_steps": 4, **options})
+    return SeededSampling(make_dictionary(), **options)
 
 
 def step(strategy, lprobs, items, number=0, scores=None):
@@ -40,7 +40,7 @@ def draw_of(item, number, *, seed=0, stream=0, place=0, num_steps=4):
 
 def test_words_come_as_often_as_their_probabilities_say(lprobs):
     count = 20_000
-    found = words(search(num_steps=1), lprobs[:1].expand(count, V), list(range(count)))
+    found = words(search(), lprobs[:1].expand(count, V), list(range(count)))
     frequencies = np.bincount(found, minlength=V) / count
     expected = lprobs[0].exp().numpy()
     assert np.abs(frequencies - expected).max() < 4 * math.sqrt(0.25 / count)
@@ -69,7 +69,7 @@ def test_the_draw_falls_into_the_word_whose_share_it_is(lprobs, topk, topp):
 
 def test_few_words_hold_the_share_where_the_rest_is_forbidden():
     probabilities = torch.tensor([[0.0] * 4 + [0.04] * 2 + [0.02] * 1 + [0.0] * 13])
-    strategy = search(topp=0.7, num_steps=1)
+    strategy = search(topp=0.7)
     items = list(range(200))
     found = words(strategy, probabilities.log().expand(200, V), items)
     assert set(found) == {4, 5}  # 0.08 of 0.1, though there is no 0.7
@@ -78,9 +78,9 @@ def test_few_words_hold_the_share_where_the_rest_is_forbidden():
 def test_a_share_of_many_words_is_found():
     num_types = 3000  # more than are looked at first
     lprobs = torch.full((400, num_types), -math.log(num_types))
-    found = words(search(topp=0.5, num_steps=1), lprobs, list(range(400)))
+    found = words(search(topp=0.5), lprobs, list(range(400)))
     assert len(set(found)) > 300
-    both = words(search(topp=0.5, topk=7, num_steps=1), lprobs, list(range(400)))
+    both = words(search(topp=0.5, topk=7), lprobs, list(range(400)))
     assert len(set(both)) == 7
 
 
@@ -89,7 +89,7 @@ def test_forbidden_words_are_never_drawn(lprobs):
     lprobs[:, 1] = -math.inf
     items = list(range(500))
     for options in ({}, {"topk": 10}, {"topp": 0.99}):
-        found = words(search(num_steps=1, **options), lprobs[:1].expand(500, V), items)
+        found = words(search(**options), lprobs[:1].expand(500, V), items)
         assert set(found) <= {0, 2, 3}
 
 
@@ -163,4 +163,24 @@ def test_texts_of_a_beam_are_drawn_independently_and_each_goes_on_by_itself(lpro
 def test_the_only_word_that_may_come_is_drawn_however_improbable(options):
     lprobs = torch.full((50, V), -math.inf)
     lprobs[:, 7] = -2000.0  # no float64 holds its exponential
-    assert set(words(search(num_steps=1, **options), lprobs, range(50))) == {7}
+    assert set(words(search(**options), lprobs, range(50))) == {7}
+
+
+def test_texts_longer_than_the_first_numbers_go_on_in_their_own_stream(lprobs):
+    """Numbers are drawn in blocks: 200 steps of a batch of two, and of the second text alone."""
+    items = [9, 4]
+    strategy, alone = search(seed=5), search(seed=5)
+    for number in range(200):
+        scores = torch.zeros(2, 1, number) if number else None
+        both = step(strategy, lprobs[:2], items, number, scores)[1].flatten().tolist()
+        scores = torch.zeros(1, 1, number) if number else None
+        assert step(alone, lprobs[1:2], items[1:], number, scores)[1].flatten().tolist() == both[1:]
+        probabilities = lprobs[1].double().exp()
+        threshold = draw_of(4, number, seed=5, num_steps=200)
+        so_far = probabilities.cumsum(0) / probabilities.sum()
+        assert both[1] == int((so_far <= threshold).sum())
+
+
+def test_a_negative_seed_counts_as_its_64_bits(lprobs):
+    items = list(range(5))
+    assert words(search(seed=-3), lprobs, items) == words(search(seed=2**64 - 3), lprobs, items)

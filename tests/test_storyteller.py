@@ -85,7 +85,7 @@ def test_stories_follow_their_prompts(teller):
     assert len(set(told)) == 3
     assert teller.tell(prompts, batch_size=1, **SHORT) == told
     assert teller.tell(prompts[:1], **SHORT) == told[:1]
-    assert teller.tell(prompts, seed=1, **SHORT) != told
+    assert teller.tell(prompts, seed=2, **SHORT) != told
     assert teller.tell([], **SHORT) == []
     greedy = teller.tell(prompts, preset="greedy", max_words=8)
     assert len(set(greedy)) > 1

@@ -117,15 +117,15 @@ def test_no_sequence_of_words_is_repeated(writer):
 
 
 @pytest.mark.parametrize("max_words", [6, 40])
-def test_the_score_is_the_mean_log_probability_of_the_words(files, writer, max_words):
+def test_the_score_is_the_mean_log_probability_of_the_tokens(files, writer, max_words):
     telling = Telling(topk=7, temperature=0.7, min_words=2, max_words=max_words)
     fresh = load_text_models(files["story"], device="cpu").models[0]
     for source, text in zip(sources_of(writer, 7), write(writer, telling)):
-        previous = torch.tensor([[2, *text.tokens[:-1]]])
+        previous = torch.tensor([[2, *text.tokens]])
         with torch.no_grad():
             logits, _ = fresh(torch.tensor([source]), None, previous)
         lprobs = (logits[0] / 0.7).log_softmax(dim=1)
-        expected = [lprobs[i, token].item() for i, token in enumerate(text.tokens)]
+        expected = [lprobs[i, token].item() for i, token in enumerate([*text.tokens, 2])]
         assert text.score == pytest.approx(sum(expected) / len(expected), abs=1e-5)
 
 

@@ -8,6 +8,5 @@ fairseq-train "$1" --user-dir "$(dirname "$0")/../../fairseq_mm" \
     --optimizer adam --lr 1e-3 --lr-scheduler polynomial_decay \
     --total-num-update $updates --max-update $updates --clip-norm 5 \
     --batch-size 128 --required-batch-size-multiple 1 \
-    --eval-gen --eval-gen-args '{"beam": 3, "max_len_b": 30}' \
-    --best-checkpoint-metric cider --maximize-best-checkpoint-metric \
+    --eval-gen --best-checkpoint-metric cider --maximize-best-checkpoint-metric \
     --no-epoch-checkpoints --seed 1 --log-format simple --save-dir "$2" "${@:4}"

@@ -3,12 +3,18 @@
   fairseq-mm caption photo.jpg --model checkpoints/m_rnn
   fairseq-mm caption photos/ holiday.tar --model checkpoint_best.pt --weights mobilenet_v2.pt
   fairseq-mm caption photo.jpg --model checkpoints/m_rnn --prefix "a man" --nearest data/flickr8k
+  fairseq-mm caption data-bin/flickr8k --split valid --model checkpoints/m_rnn --jsonl > all.jsonl
   fairseq-mm caption --features features.h5 --model checkpoints/m_rnn --jsonl > captions.jsonl
 
 Prints a line a picture, path, tab, caption, in the order of the inputs. The extractor is the one
 that the model was trained with; its weights file is looked for beside the checkpoint, and known by
 its content. A picture that cannot be read is named on stderr, the others are captioned all the
 same, and the exit status is 2.
+
+With --split the images of a split of a data folder are captioned from its feature store, each once,
+in the order of the split, under their ids. The captions are those of fairseq-generate: no <unk>
+unless --allow-unk is given, and with --sampling the draws of an image depend on --seed and its
+number alone, which is its first line in the split, or its place among the inputs.
 
 --nearest adds the training caption that resembles each caption most, by CIDEr-D (0 to 10) of the
 caption against that one alone.
@@ -33,9 +39,10 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from fairseq_mm.cli import caption_structured
-from fairseq_mm.cli.caption_pictures import check_inputs, write_captions
+from fairseq_mm.cli.caption_pictures import Input, check_inputs, write_captions
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, CAPTIONS, SAMPLING_BEAM, SEED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pictures",
         nargs="*",
         metavar="PICTURE",
-        help="picture, folder (with its subfolders) or .tar of pictures; with --features an id of "
-        "the store",
+        help="image, folder (with its subfolders) or .tar of images; with --split a data folder; "
+        "with --features an id of the store",
+    )
+    parser.add_argument(
+        "--split", metavar="NAME", help="caption the images of a split of the data folder PICTURE"
     )
     parser.add_argument(
         "--list", action="append", default=[], metavar="FILE", help="pictures, one path a line"
@@ -64,7 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--features",
         metavar="STORE",
-        help="caption items of a feature store instead: those named, or all",
+        help="caption items of a feature store instead: those named, or all; with --split the "
+        "store of its images (default: features.h5 in the data folder)",
     )
     parser.add_argument(
         "--embedding",
@@ -74,7 +85,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     search = parser.add_argument_group("search")
     search.add_argument(
-        "--beam", type=int, help="width of the beam (default: 3; 1 for candidates by structures)"
+        "--beam",
+        type=int,
+        help=f"width of the beam (default: {CAPTIONS['beam']}; 1 for candidates by structures)",
     )
     search.add_argument("--prefix", metavar="WORDS", help="first words of every caption")
     search.add_argument("--sampling", action="store_true", help="draw the words instead")
@@ -83,14 +96,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     search.add_argument("--temperature", type=float, default=1.0, help="default: 1.0")
     search.add_argument(
-        "--seed", type=int, default=0, help="of each picture's draws (default: %(default)s)"
+        "--seed",
+        type=int,
+        help=f"seed of the draws (default: {SEED}; 0 for candidates by structures)",
     )
     search.add_argument(
-        "--max-words", type=int, default=30, metavar="N", help="default: %(default)s"
+        "--max-words",
+        type=int,
+        default=CAPTIONS["max_len_b"],
+        metavar="N",
+        help="longest caption, in words (default: %(default)s)",
     )
     search.add_argument(
         "--no-repeat-ngram", type=int, default=0, metavar="N", help="no N words occur twice in turn"
     )
+    search.add_argument("--allow-unk", action="store_true", help=ALLOW_UNK_HELP)
     caption_structured.add_arguments(parser)
     output = parser.add_argument_group("output")
     output.add_argument(
@@ -99,8 +119,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--jsonl",
         action="store_true",
-        help="an object a line: id, caption, score (mean log-probability of a word; by structures: "
-        "see above), nearest, extractor, checkpoint (SHA-256), options",
+        help="an object a line: id, caption, score (mean log-probability of a token; by "
+        "structures: see above), nearest, extractor, checkpoint (SHA-256), options",
     )
     output.add_argument("--output", metavar="FILE", help="write there instead of to the screen")
     run_options = parser.add_argument_group("run")
@@ -136,14 +156,15 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_mm.captioner import Search, from_pretrained
 
     search = Search(
-        beam=1 if args.sampling else 3 if args.beam is None else args.beam,
+        beam=_beam_of(args),
         prefix=args.prefix,
         sampling=args.sampling,
         topk=args.topk,
         temperature=args.temperature,
-        seed=args.seed,
+        seed=SEED if args.seed is None else args.seed,
         max_words=args.max_words,
         no_repeat_ngram=args.no_repeat_ngram,
+        allow_unk=args.allow_unk,
     )
     captioner = from_pretrained(
         args.model,
@@ -155,10 +176,18 @@ def run(args: argparse.Namespace) -> int:
     captioner.check_search(search)
     describe = _Description(args, captioner, search)
 
-    def lines_of(names: list[str], features: list[Any]) -> Iterator[str]:
-        yield from map(describe, names, captioner.caption_features(features, search))
+    def lines_of(inputs: list[Input], features: list[Any]) -> Iterator[str]:
+        numbers = [item.number for item in inputs]
+        captions = captioner.caption_features(features, search, items=numbers)
+        yield from map(describe, [item.name for item in inputs], captions)
 
     return write_captions(args, captioner, lines_of)
+
+
+def _beam_of(args: argparse.Namespace) -> int:
+    if args.sampling:
+        return SAMPLING_BEAM
+    return CAPTIONS["beam"] if args.beam is None else args.beam
 
 
 class _Description:

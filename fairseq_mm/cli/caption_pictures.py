@@ -17,15 +17,18 @@ PIECE = 100
 
 
 class Input(NamedTuple):
-    """A picture, or an id of a feature store.
+    """An image, or an id of a feature store.
 
     Attributes:
         name: what is printed.
+        number: on which the draws of ``--sampling`` depend: the first line of its image in a
+            split, else the place among the inputs.
         picture: where it lies; None for an id.
         error: the reason why there is none.
     """
 
     name: str
+    number: int
     picture: Any = None
     error: Optional[UserError] = None
 
@@ -36,7 +39,9 @@ def check_inputs(args: argparse.Namespace) -> None:
         UserError: if there are no pictures, options exclude each other, or there is no place to
             write to.
     """
-    if not args.pictures and not args.list and not args.features:
+    if args.split is not None:
+        _check_split(args)
+    elif not args.pictures and not args.list and not args.features:
         raise UserError("no pictures: give files or folders, or a feature store (--features).")
     if args.batch_size is not None and args.batch_size < 1:
         raise UserError(f"--batch-size must be 1 or more, but is {args.batch_size} instead.")
@@ -48,21 +53,34 @@ def check_inputs(args: argparse.Namespace) -> None:
         raise UserError(f"--output {args.output}: there is no folder {folder}.")
 
 
+def _check_split(args: argparse.Namespace) -> None:
+    if len(args.pictures) != 1:
+        raise UserError(
+            f"--split {args.split}: needs the data folder it is of, and nothing else, but "
+            f"{len(args.pictures)} paths are given: fairseq-mm caption DATA --split {args.split}."
+        )
+    for name in ("list", "weights"):
+        if getattr(args, name):
+            raise UserError(
+                f"--{name}: the images of a --split are features already; leave it out."
+            )
+
+
 def write_captions(
     args: argparse.Namespace,
     reader: Any,
-    lines_of: Callable[[list[str], list[Any]], Iterable[str]],
+    lines_of: Callable[[list[Input], list[Any]], Iterable[str]],
 ) -> int:
     """
     Args:
         args: of the command.
         reader: :class:`fairseq_mm.picture_models.PictureModels` whose features are captioned.
-        lines_of: names of pictures and their features -> what is printed of each.
+        lines_of: images and their features -> what is printed of each.
 
     Returns:
         status: 2 if a picture could not be read.
     """
-    if args.features:
+    if args.split is not None or args.features:
         inputs, features_of = _stored(args, reader)
     else:
         reader.extractor  # noqa: B018  an extractor that cannot be rebuilt is named first
@@ -87,7 +105,7 @@ def write_captions(
                     print(f"fairseq-mm caption: {item.name}: {features}", file=sys.stderr)
             found = [pair for pair in found if not isinstance(pair[1], UserError)]
             bar.update(len(piece) - len(found))
-            for line in lines_of([item.name for item, _ in found], [rows for _, rows in found]):
+            for line in lines_of([item for item, _ in found], [rows for _, rows in found]):
                 print(line, file=file, flush=True)
                 bar.update(1)
     if args.output:
@@ -100,18 +118,20 @@ def write_captions(
 def _list_pictures(paths: list[str], lists: list[str]) -> list[Input]:
     from fairseq_mm.extract.picture_list import list_pictures
 
-    inputs = []
+    found: list[tuple[str, Any, Optional[UserError]]] = []
     for path in paths:
         try:
             pictures = list_pictures([path], ids="path")
         except UserError as error:
-            inputs.append(Input(path, error=UserError(_without_name(str(error), path))))
+            found.append((path, None, UserError(_without_name(str(error), path))))
         else:
-            inputs += [Input(picture.name, picture) for picture in pictures]
+            found += [(picture.name, picture, None) for picture in pictures]
     if lists:
         pictures = list_pictures([], lists=lists, ids="path")
-        inputs += [Input(picture.name, picture) for picture in pictures]
-    return inputs
+        found += [(picture.name, picture, None) for picture in pictures]
+    return [
+        Input(name, number, picture, error) for number, (name, picture, error) in enumerate(found)
+    ]
 
 
 def _without_name(message: str, path: str) -> str:
@@ -121,14 +141,37 @@ def _without_name(message: str, path: str) -> str:
 def _stored(
     args: argparse.Namespace, reader: Any
 ) -> tuple[list[Input], Callable[[list[Input]], Iterator[Any]]]:
-    from fairseq_mm.data.feature_store import open_features
+    from fairseq_mm.data.feature_store import open_features, open_folder_features
 
-    store = open_features(args.features.split(os.pathsep))
+    if args.split is not None:
+        store = open_folder_features(args.pictures[0], args.features)
+        inputs = _inputs_of_split(args.pictures[0], args.split)
+    else:
+        store = open_features(args.features.split(os.pathsep))
+        inputs = [Input(key, number) for number, key in enumerate(args.pictures or store.ids)]
     reader.check_features(store.attributes, store.dim, store.path)
-    for key in args.pictures:
-        store.rows_of(key)  # an id that is not in the store is named before the work begins
-    inputs = [Input(key) for key in args.pictures or store.ids]
+    for item in inputs:
+        store.rows_of(item.name)  # an id that is not in the store is named before the work begins
     return inputs, lambda piece: (store.read(item.name) for item in piece)
+
+
+def _inputs_of_split(folder: str, split: str) -> list[Input]:
+    """The images of a split, each once, in the order of their first lines.
+
+    Raises:
+        UserError: if the folder has no such split, or its items are no images.
+    """
+    from fairseq_mm.data.visual_ids import first_lines, read_visual_ids
+
+    path = os.path.join(folder, f"{split}.visual_ids")
+    lines = read_visual_ids(path)
+    for number, line in enumerate(lines, start=1):
+        if "\t" in line:
+            raise UserError(
+                f"{path}:{number}: must have the key of one image, but has "
+                f"{len(line.split())}: stories of image sequences are generated by fairseq-mm tell."
+            )
+    return [Input(lines[i], i) for i, first in enumerate(first_lines(lines)) if first]
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from fairseq_mm.cli.caption_pictures import write_captions
+from fairseq_mm.cli.caption_pictures import Input, write_captions
 from fairseq_mm.errors import UserError
 
 # flag -> argument of the search, and of the weights; None where a flag was not given
@@ -23,13 +23,16 @@ _REFUSED = {
     "prefix": None,
     "no_repeat_ngram": 0,
     "nearest": None,
+    "allow_unk": False,
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("candidates by structures (sc_nlm)")
     group.add_argument(
-        "--data", metavar="DIR", help="data folder: training captions and their tags"
+        "--data",
+        metavar="DIR",
+        help="data folder: training captions and their tags (default: that of --split)",
     )
     group.add_argument(
         "--vectors",
@@ -111,6 +114,8 @@ def run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> int:
     Raises:
         UserError: if an option is missing or of other models, or files do not fit together.
     """
+    if args.data is None and args.split is not None:
+        args.data = args.pictures[0]
     missing = [name for name in ("embedding", "data") if getattr(args, name) is None]
     if missing:
         raise UserError(
@@ -130,8 +135,7 @@ def run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> int:
 
     search = StructuredSearch(
         **_given(args, _SEARCH),
-        **_given(args, ("beam",)),
-        seed=args.seed,
+        **_given(args, ("beam", "seed")),
         max_words=args.max_words,
         weights=CandidateWeights(**_given(args, _WEIGHTS)),
         **({} if args.candidate_batch_size is None else {"batch_size": args.candidate_batch_size}),
@@ -154,9 +158,9 @@ def run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> int:
     )
     facts = _facts(args, captioner, search) if args.jsonl else None
 
-    def lines_of(names: list[str], features: list[Any]) -> Iterator[str]:
-        for name, found in zip(names, captioner.caption_features(features, search)):
-            yield _line(name, found, facts)
+    def lines_of(inputs: list[Input], features: list[Any]) -> Iterator[str]:
+        for item, found in zip(inputs, captioner.caption_features(features, search)):
+            yield _line(item.name, found, facts)
 
     return write_captions(args, captioner.embedder, lines_of)
 

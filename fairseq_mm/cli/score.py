@@ -121,6 +121,7 @@ def _score_texts(
         written_sentences,
     )
     from fairseq_mm.cli.score_summaries import read_sources
+    from fairseq_mm.metrics.result_card import allows_unk
     from fairseq_mm.metrics.score_rows import TokenizedItems
     from fairseq_mm.metrics.text_scores import score_texts
 
@@ -165,6 +166,7 @@ def _score_texts(
             sentences=sentences_of(texts, split_words) if "sentences" in metrics else None,
             written_sentences=written,
             sources=sources,
+            allows_unk=allows_unk(system.path),
         )
         scored.append(score_texts(items, metrics))
     for row in scored[0]:

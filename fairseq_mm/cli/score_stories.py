@@ -12,6 +12,7 @@ from fairseq_mm.cli.score_inputs import JoinedTexts
 from fairseq_mm.cli.score_output import compare, describe, write_file
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.copying import CopiedRun, CopiedRuns
+from fairseq_mm.metrics.result_card import allows_unk
 from fairseq_mm.metrics.score_rows import Row, TokenizedItems
 from fairseq_mm.metrics.text_scores import score_texts
 
@@ -83,9 +84,14 @@ def score_stories(
         )
         runs = [found[i : i + len(ids)] for i in range(0, len(found), len(ids))]
     scored = []
-    for texts, copied in zip(stories, runs):
+    for system, texts, copied in zip(systems, stories, runs):
         items = TokenizedItems(
-            texts, [], tokenizer, copied_runs=copied, training_words=training_words
+            texts,
+            [],
+            tokenizer,
+            copied_runs=copied,
+            training_words=training_words,
+            allows_unk=allows_unk(system.path),
         )
         scored.append(score_texts(items, metrics))
     for row in scored[0]:

@@ -15,9 +15,11 @@ its weights file is looked for beside the checkpoint, and known by its content. 
 videos are cut as in training, and what is cut is said on stderr. A video or transcript that cannot
 be read is named there too, the others are summarised all the same, and the exit status is 2.
 
-Unknown words (<unk>) are not written. Text goes through --tokenizer before it becomes the model's
-subwords; by default as the training data did, as far as that is known. How2's text is lower-cased
-and split already, which other text is by --tokenizer words.
+The summaries are those of fairseq-generate: no <unk> unless --allow-unk is given (indexed OOV
+tokens stand for words of the transcript, and are replaced by them), and with --sampling the draws
+of a video depend on --seed and its place among the inputs alone. Text goes through --tokenizer
+before it becomes the model's subwords; by default as the training data did, as far as that is
+known. How2's text is lower-cased and split already, which other text is by --tokenizer words.
 """
 
 import argparse
@@ -27,6 +29,7 @@ from typing import Any
 
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import EXIT_STATUS, UserError
+from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SAMPLING_BEAM, SEED, SUMMARIES
 
 # lines are printed after so many videos
 PIECE = 8
@@ -95,23 +98,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and punctuation)",
     )
     search = parser.add_argument_group("search")
-    search.add_argument("--beam", type=int, help="width of the beam (default: 5)")
+    search.add_argument(
+        "--beam", type=int, help=f"width of the beam (default: {SUMMARIES['beam']})"
+    )
     search.add_argument(
         "--max-len",
         type=int,
         metavar="N",
-        help="longest summary in tokens, its end not counted (default: 62)",
+        help=f"longest summary in tokens, its end not counted (default: {SUMMARIES['max_len_b']})",
     )
     search.add_argument(
-        "--min-len", type=int, default=1, metavar="N", help="shortest (default: %(default)s)"
+        "--min-len",
+        type=int,
+        default=SUMMARIES["min_len"],
+        metavar="N",
+        help="shortest summary in tokens, its end not counted (default: %(default)s)",
     )
     search.add_argument(
-        "--lenpen", type=float, default=1.0, help="above 1 favours long ones (default: 1.0)"
+        "--lenpen",
+        type=float,
+        default=SUMMARIES["lenpen"],
+        help="above 1 favours long summaries (default: %(default)s)",
     )
     search.add_argument(
         "--no-repeat-ngram",
         type=int,
-        default=3,
+        default=SUMMARIES["no_repeat_ngram_size"],
         metavar="N",
         help="no N tokens occur twice in turn; 0 allows it (default: %(default)s)",
     )
@@ -128,8 +140,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     search.add_argument("--temperature", type=float, default=1.0, help="default: 1.0")
     search.add_argument(
-        "--seed", type=int, default=0, help="of each video's draws (default: %(default)s)"
+        "--seed", type=int, default=SEED, help="seed of the draws (default: %(default)s)"
     )
+    search.add_argument("--allow-unk", action="store_true", help=ALLOW_UNK_HELP)
     output = parser.add_argument_group("output")
     output.add_argument(
         "--jsonl",
@@ -177,8 +190,10 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_mm.summary_search import Search
 
     names = ("max_len", "min_len", "lenpen", "no_repeat_ngram", "sampling", "topk", "topp")
+    names += ("allow_unk",)
+    beam = SUMMARIES["beam"] if args.beam is None else args.beam
     search = Search(
-        beam=1 if args.sampling else 5 if args.beam is None else args.beam,
+        beam=SAMPLING_BEAM if args.sampling else beam,
         temperature=args.temperature,
         seed=args.seed,
         **{name: getattr(args, name) for name in names},
@@ -203,10 +218,11 @@ def _summarize(
     failed = 0
     with opened(args.output) as file, progress_bar(len(inputs)) as bar:
         for start in range(0, len(inputs), PIECE):
-            found = []
-            for item in inputs[start : start + PIECE]:
+            found, numbers = [], []
+            for number, item in enumerate(inputs[start : start + PIECE], start):
                 try:
                     found.append(read(item))
+                    numbers.append(number)
                 except UserError as error:
                     failed += 1
                     if len(inputs) == 1:
@@ -216,7 +232,7 @@ def _summarize(
                 bar.update()
             features = [entry.rows for entry in found] if summarizer.reads_video else None
             transcripts = [entry.transcript for entry in found]
-            summaries = summarizer.summarize_features(features, transcripts, search)
+            summaries = summarizer.summarize_features(features, transcripts, search, items=numbers)
             for entry, summary in zip(found, summaries):
                 notes.add(entry)
                 print(description.of_summary(entry, summary), file=file)

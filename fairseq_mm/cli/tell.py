@@ -21,10 +21,10 @@ after punctuation, as the released code of Transtory-XL tells. A story has five 
 words. The extractor is the one that the model was trained with; its weights file is looked for
 beside the checkpoint, and known by its content.
 
-Unknown words (<unk>) are never written. A story's draws depend on --seed and its id, which counts
-from 0, or from --first-id, and is the line of a --split: it is equal whatever is told beside it. A
-prompt or picture that cannot be read is named on stderr, the other stories are told all the same,
-and the exit status is 2.
+The stories are those of fairseq-generate: no <unk> unless --allow-unk is given. A story's draws
+depend on --seed and its id, which counts from 0, or from --first-id, and is the line of a --split:
+it is equal whatever is told beside it. A prompt or picture that cannot be read is named on stderr,
+the other stories are told all the same, and the exit status is 2.
 """
 
 import argparse
@@ -38,6 +38,7 @@ from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.cli.tell_output import check_folder, check_numbers
 from fairseq_mm.cli.tell_prompts import counted, given_prompts, read_prompts
 from fairseq_mm.errors import EXIT_STATUS, UserError
+from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED
 
 CHECKPOINT_HELP = (
     "folder with checkpoint_best.pt or else checkpoint_last.pt, or a checkpoint; several, "
@@ -121,8 +122,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-repeat-ngram", type=int, metavar="N", help="no N words occur twice in turn"
     )
     telling.add_argument(
-        "--seed", type=int, default=0, help="of all stories' draws (default: %(default)s)"
+        "--seed", type=int, default=SEED, help="seed of the draws (default: %(default)s)"
     )
+    telling.add_argument("--allow-unk", action="store_true", help=ALLOW_UNK_HELP)
     telling.add_argument(
         "--first-id",
         type=int,
@@ -140,7 +142,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--jsonl",
         action="store_true",
         help="an object a line: id, prompt, story, tokens (as the model wrote them), words (their "
-        "number), score (mean log-probability of a word), unknown_words (of the prompt), seed, "
+        "number), score (mean log-probability of a token), unknown_words (of the prompt), seed, "
         "options, checkpoint (SHA-256), ...",
     )
     output.add_argument("--output", metavar="FILE", help="write there instead of to the screen")
@@ -258,7 +260,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
         if not args.prompt_model:
             raise UserError("--prompts-only: needs the model that makes them up (--prompt-model).")
         telling = ("preset", "topk", "topp", "temperature", "beam")
-        length = ("words", "min_words", "max_words", "no_repeat_ngram")
+        length = ("words", "min_words", "max_words", "no_repeat_ngram", "allow_unk")
         for name in ("model", "prompt", "prompts", "truncate_prompt", "data", *telling, *length):
             value = getattr(args, name)
             if value is not None and value is not False and value != []:
@@ -283,6 +285,7 @@ def _telling(args: argparse.Namespace) -> Any:
 
     names = ("beam", "topk", "topp", "temperature", "no_repeat_ngram", "seed")
     changes = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    changes["allow_unk"] = args.allow_unk
     if args.words is not None:
         changes.update(min_words=args.words, max_words=args.words)
     for name in ("min_words", "max_words"):

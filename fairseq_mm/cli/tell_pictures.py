@@ -333,6 +333,7 @@ def _telling(args: argparse.Namespace) -> "PictureTelling":
     names = ("beam", "topk", "topp", "temperature", "no_repeat_ngram", "seed", "min_words")
     names += ("max_words", "repetition_penalty")
     changes = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    changes["allow_unk"] = args.allow_unk
     if args.end_after_punctuation:
         changes["end_after_punctuation"] = True
     return picture_telling(args.preset, **changes)

@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import json
 import os
 import platform
 import re
@@ -10,11 +11,13 @@ from importlib import metadata
 from typing import Optional
 
 _PACKAGES = ("fairseq", "fairseq-fixed", "torch", "numpy", "pycocoevalcap", "sacrebleu")
-# What decides fairseq-generate's texts, as its log names it.
+# What decides fairseq-generate's texts, as its log names it; the last six are the tasks'.
 _DECODING = """
     path beam nbest lenpen unkpen min_len max_len_a max_len_b unnormalized no_repeat_ngram_size
     sampling sampling_topk sampling_topp temperature diverse_beam_groups diverse_beam_strength
     prefix_size seed no_seed_provided fp16 bf16 gen_subset features model_overrides
+    allow_unk prefix_words min_words_per_sentence max_words_per_sentence repetition_penalty
+    end_after_punctuation
 """
 _HASHED_BYTES = 4 << 30
 _LOG_CHARACTERS = 1 << 18
@@ -37,9 +40,12 @@ def file_hash(path: str) -> dict[str, object]:
 
 
 def decoding_settings(path: str) -> dict[str, object]:
-    """Settings in the log lines at the head of fairseq-generate's output; empty without them."""
+    """Settings in the log lines at the head of fairseq-generate's output, or the ``options`` of the
+    first line of a JSONL file of fairseq-mm's commands; empty without them."""
     with open(path, encoding="utf-8", errors="replace") as file:
         head = file.read(_LOG_CHARACTERS)
+    if head.lstrip().startswith("{"):
+        return _options_of_line(head.lstrip().split("\n", 1)[0])
     match = re.search(r"^.*\| INFO \| fairseq_cli\.generate \| (\{.*|Namespace\(.*)$", head, re.M)
     settings: dict[str, object] = {}
     if match is None:
@@ -55,6 +61,21 @@ def decoding_settings(path: str) -> dict[str, object]:
     return settings
 
 
+def _options_of_line(line: str) -> dict[str, object]:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return {}
+    options = entry.get("options") if isinstance(entry, dict) else None
+    return options if isinstance(options, dict) else {}
+
+
+def allows_unk(path: str) -> Optional[bool]:
+    """Whether generated texts may have had ``<unk>``; None where the file does not say."""
+    value = decoding_settings(path).get("allow_unk")
+    return value if isinstance(value, bool) else None
+
+
 def result_card(
     *, command: str, files: dict[str, Optional[str]], generated: str
 ) -> dict[str, object]:
@@ -64,7 +85,7 @@ def result_card(
         command: the command line.
         files: role -> path of what was read; hashed. None is left out.
         generated: output of fairseq-generate, whose log names decode settings, checkpoint and
-            feature store; of another file nothing is taken.
+            feature store; or JSONL of fairseq-mm's commands, which has decode settings.
     """
     versions = {"python": platform.python_version()}
     for package in ("fairseq-mm", *_PACKAGES):

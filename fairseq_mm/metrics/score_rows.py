@@ -70,6 +70,7 @@ class TokenizedItems:
         written_sentences: the same of stories that people wrote, to compare with.
         sources: tokens of each item's source (a video's transcript), None for items without one;
             None where there are no sources.
+        allows_unk: whether the hypotheses may have had ``<unk>``; None where it is not known.
     """
 
     hypotheses: Sequence[Tokens]
@@ -86,6 +87,7 @@ class TokenizedItems:
     sentences: Optional[Sequence[Sequence[Tokens]]] = None
     written_sentences: Optional[Sequence[Sequence[Tokens]]] = None
     sources: Optional[Sequence[Optional[Tokens]]] = None
+    allows_unk: Optional[bool] = None
 
     def sign(
         self,
@@ -103,6 +105,7 @@ class TokenizedItems:
             tok=tokenization,
             **_TOKEN_PROPERTIES[tokenization],
             **properties,
+            unk=None if self.allows_unk is None else ("yes" if self.allows_unk else "no"),
         )
 
 

@@ -11,14 +11,14 @@ task trains as well; it checks the folder first, and loses no example.
 import logging
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.tasks import FairseqTask, register_task
-from omegaconf import MISSING
+from omegaconf import II, MISSING
 
 from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
 from fairseq_mm.data.multimodal_dataset import (
@@ -28,6 +28,9 @@ from fairseq_mm.data.multimodal_dataset import (
 )
 from fairseq_mm.data.token_lines import CutLines, TensorLines
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, PROMPT_STORIES
+from fairseq_mm.generation.task import GeneratesText
+from fairseq_mm.tasks._generation_options import explain_failed_search
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +60,12 @@ class HierarchicalStoryConfig(FairseqDataclass):
     truncate_target: bool = field(
         default=False, metadata={"help": "cut stories that are longer than the model's positions"}
     )
+    allow_unk: bool = field(default=False, metadata={"help": ALLOW_UNK_HELP})
+    seed: int = II("common.seed")
 
 
 @register_task("hierarchical_story", dataclass=HierarchicalStoryConfig)
-class HierarchicalStoryTask(FairseqTask):
+class HierarchicalStoryTask(GeneratesText, FairseqTask):
     """Stories of prompts.
 
     Args:
@@ -68,6 +73,8 @@ class HierarchicalStoryTask(FairseqTask):
         source_dictionary: of the prompts.
         target_dictionary: of the stories.
     """
+
+    generation_defaults = PROMPT_STORIES
 
     def __init__(
         self,
@@ -119,6 +126,9 @@ class HierarchicalStoryTask(FairseqTask):
 
     def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
         """
+        Stories are ``min_len`` words long at least, 150 by default, unless ``max_len_b`` or the
+        models' positions allow fewer.
+
         Raises:
             UserError: if the generator is to give or take what it cannot.
         """
@@ -132,7 +142,34 @@ class HierarchicalStoryTask(FairseqTask):
                 "--print-alignment: convolutional story models align no words; fairseq-mm inspect "
                 "shows their attention."
             )
-        return super().build_generator(models, args, *others, **kwargs)
+        generator = super().build_generator(models, args, *others, **kwargs)
+        if getattr(args, "score_reference", False):
+            return generator
+        if getattr(args, "min_len", 1) == self.generation_defaults["min_len"]:
+            most = [generator.max_len - 1]
+            if not generator.max_len_a:
+                most.append(generator.max_len_b)
+            generator.min_len = min(generator.min_len, *most)
+        return generator
+
+    def inference_step(
+        self,
+        generator: Any,
+        models: list[Any],
+        sample: dict[str, Any],
+        prefix_tokens: Optional[Any] = None,
+        constraints: Optional[Any] = None,
+    ) -> list[list[dict[str, Any]]]:
+        """
+        Raises:
+            UserError: if the weights are not finite, or lengths exclude each other.
+        """
+        sample = self.numbered(sample)
+        try:
+            return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+        except AssertionError as error:
+            explain_failed_search(error, generator, models, "story")
+            raise
 
     def _limits(self) -> tuple[int, int]:
         """:meth:`max_positions`, and those of the models that generate: the command line does not

@@ -11,7 +11,6 @@ The task ``visual_storytelling`` is this one with stories of five images.
 import copy
 import logging
 import os
-from argparse import Namespace
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
@@ -35,6 +34,8 @@ from fairseq_mm.data.structure_tags import FolderStructures
 from fairseq_mm.data.visual_ids import first_lines, read_visual_ids
 from fairseq_mm.data.word_vectors import read_word_vectors
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, CAPTIONS, SEED
+from fairseq_mm.generation.task import GeneratesText, with_defaults
 from fairseq_mm.tasks._generated_text import (
     CAPTION_MEASURES,
     GeneratedTextScores,
@@ -84,6 +85,7 @@ class MultimodalCaptioningConfig(FairseqDataclass):
         default=None,
         metadata={"help": "words that every generated text begins with, such as 'a man'"},
     )
+    allow_unk: bool = field(default=False, metadata={"help": ALLOW_UNK_HELP})
     max_target_positions: int = field(
         default=1024, metadata={"help": "longest text, in tokens, </s> included"}
     )
@@ -104,7 +106,7 @@ class MultimodalCaptioningConfig(FairseqDataclass):
 
 
 @register_task("multimodal_captioning", dataclass=MultimodalCaptioningConfig)
-class MultimodalCaptioningTask(FairseqTask):
+class MultimodalCaptioningTask(GeneratesText, FairseqTask):
     """Captions of images.
 
     Args:
@@ -117,6 +119,7 @@ class MultimodalCaptioningTask(FairseqTask):
 
     input_kind = "pictures"
     text_names = ("caption", "captions")
+    generation_defaults = CAPTIONS
 
     def __init__(
         self,
@@ -172,7 +175,7 @@ class MultimodalCaptioningTask(FairseqTask):
             source_words: of the tags' dictionary, of a model that reads structures.
         """
         task = cls(
-            MultimodalCaptioningConfig(),
+            MultimodalCaptioningConfig(seed=SEED),
             dictionary_of(words),
             feature_dim=feature_dim,
             feature_attributes=dict(extractor),
@@ -295,7 +298,9 @@ class MultimodalCaptioningTask(FairseqTask):
             check_best_checkpoint_metric(self.cfg, CAPTION_MEASURES, self.text_names[1])
         if self.cfg.eval_gen:
             options = read_generation_options(self.cfg.eval_gen_args, "--eval-gen-args")
-            self.sequence_generator = self.build_generator([model], Namespace(**options))
+            self.sequence_generator = self.build_generator(
+                [model], with_defaults(self.generation_defaults, options)
+            )
         return model
 
     def build_criterion(self, cfg: Any, *others: Any, **kwargs: Any) -> Any:
@@ -365,6 +370,7 @@ class MultimodalCaptioningTask(FairseqTask):
     ) -> list[list[dict[str, Any]]]:
         if prefix_tokens is None:
             prefix_tokens = self.prefix_of(sample)
+        sample = self.numbered(sample)
         try:
             return super().inference_step(generator, models, sample, prefix_tokens, constraints)
         except AssertionError as error:

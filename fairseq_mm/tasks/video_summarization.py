@@ -15,7 +15,6 @@ Differs from the released code:
 
 import logging
 import os
-from argparse import Namespace
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, Optional
@@ -33,6 +32,7 @@ from torch import Tensor
 from fairseq_mm.data.binarised_text import dictionary_of, load_dictionary
 from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
+from fairseq_mm.data.numbered_unknowns import numbered_unknown
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.summary_split import read_summary_split
 from fairseq_mm.data.token_lines import CutLines, TensorLines
@@ -40,6 +40,9 @@ from fairseq_mm.data.transcript_text import prepared_tokenizer
 from fairseq_mm.data.video_features import CutVideos, NoiseVideos
 from fairseq_mm.data.visual_ids import first_lines
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED, SUMMARIES
+from fairseq_mm.generation.indexed_oov import SourceOovSearch
+from fairseq_mm.generation.task import GeneratesText, with_defaults
 from fairseq_mm.tasks._generated_text import (
     SUMMARY_MEASURES,
     GeneratedTextScores,
@@ -105,6 +108,7 @@ class VideoSummarizationConfig(FairseqDataclass):
             "it)"
         },
     )
+    allow_unk: bool = field(default=False, metadata={"help": ALLOW_UNK_HELP})
     eval_gen: bool = field(
         default=False,
         metadata={
@@ -125,7 +129,7 @@ class VideoSummarizationConfig(FairseqDataclass):
 
 
 @register_task("video_summarization", dataclass=VideoSummarizationConfig)
-class VideoSummarizationTask(FairseqTask):
+class VideoSummarizationTask(GeneratesText, FairseqTask):
     """Summaries of videos.
 
     Args:
@@ -146,6 +150,7 @@ class VideoSummarizationTask(FairseqTask):
     """
 
     input_kind = "videos"
+    generation_defaults = SUMMARIES
 
     def __init__(
         self,
@@ -222,7 +227,7 @@ class VideoSummarizationTask(FairseqTask):
         if source_words is not None and source_words != words:
             raise UserError("transcripts and summaries must have one dictionary, but have two.")
         return cls(
-            VideoSummarizationConfig(max_frames=max_frames, seed=1),  # fairseq's own default
+            VideoSummarizationConfig(max_frames=max_frames, seed=SEED),
             dictionary_of(words),
             Subwords.from_state(subwords or {"kind": "none"}),
             feature_dim=feature_dim,
@@ -327,7 +332,9 @@ class VideoSummarizationTask(FairseqTask):
         self.start_index = start_index
         if self.cfg.eval_gen:
             options = read_generation_options(self.cfg.eval_gen_args, "--eval-gen-args")
-            self.sequence_generator = self.build_generator([model], Namespace(**options))
+            self.sequence_generator = self.build_generator(
+                [model], with_defaults(self.generation_defaults, options)
+            )
         return model
 
     def load_dataset(
@@ -405,14 +412,29 @@ class VideoSummarizationTask(FairseqTask):
             return NoiseVideos(features, cfg.max_frames, seed=cfg.seed)
         return CutVideos(features, cfg.max_frames)
 
-    def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
-        """
+    def build_generator(
+        self,
+        models: Any,
+        args: Any,
+        *others: Any,
+        allow_unk: Optional[bool] = None,
+        **kwargs: Any,
+    ) -> Any:
+        """A summary has no indexed OOV token that its transcript does not have, unless ``<unk>`` is
+        allowed, which it would become.
+
         Raises:
             UserError: if the search is to do what it cannot.
         """
         check_search(args, has_source=not self.reads_video)
         self.nbest = getattr(args, "nbest", 1)
-        return super().build_generator(models, args, *others, **kwargs)
+        generator = super().build_generator(models, args, *others, allow_unk=allow_unk, **kwargs)
+        may_be_unk = self.cfg.allow_unk if allow_unk is None else allow_unk
+        count = self.subwords.numbered_unknowns
+        if count and not may_be_unk and not getattr(args, "score_reference", False):
+            indices = [self.dictionary.index(numbered_unknown(i)) for i in range(count)]
+            generator.search = SourceOovSearch(self.dictionary, generator.search, indices)
+        return generator
 
     def inference_step(
         self,
@@ -426,6 +448,9 @@ class VideoSummarizationTask(FairseqTask):
         Raises:
             UserError: if the weights are not finite, or lengths exclude each other.
         """
+        sample = self.numbered(sample)
+        if isinstance(getattr(generator, "search", None), SourceOovSearch):
+            generator.search.begin(sample["id"], sample["net_input"]["src_tokens"])
         try:
             with torch.no_grad():
                 found = generator.generate(

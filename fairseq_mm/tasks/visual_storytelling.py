@@ -27,7 +27,7 @@ from fairseq_mm.data.feature_store import FeatureStores
 from fairseq_mm.data.missing_images import MISSING_IMAGES, read_missing_images
 from fairseq_mm.data.picture_story_text import NUM_PICTURES, SEPARATOR
 from fairseq_mm.errors import UserError
-from fairseq_mm.sampling_search import SeededSampling
+from fairseq_mm.generation.defaults import SEED, VISUAL_STORIES
 from fairseq_mm.story_rules import (
     RuledSearch,
     StoryRules,
@@ -90,6 +90,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     """
 
     text_names = ("story", "stories")
+    generation_defaults = VISUAL_STORIES
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             rows_per_image: of features.
         """
         return cls(
-            VisualStorytellingConfig(seed=1),  # fairseq's own default
+            VisualStorytellingConfig(seed=SEED),
             dictionary_of(words),
             feature_dim=feature_dim,
             feature_attributes=dict(extractor),
@@ -195,7 +196,6 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         args: Any,
         *others: Any,
         rules: Optional[StoryRules] = None,
-        seed: Optional[int] = None,
         **kwargs: Any,
     ) -> Any:
         """
@@ -204,8 +204,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             args: fairseq's options of generation, or some of them.
             *others: as of fairseq.
             rules: of the stories; by default those of the configuration.
-            seed: of ``sampling``; by default that of the configuration.
-            **kwargs: as of fairseq.
+            **kwargs: of :meth:`GeneratesText.build_generator`.
 
         Raises:
             UserError: if the search is to do what it cannot, or the models have no positions for
@@ -222,15 +221,6 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             raise UserError(
                 f"--min-len {args.min_len}: the length of stories is set sentence by sentence, by "
                 "--min-words-per-sentence."
-            )
-        if getattr(args, "sampling", False):
-            topk, topp = getattr(args, "sampling_topk", -1), getattr(args, "sampling_topp", -1.0)
-            generator.search = SeededSampling(
-                self.dictionary,
-                num_steps=rules.max_length,
-                topk=max(topk, 0),
-                topp=topp if topp > 0 else 1.0,
-                seed=self.cfg.seed if seed is None else seed,
             )
         follow_rules(generator, rules)
         return generator

@@ -76,8 +76,8 @@ def test_an_object_a_line_says_what_made_the_caption(caption, trained, pictures)
     assert entry["checkpoint"] == sha256_of(str(trained / "checkpoint_best.pt"))
     assert entry["extractor"]["weights"] == sha256_of(str(trained / "squeezenet.pth"))
     assert entry["options"] == {
-        "beam": 2, "prefix": "a dog", "sampling": False, "topk": 0, "temperature": 1.0, "seed": 0,
-        "max_words": 7, "no_repeat_ngram": 0,
+        "beam": 2, "prefix": "a dog", "sampling": False, "topk": 0, "temperature": 1.0, "seed": 1,
+        "max_words": 7, "no_repeat_ngram": 0, "allow_unk": False,
     }  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def test_the_output_file_appears_when_it_is_whole(caption, pictures, tmp_path, m
     assert "there is no folder" in errors
 
 
-def _fail(*_):
+def _fail(*_, **__):
     raise RuntimeError("in the middle")
 
 
@@ -231,3 +231,43 @@ def test_the_extractor_of_stored_features_of_real_photographs_is_rebuilt(shared_
     for picture, rows in zip(pictures, captioner.features_of(pictures)):
         expected = stored[[ids.index(picture.key)]].astype(np.float32)
         np.testing.assert_allclose(rows, expected, atol=2e-2, rtol=2e-2)
+
+
+def test_a_split_is_captioned_from_its_store_in_its_order(caption, trained, tmp_path):
+    data = trained / "data.moved"
+    keys = [f"valid{i}.jpg" for i in range(7)]
+    target = tmp_path / "captions.jsonl"
+    status, lines, errors = caption(data, "--split", "valid", "--jsonl", "--output", target)
+    assert (status, lines) == (0, [])
+    assert f"wrote {target}: captions of 7 pictures" in errors
+    entries = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [entry["id"] for entry in entries] == keys
+    assert entries[0]["options"]["allow_unk"] is False
+    _, named, _ = caption(*keys, "--features", data / "features.h5")
+    assert named == [f"{entry['id']}\t{entry['caption']}" for entry in entries]
+    store = shutil.copy(data / "features.h5", tmp_path / "elsewhere.h5")
+    assert caption(data, "--split", "valid", "--features", store)[1] == named
+    assert caption(data, "--split", "train")[1][0].startswith("train0.jpg\t")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--split", "valid"], "--split valid: needs the data folder it is of, and nothing else"),
+        (["{data}", "p.jpg", "--split", "valid"], "but 2 paths are given"),
+        (["{data}", "--split", "test"], "test.visual_ids: no such file"),
+        (["{data}", "--split", "valid", "--weights", "w.pt"], "--weights: the images of a --split"),
+        (["{data}", "--split", "valid", "--list", "a.txt"], "--list: the images of a --split"),
+        (["{stories}", "--split", "valid"], "valid.visual_ids:1: must have the key of one image"),
+    ],
+)
+def test_a_split_that_cannot_be_captioned(caption, trained, tmp_path, arguments, message):
+    stories = tmp_path / "stories"
+    stories.mkdir()
+    shutil.copy(trained / "data.moved" / "features.h5", stories)
+    (stories / "valid.visual_ids").write_text("a\tb\tc\td\te\n")
+    names = {"data": trained / "data.moved", "stories": stories}
+    status, lines, errors = caption(*(x.format(**names) for x in arguments))
+    assert (status, lines) == (2, [])
+    assert message in errors
+    assert len(errors.splitlines()) == 1

@@ -275,6 +275,27 @@ def test_comparison_is_over_common_items_and_paired(score, write):
     assert {entry.get("p", 1.0) for entry in same["comparison"]} == {1.0}
 
 
+@pytest.mark.parametrize(("value", "expected"), [(False, "no"), (True, "yes")])
+def test_signatures_and_card_say_whether_unk_was_allowed(score, write, value, expected):
+    log = (
+        "2026-01-01 00:00:00 | INFO | fairseq_cli.generate | {'generation': {'beam': 3}, "
+        f"'task': {{'allow_unk': {value}}}}}\n"
+    )
+    path = write("generate-valid.txt", log + generated(TEXTS).split("\n", 1)[1])
+    entries = [
+        {"id": key, "caption": text, "options": {"beam": 3, "allow_unk": value}}
+        for key, text in TEXTS.items()
+    ]
+    lines = write("captions.jsonl", "".join(json.dumps(entry) + "\n" for entry in entries))
+    for name in (path, lines):
+        status, result, _, _ = score(name, "--metrics", "bleu,diversity")
+        assert status == 0
+        assert all(f"|unk:{expected}|" in entry["signature"] for entry in result["scores"])
+        assert result["card"]["decoding"] == {"beam": 3, "allow_unk": value}
+    _, result, _, _ = score(write("plain.jsonl", jsonl(TEXTS)), "--metrics", "bleu")
+    assert "unk:" not in result["scores"][0]["signature"]
+
+
 def test_card_holds_command_hashes_and_decode_settings(score, write, data):
     checkpoint = write("m.pt", "weights")
     log = (

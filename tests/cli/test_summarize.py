@@ -191,7 +191,8 @@ def test_an_object_a_line_says_what_was_read_and_how(summarize, trained, stored,
     assert entry["extractor"]["weights"] == sha256_of(str(trained / "video" / "mc3_18.pth"))
     assert entry["options"] == {
         "beam": 2, "max_len": 9, "min_len": 2, "lenpen": 1.5, "no_repeat_ngram": 2,
-        "sampling": False, "topk": 0, "topp": 1.0, "temperature": 1.0, "seed": 0,
+        "sampling": False, "topk": 0, "topp": 1.0, "temperature": 1.0, "seed": 1,
+        "allow_unk": False,
         "tokenizer": "words",
     }  # fmt: skip
     assert err[-1] == f"wrote {output}: 5 summaries"

@@ -87,10 +87,10 @@ def test_an_object_a_line_says_what_made_the_story(tell, files, teller, tmp_path
     assert entry == {
         "id": 0, "prompt": "the old barn barn", "story": expected[0], "words": 7,
         "prompt_tokens": "the old barn barn", "unknown_words": ["barn", "barn"],
-        "prompt_words_cut": 0, "seed": 0,
+        "prompt_words_cut": 0, "seed": 1,
         "options": {
             "beam": 0, "topk": 10, "topp": 1.0, "temperature": 2.0, "min_words": 7, "max_words": 7,
-            "no_repeat_ngram": 0, "seed": 0,
+            "no_repeat_ngram": 0, "seed": 1, "allow_unk": False,
         },
         "checkpoint": hashlib.sha256(checkpoint).hexdigest(),
     }  # fmt: skip

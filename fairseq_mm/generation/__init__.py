@@ -1,0 +1,1 @@
+"""How tasks generate text: their defaults, and the tokens that no text may have."""

@@ -1,0 +1,522 @@
+"""One way to generate: ``fairseq-generate``, validation, Python and ``fairseq-mm`` write the same
+texts with the same scores, by default without ``<unk>``, whatever the batches."""
+
+import json
+import math
+import re
+from argparse import Namespace
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils, options
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.sequence_generator import EnsembleModel
+from toy_album_teller import save_teller, story_dictionary, write_told_split
+from toy_data import (
+    build_model,
+    make_captions_folder,
+    make_dictionary,
+    make_videos_folder,
+    run_fairseq,
+    toy_task,
+    write_picture_story_split,
+)
+from toy_story_models import PROMPT_WORDS, STORY_WORDS, dictionary_of, make_story_folder
+from toy_text_models import save_text_model
+from toy_video_summarizers import write_video_summarizer
+
+import fairseq_mm
+from fairseq_mm.captioner import Search as CaptionSearch
+from fairseq_mm.cli.main import main
+from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.visual_ids import first_lines, read_visual_ids
+from fairseq_mm.errors import UserError
+from fairseq_mm.generation import defaults
+from fairseq_mm.picture_storyteller import picture_telling
+from fairseq_mm.summary_search import Search as SummarySearch
+from fairseq_mm.tasks._generated_text import GeneratedTextScores
+from fairseq_mm.text_writer import preset_with
+
+FILLERS = ("madeupword0000", "madeupword0001")
+FAST = ("--cpu", "--num-workers", "0", "--required-batch-size-multiple", "1")
+# name of an option: of fairseq, of Python and, with dashes, of the commands
+SAMPLED = ("--beam", "1", "--sampling", "--sampling-topk", "7", "--temperature", "1.5", "--seed", 5)
+SAMPLED_EVAL = {"sampling": True, "sampling_topk": 7, "temperature": 1.5}
+DRAWN = {"topk": 7, "temperature": 1.5, "seed": 5}
+DRAWN_COMMAND = ("--topk", 7, "--temperature", 1.5, "--seed", 5)
+MODES = ("beam", "sampling")
+
+
+def pad_dictionary(*paths):
+    for path in paths:
+        with open(path, "a") as file:
+            file.writelines(f"{word} 0\n" for word in FILLERS)
+
+
+def padded(dictionary):
+    for word in FILLERS:
+        dictionary.add_symbol(word)
+    return dictionary
+
+
+def change_task(path, **values):
+    """Options of the task that a checkpoint was trained with."""
+    state = torch.load(path)
+    state["cfg"]["task"].update(values)
+    torch.save(state, path)
+
+
+def save_captioner(path, data, *, seed):
+    """A captioner with random weights, as fairseq-train saves it."""
+    fairseq_mm.register()
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+    task = toy_task(target_dictionary=padded(make_dictionary()))
+    model = build_model("m_rnn_tiny", task)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.4)
+    cfg = Namespace()
+    ARCH_CONFIG_REGISTRY["m_rnn_tiny"](cfg)
+    fields = ARCH_MODEL_REGISTRY["m_rnn_tiny"].__dataclass.__dataclass_fields__
+    values = {**{name: field.default for name, field in fields.items()}, **vars(cfg)}
+    state = {
+        "args": None,
+        "cfg": {
+            "task": {"_name": "multimodal_captioning"},
+            "model": {**values, "_name": "m_rnn_tiny"},
+        },
+        "model": model.state_dict(),
+        "optimizer_history": [{"criterion_name": "CrossEntropy", "best_loss": None}],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+    }
+    torch.save(state, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def captions(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("captions")
+    data = make_captions_folder(folder / "data")
+    pad_dictionary(data / "dict.txt")
+    paths = [save_captioner(folder / f"{seed}.pt", data, seed=seed) for seed in (1, 2)]
+    return Namespace(task="multimodal_captioning", data=data, path=paths[0], paths=paths)
+
+
+@pytest.fixture(scope="module")
+def visual_stories(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("visual_stories")
+    data = write_told_split(folder / "data", missing="p2_1")
+    words = story_dictionary().symbols[4:-1]
+    path = save_teller(folder / "model.pt", words=[*words, *FILLERS])
+    dictionary = story_dictionary([*words, *FILLERS])
+    # the separator is the last word in the folder as well
+    dictionary.save(str(data / "dict.txt"))
+    rebinarise(data, dictionary)
+    return Namespace(task="visual_storytelling", data=data, path=path)
+
+
+def rebinarise(data, dictionary):
+    ids = (data / "valid.visual_ids").read_text().splitlines()
+    stories = (data / "text" / "valid.txt").read_text().splitlines()
+    write_picture_story_split(data, "valid", list(zip(ids, stories)), dictionary)
+
+
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stories")
+    data = make_story_folder(folder / "data", valid=5)
+    pad_dictionary(data / "dict.wp_source.txt", data / "dict.wp_target.txt")
+    path = save_text_model(
+        folder / "model.pt",
+        words=padded(dictionary_of(STORY_WORDS)).symbols[4:],
+        source_words=padded(dictionary_of(PROMPT_WORDS)).symbols[4:],
+    )
+    return Namespace(task="hierarchical_story", data=data, path=path)
+
+
+@pytest.fixture(scope="module")
+def summaries(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("summaries")
+    data = make_videos_folder(folder / "data", numbered_unknowns=2)
+    pad_dictionary(data / "dict.tran.txt", data / "dict.desc.txt")
+    path = write_video_summarizer(folder / "model.pt", "mffg_rnn_tiny", data)
+    return Namespace(task="video_summarization", data=data, path=path)
+
+
+@pytest.fixture
+def prefer_what_is_no_word(monkeypatch):
+    """Every model gives most probability to <unk>, <s>, fillers and <unk-1>, which no transcript
+    has."""
+    original = EnsembleModel.forward_decoder
+
+    def prefer(dictionary):
+        indices = [dictionary.unk(), dictionary.bos()]
+        indices += [dictionary.index(word) for word in (*FILLERS, "<unk-1>")]
+
+        def forward_decoder(self, *args, **kwargs):
+            lprobs, attention = original(self, *args, **kwargs)
+            lprobs[:, indices] = lprobs[:, indices] / 100
+            return lprobs.log_softmax(dim=1), attention
+
+        monkeypatch.setattr(EnsembleModel, "forward_decoder", forward_decoder)
+
+    return prefer
+
+
+@pytest.fixture
+def by_fairseq_generate(monkeypatch, capsys):
+    """Line -> text and score."""
+
+    def run(case, *arguments, path=None):
+        capsys.readouterr()
+        command = (case.data, "--task", case.task, "--path", path or case.path, *FAST)
+        run_fairseq(
+            *(monkeypatch, "generate", *command, "--gen-subset", "valid"),
+            *("--batch-size", 3, *arguments),
+        )
+        found = re.findall(r"^D-(\d+)\t(\S+)\t?(.*)$", capsys.readouterr().out, re.MULTILINE)
+        return {int(line): (text, float(bits) * math.log(2)) for line, bits, text in found}
+
+    return run
+
+
+@pytest.fixture
+def by_validation(monkeypatch):
+    """The same, as fairseq-validate loads the checkpoint, and as training validates."""
+
+    def run(case, generation, **task):
+        texts, scores = {}, {}
+        sums = GeneratedTextScores.sums
+
+        def recorded(self, hypotheses):
+            texts.update(hypotheses)
+            return sums(self, hypotheses)
+
+        monkeypatch.setattr(GeneratedTextScores, "sums", recorded)
+        values = {"data": str(case.data), "eval_gen": True, "seed": 1, **task}
+        change_task(case.path, **values, eval_gen_args=json.dumps(generation))
+        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(case.path)])
+        inference_step = task.inference_step
+
+        def scored(generator, models, sample, *args):
+            found = inference_step(generator, models, sample, *args)
+            for line, (best, *_) in zip(sample["id"].tolist(), found):
+                scores[line] = float(best["score"])
+            return found
+
+        monkeypatch.setattr(task, "inference_step", scored)
+        task.load_dataset("valid", combine=False, epoch=1)
+        batches = task.get_batch_iterator(task.dataset("valid"), max_sentences=4)
+        criterion = CrossEntropyCriterion(task, sentence_avg=False)
+        for sample in batches.next_epoch_itr(shuffle=False):
+            task.valid_step(sample, model.eval(), criterion)
+        return {line: (texts[line], scores[line]) for line in texts}
+
+    return run
+
+
+@pytest.fixture
+def by_command(capsys):
+    """The entries that a command of fairseq-mm writes."""
+
+    def run(case, command, *arguments, path=None):
+        capsys.readouterr()
+        named = (command, *arguments, "--model", path or case.path, "--device", "cpu", "--jsonl")
+        assert main([str(x) for x in named]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+def assert_same(expected, *others, abs=1.5e-4):
+    for other in others:
+        assert sorted(other) == sorted(expected)
+        for line, (text, score) in other.items():
+            assert (line, text) == (line, expected[line][0])
+            assert score == pytest.approx(expected[line][1], abs=abs)
+
+
+def features_of(case, split="valid"):
+    """First line -> key of each item of the split, and the store."""
+    ids = read_visual_ids(str(case.data / f"{split}.visual_ids"))
+    firsts = {i: ids[i] for i, first in enumerate(first_lines(ids)) if first}
+    return firsts, FeatureStore(str(case.data / "features.h5"))
+
+
+def caption_in_python(case, *, path=None, **search):
+    firsts, store = features_of(case)
+    captioner = fairseq_mm.from_pretrained(path or case.path, device="cpu")
+    rows = [store.read(key) for key in firsts.values()]
+    found = captioner.caption_features(rows, CaptionSearch(**search), items=list(firsts))
+    return {line: (x.text, x.score) for line, x in zip(firsts, found)}
+
+
+def caption_by_command(by_command, case, *arguments, **options):
+    firsts, _ = features_of(case)
+    found = by_command(case, "caption", case.data, "--split", "valid", *arguments, **options)
+    assert [entry["id"] for entry in found] == list(firsts.values())
+    return {line: (x["caption"], x["score"]) for line, x in zip(firsts, found)}
+
+
+@pytest.mark.parametrize("allow_unk", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_captions(
+    captions,
+    prefer_what_is_no_word,
+    by_fairseq_generate,
+    by_validation,
+    by_command,
+    mode,
+    allow_unk,
+):
+    prefer_what_is_no_word(padded(make_dictionary()))
+    flag = ("--allow-unk",) if allow_unk else ()
+    sampled = mode == "sampling"
+    drawn = {"sampling": True, **DRAWN} if sampled else {}
+    drawn_command = ("--sampling", *DRAWN_COMMAND) if sampled else ()
+    expected = by_fairseq_generate(captions, *(SAMPLED if sampled else ()), *flag)
+    assert len(expected) == 7
+    assert_same(
+        expected,
+        by_validation(
+            captions, SAMPLED_EVAL if sampled else {}, seed=5 if sampled else 1, allow_unk=allow_unk
+        ),
+        caption_in_python(captions, **drawn, allow_unk=allow_unk),
+        caption_by_command(by_command, captions, *drawn_command, *flag),
+    )
+    words = {word for text, _ in expected.values() for word in text.split()}
+    assert ("<unk>" in words) == allow_unk
+    assert not words.intersection(FILLERS)
+    if sampled:
+        assert len({text for text, _ in expected.values()}) > 4
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_captions_of_an_ensemble(captions, by_fairseq_generate, by_command, mode):
+    path = ":".join(map(str, captions.paths))
+    sampled = mode == "sampling"
+    expected = by_fairseq_generate(captions, *(SAMPLED if sampled else ()), path=path)
+    drawn = {"sampling": True, **DRAWN} if sampled else {}
+    drawn_command = ("--sampling", *DRAWN_COMMAND) if sampled else ()
+    assert_same(
+        expected,
+        caption_in_python(captions, path=path, **drawn),
+        caption_by_command(by_command, captions, *drawn_command, path=path),
+    )
+    assert expected != caption_in_python(captions, **drawn)
+
+
+@pytest.mark.parametrize("allow_unk", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_visual_stories(
+    visual_stories,
+    prefer_what_is_no_word,
+    by_fairseq_generate,
+    by_validation,
+    by_command,
+    mode,
+    allow_unk,
+):
+    case, sampled = visual_stories, mode == "sampling"
+    teller = fairseq_mm.from_pretrained(case.path, device="cpu")
+    prefer_what_is_no_word(teller.task.target_dictionary)
+    flag = ("--allow-unk",) if allow_unk else ()
+    drawn = DRAWN if sampled else {}
+    length = ("--max-words-per-sentence", 5)
+    expected = by_fairseq_generate(case, *(SAMPLED if sampled else ()), *length, *flag)
+    validated = by_validation(
+        case,
+        SAMPLED_EVAL if sampled else {},
+        seed=5 if sampled else 1,
+        allow_unk=allow_unk,
+        max_words_per_sentence=5,
+    )
+    told = by_command(
+        *(case, "tell", "--data", case.data, "--split", "valid", "--max-words", 5),
+        *(DRAWN_COMMAND if sampled else ()),
+        *flag,
+    )
+    firsts, store = features_of(case)
+    albums = [
+        [store.read(key) if key in store else None for key in keys.split("\t")]
+        for keys in firsts.values()
+    ]
+    telling = picture_telling(max_words=5, allow_unk=allow_unk, **drawn)
+    found = teller.stories(list(firsts), albums, telling)
+    assert_same(
+        expected,
+        {line: (story.line, story.score) for line, story in zip(firsts, found)},
+        {entry["item"]: (entry["hypothesis"], entry["score"]) for entry in told},
+    )
+    # what is scored has no separators
+    bare = {line: (text.replace(" <sent> ", " "), x) for line, (text, x) in expected.items()}
+    assert_same(bare, validated)
+    words = {word for text, _ in expected.values() for word in text.split()}
+    assert ("<unk>" in words) == allow_unk
+    assert not words.intersection(FILLERS)
+
+
+@pytest.mark.parametrize("allow_unk", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_stories_of_prompts(
+    stories, prefer_what_is_no_word, by_fairseq_generate, by_command, mode, allow_unk
+):
+    case, sampled = stories, mode == "sampling"
+    teller = fairseq_mm.from_pretrained(case.path, device="cpu")
+    prefer_what_is_no_word(teller.models.dictionary)
+    flag = ("--allow-unk",) if allow_unk else ()
+    preset = "paper" if sampled else "beam"
+    drawn = DRAWN if sampled else {}
+    length = ("--min-len", 4, "--max-len-b", 9)
+    expected = by_fairseq_generate(case, *(SAMPLED if sampled else ()), *length, *flag)
+    prompts = (case.data / "text" / "valid.wp_source").read_text().splitlines()
+    told = by_command(
+        *(case, "tell", "--prompts", case.data / "text" / "valid.wp_source", "--preset", preset),
+        *("--min-words", 4, "--max-words", 9, *(DRAWN_COMMAND if sampled else ()), *flag),
+    )
+    telling = preset_with(preset, min_words=4, max_words=9, allow_unk=allow_unk, **drawn)
+    read = [teller.read_prompt(text) for text in prompts]
+    found = teller.stories(range(5), read, telling, batch_size=2)
+    assert_same(
+        expected,
+        {story.item: (" ".join(story.words), story.score) for story in found},
+        {entry["id"]: (entry["tokens"], entry["score"]) for entry in told},
+    )
+    words = {word for text, _ in expected.values() for word in text.split()}
+    assert ("<unk>" in words) == allow_unk
+    assert not words.intersection(FILLERS)
+
+
+@pytest.mark.parametrize("allow_unk", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_summaries(
+    summaries,
+    prefer_what_is_no_word,
+    by_fairseq_generate,
+    by_validation,
+    by_command,
+    mode,
+    allow_unk,
+):
+    case, sampled = summaries, mode == "sampling"
+    summarizer = fairseq_mm.from_pretrained(case.path, device="cpu")
+    prefer_what_is_no_word(summarizer.dictionary)
+    flag = ("--allow-unk",) if allow_unk else ()
+    drawn = {"sampling": True, **DRAWN} if sampled else {}
+    expected = by_fairseq_generate(case, *(SAMPLED if sampled else ()), *flag)
+    validated = by_validation(
+        case, SAMPLED_EVAL if sampled else {}, seed=5 if sampled else 1, allow_unk=allow_unk
+    )
+    firsts, store = features_of(case)
+    written = [
+        json.loads(line)["transcript"]
+        for line in (case.data / "valid.transcripts.jsonl").read_text().splitlines()
+    ]
+    found = summarizer.summarize_features(
+        [store.read(key) for key in firsts.values()],
+        written,
+        SummarySearch(allow_unk=allow_unk, **drawn),
+    )
+    printed = by_command(
+        *(case, "summarize", case.data / "valid.transcripts.jsonl"),
+        *("--features", case.data / "features.h5"),
+        *(("--sampling", *DRAWN_COMMAND) if sampled else ()),
+        *flag,
+    )
+    assert [entry["id"] for entry in printed] == list(firsts.values())
+    assert_same(
+        expected,
+        validated,
+        {line: (x.text, x.score) for line, x in zip(firsts, found)},
+        {line: (x["hypothesis"], x["score"]) for line, x in zip(firsts, printed)},
+    )
+    words = {word for text, _ in expected.values() for word in text.split()}
+    assert ("<unk>" in words) == allow_unk
+    assert not words.intersection((*FILLERS, "<unk-0>", "<unk-1>"))
+
+
+def test_summaries_have_the_words_that_indexed_oov_tokens_stand_for(
+    summaries, monkeypatch, by_fairseq_generate
+):
+    index = fairseq_mm.from_pretrained(summaries.path, device="cpu").dictionary.index("<unk-0>")
+    original = EnsembleModel.forward_decoder
+
+    def prefer(self, *args, **kwargs):
+        lprobs, attention = original(self, *args, **kwargs)
+        lprobs[:, index] = -0.01
+        return lprobs, attention
+
+    monkeypatch.setattr(EnsembleModel, "forward_decoder", prefer)
+    found = by_fairseq_generate(summaries)
+    assert all("zebra" in text.split() for text, _ in found.values())
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_a_sampled_caption_does_not_depend_on_its_batch(captions, by_fairseq_generate, size):
+    expected = caption_in_python(captions, sampling=True, seed=5, temperature=1.5)
+    options = ("--beam", 1, "--sampling", "--temperature", 1.5, "--seed", 5, "--batch-size", size)
+    assert_same(by_fairseq_generate(captions, *options), expected)
+
+
+def test_a_forced_prefix_keeps_its_unk(captions, by_fairseq_generate):
+    """--prefix-size takes the references' first tokens; some of them are made unknown here."""
+    path, dictionary = captions.data / "valid.bin", make_dictionary()
+    content, tokens = path.read_bytes(), np.fromfile(path, dtype=np.uint16)
+    first = by_fairseq_generate(captions, "--prefix-size", 2, "--all-lines")
+    unknown = ["a", "the", "dog", "cat"]
+    tokens[np.isin(tokens, [dictionary.index(word) for word in unknown])] = dictionary.unk()
+    try:
+        tokens.tofile(path)
+        found = by_fairseq_generate(captions, "--prefix-size", 2, "--all-lines")
+    finally:
+        path.write_bytes(content)
+    assert sum("<unk>" in text.split()[:2] for text, _ in found.values()) > 3
+    for line, (text, score) in found.items():
+        prefix = first[line][0].split()[:2]
+        assert text.split()[:2] == ["<unk>" if word in unknown else word for word in prefix]
+        assert "<unk>" not in text.split()[2:]
+        assert math.isfinite(score)
+
+
+@pytest.mark.parametrize("parser", ["generation", "interactive_generation"])
+@pytest.mark.parametrize(
+    ("task", "table"),
+    [
+        ("multimodal_captioning", defaults.CAPTIONS),
+        ("visual_storytelling", defaults.VISUAL_STORIES),
+        ("hierarchical_story", defaults.PROMPT_STORIES),
+        ("video_summarization", defaults.SUMMARIES),
+    ],
+)
+def test_fairseqs_commands_have_the_defaults_of_the_task(parser, task, table):
+    parser = getattr(options, f"get_{parser}_parser")
+    named = ["data", "--task", task, "--path", "model.pt"]
+    args = options.parse_args_and_arch(parser(), input_args=named)
+    assert {name: getattr(args, name) for name in table} == table
+    given = ["--beam", "5", "--max-len-b", "200", "--min-len", "1", "--no-repeat-ngram-size", "0"]
+    args = options.parse_args_and_arch(parser(), input_args=[*named, *given])
+    assert (args.beam, args.max_len_b, args.min_len, args.no_repeat_ngram_size) == (5, 200, 1, 0)
+
+
+def test_defaults_that_are_not_a_tasks_own_are_fairseqs():
+    fields = GenerationConfig.__dataclass_fields__
+    for table, changed in (
+        (defaults.CAPTIONS, {"beam", "max_len_b"}),
+        (defaults.VISUAL_STORIES, set()),
+        (defaults.PROMPT_STORIES, {"min_len", "max_len_b"}),
+        (defaults.SUMMARIES, {"max_len_b", "no_repeat_ngram_size"}),
+    ):
+        assert {name for name, value in table.items() if value != fields[name].default} == changed
+
+
+def test_a_penalty_that_favours_unk_needs_that_it_is_allowed(captions, by_fairseq_generate):
+    with pytest.raises(UserError, match=r"^--unkpen -2 favours <unk>, .* with --allow-unk only\.$"):
+        by_fairseq_generate(captions, "--unkpen", -2)
+    expected = by_fairseq_generate(captions)
+    assert by_fairseq_generate(captions, "--unkpen", 3) == expected
+    found = by_fairseq_generate(captions, "--unkpen", -20, "--allow-unk")
+    assert all("<unk>" in text.split() for text, _ in found.values())
