@@ -13,7 +13,7 @@ fairseq-mm perplexity "$data" --path "$model" --split "$split" --tune-temperatur
 fairseq-mm rank-prompts "$data" --path "$model" --split "$split" --draws "${DRAWS:-20}" \
     --output "$out/rank-prompts"
 fairseq-mm tell --model "$model" --data "$data" --prompts "$out/prompts.txt" --jsonl \
-    --output "$out/told.jsonl" "${@:5}"
+    --seed 0 --output "$out/told.jsonl" "${@:5}"
 fairseq-mm retrieve prompts "$data" --split "$split" --output "$out/nearest.jsonl"
 for stories in told nearest; do
     echo "$stories:"

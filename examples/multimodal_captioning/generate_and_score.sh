@@ -9,8 +9,8 @@ generate() {
         --batch-size 100 "$@"
 }
 generate --score-reference --all-lines > "$out/reference-$split.txt"
-generate --beam 1 --max-len-b 30 > "$out/greedy-$split.txt"
-generate --beam 3 --max-len-b 30 > "$out/beam-$split.txt"
+generate --beam 1 > "$out/greedy-$split.txt"
+generate --beam 3 > "$out/beam-$split.txt"
 for decoding in greedy beam; do
     echo "$decoding:"
     fairseq-mm score "$out/$decoding-$split.txt" --data "$data" --split "$split" \

@@ -16,6 +16,5 @@ source "$(dirname "$0")/systems.sh"
 fairseq-train "$1" --user-dir "$USER_DIR" --task video_summarization --arch "$ARCH" "${SIZES[@]}" \
     --criterion cross_entropy "${OPTIMIZATION[@]}" --lr-scheduler epoch_decay \
     --decay-factor 0.95 --decay-epochs 10 --max-epoch 60 --patience 5 --seed 1 --eval-gen \
-    --eval-gen-args '{"beam": 5, "max_len_b": 62, "no_repeat_ngram_size": 3}' \
     --best-checkpoint-metric rouge2 --maximize-best-checkpoint-metric \
     --required-batch-size-multiple 1 --no-epoch-checkpoints --log-format simple --save-dir "$2" "${@:4}"

@@ -8,7 +8,7 @@ USER_DIR="${USER_DIR:-$(dirname "$0")/../../fairseq_mm}"
 mkdir -p "$out"
 
 fairseq-generate "$data" --user-dir "$USER_DIR" --task video_summarization --gen-subset "$split" \
-    --path "$model" --beam 5 --max-len-b 62 --no-repeat-ngram-size 3 --batch-size 8 \
+    --path "$model" --batch-size 8 \
     --required-batch-size-multiple 1 "${@:5}" > "$out/generate-$split.txt"
 fairseq-mm score "$out/generate-$split.txt" --data "$data" --split "$split" --preset how2 \
     --json "$out/scores.json" --per-item "$out/scores.jsonl"

@@ -14,7 +14,7 @@ fairseq-mm perplexity "$data" --path "$model" --split "$split" --exchange-pictur
 fairseq-mm rank-albums "$data" --path "$model" --split "$split" --draws "${DRAWS:-20}" \
     --candidates "${CANDIDATES:-10}" --output "$out/ranks"
 fairseq-generate "$data" --user-dir "$USER_DIR" --task visual_storytelling --gen-subset "$split" \
-    --path "$model" --beam 3 --max-words-per-sentence 25 --repetition-penalty 5 --unkpen 100 \
+    --path "$model" --beam 3 --max-words-per-sentence 25 --repetition-penalty 5 \
     --batch-size 32 "${@:5}" > "$out/generate-$split.txt"
 fairseq-mm score "$out/generate-$split.txt" --data "$data" --split "$split" --preset vist \
     --json "$out/scores.json" --per-item "$out/scores.jsonl"
