@@ -65,7 +65,8 @@ def test_summaries_of_clips_without_transcripts_follow_the_videos(
     arguments = f"{TASK} --arch vg_bart_base {SIZES} {TEXTS} {TRAIN}".split()
     run_fairseq(monkeypatch, "train", data, *arguments, "--save-dir", saved)
     model = ["--path", saved / "checkpoint_last.pt"]
-    search = f"{TASK} {TEXTS} --beam 5 --max-len-b 120 --batch-size 5 --num-workers 0 --cpu".split()
+    search = f"{TASK} {TEXTS} --max-len-b 120 --no-repeat-ngram-size 0".split()
+    search += ["--batch-size", "5", "--num-workers", "0", "--cpu"]
 
     def summaries(split, *options):
         capsys.readouterr()
