@@ -11,6 +11,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.optim import OPTIMIZER_REGISTRY
 from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
+from toy_hydra import composed_config, parsed_config, plain, write_yaml
 
 import fairseq_mm
 from fairseq_mm.models._presets import PRESETS
@@ -66,3 +67,28 @@ def test_every_option_has_help(module):
                     assert field.metadata.get("help"), f"{value.__name__}.{field.name}"
                 if field.type is bool and not str(field.default).startswith("${"):
                     assert field.default is False, f"{value.__name__}.{field.name}"
+
+
+SECTIONS = [
+    (decorator.split("register_")[1], name)
+    for decorator, name, _ in registrations()
+    if "model" not in decorator
+]
+
+
+@pytest.mark.parametrize(("section", "name"), SECTIONS)
+def test_command_line_and_yaml_configure_alike(tmp_path, monkeypatch, section, name):
+    """Of models see tests/models/test_presets.py."""
+    chosen = {
+        **{"task": "multimodal_captioning", "criterion": "cross_entropy"},
+        **{"optimizer": "adam", "lr_scheduler": "fixed"},
+        section: name,
+    }
+    arguments = [x for key, value in chosen.items() for x in (f"--{key.replace('_', '-')}", value)]
+    parsed = parsed_config(["data", "--arch", "m_rnn", *arguments])
+    sections = {key: {"_name": value} for key, value in chosen.items()}
+    sections["model"], sections["task"]["data"] = {"_name": "m_rnn"}, "data"
+    write_yaml(tmp_path / "recipe.yaml", sections)
+    composed = composed_config(monkeypatch, tmp_path, "recipe")
+    assert plain(composed[section]) == plain(parsed[section])
+    assert composed[section]._name == name
