@@ -1,0 +1,70 @@
+"""Checkpoints made before: each still loads, and gives what it gave.
+
+Outputs that are meant to change are made again by ``make_golden.py --outputs``; checkpoints stay.
+"""
+
+from pathlib import Path
+
+import pytest
+from golden_files import DATA, unpack
+from golden_records import differences
+from invocations import CHECKPOINT
+from systems import FAMILIES, SYSTEMS
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory) -> Path:
+    """Folder with the data folders and all checkpoints."""
+    folder = tmp_path_factory.mktemp("golden").resolve()
+    for name in (DATA, *FAMILIES):
+        unpack(name, folder)
+    return folder
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_checkpoint_loads(root, system):
+    from fairseq import checkpoint_utils
+
+    import fairseq_mm
+
+    fairseq_mm.register()
+    path = root / SYSTEMS[system].family / system / CHECKPOINT
+    data = root / DATA / SYSTEMS[system].data
+    overrides = {"data": str(data)}
+    if (data / "train.h5").exists():
+        overrides["features"] = f"{data / 'train.h5'}:{data / 'valid.h5'}"
+    models, _, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(path)], arg_overrides=overrides
+    )
+    assert sum(parameter.numel() for parameter in models[0].parameters()) > 0
+
+
+def test_every_system_that_is_registered_has_a_checkpoint():
+    """Sizes of a system need none of their own; what it is called without ``_tiny`` does."""
+    import fairseq_mm
+
+    fairseq_mm.register()
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    ours = {
+        model.__module__.rpartition(".")[2]
+        for model in ARCH_MODEL_REGISTRY.values()
+        if model.__module__.startswith("fairseq_mm.")
+    }
+    trained = {
+        ARCH_MODEL_REGISTRY[arch].__module__.rpartition(".")[2]
+        for system in SYSTEMS.values()
+        for arch in [system.options.split("--arch ")[1].split()[0]]
+    }
+    assert ours <= trained
+
+
+def test_differences_name_the_place():
+    kept = {"text": "a dog", "score": -1.25, "nearest": {"lines": [1, 2]}}
+    assert differences(kept, {**kept, "score": -1.25005}) is None
+    assert differences(kept, {**kept, "score": -1.26}) == "score: expected -1.25, found -1.26"
+    assert differences(kept, {**kept, "text": "dog"}) == "text: expected 'a dog', found 'dog'"
+    other = {**kept, "nearest": {"lines": [1, 3]}}
+    assert differences(kept, other) == "nearest: lines: 1: expected 2, found 3"
+    assert differences(kept, {"text": "a dog", "score": -1.25}).startswith("nearest: only in what")
+    assert differences({"x": [1]}, {"x": [1, 2]}) == "x: expected [1], found [1, 2]"
