@@ -520,3 +520,41 @@ def test_a_penalty_that_favours_unk_needs_that_it_is_allowed(captions, by_fairse
     assert by_fairseq_generate(captions, "--unkpen", 3) == expected
     found = by_fairseq_generate(captions, "--unkpen", -20, "--allow-unk")
     assert all("<unk>" in text.split() for text, _ in found.values())
+
+
+def test_the_default_length_of_stories_gives_way_to_a_smaller_limit(stories):
+    models = fairseq_mm.from_pretrained(stories.path, device="cpu").models
+    task = models.generation_task()
+    table = defaults.PROMPT_STORIES
+    for lengths, expected in (
+        ({"max_len_b": 9}, 9),
+        ({}, 40),  # as many as the model has positions for
+        ({"min_len": 12, "max_len_b": 9}, 12),
+    ):
+        generator = task.build_generator(models.models, Namespace(**{**table, **lengths}))
+        assert generator.min_len == expected
+    sample = {"net_input": {"src_tokens": torch.tensor([[5, 2]]), "src_lengths": torch.tensor([2])}}
+    with pytest.raises(UserError, match=r"^--min-len 12 is more than --max-len-a 0, --max-len-b 9"):
+        task.inference_step(generator, models.models, sample)
+
+
+def test_inputs_of_fairseq_interactive_are_counted(stories):
+    """Each has draws of its own, though fairseq gives no numbers."""
+    models = fairseq_mm.from_pretrained(stories.path, device="cpu").models
+    task = models.generation_task()
+    generator = task.build_generator(
+        models.models,
+        Namespace(beam=1, sampling=True, temperature=3.0, min_len=9, max_len_b=9),
+    )
+    net_input = {
+        "src_tokens": torch.tensor([[5, 2], [5, 2]]),
+        "src_lengths": torch.tensor([2, 2]),
+    }
+    texts = []
+    for _ in range(2):
+        found = task.inference_step(generator, models.models, {"net_input": net_input})
+        texts += [tuple(best["tokens"].tolist()) for (best,) in found]
+    assert len(set(texts)) == 4
+    numbered = {"id": torch.tensor([1, 3]), "net_input": net_input}
+    found = task.inference_step(generator, models.models, numbered)
+    assert [tuple(best["tokens"].tolist()) for (best,) in found] == texts[1::2]
