@@ -2,19 +2,14 @@
 
 import argparse
 import collections
-import inspect
-import pickle
-import re
-import types
 import typing
 from typing import Any
 
+from fairseq_mm.compat.unpickling import Dtype, new_scalar, read_torch_file, tensors
+
 
 def load_weights(path: str) -> Any:
-    """``torch.load`` with weights only: whatever else the file asks for is refused.
-
-    PyTorch before 1.13 has no ``weights_only``; there this is done by an unpickler that finds
-    tensors' classes alone. Goes with PyTorch 1.12.
+    """``torch.load`` of tensors: whatever else the file asks for is refused, with every PyTorch.
 
     Args:
         path: file of tensors, and of containers of them.
@@ -25,39 +20,14 @@ def load_weights(path: str) -> Any:
     Raises:
         pickle.UnpicklingError: if the file needs any other class or function.
     """
-    import torch
-
-    if "weights_only" in inspect.signature(torch.load).parameters:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    module: Any = types.ModuleType("weights_only")
-    module.Unpickler = _WeightsUnpickler
-    module.load = lambda file, **options: _WeightsUnpickler(file, **options).load()
-    return torch.load(path, map_location="cpu", pickle_module=module)
-
-
-_STORAGE = re.compile(r"[A-Za-z0-9]+Storage")
-
-
-class _WeightsUnpickler(pickle.Unpickler):
-    """Finds the classes and functions that tensors are stored by."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        allowed = (
-            (module == "collections" and name == "OrderedDict")
-            or (module == "torch" and (name in ("Size", "device") or _STORAGE.fullmatch(name)))
-            or (
-                module == "torch._utils"
-                and name in ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter")
-            )
-        )
-        if not allowed:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a tensor")
-        return super().find_class(module, name)
+    return read_torch_file(path, tensors())
 
 
 def allow_checkpoint_classes() -> None:
     """Lets ``torch.load`` read fairseq's checkpoints and broadcasts with weights only.
 
+    For programs that call ``torch.load`` themselves, and for what processes send each other;
+    fairseq's own loading and ours go through :mod:`fairseq_mm.compat.unpickling`.
     PyTorch 2.6 made ``weights_only=True`` the default; fairseq saves ``argparse.Namespace`` and
     omegaconf's containers, and numbers of numpy in its meters. Where it resumes with several
     processes, the first one broadcasts the checkpoint with a ``_TensorPlaceholder``, a number, in
@@ -80,7 +50,6 @@ def allow_checkpoint_classes() -> None:
 
     if not hasattr(torch.serialization, "add_safe_globals"):
         return
-    multiarray = getattr(np, "_core", None) or np.core
     classes: list[Any] = [
         argparse.Namespace,
         collections.defaultdict,
@@ -100,10 +69,11 @@ def allow_checkpoint_classes() -> None:
         IntegerNode,
         StringNode,
         _TensorPlaceholder,
-        np.ndarray,
-        np.dtype,
-        multiarray.multiarray.scalar,
-        multiarray.multiarray._reconstruct,
-        *{type(np.dtype(code)) for code in "?bhilqBHILQefd"},
+        Dtype,
     ]
-    torch.serialization.add_safe_globals(classes)
+    # numpy's own would let a file make pointers of bytes, see Dtype
+    core = "_core" if hasattr(np, "_core") else "core"
+    named = [(Dtype, "numpy.dtype"), (new_scalar, f"numpy.{core}.multiarray.scalar")]
+    if not hasattr(torch.serialization, "get_unsafe_globals_in_checkpoint"):
+        named = []  # PyTorch 2.4 and 2.5 take no names, and need none: nothing is refused there
+    torch.serialization.add_safe_globals([*classes, *named])

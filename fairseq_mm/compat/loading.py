@@ -1,36 +1,48 @@
 """fairseq's loading of checkpoints: checked, whichever command or model asks for it."""
 
 import os
+import pickle
 import sys
 import types
 from typing import Any
 
 from fairseq_mm.compat.evaluated_options import EVALUATED, check_options, evaluate_literal
+from fairseq_mm.compat.unpickling import UNNEEDED, checkpoints, read_torch_file
+from fairseq_mm.errors import UserError
 
-# where fairseq reads files of tensors that a user, or a checkpoint's options, name
-_LOADING = (
-    "fairseq.checkpoint_utils",
-    "fairseq.data.codedataset",
-    "fairseq.models.speech_to_text.xm_transformer",
-    "fairseq.models.text_to_speech.vocoder",
+# where fairseq reads files that a user, or the options of a checkpoint, name
+LOADING = (
+    "checkpoint_utils.py",
+    "data/codedataset.py",
+    "models/speech_to_text/xm_transformer.py",
+    "models/text_to_speech/vocoder.py",
 )
+# where it reads what its own processes have written -> what that is
+OWN_DATA = {
+    "distributed/utils.py": "what the processes of one training send each other",
+    "modules/quantization/pq/em.py": "a temporary file that the same function has just written",
+    "models/speech_to_text/hub_interface.py": "torch.hub, of a program that calls its interface",
+}
 
 
 def guard_loading() -> None:
-    """``torch.load`` in fairseq's modules: what a checkpoint's options name is not evaluated.
+    """``torch.load`` in fairseq's modules: nothing runs that a checkpoint names.
 
-    This is the one place that all checkpoints come through, before fairseq looks at their options:
-    with ``fairseq-mm`` and ``from_pretrained``, in fairseq's own commands, and where a model loads
-    another one. Goes when fairseq evaluates no option.
+    Neither what its pickle asks for nor what its options say. This is the one place that all
+    checkpoints come through, before fairseq looks at their options: with ``fairseq-mm`` and
+    ``from_pretrained``, in fairseq's own commands, and where a model loads another one. Goes when
+    fairseq evaluates no option, and loads with weights only under every PyTorch (up to 2.5 it
+    unpickles anything, and its main branch asks for that under any).
     """
-    for name in _LOADING:
-        module = sys.modules.get(name)
+    for file in LOADING:
+        module = sys.modules.get(module_of(file))
         if module is not None:
             vars(module)["torch"] = _GuardedTorch()
 
 
 class _GuardedTorch(types.ModuleType):
-    """PyTorch with another ``load``."""
+    """PyTorch with another ``load``: the same with every PyTorch, whatever its default, its
+    variables of the environment or the caller say of ``weights_only``."""
 
     def __init__(self) -> None:
         super().__init__("torch")
@@ -41,10 +53,17 @@ class _GuardedTorch(types.ModuleType):
         return getattr(torch, name)
 
     @staticmethod
-    def load(file: Any, *args: Any, **options: Any) -> Any:
-        import torch
-
-        state = torch.load(file, *args, **options)
+    def load(file: Any, map_location: Any = None, *args: Any, **options: Any) -> Any:
+        try:
+            state = read_torch_file(
+                file, checkpoints(), emptied=UNNEEDED, map_location=map_location
+            )
+        except pickle.UnpicklingError as error:
+            raise UserError(
+                f"{_name_of(file)}: is no fairseq checkpoint that can be loaded safely (with "
+                f"weights only): {str(error)[:300]}. If you trust it, load it once with "
+                "torch.load(..., weights_only=False), and save its tensors, containers and options."
+            ) from None
         check_options(state, _name_of(file))
         return state
 

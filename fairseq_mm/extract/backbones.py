@@ -19,11 +19,13 @@ vit_*                                  class token of the last layer   the patch
 import difflib
 import inspect
 import os
+import re
 import typing
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 from urllib.error import URLError
+from urllib.parse import urlparse
 
 import torch
 import torchvision
@@ -34,6 +36,8 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.extract.weights import RANDOM, load_state_dict, read_state_dict, sha256_of
 
+# in the name of a file of torchvision's: the beginning of its SHA-256
+_DIGEST = re.compile(r"-([a-f0-9]+)\.pth$")
 # beginning of the model's name -> (layer, layer with grid); the first that fits counts
 DEFAULT_LAYERS = {
     "alexnet": ("classifier.5", "features"),
@@ -278,18 +282,24 @@ def _cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
 
 
 def downloaded(entry: Any) -> dict[str, Tensor]:
-    """Weights of torchvision, fetched once.
+    """Weights of torchvision, fetched once, as ``torch.hub`` does; but read with weights only.
 
     Raises:
-        UserError: if they cannot be fetched.
+        UserError: if they cannot be fetched, or hold more than tensors.
     """
+    folder = os.path.join(torch.hub.get_dir(), "checkpoints")
+    file = os.path.join(folder, os.path.basename(urlparse(entry.url).path))
+    digest = _DIGEST.search(file)
     try:
-        return torch.hub.load_state_dict_from_url(
-            entry.url, map_location="cpu", progress=False, check_hash=True
-        )
+        if not os.path.exists(file):
+            os.makedirs(folder, exist_ok=True)
+            torch.hub.download_url_to_file(
+                entry.url, file, hash_prefix=digest and digest.group(1), progress=False
+            )
     except (URLError, OSError, RuntimeError) as error:
         reason = getattr(error, "reason", error)
         raise UserError(
             f"--weights {entry.name}: cannot be downloaded from {entry.url} ({reason}). Get the "
             f"file on another machine and give it: --weights FILE"
         ) from None
+    return read_state_dict(file)

@@ -1,6 +1,9 @@
 """Features equal those of plain torchvision code, whatever the model, layer and file."""
 
 import functools
+import hashlib
+import subprocess
+from argparse import Namespace
 
 import pytest
 import torch
@@ -9,7 +12,7 @@ from torchvision import models
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract import backbones
-from fairseq_mm.extract.backbones import LayerRows, build_backbone, default_layer
+from fairseq_mm.extract.backbones import LayerRows, build_backbone, default_layer, downloaded
 
 B = 2
 
@@ -169,6 +172,19 @@ def test_without_a_network_the_url_and_the_way_out_are_named(monkeypatch, tmp_pa
     message = r"--weights IMAGENET1K_V1: cannot be downloaded from https:.*resnet18.*--weights FILE"
     with pytest.raises(UserError, match=message):
         build_backbone("resnet18", weights="DEFAULT")
+
+
+def test_fetched_weights_are_read_with_weights_only(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
+    torch.save({"weight": torch.ones(2)}, tmp_path / "x.pth")
+    digest = hashlib.sha256((tmp_path / "x.pth").read_bytes()).hexdigest()[:8]
+    file = (tmp_path / "x.pth").rename(tmp_path / f"x-{digest}.pth")
+    entry = Namespace(name="IMAGENET1K_V1", url=file.as_uri())
+    assert torch.equal(downloaded(entry)["weight"], torch.ones(2))
+    # a file that lies there already is not fetched, and so not compared with its digest
+    torch.save({"weight": subprocess.Popen}, tmp_path / "home/hub/checkpoints" / file.name)
+    with pytest.raises(UserError, match=rf"{file.name}: is no state dict file that can be loaded"):
+        downloaded(entry)
 
 
 def test_random_weights_depend_on_the_seed_alone():

@@ -1,0 +1,331 @@
+"""The one table of what may be in a pickle that is read here, and the unpickler that holds to it.
+
+A pickle can call whatever it names. Here it finds classes that only hold values, and the functions
+that tensors and arrays are rebuilt by; it calls nothing else, and sets attributes of holders alone,
+never of a class or a function. The same code reads with every PyTorch, whichever default
+``torch.load`` has.
+"""
+
+import argparse
+import collections
+import contextlib
+import copyreg
+import functools
+import inspect
+import math
+import os
+import pickle
+import re
+import tarfile
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import numpy as np
+
+Table = Mapping[tuple[str, str], Any]
+
+_REBUILDING = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter")
+_STORAGE = re.compile(r"[A-Za-z0-9]+Storage")
+_SIMPLE_DTYPE = re.compile(r"[<>=|]?(\?|[bBiufcSUV]\d+|O8)")
+
+
+class Emptied(dict):
+    """Stands for an object that is not needed; takes whatever a pickle gives it."""
+
+    def __init__(self, *unused: Any, **also_unused: Any) -> None:
+        super().__init__()
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+    def append(self, item: Any) -> None:
+        pass
+
+    def extend(self, items: Any) -> None:
+        pass
+
+
+def _encode(text: str, encoding: str = "latin1") -> bytes:
+    """numpy's bytes under Python 3. Another encoding would import the module of its name."""
+    if encoding not in ("latin1", "latin-1"):
+        raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+class Dtype:
+    """numpy's type of numbers or texts, as a pickle describes it.
+
+    numpy's own description may be a structure of objects that says it has none; an array of such a
+    type takes its bytes for pointers.
+    """
+
+    def __init__(self, code: Any, *unused: Any) -> None:
+        if not isinstance(code, str) or not _SIMPLE_DTYPE.fullmatch(code):
+            raise pickle.UnpicklingError(f"it asks for the numpy type {str(code)[:50]!r}")
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state: Any) -> None:
+        if state[1] not in ("<", ">", "=", "|") or any(x is not None for x in state[2:5]):
+            raise pickle.UnpicklingError("its numpy type is a structure")
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+def new_array(*unused: Any) -> np.ndarray:
+    """Empty: its shape and content are set, and checked, afterwards."""
+    return np.empty((0,), "b")
+
+
+def new_scalar(kind: Dtype, content: Any) -> Any:
+    if isinstance(content, str):  # of Python 2
+        content = content.encode("latin1")
+    if kind.dtype.hasobject or type(content) is not bytes or len(content) != kind.dtype.itemsize:
+        raise pickle.UnpicklingError("its number of numpy has another size than its type")
+    return np.frombuffer(content, kind.dtype)[0]
+
+
+# containers and numbers, written by Python 2 or 3 and by any numpy
+VALUES: Table = {
+    ("argparse", "Namespace"): argparse.Namespace,
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("collections", "defaultdict"): collections.defaultdict,
+    # what Python 2 writes for an object of a class
+    ("copyreg", "_reconstructor"): vars(copyreg)["_reconstructor"],
+    ("builtins", "object"): object,
+    ("builtins", "long"): int,
+    ("builtins", "unicode"): str,
+    ("_codecs", "encode"): _encode,
+    ("numpy", "dtype"): Dtype,
+    ("numpy", "ndarray"): np.ndarray,
+    # the module is another in numpy's second version
+    **{
+        (f"numpy.{core}.multiarray", name): rebuild
+        for core in ("core", "_core")
+        for name, rebuild in (("_reconstruct", new_array), ("scalar", new_scalar))
+    },
+    **{
+        ("builtins", kind.__name__): kind
+        for kind in (
+            *(dict, list, tuple, set, frozenset),
+            *(bool, int, float, complex, str, bytes, bytearray),
+        )
+    },
+}
+# what modules were called in Python 2
+_RENAMED = {"__builtin__": "builtins", "copy_reg": "copyreg"}
+# of fairseq's and numpy's own classes, whose objects nothing needs; see :class:`Emptied`
+UNNEEDED = re.compile(r"(fairseq|numpy)(\.|$)")
+# named in a pickle, but not called there
+_UNCALLED = (object, np.ndarray, typing.Any)
+
+
+@functools.cache
+def tensors() -> Table:
+    """What tensors are stored by, in dictionaries and lists of them."""
+    import torch
+
+    names = [name for name in _REBUILDING if hasattr(torch._utils, name)]
+    dtypes = {name: x for name, x in vars(torch).items() if isinstance(x, torch.dtype)}
+    storages = {name: x for name, x in vars(torch).items() if _STORAGE.fullmatch(name)}
+    storages.update(
+        {name: x for name, x in vars(torch.storage).items() if _STORAGE.fullmatch(name)}
+    )
+    return {
+        ("collections", "OrderedDict"): collections.OrderedDict,
+        ("torch", "Size"): torch.Size,
+        ("torch", "device"): torch.device,
+        ("torch.nn.parameter", "Parameter"): torch.nn.Parameter,
+        **{("torch._utils", name): getattr(torch._utils, name) for name in names},
+        **{("torch", name): dtype for name, dtype in dtypes.items()},
+        **{
+            (module, name): storage
+            for module in ("torch", "torch.storage")
+            for name, storage in storages.items()
+        },
+    }
+
+
+@functools.cache
+def checkpoints() -> Table:
+    """What fairseq's checkpoints are made of: tensors, values and options."""
+    import omegaconf
+    from omegaconf import base, nodes
+
+    holders = [
+        *(omegaconf.DictConfig, omegaconf.ListConfig, base.ContainerMetadata, base.Metadata),
+        *(nodes.AnyNode, nodes.BooleanNode, nodes.EnumNode, nodes.FloatNode, nodes.IntegerNode),
+        nodes.StringNode,
+    ]
+    return {
+        **VALUES,
+        **tensors(),
+        ("typing", "Any"): typing.Any,
+        **{(holder.__module__, holder.__name__): holder for holder in holders},
+    }
+
+
+class RestrictedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
+    """Python's own unpickler, holding to a table.
+
+    It is the one that is written in Python: that in C lets nobody look at what is called.
+
+    Args:
+        file: to read from.
+        table: (module, name) -> what is found for it.
+        emptied: modules whose classes become :class:`Emptied`, as a pattern for their beginning.
+        **options: of ``pickle.Unpickler``.
+    """
+
+    dispatch: typing.ClassVar = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+
+    def __init__(
+        self, file: Any, table: Table, emptied: Optional[re.Pattern] = None, **options: Any
+    ) -> None:
+        super().__init__(file, **options)
+        self._table, self._emptied = table, emptied
+        found = [x for x in table.values() if callable(x) and not _is_storage(x)]
+        found = [x for x in found if not any(x is other for other in _UNCALLED)]
+        self._called = {id(x) for x in (*found, Emptied)}
+        self._holders = (
+            *(x for x in found if isinstance(x, type) and _has_attributes(x)),
+            Emptied,
+        )
+
+    def find_class(self, module: str, name: str) -> Any:
+        module = _RENAMED.get(module, module)
+        if (module, name) in self._table:
+            return self._table[module, name]
+        if self._emptied is not None and self._emptied.match(module):
+            return Emptied
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+    def _check_call(self, function: Any) -> None:
+        if id(function) not in self._called:
+            raise pickle.UnpicklingError(f"it calls {str(function)[:100]}")
+
+    def load_reduce(self) -> None:
+        self._check_call(self.stack[-2])
+        super().load_reduce()
+
+    def load_newobj(self) -> None:
+        self._check_call(self.stack[-2])
+        super().load_newobj()
+
+    def load_newobj_ex(self) -> None:
+        self._check_call(self.stack[-3])
+        super().load_newobj_ex()
+
+    def _instantiate(self, kind: Any, args: Any) -> None:
+        self._check_call(kind)
+        super()._instantiate(kind, args)
+
+    def load_build(self) -> None:
+        state = self.stack.pop()
+        holder = self.stack[-1]
+        if type(holder) is np.ndarray:
+            holder.__setstate__(_checked_array_state(state))
+        elif type(holder) in self._holders:
+            if hasattr(type(holder), "__setstate__"):
+                holder.__setstate__(state)
+            elif not isinstance(state, dict):
+                raise pickle.UnpicklingError("it sets attributes by other than their names")
+            else:
+                vars(holder).update(state)
+        else:
+            raise pickle.UnpicklingError(f"it sets attributes of {str(holder)[:100]}")
+
+    def load_persid(self) -> None:
+        raise pickle.UnpicklingError("it refers to other objects by text")
+
+    def load_binpersid(self) -> None:
+        reference = self.stack[-1]
+        # PyTorch's older form of files has references to modules, with code, as well
+        if not isinstance(reference, tuple) or reference[:1] not in (("storage",), (b"storage",)):
+            raise pickle.UnpicklingError("it refers to something that is no storage")
+        super().load_binpersid()
+
+    dispatch[pickle.REDUCE[0]] = load_reduce
+    dispatch[pickle.NEWOBJ[0]] = load_newobj
+    dispatch[pickle.NEWOBJ_EX[0]] = load_newobj_ex
+    dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.PERSID[0]] = load_persid
+    dispatch[pickle.BINPERSID[0]] = load_binpersid
+
+
+def _is_storage(found: Any) -> bool:
+    return isinstance(found, type) and _STORAGE.fullmatch(found.__name__) is not None
+
+
+def _has_attributes(kind: type) -> bool:
+    return kind.__dictoffset__ != 0 and not hasattr(kind, "__torch_function__")
+
+
+def _checked_array_state(state: Any) -> Any:
+    version, shape, kind, is_fortran, content = state
+    if type(shape) is not tuple or not all(type(x) is int and x >= 0 for x in shape):
+        raise pickle.UnpicklingError("its array of numpy has no shape")
+    if isinstance(content, str):  # of Python 2
+        content = content.encode("latin1")
+    if type(kind) is not Dtype or type(content) is not (list if kind.dtype.hasobject else bytes):
+        raise pickle.UnpicklingError("its array of numpy has another type than its content")
+    if len(content) != math.prod(shape) * (1 if kind.dtype.hasobject else kind.dtype.itemsize):
+        raise pickle.UnpicklingError("its array of numpy has another size than its content")
+    return version, shape, kind.dtype, bool(is_fortran), content
+
+
+def read_torch_file(
+    file: Any, table: Table, *, emptied: Optional[re.Pattern] = None, map_location: Any = "cpu"
+) -> Any:
+    """``torch.load`` with :class:`RestrictedUnpickler`.
+
+    Args:
+        file: path, or file object.
+        table: what is found in it.
+        emptied: see :class:`RestrictedUnpickler`.
+        map_location: of ``torch.load``.
+
+    Raises:
+        pickle.UnpicklingError: if the file asks for anything else, or is TorchScript or a tar
+            archive.
+    """
+    import torch
+
+    if isinstance(file, (str, os.PathLike)):
+        with open(file, "rb") as opened:
+            return read_torch_file(opened, table, emptied=emptied, map_location=map_location)
+    _refuse_other_forms(file)
+    if "weights_only" not in inspect.signature(torch.load).parameters:
+        options: dict[str, Any] = {}
+    elif os.getenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0").lower() in ("1", "y", "yes", "true"):
+        # PyTorch then takes no unpickler but its own
+        return torch.load(file, map_location=map_location, weights_only=True)
+    else:
+        options = {"weights_only": False}  # which is PyTorch's word for any unpickler of ours
+    module: Any = types.ModuleType("restricted_pickle")
+
+    class Unpickler(RestrictedUnpickler):
+        def __init__(self, file: Any, **options: Any) -> None:
+            super().__init__(file, table, emptied, **options)
+
+    module.Unpickler = Unpickler
+    module.load = lambda file, **options: Unpickler(file, **options).load()
+    return torch.load(file, map_location=map_location, pickle_module=module, **options)
+
+
+def _refuse_other_forms(file: Any) -> None:
+    """TorchScript, which ``torch.load`` would run, and archives older than PyTorch 0.2."""
+    import torch
+
+    start = file.tell()
+    is_zip = file.read(4) == b"PK\x03\x04"
+    file.seek(start)
+    try:
+        if is_zip:
+            if torch._C.PyTorchFileReader(file).has_record("constants.pkl"):
+                raise pickle.UnpicklingError("it is TorchScript, which is a program")
+        else:
+            with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=file, mode="r:"):
+                raise pickle.UnpicklingError("it is a tar archive")
+    finally:
+        file.seek(start)
