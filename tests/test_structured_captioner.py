@@ -97,7 +97,7 @@ def write_by_loops(captioner, condition, structure, max_words):
                 src_tokens=source,
             )
         last = logits[0, -1]
-        last[[words.pad(), words.unk()]] = -torch.inf
+        last[[words.bos(), words.pad(), words.unk()]] = -torch.inf
         if len(tokens) == 1:
             last[words.eos()] = -torch.inf
         best = int(last.argmax())
