@@ -1,4 +1,5 @@
-"""A small BART in a folder as Hugging Face writes it, its BPE learned from a few sentences."""
+"""Small BARTs: in a folder as Hugging Face writes it, its BPE learned from a few sentences, and as
+fairseq's published ones."""
 
 import json
 from pathlib import Path
@@ -6,6 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.models.bart import BARTModel
+from omegaconf import OmegaConf
+from toy_data import video_task
+
+from fairseq_mm.models.vg_bart import VgBartConfig, bart_options
 
 SENTENCES = [
     "how to tie a knot in this free video from an expert on fishing",
@@ -79,3 +85,29 @@ def write_huggingface_bart(
         bias.add_(ending * end / end.dot(end))
     model.save_pretrained(folder)
     return model
+
+
+TINY_BART: dict[str, Any] = {
+    "encoder_embed_dim": 8,
+    "encoder_ffn_embed_dim": 12,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_ffn_embed_dim": 10,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 2,
+}
+
+
+def write_bart(path: Path, **chosen: Any) -> tuple[Path, dict[str, torch.Tensor]]:
+    """A checkpoint of fairseq's own BART, as published ones are, and its weights."""
+    names = {name: field.default for name, field in VgBartConfig.__dataclass_fields__.items()}
+    options = bart_options(OmegaConf.create({**names, **TINY_BART, **chosen}))
+    torch.manual_seed(3)
+    weights = BARTModel.build_model(options, video_task()).state_dict()
+    options.arch, options.task, options.criterion = "bart_base", "translation", "cross_entropy"
+    optimizer = {"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 1}
+    progress = {"train_iterator": {"epoch": 1}}
+    state = {"args": options, "model": weights, "optimizer_history": [optimizer]}
+    state["extra_state"] = progress
+    torch.save(state, path)
+    return path, weights

@@ -87,7 +87,10 @@ if [ "$EXAMPLES" = 120 ]; then
         echo "$SYSTEM begins with a pretrained model: PRETRAINED=FOLDER/model.pt, see README.md." >&2
         exit 2
     fi
-    SIZES+=(--finetune-from-model "$PRETRAINED")
+    # the weights come without the dropouts that the model was pretrained and published with
+    DROPOUTS=$(fairseq-mm pretrained-options "$PRETRAINED")
+    read -r -a DROPOUTS <<< "$DROPOUTS"
+    SIZES+=(--finetune-from-model "$PRETRAINED" "${DROPOUTS[@]}")
 fi
 if [ "$BATCH" -gt "$((EXAMPLES / GPUS))" ]; then BATCH=$((EXAMPLES / GPUS)); fi
 if [ $((EXAMPLES % (GPUS * BATCH))) != 0 ]; then

@@ -34,6 +34,7 @@ SUBCOMMANDS = {
     "retrieve": "nearest pictures and sentences; stories of the nearest training prompts",
     "study": "question sheets for human judges, and the score of their answers",
     "convert": "BART and T5 of Hugging Face's, stories of fairseq's, VSE -> checkpoints of ours",
+    "pretrained-options": "dropouts of a pretrained BART or T5, as options of fairseq-train",
     "tell": "stories of five photographs or of prompts, from a checkpoint",
     "caption": "photographs -> captions, from a checkpoint",
     "summarize": "videos with transcripts -> summaries, from a checkpoint",
@@ -51,10 +52,11 @@ def main(argv: Optional[list[str]] = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # ids and words that a terminal cannot show, and names of files that are no text
         sys.stdout.reconfigure(errors="backslashreplace")
+    width = max(map(len, SUBCOMMANDS))
     overview = argparse.ArgumentParser(
         prog="fairseq-mm",
         description="Multimodal and long-form generation for fairseq.",
-        epilog="\n".join(f"  {name:<12} {text}" for name, text in SUBCOMMANDS.items()),
+        epilog="\n".join(f"  {name:<{width}} {text}" for name, text in SUBCOMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     overview.add_argument("--version", action="version", version=f"fairseq-mm {__version__}")

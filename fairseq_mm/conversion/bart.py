@@ -149,7 +149,7 @@ def _options(config: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
             raise UserError(f"{path}: `{theirs}` must be a number, but is {json.dumps(value)}.")
         options[name] = value
     for name, theirs in RATES.items():
-        options[name] = float(config.get(theirs, 0.0))
+        options[name] = float(config.get(theirs, _COMMON[name]))  # its defaults are fairseq's
     activations = {theirs: ours for ours, theirs in ACTIVATIONS.items()}
     activation = config.get("activation_function", "gelu")
     if activation not in activations:

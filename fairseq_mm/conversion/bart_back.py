@@ -12,7 +12,6 @@ from typing import Any, Optional
 
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from fairseq_mm.conversion.bart import ConvertedBart
@@ -36,7 +35,11 @@ from fairseq_mm.conversion.bart_vocabulary import (
     read_merges,
     write_vocab_json,
 )
-from fairseq_mm.conversion.foreign_checkpoint import checkpoint_path, read_foreign_checkpoint
+from fairseq_mm.conversion.foreign_checkpoint import (
+    checkpoint_options,
+    checkpoint_path,
+    read_foreign_checkpoint,
+)
 from fairseq_mm.conversion.huggingface_folder import write_safetensors
 from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
 from fairseq_mm.errors import UserError
@@ -124,17 +127,7 @@ def convert_bart_to_huggingface(
 
 def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
     """The architecture, and all of the model's options."""
-    cfg, found = state.get("cfg"), {}
-    if isinstance(cfg, DictConfig):
-        cfg = OmegaConf.to_container(cfg)
-    for part in (cfg.get("model") if isinstance(cfg, dict) else None, state.get("args")):
-        if isinstance(part, Namespace):
-            part = vars(part)
-        if isinstance(part, dict):
-            found.update({name: x for name, x in part.items() if x is not None})
-    if not isinstance(state.get("model"), dict) or not found:
-        raise UserError(f"{path}: is no checkpoint of fairseq: it has no model, or no options.")
-    arch = str(found.get("_name") or found.get("arch"))
+    arch, found = checkpoint_options(state, path)
     if ARCH_MODEL_NAME_REGISTRY.get(arch) != "bart":
         raise UserError(f"{path}: must be of fairseq's BART, but is of --arch {arch}.")
     namespace = Namespace(**found)

@@ -7,7 +7,11 @@ read, whichever of its classes they name, and with every PyTorch.
 """
 
 import os
+from argparse import Namespace
+from collections.abc import Mapping
 from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mm.compat.evaluated_options import check_options
 from fairseq_mm.compat.unpickling import UNNEEDED, checkpoints, read_torch_file
@@ -17,6 +21,29 @@ from fairseq_mm.errors import UserError
 def checkpoint_path(checkpoint: str) -> str:
     """The file itself, or of a folder its ``model.pt``."""
     return os.path.join(checkpoint, "model.pt") if os.path.isdir(checkpoint) else checkpoint
+
+
+def checkpoint_options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
+    """The architecture of a checkpoint of fairseq's, and its options that are not None.
+
+    Args:
+        state: its content.
+        path: for the message.
+
+    Raises:
+        UserError: if it has no model, or no options.
+    """
+    cfg, found = state.get("cfg"), {}
+    if isinstance(cfg, DictConfig):
+        cfg = OmegaConf.to_container(cfg)
+    for part in (cfg.get("model") if isinstance(cfg, dict) else None, state.get("args")):
+        if isinstance(part, Namespace):
+            part = vars(part)
+        if isinstance(part, dict):
+            found.update({name: x for name, x in part.items() if x is not None})
+    if not isinstance(state.get("model"), dict) or not found:
+        raise UserError(f"{path}: is no checkpoint of fairseq: it has no model, or no options.")
+    return str(found.get("_name") or found.get("arch")), found
 
 
 def read_foreign_checkpoint(path: str) -> dict[str, Any]:

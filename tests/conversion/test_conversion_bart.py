@@ -16,6 +16,7 @@ from toy_bart import FILLERS, SENTENCES, SIZES, import_transformers, write_huggi
 from toy_data import build_model, video_task
 
 from fairseq_mm.conversion.bart import convert_bart
+from fairseq_mm.conversion.pretrained_dropouts import pretrained_dropouts
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
 
@@ -41,6 +42,21 @@ class Converted:
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory):
     return Converted(tmp_path_factory.mktemp("bart"), scale=1.5, ending=3.0, seed=2)
+
+
+def test_dropouts_are_those_of_the_configuration_or_its_defaults(tmp_path):
+    rates = {"dropout": 0.15, "attention_dropout": 0.25, "activation_dropout": 0.35}
+    converted = Converted(tmp_path, **rates)
+    assert {**converted.result.options, **rates} == converted.result.options
+    assert pretrained_dropouts(str(converted.output / "model.pt")) == rates
+    config = json.loads((converted.source / "config.json").read_text())
+    for name in rates:
+        del config[name]
+    (converted.source / "config.json").write_text(json.dumps(config))
+    convert_bart(str(converted.source), str(tmp_path / "again"))
+    assert pretrained_dropouts(str(tmp_path / "again/model.pt")) == {
+        name: getattr(import_transformers().BartConfig(), name) for name in rates
+    }
 
 
 def batch(words):

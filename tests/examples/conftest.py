@@ -11,16 +11,19 @@ PROGRAMS = ("fairseq-train", "fairseq-generate", "fairseq-mm")
 @pytest.fixture
 def run_recipe(tmp_path):
     """Runs a recipe of an example's folder; returns the arguments of each command that it called,
-    or, where it is to fail, what it printed on stderr."""
+    or, where it is to fail, what it printed on stderr. ``prints``: program -> what it prints."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in PROGRAMS:
         text = f'#!/bin/sh\nprintf \'%s\\0\' {name} "$@" >> "$RECORD"\necho >> "$RECORD"\n'
+        text += f'test ! -e "$RECORD.{name}" || cat "$RECORD.{name}"\n'
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
 
-    def run(example, recipe, *arguments, status=0, **variables):
+    def run(example, recipe, *arguments, status=0, prints=None, **variables):
         record = tmp_path / "calls"
+        for program, text in (prints or {}).items():
+            (tmp_path / f"calls.{program}").write_text(text)
         record.write_text("")
         done = subprocess.run(
             ["bash", str(example / f"{recipe}.sh"), *map(str, arguments)],

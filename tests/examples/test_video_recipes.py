@@ -4,7 +4,9 @@ import functools
 
 import pytest
 from fairseq import options
+from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from toy_bart import TINY_BART, write_bart
 from toy_data import PACKAGE, make_videos_folder, run_fairseq
 
 from fairseq_mm.cli.main import main
@@ -41,6 +43,10 @@ def calls_of(run_recipe):
     return functools.partial(run_recipe, EXAMPLE)
 
 
+def option(name):
+    return f"--{name.replace('_', '-')}"
+
+
 def configuration(call):
     assert call[0] == "fairseq-train"
     parser = options.get_training_parser("translation")
@@ -65,7 +71,8 @@ def test_baselines_have_their_papers_optimization(calls_of, system):
 
 @pytest.mark.parametrize("system", PRETRAINED)
 def test_pretrained_systems_have_the_papers_optimization(calls_of, system):
-    (call,) = calls_of("1_train", "data", "saved", system, PRETRAINED="b/model.pt", GPUS="4")
+    asked, call = calls_of("1_train", "data", "saved", system, PRETRAINED="b/model.pt", GPUS="4")
+    assert asked == ["fairseq-mm", "pretrained-options", "b/model.pt"]
     cfg = configuration(call)
     assert cfg.model._name == PRETRAINED[system]
     assert cfg.checkpoint.finetune_from_model == "b/model.pt"
@@ -95,12 +102,45 @@ def test_pretrained_systems_have_the_papers_optimization(calls_of, system):
 def test_rows_of_the_tables_differ_in_what_they_are_named_for(
     calls_of, system, fusion, gate, layers
 ):
-    (call,) = calls_of("1_train", "data", "saved", system, PRETRAINED="b/model.pt")
+    _, call = calls_of("1_train", "data", "saved", system, PRETRAINED="b/model.pt")
     model = configuration(call).model
     assert (str(model.fusion), str(model.forget_gate)) == (fusion, gate)
     assert model.video_encoder_layers == layers
     expected = {"vg_bart_dot_product_fg_vtf": "6"}.get(system, None if "t5" in system else "5,6")
     assert model.fusion_encoder_layers == expected
+
+
+@pytest.mark.parametrize("system", ["bart", "vg_bart_fg"])
+def test_pretrained_systems_train_with_the_dropouts_of_the_pretrained_model(
+    calls_of, tmp_path, monkeypatch, capsys, system
+):
+    rates = {"dropout": 0.12, "attention_dropout": 0.23, "activation_dropout": 0.34}
+    bart, _ = write_bart(tmp_path / "bart.pt", **rates)
+    assert main(["pretrained-options", str(bart)]) == 0
+    printed = capsys.readouterr().out
+    assert printed == "--dropout 0.12 --attention-dropout 0.23 --activation-dropout 0.34\n"
+    tiny = [text for name, size in TINY_BART.items() for text in (option(name), str(size))]
+    if system == "bart":
+        tiny += ["--decoder-embed-dim", "8"]
+    else:
+        tiny += ["--fusion-encoder-layers", "1,2", "--fusion-dim", "8"]
+    data = make_videos_folder(tmp_path / "data")
+    arguments = (data, tmp_path / "saved", system, *tiny)
+    prints = {"fairseq-mm": printed}
+    *_, call = calls_of("1_train", *arguments, prints=prints, PRETRAINED=str(bart))
+    once = ("--max-update", "1", "--update-freq", "1", "--num-workers", "0", "--cpu")
+    run_fairseq(monkeypatch, "train", *call[1:], *once, "--disable-validation")
+    (model,), cfg = load_model_ensemble([str(tmp_path / "saved/checkpoint_last.pt")])
+    for name, rate in rates.items():
+        assert getattr(cfg.model, name) == rate
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        assert layer.dropout_module.p == 0.12
+        assert layer.activation_dropout_module.p == 0.34
+        assert layer.self_attn.dropout_module.p == 0.23
+    arguments += ("--attention-dropout", "0.5")
+    *_, call = calls_of("1_train", *arguments, prints=prints, PRETRAINED=str(bart))
+    cfg = configuration(call).model
+    assert (cfg.attention_dropout, cfg.activation_dropout) == (0.5, 0.34)
 
 
 def test_recipes_train_summarize_and_score(calls_of, tmp_path, monkeypatch, capsys):

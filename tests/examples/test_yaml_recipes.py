@@ -40,6 +40,7 @@ class Recipe(NamedTuple):
         folder: makes toy data.
         tiny: sizes for them.
         part: of the toy data that is trained on.
+        pretrained: options of the pretrained model.
     """
 
     script: str
@@ -49,6 +50,7 @@ class Recipe(NamedTuple):
     paths: dict[str, str] = {}  # noqa: RUF012
     variables: dict[str, str] = {}  # noqa: RUF012
     part: str = "."
+    pretrained: dict[str, float] = {}  # noqa: RUF012
 
 
 STORY = {"decoder_embed_dim": 8, "decoder_out_embed_dim": 6, "decoder_layers": "'[(12,4)]'"}
@@ -92,8 +94,13 @@ RECIPES = {
         | {"video_encoder_heads": 1, "video_encoder_ffn_dim": 7},
         paths={"checkpoint.finetune_from_model": "model.pt"},
         variables={"PRETRAINED": "model.pt"},
+        pretrained={"dropout": 0.12, "attention_dropout": 0.23, "activation_dropout": 0.34},
     ),
 }
+
+
+def flags_of(options):
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
 
 
 def test_every_configuration_is_tested():
@@ -106,8 +113,11 @@ def test_configuration_is_that_of_the_shell_recipe(recipe, run_recipe, monkeypat
     example, name = recipe.split("/")
     script, arguments, paths = RECIPES[recipe].script, RECIPES[recipe].arguments, {**PATHS}
     paths.update(RECIPES[recipe].paths)
-    (call,) = run_recipe(
-        EXAMPLES / example, script, "data", "saved", *arguments, **RECIPES[recipe].variables
+    paths.update({f"model.{name}": x for name, x in RECIPES[recipe].pretrained.items()})
+    *_, call = run_recipe(
+        *(EXAMPLES / example, script, "data", "saved", *arguments),
+        prints={"fairseq-mm": flags_of(RECIPES[recipe].pretrained)},
+        **RECIPES[recipe].variables,
     )
     assert call[0] == "fairseq-train"
     call[call.index("--user-dir") + 1] = str(PACKAGE)
@@ -160,6 +170,7 @@ def test_configuration_trains_a_model_that_loads(recipe, hydra_train, tmp_path, 
             "distributed_training.distributed_world_size": 1,
             "checkpoint.save_dir": "saved",  # relative: hydra stays where it was called
             **dict.fromkeys(RECIPES[recipe].paths, "null"),
+            **{f"model.{key}": value for key, value in RECIPES[recipe].pretrained.items()},
             **{f"+model.{key}": value for key, value in RECIPES[recipe].tiny.items()},
         },
     )

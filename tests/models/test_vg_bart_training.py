@@ -4,23 +4,12 @@ import re
 
 import pytest
 import torch
-from fairseq.models.bart import BARTModel
-from omegaconf import OmegaConf
-from toy_data import make_videos_folder, run_fairseq, video_task
+from toy_bart import write_bart
+from toy_data import make_videos_folder, run_fairseq
 
 from fairseq_mm.checkpoints import load_checkpoint
 from fairseq_mm.errors import _message_of
-from fairseq_mm.models.vg_bart import VgBartConfig, bart_options
 
-TINY = {
-    "encoder_embed_dim": 8,
-    "encoder_ffn_embed_dim": 12,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_ffn_embed_dim": 10,
-    "decoder_layers": 2,
-    "decoder_attention_heads": 2,
-}
 TRAINING = (
     *("--task", "video_summarization", "--arch", "vg_bart_tiny", "--criterion", "cross_entropy"),
     *("--optimizer", "adam", "--batch-size", "3", "--max-update", "1", "--num-workers", "0"),
@@ -31,21 +20,6 @@ TRAINING = (
 @pytest.fixture
 def data(tmp_path):
     return make_videos_folder(tmp_path / "data")
-
-
-def write_bart(path, **chosen):
-    """A checkpoint of fairseq's own BART, as published ones are."""
-    names = {name: field.default for name, field in VgBartConfig.__dataclass_fields__.items()}
-    options = bart_options(OmegaConf.create({**names, **TINY, **chosen}))
-    torch.manual_seed(3)
-    weights = BARTModel.build_model(options, video_task()).state_dict()
-    options.arch, options.task, options.criterion = "bart_base", "translation", "cross_entropy"
-    optimizer = {"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 1}
-    progress = {"train_iterator": {"epoch": 1}}
-    state = {"args": options, "model": weights, "optimizer_history": [optimizer]}
-    state["extra_state"] = progress
-    torch.save(state, path)
-    return path, weights
 
 
 # stock fairseq's encoder layers have their weights a second time, and train one of the two

@@ -1,0 +1,54 @@
+"""Dropout probabilities with which a pretrained model was published, from its checkpoint."""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models.bart import BARTModel
+
+from fairseq_mm.conversion.foreign_checkpoint import checkpoint_options, read_foreign_checkpoint
+from fairseq_mm.errors import UserError
+from fairseq_mm.models.t5 import T5Model
+from fairseq_mm.models.vg_t5 import VgT5Model
+
+_PRETRAINED = (BARTModel, T5Model, VgT5Model)
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+
+
+def pretrained_dropouts(path: str) -> dict[str, float]:
+    """
+    Args:
+        path: checkpoint of fairseq's BART, of T5, or of a model that began with either.
+
+    Returns:
+        those of ``DROPOUTS`` that the model has.
+
+    Raises:
+        UserError: if the file is no checkpoint of such a model, or a dropout is no probability.
+    """
+    arch, options = checkpoint_options(read_foreign_checkpoint(path), path)
+    if arch in ARCH_MODEL_REGISTRY and not issubclass(ARCH_MODEL_REGISTRY[arch], _PRETRAINED):
+        raise UserError(f"{path}: must be a checkpoint of BART or T5, but --arch {arch} is not.")
+    options = _completed(arch, options)
+    # fairseq's older name, which its layers take where the newer one is 0
+    options["activation_dropout"] = options.get("activation_dropout") or options.get("relu_dropout")
+    found: dict[str, float] = {}
+    for name in DROPOUTS:
+        rate = options.get(name)
+        if rate is None:
+            continue
+        if type(rate) not in (int, float) or not 0 <= rate < 1:
+            raise UserError(f"{path}: {name} must be 0 or more and below 1, but is {rate!r}.")
+        found[name] = float(rate)
+    if "dropout" not in found:
+        raise UserError(f"{path}: does not say the dropout of its --arch {arch}.")
+    return found
+
+
+def _completed(arch: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with those that the checkpoint leaves to its architecture."""
+    namespace = Namespace(**options)
+    if arch in ARCH_CONFIG_REGISTRY:
+        ARCH_CONFIG_REGISTRY[arch](namespace)
+    return vars(namespace)
