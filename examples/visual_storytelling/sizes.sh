@@ -16,8 +16,7 @@ esac
 case "$SIZE" in
 full)
     SIZES=() # the architectures' own sizes are the papers'
-    # the released trainers' torch.optim.Adam adds the weight decay to the gradient
-    OPTIMIZATION=(--optimizer adam_l2 --weight-decay 1e-5 --batch-size "$((64 / GPUS))"
+    OPTIMIZATION=(--batch-size "$((64 / GPUS))"
         --max-epoch 100 --patience 5 --seed 2020)
     case "$ARCH" in
     glac*) OPTIMIZATION+=(--lr 1e-3) ;;
@@ -25,8 +24,7 @@ full)
     esac
     ;;
 small)
-    OPTIMIZATION=(--optimizer adam --weight-decay 1e-5 --clip-norm 5 --lr-scheduler inverse_sqrt
-        --patience 2 --seed 1)
+    OPTIMIZATION=(--clip-norm 5 --lr-scheduler inverse_sqrt --patience 2 --seed 1)
     case "$ARCH" in
     glac*)
         SIZES=(--picture-dim 256 --encoder-hidden-dim 128 --glocal-dim 512 --embedding-dim 128
@@ -59,3 +57,5 @@ small)
     exit 2
     ;;
 esac
+# the released trainers' torch.optim.Adam adds the weight decay to the gradient
+OPTIMIZATION+=(--optimizer adam_l2 --weight-decay 1e-5)

@@ -63,8 +63,9 @@ def test_every_system_has_the_papers_optimization_and_small_sizes(calls_of, arch
     assert args.lr == [1e-3 if arch.startswith("glac") else 1e-4]
     assert (args.patience, args.max_epoch) == (5, 100)
     (small,) = calls_of("1_train", "data", "saved", arch, SIZE="small")
-    cfg = convert_namespace_to_omegaconf(parsed(small)).model
-    assert cfg.picture_dim == 256
+    cfg = convert_namespace_to_omegaconf(parsed(small))
+    assert cfg.model.picture_dim == 256
+    assert (cfg.optimizer._name, cfg.optimizer.weight_decay) == ("adam_l2", 1e-5)
 
 
 def test_any_number_of_gpus_gives_the_same_batch(calls_of):
