@@ -187,8 +187,8 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
         state = checkpoint_utils.load_checkpoint_to_cpu(file)
         cfg = state["cfg"]["model"]
         arch = cfg._name  # fairseq's older models leave a Namespace here
-    except UserError:
-        raise
+    except UserError as error:  # these name the file
+        raise UserError(f"--pretrained-checkpoint {error}") from None
     except Exception as error:  # torch and fairseq raise nearly anything on other files
         lines = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
