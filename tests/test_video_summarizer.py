@@ -17,6 +17,7 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.first_clips import extract_first_clips
 from fairseq_mm.extract.video_extractor import build_video_extractor
+from fairseq_mm.generation import task
 from fairseq_mm.models._provenance import STATE_KEY
 from fairseq_mm.summary_search import MAX_LEN, Search
 from fairseq_mm.video_summarizer import VideoSummarizer
@@ -121,8 +122,14 @@ def set_weights(weights):
 
 
 @pytest.mark.parametrize("arch", GENERATED_WITHOUT_OUTPUT_PROJECTION)
-def test_a_checkpoint_without_an_output_projection_generates_the_same_text(arch, tmp_path):
+def test_a_checkpoint_without_an_output_projection_generates_the_same_text(
+    arch, tmp_path, monkeypatch
+):
     """Multi-head fusion with a forget gate, on both sides, as it was saved before there was one."""
+    # the first text of vg_t5_tiny was generated when <s>, which is not printed, could be in it
+    monkeypatch.setattr(
+        task, "tokens_never_generated", lambda dictionary, allow_unk: [dictionary.unk()]
+    )
     data = make_videos_folder(tmp_path / "data")
     older = {"fusion_dim": 6, "fusion_heads": 3, "fusion_decoder_layers": "2"}
     path = write_video_summarizer(
