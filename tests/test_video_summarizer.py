@@ -17,7 +17,6 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.first_clips import extract_first_clips
 from fairseq_mm.extract.video_extractor import build_video_extractor
-from fairseq_mm.generation import task
 from fairseq_mm.models._provenance import STATE_KEY
 from fairseq_mm.summary_search import MAX_LEN, Search
 from fairseq_mm.video_summarizer import VideoSummarizer
@@ -128,7 +127,8 @@ def test_a_checkpoint_without_an_output_projection_generates_the_same_text(
     """Multi-head fusion with a forget gate, on both sides, as it was saved before there was one."""
     # the first text of vg_t5_tiny was generated when <s>, which is not printed, could be in it
     monkeypatch.setattr(
-        task, "tokens_never_generated", lambda dictionary, allow_unk: [dictionary.unk()]
+        "fairseq_mm.generation.task.tokens_never_generated",
+        lambda dictionary, allow_unk: [dictionary.unk()],
     )
     data = make_videos_folder(tmp_path / "data")
     older = {"fusion_dim": 6, "fusion_heads": 3, "fusion_decoder_layers": "2"}
