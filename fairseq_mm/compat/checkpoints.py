@@ -73,7 +73,7 @@ def allow_checkpoint_classes() -> None:
     ]
     # numpy's own would let a file make pointers of bytes, see Dtype
     core = "_core" if hasattr(np, "_core") else "core"
-    named = [(Dtype, "numpy.dtype"), (new_scalar, f"numpy.{core}.multiarray.scalar")]
+    named: list[Any] = [(Dtype, "numpy.dtype"), (new_scalar, f"numpy.{core}.multiarray.scalar")]
     if not hasattr(torch.serialization, "get_unsafe_globals_in_checkpoint"):
         named = []  # PyTorch 2.4 and 2.5 take no names, and need none: nothing is refused there
     torch.serialization.add_safe_globals([*classes, *named])

@@ -165,7 +165,10 @@ def checkpoints() -> Table:
     }
 
 
-class RestrictedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
+_PythonUnpickler: Any = pickle._Unpickler  # type: ignore[attr-defined]
+
+
+class RestrictedUnpickler(_PythonUnpickler):
     """Python's own unpickler, holding to a table.
 
     It is the one that is written in Python: that in C lets nobody look at what is called.
@@ -177,7 +180,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
         **options: of ``pickle.Unpickler``.
     """
 
-    dispatch: typing.ClassVar = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+    dispatch: typing.ClassVar[dict[int, Any]] = dict(_PythonUnpickler.dispatch)
 
     def __init__(
         self, file: Any, table: Table, emptied: Optional[re.Pattern] = None, **options: Any
@@ -322,7 +325,8 @@ def _refuse_other_forms(file: Any) -> None:
     file.seek(start)
     try:
         if is_zip:
-            if torch._C.PyTorchFileReader(file).has_record("constants.pkl"):
+            reader: Any = torch._C.PyTorchFileReader(file)
+            if reader.has_record("constants.pkl"):
                 raise pickle.UnpicklingError("it is TorchScript, which is a program")
         else:
             with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=file, mode="r:"):

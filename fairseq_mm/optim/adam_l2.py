@@ -167,15 +167,15 @@ class AdamL2(torch.optim.Optimizer):
         for group in self.param_groups:
             for param in group["params"]:
                 if param.grad is not None:
-                    self._update(param, group)
+                    self._update(param, param.grad, group)
         return loss
 
-    def _update(self, param: Tensor, group: dict[str, Any]) -> None:
-        if param.grad.is_sparse:
+    def _update(self, param: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
+        if grad.is_sparse:
             raise RuntimeError("AdamL2 does not support sparse gradients.")
         is_half = param.dtype in _HALF_PRECISION
         weight = param.float() if is_half else param
-        grad = param.grad.to(weight.dtype)
+        grad = grad.to(weight.dtype)
         if group["weight_decay"]:
             grad = grad.add(weight, alpha=group["weight_decay"])
         beta1, beta2 = group["betas"]
