@@ -3,13 +3,18 @@
 Outputs that are meant to change are made again by ``make_golden.py --outputs``; checkpoints stay.
 """
 
+import importlib.util
+import shutil
 from pathlib import Path
 
 import pytest
-from golden_files import DATA, unpack
-from golden_records import differences
-from invocations import CHECKPOINT
+import torch
+from golden_files import DATA, OUTPUTS, read_outputs, unpack
+from golden_records import differences, failures
+from invocations import CHECKPOINT, COMMANDS, OUTPUT_FILES, matrix, run
 from systems import FAMILIES, SYSTEMS
+
+OTHER_KERNELS = torch.__version__.split(".")[0] == "1"
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +24,18 @@ def root(tmp_path_factory) -> Path:
     for name in (DATA, *FAMILIES):
         unpack(name, folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def kept():
+    return {family: read_outputs(OUTPUTS, family) for family in OUTPUT_FILES}
+
+
+def entries():
+    for family in OUTPUT_FILES:
+        for entry in matrix(family):
+            marks = [] if entry.is_fast else [pytest.mark.slow]
+            yield pytest.param(family, entry, id=f"{entry.system}, {entry.name}", marks=marks)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -39,6 +56,31 @@ def test_a_checkpoint_loads(root, system):
     assert sum(parameter.numel() for parameter in models[0].parameters()) > 0
 
 
+@pytest.mark.parametrize(("family", "entry"), entries())
+def test_an_output_is_the_one_that_is_kept(root, kept, family, entry):
+    if OTHER_KERNELS and not entry.exact:
+        pytest.skip(f"PyTorch {torch.__version__} draws other random numbers")
+    if entry.needs and not (shutil.which(entry.needs) or importlib.util.find_spec(entry.needs)):
+        pytest.skip(f"{entry.needs} is not installed")
+    expected = kept[family].get(entry.system, {}).get(entry.name)
+    assert "\n".join(failures(entry, expected, run(root, entry))) == ""
+
+
+def test_every_output_that_is_kept_is_compared(kept):
+    compared = {
+        family: {(entry.system, entry.name) for entry in matrix(family)} for family in OUTPUT_FILES
+    }
+    for family, outputs in kept.items():
+        found = {(system, name) for system, names in outputs.items() for name in names}
+        assert found == compared[family]
+    assert all(
+        records
+        for outputs in kept.values()
+        for names in outputs.values()
+        for records in names.values()
+    )
+
+
 def test_every_system_that_is_registered_has_a_checkpoint():
     """Sizes of a system need none of their own; what it is called without ``_tiny`` does."""
     import fairseq_mm
@@ -57,6 +99,7 @@ def test_every_system_that_is_registered_has_a_checkpoint():
         for arch in [system.options.split("--arch ")[1].split()[0]]
     }
     assert ours <= trained
+    assert COMMANDS
 
 
 def test_differences_name_the_place():
