@@ -126,10 +126,12 @@ def test_documented_command_of_hydra_composes(words, monkeypatch):
     assert (words[1], words[3]) == ("--config-dir", "--config-name")
     folder, name, overrides = ROOT / words[2], words[4], words[5:]
     assert "common.user_dir=$PWD/fairseq_mm" in overrides
+    if "$(fairseq-mm" in overrides:  # options that a checkpoint gives come last
+        overrides = overrides[: overrides.index("$(fairseq-mm")]
     overrides = [word.replace("$PWD", str(ROOT)) for word in overrides]
     cfg = composed_config(monkeypatch, folder, name, overrides)
     assert Path(cfg.common.user_dir) == PACKAGE
-    assert cfg.task.data == "data-bin/flickr8k"
+    assert "data-bin/" in cfg.task.data
 
 
 SCRIPTS = sorted(
