@@ -12,7 +12,7 @@ SIZES = """--encoder-embed-dim 64 --encoder-ffn-embed-dim 128 --decoder-ffn-embe
     --encoder-layers 2 --decoder-layers 2 --encoder-attention-heads 4 --decoder-attention-heads 4
     --fusion-encoder-layers 1,2 --fusion-dim 64 --video-encoder-layers 0 --dropout 0"""
 TEXTS = "--max-source-positions 64 --max-target-positions 128"
-TRAIN = """--criterion cross_entropy --optimizer adam --lr 2e-3 --lr-scheduler inverse_sqrt
+TRAIN = """--criterion cross_entropy --optimizer adam --lr 4e-3 --lr-scheduler inverse_sqrt
     --warmup-updates 30 --clip-norm 1 --batch-size 12 --required-batch-size-multiple 1
     --max-epoch 300 --disable-validation --save-interval 300 --no-epoch-checkpoints --seed 1
     --num-workers 0 --cpu"""
