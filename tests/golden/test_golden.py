@@ -59,7 +59,7 @@ def test_a_checkpoint_loads(root, system):
 @pytest.mark.parametrize(("family", "entry"), entries())
 def test_an_output_is_the_one_that_is_kept(root, kept, family, entry):
     if OTHER_KERNELS and not entry.exact:
-        pytest.skip(f"PyTorch {torch.__version__} draws other random numbers")
+        pytest.skip(f"random numbers or images are others with PyTorch {torch.__version__}")
     if entry.needs and not (shutil.which(entry.needs) or importlib.util.find_spec(entry.needs)):
         pytest.skip(f"{entry.needs} is not installed")
     expected = kept[family].get(entry.system, {}).get(entry.name)
