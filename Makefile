@@ -24,7 +24,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 .PHONY: help install test soak lint demo test-legacy clean
 
 help:
-	@echo "make demo         draw pictures and stories, learn to tell them, show the results (demo/)"
+	@echo "make demo         draw images and stories, learn to tell them, show the results (demo/)"
 	@echo "make test         run the tests"
 	@echo "make soak         run the long tests too"
 	@echo "make lint         ruff and mypy"

@@ -2,7 +2,7 @@
 
     python benchmarks/feature_store.py [--runs 7] [--folder DIR] [--many-ids]
 
-Each line is one layout: pooled pictures (one row an item) and 7x7 grids (49 rows). The three
+Each line is one layout: pooled images (one row an item) and 7x7 grids (49 rows). The three
 readers take the same items in the same random order, in turns; every one of them ends with the
 item in an array of its own. Speed is given in items a second (median of the runs), ratios are
 medians of the ratios of one run. The files are in the page cache. Further lines: what a check of

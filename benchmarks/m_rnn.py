@@ -35,7 +35,7 @@ import fairseq_mm  # noqa: F401 - registers the task and the model
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.modules.relu_recurrence import relu_recurrence
 
-WORDS, PICTURES, FEATURES, BATCH, LENGTH = 2534, 1200, 1280, 128, 12
+WORDS, IMAGES, FEATURES, BATCH, LENGTH = 2534, 1200, 1280, 128, 12
 
 
 class PlainMRnn(nn.Module):
@@ -75,7 +75,7 @@ def write_data(folder: Path) -> None:
     for i in range(WORDS):
         dictionary.add_symbol(f"word{i}")
     dictionary.save(str(folder / "dict.txt"))
-    for split, count in (("train", PICTURES * 5), ("valid", 50)):
+    for split, count in (("train", IMAGES * 5), ("valid", 50)):
         path = str(folder / split)
         builder = indexed_dataset.make_builder(f"{path}.bin", "mmap", vocab_size=len(dictionary))
         for _ in range(count):
@@ -83,10 +83,10 @@ def write_data(folder: Path) -> None:
             words = generator.integers(4, len(dictionary), size=length).tolist()
             builder.add_item(torch.tensor([*words, dictionary.eos()]).int())
         builder.finalize(f"{path}.idx")
-        keys = (f"{i % PICTURES}\n" for i in range(count))
+        keys = (f"{i % IMAGES}\n" for i in range(count))
         (folder / f"{split}.visual_ids").write_text("".join(keys))
     with FeatureStoreWriter(folder / "features.h5", dim=FEATURES, attributes={}) as writer:
-        for i in range(PICTURES):
+        for i in range(IMAGES):
             writer.append(str(i), np.abs(generator.normal(size=(1, FEATURES))).astype(np.float16))
         writer.finish()
 
@@ -147,7 +147,7 @@ def plain_greedy(model: PlainMRnn, features: Tensor) -> Tensor:
 
 
 def decoding(trainer: Trainer, plain: PlainMRnn, batch: int) -> tuple[Callable, Callable]:
-    """Greedy captions of ``batch`` pictures: through fairseq's generator, and by a plain loop."""
+    """Greedy captions of ``batch`` images: through fairseq's generator, and by a plain loop."""
     model = trainer.model
     model.eval()
     plain.eval()

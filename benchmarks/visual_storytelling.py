@@ -7,7 +7,7 @@ Sizes are the papers': pooled features of 2,048 channels, a dictionary of 10,000
 of 8 to 15 words. Stories, features and weights are drawn.
 
 Training: forward, loss and backward of a batch of 64 stories, without optimizer. One by one: the
-pictures are encoded together (batch normalisation needs them), then each sentence of each story is
+images are encoded together (batch normalisation needs them), then each sentence of each story is
 read, and its loss taken, by itself, as in the released code; of 8 stories, times 8. Tokens a
 second give the time of an epoch of VIST's 40,155 stories beside GLAC's.
 
@@ -31,8 +31,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_mm  # noqa: F401 - registers the models
-from fairseq_mm.data.picture_story_text import NUM_PICTURES, SEPARATOR
-from fairseq_mm.story_rules import StoryRules, follow_rules
+from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
+from fairseq_mm.generation.constraints import StoryRules, follow_rules
 
 ARCHES = (
     "glac",
@@ -74,12 +74,12 @@ def build(arch: str) -> Any:
 def draw_stories() -> tuple[torch.Tensor, list[list[torch.Tensor]], torch.Tensor, torch.Tensor]:
     """Features, sentences (start token first), and the stories as input and target."""
     torch.manual_seed(2)
-    features = torch.randn(STORIES, NUM_PICTURES, DIM).abs()
+    features = torch.randn(STORIES, NUM_IMAGES, DIM).abs()
     pad, end = TASK.target_dictionary.pad(), TASK.target_dictionary.eos()
     sentences = []
     for _ in range(STORIES):
-        lengths = torch.randint(8, 16, (NUM_PICTURES,)).tolist()
-        starts = [end] + [TASK.separator_index] * (NUM_PICTURES - 1)
+        lengths = torch.randint(8, 16, (NUM_IMAGES,)).tolist()
+        starts = [end] + [TASK.separator_index] * (NUM_IMAGES - 1)
         words = [torch.randint(4, TYPES - 1, (length,)) for length in lengths]
         sentences.append([torch.cat([torch.tensor([x]), y]) for x, y in zip(starts, words)])
     T = max(sum(map(len, story)) for story in sentences)
@@ -123,11 +123,11 @@ class OneByOne:
         self.sentence += 1
         if not hasattr(self.decoder, "read_segment"):
             return
-        picture = self.vectors[:, self.sentence]
+        image = self.vectors[:, self.sentence]
         if self.sentence == 0:
-            self.memory = self.decoder.first_memory(picture)
+            self.memory = self.decoder.first_memory(image)
         else:
-            self.memory = self.decoder.fuse(self.decoder._remember(*self.carried), picture)
+            self.memory = self.decoder.fuse(self.decoder._remember(*self.carried), image)
 
     def read(self, tokens: torch.Tensor) -> torch.Tensor:
         """``[1, L, H]`` of words ``[1, L]``: of a whole sentence, or of its beginning."""
@@ -138,7 +138,7 @@ class OneByOne:
             self.carried = (self.memory, hidden, lengths)
             return read
         if not hasattr(decoder, "lstm"):
-            is_one = decoder.layers[0].pictures.__class__.__name__ == "OwnPicture"
+            is_one = decoder.layers[0].pictures.__class__.__name__ == "CurrentImageAttention"
             out = {
                 "vectors": [vector.unsqueeze(1) if is_one else self.vectors],
                 "is_missing": [self.is_missing[:, :1] if is_one else self.is_missing],
@@ -194,7 +194,7 @@ def training(arches: Sequence[str], rounds: int) -> None:
                 reader = OneByOne(model, row_of(encoded, row))
                 for number, sentence in enumerate(sentences[row]):
                     following = TASK.separator_index
-                    if number == NUM_PICTURES - 1:
+                    if number == NUM_IMAGES - 1:
                         following = TASK.target_dictionary.eos()
                     reader.begin()
                     target = torch.cat([sentence[1:], torch.tensor([following])])
@@ -219,7 +219,7 @@ def generate_one_by_one(model: Any, features: torch.Tensor) -> None:
     for row in range(len(features)):
         reader = OneByOne(model, row_of(encoded, row))
         steps = hasattr(model.decoder, "lstm")
-        for number in range(NUM_PICTURES):
+        for number in range(NUM_IMAGES):
             start = TASK.separator_index if number else TASK.target_dictionary.eos()
             tokens = torch.tensor([[start]])
             reader.begin()
@@ -271,7 +271,7 @@ def generation(arches: Sequence[str], rounds: int) -> None:
 def time_steps(features: torch.Tensor, mask: torch.Tensor) -> None:
     """Transtory-XL's step in the first and in the last sentence."""
     model = build("transtory_xl").eval()
-    tokens = torch.randint(4, TYPES - 1, (STORIES, NUM_PICTURES * (WORDS + 1)))
+    tokens = torch.randint(4, TYPES - 1, (STORIES, NUM_IMAGES * (WORDS + 1)))
     tokens[:, WORDS + 1 :: WORDS + 1] = TASK.separator_index
     with torch.no_grad():
         encoded = model.encoder(features, mask)
@@ -280,7 +280,7 @@ def time_steps(features: torch.Tensor, mask: torch.Tensor) -> None:
             timed(lambda t=t: model.decoder(tokens[:, : t + 1], encoded, state))
             for t in range(tokens.size(1))
         ]
-    spans = [range(k * (WORDS + 1), (k + 1) * (WORDS + 1)) for k in (0, NUM_PICTURES - 1)]
+    spans = [range(k * (WORDS + 1), (k + 1) * (WORDS + 1)) for k in (0, NUM_IMAGES - 1)]
     first, last = (1000 * statistics.median([times[t] for t in span]) for span in spans)
     print(f"transtory_xl, ms a step: {first:.1f} in the first sentence, {last:.1f} in the fifth")
 

@@ -9,7 +9,7 @@ gradient clipping, logging and optimizer included) against a loop that has its f
 batches, of sentences of like length; no process loads data for them. What is compared is CPU time,
 which other programs disturb less than wall time.
 
-Data are made, of the size of Flickr8k: 30,000 sentences of 8 to 14 words, 6,000 pictures of 1,280
+Data are made, of the size of Flickr8k: 30,000 sentences of 8 to 14 words, 6,000 images of 1,280
 features; ``--data`` names a folder of ``fairseq-mm prepare captions`` instead.
 """
 
@@ -40,7 +40,7 @@ from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.modules.peephole_lstm import PeepholeLSTM
 
 ARCHS = ("vse_gru", "vse_lstm", "vse_bow")
-WORDS, FEATURES, SENTENCES_PER_PICTURE = 2534, 1280, 5
+WORDS, FEATURES, SENTENCES_PER_IMAGE = 2534, 1280, 5
 SHORTEST, LONGEST = 8, 14
 MARGIN, RATE, CLIP = 0.2, 2e-4, 2.0
 
@@ -125,7 +125,7 @@ def write_data(folder: Path, captions: int) -> None:
     for i in range(WORDS):
         dictionary.add_symbol(f"word{i}")
     dictionary.save(str(folder / "dict.txt"))
-    pictures = captions // SENTENCES_PER_PICTURE
+    images = captions // SENTENCES_PER_IMAGE
     for split, count in (("train", captions), ("valid", 50)):
         path = str(folder / split)
         builder = indexed_dataset.make_builder(f"{path}.bin", "mmap", vocab_size=len(dictionary))
@@ -134,10 +134,10 @@ def write_data(folder: Path, captions: int) -> None:
             words = generator.integers(4, len(dictionary), size=length).tolist()
             builder.add_item(torch.tensor([*words, dictionary.eos()]).int())
         builder.finalize(f"{path}.idx")
-        keys = (f"{i % pictures}\n" for i in range(count))
+        keys = (f"{i % images}\n" for i in range(count))
         (folder / f"{split}.visual_ids").write_text("".join(keys))
     with FeatureStoreWriter(folder / "features.h5", dim=FEATURES, attributes={}) as writer:
-        for i in range(pictures):
+        for i in range(images):
             writer.append(str(i), np.abs(generator.normal(size=(1, FEATURES))).astype(np.float16))
         writer.finish()
 

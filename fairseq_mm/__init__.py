@@ -39,36 +39,36 @@ def from_pretrained(
     data: Optional[Union[str, PathLike]] = None,
     device: Optional[str] = None,
 ) -> Any:
-    """What a checkpoint was trained for: a captioner of photographs, a teller of stories, of
-    prompts or of five photographs, or a summariser of videos.
+    """What a checkpoint was trained for: a captioner of images, a teller of stories, of
+    prompts or of five images, or a summariser of videos.
 
     Args:
         path: checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``;
             several as a list or joined by the system's path separator are an ensemble.
-        weights: of the extractor of photographs or videos, see
-            :func:`fairseq_mm.captioner.from_pretrained`.
+        weights: of the extractor of images or videos, see
+            :func:`.from_pretrained`.
         prompt_model: language model, as ``path``, that makes up prompts for a model of their
             stories.
         embedding: checkpoint of the embedding model on whose vectors a captioner was trained, see
-            :func:`fairseq_mm.captioner.from_pretrained`.
+            :func:`.from_pretrained`.
         data: data folder: of a model of fairseq's own that summarises transcripts, see
-            :func:`fairseq_mm.video_summarizer.from_pretrained`; of a captioner by structures, see
-            :func:`fairseq_mm.structured_loading.load_structured_captioner`.
+            :func:`.from_pretrained`; of a captioner by structures, see
+            :func:`.load_structured_captioner`.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU where there is one.
 
     Returns:
-        a :class:`fairseq_mm.captioner.Captioner`, a
-        :class:`fairseq_mm.structured_captioner.StructuredCaptioner`, a
-        :class:`fairseq_mm.picture_storyteller.PictureStoryteller`, a
-        :class:`fairseq_mm.storyteller.Storyteller` or a
-        :class:`fairseq_mm.video_summarizer.VideoSummarizer`.
+        a :class:`.Captioner`, a
+        :class:`.StructuredCaptioner`, a
+        :class:`.VisualStoryteller`, a
+        :class:`.Storyteller` or a
+        :class:`.VideoSummarizer`.
 
     Raises:
         UserError: if a checkpoint cannot be loaded, two do not fit together, or an argument is
             of the other kind.
     """
     register()
-    from fairseq_mm import captioner, picture_storyteller, storyteller, text_models
+    from fairseq_mm.inference import captioner, storyteller, text_models, visual_storyteller
 
     states = text_models.load_states(path)
     first = next(iter(states.values()))
@@ -76,7 +76,7 @@ def from_pretrained(
     if embedding is not None and text_models.right_command(first) != "caption":
         raise errors.UserError("`embedding` is for models that caption, but `path` is none.")
     if text_models.summarizes_videos(first):
-        from fairseq_mm import video_summarizer
+        from fairseq_mm.inference import video_summarizer
 
         if prompt_model is not None:
             raise errors.UserError(
@@ -95,19 +95,19 @@ def from_pretrained(
             "`data` is for models of fairseq's own that summarise transcripts and for captioners "
             "by structures, but `path` is none."
         )
-    if text_models.describes_pictures(first):
-        tells = text_models.tells_picture_stories(first)
+    if text_models.describes_images(first):
+        tells = text_models.tells_visual_stories(first)
         if prompt_model is not None:
             raise errors.UserError(
                 "`prompt_model` is for models that tell stories of prompts, but `path` "
-                f"{'tells them of pictures' if tells else 'is a captioner'}."
+                f"{'tells them of images' if tells else 'is a captioner'}."
             )
         if tells:
-            return picture_storyteller.from_pretrained(
+            return visual_storyteller.from_pretrained(
                 path, weights=weights, device=device, states=states
             )
         if embedding is not None and data is not None:
-            from fairseq_mm import structured_loading
+            from fairseq_mm.inference import structured_loading
 
             return structured_loading.load_structured_captioner(
                 path, embedding=embedding, data=data, weights=weights, device=device, states=states
@@ -117,7 +117,7 @@ def from_pretrained(
         )
     if weights is not None:
         raise errors.UserError(
-            "`weights` is for models of pictures or videos, but `path` is one of text."
+            "`weights` is for models of images or videos, but `path` is one of text."
         )
     models = text_models.load_text_models(path, device=device, states=states)
     prompt_models = None

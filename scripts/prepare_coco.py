@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from fairseq_mm.cli.prepare_captions import run_script, split_files
-from fairseq_mm.data.release_coco import COCO_IMAGES, read_coco
+from fairseq_mm.prepare.releases.coco import COCO_IMAGES, read_coco
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from fairseq_mm.cli.prepare_captions import run_script
-from fairseq_mm.data.release_flickr import read_flickr30k
+from fairseq_mm.prepare.releases.flickr import read_flickr30k
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

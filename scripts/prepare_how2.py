@@ -20,15 +20,15 @@ from tqdm import tqdm
 
 from fairseq_mm.cli.prepare_script import run_prepare_script
 from fairseq_mm.cli.prepare_videos import add_folder_arguments, prepare, print_report
-from fairseq_mm.data.prepared import locked_output
-from fairseq_mm.data.release_how2 import (
+from fairseq_mm.prepare.prepared import locked_output
+from fairseq_mm.prepare.releases.how2 import (
     FEATURES_FILE,
     SETS,
     find_features,
     read_how2,
     write_features,
 )
-from fairseq_mm.data.videos_file import POLICIES
+from fairseq_mm.prepare.videos_file import POLICIES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from fairseq_mm.cli.prepare_captions import add_size_argument, run_script, split_files
-from fairseq_mm.data.release_iapr_tc12 import CAPTION_UNITS, read_iapr_tc12
+from fairseq_mm.prepare.releases.iapr_tc12 import CAPTION_UNITS, read_iapr_tc12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

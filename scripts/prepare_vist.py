@@ -10,13 +10,13 @@ Stories are put into the order of worker_arranged_photo_order. The release's tex
 is lower-cased and split at white space, so that placeholders such as [male] stay one word.
 --text original_text --tokenizer words takes the text as it was written.
 
-Pictures are called by their Flickr number, such as 4996714644. Their features come from
+Images are called by their Flickr number, such as 4996714644. Their features come from
 
   fairseq-mm extract PHOTOS --ids stem --model resnet152 --output DIR/features.h5
 
 or, where a store calls them otherwise (4996714644.jpg), give it as --features: its keys are taken.
 
-Some photographs of VIST are gone from Flickr or cannot be read. --images PHOTOS or --features
+Some images of VIST are gone from Flickr or cannot be read. --images PHOTOS or --features
 STORE finds out which, and --missing says what becomes of their stories.
 """
 
@@ -25,10 +25,11 @@ import sys
 from pathlib import Path
 
 from fairseq_mm.cli import prepare_captions
-from fairseq_mm.cli.picture_lookup import keys_in_stores, missing_in_folders
+from fairseq_mm.cli.image_lookup import keys_in_stores, missing_in_folders
 from fairseq_mm.cli.prepare_script import run_prepare_script
 from fairseq_mm.cli.prepare_stories import THRESHOLD, add_folder_arguments, prepare
-from fairseq_mm.data.release_vist import (
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.releases.vist import (
     IN_ISOLATION,
     STORIES,
     TEXT_FIELDS,
@@ -36,7 +37,6 @@ from fairseq_mm.data.release_vist import (
     read_vist_descriptions,
     read_vist_stories,
 )
-from fairseq_mm.errors import UserError
 
 MISSING = "drop"
 
@@ -50,20 +50,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=TEXT_FIELDS[0],
         help="which field is taken (default: %(default)s)",
     )
-    pictures = parser.add_mutually_exclusive_group()
-    pictures.add_argument(
+    images = parser.add_mutually_exclusive_group()
+    images.add_argument(
         "--images",
         nargs="+",
         metavar="PHOTOS",
-        help="folders or .tar of photographs, ID.jpg or with another suffix; others are missing",
+        help="folders or .tar of images, ID.jpg or with another suffix; others are missing",
     )
-    pictures.add_argument(
+    images.add_argument(
         "--features", nargs="+", metavar="STORE", help="feature stores; others are missing"
     )
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="with --images: decode every photograph; those that cannot be are missing too",
+        help="with --images: decode every image; those that cannot be are missing too",
     )
     parser.add_argument(
         "--strict", action="store_true", help="refuse splits of other sizes than published ones"
@@ -72,9 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def look_up(names: list[str], args: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]:
-    """Keys of the pictures that can be had, and why the others cannot."""
+    """Keys of the images that can be had, and why the others cannot."""
     if args.verify and not args.images:
-        raise UserError("--verify decodes the photographs of --images; give both or neither.")
+        raise UserError("--verify decodes the images of --images; give both or neither.")
     if args.images:
         return {}, missing_in_folders(names, args.images, verify=args.verify)
     if args.features:
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 def run_descriptions(args: argparse.Namespace) -> int:
     if args.missing == "keep":
         raise UserError(
-            "--missing keep: a description in isolation has no other picture; give drop or refuse."
+            "--missing keep: a description in isolation has no other image; give drop or refuse."
         )
     corpus = read_vist_descriptions(args.release, text_field=args.text)
     if "train" not in corpus.items and args.dictionary is None:
@@ -118,10 +118,10 @@ def run_descriptions(args: argparse.Namespace) -> int:
         lost = [item for item in several if item.id in missing]
         if lost and args.missing == "refuse":
             raise UserError(
-                f"{lost[0].where}: picture {lost[0].id} is missing ({missing[lost[0].id]})."
+                f"{lost[0].where}: image {lost[0].id} is missing ({missing[lost[0].id]})."
             )
         if lost:
-            corpus.exceptions[f"{split} photographs missing"] = [item.id for item in lost]
+            corpus.exceptions[f"{split} images missing"] = [item.id for item in lost]
         corpus.items[split] = [item for item in several if item.id not in missing]
     for item in items:
         item.id = keys.get(item.id, item.id)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fairseq_mm.cli.prepare_prompts import add_folder_arguments, prepare
 from fairseq_mm.cli.prepare_script import run_prepare_script
-from fairseq_mm.data.release_writingprompts import read_writingprompts
+from fairseq_mm.prepare.releases.writingprompts import read_writingprompts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fairseq_mm.cli.prepare_script import run_prepare_script
 from fairseq_mm.data.taggers import TAGGERS
-from fairseq_mm.data.tagging import tag_folder
+from fairseq_mm.prepare.tagging import tag_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Untrained tellers of picture stories whose text has punctuation, and whose features may come from
+"""Untrained tellers of visual stories whose text has punctuation, and whose features may come from
 pixels, saved as fairseq-train saves them."""
 
 from argparse import Namespace
@@ -10,9 +10,9 @@ import torchvision
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from toy_captioner import SIDE
-from toy_data import EXTRACTOR, write_picture_story_split, write_store
+from toy_data import EXTRACTOR, write_store, write_visual_story_split
 
-from fairseq_mm.data.picture_story_text import NUM_PICTURES, SEPARATOR
+from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.extract.extractor import build_extractor
 
 STORY_WORDS = "the dog did n't run we saw it a . ? big lake".split()  # noqa: SIM905
@@ -41,7 +41,7 @@ def save_teller(
         path: file to write.
         arch: of the task ``visual_storytelling``.
         dim: channels of the features.
-        rows: of the features of a picture.
+        rows: of the features of an image.
         extractor: attributes of the features.
         words: of the stories.
         seed: of the weights.
@@ -62,7 +62,7 @@ def save_teller(
     values = {**{key: field.default for key, field in fields.items()}, **vars(cfg), "_name": arch}
     model = cls.build_model(Namespace(**values), task)
     generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():  # words depend on the pictures and on the words before them
+    with torch.no_grad():  # words depend on the images and on the words before them
         for x in model.parameters():
             x.add_(torch.randn(x.shape, generator=generator) * 0.4)
     state = {
@@ -78,7 +78,7 @@ def save_teller(
 
 
 def save_pixel_teller(folder: Path, **options: Any) -> Path:
-    """``checkpoint_best.pt`` of one that was trained on pictures, and ``squeezenet.pth``."""
+    """``checkpoint_best.pt`` of one that was trained on images, and ``squeezenet.pth``."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(2)
     weights = folder / "squeezenet.pth"
@@ -93,25 +93,25 @@ def save_pixel_teller(folder: Path, **options: Any) -> Path:
 
 
 def write_told_split(folder: Path, *, sequences: int = 4, missing: str = "") -> Path:
-    """A data folder with the split ``valid``: two stories of each sequence of pictures, that of
+    """A data folder with the split ``valid``: two stories of each sequence of images, that of
     sequence i and sentence k being "we saw it .", where "we" stands i + k times.
 
     Args:
         folder: the data folder.
-        sequences: of five pictures, ``p<i>_<k>``.
-        missing: a picture that has no features.
+        sequences: of five images, ``p<i>_<k>``.
+        missing: an image that has no features.
     """
     (folder / "text").mkdir(parents=True)
     dictionary = story_dictionary()
     dictionary.save(str(folder / "dict.txt"))
     lines, keys = [], []
     for i in range(sequences):
-        names = [f"p{i}_{k}" for k in range(NUM_PICTURES)]
+        names = [f"p{i}_{k}" for k in range(NUM_IMAGES)]
         keys += [name for name in names if name != missing]
         for mark in (".", "?"):
             sentences = [" ".join(["we"] * (i + k) + ["saw", "it", mark]) for k in range(5)]
             lines.append(("\t".join(names), f" {SEPARATOR} ".join(sentences)))
-    write_picture_story_split(folder, "valid", lines, dictionary)
+    write_visual_story_split(folder, "valid", lines, dictionary)
     write_store(folder / "features.h5", keys)
     if missing:
         (folder / "missing_images.txt").write_text(f"{missing}\n")

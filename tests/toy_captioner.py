@@ -1,4 +1,4 @@
-"""A small captioner as fairseq-train saves it, its extractor's weights, and pictures."""
+"""A small captioner as fairseq-train saves it, its extractor's weights, and images."""
 
 import json
 import shutil
@@ -17,14 +17,14 @@ from fairseq_mm.models._provenance import STATE_KEY
 SIDE, DIM = 33, 512  # DIM: channels of squeezenet1_1's last map
 
 
-def save_pictures(folder: Path, count: int = 5) -> list[str]:
-    """Pictures of noise, all of different sizes."""
+def save_images(folder: Path, count: int = 5) -> list[str]:
+    """Images of noise, all of different sizes."""
     folder.mkdir()
     generator = np.random.default_rng(5)
     paths = []
     for i in range(count):
         pixels = generator.integers(0, 256, size=(40 + 3 * i, 52 - 4 * i, 3), dtype=np.uint8)
-        paths.append(str(folder / f"picture{i}.png"))
+        paths.append(str(folder / f"image{i}.png"))
         Image.fromarray(pixels).save(paths[-1])
     return paths
 

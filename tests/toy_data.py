@@ -15,8 +15,8 @@ from fairseq.data import Dictionary, indexed_dataset
 
 import fairseq_mm
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.data.picture_story_text import (
-    NUM_PICTURES,
+from fairseq_mm.data.visual_story_text import (
+    NUM_IMAGES,
     SEPARATOR,
     join_sentences,
     split_sentences,
@@ -91,7 +91,7 @@ def write_store(
 
 
 def make_captions_folder(folder: Path, *, dim: int = 5, rows: int = 1) -> Path:
-    """12 training and 7 validation pictures with three captions each, as ``prepare`` makes it."""
+    """12 training and 7 validation images with three captions each, as ``prepare`` makes it."""
     folder.mkdir(parents=True, exist_ok=True)
     dictionary = make_dictionary()
     dictionary.save(str(folder / "dict.txt"))
@@ -110,8 +110,8 @@ def make_captions_folder(folder: Path, *, dim: int = 5, rows: int = 1) -> Path:
     return folder
 
 
-def make_picture_stories_folder(folder: Path, *, dim: int = 5, rows: int = 1) -> Path:
-    """8 albums of five pictures for training and 5 for validation and as many for testing, as
+def make_visual_stories_folder(folder: Path, *, dim: int = 5, rows: int = 1) -> Path:
+    """8 albums of five images for training and 5 for validation and as many for testing, as
     ``prepare`` makes it: two stories of each sequence, of five sentences of 1 to 5 words."""
     (folder / "text").mkdir(parents=True, exist_ok=True)
     dictionary = make_dictionary(separator=True)
@@ -121,18 +121,18 @@ def make_picture_stories_folder(folder: Path, *, dim: int = 5, rows: int = 1) ->
     for split, count in (("train", 8), ("valid", 5), ("test", 5)):
         lines = []
         for album in range(count):
-            pictures = [f"{split}{album}_{i}" for i in range(NUM_PICTURES)]
-            keys += pictures
+            images = [f"{split}{album}_{i}" for i in range(NUM_IMAGES)]
+            keys += images
             for _ in range(2):
-                lengths = generator.integers(1, 6, size=NUM_PICTURES)
+                lengths = generator.integers(1, 6, size=NUM_IMAGES)
                 sentences = [" ".join(generator.choice(WORDS, size=length)) for length in lengths]
-                lines.append(("\t".join(pictures), join_sentences(sentences)))
-        write_picture_story_split(folder, split, lines, dictionary)
+                lines.append(("\t".join(images), join_sentences(sentences)))
+        write_visual_story_split(folder, split, lines, dictionary)
     write_store(folder / "features.h5", keys, dim=dim, rows=rows)
     return folder
 
 
-def write_picture_story_split(
+def write_visual_story_split(
     folder: Path, split: str, lines: list[tuple[str, str]], dictionary: Dictionary
 ) -> None:
     """Binarised text, ids and references of (keys, story) pairs; each sequence is an album."""
@@ -233,8 +233,8 @@ def write_video_split(
         (folder / f"{split}.{name}.jsonl").write_text(text)
 
 
-def picture_story_task(**attributes: Any) -> Namespace:
-    """What a model of picture stories' ``build_model`` asks of its task."""
+def visual_story_task(**attributes: Any) -> Namespace:
+    """What a model of visual stories' ``build_model`` asks of its task."""
     dictionary = make_dictionary(separator=True)
     return toy_task(
         **{

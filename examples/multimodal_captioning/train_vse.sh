@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Embeds pictures and sentences: train_vse.sh DATA SAVE_DIR [ARCH] [options of fairseq-train]
+# Embeds images and sentences: train_vse.sh DATA SAVE_DIR [ARCH] [options of fairseq-train]
 set -euo pipefail
 if [ $# -lt 2 ] || [[ "${3:-}" == -* ]]; then sed -n 2p "$0" >&2; exit 2; fi
 updates=3525  # 15 epochs of Flickr8k

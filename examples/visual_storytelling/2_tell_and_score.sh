@@ -10,7 +10,7 @@ mkdir -p "$out"
 
 fairseq-mm perplexity "$data" --path "$model" --split "$split" --json "$out/perplexity.json"
 fairseq-mm perplexity "$data" --path "$model" --split "$split" --counting transtory
-fairseq-mm perplexity "$data" --path "$model" --split "$split" --exchange-pictures
+fairseq-mm perplexity "$data" --path "$model" --split "$split" --exchange-images
 fairseq-mm rank-albums "$data" --path "$model" --split "$split" --draws "${DRAWS:-20}" \
     --candidates "${CANDIDATES:-10}" --output "$out/ranks"
 fairseq-generate "$data" --user-dir "$USER_DIR" --task visual_storytelling --gen-subset "$split" \

@@ -1,4 +1,4 @@
-"""Photographs to captions, by a trained model.
+"""Images to captions, by a trained model.
 
   fairseq-mm caption photo.jpg --model checkpoints/m_rnn
   fairseq-mm caption photos/ holiday.tar --model checkpoint_best.pt --weights mobilenet_v2.pt
@@ -6,9 +6,9 @@
   fairseq-mm caption data-bin/flickr8k --split valid --model checkpoints/m_rnn --jsonl > all.jsonl
   fairseq-mm caption --features features.h5 --model checkpoints/m_rnn --jsonl > captions.jsonl
 
-Prints a line a picture, path, tab, caption, in the order of the inputs. The extractor is the one
+Prints a line an image, path, tab, caption, in the order of the inputs. The extractor is the one
 that the model was trained with; its weights file is looked for beside the checkpoint, and known by
-its content. A picture that cannot be read is named on stderr, the others are captioned all the
+its content. An image that cannot be read is named on stderr, the others are captioned all the
 same, and the exit status is 2.
 
 With --split the images of a split of a data folder are captioned from its feature store, each once,
@@ -20,15 +20,15 @@ number alone, which is its first line in the split, or its place among the input
 caption against that one alone.
 
 A model that was trained on vectors of an embedding (fairseq-mm embed) needs that embedding, which
-reads the pictures; one of structures (sc_nlm) also the training captions and their tags:
+reads the images; one of structures (sc_nlm) also the training captions and their tags:
 
   fairseq-mm caption photo.jpg --model checkpoints/sc_nlm --embedding checkpoints/vse_lstm \\
       --data data-bin/flickr8k --jsonl
 
-It writes 1,000 candidates, each by a structure of training and a vector near the picture's, and
-ranks them by translation weight * penalty * cosine(picture, caption) + language weight *
+It writes 1,000 candidates, each by a structure of training and a vector near the image's, and
+ranks them by translation weight * penalty * cosine(image, caption) + language weight *
 log-probability of an n-gram model. --jsonl has the best five with these parts, and the training
-caption nearest to the picture.
+caption nearest to the image.
 """
 
 import argparse
@@ -39,27 +39,27 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from fairseq_mm.cli import caption_structured
-from fairseq_mm.cli.caption_pictures import Input, check_inputs, write_captions
+from fairseq_mm.cli.caption_images import Input, check_inputs, write_captions
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, CAPTIONS, SAMPLING_BEAM, SEED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from fairseq_mm.extract.pictures import MAX_PIXELS
+    from fairseq_mm.extract.images import MAX_PIXELS
 
     parser.add_argument(
-        "pictures",
+        "images",
         nargs="*",
-        metavar="PICTURE",
+        metavar="IMAGE",
         help="image, folder (with its subfolders) or .tar of images; with --split a data folder; "
         "with --features an id of the store",
     )
     parser.add_argument(
-        "--split", metavar="NAME", help="caption the images of a split of the data folder PICTURE"
+        "--split", metavar="NAME", help="caption the images of a split of the data folder IMAGE"
     )
     parser.add_argument(
-        "--list", action="append", default=[], metavar="FILE", help="pictures, one path a line"
+        "--list", action="append", default=[], metavar="FILE", help="images, one path a line"
     )
     parser.add_argument(
         "--model",
@@ -129,14 +129,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch-size",
         type=int,
         metavar="N",
-        help="pictures that the extractor gets at a time (default: 16 on a CPU, 128 elsewhere)",
+        help="images that the extractor gets at a time (default: 16 on a CPU, 128 elsewhere)",
     )
     run_options.add_argument(
         "--max-pixels",
         type=int,
         default=MAX_PIXELS,
         metavar="N",
-        help="larger JPEGs are decoded at reduced scale, other pictures refused "
+        help="larger JPEGs are decoded at reduced scale, other images refused "
         "(default: %(default)s)",
     )
 
@@ -147,13 +147,13 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--beam and --sampling: draws have no beam; leave one of the two out.")
     register_quietly()
 
-    from fairseq_mm.text_models import load_states, reads_structures
+    from fairseq_mm.inference.text_models import load_states, reads_structures
 
     states = load_states(args.model)
     if any(reads_structures(state) for state in states.values()):
         return caption_structured.run(args, states)
     caption_structured.refuse_options(args)
-    from fairseq_mm.captioner import Search, from_pretrained
+    from fairseq_mm.inference.captioner import Search, from_pretrained
 
     search = Search(
         beam=_beam_of(args),

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from fairseq_mm.cli.caption_pictures import Input, write_captions
+from fairseq_mm.cli.caption_images import Input, write_captions
 from fairseq_mm.errors import UserError
 
 # flag -> argument of the search, and of the weights; None where a flag was not given
@@ -46,13 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ARPA file (default: a Kneser-Ney trigram model of the training captions)",
     )
     group.add_argument(
-        "--candidates", type=int, metavar="N", help="draws for each picture (default: 1000)"
+        "--candidates", type=int, metavar="N", help="draws for each image (default: 1000)"
     )
     group.add_argument(
         "--conditions",
         nargs="+",
         choices=("image", "words", "sentences"),
-        help="what candidates are conditioned on: the picture's vector, the mean of the nearest "
+        help="what candidates are conditioned on: the image's vector, the mean of the nearest "
         "words' or of the nearest training captions' (default: all three)",
     )
     group.add_argument(
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: 0.7)",
     )
     group.add_argument(
-        "--top", type=int, metavar="N", help="captions of a picture in --jsonl (default: 5)"
+        "--top", type=int, metavar="N", help="captions of an image in --jsonl (default: 5)"
     )
     group.add_argument(
         "--candidate-batch-size",
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> int:
         UserError: if an option is missing or of other models, or files do not fit together.
     """
     if args.data is None and args.split is not None:
-        args.data = args.pictures[0]
+        args.data = args.images[0]
     missing = [name for name in ("embedding", "data") if getattr(args, name) is None]
     if missing:
         raise UserError(
@@ -129,9 +129,9 @@ def run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> int:
                 f"{_flag(name)} is of models that read no structures; --model {args.model} ranks "
                 "candidates."
             )
-    from fairseq_mm.candidate_scores import CandidateWeights
-    from fairseq_mm.structured_loading import load_structured_captioner
-    from fairseq_mm.structured_search import StructuredSearch
+    from fairseq_mm.inference.candidate_scores import CandidateWeights
+    from fairseq_mm.inference.structured_loading import load_structured_captioner
+    from fairseq_mm.inference.structured_search import StructuredSearch
 
     search = StructuredSearch(
         **_given(args, _SEARCH),

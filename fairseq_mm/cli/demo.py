@@ -1,14 +1,14 @@
-"""Draws pictures and stories, trains a captioner and a storyteller on them, shows the results.
+"""Draws images and stories, trains a captioner and a storyteller on them, shows the results.
 
-Everything is made on this machine: some thousand pictures of coloured shapes with captions, a
+Everything is made on this machine: some thousand images of coloured shapes with captions, a
 small network that gives their features, and an m-RNN trained on them with fairseq-train; then
-stories of five pictures each, in which something happens from picture to picture, and GLAC with a
+stories of five images each, in which something happens from image to image, and GLAC with a
 non-local block trained on them. Every command is shown before it runs, and can be run again by
 hand. It takes some minutes on two cores. An interrupted run continues when the same command is run
 again.
 
-Exit status 1 means that fewer than 9 of 10 captions of test pictures are true, or that fewer than 9
-of 10 sentences of test stories tell what happens in their picture.
+Exit status 1 means that fewer than 9 of 10 captions of test images are true, or that fewer than 9
+of 10 sentences of test stories tell what happens in their image.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairseq_mm import __version__
 from fairseq_mm.cli import demo_stories
-from fairseq_mm.data.picture_story_text import NUM_PICTURES
+from fairseq_mm.data.visual_story_text import NUM_IMAGES
 
 if TYPE_CHECKING:
     from fairseq_mm.cli.demo_stories import StoryResults
@@ -38,7 +38,7 @@ class Sizes(NamedTuple):
     valid: int = 200
     test: int = 500
     close_ups: int = 10_000
-    whole_pictures: int = 13_000
+    whole_images: int = 13_000
     epochs: int = 3
 
 
@@ -87,16 +87,16 @@ def run(args: argparse.Namespace) -> int:
 def _run_caption_steps(
     runner: "StepRunner", folder: Path, *, weights: Path, package: Path, seed: int
 ) -> CaptionResults:
-    from fairseq_mm.demo.collection import CAPTIONS_PER_PICTURE, check_captions, draw_collection
+    from fairseq_mm.demo.collection import CAPTIONS_PER_IMAGE, check_captions, draw_collection
 
-    pictures, data, checkpoints = folder / "pictures", folder / "data", folder / "checkpoints"
+    images, data, checkpoints = folder / "images", folder / "data", folder / "checkpoints"
     generated, page = folder / "generate-test.txt", folder / "page.html"
     per_item, figures = folder / "scores-per-item.jsonl", folder / "scores.json"
     for_fairseq = (data, "--user-dir", package, "--task multimodal_captioning --cpu")
-    num_updates = SIZES.epochs * -(-SIZES.train * CAPTIONS_PER_PICTURE // BATCH)
+    num_updates = SIZES.epochs * -(-SIZES.train * CAPTIONS_PER_IMAGE // BATCH)
 
     splits = {split: getattr(SIZES, split) for split in ("train", "valid", "test")}
-    runner.call("Draw pictures", lambda: draw_collection(folder, splits, seed=seed))
+    runner.call("Draw images", lambda: draw_collection(folder, splits, seed=seed))
     captions = folder / "captions.jsonl"
     runner.command(
         "Prepare captions",
@@ -105,7 +105,7 @@ def _run_caption_steps(
     runner.call("Train a small network to see", lambda: _train_recognizer(weights, seed))
     runner.command(
         "Extract features",
-        *("fairseq-mm extract", pictures, "--model resnet18 --weights", weights),
+        *("fairseq-mm extract", images, "--model resnet18 --weights", weights),
         "--resize-size 64 --size 64 --batch-size 64 --device cpu --overwrite",
         *("--output", data / "features.h5"),
     )
@@ -120,7 +120,7 @@ def _run_caption_steps(
         shown=_validation,
     )
     runner.command(
-        "Caption the test pictures",
+        "Caption the test images",
         *("fairseq-generate", *for_fairseq, f"--gen-subset test --beam 3 --batch-size {BATCH}"),
         *("--path", checkpoints / "checkpoint_best.pt"),
         output=generated,
@@ -138,7 +138,7 @@ def _run_caption_steps(
     runner.command(
         "Show everything on a page",
         *("fairseq-mm report --data", data, "--split test --hypotheses", generated, "--images"),
-        *(pictures, "--scores", right, "--scores", per_item, "--result", figures),
+        *(images, "--scores", right, "--scores", per_item, "--result", figures),
         *("--training-log", folder / "logs" / "train-the-captioner.log"),
         *("--title demo --output", page),
     )
@@ -152,13 +152,13 @@ def _train_recognizer(weights: Path, seed: int) -> str:
 
     network, accuracy = train_recognizer(
         close_ups=SIZES.close_ups,
-        pictures=SIZES.whole_pictures,
+        images=SIZES.whole_images,
         seed=seed,
     )
     partial = weights.with_name(f"{weights.name}.partial")
     torch.save(network.state_dict(), partial)
     os.replace(partial, weights)
-    return f"recognises everything in {accuracy:.0%} of new pictures"
+    return f"recognises everything in {accuracy:.0%} of new images"
 
 
 def _validation(line: str) -> str:
@@ -189,7 +189,7 @@ def _conclude(captions: CaptionResults, stories: "StoryResults", logs: Path, sec
 
     sentences = stories.verdicts
     rows = [
-        ("captions that are true of their picture", _share(v.right for v in captions.verdicts)),
+        ("captions that are true of their image", _share(v.right for v in captions.verdicts)),
         (
             "  in combinations that training showed",
             _share(v.right for v in captions.verdicts if not v.unseen),
@@ -199,7 +199,7 @@ def _conclude(captions: CaptionResults, stories: "StoryResults", logs: Path, sec
             _share(v.right for v in captions.verdicts if v.unseen),
         ),
         *_scores(captions.figures),
-        ("sentences that tell their picture", _share(v.right for v in sentences)),
+        ("sentences that tell their image", _share(v.right for v in sentences)),
         *(
             (f"  {what}", _share(v.right for v in sentences if v.kind == kind))
             for kind, what in KINDS.items()
@@ -210,15 +210,15 @@ def _conclude(captions: CaptionResults, stories: "StoryResults", logs: Path, sec
     print()
     for name, value in rows:
         print(f"{name:<44}{value}")
-    print("\nA story told of five fresh pictures:")
+    print("\nA story told of five fresh images:")
     for sentence, verdict in zip(stories.sentences, stories.fresh):
         print(f"  {sentence}{'' if verdict.right else '   (wrong)'}")
-    print(f"\nPictures and captions: {captions.page.resolve()}")
-    print(f"Story and its pictures: {stories.page.resolve()}")
+    print(f"\nImages and captions: {captions.page.resolve()}")
+    print(f"Story and its images: {stories.page.resolve()}")
     status = 0
     for what, right, total in (
         ("captions", [v.right for v in captions.verdicts], SIZES.test),
-        ("sentences", [v.right for v in sentences], NUM_PICTURES * demo_stories.SIZES.test),
+        ("sentences", [v.right for v in sentences], NUM_IMAGES * demo_stories.SIZES.test),
     ):
         if len(right) != total or sum(right) < MINIMUM * total:
             print(

@@ -1,4 +1,4 @@
-"""The demo's second half: stories of five pictures, drawn, learned by GLAC, told and checked."""
+"""The demo's second half: stories of five images, drawn, learned by GLAC, told and checked."""
 
 import json
 import re
@@ -33,7 +33,7 @@ class StoryResults(NamedTuple):
         fresh: on those of the fresh story.
         sentences: of the fresh story, as told.
         figures: scores of the test stories.
-        page: the fresh story with its pictures.
+        page: the fresh story with its images.
     """
 
     verdicts: "list[SentenceVerdict]"
@@ -55,7 +55,7 @@ def run_story_steps(
         package: the user-dir.
         seed: of everything.
     """
-    from fairseq_mm.demo.story_collection import check_stories, draw_stories, picture_names
+    from fairseq_mm.demo.story_collection import check_stories, draw_stories, image_names
 
     data, checkpoints, fresh = folder / "data", folder / "checkpoints", folder / "fresh"
     generated, figures = folder / "generate-test.txt", folder / "scores.json"
@@ -76,7 +76,7 @@ def run_story_steps(
     )
     runner.command(
         "Extract grids of features",
-        *("fairseq-mm extract", folder / "pictures", "--model resnet18 --weights", weights),
+        *("fairseq-mm extract", folder / "images", "--model resnet18 --weights", weights),
         "--layer layer3 --grid --resize-size 64 --size 64 --batch-size 64 --device cpu --overwrite",
         *("--output", data / "features.h5"),
     )
@@ -103,10 +103,10 @@ def run_story_steps(
         *("--metrics bleu,rouge_l,cider,sentences --json", figures),
         shown=lambda line: "",  # the figures are shown at the end
     )
-    pictures = [fresh / "pictures" / name for name in picture_names(FRESH)]
+    images = [fresh / "images" / name for name in image_names(FRESH)]
     runner.command(
-        "Tell the story of five fresh pictures",
-        *("fairseq-mm tell", *pictures, "--model", checkpoints, "--weights", weights),
+        "Tell the story of five fresh images",
+        *("fairseq-mm tell", *images, "--model", checkpoints, "--weights", weights),
         *("--html", page, "--jsonl"),
         output=told,
     )
@@ -128,9 +128,9 @@ def _validation(line: str) -> str:
 
 def _told_stories(data: Path, generated: Path) -> dict[str, list[str]]:
     """Story -> its told sentences."""
-    from fairseq_mm.data.picture_story_text import split_sentences
     from fairseq_mm.data.references import read_references
     from fairseq_mm.data.visual_ids import read_visual_ids
+    from fairseq_mm.data.visual_story_text import split_sentences
     from fairseq_mm.demo.story_collection import story_of
     from fairseq_mm.metrics.hypotheses import read_hypotheses
 
@@ -144,7 +144,7 @@ def _told_stories(data: Path, generated: Path) -> dict[str, list[str]]:
 
 def _told_story(output: Path) -> list[str]:
     """Sentences of ``fairseq-mm tell --jsonl``'s only story; other lines may stand around it."""
-    from fairseq_mm.data.picture_story_text import split_sentences
+    from fairseq_mm.data.visual_story_text import split_sentences
 
     lines = output.read_text(encoding="utf-8").splitlines()
     (entry,) = (json.loads(line) for line in lines if line.startswith("{"))

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--features",
         metavar="STORE",
         help="feature store, or several separated by "
-        f"{os.pathsep!r} (default: features.h5 in a data folder of pictures or videos)",
+        f"{os.pathsep!r} (default: features.h5 in a data folder of images or videos)",
     )
     parser.add_argument(
         "--checkpoint",
@@ -120,10 +120,10 @@ def check_checkpoint(
     try:
         import torch
 
-        from fairseq_mm import checkpoints, picture_models
         from fairseq_mm.extract.identity import check_same_extractor
+        from fairseq_mm.inference import checkpoints, image_models
+        from fairseq_mm.inference.text_models import describes_images
         from fairseq_mm.models._provenance import fingerprint
-        from fairseq_mm.text_models import describes_pictures
     except Exception as error:
         return [note(path, f"not checked ({reason_of(error)})", "repair the installation first")]
     another = "name another checkpoint"
@@ -151,17 +151,17 @@ def check_checkpoint(
         findings.append(problem(file, f"{broken[0]} has NaN or infinite values", another))
     if is_of_videos(state):
         return [*findings, *check_video_checkpoint(file, state, folder, store, weights)]
-    if not describes_pictures(state):
+    if not describes_images(state):
         return [*findings, *check_text_checkpoint(file, state, folder)]
     try:
         provenance = checkpoints.provenance_of(state, file)
-        picture_models.load_picture_models(file, device="cpu")
+        image_models.load_image_models(file, device="cpu")
     except UserError as error:
         return [*findings, problem("checkpoint", str(error), another)]
     ours = provenance["words"]
     findings.append(ok("checkpoint", f"dictionary of {len(ours)} words, {fingerprint(ours)}"))
     if folder and story_folder_of(folder) is not None:
-        text = f"describes pictures, but {folder} is of prompts and stories"
+        text = f"describes images, but {folder} is of prompts and stories"
         return [*findings, problem("checkpoint", text, "name a folder made by prepare captions")]
     words = read_words(os.path.join(folder, "dict.txt")) if folder else None
     if isinstance(words, list) and words != ours:
@@ -178,7 +178,7 @@ def check_checkpoint(
         findings.append(
             note(
                 "checkpoint",
-                "carries no extractor: photographs cannot be captioned",
+                "carries no extractor: images cannot be captioned",
                 "train on a store that names its extractor",
             )
         )

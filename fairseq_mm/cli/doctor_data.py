@@ -33,7 +33,7 @@ def check_features(paths: list[str]) -> tuple[Any, list[Finding]]:
         findings.append(
             note(
                 "extractor",
-                f"{subject} does not say which network made it: photographs cannot be captioned",
+                f"{subject} does not say which network made it: images cannot be captioned",
                 "store import with --extractor, --weights, --layer and --preprocessing",
             )
         )

@@ -16,7 +16,7 @@ OLDEST_PYTHON, NEWEST_PYTHON = (3, 9), (3, 12)
 EXTRAS = {
     "eval": ("pycocoevalcap", "METEOR"),
     "clip": ("open_clip", "extract --model open_clip:NAME"),
-    "heif": ("pillow_heif", "HEIC pictures"),
+    "heif": ("pillow_heif", "HEIC images"),
     "video": ("av", "extract and summarize with videos"),
     "convert": ("safetensors", "convert of Hugging Face's BART and T5"),
     "knn": ("faiss", "retrieve prompts"),

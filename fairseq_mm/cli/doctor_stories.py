@@ -183,10 +183,10 @@ def check_text_checkpoint(file: str, state: Any, folder: Optional[str]) -> list[
         state: its content.
         folder: data folder to compare it with.
     """
-    from fairseq_mm.checkpoints import provenance_of
     from fairseq_mm.cli.likelihood_options import load_models
+    from fairseq_mm.inference.checkpoints import provenance_of
+    from fairseq_mm.inference.text_models import load_text_models
     from fairseq_mm.models._provenance import STATE_KEY, fingerprint
-    from fairseq_mm.text_models import load_text_models
 
     another = "name another checkpoint"
     if STATE_KEY not in state["model"]:

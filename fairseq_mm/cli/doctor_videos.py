@@ -258,8 +258,8 @@ def check_video_checkpoint(
         store: features to compare it with.
         weights: state dict file of its extractor; None looks for it beside the checkpoint.
     """
-    from fairseq_mm.checkpoints import provenance_of
     from fairseq_mm.extract.identity import check_same_extractor
+    from fairseq_mm.inference.checkpoints import provenance_of
     from fairseq_mm.models._provenance import STATE_KEY, fingerprint
 
     if STATE_KEY not in state["model"]:

@@ -20,7 +20,7 @@ def check_extractor_weights(
             by its content.
     """
     from fairseq_mm.extract.weights import checked_weights_file
-    from fairseq_mm.trained_features import VECTORS_EXTRACTOR, weights_file_of
+    from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, weights_file_of
 
     extractor, recorded = identity.get("extractor"), str(identity.get("weights", ""))
     if not extractor or extractor == VECTORS_EXTRACTOR or not recorded:

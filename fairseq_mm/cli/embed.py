@@ -1,9 +1,9 @@
-"""Writes the vectors of a model that embeds pictures and sentences to a feature store.
+"""Writes the vectors of a model that embeds images and sentences to a feature store.
 
 fairseq-mm embed DATA --model checkpoints/checkpoint_best.pt --split train --output vectors.h5
 fairseq-mm embed DATA --model checkpoints/checkpoint_best.pt --of words --output words.h5
 
-The store has one row of unit length an item: pictures under their own ids, sentences under
+The store has one row of unit length an item: images under their own ids, sentences under
 SPLIT:LINE (the line counted from 0, as in fairseq-generate), words of the dictionary, each as a
 sentence of itself, under word:WORD. Beside vectors.h5 stands vectors.SPLIT.visual_ids with the
 sentence of each line of the split: with it in a data folder, a language model is trained on each
@@ -48,15 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     register_quietly()
-    from fairseq_mm.checkpoints import checkpoint_file
     from fairseq_mm.cli.rank import device_of, load_on_data
+    from fairseq_mm.inference.checkpoints import checkpoint_file
 
     args.device = device_of(args.device)
     checkpoint = checkpoint_file(args.model)
     model, task = load_on_data(checkpoint, args)
     if not hasattr(model, "embed_sentences"):
         raise UserError(
-            f"{checkpoint}: must embed pictures and sentences (vse_lstm, vse_gru, vse_bow), but "
+            f"{checkpoint}: must embed images and sentences (vse_lstm, vse_gru, vse_bow), but "
             "is a model that writes text."
         )
     found: list[tuple[str, np.ndarray]] = []
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     if set(args.of) & {"images", "sentences"}:
         from fairseq_mm.cli.rank_vectors import embed_split_in_order
 
-        # the sentences of a picture are not needed for its vector
+        # the sentences of an image are not needed for its vector
         task.cfg.one_per_item = "sentences" not in args.of
         task.load_dataset(args.split, combine=False)
         split = embed_split_in_order(task.datasets[args.split], model, args.device)
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> None:
 def _image_id(name: str) -> str:
     if "\t" in name:
         raise UserError(
-            f"{name.split(chr(9))[0]}: belongs to a line of several pictures, which have no vector "
+            f"{name.split(chr(9))[0]}: belongs to a line of several images, which have no vector "
             "of their own; give --of sentences."
         )
     return name
@@ -104,11 +104,11 @@ def _embed_words(model: Any, dictionary: Any, device: str) -> "list[tuple[str, n
 
 
 def _check_different(ids: Iterable[str]) -> None:
-    """A picture may have the id of a sentence or a word, and only one of the two a place."""
+    """An image may have the id of a sentence or a word, and only one of the two a place."""
     twice = [key for key, count in Counter(ids).items() if count > 1]
     if twice:
         raise UserError(
-            f"{twice[0]!r}: is the id of a picture and of a sentence or a word ({len(twice)} such "
+            f"{twice[0]!r}: is the id of an image and of a sentence or a word ({len(twice)} such "
             "ids): embed them into a store each, with --of."
         )
 
@@ -122,7 +122,7 @@ def _write(
 ) -> None:
     from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
     from fairseq_mm.data.output_file import output_file
-    from fairseq_mm.trained_features import VECTORS_EXTRACTOR, checkpoint_digest
+    from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, checkpoint_digest
 
     _check_different(key for key, _ in found)
     with FeatureStoreWriter(

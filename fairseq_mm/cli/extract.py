@@ -1,4 +1,4 @@
-"""Pictures or videos to a feature store.
+"""Images or videos to a feature store.
 
   fairseq-mm extract photos/ --model resnet152 --output data/features.h5
   fairseq-mm extract photos.tar --model vgg16 --output data/features.h5      (fc7, 4096)
@@ -27,16 +27,16 @@ from fairseq_mm.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from fairseq_mm.extract.picture_list import ID_FORMS
-    from fairseq_mm.extract.pictures import MAX_PIXELS
+    from fairseq_mm.extract.images import MAX_PIXELS
+    from fairseq_mm.extract.media_list import ID_FORMS
     from fairseq_mm.extract.preprocessing import CROPS, INTERPOLATIONS, NORMALIZATIONS, RESIZES
 
-    source = parser.add_argument_group("pictures or videos")
+    source = parser.add_argument_group("images or videos")
     source.add_argument(
         "inputs",
         nargs="*",
         metavar="INPUT",
-        help="folder (with its subfolders), picture, .tar of pictures, or .jsonl with `image`; or "
+        help="folder (with its subfolders), image, .tar of images, or .jsonl with `image`; or "
         "the same of videos, with `video`",
     )
     source.add_argument(
@@ -120,7 +120,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-pixels",
         type=_positive,
         default=MAX_PIXELS,
-        help="larger JPEGs are decoded at reduced scale, other pictures and frames refused "
+        help="larger JPEGs are decoded at reduced scale, other images and frames refused "
         "(default: %(default)s)",
     )
     run_options = parser.add_argument_group("run")
@@ -130,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_options.add_argument(
         "--batch-size",
         type=_positive,
-        help="pictures or clips; default: 8 on a CPU, elsewhere 128 pictures or 64 clips",
+        help="images or clips; default: 8 on a CPU, elsewhere 128 images or 64 clips",
     )
     run_options.add_argument(
         "--workers", type=_not_negative, help="decoding processes; 0: none beside the main one"
@@ -139,7 +139,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     precision.add_argument("--fp16", action="store_true", help="half precision on the device")
     precision.add_argument("--bf16", action="store_true", help="bfloat16 on the device")
     run_options.add_argument(
-        "--strict", action="store_true", help="stop at the first unreadable picture or video"
+        "--strict", action="store_true", help="stop at the first unreadable image or video"
     )
     run_options.add_argument(
         "--overwrite", action="store_true", help="replace a finished store at OUTPUT"
@@ -150,21 +150,21 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from fairseq_mm.cli.extract_videos import (
-        PICTURE_OPTIONS,
+        IMAGE_OPTIONS,
         VIDEO_OPTIONS,
         extract_videos,
         refuse_options,
     )
-    from fairseq_mm.extract.picture_list import PICTURES, list_pictures, select_shard
+    from fairseq_mm.extract.media_list import IMAGES, list_images, select_shard
     from fairseq_mm.extract.video_backbones import check_any_model, is_video_model
     from fairseq_mm.extract.videos import VIDEOS
 
     check_any_model(args.model)
-    kind = VIDEOS if is_video_model(args.model) else PICTURES
-    refuse_options(args, PICTURE_OPTIONS if kind is VIDEOS else VIDEO_OPTIONS)
+    kind = VIDEOS if is_video_model(args.model) else IMAGES
+    refuse_options(args, IMAGE_OPTIONS if kind is VIDEOS else VIDEO_OPTIONS)
     if not args.inputs and not args.list:
         raise UserError(f"no {kind.noun}s: give folders, files or a list (--list).")
-    items = list_pictures(args.inputs, lists=args.list, root=args.root, ids=args.ids, kind=kind)
+    items = list_images(args.inputs, lists=args.list, root=args.root, ids=args.ids, kind=kind)
     if args.except_stores:
         items = _without(items, args.except_stores, kind.noun)
     output = args.output
@@ -185,11 +185,11 @@ def run(args: argparse.Namespace) -> int:
         workers = max(1, cores // 4 if device == "cpu" else min(16, cores - 1))
     if kind is VIDEOS:
         return extract_videos(args, items, output, device=device, workers=workers)
-    return _extract_pictures(args, items, output, device=device, workers=workers)
+    return _extract_images(args, items, output, device=device, workers=workers)
 
 
-def _extract_pictures(
-    args: argparse.Namespace, pictures: list, output: str, *, device: str, workers: int
+def _extract_images(
+    args: argparse.Namespace, images: list, output: str, *, device: str, workers: int
 ) -> int:
     from fairseq_mm.extract.extraction import extract_to_store
     from fairseq_mm.extract.extractor import build_extractor
@@ -213,7 +213,7 @@ def _extract_pictures(
     try:
         summary = extract_to_store(
             extractor,
-            pictures,
+            images,
             output,
             batch_size=args.batch_size or (8 if device == "cpu" else 128),
             workers=workers,
@@ -234,7 +234,7 @@ def _extract_pictures(
         if summary.num_unreadable
         else ", 0 unreadable"
     )
-    what = f"{output}: {summary.num_pictures} pictures of {extractor.dim} channels{unreadable}"
+    what = f"{output}: {summary.num_images} images of {extractor.dim} channels{unreadable}"
     if summary.was_finished:
         print(f"{what}; was finished before, nothing to do.")
         return 0

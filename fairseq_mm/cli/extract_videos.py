@@ -5,14 +5,14 @@ import sys
 
 from fairseq_mm.errors import UserError
 
-# options of videos, and of pictures: (name, flag)
+# options of videos, and of images: (name, flag)
 VIDEO_OPTIONS = (
     ("frames_per_clip", "--frames-per-clip"),
     ("stride", "--stride"),
     ("fps", "--fps"),
     ("keep_damaged", "--keep-damaged"),
 )
-PICTURE_OPTIONS = (("layer", "--layer"), ("grid", "--grid"))
+IMAGE_OPTIONS = (("layer", "--layer"), ("grid", "--grid"))
 
 
 def refuse_options(args: argparse.Namespace, options: tuple[tuple[str, str], ...]) -> None:
@@ -20,8 +20,8 @@ def refuse_options(args: argparse.Namespace, options: tuple[tuple[str, str], ...
     Raises:
         UserError: naming an option that the model has no use for.
     """
-    kind = "pictures" if options is PICTURE_OPTIONS else "videos"
-    other = "videos" if options is PICTURE_OPTIONS else "pictures"
+    kind = "images" if options is IMAGE_OPTIONS else "videos"
+    other = "videos" if options is IMAGE_OPTIONS else "images"
     for name, flag in options:
         if getattr(args, name):
             raise UserError(f"{flag}: is for models of {kind}, but {args.model} reads {other}.")

@@ -1,5 +1,5 @@
-"""Attention, gates and likelihood of a story of a prompt, or of five pictures, or of a video's
-summary, as data and as a picture.
+"""Attention, gates and likelihood of a story of a prompt, or of five images, or of a video's
+summary, as data and as an image.
 
 fairseq-mm inspect DATA --model fusion/checkpoint_best.pt --split valid --line 3 --html story.html
 fairseq-mm inspect "[ WP ] A prompt" --model checkpoint.pt --story "A story ." --jsonl story.jsonl
@@ -9,10 +9,10 @@ fairseq-mm inspect DATA --model glac_non_local --lines 1,5 --images photos --htm
 fairseq-mm inspect DATA --model vg_bart --split test --gates --json gates.json --html gates.html
 fairseq-mm inspect DATA --model vg_bart --split test --lines 0,7 --videos films --html films.html
 
-SOURCE is a data folder, a file that `fairseq-mm tell --jsonl` wrote, five pictures, or a prompt's
+SOURCE is a data folder, a file that `fairseq-mm tell --jsonl` wrote, five images, or a prompt's
 text, with --story or --story-file (of a language model: the text itself). Lines are counted from 0,
 as fairseq counts them. Text that is not tokenised is tokenised as WritingPrompts is; that of
-pictures as `fairseq-mm prepare stories` does it.
+images as `fairseq-mm prepare stories` does it.
 
 Of a story of a prompt the JSONL has an object a word: its log-probability; the gates g1 (of the
 model in training) and g2 (of the pretrained model), means over channels where the word is written
@@ -20,15 +20,15 @@ model in training) and g2 (of the pretrained model), means over channels where t
 of each layer and head of self-attention the share of the slot that holds nothing, and how many
 words back, on average, the rest lies. It goes to stdout where neither --jsonl nor --html is given.
 
-Stories of pictures are those of a data folder's lines, with --tell, or of pictures without --story,
+Visual stories are those of a data folder's lines, with --tell, or of images without --story,
 what the model tells (with a beam of 5). Their five sentences have <sent> or line breaks between
-them; a missing picture is -. The JSONL has an object a story, and in it an object a word, the ends
-of sentences (<sent>, </s>) included: its log-probability and, where it is written, picture_weights
-of the five pictures (transtory_full, mean over heads in the last layer; Li et al. 2020, Figure 5)
-or slice_weights of the slices of its picture's vector (glac_decoder_attention); and of a model with
-a non-local block (glac_non_local) positions: of each picture's grid a position i, its row and
+them; a missing image is -. The JSONL has an object a story, and in it an object a word, the ends
+of sentences (<sent>, </s>) included: its log-probability and, where it is written, image_weights
+of the five images (transtory_full, mean over heads in the last layer; Li et al. 2020, Figure 5)
+or slice_weights of the slices of its image's vector (glac_decoder_attention); and of a model with
+a non-local block (glac_non_local) positions: of each image's grid a position i, its row and
 column counted from 0, and the five with the greatest f(x_i, x_j) (Figure 4), which the page draws
-as arrows. Other models of picture stories have nothing to show.
+as arrows. Other models of visual stories have nothing to show.
 
 Of models that summarise videos, --gates gives each video's forget gate score, the mean of the gate
 over the text's positions and over its channels (Yu et al. 2021, section 5.4): the JSONL has an
@@ -50,14 +50,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from fairseq_mm.cli import inspect_pictures, inspect_videos
+from fairseq_mm.cli import inspect_images, inspect_videos
 from fairseq_mm.cli.likelihood_options import load_models, positive
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
-    from fairseq_mm.story_inspection import Inspection
-    from fairseq_mm.text_models import TextModels
+    from fairseq_mm.analysis.story_inspection import Inspection
+    from fairseq_mm.inference.text_models import TextModels
 
 SIDES = ("wp_source", "wp_target")
 
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         nargs="*",
         metavar="SOURCE",
-        help="data folder, JSONL of tell, prompt, or five pictures",
+        help="data folder, JSONL of tell, prompt, or five images",
     )
     parser.add_argument("--data", metavar="DIR", help="a data folder, too, instead of SOURCE")
     parser.add_argument(
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         *("--line", "--lines"),
         type=_numbers,
         metavar="N",
-        help="of the split or file, from 0; of stories of pictures and of videos several, with "
+        help="of the split or file, from 0; of visual stories and of videos several, with "
         "commas between them (default: 0)",
     )
     parser.add_argument(
@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the split, for a language model (default: wp_target)",
     )
     story = parser.add_mutually_exclusive_group()
-    story.add_argument("--story", metavar="TEXT", help="of the prompt or the pictures")
+    story.add_argument("--story", metavar="TEXT", help="of the prompt or the images")
     story.add_argument("--story-file", metavar="FILE", help="a file with that text")
     parser.add_argument(
         "--words",
@@ -116,9 +116,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also the attention to the prompt, or to the frames, of each layer",
     )
     parser.add_argument("--jsonl", metavar="FILE", help="write the data")
-    parser.add_argument("--html", metavar="FILE", help="write the picture: one page, by itself")
+    parser.add_argument("--html", metavar="FILE", help="write the image: one page, by itself")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
-    inspect_pictures.add_arguments(parser)
+    inspect_images.add_arguments(parser)
     inspect_videos.add_arguments(parser)
 
 
@@ -148,7 +148,11 @@ def run(args: argparse.Namespace) -> None:
             raise UserError(f"--data {args.data}: is no folder.")
         args.source = [args.data]
     register_quietly()
-    from fairseq_mm.text_models import load_states, summarizes_videos, tells_picture_stories
+    from fairseq_mm.inference.text_models import (
+        load_states,
+        summarizes_videos,
+        tells_visual_stories,
+    )
 
     states = load_states(args.path)
     if any(map(summarizes_videos, states.values())):
@@ -160,20 +164,20 @@ def run(args: argparse.Namespace) -> None:
             f"{of_videos[0]}: is of models that summarise videos, which {next(iter(states))} does "
             "not."
         )
-    if any(map(tells_picture_stories, states.values())):
-        inspect_pictures.run(args, states)
+    if any(map(tells_visual_stories, states.values())):
+        inspect_images.run(args, states)
     else:
         _run(args, states)
 
 
 def _run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> None:
+    from fairseq_mm.analysis.story_inspection import inspect_story
     from fairseq_mm.cli.score_output import write_file
-    from fairseq_mm.story_inspection import inspect_story
 
-    of_pictures = inspect_pictures.given_options(args)
-    if of_pictures:
+    of_images = inspect_images.given_options(args)
+    if of_images:
         raise UserError(
-            f"{of_pictures[0]}: is of models that tell stories of pictures, which "
+            f"{of_images[0]}: is of models that tell visual stories, which "
             f"{next(iter(states))} does not."
         )
     if len(args.source) != 1:

@@ -23,15 +23,15 @@ from fairseq_mm.cli.likelihood_options import positive
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
+    from fairseq_mm.analysis.video_inspection import VideoInspection
     from fairseq_mm.report.html_page import Section
-    from fairseq_mm.video_inspection import VideoInspection
 
 # options that only summaries of videos have
 OPTIONS = ("gates", "hypotheses", "videos", "json", "batch_size")
 # those of other kinds
 _OTHERS = (
     *("side", "story", "story_file", "words", "part", "ids", "tell", "images", "weights"),
-    *("picture", "position", "grid"),
+    *("image", "position", "grid"),
 )
 
 
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         action="append",
         default=[],
-        help="folder or .tar of the videos, for pictures and seconds; may be given again",
+        help="folder or .tar of the videos, for images and seconds; may be given again",
     )
     group.add_argument(
         "--json", metavar="FILE", help="with --gates: write statistics and histogram as JSON"
@@ -73,12 +73,12 @@ def run(args: argparse.Namespace, states: Mapping[str, dict[str, Any]]) -> None:
     """
     Args:
         args: of ``fairseq-mm inspect``.
-        states: the checkpoint, of :func:`fairseq_mm.text_models.load_states`.
+        states: the checkpoint, of :func:`.load_states`.
 
     Raises:
         UserError: if files or options do not fit, or there is nothing to see in the model.
     """
-    from fairseq_mm.video_inspection import VideoInspection
+    from fairseq_mm.analysis.video_inspection import VideoInspection
 
     _check_arguments(args)
     # of PyTorch, about the two kinds of masks that fairseq's layers give it
@@ -162,7 +162,7 @@ def _have_transcripts(inspection: "VideoInspection", lines: Sequence[int]) -> li
     """Of each line whether there is a transcript, by the folder's file of them, or else by what the
     model reads."""
     from fairseq_mm.cli.score_summaries import read_sources
-    from fairseq_mm.data.prepared_videos import is_not_available
+    from fairseq_mm.data.transcript_text import is_not_available
 
     data, ids = inspection.task.cfg.data, inspection.ids(lines)
     sources = read_sources(data, inspection.split, ids, str.split)
@@ -258,7 +258,7 @@ def _entries_file(args: argparse.Namespace) -> Iterator[Any]:
 
 
 class _Shelf:
-    """Videos whose pictures and seconds are shown."""
+    """Videos whose images and seconds are shown."""
 
     def __init__(self, args: argparse.Namespace, attributes: Mapping[str, Any]) -> None:
         self.videos = args.videos
@@ -266,11 +266,11 @@ class _Shelf:
         self.by_key: dict[str, Any] = {}
         self.shown = 0
         if self.videos:
-            from fairseq_mm.extract.picture_list import by_any_key, list_pictures
+            from fairseq_mm.extract.media_list import by_any_key, list_images
             from fairseq_mm.extract.videos import VIDEOS, import_av
 
             import_av()
-            self.by_key = by_any_key(list_pictures(self.videos, ids="path", kind=VIDEOS))
+            self.by_key = by_any_key(list_images(self.videos, ids="path", kind=VIDEOS))
 
     def times_of(self, key: str, num_frames: int) -> Any:
         from fairseq_mm.report.video_attention import Times

@@ -13,9 +13,9 @@ from fairseq_mm.metrics.gate_scores import (
 if TYPE_CHECKING:
     import numpy as np
 
+    from fairseq_mm.analysis.video_inspection import GateScores, LineAttention
     from fairseq_mm.report.html_page import Section
     from fairseq_mm.report.video_attention import Times
-    from fairseq_mm.video_inspection import GateScores, LineAttention
 
 ALL, AVAILABLE, APART = "all", "transcript available", "transcript not available"
 

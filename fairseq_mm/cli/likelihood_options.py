@@ -12,8 +12,8 @@ from fairseq_mm.errors import UserError
 if TYPE_CHECKING:
     import torch
 
+    from fairseq_mm.inference.text_models import TextModels
     from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
-    from fairseq_mm.text_models import TextModels
 
 
 def positive(text: str) -> int:
@@ -72,15 +72,15 @@ def load_models(
         path: checkpoints, separated by the system's path separator.
         data: the data folder.
         device: where they are to run.
-        states: the checkpoints, if :func:`fairseq_mm.text_models.load_states` has read them
+        states: the checkpoints, if :func:`.load_states` has read them
             already.
 
     Raises:
         UserError: if they cannot be loaded, or do not fit together.
     """
-    from fairseq_mm.checkpoints import usable_device
+    from fairseq_mm.inference.checkpoints import usable_device
+    from fairseq_mm.inference.text_models import load_states, load_text_models
     from fairseq_mm.models._provenance import STATE_KEY
-    from fairseq_mm.text_models import load_states, load_text_models
 
     place = usable_device(device)
     states = load_states(path) if states is None else states
@@ -94,7 +94,7 @@ def _load_with_folder(files: list[str], data: str, place: "torch.device") -> "Te
     from fairseq import checkpoint_utils
     from fairseq.models import FairseqEncoderDecoderModel
 
-    from fairseq_mm.text_models import TextModels
+    from fairseq_mm.inference.text_models import TextModels
 
     named = os.pathsep.join(files)
     try:

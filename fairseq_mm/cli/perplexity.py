@@ -13,16 +13,16 @@ no temperature gives a real text a probability other than 0, so the temperature 
 which those tokens that are among the k likeliest at their place (<unk> is none of them) are most
 likely among those k. An ensemble, where the k depend on the temperature, has none.
 
-Models that tell stories of five pictures (--task visual_storytelling):
+Models that tell stories of five images (--task visual_storytelling):
 
 fairseq-mm perplexity DATA --path checkpoints/checkpoint_best.pt --counting transtory
-fairseq-mm perplexity DATA --path checkpoints/checkpoint_best.pt --exchange-pictures --seed 1
+fairseq-mm perplexity DATA --path checkpoints/checkpoint_best.pt --exchange-images --seed 1
 
 All tokens are words, the separators between sentences and the end of the story; the figures
 without ends leave separators out as well. --counting transtory adds the figure that the released
 code of Transtory-XL would report, which is lower: the mean within each sentence, which begins with
-a token that costs nothing, then over sentences. --exchange-pictures adds the perplexity of the same
-stories under the pictures of another album: the more a model follows its pictures, the higher.
+a token that costs nothing, then over sentences. --exchange-images adds the perplexity of the same
+stories under the images of another album: the more a model follows its images, the higher.
 """
 
 import argparse
@@ -41,13 +41,13 @@ from fairseq_mm.cli.likelihood_options import (
     positive,
     words_to_score,
 )
-from fairseq_mm.cli.picture_story_options import add_features_argument
 from fairseq_mm.cli.run_set_up import register_quietly
+from fairseq_mm.cli.visual_story_options import add_features_argument
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
+    from fairseq_mm.inference.text_models import TextModels
     from fairseq_mm.retrieval.story_likelihood import Pair, StoryLikelihood
-    from fairseq_mm.text_models import TextModels
 
 SIDES = ("wp_source", "wp_target")
 
@@ -83,9 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="transtory: also as Transtory-XL's released code counts (default: tokens)",
     )
     parser.add_argument(
-        "--exchange-pictures",
+        "--exchange-images",
         action="store_true",
-        help="also under the pictures of another album, drawn with --seed",
+        help="also under the images of another album, drawn with --seed",
     )
     parser.add_argument("--json", metavar="FILE", help="write figures and card as JSON")
 
@@ -107,13 +107,13 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
     register_quietly()
     from fairseq_mm.data.story_split import read_side, side_path
-    from fairseq_mm.text_models import load_states, tells_picture_stories
+    from fairseq_mm.inference.text_models import load_states, tells_visual_stories
 
     states = load_states(args.path)
-    if any(map(tells_picture_stories, states.values())):
-        from fairseq_mm.cli import perplexity_of_picture_stories
+    if any(map(tells_visual_stories, states.values())):
+        from fairseq_mm.cli import perplexity_of_visual_stories
 
-        perplexity_of_picture_stories.run(args, states)
+        perplexity_of_visual_stories.run(args, states)
         return
     _check_text_options(args, states)
     models = load_models(args.path, args.data, args.device, states)
@@ -150,11 +150,11 @@ def _check_text_options(args: argparse.Namespace, states: "dict[str, dict[str, A
     for option, is_given in (
         ("features", args.features is not None),
         ("counting", args.counting != "tokens"),
-        ("exchange-pictures", args.exchange_pictures),
+        ("exchange-images", args.exchange_images),
     ):
         if is_given:
             raise UserError(
-                f"--{option}: is for models that tell stories of pictures, but {file} was trained "
+                f"--{option}: is for models that tell visual stories, but {file} was trained "
                 f"with --task {state['cfg']['task']['_name']}."
             )
 
@@ -166,9 +166,9 @@ def _side_of(models: "TextModels", args: argparse.Namespace) -> str:
         return SIDES[1]
     if args.side:
         return str(args.side)
-    from fairseq_mm.data.prepared import read_dictionary_words
     from fairseq_mm.data.story_split import side_path
     from fairseq_mm.models._provenance import words_of
+    from fairseq_mm.prepare.prepared import read_dictionary_words
 
     words = set(words_of(models.dictionary))
     found = []

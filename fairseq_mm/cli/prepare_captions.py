@@ -1,10 +1,10 @@
-"""Makes a data folder of pictures with captions.
+"""Makes a data folder of images with captions.
 
-The data is JSON lines, one picture a line:
+The data is JSON lines, one image a line:
 
   {"image": "photo.jpg", "captions": ["A dog runs .", "A brown dog on grass ."]}
 
-Optional fields: "split" (train, valid or test) and "id", the picture's key in the feature
+Optional fields: "split" (train, valid or test) and "id", the image's key in the feature
 store, its file name by default. The folder gets text, ids, references and fairseq-preprocess's
 files; its features come from `fairseq-mm extract` or `fairseq-mm store import`.
 """
@@ -17,12 +17,13 @@ from typing import Callable, Optional
 
 from fairseq_mm.cli.prepare_script import run_prepare_script
 from fairseq_mm.data.caption_text import TOKENIZERS, CaptionTokenizer
-from fairseq_mm.data.captions import SPLITS, CaptionCorpus, draw_split, read_captions_jsonl
-from fairseq_mm.data.prepared import read_dictionary_words
-from fairseq_mm.data.prepared_captions import write_caption_folder
+from fairseq_mm.data.input_files import SPLITS
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.captions import CaptionCorpus, draw_split, read_captions_jsonl
+from fairseq_mm.prepare.prepared import read_dictionary_words
+from fairseq_mm.prepare.prepared_captions import write_caption_folder
 
-HELP = "pictures with captions, for the task multimodal_captioning"
+HELP = "images with captions, for the task multimodal_captioning"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keys",
         choices=("name", "path"),
         default="name",
-        help='the default of "id": the picture\'s file name, or "image" as it stands',
+        help='the default of "id": the image\'s file name, or "image" as it stands',
     )
     for split in ("valid", "test"):
         add_size_argument(parser, split)
@@ -58,7 +59,7 @@ def add_size_argument(parser: argparse.ArgumentParser, split: str) -> None:
         type=int,
         default=0,
         metavar="N",
-        help=f"draw N training pictures, with all their captions, as {split} split",
+        help=f"draw N training images, with all their captions, as {split} split",
     )
 
 
@@ -101,7 +102,7 @@ def add_folder_arguments(parser: argparse.ArgumentParser) -> None:
         "--features",
         nargs="+",
         metavar="STORE",
-        help="check that these feature stores hold every picture; nothing of them is recorded",
+        help="check that these feature stores hold every image; nothing of them is recorded",
     )
     parser.add_argument(
         "--strict", action="store_true", help="refuse splits of other sizes than published ones"

@@ -17,11 +17,11 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from fairseq_mm.data.prepared import read_dictionary_words
-from fairseq_mm.data.prepared_prompts import write_prompt_folder
-from fairseq_mm.data.prompts import StoryCorpus, read_prompts_jsonl
 from fairseq_mm.data.story_text import tokenize_story_text
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.prepared import read_dictionary_words
+from fairseq_mm.prepare.prepared_prompts import write_prompt_folder
+from fairseq_mm.prepare.prompts import StoryCorpus, read_prompts_jsonl
 
 HELP = "prompts with stories, for the task hierarchical_story"
 

@@ -1,4 +1,4 @@
-"""Makes a data folder of stories, each of five pictures and five sentences.
+"""Makes a data folder of stories, each of five images and five sentences.
 
 The data is JSON lines, one story a line:
 
@@ -11,9 +11,9 @@ fairseq-preprocess's files; its features come from
 
   fairseq-mm extract data.jsonl --model resnet152 --output DIR/features.h5
 
-Pictures that this cannot read are named in DIR/features.h5.unreadable.tsv. Prepare again with
+Images that this cannot read are named in DIR/features.h5.unreadable.tsv. Prepare again with
 --features DIR/features.h5 --missing drop (or keep) --overwrite to leave out their stories, or to
-keep them without those pictures.
+keep them without those images.
 """
 
 import argparse
@@ -22,19 +22,19 @@ import sys
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_mm.cli.picture_lookup import keys_in_stores
+from fairseq_mm.cli.image_lookup import keys_in_stores
 from fairseq_mm.data.caption_text import CaptionTokenizer
-from fairseq_mm.data.missing_images import POLICIES, leave_out_missing
-from fairseq_mm.data.picture_stories import (
-    PictureStoryCorpus,
-    draw_albums,
-    read_picture_stories_jsonl,
-)
-from fairseq_mm.data.prepared import read_dictionary_words
-from fairseq_mm.data.prepared_picture_stories import write_picture_story_folder
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.missing_images import POLICIES, leave_out_missing
+from fairseq_mm.prepare.prepared import read_dictionary_words
+from fairseq_mm.prepare.prepared_visual_stories import write_visual_story_folder
+from fairseq_mm.prepare.visual_stories import (
+    VisualStoryCorpus,
+    draw_albums,
+    read_visual_stories_jsonl,
+)
 
-HELP = "stories of five pictures, for the task visual_storytelling"
+HELP = "stories of five images, for the task visual_storytelling"
 
 # the m-RNN paper's rules are for captions: they drop the full stops that end sentences
 TOKENIZERS = ("words", "whitespace")
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keys",
         choices=("name", "path"),
         default="name",
-        help="what pictures are called in the feature store: their files' names, or as they stand "
+        help="what images are called in the feature store: their files' names, or as they stand "
         'in "images"; as fairseq-mm extract --ids',
     )
     for split in ("valid", "test"):
@@ -67,14 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             default=0,
             metavar="N",
             help=f"draw N albums of training stories as {split} split; stories without an album "
-            "are drawn with those of the same pictures",
+            "are drawn with those of the same images",
         )
     parser.add_argument("--seed", type=int, default=1, help="for drawn splits")
     parser.add_argument(
         "--features",
         nargs="+",
         metavar="STORE",
-        help="look for the pictures in these feature stores; those that they lack are missing",
+        help="look for the images in these feature stores; those that they lack are missing",
     )
     parser.add_argument(
         "--skip-empty",
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Optional[int]:
     paths = {None: args.data, "valid": args.valid, "test": args.test}
-    corpus = read_picture_stories_jsonl(paths, keys=args.keys)
+    corpus = read_visual_stories_jsonl(paths, keys=args.keys)
     for split in ("valid", "test"):
         draw_albums(corpus, split, getattr(args, f"{split}_size"), seed=args.seed)
     missing: dict[str, str] = {}
@@ -112,8 +112,8 @@ def add_folder_arguments(parser: argparse.ArgumentParser, *, tokenizer: str, mis
     parser.add_argument(
         "--missing",
         choices=POLICIES,
-        help="stories of missing pictures: drop them, keep them with those pictures as padding "
-        "(listed in missing_images.txt; a story without any picture is dropped), or refuse them "
+        help="stories of missing images: drop them, keep them with those images as padding "
+        "(listed in missing_images.txt; a story without any image is dropped), or refuse them "
         f"(default: {missing})",
     )
     text = parser.add_argument_group("text")
@@ -142,7 +142,7 @@ def add_folder_arguments(parser: argparse.ArgumentParser, *, tokenizer: str, mis
 
 
 def prepare(
-    corpus: PictureStoryCorpus,
+    corpus: VisualStoryCorpus,
     args: argparse.Namespace,
     *,
     missing: dict[str, str],
@@ -155,7 +155,7 @@ def prepare(
     Args:
         corpus: stories by split.
         args: of :func:`add_folder_arguments`.
-        missing: picture -> why it cannot be used.
+        missing: image -> why it cannot be used.
         skip_empty: leave out stories with a sentence that has no word.
         settings: further ones for ``prepare.json``.
         strict: refuse splits of other sizes than published ones.
@@ -175,7 +175,7 @@ def prepare(
         print("no valid split: train with --disable-validation", file=sys.stderr)
     leave_out_missing(corpus, missing, policy=args.missing)
     tokenize = CaptionTokenizer(args.tokenizer, keep_case=args.keep_case, keep_punctuation=True)
-    report = write_picture_story_folder(
+    report = write_visual_story_folder(
         corpus,
         args.output,
         tokenize=tokenize,
@@ -204,7 +204,7 @@ def _print_report(report: dict[str, Any], output: Path) -> None:
     for split, counts in report["counts"].items():
         line = (
             "{stories:,} stories of {photo_sequences:,} photo sequences, {albums:,} albums and "
-            "{photographs:,} photographs, {words:,} words".format(**counts)
+            "{images:,} images, {words:,} words".format(**counts)
         )
         if "unknown" in counts:
             line += f", {100 * counts['unknown'] / counts['words']:.2f} % of them unknown"
@@ -213,7 +213,7 @@ def _print_report(report: dict[str, Any], output: Path) -> None:
         shown = ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
         print(f"exception, {what}: {len(ids):,} ({shown}; all in prepare.json)")
     if report["masked"]:
-        print(f"missing_images.txt: pictures without features: {len(report['masked']):,}")
+        print(f"missing_images.txt: images without features: {len(report['masked']):,}")
     if "dictionary_words" in report:
         print(f"dict.txt: {report['dictionary_words']:,} words")
     print(report["command"])

@@ -26,11 +26,12 @@ import sys
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_mm.data.prepared import read_dictionary_words
-from fairseq_mm.data.prepared_videos import MAX_TOKENS, SOURCE, TARGET, write_video_folder
 from fairseq_mm.data.subwords import KINDS, Subwords
-from fairseq_mm.data.transcript_text import TOKENIZERS
-from fairseq_mm.data.videos_file import (
+from fairseq_mm.data.transcript_text import SOURCE, TARGET, TOKENIZERS
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.prepared import read_dictionary_words
+from fairseq_mm.prepare.prepared_videos import MAX_TOKENS, write_video_folder
+from fairseq_mm.prepare.videos_file import (
     KEYS,
     POLICIES,
     VideoCorpus,
@@ -38,7 +39,6 @@ from fairseq_mm.data.videos_file import (
     leave_out_videos,
     read_videos_jsonl,
 )
-from fairseq_mm.errors import UserError
 
 HELP = "videos with transcripts and summaries, for the task video_summarization"
 

@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> None:
     register_quietly()
     import torch
 
-    from fairseq_mm.checkpoints import checkpoint_file
+    from fairseq_mm.inference.checkpoints import checkpoint_file
     from fairseq_mm.metrics.result_card import file_hash
     from fairseq_mm.retrieval import ranking
     from fairseq_mm.retrieval.score_file import ScoreFile
@@ -225,7 +225,7 @@ def load_on_data(checkpoint: str, args: argparse.Namespace) -> tuple[Any, Any]:
     """The model, in evaluation mode and float32, and its task on the data folder."""
     from fairseq import checkpoint_utils
 
-    from fairseq_mm.checkpoints import load_checkpoint, provenance_of
+    from fairseq_mm.inference.checkpoints import load_checkpoint, provenance_of
 
     state = load_checkpoint(checkpoint)
     name = state["cfg"]["task"]["_name"]

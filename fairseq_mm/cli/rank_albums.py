@@ -1,12 +1,12 @@
-"""How often a story is likeliest under its own pictures, among those of other albums.
+"""How often a story is likeliest under its own images, among those of other albums.
 
 fairseq-mm rank-albums DATA --path checkpoints/checkpoint_best.pt --split valid
 fairseq-mm rank-albums DATA --path a.pt:b.pt --candidates 10 --draws 20 --seed 1
 
-Whether a storyteller follows its pictures: each story competes under its own five pictures against
+Whether a storyteller follows its images: each story competes under its own five images against
 those of 9 other albums, drawn from the albums of the chosen stories; --draws such draws. Of another
 album it is always the first photo sequence. Ties count against the model. The interval is a
-bootstrap over stories. A pair of story and pictures is computed once, however often it is drawn;
+bootstrap over stories. A pair of story and images is computed once, however often it is drawn;
 --all-pairs computes all of them, and prints what all possible draws have on average as well.
 
 The output folder gets ranking.json (figures, card), stories.jsonl (one story a line) and
@@ -27,25 +27,25 @@ from fairseq_mm.cli.likelihood_options import (
     chosen_lines,
     positive,
 )
-from fairseq_mm.cli.picture_story_options import (
+from fairseq_mm.cli.run_set_up import only_writer, register_quietly
+from fairseq_mm.cli.visual_story_options import (
     add_features_argument,
     card_files,
-    open_picture_stories,
+    open_visual_stories,
 )
-from fairseq_mm.cli.run_set_up import only_writer, register_quietly
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from fairseq_mm.cli.picture_story_options import ToScore
+    from fairseq_mm.cli.visual_story_options import ToScore
     from fairseq_mm.metrics.album_ranking import AlbumRanking
     from fairseq_mm.metrics.prompt_ranking import PromptColumns
     from fairseq_mm.retrieval.pair_scores import PairScores
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATA", help="data folder of picture stories")
+    parser.add_argument("data", metavar="DATA", help="data folder of visual stories")
     add_likelihood_arguments(parser, cuts=False)
     add_features_argument(parser)
     parser.add_argument(
@@ -83,12 +83,12 @@ def run(args: argparse.Namespace) -> None:
     if args.candidates < 2:
         raise UserError("--candidates: must be 2 or more, the story's own album included.")
     register_quietly()
+    from fairseq_mm.inference.text_models import load_states
     from fairseq_mm.metrics.album_ranking import rank_albums
     from fairseq_mm.metrics.prompt_ranking import draw_distractors, prompt_columns
     from fairseq_mm.retrieval.pair_scores import PairScores
-    from fairseq_mm.text_models import load_states
 
-    to_score = open_picture_stories(args, load_states(args.path))
+    to_score = open_visual_stories(args, load_states(args.path))
     split = to_score.split
     lines = chosen_lines(len(split.stories), args.stories, args.seed)
     columns = prompt_columns(split.albums[line] for line in lines)
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> None:
     identity = _identity(to_score, args)
     output = args.output or _output_of(to_score.files, args.split)
     with only_writer(output):
-        file = PairScores(output, identity, condition="pictures")
+        file = PairScores(output, identity, condition="images")
         scores = _score(file, to_score, lines, columns, distractors, args)
         result = rank_albums(scores, columns.true, distractors, seed=args.seed)
         report = _report_of(result, args, identity, len(split.stories), len(columns.texts))
@@ -176,7 +176,7 @@ def _score(
         )
     missing = [key for key in dict.fromkeys(keys) if key not in file.scores]
     stories = {line: likelihood.encode_story(split.stories[line]) for line, _ in missing}
-    todo = [(split.visual_ids[pictures], stories[story]) for story, pictures in missing]
+    todo = [(split.visual_ids[images], stories[story]) for story, images in missing]
     done = len(keys) - len(missing)
     with tqdm(
         total=len(keys), initial=done, unit="pair", desc="rank-albums", disable=None
@@ -276,7 +276,7 @@ def _write(
         entry = {
             "story": line,
             "album": to_score.split.albums[line],
-            "pictures": to_score.split.visual_ids[line].split("\t"),
+            "images": to_score.split.visual_ids[line].split("\t"),
             "log_likelihood": scores[number, own],
             "best_other": float(np.nanmax(others)),
             "ranks": ranks[:, number].tolist(),

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fairseq_mm.data.story_split import StorySplit
+    from fairseq_mm.inference.text_models import TextModels
     from fairseq_mm.metrics.prompt_ranking import PromptColumns, PromptRanking
     from fairseq_mm.retrieval.pair_scores import PairScores
     from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
-    from fairseq_mm.text_models import TextModels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""``fairseq-mm rank`` of models that embed pictures and sentences: by the cosine of vectors."""
+"""``fairseq-mm rank`` of models that embed images and sentences: by the cosine of vectors."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Hypotheses, pictures and references as one HTML page that loads nothing from elsewhere.
+"""Hypotheses, images and references as one HTML page that loads nothing from elsewhere.
 
   fairseq-mm report --data data-bin/flickr8k --split test --hypotheses generate.txt \\
       --images photos/ --output page.html
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FOLDER",
-        help="folder or .tar of the pictures; may be given again; without it a page of text",
+        help="folder or .tar of the images; may be given again; without it a page of text",
     )
     parser.add_argument(
         "--scores",
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=224,
         metavar="PIXELS",
-        help="pictures are made as small as this (default: %(default)s)",
+        help="images are made as small as this (default: %(default)s)",
     )
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.html")
 
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from fairseq_mm.cli.score_inputs import join_texts, read_score_references
     from fairseq_mm.cli.score_output import print_problems
-    from fairseq_mm.cli.score_picture_stories import without_separators
+    from fairseq_mm.cli.score_visual_stories import without_separators
     from fairseq_mm.report.html_page import render_page, write_page
     from fairseq_mm.report.item_gallery import gallery_section
     from fairseq_mm.report.run_card import card_section, figures_section
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> None:
     print(
         f"wrote {args.output}: {len(items):,} items, "
         f"{os.path.getsize(args.output) / 1e6:.1f} MB"
-        + (f"; {len(missing):,} pictures not found, the first is {missing[0]}" if missing else "")
+        + (f"; {len(missing):,} images not found, the first is {missing[0]}" if missing else "")
     )
 
 
@@ -121,7 +121,7 @@ def _items(
     texts: dict[str, str],
     scores: dict[str, dict[str, float]],
 ) -> tuple[list, list[str]]:
-    """Cards, and the keys whose pictures are in none of ``--images``."""
+    """Cards, and the keys whose images are in none of ``--images``."""
     from tqdm import tqdm
 
     from fairseq_mm.report.item_gallery import Item
@@ -130,15 +130,15 @@ def _items(
     thumbnails = Thumbnails(args.images, args.side) if args.images else None
     shown = list(references)[: args.limit]
     items, missing = [], []
-    for item in tqdm(shown, "pictures", file=sys.stderr, leave=False, disable=None):
+    for item in tqdm(shown, "images", file=sys.stderr, leave=False, disable=None):
         keys = item.split("\t") if thumbnails is not None else []
         found = [key for key in keys if key in thumbnails]
         missing += [key for key in keys if key not in thumbnails]
-        pictures = {key: thumbnails.data_uri(key) for key in found}
-        items.append(Item(item, texts.get(item), references[item], scores.get(item, {}), pictures))
-    if thumbnails is not None and not any(item.pictures for item in items):
+        images = {key: thumbnails.data_uri(key) for key in found}
+        items.append(Item(item, texts.get(item), references[item], scores.get(item, {}), images))
+    if thumbnails is not None and not any(item.images for item in items):
         raise UserError(
-            f"--images {' '.join(args.images)}: has none of the {len(missing):,} pictures, such "
+            f"--images {' '.join(args.images)}: has none of the {len(missing):,} images, such "
             f"as {missing[0]}."
         )
     return items, missing

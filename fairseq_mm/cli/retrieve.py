@@ -1,4 +1,4 @@
-"""Retrieves pictures and sentences by their vectors (nearest, plot), or stories of the training set
+"""Retrieves images and sentences by their vectors (nearest, plot), or stories of the training set
 instead of generating them (prompts, the KNN baseline). Each kind has its own --help.
 
 fairseq-mm retrieve "a dog on the beach" --model checkpoints/vse_bow --store images.h5
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompts.set_defaults(kind_function=_run_prompts)
     nearest = kinds.add_parser(
         "nearest",
-        help="pictures or sentences nearest to a sentence or a picture",
+        help="images or sentences nearest to a sentence or an image",
         description=retrieve_nearest.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     nearest.set_defaults(kind_function=retrieve_nearest.run_nearest)
     plot = kinds.add_parser(
         "plot",
-        help="pictures and words on their principal components",
+        help="images and words on their principal components",
         description=retrieve_plot.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

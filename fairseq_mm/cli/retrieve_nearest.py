@@ -1,4 +1,4 @@
-"""Finds the pictures or sentences of a store that are nearest to a sentence or a picture.
+"""Finds the images or sentences of a store that are nearest to a sentence or an image.
 
 fairseq-mm embed data/flickr8k --model checkpoints/vse_bow --of images --output images.h5
 fairseq-mm retrieve nearest "a dog on the beach" --model checkpoints/vse_bow --store images.h5
@@ -11,7 +11,7 @@ distance_to_mean, text.
 
 --minus and --plus take words away from the query and add them (Kiros et al. 2014, equation 15; "not
 well observed" but with vse_bow), --resort N sorts the N nearest by their distance to their mean. An
-item of the store that is asked with (--id) is not found; a picture of it (--image) would find
+item of the store that is asked with (--id) is not found; an image of it (--image) would find
 itself. The index stands beside the store, or in --index, and is built once.
 """
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fairseq_mm.data.feature_store import FeatureStore
-    from fairseq_mm.embedder import Embedder
+    from fairseq_mm.inference.embedder import Embedder
 
 
 def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("text", nargs="?", metavar="TEXT", help="sentence or word to ask with")
-    asked.add_argument("--image", metavar="FILE", help="picture to ask with")
+    asked.add_argument("--image", metavar="FILE", help="image to ask with")
     asked.add_argument("--id", metavar="ID", help="item of the store to ask with")
     parser.add_argument(
         "--store", required=True, metavar="FILE", help="of vectors, from fairseq-mm embed"
@@ -122,7 +122,7 @@ def load_model_of(store: "FeatureStore", args: argparse.Namespace) -> "Embedder"
     Raises:
         UserError: if it cannot be loaded, or is not the one that the vectors are from.
     """
-    from fairseq_mm.embedder import load_embedder
+    from fairseq_mm.inference.embedder import load_embedder
 
     embedder = load_embedder(args.model, weights=args.weights, device=args.device)
     embedder.check_vectors(store.attributes, store.dim, what=args.store)
@@ -139,7 +139,7 @@ def _query(
     if args.id:
         query = store.read(args.id)[0]
     elif args.image:
-        query = embedder.embed_pictures([args.image])[0]
+        query = embedder.embed_images([args.image])[0]
     else:
         query = embedder.embed_texts([args.text])[0]
     return query, words[0], words[1]
@@ -171,7 +171,7 @@ class _Sentences:
         from fairseq_mm.data.binarised_text import load_binarised_text
 
         path = os.path.join(data, split)
-        if not os.path.exists(f"{path}.idx"):  # a picture's id may have a colon, too
+        if not os.path.exists(f"{path}.idx"):  # an image's id may have a colon, too
             return None
         assert self._dictionary is not None
         return load_binarised_text(

@@ -1,10 +1,10 @@
-"""Draws pictures and words on the first two principal components of their vectors, as HTML.
+"""Draws images and words on the first two principal components of their vectors, as HTML.
 
 fairseq-mm retrieve plot --model checkpoints/vse_bow --store images.h5 --output plane.html \\
-    --near "a red car" --near "a blue car" --word red --word blue --word car --pictures photos/
+    --near "a red car" --near "a blue car" --word red --word blue --word car --images photos/
 
-Kiros et al. 2014, figure 5. The pictures are those of --id, and the --top nearest to each --near;
-with --pictures they are shown, otherwise they are dots. --jsonl writes the coordinates as well.
+Kiros et al. 2014, figure 5. The images are those of --id, and the --top nearest to each --near;
+with --images they are shown, otherwise they are dots. --jsonl writes the coordinates as well.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from fairseq_mm.errors import UserError
 if TYPE_CHECKING:
     from fairseq_mm.report.thumbnails import Thumbnails
 
-_SIDE = 128  # pixels of a picture in the file, twice of what is shown
+_SIDE = 128  # pixels of an image in the file, twice of what is shown
 
 
 def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--index", metavar="DIR", help="folder of the index (default: STORE.index)")
     parser.add_argument(
-        "--pictures", nargs="+", metavar="PATH", help="folders or archives of the pictures"
+        "--images", nargs="+", metavar="PATH", help="folders or archives of the images"
     )
     parser.add_argument("--output", required=True, metavar="FILE", help="HTML file to write")
     parser.add_argument("--jsonl", metavar="FILE", help="coordinates, a point a line")
@@ -76,14 +76,14 @@ def run_plot(args: argparse.Namespace) -> None:
     words = list(dict.fromkeys(args.word))
     if len(ids) + len(words) < 3:
         raise UserError(
-            f"{len(ids) + len(words)} pictures and words: at least 3 make a plane; give --id, "
+            f"{len(ids) + len(words)} images and words: at least 3 make a plane; give --id, "
             "--near or --word."
         )
     parts = [index.vectors_of(ids)] if ids else []
     parts += [embedder.embed_texts(words)] if words else []
     vectors = np.concatenate(parts)
     plane = principal_components(vectors)
-    thumbnails = _thumbnails(args.pictures)
+    thumbnails = _thumbnails(args.images)
     points = [
         PlotPoint(label, x, y, number >= len(ids), _uri(thumbnails, label, number < len(ids)))
         for number, (label, (x, y)) in enumerate(zip([*ids, *words], plane(vectors).tolist()))
@@ -91,22 +91,22 @@ def run_plot(args: argparse.Namespace) -> None:
     section = plot_section(points, plane.variance_shares)
     if args.jsonl:
         _write_points(points, args.jsonl)
-    subtitle = f"{len(ids)} pictures and {len(words)} words of {embedder.files[0]}"
+    subtitle = f"{len(ids)} images and {len(words)} words of {embedder.files[0]}"
     write_page(Path(args.output), render_page("One space", [section], subtitle=subtitle))
-    print(f"{args.output}: {len(ids)} pictures, {len(words)} words", file=sys.stderr)
+    print(f"{args.output}: {len(ids)} images, {len(words)} words", file=sys.stderr)
 
 
-def _thumbnails(pictures: Optional[list[str]]) -> "Optional[Thumbnails]":
+def _thumbnails(images: Optional[list[str]]) -> "Optional[Thumbnails]":
     from fairseq_mm.report.thumbnails import Thumbnails
 
-    return Thumbnails(pictures, _SIDE) if pictures else None
+    return Thumbnails(images, _SIDE) if images else None
 
 
-def _uri(thumbnails: "Optional[Thumbnails]", key: str, is_picture: bool) -> Optional[str]:
-    if thumbnails is None or not is_picture:
+def _uri(thumbnails: "Optional[Thumbnails]", key: str, is_image: bool) -> Optional[str]:
+    if thumbnails is None or not is_image:
         return None
     if key not in thumbnails:
-        raise UserError(f"--pictures: have none for {key!r}.")
+        raise UserError(f"--images: have none for {key!r}.")
     return thumbnails.data_uri(key)
 
 

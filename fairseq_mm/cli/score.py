@@ -36,13 +36,13 @@ the longest contiguous run of words that a story shares with a story of DATA/tex
 on average (section 7.1, where "longest common subsequence" can only mean that). HYPOTHESES is the
 output of fairseq-mm tell or retrieve, or any of the layouts above.
 
-`vist` scores stories of five pictures, one for each photo sequence, <sent> between its sentences:
+`vist` scores stories of five images, one for each photo sequence, <sent> between its sentences:
 meteor_vist is the challenge's protocol (EvalVIST: METEOR 1.5 with the task hter, the whole story as
 one segment without normalisation, the best of its references, mean over sequences),
 meteor_vist_rank the same with the default task, whose figures are about half as large: never
 compare the two. The other rows are coco-caption's, over whole stories, and how much sentences
 repeat (repeated_*: against earlier sentences of the same story). The card says how many of the
-split's sequences were scored, and how many of its photographs have features.
+split's sequences were scored, and how many of its images have features.
 """
 
 import argparse
@@ -85,8 +85,8 @@ def run(args: argparse.Namespace) -> None:
     if args.json or card_path:
         card = _card_of(args, metrics)
         card["signatures"] = {row.name: row.signature for row in rows}
-        if "picture_stories" in result:
-            card["picture_stories"] = result["picture_stories"]
+        if "visual_stories" in result:
+            card["visual_stories"] = result["visual_stories"]
         if card_path:
             write_file(card_path, json.dumps(card, indent=2, ensure_ascii=False) + "\n")
         if args.json:
@@ -113,14 +113,14 @@ def _score_texts(
     """Rows of the texts' metrics; adds counts, problems and the comparison to ``result``."""
     from fairseq_mm.cli.score_inputs import join_texts, read_score_references, read_training_texts
     from fairseq_mm.cli.score_output import compare, describe, per_item_lines, write_file
-    from fairseq_mm.cli.score_picture_stories import (
+    from fairseq_mm.cli.score_summaries import read_sources
+    from fairseq_mm.cli.score_visual_stories import (
         about_split,
         sentences_of,
         submission,
         without_separators,
         written_sentences,
     )
-    from fairseq_mm.cli.score_summaries import read_sources
     from fairseq_mm.metrics.result_card import allows_unk
     from fairseq_mm.metrics.score_rows import TokenizedItems
     from fairseq_mm.metrics.text_scores import score_texts
@@ -173,7 +173,7 @@ def _score_texts(
         row.expected = len(references.texts)
     result["texts"] = [describe(system) for system in systems]
     if args.preset == "vist":
-        result["picture_stories"] = about_split(references, ids, args.data, args.hypotheses)
+        result["visual_stories"] = about_split(references, ids, args.data, args.hypotheses)
     if len(systems) == 2:
         result["comparison"] = compare(*scored, samples=samples_of(args), seed=args.seed)
     if args.per_item:

@@ -153,8 +153,8 @@ def print_result(result: dict[str, Any]) -> None:
             ]
         )
     _print_columns(lines)
-    if "picture_stories" in result:
-        print(f"\n{result['picture_stories']['summary']}")
+    if "visual_stories" in result:
+        print(f"\n{result['visual_stories']['summary']}")
     if "comparison" not in result:
         return
     first, second = (system["path"] for system in result["texts"])

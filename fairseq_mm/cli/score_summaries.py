@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from fairseq_mm.data.numbered_unknowns import restore_unknowns
-from fairseq_mm.data.prepared_videos import is_not_available
+from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.data.unknowns_file import read_unknowns
 from fairseq_mm.errors import UserError
 

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description="Reads a folder of .npy or .npz files (one an item), an .npz, an .npy array "
         "with a list of ids, or VSE++'s x_ims.npy beside x_caps.txt. An interrupted import "
         "continues when started again. Give --extractor, --weights, --layer and --preprocessing, "
-        "if a model trained on the features is to caption photographs later.",
+        "if a model trained on the features is to caption images later.",
     )
     importing.add_argument("source", help="folder, .npz or .npy file")
     importing.add_argument("out", help="the store to make")
@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     importing.add_argument(
         "--captions",
         metavar="FILE",
-        help="captions, one a line, for an .npy array whose rows stand once a picture or once a "
-        "caption (default: x_caps.txt beside x_ims.npy); ids are the pictures' numbers",
+        help="captions, one a line, for an .npy array whose rows stand once an image or once a "
+        "caption (default: x_caps.txt beside x_ims.npy); ids are the images' numbers",
     )
     importing.add_argument(
         "--files", metavar="PATTERN", help="files of a folder, with one * (default: *.npy)"
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     importing.add_argument(
         "--preprocessing",
         metavar="JSON",
-        help="what was done to the pictures before, as fairseq-mm extract records it; what is left "
+        help="what was done to the images before, as fairseq-mm extract records it; what is left "
         'out is its default: \'{"resize": "squash", "resize_size": 224, "crop": "none"}\'',
     )
     importing.add_argument(

@@ -34,13 +34,13 @@ from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SAMPLING_BEAM, SEED, 
 # lines are printed after so many videos
 PIECE = 8
 # middle frames of a video on the page
-PAGE_PICTURES = 6
+PAGE_IMAGES = 6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from fairseq_mm.data.transcript_text import TOKENIZERS
-    from fairseq_mm.data.videos_file import KEYS
-    from fairseq_mm.extract.pictures import MAX_PIXELS
+    from fairseq_mm.extract.images import MAX_PIXELS
+    from fairseq_mm.prepare.videos_file import KEYS
 
     parser.add_argument(
         "videos",
@@ -185,9 +185,9 @@ def run(args: argparse.Namespace) -> int:
     _check_arguments(args)
     register_quietly()
 
-    from fairseq_mm import video_summarizer
     from fairseq_mm.cli.summarize_inputs import list_inputs
-    from fairseq_mm.summary_search import Search
+    from fairseq_mm.inference import video_summarizer
+    from fairseq_mm.inference.summary_search import Search
 
     names = ("max_len", "min_len", "lenpen", "no_repeat_ngram", "sampling", "topk", "topp")
     names += ("allow_unk",)
@@ -313,9 +313,9 @@ class _Reader:
             batch_size=self.args.batch_size,
             keep_damaged=self.args.keep_damaged,
             max_pixels=self.args.max_pixels,
-            num_pictures=PAGE_PICTURES if self.args.html else 0,
+            num_images=PAGE_IMAGES if self.args.html else 0,
         )
-        return Entry(item.name, transcript, seen.rows, seen.is_cut, seen.pictures)
+        return Entry(item.name, transcript, seen.rows, seen.is_cut, seen.images)
 
 
 def _check_arguments(args: argparse.Namespace) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from fairseq_mm.data.captions import check_id, read_lines
-from fairseq_mm.data.subtitles import TRANSCRIPT_SUFFIXES, read_transcript
-from fairseq_mm.data.videos_file import key_of, transcript_of
+from fairseq_mm.data.input_files import check_id, read_lines
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.picture_list import Picture, list_pictures
+from fairseq_mm.extract.media_list import MediaFile, list_images
 from fairseq_mm.extract.videos import VIDEOS
+from fairseq_mm.prepare.subtitles import TRANSCRIPT_SUFFIXES, read_transcript
+from fairseq_mm.prepare.videos_file import key_of, transcript_of
 
 
 class Input(NamedTuple):
@@ -26,7 +26,7 @@ class Input(NamedTuple):
     """
 
     name: str
-    video: Optional[Picture] = None
+    video: Optional[MediaFile] = None
     transcript: Optional[str] = None
     error: Optional[UserError] = None
 
@@ -76,7 +76,7 @@ def _of_videos(path: str, ids: str) -> Iterator[Input]:
     try:
         if path.lower().endswith(TRANSCRIPT_SUFFIXES):
             raise UserError("is no video, but a transcript: --transcript FILE.")
-        videos = list_pictures([path], ids=ids, kind=VIDEOS)
+        videos = list_images([path], ids=ids, kind=VIDEOS)
     except UserError as error:
         yield Input(path, error=_reason(error, path))
     else:
@@ -134,7 +134,7 @@ def _of_line(line: str, folder: Path, ids: str, where: str) -> Input:
     name = known.get("id") or key_of(known["video"], ids)
     item = Input(check_id(name, where, what="a video"))
     if "video" in known:
-        item = item._replace(video=Picture(item.name, os.path.join(folder, known["video"])))
+        item = item._replace(video=MediaFile(item.name, os.path.join(folder, known["video"])))
     if "transcript" in known or "transcript_file" in known:
         try:
             item = item._replace(transcript=transcript_of(known, folder, where))

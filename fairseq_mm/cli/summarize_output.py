@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from fairseq_mm.cli.tell_output import hashes_of
-from fairseq_mm.data.prepared_videos import NOT_AVAILABLE
+from fairseq_mm.data.transcript_text import NOT_AVAILABLE
 from fairseq_mm.report.html_page import render_page, write_page
 from fairseq_mm.report.summary_cards import SummaryCard, cards_section
 
@@ -26,17 +26,17 @@ class Entry(NamedTuple):
 
     Attributes:
         name: what is printed.
-        transcript: of :meth:`fairseq_mm.video_summarizer.VideoSummarizer.encode_transcript`.
+        transcript: of :meth:`.VideoSummarizer.encode_transcript`.
         rows: ``[frames, D]``; None where no video is read.
         is_cut: the video has more frames.
-        pictures: some of its frames, ``[height, width, 3]`` uint8.
+        images: some of its frames, ``[height, width, 3]`` uint8.
     """
 
     name: str
     transcript: Any
     rows: Optional[np.ndarray] = None
     is_cut: bool = False
-    pictures: tuple[np.ndarray, ...] = ()
+    images: tuple[np.ndarray, ...] = ()
 
 
 class Description:
@@ -69,7 +69,7 @@ class Description:
         facts = {"score": round(summary.score, 4), **_read_of(entry)}
         if self.has_page:
             text = entry.transcript.text
-            self.cards.append(SummaryCard(entry.name, summary.text, text, facts, entry.pictures))
+            self.cards.append(SummaryCard(entry.name, summary.text, text, facts, entry.images))
         if not self.is_jsonl:
             return f"{entry.name}\t{summary.text}"
         line = {"id": entry.name, "hypothesis": summary.text, **facts, **self.facts}

@@ -1,4 +1,4 @@
-"""Stories, by a trained model: of five pictures; of prompts, of prompts that a language model makes
+"""Stories, by a trained model: of five images; of prompts, of prompts that a language model makes
 up, or of none.
 
   fairseq-mm tell --model checkpoints/conv_story_fusion --prompt "The last dragon opens a bakery."
@@ -15,7 +15,7 @@ takes the most probable; beam searches with a beam of 5. All tell 150 words, whe
 word; with --min-words 1 the model may end a story earlier. Models of WritingPrompts expect prompts
 as they stand there, such as "[WP] The last dragon ...".
 
-Presets for pictures: beam, of 5, is the default; greedy; sampling draws from all words, and is the
+Presets for images: beam, of 5, is the default; greedy; sampling draws from all words, and is the
 default with --topk or --topp; paper is greedy with a repetition penalty of 5 and sentences that end
 after punctuation, as the released code of Transtory-XL tells. A story has five sentences of 1 to 50
 words. The extractor is the one that the model was trained with; its weights file is looked for
@@ -23,7 +23,7 @@ beside the checkpoint, and known by its content.
 
 The stories are those of fairseq-generate: no <unk> unless --allow-unk is given. A story's draws
 depend on --seed and its id, which counts from 0, or from --first-id, and is the line of a --split:
-it is equal whatever is told beside it. A prompt or picture that cannot be read is named on stderr,
+it is equal whatever is told beside it. A prompt or image that cannot be read is named on stderr,
 the other stories are told all the same, and the exit status is 2.
 """
 
@@ -33,7 +33,7 @@ import os
 import sys
 from typing import Any
 
-from fairseq_mm.cli import tell_pictures
+from fairseq_mm.cli import tell_images
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.cli.tell_output import check_folder, check_numbers
 from fairseq_mm.cli.tell_prompts import counted, given_prompts, read_prompts
@@ -72,9 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         metavar="DIR",
         help="data folder whose dictionaries a --model of fairseq's own has, such as --arch lstm; "
-        "other checkpoints carry theirs; with --split a folder of picture stories",
+        "other checkpoints carry theirs; with --split a folder of visual stories",
     )
-    tell_pictures.add_arguments(parser)
+    tell_images.add_arguments(parser)
     made_up = parser.add_argument_group("prompts that are made up")
     made_up.add_argument(
         "--prompt-model",
@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     telling.add_argument(
         "--preset",
         choices=("paper", "greedy", "beam", "sampling"),
-        help="see above (default: paper; beam with --beam and for pictures)",
+        help="see above (default: paper; beam with --beam and for images)",
     )
     telling.add_argument(
         "--topk", type=int, metavar="K", help="draw from the K most probable words; 0 for all"
@@ -113,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--words", type=int, metavar="N", help="exact length of a story (default: 150)"
     )
     telling.add_argument(
-        "--min-words", type=int, metavar="N", help="shortest story, or sentence about a picture"
+        "--min-words", type=int, metavar="N", help="shortest story, or sentence about an image"
     )
     telling.add_argument(
         "--max-words", type=int, metavar="N", help="longest story or sentence, ended there"
@@ -157,8 +157,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if tell_pictures.given_options(args):
-        return tell_pictures.run(args)
+    if tell_images.given_options(args):
+        return tell_images.run(args)
     _check_arguments(args)
     given = given_prompts(args.prompt, args.prompts)
     register_quietly()
@@ -168,8 +168,8 @@ def run(args: argparse.Namespace) -> int:
 def _tell(args: argparse.Namespace, given: list[Any]) -> int:
     from fairseq_mm.cli.likelihood_options import load_models
     from fairseq_mm.cli.tell_output import Description, hashes_of, opened, progress_bar
-    from fairseq_mm.storyteller import Storyteller
-    from fairseq_mm.text_models import load_text_models
+    from fairseq_mm.inference.storyteller import Storyteller
+    from fairseq_mm.inference.text_models import load_text_models
 
     telling = _telling(args)
     models = load_models(args.model, args.data, args.device)
@@ -230,9 +230,9 @@ def _tell(args: argparse.Namespace, given: list[Any]) -> int:
 
 def _make_up_prompts(args: argparse.Namespace) -> int:
     from fairseq_mm.cli.tell_output import Description, hashes_of, opened
-    from fairseq_mm.storyteller import check_language_models, make_up_prompts
-    from fairseq_mm.text_models import load_text_models
-    from fairseq_mm.text_writer import TextWriter
+    from fairseq_mm.inference.storyteller import check_language_models, make_up_prompts
+    from fairseq_mm.inference.text_models import load_text_models
+    from fairseq_mm.inference.text_writer import TextWriter
 
     models = load_text_models(args.prompt_model, device=args.device)
     check_language_models(models)
@@ -281,7 +281,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 def _telling(args: argparse.Namespace) -> Any:
-    from fairseq_mm.text_writer import preset_with
+    from fairseq_mm.inference.text_writer import preset_with
 
     names = ("beam", "topk", "topp", "temperature", "no_repeat_ngram", "seed")
     changes = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
@@ -296,7 +296,7 @@ def _telling(args: argparse.Namespace) -> Any:
 
 
 def _prompt_options(args: argparse.Namespace) -> dict[str, Any]:
-    from fairseq_mm.storyteller import PROMPT_TOPK
+    from fairseq_mm.inference.storyteller import PROMPT_TOPK
 
     return {
         "topk": PROMPT_TOPK if args.prompt_topk is None else args.prompt_topk,

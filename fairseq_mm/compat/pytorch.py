@@ -9,10 +9,10 @@ def convolution_memory_format() -> Any:
     """``torch.channels_last``, where convolutions are right with it.
 
     In PyTorch 1.12 a channels-last 3 x 3 convolution of a single 1 x 1 map on a CPU mixes channels
-    up: a picture's features would depend on the batch it is in. Goes with PyTorch 1.12.
+    up: an image's features would depend on the batch it is in. Goes with PyTorch 1.12.
 
     Returns:
-        memory_format: for the network's weights and its pictures.
+        memory_format: for the network's weights and its images.
     """
     import torch
 

@@ -4,7 +4,7 @@ names of ``--arch vse_gru``.
 A file holds the image encoder's and the sentence encoder's weights as ``model``, and the options
 as ``opt``. The vocabulary is another file, an object of their class, with its signs ``<pad>``,
 ``<start>``, ``<end>`` and ``<unk>``: a sentence is read with ``<start>`` before and ``<end>`` after
-its words. A model of pictures carries its network beside the projection, and scales the network's
+its words. A model of images carries its network beside the projection, and scales the network's
 features to unit length; one of features made before (``..._precomp``) takes them as they are.
 """
 

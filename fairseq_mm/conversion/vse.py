@@ -2,7 +2,7 @@
 ``vse_bow``.
 
 ``released_vse.py`` and ``released_vsepp.py`` read them. The folder has ``checkpoint_best.pt``,
-``dict.txt`` and, of a model that carries the network it sees pictures with, ``cnn.pt``: a state
+``dict.txt`` and, of a model that carries the network it sees images with, ``cnn.pt``: a state
 dict for ``fairseq-mm extract --weights``, whose features the checkpoint then asks for.
 """
 
@@ -47,7 +47,7 @@ def convert_vse(released: ReleasedVse, output: str, *, overwrite: bool = False) 
         overwrite: files of a folder that exists may be replaced.
 
     Raises:
-        UserError: if the network for pictures is none of torchvision's, or the output cannot be
+        UserError: if the network for images is none of torchvision's, or the output cannot be
             written.
     """
     check_output_folder(output, overwrite=overwrite, reads=released.path)

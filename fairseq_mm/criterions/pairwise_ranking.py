@@ -1,8 +1,8 @@
-"""Pairwise ranking of pictures and sentences (``--criterion pairwise_ranking``).
+"""Pairwise ranking of images and sentences (``--criterion pairwise_ranking``).
 
-Kiros et al. 2014 (https://arxiv.org/abs/1411.2539), equation 6: each pair of a picture and its
-sentence must score above the picture with other sentences, and above the sentence with other
-pictures, by a margin. The others are those of the batch, of all processes together, as in the
+Kiros et al. 2014 (https://arxiv.org/abs/1411.2539), equation 6: each pair of an image and its
+sentence must score above the image with other sentences, and above the sentence with other
+images, by a margin. The others are those of the batch, of all processes together, as in the
 released codes.
 
 ``--negatives random`` draws them from the whole training set, as the paper says: pairs that each
@@ -14,7 +14,7 @@ twice the margin for each pair and stays: that is warned of, and ``--sum-updates
 
 Differs from the paper:
 - The pairs of a batch share the negatives that are drawn; each process draws its own.
-- Other sentences of the same picture are no negatives; they are in the released codes
+- Other sentences of the same image are no negatives; they are in the released codes
   (``--same-image-negatives``).
 """
 
@@ -64,7 +64,7 @@ class PairwiseRankingConfig(FairseqDataclass):
     )
     same_image_negatives: bool = field(
         default=False,
-        metadata={"help": "other sentences of a pair's picture are negatives (released codes)"},
+        metadata={"help": "other sentences of a pair's image are negatives (released codes)"},
     )
 
 
@@ -77,7 +77,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
         negatives: ``sum``, ``max`` or ``random``.
         num_negatives: pairs that ``random`` draws for each batch.
         sum_updates: so many updates sum before ``max``.
-        same_image_negatives: other sentences of a pair's picture are negatives.
+        same_image_negatives: other sentences of a pair's image are negatives.
 
     Raises:
         UserError: if an option is out of its range.
@@ -115,7 +115,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """
         Args:
-            model: with pictures and sentences in one space, wrapped for several processes or not.
+            model: with images and sentences in one space, wrapped for several processes or not.
             sample: a batch, with ``item`` ``[B]``; in training with ``update_num``,
                 ``is_dummy`` (a batch that stands in for none) and, of random ones, ``negatives``,
                 a batch of those drawn.
@@ -134,7 +134,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
             raise ValueError("`reduce` must be True: pairwise_ranking sums over pairs.")
         if not hasattr(model, "embed_sentences"):
             raise UserError(
-                "--criterion pairwise_ranking is for models that embed pictures and sentences "
+                "--criterion pairwise_ranking is for models that embed images and sentences "
                 f"(vse_lstm, vse_gru, vse_bow), but the model is {type(model).__name__}."
             )
         is_dummy = bool(sample.get("is_dummy"))

@@ -33,8 +33,8 @@ def pad_features(
 
     Args:
         rows: arrays ``[n, D]``, in the store's precision.
-        missing: for each item ``[n]`` bool, True at rows of zeros that stand for pictures that
-            are missing: they are padding in their place; None where no picture is.
+        missing: for each item ``[n]`` bool, True at rows of zeros that stand for images that
+            are missing: they are padding in their place; None where no image is.
 
     Returns:
         features: ``[B, N, D]``, zero at padding.
@@ -61,9 +61,9 @@ def collate(
     """
     Args:
         examples: of the dataset, each with ``id``, ``features`` ``[n, D]`` or None, ``target``
-            ``[t]`` (or None when generating without references), ``is_first``, where pictures are
+            ``[t]`` (or None when generating without references), ``is_first``, where images are
             missing, ``missing`` ``[n]`` bool, where the task has text as input, ``source`` ``[s]``,
-            and, of a split, ``item``, the number of its picture, pictures or video there.
+            and, of a split, ``item``, the number of its image, images or video there.
         pad: padding of the target.
         start: token before the first word.
         source_pad: padding of the source text, at its left as in fairseq.

@@ -6,7 +6,7 @@ What is read (``open_source`` tells them apart by name and content):
   name, so the name without its suffix for the pattern ``*.npy``;
 - one ``.npz``: an array an item under the item's key, or the members ``features`` and ``ids``;
 - one ``.npy`` array ``[items, D]`` or ``[items, R, D]`` and a list of ids, one a line;
-- VSE++'s ``<split>_ims.npy`` beside ``<split>_caps.txt``, where each picture's row stands once or
+- VSE++'s ``<split>_ims.npy`` beside ``<split>_caps.txt``, where each image's row stands once or
   five times, once a caption: which of the two follows from the counts of lines, and rows are
   dropped only if they equal the one that stays.
 

@@ -1,4 +1,4 @@
-"""The feature store: features of pictures and videos in one HDF5 file, read by key.
+"""The feature store: features of images and videos in one HDF5 file, read by key.
 
 =============  ====================  =======================================================
 member         shape                 content
@@ -9,7 +9,7 @@ member         shape                 content
 attributes                           who made the features (``EXTRACTOR_ATTRIBUTES``), when
 =============  ====================  =======================================================
 
-An item has one row (a pooled picture) or several (49 for a 7x7 grid, one a video frame), never
+An item has one row (a pooled image) or several (49 for a 7x7 grid, one a video frame), never
 none. Files are made by :class:`fairseq_mm.data.feature_store_writer.FeatureStoreWriter`.
 
 Where the file's layout allows it (contiguous, not compressed: what the writer makes), an item is
@@ -279,7 +279,7 @@ class FeatureStores:
 
     @property
     def extractor_attributes(self) -> dict[str, object]:
-        """Those of the attributes that say how a picture or a video became features."""
+        """Those of the attributes that say how an image or a video became features."""
         return {
             name: self.attributes[name] for name in EXTRACTOR_ATTRIBUTES if name in self.attributes
         }

@@ -1,4 +1,4 @@
-"""The one dataset: lines of text, each with the features of its picture, pictures or video, or with
+"""The one dataset: lines of text, each with the features of its image, images or video, or with
 a text as input, or with both."""
 
 from collections.abc import Collection
@@ -18,9 +18,9 @@ class MultimodalDataset(FairseqDataset):
     """Examples of a split.
 
     Args:
-        visual_ids: one line per example: keys separated by tabs; None without pictures.
+        visual_ids: one line per example: keys separated by tabs; None without images.
         features: feature stores, see :func:`fairseq_mm.data.feature_store.open_features`; None
-            without pictures.
+            without images.
         target: lines of tokens, each ending with ``</s>``; None when there is no text.
         target_dictionary: of ``target``.
         source: lines of tokens that are input as well, or None.
@@ -29,8 +29,8 @@ class MultimodalDataset(FairseqDataset):
         lines: indices of the lines that this dataset consists of; all when None. Examples keep
             their line's number as ``id``.
         shuffle: lines of equal size come in random order, another one in each epoch.
-        missing: keys of pictures that have no features, and are padding in the batch.
-        rows_per_image: rows that a missing picture takes.
+        missing: keys of images that have no features, and are padding in the batch.
+        rows_per_image: rows that a missing image takes.
         start: token before the first word that a model writes; ``</s>`` by default.
         items: what the keys name, for messages.
         num_negatives: lines that each batch brings besides, drawn from the whole split without
@@ -57,7 +57,7 @@ class MultimodalDataset(FairseqDataset):
         missing: Collection[str] = (),
         rows_per_image: int = 1,
         start: Optional[int] = None,
-        items: str = "pictures",
+        items: str = "images",
         num_negatives: int = 0,
         seed: int = 0,
     ) -> None:
@@ -81,7 +81,7 @@ class MultimodalDataset(FairseqDataset):
         self.seed = seed
         self.epoch = 0
         self.is_first = np.ones(count, bool) if visual_ids is None else first_lines(visual_ids)
-        # number of each line's picture, pictures or video, in the order of their first lines
+        # number of each line's image, images or video, in the order of their first lines
         numbers: dict[str, int] = {}
         self.item = np.array(
             range(count)
@@ -148,7 +148,7 @@ class MultimodalDataset(FairseqDataset):
         }
 
     def _rows_of(self, key: str) -> np.ndarray:
-        """``[rows, D]`` of a picture, zeros of a missing one."""
+        """``[rows, D]`` of an image, zeros of a missing one."""
         assert self.features is not None
         if key in self.missing:
             return np.zeros((self.rows_per_image, self.features.dim), self.features.dtype)

@@ -60,7 +60,7 @@ _AUXILIARIES = (
     "is are was were be been being am has have had having do does did can could will would may "
     "might must should"
 )
-# what says little of a picture: articles, pronouns, prepositions, conjunctions, auxiliary verbs
+# what says little of an image: articles, pronouns, prepositions, conjunctions, auxiliary verbs
 FUNCTION_WORDS = frozenset(
     word
     for words in (*(_CLOSED[tag] for tag in ("DET", "PRON", "ADP", "CONJ", "PRT")), _AUXILIARIES)

@@ -4,8 +4,12 @@ import os
 from pathlib import Path
 from typing import NamedTuple, Union
 
-from fairseq_mm.data.prepared_prompts import LANGUAGE_MODELS, SOURCE, TARGET
 from fairseq_mm.errors import UserError
+
+# the sides of the data folder
+SOURCE, TARGET = "wp_source", "wp_target"
+# folder of a language model -> the side that it is of
+LANGUAGE_MODELS = {"prompts": SOURCE, "stories": TARGET}
 
 Folder = Union[str, os.PathLike]
 

@@ -9,6 +9,11 @@ from typing import Callable, Optional, Union
 
 from fairseq_mm.data.caption_text import CaptionTokenizer
 
+# the sides of the data folder
+SOURCE, TARGET = "tran", "desc"
+# as How2 writes it
+NOT_AVAILABLE = "transcript not available"
+
 _split_words = CaptionTokenizer("words", keep_punctuation=True)
 
 # name -> text to text, whose words are separated by spaces
@@ -33,3 +38,8 @@ def prepared_tokenizer(folder: Union[str, os.PathLike]) -> Optional[str]:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return name if isinstance(name, str) and name in TOKENIZERS else None
+
+
+def is_not_available(transcript: str) -> bool:
+    """Whether it says that there is none, as How2 does."""
+    return " ".join(transcript.lower().split()).rstrip(" .") == NOT_AVAILABLE

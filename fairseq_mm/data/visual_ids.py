@@ -1,7 +1,7 @@
-"""``<split>.visual_ids``: which picture, pictures or video belong to which line of text.
+"""``<split>.visual_ids``: which image, images or video belong to which line of text.
 
 One line per example: the keys of its images or its video, separated by tabs. Lines with the same
-keys are one item: five captions of a picture, several stories of an album.
+keys are one item: five captions of an image, several stories of an album.
 """
 
 from pathlib import Path

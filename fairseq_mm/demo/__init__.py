@@ -1,1 +1,1 @@
-"""Pictures drawn by the program, for a demonstration that needs no data."""
+"""Images drawn by the program, for a demonstration that needs no data."""

@@ -1,4 +1,4 @@
-"""The captions of drawn pictures: a small grammar, written and read.
+"""The captions of drawn images: a small grammar, written and read.
 
     caption = [there is] (only THING | THING alone | THING and nothing else)
             | [there is] THING [is] RELATION THING

@@ -1,10 +1,10 @@
-"""The demo's data: pictures in a folder, captions for ``prepare``, and what they show.
+"""The demo's data: images in a folder, captions for ``prepare``, and what they show.
 
-    pictures/train-0001.jpg ...
-    scenes.jsonl        what stands in each picture, to check captions
+    images/train-0001.jpg ...
+    scenes.jsonl        what stands in each image, to check captions
     captions.jsonl      image, captions, split
 
-Training and validation pictures have no held-out combination; of the test pictures every second
+Training and validation images have no held-out combination; of the test images every second
 one has.
 """
 
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_mm.demo.captions import captions_of, is_true
-from fairseq_mm.demo.drawn_pictures import draw
+from fairseq_mm.demo.drawn_images import draw
 from fairseq_mm.demo.scenes import Scene, compose_scene, held_out_combinations
 from fairseq_mm.errors import UserError
 
-CAPTIONS_PER_PICTURE = 3
+CAPTIONS_PER_IMAGE = 3
 QUALITY = 95
 
 
@@ -30,13 +30,13 @@ def draw_collection(folder: Path, sizes: Mapping[str, int], *, seed: int) -> Non
 
     Args:
         folder: must exist.
-        sizes: number of pictures of each split.
-        seed: the same seed draws the same pictures.
+        sizes: number of images of each split.
+        seed: the same seed draws the same images.
     """
     held_out = held_out_combinations(seed)
-    pictures = folder / "pictures"
-    shutil.rmtree(pictures, ignore_errors=True)
-    pictures.mkdir()
+    images = folder / "images"
+    shutil.rmtree(images, ignore_errors=True)
+    images.mkdir()
     captions, scenes = [], []
     for split, size in sizes.items():
         for number in range(1, size + 1):
@@ -47,9 +47,9 @@ def draw_collection(folder: Path, sizes: Mapping[str, int], *, seed: int) -> Non
                 scene = compose_scene(rng, required=held_out)
             else:
                 scene = compose_scene(rng, excluded=held_out)
-            draw(scene, rng).save(pictures / name, quality=QUALITY)
-            sentences = captions_of(scene, rng, CAPTIONS_PER_PICTURE)
-            captions.append({"image": f"pictures/{name}", "captions": sentences, "split": split})
+            draw(scene, rng).save(images / name, quality=QUALITY)
+            sentences = captions_of(scene, rng, CAPTIONS_PER_IMAGE)
+            captions.append({"image": f"images/{name}", "captions": sentences, "split": split})
             scenes.append({"id": name, "unseen": unseen, "scene": scene.to_json()})
     write_jsonl(folder / "scenes.jsonl", scenes)
     write_jsonl(folder / "captions.jsonl", captions)
@@ -66,9 +66,9 @@ class Verdict(NamedTuple):
     """Of one caption.
 
     Attributes:
-        key: the picture.
-        right: the caption is true of the picture.
-        unseen: no captioned training picture has the picture's combination.
+        key: the image.
+        right: the caption is true of the image.
+        unseen: no captioned training image has the image's combination.
     """
 
     key: str
@@ -77,14 +77,14 @@ class Verdict(NamedTuple):
 
 
 def check_captions(folder: Path, captions: Mapping[str, str]) -> list[Verdict]:
-    """Reads each caption and decides whether it is true of its picture.
+    """Reads each caption and decides whether it is true of its image.
 
     Args:
         folder: of the collection.
-        captions: picture -> generated text.
+        captions: image -> generated text.
 
     Raises:
-        UserError: if a picture is not in the collection.
+        UserError: if an image is not in the collection.
     """
     path = folder / "scenes.jsonl"
     with open(path, encoding="utf-8") as file:
@@ -92,7 +92,7 @@ def check_captions(folder: Path, captions: Mapping[str, str]) -> list[Verdict]:
     verdicts = []
     for key, caption in captions.items():
         if key not in records:
-            raise UserError(f"{path}: has no picture {key!r}.")
+            raise UserError(f"{path}: has no image {key!r}.")
         scene = Scene.from_json(records[key]["scene"])
         verdicts.append(Verdict(key, is_true(caption, scene), records[key]["unseen"]))
     return verdicts

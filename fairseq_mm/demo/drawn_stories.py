@@ -1,7 +1,7 @@
-"""Drawn stories: a scene that changes from picture to picture, one change at a time.
+"""Drawn stories: a scene that changes from image to image, one change at a time.
 
-Each picture differs from the one before in exactly one of these, so that what happens is told by
-the picture and by the one before it:
+Each image differs from the one before in exactly one of these, so that what happens is told by
+the image and by the one before it:
 
     appear   a second thing comes
     leave    one of two things goes
@@ -14,7 +14,7 @@ the picture and by the one before it:
 import random
 from dataclasses import asdict, dataclass, replace
 
-from fairseq_mm.data.picture_story_text import NUM_PICTURES
+from fairseq_mm.data.visual_story_text import NUM_IMAGES
 from fairseq_mm.demo.scenes import (
     ARRANGEMENTS,
     COLOURS,
@@ -26,7 +26,7 @@ from fairseq_mm.demo.scenes import (
     place_things,
 )
 
-NUM_MOMENTS = NUM_PICTURES
+NUM_MOMENTS = NUM_IMAGES
 CHANGES = ("appear", "leave", "colour", "size", "move", "light")
 
 _NIGHTS = 0.4  # share of the stories that begin at night
@@ -35,7 +35,7 @@ _PLACINGS = 40  # tries, of which the one that moves things least is taken
 
 @dataclass(frozen=True)
 class Moment:
-    """What one picture of a story shows."""
+    """What one image of a story shows."""
 
     scene: Scene
     night: bool

@@ -1,7 +1,7 @@
-"""The small network that gives the demo's features: a ResNet-18 trained on drawn pictures.
+"""The small network that gives the demo's features: a ResNet-18 trained on drawn images.
 
-It plays the part that networks trained on ImageNet play for photographs: it learns to recognise
-what is drawn, not to caption. First single things, close up; then whole pictures: their
+It plays the part that networks trained on ImageNet play for images: it learns to recognise
+what is drawn, not to caption. First single things, close up; then whole images: their
 arrangement, day or night, and size, colour and shape of the one or two things, known by their place
 and by their shape. It recognises them by its last map, which captions are told from, and by the
 finer one before, which stories are told from. Its state dict is torchvision's, so that
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
 
-from fairseq_mm.demo.drawn_pictures import DAYS, SIDE, draw
+from fairseq_mm.demo.drawn_images import DAYS, SIDE, draw
 from fairseq_mm.demo.scenes import (
     ARRANGEMENTS,
     COLOURS,
@@ -72,20 +72,20 @@ def labels_of(scene: Scene, night: bool) -> list[int]:
 
 
 def draw_examples(count: int, seed: str, *, close_up: bool = False) -> tuple[Tensor, Tensor]:
-    """Pictures and labels.
+    """Images and labels.
 
     Args:
         count: how many, ``N``.
-        seed: of the scenes and the pictures.
-        close_up: single things at the size they have in whole pictures, on a ground of half the
+        seed: of the scenes and the images.
+        close_up: single things at the size they have in whole images, on a ground of half the
             side: a quarter of the work.
 
     Returns:
-        pictures: ``[N, 3, side, side]`` uint8.
+        images: ``[N, 3, side, side]`` uint8.
         labels: ``[N, labels]`` int64.
     """
     rng = random.Random(seed)
-    pictures, labels = [], []
+    images, labels = [], []
     for _ in range(count):
         scene = compose_scene(rng)
         side = SIDE
@@ -95,9 +95,9 @@ def draw_examples(count: int, seed: str, *, close_up: bool = False) -> tuple[Ten
             scene = _close_up(scene, rng)
             side = SIDE // 2
             wanted = [_NO_LABEL, *labels_of(scene, night)[1:]]
-        pictures.append(np.asarray(draw(scene, rng, side, night=night)))
+        images.append(np.asarray(draw(scene, rng, side, night=night)))
         labels.append(wanted)
-    return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2), torch.tensor(labels)
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2), torch.tensor(labels)
 
 
 def _close_up(scene: Scene, rng: random.Random) -> Scene:
@@ -107,13 +107,11 @@ def _close_up(scene: Scene, rng: random.Random) -> Scene:
     return Scene("alone", (replace(thing, x=x, y=y, radius=radius),))
 
 
-def normalize(pictures: Tensor) -> Tensor:
+def normalize(images: Tensor) -> Tensor:
     """``[B, 3, side, side]`` uint8 to what ``extract`` gives to the network."""
     _, _, mean, std = NORMALIZATIONS["imagenet"]
     shape = (1, 3, 1, 1)
-    scaled = (pictures.float() / 255 - torch.tensor(mean).view(shape)) / torch.tensor(std).view(
-        shape
-    )
+    scaled = (images.float() / 255 - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
     return scaled.contiguous(memory_format=torch.channels_last)
 
 
@@ -123,26 +121,26 @@ def build_network() -> nn.Module:
     return network.to(memory_format=torch.channels_last)
 
 
-def train_recognizer(*, close_ups: int, pictures: int, seed: int) -> tuple[nn.Module, float]:
-    """Trains the network on pictures drawn for it, each seen once.
+def train_recognizer(*, close_ups: int, images: int, seed: int) -> tuple[nn.Module, float]:
+    """Trains the network on images drawn for it, each seen once.
 
     Args:
-        close_ups: number of pictures of single things.
-        pictures: number of whole pictures after them.
-        seed: of the pictures and the initial weights.
+        close_ups: number of images of single things.
+        images: number of whole images after them.
+        seed: of the images and the initial weights.
 
     Returns:
         network: in evaluation mode.
-        accuracy: share of 500 new pictures of which it recognises everything.
+        accuracy: share of 500 new images of which it recognises everything.
     """
     torch.manual_seed(seed)
     network = build_network()
     side_layer = nn.Linear(network.layer3[-1].bn2.num_features, sum(_CLASSES))
-    for count, close_up, rate in ((close_ups, True, 2e-3), (pictures, False, 1e-3)):
+    for count, close_up, rate in ((close_ups, True, 2e-3), (images, False, 1e-3)):
         examples = draw_examples(count, f"recognizer {seed} {close_up}", close_up=close_up)
         # edges and colours look the same close up and from afar, and are the most work to train
         frozen = [] if close_up else [network.conv1, network.bn1, network.layer1]
-        what = "close-ups" if close_up else "whole pictures"
+        what = "close-ups" if close_up else "whole images"
         _train(network, side_layer, *examples, rate=rate, frozen=frozen, description=what)
     network.eval()
     examples = draw_examples(500, f"recognizer {seed} unseen")
@@ -152,14 +150,14 @@ def train_recognizer(*, close_ups: int, pictures: int, seed: int) -> tuple[nn.Mo
 def _train(
     network: nn.Module,
     side_layer: nn.Module,
-    pictures: Tensor,
+    images: Tensor,
     labels: Tensor,
     *,
     rate: float,
     frozen: Sequence[nn.Module],
     description: str,
 ) -> None:
-    steps = len(pictures) // _BATCH
+    steps = len(images) // _BATCH
     network.train()
     for part in frozen:
         part.requires_grad_(False).eval()
@@ -177,7 +175,7 @@ def _train(
     bar = tqdm(range(steps), description, file=sys.stderr, leave=False, disable=None)
     for step in bar:
         batch = slice(step * _BATCH, (step + 1) * _BATCH)
-        loss = label_loss(network(normalize(pictures[batch])), labels[batch])
+        loss = label_loss(network(normalize(images[batch])), labels[batch])
         side_logits = side_layer(maps["layer3"].mean((2, 3)))
         loss = loss + _SIDE_WEIGHT * label_loss(side_logits, labels[batch])
         optimizer.zero_grad()
@@ -190,7 +188,7 @@ def _train(
 
 
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean over pictures of the sum of their labels' cross-entropies.
+    """Mean over images of the sum of their labels' cross-entropies.
 
     Args:
         logits: ``[B, classes of all labels]``.
@@ -205,10 +203,10 @@ def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def all_recognized(network: nn.Module, pictures: Tensor, labels: Tensor) -> float:
-    """Share of the pictures of which every label is right."""
+def all_recognized(network: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Share of the images of which every label is right."""
     right = torch.ones(len(labels), dtype=torch.bool)
-    logits = torch.cat([network(normalize(part)) for part in pictures.split(250)])
+    logits = torch.cat([network(normalize(part)) for part in images.split(250)])
     for label, part in zip(labels.T, logits.split(_CLASSES, dim=1)):
         right &= (part.argmax(1) == label) | (label == _NO_LABEL)
     return right.float().mean().item()

@@ -1,7 +1,7 @@
-"""What stands in a drawn picture: one or two things, each with size, colour, shape and place.
+"""What stands in a drawn image: one or two things, each with size, colour, shape and place.
 
-Some combinations of two things can be held out, so that a test picture may show a green star
-above a red circle although no captioned training picture showed a green star above a red circle.
+Some combinations of two things can be held out, so that a test image may show a green star
+above a red circle although no captioned training image showed a green star above a red circle.
 """
 
 import itertools
@@ -17,7 +17,7 @@ ARRANGEMENTS = ("alone", "column", "row")
 
 _SHARES = (0.1, 0.45, 0.45)  # of the arrangements
 _HELD_OUT_SHARE = 1 / 8
-# Radii as shares of the picture's side. The sizes are far enough apart to be told by eye.
+# Radii as shares of the image's side. The sizes are far enough apart to be told by eye.
 _RADII = {"small": (0.115, 0.13), "large": (0.185, 0.21)}
 _GAP = 0.015
 
@@ -27,7 +27,7 @@ Combination = tuple[str, str, str, str, str]
 
 @dataclass(frozen=True)
 class Thing:
-    """Place and radius are shares of the picture's side; y grows downwards."""
+    """Place and radius are shares of the image's side; y grows downwards."""
 
     size: str
     colour: str

@@ -1,7 +1,7 @@
-"""The demo's stories: five pictures each in a folder, sentences for ``prepare``, what they show.
+"""The demo's stories: five images each in a folder, sentences for ``prepare``, what they show.
 
-pictures/train-0001-1.jpg ...
-moments.jsonl       what each picture shows, to check sentences
+images/train-0001-1.jpg ...
+moments.jsonl       what each image shows, to check sentences
 stories.jsonl       images, sentences, split
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_mm.demo.collection import QUALITY, write_jsonl
-from fairseq_mm.demo.drawn_pictures import draw
+from fairseq_mm.demo.drawn_images import draw
 from fairseq_mm.demo.drawn_stories import (
     NUM_MOMENTS,
     Moment,
@@ -43,34 +43,34 @@ def draw_stories(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:
         sizes: number of stories of each split.
         seed: the same seed draws the same stories.
     """
-    pictures = folder / "pictures"
-    shutil.rmtree(pictures, ignore_errors=True)
-    pictures.mkdir()
+    images = folder / "images"
+    shutil.rmtree(images, ignore_errors=True)
+    images.mkdir()
     stories, truths = [], []
     for split, size in sizes.items():
         for number in range(1, size + 1):
             story = f"{split}-{number:04}"
             rng = random.Random(f"{seed} story {story}")
             moments = compose_story(rng)
-            names = picture_names(story)
+            names = image_names(story)
             for name, moment in zip(names, moments):
-                picture = draw(moment.scene, rng, night=moment.night)
-                picture.save(pictures / name, quality=QUALITY)
-            images = [f"pictures/{name}" for name in names]
+                image = draw(moment.scene, rng, night=moment.night)
+                image.save(images / name, quality=QUALITY)
+            shown = [f"images/{name}" for name in names]
             sentences = tell_story(moments, rng)
-            stories.append({"id": story, "images": images, "sentences": sentences, "split": split})
+            stories.append({"id": story, "images": shown, "sentences": sentences, "split": split})
             truths.append({"id": story, "moments": [moment.to_json() for moment in moments]})
     write_jsonl(folder / "moments.jsonl", truths)
     write_jsonl(folder / "stories.jsonl", stories)
 
 
-def picture_names(story: str) -> list[str]:
-    """File names of a story's pictures."""
+def image_names(story: str) -> list[str]:
+    """File names of a story's images."""
     return [f"{story}-{number}.jpg" for number in range(1, NUM_MOMENTS + 1)]
 
 
 def story_of(names: Sequence[str]) -> str:
-    """Inverse of :func:`picture_names`."""
+    """Inverse of :func:`image_names`."""
     return names[0].rpartition("-")[0]
 
 
@@ -79,9 +79,9 @@ class SentenceVerdict(NamedTuple):
 
     Attributes:
         story: its story.
-        number: of its picture, from 1.
+        number: of its image, from 1.
         kind: of what it should tell, one of ``KINDS``.
-        right: it tells the picture.
+        right: it tells the image.
     """
 
     story: str
@@ -91,7 +91,7 @@ class SentenceVerdict(NamedTuple):
 
 
 def check_stories(folder: Path, stories: Mapping[str, Sequence[str]]) -> list[SentenceVerdict]:
-    """Decides of each sentence whether it tells its picture.
+    """Decides of each sentence whether it tells its image.
 
     Args:
         folder: of the stories.

@@ -1,4 +1,4 @@
-"""The sentences of drawn stories: of each picture, every sentence that tells it.
+"""The sentences of drawn stories: of each image, every sentence that tells it.
 
     first   one (day | night) there is only THING
           | one (day | night) THING is RELATION THING
@@ -13,8 +13,8 @@
     THING = a SIZE COLOUR SHAPE
     NAME  = the COLOUR SHAPE
 
-What leaves, and which colour a thing had, stands in the pictures before only. A sentence tells its
-picture if it names the change, with all that takes part in it; ``sentences_telling`` lists all such
+What leaves, and which colour a thing had, stands in the images before only. A sentence tells its
+image if it names the change, with all that takes part in it; ``sentences_telling`` lists all such
 sentences, and any other one is wrong.
 """
 
@@ -33,8 +33,8 @@ def sentences_telling(before: Optional[Moment], after: Moment) -> list[str]:
     """Every sentence that tells ``after``, words separated by spaces.
 
     Args:
-        before: the moment before; None for the first picture.
-        after: what the picture shows; if there is a moment before, exactly one change from it.
+        before: the moment before; None for the first image.
+        after: what the image shows; if there is a moment before, exactly one change from it.
     """
     if before is None:
         return _first(after)

@@ -90,7 +90,7 @@ class LayerRows(nn.Module):
         layers: ``[B, 3, height, width]`` to a dictionary with the layer's output as ``"layer"``:
             ``[B, D]``, a map ``[B, D, height, width]``, or tokens ``[B, tokens, D]``.
         grid: one row a position, instead of their mean.
-        has_class_token: the first token stands for the picture, the others for its patches.
+        has_class_token: the first token stands for the image, the others for its patches.
     """
 
     def __init__(self, layers: nn.Module, *, grid: bool, has_class_token: bool = False) -> None:
@@ -99,15 +99,15 @@ class LayerRows(nn.Module):
         self.grid = grid
         self.has_class_token = has_class_token
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """
         Args:
-            pictures: ``[B, 3, height, width]``, normalised.
+            images: ``[B, 3, height, width]``, normalised.
 
         Returns:
             rows: ``[B, rows, D]`` float32.
         """
-        output = self.layers(pictures)["layer"].float()
+        output = self.layers(images)["layer"].float()
         if output.dim() == 4:
             rows = output.flatten(2).transpose(1, 2)  # [B, height * width, D]
         elif output.dim() == 2:
@@ -120,7 +120,7 @@ class LayerRows(nn.Module):
 
 
 def model_names() -> list[str]:
-    """All picture classifiers of the installed torchvision."""
+    """All image classifiers of the installed torchvision."""
     return sorted(name for name, function in vars(torchvision.models).items() if builds(function))
 
 
@@ -137,7 +137,7 @@ def builds(function: object) -> bool:
 def check_model(model: str, *, others: Sequence[str] = ()) -> None:
     """
     Args:
-        model: name of a picture classifier.
+        model: name of an image classifier.
         others: further names that may have been meant.
 
     Raises:

@@ -17,8 +17,8 @@ import numpy as np
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
 from fairseq_mm.extract.decoding_process import begin_worker, process_context
-from fairseq_mm.extract.picture_list import Picture
-from fairseq_mm.extract.pictures import MAX_PIXELS
+from fairseq_mm.extract.images import MAX_PIXELS
+from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.extract.videos import (
     AnyVideo,
     VideoReader,
@@ -72,8 +72,8 @@ def decode_video(video: AnyVideo, decoding: Decoding) -> Generator[Event, None, 
     fps = decoding.preprocessing.fps
     try:
         frames = reader.frames()
-        pictures = resampled(frames, fps) if fps else frames_as_they_come(frames)
-        yield from decoding.preprocessing.clips(pictures)
+        images = resampled(frames, fps) if fps else frames_as_they_come(frames)
+        yield from decoding.preprocessing.clips(images)
     except UserError as error:
         yield str(error)
     except MemoryError:
@@ -85,7 +85,7 @@ def decode_video(video: AnyVideo, decoding: Decoding) -> Generator[Event, None, 
 
 
 def decode_videos(
-    videos: Sequence[Picture], decoding: Decoding, *, workers: int = 0
+    videos: Sequence[MediaFile], decoding: Decoding, *, workers: int = 0
 ) -> Generator[Event, None, None]:
     """Events of all videos, one video after the other.
 
@@ -148,7 +148,7 @@ class _Process:
         their_tasks.close()
         their_results.close()
 
-    def receive(self, videos: Sequence[Picture]) -> Event:
+    def receive(self, videos: Sequence[MediaFile]) -> Event:
         try:
             return self.results.recv()
         except (EOFError, OSError):

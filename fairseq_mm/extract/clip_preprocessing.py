@@ -1,7 +1,7 @@
 """From decoded frames to clips as a network takes them: which frames, how large, how normalised.
 
 Everything that decides about a video's features stands in one JSON object of the feature store, as
-the preprocessing of pictures does, so that a video is treated later as those were that a summariser
+the preprocessing of images does, so that a video is treated later as those were that a summariser
 was trained on.
 
 This module runs in the decoding processes, which do not import torch.
@@ -119,10 +119,10 @@ class ClipPreprocessing(Preprocessing):
             return self.resize_width, self.resize_size
         return super()._new_size(width, height)
 
-    def _scaled(self, picture: Image.Image, new_size: tuple[int, int]) -> Image.Image:
+    def _scaled(self, image: Image.Image, new_size: tuple[int, int]) -> Image.Image:
         if self.antialias:
-            return super()._scaled(picture, new_size)
-        return _bilinear(picture, *new_size)
+            return super()._scaled(image, new_size)
+        return _bilinear(image, *new_size)
 
 
 def with_clip_options(
@@ -189,9 +189,9 @@ def describes_clips(preprocessing: object) -> bool:
         return False
 
 
-def _bilinear(picture: Image.Image, width: int, height: int) -> Image.Image:
+def _bilinear(image: Image.Image, width: int, height: int) -> Image.Image:
     """Interpolates the four pixels around each new one, half-pixel centres, edges repeated."""
-    pixels = np.asarray(picture)  # [old height, old width, 3]
+    pixels = np.asarray(image)  # [old height, old width, 3]
     top, bottom, down = _neighbours(pixels.shape[0], height)
     left, right, across = _neighbours(pixels.shape[1], width)
     across = across[:, None]

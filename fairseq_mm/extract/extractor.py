@@ -1,4 +1,4 @@
-"""A backbone and its preprocessing as one thing: pictures in, rows of features out."""
+"""A backbone and its preprocessing as one thing: images in, rows of features out."""
 
 import contextlib
 import os
@@ -15,19 +15,19 @@ from fairseq_mm.extract import backbones, open_clip_backbones
 from fairseq_mm.extract.backbones import Backbone
 from fairseq_mm.extract.clip_preprocessing import describes_clips
 from fairseq_mm.extract.identity import check_same_extractor, extractor_identity
-from fairseq_mm.extract.pictures import MAX_PIXELS, read_picture
+from fairseq_mm.extract.images import MAX_PIXELS, read_image
 from fairseq_mm.extract.preprocessing import Preprocessing, with_options
 from fairseq_mm.extract.weights import recorded_weights
 
 REDUCED_PRECISIONS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-class PictureExtractor:
-    """Turns pictures into rows of features, always in evaluation mode and without gradients.
+class ImageExtractor:
+    """Turns images into rows of features, always in evaluation mode and without gradients.
 
     Args:
         backbone: the network.
-        preprocessing: from pictures to its input.
+        preprocessing: from images to its input.
         device: where the network runs.
         precision: ``fp32``, or ``fp16`` or ``bf16`` by autocast; rows are float32 in any case.
 
@@ -49,7 +49,7 @@ class PictureExtractor:
             raise UserError(f"--device {device}: PyTorch finds no CUDA device.")
         self.preprocessing = preprocessing
         self.precision = precision
-        # convolutions of 8-bit pictures as they lie in memory: 1.1 to 2 times as fast on a CPU
+        # convolutions of 8-bit images as they lie in memory: 1.1 to 2 times as fast on a CPU
         self.memory_format = convolution_memory_format()
         network = backbone.network.eval().to(self.device)
         self.network = network.to(memory_format=self.memory_format)
@@ -72,20 +72,20 @@ class PictureExtractor:
             rows: ``[B, rows, D]`` float32.
 
         Raises:
-            UserError: if the network cannot take pictures of that size, or memory is short.
+            UserError: if the network cannot take images of that size, or memory is short.
         """
         try:
             with torch.inference_mode(), self._autocast():
-                pictures = torch.from_numpy(pixels).to(self.device, non_blocking=True)
-                pictures = self.preprocessing.normalized(pictures)
-                pictures = pictures.contiguous(memory_format=self.memory_format)
-                return self.network(pictures).float().cpu().numpy()
+                images = torch.from_numpy(pixels).to(self.device, non_blocking=True)
+                images = self.preprocessing.normalized(images)
+                images = images.contiguous(memory_format=self.memory_format)
+                return self.network(images).float().cpu().numpy()
         except (RuntimeError, AssertionError, IndexError) as error:
             height, width = pixels.shape[1:3]
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             raise UserError(
                 f"{self.identity['extractor']}, layer {self.identity['layer']}: cannot be run on "
-                f"{len(pixels)} pictures of {width} x {height} pixels: {reason}"
+                f"{len(pixels)} images of {width} x {height} pixels: {reason}"
             ) from None
 
     def _autocast(self) -> contextlib.AbstractContextManager:
@@ -97,42 +97,42 @@ class PictureExtractor:
     def pixels(
         self, file: Union[str, os.PathLike, bytes, Image.Image], *, max_pixels: int = MAX_PIXELS
     ) -> np.ndarray:
-        """One decoded and preprocessed picture ``[height, width, 3]`` uint8, see ``rows``."""
-        return self.preprocessing.apply(read_picture(file, max_pixels=max_pixels))
+        """One decoded and preprocessed image ``[height, width, 3]`` uint8, see ``rows``."""
+        return self.preprocessing.apply(read_image(file, max_pixels=max_pixels))
 
     def extract(
-        self, pictures: Sequence[Union[str, Image.Image]], *, batch_size: int = 16
+        self, images: Sequence[Union[str, Image.Image]], *, batch_size: int = 16
     ) -> list[np.ndarray]:
-        """Features of a few pictures, decoded one after the other.
+        """Features of a few images, decoded one after the other.
 
         Args:
-            pictures: paths or open pictures.
-            batch_size: pictures that the network gets at a time; it changes nothing but the speed.
+            images: paths or open images.
+            batch_size: images that the network gets at a time; it changes nothing but the speed.
 
         Returns:
-            features: for each picture ``[rows, D]`` float32.
+            features: for each image ``[rows, D]`` float32.
 
         Raises:
-            UserError: naming the picture that cannot be read.
+            UserError: naming the image that cannot be read.
         """
         features: list[np.ndarray] = []
-        for start in range(0, len(pictures), batch_size):
+        for start in range(0, len(images), batch_size):
             batch = []
-            for number, picture in enumerate(pictures[start : start + batch_size], start=start):
+            for number, image in enumerate(images[start : start + batch_size], start=start):
                 try:
-                    batch.append(self.pixels(picture))
+                    batch.append(self.pixels(image))
                 except UserError as error:
-                    is_open = isinstance(picture, Image.Image)
-                    name = f"picture {number}" if is_open else str(picture)
+                    is_open = isinstance(image, Image.Image)
+                    name = f"image {number}" if is_open else str(image)
                     raise UserError(f"{name}: {error}") from None
             features += self.rows_of_each(batch)
         return features
 
     def rows_of_each(self, pixels: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Like ``rows`` for pictures of different sizes; those of one size share a batch."""
+        """Like ``rows`` for images of different sizes; those of one size share a batch."""
         by_shape: dict[tuple[int, ...], list[int]] = {}
-        for i, picture in enumerate(pixels):
-            by_shape.setdefault(picture.shape, []).append(i)
+        for i, image in enumerate(pixels):
+            by_shape.setdefault(image.shape, []).append(i)
         features: dict[int, np.ndarray] = {}
         for members in by_shape.values():
             rows = self.rows(np.stack([pixels[i] for i in members]))
@@ -150,7 +150,7 @@ def build_extractor(
     device: Union[str, torch.device] = "cpu",
     precision: str = "fp32",
     **options: Any,
-) -> PictureExtractor:
+) -> ImageExtractor:
     """An extractor by names.
 
     Args:
@@ -180,14 +180,14 @@ def build_extractor(
         backbone = backbones.build_backbone(
             model, weights=weights, layer=layer, grid=grid, seed=seed
         )
-    return PictureExtractor(backbone, preprocessing, device=device, precision=precision)
+    return ImageExtractor(backbone, preprocessing, device=device, precision=precision)
 
 
 def build_extractor_from_identity(
     identity: Mapping[str, object],
     weights_file: Optional[str] = None,
     device: Union[str, torch.device] = "cpu",
-) -> PictureExtractor:
+) -> ImageExtractor:
     """The extractor that a feature store or a checkpoint records.
 
     Args:
@@ -201,7 +201,7 @@ def build_extractor_from_identity(
     check_same_extractor(identity, identity, recorded_by="the checkpoint's features")
     model, recorded = str(identity["extractor"]), str(identity["weights"])
     if describes_clips(identity["preprocessing"]):
-        raise UserError(f"the features were made by {model}, which reads videos, not pictures.")
+        raise UserError(f"the features were made by {model}, which reads videos, not images.")
     weights, seed = recorded_weights(
         model, recorded, weights_file, sources=("torchvision", "open_clip")
     )
@@ -216,4 +216,4 @@ def build_extractor_from_identity(
             model, weights=weights, layer=str(identity["layer"]), grid=grid, seed=seed
         )
     preprocessing = Preprocessing.from_json(str(identity["preprocessing"]))
-    return PictureExtractor(backbone, preprocessing, device=device)
+    return ImageExtractor(backbone, preprocessing, device=device)

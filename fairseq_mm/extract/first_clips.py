@@ -10,7 +10,7 @@ import numpy as np
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.clip_decoding import Decoding, VideoEnd, decode_video
-from fairseq_mm.extract.pictures import MAX_PIXELS
+from fairseq_mm.extract.images import MAX_PIXELS
 from fairseq_mm.extract.video_extractor import VideoExtractor
 from fairseq_mm.extract.videos import AnyVideo, import_av
 
@@ -20,13 +20,13 @@ class FirstClips(NamedTuple):
     Attributes:
         rows: ``[clips, D]`` float32, features of the clips.
         is_cut: the video has more of them.
-        pictures: ``[height, width, 3]`` uint8, the middle frames of clips far from each other, as
+        images: ``[height, width, 3]`` uint8, the middle frames of clips far from each other, as
             the network gets them.
     """
 
     rows: np.ndarray
     is_cut: bool
-    pictures: list[np.ndarray]
+    images: list[np.ndarray]
 
 
 def extract_first_clips(
@@ -37,7 +37,7 @@ def extract_first_clips(
     batch_size: int = 8,
     keep_damaged: bool = False,
     max_pixels: int = MAX_PIXELS,
-    num_pictures: int = 0,
+    num_images: int = 0,
 ) -> FirstClips:
     """
     Args:
@@ -47,7 +47,7 @@ def extract_first_clips(
         batch_size: clips that the network gets at a time; it changes nothing but the speed.
         keep_damaged: take what can be decoded of a truncated or damaged video.
         max_pixels: larger frames are refused.
-        num_pictures: middle frames to keep.
+        num_images: middle frames to keep.
 
     Raises:
         UserError: the reason why the video cannot be read, without its name.
@@ -55,7 +55,7 @@ def extract_first_clips(
     import_av()
     rows: list[np.ndarray] = []
     batch: list[np.ndarray] = []
-    pictures: list[np.ndarray] = []
+    images: list[np.ndarray] = []
     count, is_cut = 0, False
     events = decode_video(video, Decoding(extractor.preprocessing, keep_damaged, max_pixels))
     with contextlib.closing(events):  # type: ignore[type-var]
@@ -69,12 +69,12 @@ def extract_first_clips(
                 break
             count += 1
             batch.append(event)
-            if num_pictures:
-                pictures.append(event[len(event) // 2])
+            if num_images:
+                images.append(event[len(event) // 2])
             if len(batch) == batch_size:
                 rows.append(extractor.rows(np.stack(batch)))
                 batch.clear()
     if batch:
         rows.append(extractor.rows(np.stack(batch)))
-    places = np.linspace(0, count - 1, min(num_pictures, count)).round().astype(int)
-    return FirstClips(np.concatenate(rows), is_cut, [pictures[place] for place in places])
+    places = np.linspace(0, count - 1, min(num_images, count)).round().astype(int)
+    return FirstClips(np.concatenate(rows), is_cut, [images[place] for place in places])

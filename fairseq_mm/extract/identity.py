@@ -1,4 +1,4 @@
-"""Who made the features: recorded in every store, checked wherever a store or a picture is used.
+"""Who made the features: recorded in every store, checked wherever a store or an image is used.
 
 Two extractors are the same if model, weights, layer, grid and preprocessing are. The version of
 this package and the date are recorded, too, but make no difference.
@@ -17,7 +17,7 @@ IDENTITY = ("extractor", "weights", "layer", "grid", "preprocessing")
 def extractor_identity(
     *, extractor: str, weights: str, layer: str, grid: bool, preprocessing: Preprocessing
 ) -> dict[str, object]:
-    """The attributes of a feature store that say how a picture becomes rows.
+    """The attributes of a feature store that say how an image becomes rows.
 
     Args:
         extractor: the model's name, such as ``mobilenet_v2`` or ``open_clip:ViT-B-32``.

@@ -1,4 +1,4 @@
-"""Picture encoders of open_clip as extractors: ``open_clip:NAME`` (extra ``clip``).
+"""Image encoders of open_clip as extractors: ``open_clip:NAME`` (extra ``clip``).
 
 Pooled features are ``encode_image`` (not normalised to length 1); with ``grid`` they are the
 patches' tokens of the last layer after its norm, or the last map of a convolutional tower, before
@@ -24,7 +24,7 @@ POOLED_LAYER, GRID_LAYER = "visual", "visual.tokens"
 
 
 class ClipRows(nn.Module):
-    """Rows of features from the picture tower of a CLIP model.
+    """Rows of features from the image tower of a CLIP model.
 
     Args:
         visual: the tower.
@@ -36,20 +36,20 @@ class ClipRows(nn.Module):
         self.visual: Any = visual
         self.grid = grid
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """
         Args:
-            pictures: ``[B, 3, height, width]``, normalised.
+            images: ``[B, 3, height, width]``, normalised.
 
         Returns:
             rows: ``[B, rows, D]`` float32.
         """
         if not self.grid:
-            pooled = self.visual(pictures)
+            pooled = self.visual(images)
             pooled = pooled[0] if isinstance(pooled, tuple) else pooled  # CoCa has tokens, too
             return pooled.float()[:, None]  # [B, 1, D]
         output = self.visual.forward_intermediates(
-            pictures, indices=1, normalize_intermediates=True, intermediates_only=True
+            images, indices=1, normalize_intermediates=True, intermediates_only=True
         )
         last_map = output["image_intermediates"][-1].float()
         return last_map.flatten(2).transpose(1, 2)  # [B, height * width, D]
@@ -64,7 +64,7 @@ def split_name(model: str) -> tuple[str, Optional[str]]:
 def build_open_clip(
     model: str, *, weights: Optional[str] = None, grid: bool = False, seed: int = 0
 ) -> tuple[Backbone, Preprocessing]:
-    """A picture tower and its preprocessing.
+    """An image tower and its preprocessing.
 
     Args:
         model: ``open_clip:NAME`` or ``open_clip:NAME/PRETRAINED``.

@@ -1,10 +1,10 @@
-"""From a decoded picture to the network's input: resize, crop, scale, mean and deviation.
+"""From a decoded image to the network's input: resize, crop, scale, mean and deviation.
 
 The defaults of every backbone are those of its weights (torchvision's or open_clip's), and every
-choice stands in the feature store, so that a single photograph is treated later as those were
+choice stands in the feature store, so that a single image is treated later as those were
 that a captioner was trained on.
 
-Resizing is Pillow's, with anti-aliasing, on 8-bit pictures: the same as torchvision's transforms
+Resizing is Pillow's, with anti-aliasing, on 8-bit images: the same as torchvision's transforms
 make of a ``PIL.Image``. It runs in the decoding processes, which do not import torch.
 """
 
@@ -50,13 +50,13 @@ NORMALIZATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """What is done to a picture between the file and the network.
+    """What is done to an image between the file and the network.
 
     Args:
         resize: ``short`` (the short side becomes ``resize_size``, as torchvision does), ``squash``
             (both sides become ``resize_size``) or ``none``.
         resize_size: pixels; of no meaning for ``none``.
-        crop: ``center`` (a square of ``size``, padded with black where the picture is smaller) or
+        crop: ``center`` (a square of ``size``, padded with black where the image is smaller) or
             ``none``.
         size: side of the centre crop in pixels; of no meaning for ``none``.
         interpolation: one of ``INTERPOLATIONS``.
@@ -100,7 +100,7 @@ class Preprocessing:
 
     @property
     def fixed_shape(self) -> bool:
-        """True if every picture becomes equally large, so that any two fit into one batch."""
+        """True if every image becomes equally large, so that any two fit into one batch."""
         return self.crop == "center" or self.resize == "squash"
 
     @property
@@ -126,42 +126,42 @@ class Preprocessing:
                 raise
             raise UserError(f"the preprocessing {text!r} cannot be understood: {error!r}") from None
 
-    def apply(self, picture: Image.Image) -> np.ndarray:
+    def apply(self, image: Image.Image) -> np.ndarray:
         """Resizes and crops.
 
         Args:
-            picture: in mode RGB.
+            image: in mode RGB.
 
         Returns:
             pixels: ``[height, width, 3]`` uint8, in the order R, G, B.
 
         Raises:
-            UserError: if the picture is so long that resizing would not fit into memory.
+            UserError: if the image is so long that resizing would not fit into memory.
         """
-        picture = self._resized(picture)
+        image = self._resized(image)
         if self.crop == "center":
-            picture = _center_crop(picture, self.size)
-        return np.asarray(picture)
+            image = _center_crop(image, self.size)
+        return np.asarray(image)
 
-    def _resized(self, picture: Image.Image) -> Image.Image:
+    def _resized(self, image: Image.Image) -> Image.Image:
         if self.resize == "none":
-            return picture
+            return image
         if self.resize == "short":
-            picture = self._without_far_ends(picture)
-        new_size = self._new_size(*picture.size)
-        return picture if new_size == picture.size else self._scaled(picture, new_size)
+            image = self._without_far_ends(image)
+        new_size = self._new_size(*image.size)
+        return image if new_size == image.size else self._scaled(image, new_size)
 
-    def _without_far_ends(self, picture: Image.Image) -> Image.Image:
-        width, height = picture.size
+    def _without_far_ends(self, image: Image.Image) -> Image.Image:
+        width, height = image.size
         short, long = min(width, height), max(width, height)
         if long <= MAX_ASPECT_RATIO * short:
-            return picture
+            return image
         if self.crop == "none":
             raise UserError(
                 f"{width} x {height} pixels is longer than {MAX_ASPECT_RATIO} times its width."
             )
         # what is cut off here lies far outside of the centre crop
-        return _center_box(picture, MAX_ASPECT_RATIO * short)
+        return _center_box(image, MAX_ASPECT_RATIO * short)
 
     def _new_size(self, width: int, height: int) -> tuple[int, int]:
         """Width and height to resize to."""
@@ -172,8 +172,8 @@ class Preprocessing:
         new_long = int(size * max(width, height) / min(width, height))
         return (size, new_long) if width <= height else (new_long, size)
 
-    def _scaled(self, picture: Image.Image, new_size: tuple[int, int]) -> Image.Image:
-        return picture.resize(new_size, INTERPOLATIONS[self.interpolation])
+    def _scaled(self, image: Image.Image, new_size: tuple[int, int]) -> Image.Image:
+        return image.resize(new_size, INTERPOLATIONS[self.interpolation])
 
     def normalized(self, pixels: "Tensor") -> "Tensor":
         """
@@ -181,16 +181,16 @@ class Preprocessing:
             pixels: ``[B, height, width, 3]`` uint8, in the order R, G, B.
 
         Returns:
-            pictures: ``[B, 3, height, width]`` float32, what the network gets.
+            images: ``[B, 3, height, width]`` float32, what the network gets.
         """
-        pictures = pixels.permute(0, 3, 1, 2).float()  # [B, 3, height, width]
+        images = pixels.permute(0, 3, 1, 2).float()  # [B, 3, height, width]
         if self.channels == "bgr":
-            pictures = pictures.flip(1)
+            images = images.flip(1)
         if self.scale != 255:
-            pictures = pictures / (255 / self.scale)
-        mean = pictures.new_tensor(self.mean).view(3, 1, 1)
-        std = pictures.new_tensor(self.std).view(3, 1, 1)
-        return (pictures - mean) / std
+            images = images / (255 / self.scale)
+        mean = images.new_tensor(self.mean).view(3, 1, 1)
+        std = images.new_tensor(self.std).view(3, 1, 1)
+        return (images - mean) / std
 
 
 def with_options(
@@ -229,21 +229,21 @@ def with_options(
     return dataclasses.replace(default, **changes)
 
 
-def _center_crop(picture: Image.Image, side: int) -> Image.Image:
+def _center_crop(image: Image.Image, side: int) -> Image.Image:
     """A square of ``side`` around the centre, rounded and padded as torchvision's."""
-    width, height = picture.size
+    width, height = image.size
     if width < side or height < side:
         left, top = max(0, side - width) // 2, max(0, side - height) // 2
         padded = Image.new("RGB", (max(width, side), max(height, side)))
-        padded.paste(picture, (left, top))
-        picture = padded
-        width, height = picture.size
+        padded.paste(image, (left, top))
+        image = padded
+        width, height = image.size
     left, top = round((width - side) / 2), round((height - side) / 2)
-    return picture.crop((left, top, left + side, top + side))
+    return image.crop((left, top, left + side, top + side))
 
 
-def _center_box(picture: Image.Image, long: int) -> Image.Image:
+def _center_box(image: Image.Image, long: int) -> Image.Image:
     """The middle of a strip, ``long`` pixels along its long side."""
-    width, height = picture.size
+    width, height = image.size
     left, top = max(0, width - long) // 2, max(0, height - long) // 2
-    return picture.crop((left, top, width - left, height - top))
+    return image.crop((left, top, width - left, height - top))

@@ -9,7 +9,7 @@ import numpy as np
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.identity import check_same_extractor
-from fairseq_mm.extract.picture_list import Picture
+from fairseq_mm.extract.media_list import MediaFile
 
 
 def unreadable_path(output: str) -> str:
@@ -44,11 +44,11 @@ def _names_unreadable(path: str) -> set[str]:
 
 def check_finished(
     identity: Mapping[str, object],
-    items: Sequence[Picture],
+    items: Sequence[MediaFile],
     output: str,
     dtype: str,
     *,
-    noun: str = "pictures",
+    noun: str = "images",
 ) -> tuple[int, int]:
     """
     Args:
@@ -87,7 +87,7 @@ def check_finished(
 
 
 def check_same_items(
-    done: Iterable[str], items: Sequence[Picture], output: str, *, noun: str = "pictures"
+    done: Iterable[str], items: Sequence[MediaFile], output: str, *, noun: str = "images"
 ) -> None:
     """
     Raises:

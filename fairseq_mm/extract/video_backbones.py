@@ -55,14 +55,14 @@ def video_model_names() -> list[str]:
 
 
 def is_video_model(model: str) -> bool:
-    """Whether ``model`` turns videos into features, not pictures."""
+    """Whether ``model`` turns videos into features, not images."""
     return model in video_model_names()
 
 
 def check_any_model(model: str) -> None:
     """
     Raises:
-        UserError: if it is a model of neither pictures nor videos, with the names that come near.
+        UserError: if it is a model of neither images nor videos, with the names that come near.
     """
     if not model.startswith(open_clip_backbones.PREFIX) and not is_video_model(model):
         check_model(model, others=video_model_names())

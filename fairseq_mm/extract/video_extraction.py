@@ -24,8 +24,8 @@ from tqdm import tqdm
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.clip_decoding import Decoding, VideoEnd, decode_videos
-from fairseq_mm.extract.picture_list import Picture
-from fairseq_mm.extract.pictures import MAX_PIXELS
+from fairseq_mm.extract.images import MAX_PIXELS
+from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.extract.run_files import (
     check_finished,
     check_same_items,
@@ -70,7 +70,7 @@ def videos_path(output: str) -> str:
 
 def extract_videos_to_store(
     extractor: VideoExtractor,
-    videos: Sequence[Picture],
+    videos: Sequence[MediaFile],
     output: str,
     *,
     batch_size: int = 8,
@@ -225,7 +225,7 @@ class _VideoJournal:
 class _UnderWay:
     """A video whose clips are being computed."""
 
-    def __init__(self, video: Picture) -> None:
+    def __init__(self, video: MediaFile) -> None:
         self.video = video
         self.rows: list[np.ndarray] = []
         self.num_clips = 0  # decoded so far
@@ -257,8 +257,8 @@ class _Run:
         self._owners: list[Optional[_UnderWay]] = []  # of each place of the batch
 
     def finished_videos(
-        self, videos: Sequence[Picture], done: dict[str, int], workers: int
-    ) -> Generator[tuple[Picture, np.ndarray, VideoEnd], None, None]:
+        self, videos: Sequence[MediaFile], done: dict[str, int], workers: int
+    ) -> Generator[tuple[MediaFile, np.ndarray, VideoEnd], None, None]:
         """Each video that is not done, when its last clip has been computed.
 
         Args:
@@ -299,7 +299,7 @@ class _Run:
 
     def _take_place(
         self, owner: Optional[_UnderWay], under_way: list[_UnderWay]
-    ) -> Iterator[tuple[Picture, np.ndarray, VideoEnd]]:
+    ) -> Iterator[tuple[MediaFile, np.ndarray, VideoEnd]]:
         self._owners.append(owner)
         if len(self._owners) == self.batch_size:
             self._compute()
@@ -321,7 +321,7 @@ class _Run:
 
     def _complete(
         self, under_way: list[_UnderWay]
-    ) -> Iterator[tuple[Picture, np.ndarray, VideoEnd]]:
+    ) -> Iterator[tuple[MediaFile, np.ndarray, VideoEnd]]:
         while under_way:
             first = under_way[0]
             if first.end is None or len(first.rows) < first.num_clips:
@@ -331,7 +331,7 @@ class _Run:
             self.num_damaged += bool(first.end.damage)
             yield first.video, np.stack(first.rows), first.end
 
-    def _note_unreadable(self, video: Picture, reason: str) -> None:
+    def _note_unreadable(self, video: MediaFile, reason: str) -> None:
         if self.strict:
             raise UserError(f"{video.name}: {reason}")
         self.unreadable.append((video.name, reason))

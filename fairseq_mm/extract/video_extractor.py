@@ -18,8 +18,8 @@ from fairseq_mm.extract.clip_preprocessing import (
 )
 from fairseq_mm.extract.extractor import REDUCED_PRECISIONS
 from fairseq_mm.extract.identity import check_same_extractor, extractor_identity
-from fairseq_mm.extract.picture_list import Picture
-from fairseq_mm.extract.pictures import MAX_PIXELS
+from fairseq_mm.extract.images import MAX_PIXELS
+from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.extract.video_backbones import build_video_backbone, default_clip_preprocessing
 from fairseq_mm.extract.videos import AnyVideo, import_av
 from fairseq_mm.extract.weights import recorded_weights
@@ -154,7 +154,7 @@ class VideoExtractor:
 
 
 def _name(video: AnyVideo, number: int) -> str:
-    if isinstance(video, Picture):
+    if isinstance(video, MediaFile):
         return video.name
     return f"video {number}" if isinstance(video, bytes) else os.fspath(video)
 
@@ -199,13 +199,13 @@ def build_video_extractor_from_identity(
         device: where the network runs.
 
     Raises:
-        UserError: if the identity is incomplete or that of pictures, or ``weights_file`` is missing
+        UserError: if the identity is incomplete or that of images, or ``weights_file`` is missing
             or another file.
     """
     check_same_extractor(identity, identity, recorded_by="the checkpoint's features")
     model, recorded = str(identity["extractor"]), str(identity["weights"])
     if not describes_clips(identity["preprocessing"]):
-        raise UserError(f"the features were made by {model}, which reads pictures, not videos.")
+        raise UserError(f"the features were made by {model}, which reads images, not videos.")
     weights, seed = recorded_weights(model, recorded, weights_file, sources=("torchvision",))
     backbone = build_video_backbone(model, weights=weights, seed=seed)
     preprocessing = ClipPreprocessing.from_json(str(identity["preprocessing"]))

@@ -2,7 +2,7 @@
 
 What is done, beyond what FFmpeg (by PyAV) does by itself:
 
-- the first video stream is read that is no cover picture of a song;
+- the first video stream is read that is no cover image of a song;
 - the rotation of the display matrix is applied (a phone's upright video is stored lying); pixels
   that are not square are left as they are, as the authors of the networks here left them;
 - a truncated or damaged file is noticed, which FFmpeg plays without a word: packets that are cut
@@ -24,8 +24,8 @@ from typing import Any, BinaryIO, Optional, Union
 from PIL import Image
 
 from fairseq_mm.errors import UserError, import_extra
-from fairseq_mm.extract.picture_list import Kind, Picture
-from fairseq_mm.extract.pictures import MAX_PIXELS
+from fairseq_mm.extract.images import MAX_PIXELS
+from fairseq_mm.extract.media_list import Kind, MediaFile
 
 # suffixes that a folder is searched for
 VIDEO_SUFFIXES = frozenset(
@@ -48,7 +48,7 @@ UPRIGHT = {
     270: Image.Transpose.ROTATE_270,
 }
 
-AnyVideo = Union[str, os.PathLike, bytes, Picture]
+AnyVideo = Union[str, os.PathLike, bytes, MediaFile]
 
 
 def import_av() -> ModuleType:
@@ -112,9 +112,9 @@ def open_video(video: AnyVideo) -> BinaryIO:
     """
     if isinstance(video, bytes):
         return io.BytesIO(video)
-    if isinstance(video, Picture) and video.member:
+    if isinstance(video, MediaFile) and video.member:
         return io.BufferedReader(FileSection(video.path, video.offset, video.size))
-    return open(video.path if isinstance(video, Picture) else video, "rb")
+    return open(video.path if isinstance(video, MediaFile) else video, "rb")
 
 
 class VideoReader:
@@ -184,7 +184,7 @@ class VideoReader:
         self, av: ModuleType, container: Any
     ) -> Iterator[tuple[Fraction, Fraction, Image.Image]]:
         if container.format.name.endswith("_pipe") or container.format.name == "image2":
-            raise UserError("is a picture, not a video.")
+            raise UserError("is an image, not a video.")
         stream = _video_stream(av, container)
         self._check_size(stream.codec_context.width, stream.codec_context.height)
         # processes decode in parallel, not threads
@@ -199,7 +199,7 @@ class VideoReader:
                 self._first_time = begin
             self._end_time = max(self._end_time, end) if self.num_frames else end
             self.num_frames += 1
-            yield begin - self._first_time, end - self._first_time, self._picture(frame)
+            yield begin - self._first_time, end - self._first_time, self._image(frame)
 
     def _check_size(self, width: int, height: int) -> None:
         if width * height > self.max_pixels:
@@ -208,11 +208,11 @@ class VideoReader:
                 f"decoded (--max-pixels {width * height} allows it)."
             )
 
-    def _picture(self, frame: Any) -> Image.Image:
+    def _image(self, frame: Any) -> Image.Image:
         self._check_size(frame.width, frame.height)
-        picture = Image.fromarray(frame.to_ndarray(format="rgb24"))  # faster than to_image
+        image = Image.fromarray(frame.to_ndarray(format="rgb24"))  # faster than to_image
         turn = UPRIGHT.get(round(getattr(frame, "rotation", 0)) % 360)
-        return picture if turn is None else picture.transpose(turn)
+        return image if turn is None else image.transpose(turn)
 
     def _decoded(self, av: ModuleType, container: Any, stream: Any) -> Iterator[Any]:
         """Frames of FFmpeg; notes the damage that it meets."""
@@ -281,18 +281,18 @@ def resampled(
     """What a player shows at the times 0, 1 / fps, 2 / fps, ...: frames are repeated or left out.
 
     Args:
-        frames: begin, end, picture, see :meth:`VideoReader.frames`.
+        frames: begin, end, image, see :meth:`VideoReader.frames`.
         fps: frames a second.
     """
     step = 1 / Fraction(fps).limit_denominator(1001)
     shown: Optional[Image.Image] = None
     last_end = Fraction(0)
     time = Fraction(0)
-    for begin, end, picture in frames:
+    for begin, end, image in frames:
         while shown is not None and time < begin:
             yield shown
             time += step
-        shown, last_end = picture, end
+        shown, last_end = image, end
     while shown is not None and time < last_end:
         yield shown
         time += step
@@ -302,8 +302,8 @@ def frames_as_they_come(
     frames: Iterable[tuple[Fraction, Fraction, Image.Image]],
 ) -> Iterator[Image.Image]:
     """Each frame once."""
-    for _begin, _end, picture in frames:
-        yield picture
+    for _begin, _end, image in frames:
+        yield image
 
 
 def _open_container(av: ModuleType, file: BinaryIO) -> Any:

@@ -17,7 +17,7 @@ from fairseq.ngram_repeat_block import NGramRepeatBlock
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SAMPLING_BEAM
-from fairseq_mm.sampling_search import SeededSampling
+from fairseq_mm.generation.seeded_sampling import SeededSampling
 
 _FILLER = re.compile(r"madeupword\d{4,}")
 
@@ -87,7 +87,7 @@ class GeneratesText:
             *others: as of fairseq.
             allow_unk: generate ``<unk>``; by default as the configuration says.
             seed: of ``sampling``; by default that of the configuration.
-            stream: of random numbers; see :class:`fairseq_mm.sampling_search.SeededSampling`.
+            stream: of random numbers; see :class:`.SeededSampling`.
             **kwargs: as of fairseq.
 
         Raises:

@@ -1,7 +1,7 @@
-"""Album ranking: how often a story is likelier under its own pictures than under other albums'.
+"""Album ranking: how often a story is likelier under its own images than under other albums'.
 
-A storyteller that ignores its pictures gives a story the same likelihood under all of them. Each
-story competes, draw by draw, under its own pictures against those of other albums, drawn with
+A storyteller that ignores its images gives a story the same likelihood under all of them. Each
+story competes, draw by draw, under its own images against those of other albums, drawn with
 :func:`fairseq_mm.metrics.prompt_ranking.draw_distractors`. Ties count against the model, and two
 log-likelihoods closer than :data:`TIE` are a tie: float32 sums of some sixty words differ by less
 than that from batch to batch.
@@ -36,8 +36,8 @@ class Figure(NamedTuple):
 class AlbumRanking(NamedTuple):
     """
     Attributes:
-        first: share of comparisons in which the own pictures rank first, between 0 and 1.
-        mean_rank: of the own pictures, from 1.
+        first: share of comparisons in which the own images rank first, between 0 and 1.
+        mean_rank: of the own images, from 1.
         ties: share of comparisons that a tie has worsened.
         stories: number of stories.
     """
@@ -51,7 +51,7 @@ class AlbumRanking(NamedTuple):
 def candidate_ranks(
     scores: np.ndarray, true: np.ndarray, distractors: np.ndarray, *, tie: float = TIE
 ) -> np.ndarray:
-    """Rank of the own pictures in each draw: 1 + the number of others that are at least as likely.
+    """Rank of the own images in each draw: 1 + the number of others that are at least as likely.
 
     Args:
         scores: ``[stories, albums]`` log-likelihoods; NaN where not scored.

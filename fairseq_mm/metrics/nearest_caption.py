@@ -37,7 +37,7 @@ class NearestCaption:
 
     Args:
         captions: tokenised; several of one item stand anywhere in the list.
-        items: for each caption the item (picture) that it belongs to.
+        items: for each caption the item (image) that it belongs to.
 
     Raises:
         ValueError: if there are no captions, or not as many items.

@@ -1,6 +1,6 @@
 """How much the sentences of a story repeat each other, and stories each other.
 
-Storytellers that follow their pictures poorly tell the same sentence again and again ("we had a
+Storytellers that follow their images poorly tell the same sentence again and again ("we had a
 great time ."), which metrics against references reward. Within a story, a sentence's n-grams are
 held against those of all earlier sentences of the same story:
 

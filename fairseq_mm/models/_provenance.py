@@ -49,11 +49,11 @@ class Provenance(nn.Module):
 
     Args:
         words: of the target dictionary, see :func:`words_of`.
-        extractor: attributes of the feature store that say how a picture became a vector; empty
-            when they are not known, or there are no pictures.
-        feature_dim: channels of the features; 0 without pictures.
+        extractor: attributes of the feature store that say how an image became a vector; empty
+            when they are not known, or there are no images.
+        feature_dim: channels of the features; 0 without images.
         source_words: of the source text's dictionary; None where there is no source text.
-        rows_per_image: rows of features of each picture, where that is part of the model: 1, or
+        rows_per_image: rows of features of each image, where that is part of the model: 1, or
             the positions of a grid; None where any number does.
         subwords: how text became tokens, as JSON, with their ``fingerprint`` where it is known;
             None where nobody knows.
@@ -136,7 +136,7 @@ class Provenance(nn.Module):
         if saved.get("rows_per_image") != self.rows_per_image:
             raise UserError(
                 f"the checkpoint was trained on {saved.get('rows_per_image')} rows of features a "
-                f"picture, but the feature store has {self.rows_per_image}: pooled features are no "
+                f"image, but the feature store has {self.rows_per_image}: pooled features are no "
                 "grid."
             )
         split_by = saved.get("subwords")
@@ -205,7 +205,7 @@ def decode_provenance(state: Tensor) -> dict[str, Any]:
 
     Returns:
         ``words``, ``extractor``, ``feature_dim``, of models that read a text ``source_words``,
-        of those of picture stories ``rows_per_image``, and of those of transcripts and videos
+        of those of visual stories ``rows_per_image``, and of those of transcripts and videos
         ``subwords`` and ``max_frames``, as given to :class:`Provenance`.
     """
     return decode_json(state)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_mm.models._picture_sequence import StoryDecoder, encoder_output
+from fairseq_mm.models._image_sequence import StoryDecoder, encoder_output
 from fairseq_mm.modules.attention import attend, attention_weights
 from fairseq_mm.modules.sentence_cache import SentenceCache
 from fairseq_mm.modules.sentence_places import next_places, rows_of_sentences, sentence_places
@@ -23,8 +23,8 @@ STATE = "sentence_decoder"
 SAME_FREQUENCIES, REVERSED_FREQUENCIES = 1, 2
 
 
-class OwnPicture(nn.Module):
-    """Multi-head attention to the one vector of the sentence's own picture: a softmax over one is
+class CurrentImageAttention(nn.Module):
+    """Multi-head attention to the one vector of the sentence's own image: a softmax over one is
     1, so that queries and keys have no effect and no weights here. In training that 1 is dropped
     out, for each head and word, as any attention weight.
 
@@ -65,8 +65,8 @@ class OwnPicture(nn.Module):
         return read, None
 
 
-class AllPictures(nn.Module):
-    """Multi-head attention to the vectors of all pictures.
+class AllImageAttention(nn.Module):
+    """Multi-head attention to the vectors of all images.
 
     Args:
         dim: D of words and vectors.
@@ -107,7 +107,7 @@ class AllPictures(nn.Module):
 
 
 class SentenceLayer(nn.Module):
-    """Self-attention within the sentence, attention to pictures, feed-forward; post-norm.
+    """Self-attention within the sentence, attention to images, feed-forward; post-norm.
 
     Args:
         dim: D.
@@ -115,7 +115,7 @@ class SentenceLayer(nn.Module):
         inner_dim: of the feed-forward layer.
         dropout: of the parts' outputs and of the inner layer.
         attention_dropout: of self-attention's weights.
-        pictures: :class:`OwnPicture` or :class:`AllPictures`.
+        images: :class:`CurrentImageAttention` or :class:`AllImageAttention`.
     """
 
     def __init__(
@@ -125,12 +125,12 @@ class SentenceLayer(nn.Module):
         inner_dim: int,
         dropout: float,
         attention_dropout: float,
-        pictures: nn.Module,
+        images: nn.Module,
     ) -> None:
         super().__init__()
         self.self_attention = SelfAttention(dim, num_heads, attention_dropout)
         self.self_attention_norm = nn.LayerNorm(dim)
-        self.pictures = pictures
+        self.pictures = images
         self.pictures_norm = nn.LayerNorm(dim)
         self.feed_forward = FeedForward(dim, inner_dim, dropout)
         self.feed_forward_norm = nn.LayerNorm(dim)
@@ -148,12 +148,12 @@ class SentenceLayer(nn.Module):
         Args:
             x: ``[B, T, D]``.
             attended: ``[B, T, D]`` self-attention's output for it.
-            prepared: see :meth:`AllPictures.prepare`.
+            prepared: see :meth:`AllImageAttention.prepare`.
             sentences: ``[B, T]``.
-            is_missing: ``[B, 5]`` pictures.
+            is_missing: ``[B, 5]`` images.
 
         Returns:
-            ``[B, T, D]``, and weights of the pictures ``[B, T, 5]`` or None.
+            ``[B, T, D]``, and weights of the images ``[B, T, 5]`` or None.
         """
         x = self.self_attention_norm(x + self.dropout(attended))
         seen, weights = self.pictures(x, prepared, sentences, is_missing)
@@ -162,18 +162,18 @@ class SentenceLayer(nn.Module):
 
 
 class SentenceDecoder(StoryDecoder):
-    """A transformer whose words see their own sentence and pictures, and no other sentence.
+    """A transformer whose words see their own sentence and images, and no other sentence.
 
     Args:
         dictionary: fairseq's.
         separator: index of the token between sentences.
-        embedding_dim: D of words and pictures' vectors.
+        embedding_dim: D of words and images' vectors.
         num_layers: of the transformer.
         num_heads: a divisor of D.
         inner_dim: of the feed-forward layers.
         dropout: in the layers.
         embedding_dropout: of the sum of words' and positions' encodings.
-        sees_all_pictures: words attend to all pictures; to their own sentence's else.
+        sees_all_images: words attend to all images; to their own sentence's else.
         encodes_sentence: the sentence's index is encoded in its words, beside their positions.
         attention_dropout: of the layers' attention weights; None: ``dropout``, as in PyTorch's
             ``nn.TransformerDecoderLayer``.
@@ -190,7 +190,7 @@ class SentenceDecoder(StoryDecoder):
         inner_dim: int,
         dropout: float,
         embedding_dropout: float,
-        sees_all_pictures: bool,
+        sees_all_images: bool,
         encodes_sentence: bool,
         attention_dropout: Optional[float] = None,
     ) -> None:
@@ -203,7 +203,7 @@ class SentenceDecoder(StoryDecoder):
         self.embedding_dropout = nn.Dropout(embedding_dropout)
         if attention_dropout is None:
             attention_dropout = dropout
-        attention = AllPictures if sees_all_pictures else OwnPicture
+        attention = AllImageAttention if sees_all_images else CurrentImageAttention
         self.layers: Any = nn.ModuleList(
             SentenceLayer(
                 embedding_dim,
@@ -236,8 +236,8 @@ class SentenceDecoder(StoryDecoder):
 
         Returns:
             ``[B, T, D]``, or ``[B, 1, D]`` when decoding incrementally; and a dict with
-            ``picture_attention``: ``[B, T, 5]`` of the last layer, or None where words see one
-            picture.
+            ``image_attention``: ``[B, T, 5]`` of the last layer, or None where words see one
+            image.
         """
         vectors, is_missing = encoder_output(encoder_out)
         if incremental_state is not None:
@@ -253,7 +253,7 @@ class SentenceDecoder(StoryDecoder):
             attended = layer.self_attention(x, is_visible)
             prepared = layer.pictures.prepare(vectors)
             x, weights = layer(x, attended, prepared, sentences, is_missing)
-        return x, {"attn": None, "picture_attention": weights}
+        return x, {"attn": None, "image_attention": weights}
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Decodes with checkpoints of before the reversed frequencies as they were trained."""
@@ -313,7 +313,7 @@ class SentenceDecoder(StoryDecoder):
             x, weights = layer(x, attended, prepared[i], sentence.unsqueeze(1), is_missing)
         kept = {"sentence": sentence, "position": position, "prepared": prepared, "cache": cache}
         self.set_incremental_state(incremental_state, STATE, kept)
-        return x, {"attn": None, "picture_attention": weights}
+        return x, {"attn": None, "image_attention": weights}
 
     def _empty_cache(self, like: Tensor) -> SentenceCache:
         num_heads = self.layers[0].self_attention.num_heads

@@ -4,7 +4,7 @@ Kim, Heo, Son, Park, Zhang. GLAC Net: GLocal Attention Cascading Networks for Mu
 Story Generation. 2018. https://arxiv.org/abs/1805.10973
 Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020, sections 3.1 to 3.3.
 
-For each of the five pictures i, with x_i its features:
+For each of the five images i, with x_i its features:
 
     v_i = BatchNorm(W x_i + b)                                1024
     h_i = two-layer bidirectional LSTM over v_1 ... v_5       2 x 1024
@@ -27,7 +27,7 @@ So a whole story is one run of the LSTM, whose input changes its s_i at a separa
 
 Differs from the papers:
 - A separator is fed as the start token of sentences 2 to 5; the first has fairseq's.
-- A missing picture is left out: of the statistics of batch normalisation, of the pictures' LSTM,
+- A missing image is left out: of the statistics of batch normalisation, of the images' LSTM,
   and of its own s_i, which then tells of the others alone. In the released code it is black.
 - The paper's non-local block has no batch normalisation; ``--non-local-norm`` adds the released
   code's. Both start as the identity.
@@ -46,12 +46,12 @@ from fairseq.models import (
 )
 from torch import Tensor, nn
 
-from fairseq_mm.models._picture_sequence import (
+from fairseq_mm.models._image_sequence import (
     GlocalEncoder,
     StoryDecoder,
     StoryModel,
     encoder_output,
-    picture_vectors,
+    image_vectors,
 )
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._story_sizes import check_sizes
@@ -67,17 +67,17 @@ FEW_ROWS = 16
 class GlacConfig(FairseqDataclass):
     """Sizes of the released code, which section 4.2 took over."""
 
-    picture_dim: int = field(default=1024, metadata={"help": "projected features of a picture"})
+    picture_dim: int = field(default=1024, metadata={"help": "projected features of an image"})
     encoder_hidden_dim: int = field(
-        default=1024, metadata={"help": "LSTM over the pictures, each direction"}
+        default=1024, metadata={"help": "LSTM over the images, each direction"}
     )
-    encoder_layers: int = field(default=2, metadata={"help": "of the LSTM over the pictures"})
+    encoder_layers: int = field(default=2, metadata={"help": "of the LSTM over the images"})
     glocal_dim: int = field(default=2048, metadata={"help": "glocal vectors"})
     embedding_dim: int = field(default=256, metadata={"help": "of words"})
     hidden_dim: int = field(default=1024, metadata={"help": "LSTM over the words"})
     decoder_layers: int = field(default=2, metadata={"help": "of the LSTM over the words"})
     slices: int = field(
-        default=1, metadata={"help": "of a picture's vector, to which words attend (section 3.3)"}
+        default=1, metadata={"help": "of an image's vector, to which words attend (section 3.3)"}
     )
     non_local: bool = field(
         default=False, metadata={"help": "non-local block on the grid (section 3.2)"}
@@ -86,22 +86,22 @@ class GlacConfig(FairseqDataclass):
         default=False, metadata={"help": "batch normalisation in the non-local block, as released"}
     )
     encoder_dropout: float = field(
-        default=0.5, metadata={"help": "of the LSTM over the pictures and what follows it"}
+        default=0.5, metadata={"help": "of the LSTM over the images and what follows it"}
     )
     dropout: float = field(default=0.5, metadata={"help": "of the LSTM over the words"})
     embedding_dropout: float = field(default=0.1, metadata={"help": "of words' embeddings"})
 
 
 class GlacDecoder(StoryDecoder):
-    """Words from the picture of their sentence and all words before.
+    """Words from the image of their sentence and all words before.
 
     Args:
         dictionary: fairseq's.
         separator: index of the token between sentences.
         embedding_dim: of words.
-        hidden_dim: H of the LSTM, and of a slice of a picture's vector.
+        hidden_dim: H of the LSTM, and of a slice of an image's vector.
         num_layers: of the LSTM.
-        slices: S of a picture's vector; with several, each word attends to them.
+        slices: S of an image's vector; with several, each word attends to them.
         dropout: between the LSTM's layers and of its output.
         embedding_dropout: of words' embeddings.
     """
@@ -262,19 +262,19 @@ def _layers_first(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 @register_model("glac", dataclass=GlacConfig)
 class GlacModel(StoryModel):
-    """Stories of five pictures by GLAC."""
+    """Stories of five images by GLAC."""
 
     @classmethod
     def build_model(cls, cfg: GlacConfig, task: Any) -> "GlacModel":
         check_sizes(GlacConfig, cfg)
-        pictures = picture_vectors(
+        images = image_vectors(
             task,
             cfg.picture_dim,
             non_local=cfg.non_local,
             non_local_norm=cfg.non_local_norm,
         )
         encoder = GlocalEncoder(
-            pictures,
+            images,
             vector_dim=cfg.picture_dim,
             hidden_dim=cfg.encoder_hidden_dim,
             num_layers=cfg.encoder_layers,

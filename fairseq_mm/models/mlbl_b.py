@@ -1,4 +1,4 @@
-"""MLBL-B: the log-bilinear model with an additive bias of the picture (``--arch mlbl_b``, task
+"""MLBL-B: the log-bilinear model with an additive bias of the image (``--arch mlbl_b``, task
 ``multimodal_captioning``).
 
 Kiros, Salakhutdinov, Zemel. Multimodal Neural Language Models. ICML 2014, section 4.1: "modality-
@@ -10,11 +10,11 @@ With r_w the row of a word in R, and u the content vector:
     r        = sum_(i=1)^(n-1) C^(i) r_(w_i) + C^(m) u
     P(w_n=i) = softmax_i(r . r_i + b_i)
 
-u is the task's features: a picture's, or an embedding of a picture or of the sentence itself.
+u is the task's features: an image's, or an embedding of an image or of the sentence itself.
 Several rows of features are averaged.
 
 Differs from the papers, or says what they do not:
-- The released code sends the picture through a hidden layer first; as printed, C^(m) is all.
+- The released code sends the image through a hidden layer first; as printed, C^(m) is all.
 - u is scaled to a mean square of one, see the option; dropout and initial values are ours, of
   which those of C^(m) are zero: the model begins as lbl.
 - n-1 is 5, K 300 as in the rest of the family.

@@ -13,7 +13,7 @@ The words' vectors depend on the content vector u:
     f        = (W^fk r) * (W^fd u)                            element by element
     P(w_n=i) = softmax_i(W^fv(:, i) . f + b_i)
 
-u is the task's features: a picture's, or an embedding of a picture or of the sentence itself.
+u is the task's features: an image's, or an embedding of an image or of the sentence itself.
 Several rows of features are averaged.
 
 Differs from the paper, or says what it does not:
@@ -24,7 +24,7 @@ Differs from the paper, or says what it does not:
 - Words before the beginning are fairseq's start token, which is also the end's.
 
 Differs from the code of the ICML paper: there a hidden layer of 441 ReLU units stands between the
-picture and W^fd and adds to r as well, K is 100, F 50, and the words start from a singular value
+image and W^fd and adds to r as well, K is 100, F 50, and the words start from a singular value
 decomposition of trained vectors.
 """
 

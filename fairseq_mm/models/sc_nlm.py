@@ -14,7 +14,7 @@ content vector, and t_i the vector of the structure's i-th tag, such as word i's
     P(w_n=i) = softmax_i(W^fv(:, i) . f + b_i)
 
 u is the task's features: an embedding of the sentence itself while training, as in the paper, or of
-its picture. Tags are ``src_tokens``: one for each word, and the tag STOP (``</s>`` of the tags'
+its image. Tags are ``src_tokens``: one for each word, and the tag STOP (``</s>`` of the tags'
 dictionary) for the sentence's end and everything beyond.
 
 Differs from the paper, or says what it does not:

@@ -2,7 +2,7 @@
 
 Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020, sections 3.4 and 4.3.
 
-The glocal vector g_i of picture i (see ``glac.py``) becomes m_i = ReLU(dropout(W g_i + b)) of 256,
+The glocal vector g_i of image i (see ``glac.py``) becomes m_i = ReLU(dropout(W g_i + b)) of 256,
 and a transformer decoder of one layer, 4 heads and sinusoidal positions writes sentence i with
 m_i as its memory. Sentences see no other sentence: coherence comes from g_i alone.
 
@@ -11,7 +11,7 @@ Differs from the paper:
   decoder's attention to m_i has no weights for queries and keys; what is left of it in training is
   the dropout of the attention weight, which is 1.
 - A separator is fed as the start token of sentences 2 to 5.
-- A missing picture's m_i tells of the others alone.
+- A missing image's m_i tells of the others alone.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from fairseq.models import (
     register_model,
 )
 
-from fairseq_mm.models._picture_sequence import GlocalEncoder, StoryModel, picture_vectors
+from fairseq_mm.models._image_sequence import GlocalEncoder, StoryModel, image_vectors
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
 from fairseq_mm.models._story_sizes import check_sizes
@@ -32,11 +32,11 @@ from fairseq_mm.models._story_sizes import check_sizes
 class TranstoryDecoderConfig(FairseqDataclass):
     """Sizes of section 4.3 and of the released code."""
 
-    picture_dim: int = field(default=1024, metadata={"help": "projected features of a picture"})
+    picture_dim: int = field(default=1024, metadata={"help": "projected features of an image"})
     encoder_hidden_dim: int = field(
-        default=1024, metadata={"help": "LSTM over the pictures, each direction"}
+        default=1024, metadata={"help": "LSTM over the images, each direction"}
     )
-    encoder_layers: int = field(default=2, metadata={"help": "of the LSTM over the pictures"})
+    encoder_layers: int = field(default=2, metadata={"help": "of the LSTM over the images"})
     glocal_dim: int = field(default=2048, metadata={"help": "glocal vectors"})
     embedding_dim: int = field(default=256, metadata={"help": "of words and of the memory"})
     decoder_layers: int = field(default=1, metadata={"help": "of the transformer"})
@@ -55,13 +55,13 @@ class TranstoryDecoderConfig(FairseqDataclass):
 
 @register_model("transtory_decoder", dataclass=TranstoryDecoderConfig)
 class TranstoryDecoderModel(StoryModel):
-    """Stories of five pictures by GLAC's encoder and a transformer decoder."""
+    """Stories of five images by GLAC's encoder and a transformer decoder."""
 
     @classmethod
     def build_model(cls, cfg: TranstoryDecoderConfig, task: Any) -> "TranstoryDecoderModel":
         check_sizes(TranstoryDecoderConfig, cfg, heads={"decoder_attention_heads": "embedding_dim"})
         encoder = GlocalEncoder(
-            picture_vectors(task, cfg.picture_dim),
+            image_vectors(task, cfg.picture_dim),
             vector_dim=cfg.picture_dim,
             hidden_dim=cfg.encoder_hidden_dim,
             num_layers=cfg.encoder_layers,
@@ -79,7 +79,7 @@ class TranstoryDecoderModel(StoryModel):
             dropout=cfg.dropout,
             attention_dropout=cfg.attention_dropout,
             embedding_dropout=cfg.embedding_dropout,
-            sees_all_pictures=False,
+            sees_all_images=False,
             encodes_sentence=False,
         )
         return cls(encoder, decoder, task)

@@ -2,14 +2,14 @@
 
 Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020, sections 3.4, 4.3 and 5.2.
 
-With x_i the features of picture i:
+With x_i the features of image i:
 
     v_i = BatchNorm(W x_i + b)                                       1024
     u_1 ... u_5 = transformer encoder(sqrt(1024) v_i + position i)   one layer, 4 heads
     m_i = W u_i + b                                                  256
 
 and a transformer decoder of one layer, 4 heads and sinusoidal positions writes each sentence with
-m_1 ... m_5 as its memory: every word attends to all five pictures (Figure 5).
+m_1 ... m_5 as its memory: every word attends to all five images (Figure 5).
 
 Differs from the paper:
 - With the same memory for all sentences, and sentences that see no other, nothing in the paper's
@@ -17,10 +17,10 @@ Differs from the paper:
   words as a sinusoid, in reverse order of frequencies, so that every pair of sentence and position
   has an encoding of its own. Checkpoints of before that order keep theirs.
 - A separator is fed as the start token of sentences 2 to 5.
-- Missing pictures are masked in both attentions.
+- Missing images are masked in both attentions.
 
 ``--compat released``: three encoder layers, and the decoder's memory is the one vector m_i of the
-sentence's own picture, as at the head of the released code.
+sentence's own image, as at the head of the released code.
 """
 
 import math
@@ -34,11 +34,11 @@ from fairseq.models import (
 )
 from torch import Tensor, nn
 
-from fairseq_mm.models._picture_sequence import (
-    PictureEncoder,
-    PictureVectors,
+from fairseq_mm.models._image_sequence import (
+    ImageEncoder,
+    ImageVectors,
     StoryModel,
-    picture_vectors,
+    image_vectors,
 )
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
@@ -54,16 +54,16 @@ PAPER_LAYERS, RELEASED_LAYERS = 1, 3
 class TranstoryFullConfig(FairseqDataclass):
     """Sizes of section 4.3 and of the released code."""
 
-    picture_dim: int = field(default=1024, metadata={"help": "projected features of a picture"})
+    picture_dim: int = field(default=1024, metadata={"help": "projected features of an image"})
     encoder_layers: int = field(
         default=0,
         metadata={
-            "help": f"of the pictures' transformer (0: the paper's {PAPER_LAYERS}, or the "
+            "help": f"of the images' transformer (0: the paper's {PAPER_LAYERS}, or the "
             f"{RELEASED_LAYERS} of --compat released)"
         },
     )
-    encoder_attention_heads: int = field(default=4, metadata={"help": "over the pictures"})
-    encoder_ffn_dim: int = field(default=2048, metadata={"help": "feed-forward, pictures"})
+    encoder_attention_heads: int = field(default=4, metadata={"help": "over the images"})
+    encoder_ffn_dim: int = field(default=2048, metadata={"help": "feed-forward, images"})
     embedding_dim: int = field(default=256, metadata={"help": "of words and of the memory"})
     decoder_layers: int = field(default=1, metadata={"help": "of the words' transformer"})
     decoder_attention_heads: int = field(default=4, metadata={"help": "of the words' transformer"})
@@ -78,15 +78,15 @@ class TranstoryFullConfig(FairseqDataclass):
     )
     compat: Compat = field(
         default="none",
-        metadata={"help": "released: three encoder layers, and each sentence sees one picture"},
+        metadata={"help": "released: three encoder layers, and each sentence sees one image"},
     )
 
 
-class TranstoryFullEncoder(PictureEncoder):
-    """A transformer over the five pictures.
+class TranstoryFullEncoder(ImageEncoder):
+    """A transformer over the five images.
 
     Args:
-        pictures: features -> vectors of E.
+        images: features -> vectors of E.
         vector_dim: E.
         num_layers: of the transformer.
         num_heads: a divisor of E.
@@ -98,7 +98,7 @@ class TranstoryFullEncoder(PictureEncoder):
 
     def __init__(
         self,
-        pictures: PictureVectors,
+        images: ImageVectors,
         *,
         vector_dim: int,
         num_layers: int,
@@ -109,7 +109,7 @@ class TranstoryFullEncoder(PictureEncoder):
         attention_dropout: Optional[float] = None,
     ) -> None:
         super().__init__()
-        self.pictures = pictures
+        self.pictures = images
         if attention_dropout is None:
             attention_dropout = dropout
         self.layers: Any = nn.ModuleList(
@@ -122,7 +122,7 @@ class TranstoryFullEncoder(PictureEncoder):
         """
         Args:
             features: ``[B, 5 R, D]``.
-            padding_mask: ``[B, 5 R]`` bool, True at missing pictures.
+            padding_mask: ``[B, 5 R]`` bool, True at missing images.
 
         Returns:
             ``vectors``: ``[B, 5, output_dim]``.
@@ -139,7 +139,7 @@ class TranstoryFullEncoder(PictureEncoder):
 
 @register_model("transtory_full", dataclass=TranstoryFullConfig)
 class TranstoryFullModel(StoryModel):
-    """Stories of five pictures by a transformer."""
+    """Stories of five images by a transformer."""
 
     @classmethod
     def build_model(cls, cfg: TranstoryFullConfig, task: Any) -> "TranstoryFullModel":
@@ -154,7 +154,7 @@ class TranstoryFullModel(StoryModel):
         )
         is_released = str(cfg.compat) == "released"
         encoder = TranstoryFullEncoder(
-            picture_vectors(task, cfg.picture_dim),
+            image_vectors(task, cfg.picture_dim),
             vector_dim=cfg.picture_dim,
             num_layers=cfg.encoder_layers or (RELEASED_LAYERS if is_released else PAPER_LAYERS),
             num_heads=cfg.encoder_attention_heads,
@@ -173,7 +173,7 @@ class TranstoryFullModel(StoryModel):
             dropout=cfg.dropout,
             attention_dropout=cfg.attention_dropout,
             embedding_dropout=cfg.embedding_dropout,
-            sees_all_pictures=not is_released,
+            sees_all_images=not is_released,
             encodes_sentence=not is_released,
         )
         return cls(encoder, decoder, task)

@@ -1,10 +1,10 @@
-"""Transtory-XL: segment recurrence over sentences and pictures (``--arch transtory_xl``).
+"""Transtory-XL: segment recurrence over sentences and images (``--arch transtory_xl``).
 
 Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020, section 3.5.
 Dai, Yang, Yang, Carbonell, Le, Salakhutdinov. Transformer-XL. ACL 2019.
 
 Each sentence is a segment. For each layer, with m the memory that sentence t - 1 was read with,
-h its states (inputs of the layer), f_t the projected, batch-normalised features of picture t:
+h its states (inputs of the layer), f_t the projected, batch-normalised features of image t:
 
     m' = [m; h][max(0, l_m + l_h - l_M) : l_m + l_h]      (eq. 9 to 11)
     memory of sentence t = W_fuse [m'; f_t] + b_fuse      (eq. 12), slot by slot, one W for all
@@ -19,14 +19,14 @@ at a separator the rows concerned, and no others, renew their memory.
 
 Differs from the paper:
 - A separator is fed as the start token of sentences 2 to 5.
-- A missing picture adds nothing to the memory: its f_t is zero.
+- A missing image adds nothing to the memory: its f_t is zero.
 - A sentence longer than the padding length is whole, and takes its own length in the memory.
 
 ``--compat released``: padding is a token with an embedding of its own, read and remembered as
 words are, because nothing masks it;
 segments of 49 against a memory of 50; all words see equally many states (Transformer-XL's
 ``same_length``). Decoding feeds the whole beginning of a sentence at each word, and remembers it
-each time, so that the picture is pushed out of the memory after some ten words: what training
+each time, so that the image is pushed out of the memory after some ten words: what training
 never sees.
 """
 
@@ -41,13 +41,13 @@ from fairseq.models import (
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._picture_sequence import (
-    PictureEncoder,
-    PictureVectors,
+from fairseq_mm.models._image_sequence import (
+    ImageEncoder,
+    ImageVectors,
     StoryDecoder,
     StoryModel,
     encoder_output,
-    picture_vectors,
+    image_vectors,
 )
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._story_sizes import check_sizes
@@ -66,7 +66,7 @@ PAPER_SEGMENT, RELEASED_SEGMENT = 50, 49
 class TranstoryXLConfig(FairseqDataclass):
     """Sizes of the released code, with section 4.3's two layers."""
 
-    picture_dim: int = field(default=1024, metadata={"help": "projected features of a picture"})
+    picture_dim: int = field(default=1024, metadata={"help": "projected features of an image"})
     embedding_dim: int = field(default=256, metadata={"help": "of words"})
     model_dim: int = field(default=1024, metadata={"help": "of the transformer and its memory"})
     decoder_layers: int = field(default=2, metadata={"help": "of the transformer"})
@@ -92,25 +92,25 @@ class TranstoryXLConfig(FairseqDataclass):
     )
 
 
-class TranstoryXLEncoder(PictureEncoder):
-    """The pictures' vectors, each by itself.
+class TranstoryXLEncoder(ImageEncoder):
+    """The images' vectors, each by itself.
 
     Args:
-        pictures: features -> vectors.
+        images: features -> vectors.
     """
 
-    def __init__(self, pictures: PictureVectors) -> None:
+    def __init__(self, images: ImageVectors) -> None:
         super().__init__()
-        self.pictures = pictures
+        self.pictures = images
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
         """
         Args:
             features: ``[B, 5 R, D]``.
-            padding_mask: ``[B, 5 R]`` bool, True at missing pictures.
+            padding_mask: ``[B, 5 R]`` bool, True at missing images.
 
         Returns:
-            ``vectors``: ``[B, 5, F]``, zero for missing pictures.
+            ``vectors``: ``[B, 5, F]``, zero for missing images.
             ``is_missing``: ``[B, 5]`` bool.
         """
         vectors, is_missing = self.pictures(features, padding_mask)
@@ -145,7 +145,7 @@ class TranstoryXLLayer(nn.Module):
 
 
 class TranstoryXLDecoder(StoryDecoder):
-    """Words from their sentence, and a memory of former sentences fused with the picture.
+    """Words from their sentence, and a memory of former sentences fused with the image.
 
     Args:
         dictionary: fairseq's.
@@ -184,17 +184,17 @@ class TranstoryXLDecoder(StoryDecoder):
         width = self.embedding_proj.out_features
         return self.dropout(self.embedding_proj(self.embedding(tokens)) * width**0.5)
 
-    def first_memory(self, picture: Tensor) -> SegmentMemory:
-        """Of the first sentence: ``memory_length`` equal slots, from pictures ``[B, F]``."""
-        fused = self.picture_fusion(picture) + self.memory_fusion.bias
-        ages = torch.arange(self.memory_length, 0, -1, device=picture.device)
-        is_real = torch.ones(len(picture), len(ages), dtype=torch.bool, device=picture.device)
+    def first_memory(self, image: Tensor) -> SegmentMemory:
+        """Of the first sentence: ``memory_length`` equal slots, from images ``[B, F]``."""
+        fused = self.picture_fusion(image) + self.memory_fusion.bias
+        ages = torch.arange(self.memory_length, 0, -1, device=image.device)
+        is_real = torch.ones(len(image), len(ages), dtype=torch.bool, device=image.device)
         return SegmentMemory([fused.unsqueeze(1)] * len(self.layers), ages, is_real)
 
-    def fuse(self, memory: SegmentMemory, picture: Tensor) -> SegmentMemory:
-        """Equation 12: what was remembered, with the next picture ``[B, F]``."""
-        from_picture = self.picture_fusion(picture).unsqueeze(1)
-        contents = [self.memory_fusion(states) + from_picture for states in memory.contents]
+    def fuse(self, memory: SegmentMemory, image: Tensor) -> SegmentMemory:
+        """Equation 12: what was remembered, with the next image ``[B, F]``."""
+        from_image = self.picture_fusion(image).unsqueeze(1)
+        contents = [self.memory_fusion(states) + from_image for states in memory.contents]
         return memory._replace(contents=contents)
 
     def _remember(
@@ -240,7 +240,7 @@ class TranstoryXLDecoder(StoryDecoder):
         Args:
             x: ``[B, L, D]`` embedded words of a sentence in each row.
             lengths: ``[B]`` real ones among them.
-            memory: fused with the sentence's picture.
+            memory: fused with the sentence's image.
 
         Returns:
             output ``[B, L, D]``, and each layer's input ``[B, L, D]``: zeros at padding.
@@ -298,16 +298,16 @@ class TranstoryXLDecoder(StoryDecoder):
         Returns:
             ``[B, T, D]``, or ``[B, 1, D]`` when decoding incrementally, and None.
         """
-        pictures, _ = encoder_output(encoder_out)
+        images, _ = encoder_output(encoder_out)
         if incremental_state is not None:
             if self.is_released:
-                return self._released_step(prev_output_tokens, pictures, incremental_state), None
-            return self._step(prev_output_tokens[:, -1], pictures, incremental_state), None
+                return self._released_step(prev_output_tokens, images, incremental_state), None
+            return self._step(prev_output_tokens[:, -1], images, incremental_state), None
         sentences, positions = sentence_places(prev_output_tokens, self.separator)
         is_word = prev_output_tokens.ne(self.dictionary.pad())
         embedded = self.embed(prev_output_tokens)
         output = embedded.new_zeros(embedded.shape)
-        memory = self.first_memory(pictures[:, 0])
+        memory = self.first_memory(images[:, 0])
         for k in range(int(sentences.max()) + 1):
             is_here = (sentences == k) & is_word
             lengths = is_here.sum(dim=1)
@@ -326,11 +326,11 @@ class TranstoryXLDecoder(StoryDecoder):
             read, hidden = self.read_segment(x, lengths, memory)
             output = output.index_put((rows, times), read[rows, positions[rows, times]])
             if k < int(sentences.max()):
-                following = pictures[:, min(k + 1, pictures.size(1) - 1)]
+                following = images[:, min(k + 1, images.size(1) - 1)]
                 memory = self.fuse(self._remember(memory, hidden, lengths), following)
         return output, None
 
-    def _step(self, tokens: Tensor, pictures: Tensor, incremental_state: dict) -> Tensor:
+    def _step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
         """``[B, 1, D]`` of one new word ``[B]`` for each row.
 
         The cache has three parts a layer: keys, values and inputs of memory and sentence, one after
@@ -341,15 +341,15 @@ class TranstoryXLDecoder(StoryDecoder):
         if saved is None:
             sentence, position = next_places(None, tokens, self.separator)
             is_real = torch.ones(len(tokens), M, dtype=torch.bool, device=tokens.device)
-            cache = self._empty_cache(pictures)
+            cache = self._empty_cache(images)
             everyone = torch.arange(len(tokens), device=tokens.device)
-            self._write_memory(cache, is_real, everyone, self.first_memory(pictures[:, 0]))
+            self._write_memory(cache, is_real, everyone, self.first_memory(images[:, 0]))
         else:
             last, cache, is_real = saved["position"], saved["cache"], saved["is_real"]
             sentence, position = next_places((saved["sentence"], last), tokens, self.separator)
             rows = (position == 0).nonzero().squeeze(1)
             if len(rows):
-                self._renew_memory(cache, is_real, rows, last[rows], pictures, sentence[rows])
+                self._renew_memory(cache, is_real, rows, last[rows], images, sentence[rows])
         cache.reserve(position + M)
         places = torch.arange(cache.capacity - M, device=tokens.device)
         ages = torch.arange(M, 0, -1, device=tokens.device)
@@ -406,7 +406,7 @@ class TranstoryXLDecoder(StoryDecoder):
         is_real: Tensor,
         rows: Tensor,
         last: Tensor,
-        pictures: Tensor,
+        images: Tensor,
         sentence: Tensor,
     ) -> None:
         """Equations 9 to 12 for the rows ``[r]`` whose sentence ended at position ``last``."""
@@ -415,16 +415,16 @@ class TranstoryXLDecoder(StoryDecoder):
         ages = torch.arange(M, 0, -1, device=rows.device)
         memory = SegmentMemory([x[:, :M] for x in states], ages, is_real[rows])
         renewed = self._remember(memory, [x[:, M:] for x in states], last + 1)
-        following = pictures[rows, sentence.clamp(max=pictures.size(1) - 1)]
+        following = images[rows, sentence.clamp(max=images.size(1) - 1)]
         self._write_memory(cache, is_real, rows, self.fuse(renewed, following))
 
-    def _released_step(self, tokens: Tensor, pictures: Tensor, incremental_state: dict) -> Tensor:
+    def _released_step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
         """``[B, 1, D]`` of the last of ``[B, T]`` words: the whole beginning of each row's
         sentence is read, and remembered, at each of its words."""
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
             sentence, position = next_places(None, tokens[:, -1], self.separator)
-            memory = self.first_memory(pictures[:, 0])
+            memory = self.first_memory(images[:, 0])
             size = (-1, self.memory_length, -1)
             memory = memory._replace(contents=[x.expand(size) for x in memory.contents])
         else:
@@ -433,7 +433,7 @@ class TranstoryXLDecoder(StoryDecoder):
             ages = torch.arange(self.memory_length, 0, -1, device=tokens.device)
             memory = SegmentMemory(list(saved["contents"]), ages, saved["is_real"])
             rows = torch.arange(len(tokens), device=tokens.device)
-            following = pictures[rows, sentence.clamp(max=pictures.size(1) - 1)]
+            following = images[rows, sentence.clamp(max=images.size(1) - 1)]
             is_start = (position == 0)[:, None, None]
             fused = self.fuse(memory, following).contents
             contents = [torch.where(is_start, x, y) for x, y in zip(fused, memory.contents)]
@@ -474,7 +474,7 @@ def _padded(x: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
 
 @register_model("transtory_xl", dataclass=TranstoryXLConfig)
 class TranstoryXLModel(StoryModel):
-    """Stories of five pictures by Transtory-XL."""
+    """Stories of five images by Transtory-XL."""
 
     @classmethod
     def build_model(cls, cfg: TranstoryXLConfig, task: Any) -> "TranstoryXLModel":
@@ -484,7 +484,7 @@ class TranstoryXLModel(StoryModel):
                 "--model-dim must be even, for sines and cosines of distances, but is "
                 f"{cfg.model_dim}."
             )
-        encoder = TranstoryXLEncoder(picture_vectors(task, cfg.picture_dim))
+        encoder = TranstoryXLEncoder(image_vectors(task, cfg.picture_dim))
         decoder = TranstoryXLDecoder(task.target_dictionary, task.separator_index, cfg)
         return cls(encoder, decoder, task)
 

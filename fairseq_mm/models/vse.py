@@ -1,4 +1,4 @@
-"""VSE: pictures and sentences in one space (``--arch vse_lstm``, ``vse_gru``, ``vse_bow``; task
+"""VSE: images and sentences in one space (``--arch vse_lstm``, ``vse_gru``, ``vse_bow``; task
 ``multimodal_captioning``, criterion ``pairwise_ranking``).
 
 Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
@@ -205,7 +205,7 @@ def _reset_gru(gru: nn.GRU) -> None:
 
 @register_model("vse", dataclass=VseConfig)
 class VseModel(OneLineLoading, BaseFairseqModel):
-    """Pictures and sentences in one space.
+    """Images and sentences in one space.
 
     Args:
         sentence_encoder: tokens ``[B, T]`` -> ``[B, embed_dim]``.
@@ -320,7 +320,7 @@ class VseModel(OneLineLoading, BaseFairseqModel):
         """
         if tokens is None:
             raise UserError(
-                "models that embed pictures and sentences are trained with --criterion "
+                "models that embed images and sentences are trained with --criterion "
                 "pairwise_ranking."
             )
         return self.embed_images(features, padding_mask), self.embed_sentences(tokens)

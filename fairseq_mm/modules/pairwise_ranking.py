@@ -1,4 +1,4 @@
-"""The pairwise ranking loss of an embedding of pictures and sentences.
+"""The pairwise ranking loss of an embedding of images and sentences.
 
 Kiros et al. 2014, equation 6; the hardest negative: Faghri et al. 2018 (VSE++), equation 6.
 """

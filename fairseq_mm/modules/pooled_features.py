@@ -1,4 +1,4 @@
-"""A picture's rows of features as one vector of a known size."""
+"""An image's rows of features as one vector of a known size."""
 
 import torch.nn.functional as F
 from torch import Tensor

@@ -2,7 +2,7 @@
 
 In float32 on a CPU, PyTorch gives matrix products to MKL and convolutions to oneDNN, which on AMD's
 processors is nearly twice as fast: so a large product is a convolution of width one, its rows a
-picture whose channels come last. A product of few rows only reads its weights, and which of the
+image whose channels come last. A product of few rows only reads its weights, and which of the
 two sides is transposed decides at what speed. Everywhere else a product is PyTorch's own.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 # of a kernel of width one it changes nothing, but PyTorch leaves plain ones to a slower convolution
 # where there is a single thread
 _DILATION = 2
-# numbers from which on PyTorch leaves a single picture to oneDNN
+# numbers from which on PyTorch leaves a single image to oneDNN
 _MANY_NUMBERS = 20480
 # rows of a decoding step, for which oneDNN would lay the weights out anew each time
 _STEP_ROWS = 64
@@ -41,9 +41,9 @@ def product(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     is_step = not torch.is_grad_enabled() and rows.size(0) < _STEP_ROWS
     if x.numel() > _MANY_NUMBERS and not is_step:
         # [1, I, 1, rows] with the channels last: only with these strides is nothing copied
-        picture = rows.unsqueeze(0).transpose(1, 2).unsqueeze(2)
+        image = rows.unsqueeze(0).transpose(1, 2).unsqueeze(2)
         kernel = weight.unsqueeze(-1).unsqueeze(-1)
-        out = F.conv2d(picture, kernel, bias, dilation=_DILATION).squeeze(2).transpose(1, 2)[0]
+        out = F.conv2d(image, kernel, bias, dilation=_DILATION).squeeze(2).transpose(1, 2)[0]
     elif is_step and rows.size(0) > 1 and _is_better_turned(rows.size(0), weight.size(0)):
         # four times as fast as rows @ weight.t() for four rows
         out = (weight @ rows.t()).t()

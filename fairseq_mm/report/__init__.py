@@ -1,1 +1,1 @@
-"""Results as one self-contained HTML file: pictures, text, scores and curves."""
+"""Results as one self-contained HTML file: images, text, scores and curves."""

@@ -10,7 +10,7 @@ from fairseq_mm.report.html_page import Section
 
 _WIDTH, _HEIGHT = 760, 560
 _MARGIN = 56
-_PICTURE = 64  # longer side of a picture
+_IMAGE = 64  # longer side of an image
 _LETTER, _LINE = 7, 14  # room of a letter at 12 pixels
 
 _STYLE = """
@@ -34,14 +34,14 @@ class PlotPoint(NamedTuple):
         x: coordinate.
         y: coordinate, upwards.
         is_word: else an image.
-        picture: data URI of a small picture to show in place of a dot, or None.
+        image: data URI of a small image to show in place of a dot, or None.
     """
 
     label: str
     x: float
     y: float
     is_word: bool
-    picture: Optional[str] = None
+    image: Optional[str] = None
 
 
 def plot_section(
@@ -53,7 +53,7 @@ def plot_section(
     """The plane, with both axes on one scale, so that distances and parallels are to be seen.
 
     Args:
-        points: words are labelled dots; images are pictures, or dots, whose name is shown when
+        points: words are labelled dots; images are images, or dots, whose name is shown when
             pointed at.
         variance_shares: of the two axes, 0 to 1.
         heading: plain text.
@@ -113,12 +113,12 @@ def _axis_title(name: str, share: float) -> str:
 def _image(point: PlotPoint, place: Place) -> str:
     x, y = place
     title = f"<title>{escape(point.label)}</title>"
-    if point.picture is None:
+    if point.image is None:
         return f'<circle class="image" cx="{x}" cy="{y}" r="4">{title}</circle>'
-    corner = f'x="{x - _PICTURE / 2:.1f}" y="{y - _PICTURE / 2:.1f}"'
+    corner = f'x="{x - _IMAGE / 2:.1f}" y="{y - _IMAGE / 2:.1f}"'
     return (
-        f'<image {corner} width="{_PICTURE}" height="{_PICTURE}" '
-        f'href="{escape(point.picture)}">{title}</image>'
+        f'<image {corner} width="{_IMAGE}" height="{_IMAGE}" '
+        f'href="{escape(point.image)}">{title}</image>'
     )
 
 

@@ -1,4 +1,4 @@
-"""What a non-local block relates, as a section of a page: arrows over each photograph from one
+"""What a non-local block relates, as a section of a page: arrows over each image from one
 position of its grid to those most similar to it (Li et al. 2020, Transtory-XL, Figure 4).
 
 Pointing at another cell shows its arrows; a click keeps them.
@@ -14,7 +14,7 @@ import numpy as np
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.report.html_page import Section
-from fairseq_mm.report.picture_story_attention import Photograph
+from fairseq_mm.report.visual_story_attention import EmbeddedImage
 
 _WIDTH = 1000  # of a drawing, in its own units
 
@@ -71,7 +71,7 @@ document.querySelectorAll('.arrows svg').forEach(function (svg) {
 
 
 class Box(NamedTuple):
-    """A part of a picture, in shares of its width and height; beyond 0 and 1 it is padding."""
+    """A part of an image, in shares of its width and height; beyond 0 and 1 it is padding."""
 
     left: float
     top: float
@@ -83,12 +83,12 @@ WHOLE = Box(0.0, 0.0, 1.0, 1.0)
 
 
 class Drawing(NamedTuple):
-    """A picture with the similarities of its grid's positions.
+    """An image with the similarities of its grid's positions.
 
     Attributes:
-        place: of the picture in the story, from 0.
+        place: of the image in the story, from 0.
         name: plain text.
-        photograph: None if it is not shown.
+        image: None if it is not shown.
         box: what of it the grid covers.
         rows: of the grid.
         columns: likewise.
@@ -99,7 +99,7 @@ class Drawing(NamedTuple):
 
     place: int
     name: str
-    photograph: Optional[Photograph]
+    image: Optional[EmbeddedImage]
     box: Box
     rows: int
     columns: int
@@ -109,11 +109,11 @@ class Drawing(NamedTuple):
 
 
 def seen_box(identity: Mapping[str, Any], width: int, height: int) -> Box:
-    """What an extractor sees of a picture of so many pixels.
+    """What an extractor sees of an image of so many pixels.
 
     Args:
-        identity: of the extractor; where no preprocessing is recorded it is the whole picture.
-        width: of the picture.
+        identity: of the extractor; where no preprocessing is recorded it is the whole image.
+        width: of the image.
         height: likewise.
     """
     try:
@@ -142,25 +142,25 @@ def arrows_section(drawings: Sequence[Drawing], *, heading: str = "") -> Section
         f'<p class="quiet">Arrows point from the dot to the {count} positions j of the greatest '
         "f(x_i, x_j), the thickest to the greatest of all; a dashed ring is an arrow from the dot "
         "to itself. Point at another cell to see its own, click to keep them. What is dark was cut "
-        "off before the network saw the picture.</p>"
+        "off before the network saw the image.</p>"
     )
     body = "".join(map(_figure, drawings))
     return Section(heading, f'{note}<div class="arrows">{body}</div>', _STYLE, _SCRIPT)
 
 
 def _figure(drawing: Drawing) -> str:
-    photograph = drawing.photograph
-    if photograph is None:
+    image = drawing.image
+    if image is None:
         height = round(_WIDTH * drawing.rows / drawing.columns)
         shown = '<div class="photo boxed">'
     else:
-        height = round(_WIDTH * photograph.height / photograph.width)
-        shown = f'<div class="photo" style="background-image:var(--picture{drawing.place + 1})">'
+        height = round(_WIDTH * image.height / image.width)
+        shown = f'<div class="photo" style="background-image:var(--image{drawing.place + 1})">'
     grid = _Grid(drawing, height)
     groups = "".join(_group(drawing, grid, position) for position in range(len(drawing.targets)))
     return (
         f'<figure>{shown}<svg viewBox="0 0 {_WIDTH} {height}" role="img" '
-        f'aria-label="picture {drawing.place + 1}">{grid.veil()}{grid.cells()}{groups}</svg></div>'
+        f'aria-label="image {drawing.place + 1}">{grid.veil()}{grid.cells()}{groups}</svg></div>'
         f"<figcaption><b>{drawing.place + 1}</b>"
         f"<span>{_note(drawing, drawing.chosen)}</span></figcaption></figure>"
     )
@@ -181,7 +181,7 @@ class _Grid:
     def __init__(self, drawing: Drawing, height: int) -> None:
         self.height = height
         self.rows, self.columns = drawing.rows, drawing.columns
-        box = drawing.box if drawing.photograph is not None else WHOLE
+        box = drawing.box if drawing.image is not None else WHOLE
         self.left, self.top = box.left * _WIDTH, box.top * height
         self.cell_width = (box.right - box.left) * _WIDTH / self.columns
         self.cell_height = (box.bottom - box.top) * height / self.rows

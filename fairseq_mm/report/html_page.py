@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fairseq_mm.data.output_file import output_file
 
-# Nothing is fetched, whatever a caption says: pictures are data URIs, style and script are inline.
+# Nothing is fetched, whatever a caption says: images are data URIs, style and script are inline.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 _STYLE = """

@@ -1,4 +1,4 @@
-"""Items as cards: pictures, hypothesis, references and scores, to be sorted and filtered.
+"""Items as cards: images, hypothesis, references and scores, to be sorted and filtered.
 
 Without JavaScript all items are shown in the order of the split.
 """
@@ -21,7 +21,7 @@ _STYLE = """
 .item { background: var(--card); border: 1px solid var(--line); border-radius: .5rem;
   padding: .75rem; min-width: 0; overflow-wrap: anywhere; }
 .item[hidden] { display: none; }
-.item .pictures { display: flex; gap: .5rem; overflow-x: auto; margin-bottom: .5rem; }
+.item .images { display: flex; gap: .5rem; overflow-x: auto; margin-bottom: .5rem; }
 .item img { display: block; height: 11rem; max-width: 100%; object-fit: contain;
   border-radius: .25rem; background: var(--line); }
 .item .hypothesis { font-size: 1.0625rem; font-weight: 600; }
@@ -80,14 +80,14 @@ class Item(NamedTuple):
         hypothesis: generated text, or None if there is none.
         references: raw sentences.
         scores: name to number.
-        pictures: key to data URI.
+        images: key to data URI.
     """
 
     key: str
     hypothesis: Optional[str]
     references: Sequence[str] = ()
     scores: Mapping[str, float] = {}
-    pictures: Mapping[str, str] = {}
+    images: Mapping[str, str] = {}
 
 
 def gallery_section(items: Sequence[Item], *, heading: str, note: str = "") -> Section:
@@ -116,9 +116,9 @@ def gallery_section(items: Sequence[Item], *, heading: str, note: str = "") -> S
 
 def _card(item: Item) -> str:
     keys = item.key.split("\t")
-    pictures = "".join(
+    images = "".join(
         f'<img src="{escape(uri)}" alt="{escape(key)}" loading="lazy">'
-        for key, uri in item.pictures.items()
+        for key, uri in item.images.items()
     )
     references = "".join(f"<li>{escape(sentence)}</li>" for sentence in item.references)
     scores = "".join(
@@ -127,7 +127,7 @@ def _card(item: Item) -> str:
     finite = {name: value for name, value in item.scores.items() if math.isfinite(value)}
     return (
         f'<article class="item" data-scores="{escape(json.dumps(finite))}">'
-        + (f'<div class="pictures">{pictures}</div>' if pictures else "")
+        + (f'<div class="images">{images}</div>' if images else "")
         + f'<div class="hypothesis">{_marked(item)}</div>'
         + (f"<ul>{references}</ul>" if references else "")
         + (f'<div class="scores">{scores}</div>' if scores else "")

@@ -26,14 +26,14 @@ class SummaryCard(NamedTuple):
         summary: as people read it.
         transcript: what is said.
         facts: name to number.
-        pictures: frames, ``[height, width, 3]`` uint8.
+        images: frames, ``[height, width, 3]`` uint8.
     """
 
     name: str
     summary: str
     transcript: str
     facts: Mapping[str, object]
-    pictures: Sequence[np.ndarray] = ()
+    images: Sequence[np.ndarray] = ()
 
 
 def cards_section(cards: Sequence[SummaryCard]) -> Section:
@@ -45,7 +45,7 @@ def _card(card: SummaryCard) -> str:
     frames = "".join(
         f'<img src="{jpeg_uri(Image.fromarray(pixels))}" '
         f'alt="frame {number} of {escape(card.name)}">'
-        for number, pixels in enumerate(card.pictures, start=1)
+        for number, pixels in enumerate(card.images, start=1)
     )
     facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in card.facts.items())
     return (

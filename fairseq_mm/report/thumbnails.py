@@ -1,4 +1,4 @@
-"""Pictures as small JPEGs in data URIs."""
+"""Images as small JPEGs in data URIs."""
 
 import base64
 import io
@@ -7,22 +7,22 @@ from typing import Optional
 from PIL import Image
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.picture_list import Picture, by_any_key, list_pictures
-from fairseq_mm.extract.pictures import read_picture
+from fairseq_mm.extract.images import read_image
+from fairseq_mm.extract.media_list import MediaFile, by_any_key, list_images
 
 _QUALITY = 82
 
 
-def thumbnail_uri(picture: Picture, side: int) -> str:
+def thumbnail_uri(image: MediaFile, side: int) -> str:
     """The data URI of a JPEG whose longer side has at most ``side`` pixels.
 
     Raises:
-        UserError: naming the file, if it cannot be read as a picture.
+        UserError: naming the file, if it cannot be read as an image.
     """
     try:
-        pixels = read_picture(picture.content())
+        pixels = read_image(image.content())
     except (UserError, OSError) as error:
-        raise UserError(f"{picture.name}: {error}") from None
+        raise UserError(f"{image.name}: {error}") from None
     return jpeg_uri(pixels, side=side)
 
 
@@ -30,7 +30,7 @@ def jpeg_uri(pixels: Image.Image, *, side: Optional[int] = None, quality: int = 
     """The data URI of a JPEG.
 
     Args:
-        pixels: the picture.
+        pixels: the image.
         side: the longer side is at most so many pixels; None leaves it.
         quality: the JPEG's.
     """
@@ -43,30 +43,30 @@ def jpeg_uri(pixels: Image.Image, *, side: Optional[int] = None, quality: int = 
 
 
 class Thumbnails:
-    """Thumbnails of the pictures of a folder or archive, by key.
+    """Thumbnails of the images of a folder or archive, by key.
 
     Args:
-        inputs: what ``fairseq-mm extract`` takes: folders, picture files, archives.
+        inputs: what ``fairseq-mm extract`` takes: folders, image files, archives.
         side: the longer side is at most so many pixels.
 
     Raises:
-        UserError: if an input has no pictures.
+        UserError: if an input has no images.
     """
 
     def __init__(self, inputs: list[str], side: int) -> None:
         self.side = side
-        self._by_key = by_any_key(list_pictures(inputs, ids="path"))
+        self._by_key = by_any_key(list_images(inputs, ids="path"))
 
     def __contains__(self, key: str) -> bool:
         return key in self._by_key
 
-    def picture(self, key: str) -> Picture:
-        """Where the picture lies."""
+    def image(self, key: str) -> MediaFile:
+        """Where the image lies."""
         return self._by_key[key]
 
     def data_uri(self, key: str) -> str:
         """
         Raises:
-            UserError: naming the file, if it cannot be read as a picture.
+            UserError: naming the file, if it cannot be read as an image.
         """
         return thumbnail_uri(self._by_key[key], self.side)

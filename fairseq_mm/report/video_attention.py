@@ -48,7 +48,7 @@ _STYLE = """
   .watch-ramp { background: linear-gradient(to right, rgb(15 18 22), rgb(10 75 179)); } }
 """
 
-# the weight under the pointer, read from the picture's own opacity
+# the weight under the pointer, read from the image's own opacity
 _SCRIPT = """
 document.querySelectorAll(".watch .map").forEach((map) => {
   const canvas = document.createElement("canvas");
@@ -83,7 +83,7 @@ class Times(NamedTuple):
 
     Attributes:
         step: seconds from the beginning of one to that of the next; None where nobody knows.
-        thumbnails: data URIs of pictures, each of an equal part of the frames; may be none.
+        thumbnails: data URIs of images, each of an equal part of the frames; may be none.
     """
 
     step: Optional[float] = None

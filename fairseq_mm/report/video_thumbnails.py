@@ -1,11 +1,11 @@
-"""When the rows of a video's features are, and small pictures of it along the time."""
+"""When the rows of a video's features are, and small images of it along the time."""
 
 import math
 from collections.abc import Mapping
 from typing import Any, Optional
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.picture_list import Picture
+from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.extract.videos import VideoReader
 from fairseq_mm.report.thumbnails import jpeg_uri
 from fairseq_mm.report.video_attention import Times
@@ -34,7 +34,7 @@ def _number(value: Any) -> Optional[float]:
     return number if math.isfinite(number) and number > 0 else None
 
 
-def video_times(video: Picture, num_rows: int, attributes: Mapping[str, Any]) -> Times:
+def video_times(video: MediaFile, num_rows: int, attributes: Mapping[str, Any]) -> Times:
     """
     Args:
         video: its file.

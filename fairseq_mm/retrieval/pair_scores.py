@@ -1,9 +1,9 @@
-"""Log-likelihoods of pairs of story and prompt, or story and pictures, on disk, so that no pair is
+"""Log-likelihoods of pairs of story and prompt, or story and images, on disk, so that no pair is
 computed twice.
 
 ``likelihoods.jsonl`` begins with a line ``{"scores_of": {...}}``, what decides the scores; then
 ``{"story": line, "prompt": line, "log_likelihood": ...}``, a line a pair, in the order in which
-they were computed. Lines are those of the split, from 0; a prompt (or ``pictures``, a photo
+they were computed. Lines are those of the split, from 0; a prompt (or ``images``, a photo
 sequence) is named by the first line that has it. Seed, draws and number of stories do not decide a
 pair's score, so runs that differ in them share the file.
 """

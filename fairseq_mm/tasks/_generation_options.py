@@ -58,7 +58,7 @@ def read_generation_options(text: str, name: str) -> dict[str, Any]:
 
 
 def check_search(args: Any, *, has_source: bool = False) -> None:
-    """Refuses what fairseq's search cannot do where pictures are the input, or would refuse with a
+    """Refuses what fairseq's search cannot do where images are the input, or would refuse with a
     traceback.
 
     Args:

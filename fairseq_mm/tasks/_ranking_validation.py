@@ -1,6 +1,6 @@
 """Validation of an embedding by ranking the whole split: R@1, R@5, R@10, median rank, their sum.
 
-Pictures and sentences of a split are ranked against each other, which no sum over batches gives.
+Images and sentences of a split are ranked against each other, which no sum over batches gives.
 So the first step of a pass embeds all of the split, on every process, and every step logs the same
 figures: their mean over steps and processes is what they are.
 """
@@ -19,7 +19,7 @@ from fairseq_mm.metrics.ranks import RECALL_AT, summarize_ranks, true_ranks
 
 BATCH = 128  # sentences that are embedded at a time
 
-# i2t: sentences for a picture; t2i: pictures for a sentence
+# i2t: sentences for an image; t2i: images for a sentence
 DIRECTIONS = ("i2t", "t2i")
 GROWING = (*(f"{direction}_r{k}" for direction in DIRECTIONS for k in RECALL_AT), "rsum")
 FALLING = tuple(f"{direction}_medr" for direction in DIRECTIONS)
@@ -30,7 +30,7 @@ def check_best_ranking(cfg: Any, *, is_ranking: bool) -> None:
     """
     Args:
         cfg: of the task.
-        is_ranking: whether the model embeds pictures and sentences.
+        is_ranking: whether the model embeds images and sentences.
 
     Raises:
         UserError: if the best checkpoint is chosen by a metric that is not computed, or so that
@@ -41,12 +41,12 @@ def check_best_ranking(cfg: Any, *, is_ranking: bool) -> None:
     flag = "--maximize-best-checkpoint-metric"
     if is_ranking and getattr(cfg, "eval_gen", False):
         raise UserError(
-            "--eval-gen validates by generated text, but the model embeds pictures and sentences: "
+            "--eval-gen validates by generated text, but the model embeds images and sentences: "
             f"it is validated by {', '.join((*GROWING, *FALLING))}."
         )
     if metric in (*GROWING, *FALLING) and not is_ranking:
         raise UserError(
-            f"--best-checkpoint-metric {metric} is of models that embed pictures and sentences "
+            f"--best-checkpoint-metric {metric} is of models that embed images and sentences "
             "(vse_lstm, vse_gru, vse_bow)."
         )
     if metric in GROWING and not maximizes:

@@ -117,7 +117,7 @@ class MultimodalCaptioningTask(GeneratesText, FairseqTask):
         features: the feature stores; None where no split is loaded.
     """
 
-    input_kind = "pictures"
+    input_kind = "images"
     text_names = ("caption", "captions")
     generation_defaults = CAPTIONS
 
@@ -170,7 +170,7 @@ class MultimodalCaptioningTask(GeneratesText, FairseqTask):
 
         Args:
             words: of the dictionary, in the order of their indices, special symbols left out.
-            extractor: attributes of the features that say how a picture became a vector.
+            extractor: attributes of the features that say how an image became a vector.
             feature_dim: channels of the features.
             source_words: of the tags' dictionary, of a model that reads structures.
         """
@@ -317,7 +317,7 @@ class MultimodalCaptioningTask(GeneratesText, FairseqTask):
         """
         if any(hasattr(model, "embed_sentences") for model in models):
             raise UserError(
-                f"the model embeds pictures and sentences, and generates no {self.text_names[1]}: "
+                f"the model embeds images and sentences, and generates no {self.text_names[1]}: "
                 "use fairseq-mm rank or fairseq-mm retrieve."
             )
         if len({getattr(model, "reads_structure", False) for model in models}) > 1:
@@ -424,7 +424,7 @@ class MultimodalCaptioningTask(GeneratesText, FairseqTask):
             UserError: in any case.
         """
         raise UserError(
-            f"fairseq-interactive reads lines of text, and {self.text_names[1]} are of pictures: "
+            f"fairseq-interactive reads lines of text, and {self.text_names[1]} are of images: "
             "use fairseq-mm caption or fairseq-mm tell."
         )
 

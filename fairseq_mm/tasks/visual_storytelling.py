@@ -2,13 +2,13 @@
 
 The data folder is made by ``scripts/prepare_vist.py`` or ``fairseq-mm prepare stories``: that of
 ``multimodal_captioning``, where a line of ``<split>.visual_ids`` has five keys, and a line of text
-is a whole story, its five sentences joined by ``<sent>``. Pictures that ``missing_images.txt``
+is a whole story, its five sentences joined by ``<sent>``. Images that ``missing_images.txt``
 lists are padding in the batch, in their place. Training and perplexity are over stories,
 generation and its scores over sequences of images.
 
 Every search of fairseq's tells stories of exactly five sentences, see
-:mod:`fairseq_mm.story_rules`. With ``--sampling`` a story depends on ``--seed``, its line and its
-place among ``--nbest``, not on the batch that it is in.
+:mod:`fairseq_mm.generation.constraints`. With ``--sampling`` a story depends on ``--seed``, its
+line and its place among ``--nbest``, not on the batch that it is in.
 """
 
 import logging
@@ -25,16 +25,16 @@ from torch import Tensor
 from fairseq_mm.data.binarised_text import dictionary_of
 from fairseq_mm.data.feature_store import FeatureStores
 from fairseq_mm.data.missing_images import MISSING_IMAGES, read_missing_images
-from fairseq_mm.data.picture_story_text import NUM_PICTURES, SEPARATOR
+from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.defaults import SEED, VISUAL_STORIES
-from fairseq_mm.story_rules import (
+from fairseq_mm.generation.constraints import (
     RuledSearch,
     StoryRules,
     begin_with,
     follow_rules,
     separator_of,
 )
+from fairseq_mm.generation.defaults import SEED, VISUAL_STORIES
 from fairseq_mm.tasks.multimodal_captioning import (
     MultimodalCaptioningConfig,
     MultimodalCaptioningTask,
@@ -81,11 +81,11 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         rows_per_image: of features; found in ``features`` where they are given.
 
     Attributes:
-        rows_per_image: R, equal for all pictures: 1 of pooled features, or a grid's positions.
+        rows_per_image: R, equal for all images: 1 of pooled features, or a grid's positions.
         separator_index: of the word between sentences.
 
     Raises:
-        UserError: if the dictionary has no separator, pictures have different numbers of rows, or
+        UserError: if the dictionary has no separator, images have different numbers of rows, or
             the rules of stories are out of range.
     """
 
@@ -132,9 +132,9 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
 
         Args:
             words: of the dictionary, in the order of their indices, special symbols left out.
-            extractor: attributes of the features that say how a picture became a vector.
+            extractor: attributes of the features that say how an image became a vector.
             feature_dim: channels of the features.
-            source_words: None: stories are told of pictures alone.
+            source_words: None: stories are told of images alone.
             rows_per_image: of features.
         """
         return cls(
@@ -151,25 +151,25 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         """
         Raises:
             UserError: if a line has not five keys, or not five sentences with words, or all five
-                pictures are missing.
+                images are missing.
         """
         for number, line in enumerate(visual_ids, start=1):
             keys = line.split("\t")
-            if len(keys) != NUM_PICTURES:
+            if len(keys) != NUM_IMAGES:
                 raise UserError(
-                    f"{visual_path}:{number}: must have {NUM_PICTURES} keys separated by tabs, "
+                    f"{visual_path}:{number}: must have {NUM_IMAGES} keys separated by tabs, "
                     f"one for each sentence, but has {len(keys)}."
                 )
             if self.missing.issuperset(keys):
                 raise UserError(
-                    f"{visual_path}:{number}: all {NUM_PICTURES} pictures of the story are in "
+                    f"{visual_path}:{number}: all {NUM_IMAGES} images of the story are in "
                     f"{os.path.join(self.cfg.data, MISSING_IMAGES)}: leave the story out."
                 )
         _check_sentences(f"{text_path}.idx", text, self.separator_index)
         stories = [self.missing.intersection(line.split("\t")) for line in visual_ids]
         if any(stories):
             logger.info(
-                f"{visual_path}: {len(frozenset().union(*stories))} pictures of "
+                f"{visual_path}: {len(frozenset().union(*stories))} images of "
                 f"{sum(map(bool, stories))} stories are missing, and padding in the batch"
             )
         return {"missing": self.missing, "rows_per_image": self.rows_per_image}
@@ -214,7 +214,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         if getattr(args, "score_reference", False):
             return generator
         if getattr(args, "match_source_len", False):
-            raise UserError("--match-source-len: a story is not as long as its pictures are many.")
+            raise UserError("--match-source-len: a story is not as long as its images are many.")
         if rules is None:
             rules = self.build_rules(no_repeat_ngram=getattr(args, "no_repeat_ngram_size", 0))
         if getattr(args, "min_len", 1) > rules.min_length - 1:
@@ -248,10 +248,10 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         if prefix is not None:
             words = self.cfg.prefix_words.split()
             sentences = " ".join(words).split(SEPARATOR)
-            if len(sentences) > NUM_PICTURES or not all(x.strip() for x in sentences[:-1]):
+            if len(sentences) > NUM_IMAGES or not all(x.strip() for x in sentences[:-1]):
                 raise UserError(
                     f"--prefix-words {self.cfg.prefix_words!r}: must begin a story of "
-                    f"{NUM_PICTURES} sentences, none of them empty, with {SEPARATOR} between them."
+                    f"{NUM_IMAGES} sentences, none of them empty, with {SEPARATOR} between them."
                 )
         return prefix
 
@@ -277,18 +277,18 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
 def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
     """
     Raises:
-        UserError: naming two pictures, if they have different numbers of rows.
+        UserError: naming two images, if they have different numbers of rows.
     """
     counts: dict[int, str] = {}
     for key in features.ids:
         if key not in missing:
             counts.setdefault(features.rows_of(key), key)
     if not counts:
-        raise UserError(f"{features.path}: has no features of any picture.")
+        raise UserError(f"{features.path}: has no features of any image.")
     (rows, key), *others = counts.items()
     if others:
         raise UserError(
-            f"{features.path}: all pictures must have the same number of rows of features, but "
+            f"{features.path}: all images must have the same number of rows of features, but "
             f"{key!r} has {rows}, and {others[0][1]!r} has {others[0][0]}."
         )
     if not rows:
@@ -310,8 +310,8 @@ def _check_sentences(path: str, text: Any, separator: int) -> None:
     for number in range(len(text)):
         line = text[number].numpy()
         ends = np.flatnonzero(line == separator)
-        if len(ends) != NUM_PICTURES - 1:
-            wrong.append((number, f"{len(ends)} {SEPARATOR!r}, but a story has {NUM_PICTURES - 1}"))
+        if len(ends) != NUM_IMAGES - 1:
+            wrong.append((number, f"{len(ends)} {SEPARATOR!r}, but a story has {NUM_IMAGES - 1}"))
             continue
         lengths = np.diff(ends, prepend=-1, append=len(line) - 1) - 1
         if not lengths.all():
@@ -320,6 +320,6 @@ def _check_sentences(path: str, text: Any, separator: int) -> None:
     if wrong:
         number, what = wrong[0]
         raise UserError(
-            f"{path}: line {number + 1} has {what}: each line must be {NUM_PICTURES} sentences "
+            f"{path}: line {number + 1} has {what}: each line must be {NUM_IMAGES} sentences "
             f"with words, joined by {SEPARATOR} ({len(wrong)} such lines)."
         )

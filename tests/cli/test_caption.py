@@ -6,14 +6,14 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from toy_captioner import DIM, save_pictures, train_captioner
+from toy_captioner import DIM, save_images, train_captioner
 from toy_data import WORDS, write_store
 
-from fairseq_mm.captioner import Captioner, from_pretrained
 from fairseq_mm.cli.main import main
 from fairseq_mm.extract.extractor import build_extractor
-from fairseq_mm.extract.picture_list import list_pictures
+from fairseq_mm.extract.media_list import list_images
 from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.inference.captioner import Captioner, from_pretrained
 from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask
 
 
@@ -25,8 +25,8 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    return save_pictures(tmp_path / "pictures", count=4)
+def images(tmp_path):
+    return save_images(tmp_path / "images", count=4)
 
 
 @pytest.fixture
@@ -48,28 +48,28 @@ def write_training_text(folder, captions):
     (folder / "train.visual_ids").write_text("".join(f"p{i}.jpg\n" for i in range(len(captions))))
 
 
-def test_a_line_a_picture_in_the_order_of_the_inputs(caption, trained, pictures, tmp_path):
-    expected = from_pretrained(trained, device="cpu").caption(pictures)
-    status, lines, errors = caption(*pictures[::-1])
+def test_a_line_a_image_in_the_order_of_the_inputs(caption, trained, images, tmp_path):
+    expected = from_pretrained(trained, device="cpu").caption(images)
+    status, lines, errors = caption(*images[::-1])
     assert status == 0
-    assert lines == [f"{p}\t{text}" for p, text in zip(pictures[::-1], expected[::-1])]
+    assert lines == [f"{p}\t{text}" for p, text in zip(images[::-1], expected[::-1])]
     assert errors == ""
-    status, lines, _ = caption(tmp_path / "pictures")
-    assert lines == [f"{p}\t{text}" for p, text in zip(pictures, expected)]
-    (tmp_path / "list.txt").write_text("pictures/picture3.png\npictures/picture0.png\n")
-    status, listed, _ = caption(pictures[1], "--list", tmp_path / "list.txt")
+    status, lines, _ = caption(tmp_path / "images")
+    assert lines == [f"{p}\t{text}" for p, text in zip(images, expected)]
+    (tmp_path / "list.txt").write_text("images/image3.png\nimages/image0.png\n")
+    status, listed, _ = caption(images[1], "--list", tmp_path / "list.txt")
     assert listed == [lines[1], lines[3], lines[0]]
-    status, listed, errors = caption(*pictures, "--max-pixels", 1000)
+    status, listed, errors = caption(*images, "--max-pixels", 1000)
     assert (status, listed) == (2, [])
-    assert "picture0.png: has 52 x 40 pixels, more than the 1,000" in errors
+    assert "image0.png: has 52 x 40 pixels, more than the 1,000" in errors
 
 
-def test_an_object_a_line_says_what_made_the_caption(caption, trained, pictures):
+def test_an_object_a_line_says_what_made_the_caption(caption, trained, images):
     options = ["--jsonl", "--beam", "2", "--prefix", "a dog", "--max-words", "7"]
-    status, lines, _ = caption(*pictures[:2], *options)
+    status, lines, _ = caption(*images[:2], *options)
     assert status == 0
     entries = [json.loads(line) for line in lines]
-    assert [entry["id"] for entry in entries] == pictures[:2]
+    assert [entry["id"] for entry in entries] == images[:2]
     entry = entries[0]
     assert entry["caption"].startswith("a dog")
     assert entry["score"] < 0
@@ -81,29 +81,29 @@ def test_an_object_a_line_says_what_made_the_caption(caption, trained, pictures)
     }  # fmt: skip
 
 
-def test_draws_follow_the_seed(caption, pictures):
-    drawn = [caption(*pictures, "--sampling", "--topk", 9, "--seed", s)[1] for s in (1, 1, 2)]
+def test_draws_follow_the_seed(caption, images):
+    drawn = [caption(*images, "--sampling", "--topk", 9, "--seed", s)[1] for s in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_an_unreadable_picture_is_named_and_the_others_are_captioned(caption, pictures, tmp_path):
+def test_an_unreadable_image_is_named_and_the_others_are_captioned(caption, images, tmp_path):
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"\x89PNG no more")
     absent = tmp_path / "absent.jpg"
-    status, lines, errors = caption(pictures[0], broken, absent, pictures[1])
+    status, lines, errors = caption(images[0], broken, absent, images[1])
     assert status == 2
-    assert lines == caption(*pictures[:2])[1]
+    assert lines == caption(*images[:2])[1]
     assert errors.splitlines() == [
-        f"fairseq-mm caption: {broken}: is no picture, or of a format that Pillow cannot read.",
+        f"fairseq-mm caption: {broken}: is no image, or of a format that Pillow cannot read.",
         f"fairseq-mm caption: {absent}: no such file or folder.",
-        "2 of 4 pictures could not be read",
+        "2 of 4 images could not be read",
     ]
     status, lines, errors = caption(broken)
     assert (status, lines) == (2, [])
     assert len(errors.splitlines()) == 1
 
 
-def test_items_of_a_store_are_captioned_without_pictures(caption, trained, tmp_path):
+def test_items_of_a_store_are_captioned_without_images(caption, trained, tmp_path):
     identity = from_pretrained(trained).identity
     store = tmp_path / "some.h5"
     write_store(store, ["one.jpg", "two.jpg", "three.jpg"], dim=DIM, rows=2, attributes=identity)
@@ -124,47 +124,47 @@ def test_features_of_another_extractor_are_refused(caption, trained, tmp_path):
     assert "another extractor" in errors
 
 
-def test_the_nearest_training_caption_stands_beside(caption, pictures, tmp_path):
-    written = [line.split("\t")[1] for line in caption(*pictures)[1]]
+def test_the_nearest_training_caption_stands_beside(caption, images, tmp_path):
+    written = [line.split("\t")[1] for line in caption(*images)[1]]
     data = tmp_path / "training"
     write_training_text(data, ["zebra zebra", *written])
-    status, lines, _ = caption(*pictures, "--nearest", data)
+    status, lines, _ = caption(*images, "--nearest", data)
     assert status == 0
     assert [line.split("\t")[1:] for line in lines] == [[text, text] for text in written]
-    entry = json.loads(caption(pictures[0], "--nearest", data, "--jsonl")[1][0])
+    entry = json.loads(caption(images[0], "--nearest", data, "--jsonl")[1][0])
     assert entry["nearest"] == {
         "caption": written[0], "id": "p1.jpg", "cider_d": entry["nearest"]["cider_d"],
     }  # fmt: skip
     assert 0 < entry["nearest"]["cider_d"] <= 10
 
 
-def test_a_folder_without_training_text_is_refused(caption, pictures, tmp_path):
-    status, lines, errors = caption(pictures[0], "--nearest", tmp_path / "nowhere")
+def test_a_folder_without_training_text_is_refused(caption, images, tmp_path):
+    status, lines, errors = caption(images[0], "--nearest", tmp_path / "nowhere")
     assert (status, lines) == (2, [])
     assert "train.txt: No such file or directory; is it a folder made by `prepare`?" in errors
     write_training_text(tmp_path / "data", ["a dog", "a cat"])
     (tmp_path / "data" / "train.visual_ids").write_text("p0.jpg\n")
-    status, _, errors = caption(pictures[0], "--nearest", tmp_path / "data")
+    status, _, errors = caption(images[0], "--nearest", tmp_path / "data")
     assert status == 2
     assert "train.txt has 2 lines, but" in errors
     shutil.rmtree(tmp_path / "data")
     write_training_text(tmp_path / "data", [])
-    assert "must have training captions" in caption(pictures[0], "--nearest", tmp_path / "data")[2]
+    assert "must have training captions" in caption(images[0], "--nearest", tmp_path / "data")[2]
 
 
-def test_the_output_file_appears_when_it_is_whole(caption, pictures, tmp_path, monkeypatch):
+def test_the_output_file_appears_when_it_is_whole(caption, images, tmp_path, monkeypatch):
     output = tmp_path / "captions.tsv"
-    expected = caption(*pictures)[1]
-    status, lines, errors = caption(*pictures, "--output", output)
+    expected = caption(*images)[1]
+    status, lines, errors = caption(*images, "--output", output)
     assert (status, lines) == (0, [])
     assert output.read_text().splitlines() == expected
-    assert f"wrote {output}: captions of 4 pictures" in errors
+    assert f"wrote {output}: captions of 4 images" in errors
     monkeypatch.setattr(Captioner, "caption_features", _fail)
     with pytest.raises(RuntimeError, match="in the middle"):
-        caption(pictures[0], "--output", output)
+        caption(images[0], "--output", output)
     assert output.read_text().splitlines() == expected
     assert [path.name for path in tmp_path.glob("captions*")] == ["captions.tsv"]
-    status, _, errors = caption(pictures[0], "--output", tmp_path / "no" / "file.tsv")
+    status, _, errors = caption(images[0], "--output", tmp_path / "no" / "file.tsv")
     assert status == 2
     assert "there is no folder" in errors
 
@@ -173,7 +173,7 @@ def _fail(*_, **__):
     raise RuntimeError("in the middle")
 
 
-def test_many_pictures_show_progress_on_a_terminal_only(caption, tmp_path):
+def test_many_images_show_progress_on_a_terminal_only(caption, tmp_path):
     store = tmp_path / "many.h5"
     write_store(store, [f"{i}.jpg" for i in range(101)], dim=DIM, attributes={})
     status, lines, errors = caption("--features", store, "--beam", 1)
@@ -185,11 +185,11 @@ def test_many_pictures_show_progress_on_a_terminal_only(caption, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no pictures: give files or folders, or a feature store"),
+        ([], "no images: give files or folders, or a feature store"),
         (["p.jpg", "--sampling", "--beam", "2"], "--beam and --sampling: draws have no beam"),
         (["p.jpg", "--batch-size", "0"], "--batch-size must be 1 or more, but is 0"),
-        (["--features", "f.h5", "--weights", "w.pt"], "--weights: with --features no picture is"),
-        (["--features", "f.h5", "--list", "p.txt"], "--list: with --features no picture is read"),
+        (["--features", "f.h5", "--weights", "w.pt"], "--weights: with --features no image is"),
+        (["--features", "f.h5", "--list", "p.txt"], "--list: with --features no image is read"),
         (["p.jpg", "--prefix", "a zebra"], "prefix 'a zebra': the word 'zebra' is not in"),
         (["p.jpg", "--weights", "absent.pt"], "absent.pt: No such file or directory"),
         (["--features", "absent.h5"], "absent.h5"),
@@ -202,19 +202,19 @@ def test_mistakes_are_named_in_one_line(caption, arguments, message):
     assert len(errors.splitlines()) == 1
 
 
-def test_a_checkpoint_without_its_weights_names_their_hash(caption, trained, pictures, tmp_path):
+def test_a_checkpoint_without_its_weights_names_their_hash(caption, trained, images, tmp_path):
     shutil.copy(trained / "checkpoint_last.pt", tmp_path)
-    status, _, errors = caption(pictures[0], model=tmp_path)
+    status, _, errors = caption(images[0], model=tmp_path)
     assert status == 2
     assert sha256_of(str(trained / "squeezenet.pth")) in errors
     assert "(--weights FILE" in errors
     weights = trained / "squeezenet.pth"
-    status, lines, _ = caption(pictures[0], "--weights", weights, model=tmp_path)
+    status, lines, _ = caption(images[0], "--weights", weights, model=tmp_path)
     assert status == 0
     assert set(lines[0].split("\t")[1].split()) <= set(WORDS)
 
 
-def test_the_extractor_of_stored_features_of_real_photographs_is_rebuilt(shared_data, tmp_path):
+def test_the_extractor_of_stored_features_of_real_images_is_rebuilt(shared_data, tmp_path):
     folder = shared_data("flickr8k")
     weights = str(folder / "mobilenet_v2_imagenet_f16.pt")
     extractor = build_extractor(
@@ -225,11 +225,11 @@ def test_the_extractor_of_stored_features_of_real_photographs_is_rebuilt(shared_
     captioner = Captioner(
         task, [], provenance, files=["model.pt"], weights=weights, device=torch.device("cpu")
     )
-    pictures = list_pictures([str(folder / "dev_images_224.tar")])[:3]
+    images = list_images([str(folder / "dev_images_224.tar")])[:3]
     ids = (folder / "image_ids.txt").read_text().split()
     stored = np.load(folder / "mobilenet_v2_pool_f16.npy", mmap_mode="r")
-    for picture, rows in zip(pictures, captioner.features_of(pictures)):
-        expected = stored[[ids.index(picture.key)]].astype(np.float32)
+    for image, rows in zip(images, captioner.features_of(images)):
+        expected = stored[[ids.index(image.key)]].astype(np.float32)
         np.testing.assert_allclose(rows, expected, atol=2e-2, rtol=2e-2)
 
 
@@ -239,7 +239,7 @@ def test_a_split_is_captioned_from_its_store_in_its_order(caption, trained, tmp_
     target = tmp_path / "captions.jsonl"
     status, lines, errors = caption(data, "--split", "valid", "--jsonl", "--output", target)
     assert (status, lines) == (0, [])
-    assert f"wrote {target}: captions of 7 pictures" in errors
+    assert f"wrote {target}: captions of 7 images" in errors
     entries = [json.loads(line) for line in target.read_text().splitlines()]
     assert [entry["id"] for entry in entries] == keys
     assert entries[0]["options"]["allow_unk"] is False

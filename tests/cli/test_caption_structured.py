@@ -5,7 +5,7 @@ import shutil
 
 import h5py
 import pytest
-from toy_captioner import save_pictures
+from toy_captioner import save_images
 from toy_data import write_store
 from toy_structures import make_trained, train
 
@@ -13,10 +13,10 @@ from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.inference.structured_loading import load_structured_captioner
+from fairseq_mm.inference.structured_search import StructuredSearch
 from fairseq_mm.ngrams.arpa import write_arpa
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
-from fairseq_mm.structured_loading import load_structured_captioner
-from fairseq_mm.structured_search import StructuredSearch
 
 FEW = ("--candidates", 40, "--shortest", 2, "--longest", 5)
 
@@ -64,14 +64,14 @@ def made_by(store):
 
 @pytest.fixture
 def valid(trained, tmp_path):
-    """A feature store of the validation pictures alone."""
+    """A feature store of the validation images alone."""
     store = FeatureStore(trained.data / "features.h5")
     keys = [key for key in store.ids if key.startswith("valid")]
     write_store(tmp_path / "valid.h5", keys, dim=store.dim, attributes=made_by(store))
     return tmp_path / "valid.h5"
 
 
-def test_a_line_a_picture_and_an_object_with_all_parts(caption, trained, valid):
+def test_a_line_a_image_and_an_object_with_all_parts(caption, trained, valid):
     captioner = load_structured_captioner(
         trained.decoder, embedding=trained.embedding, data=trained.data, device="cpu"
     )
@@ -124,14 +124,14 @@ def test_what_is_written_can_be_scored(caption, run, trained, valid, tmp_path):
     assert figures[0] == figures[1]
 
 
-def test_pictures_are_read_and_a_broken_one_is_named(caption, tmp_path):
-    pictures = save_pictures(tmp_path / "pictures", count=2)
+def test_images_are_read_and_a_broken_one_is_named(caption, tmp_path):
+    images = save_images(tmp_path / "images", count=2)
     (tmp_path / "broken.png").write_bytes(b"\x89PNG no more")
-    status, lines, errors = caption(pictures[0], tmp_path / "broken.png", pictures[1], *FEW)
+    status, lines, errors = caption(images[0], tmp_path / "broken.png", images[1], *FEW)
     assert status == 2
-    assert [line.split("\t")[0] for line in lines] == pictures
+    assert [line.split("\t")[0] for line in lines] == images
     assert errors.splitlines()[0].endswith(
-        "broken.png: is no picture, or of a format that Pillow cannot read."
+        "broken.png: is no image, or of a format that Pillow cannot read."
     )
 
 
@@ -257,10 +257,10 @@ def test_vectors_of_other_models_or_lines_are_refused(caption, trained, valid, t
     assert "other.h5: has vectors of the checkpoint 0123456789ab, 8 numbers each, but" in errors
 
 
-def test_a_log_bilinear_model_of_picture_features_captions_as_others_do(
+def test_a_log_bilinear_model_of_image_features_captions_as_others_do(
     run, trained, valid, tmp_path
 ):
-    model = train(trained.data, tmp_path / "pictures", "--arch", "mlbl_f_tiny")
+    model = train(trained.data, tmp_path / "images", "--arch", "mlbl_f_tiny")
     command = ("caption", "--model", model, "--device", "cpu")
     status, lines, errors = run(*command, "--features", valid, "--beam", 2)
     assert (status, errors) == (0, "")
@@ -277,13 +277,13 @@ def test_a_log_bilinear_model_of_picture_features_captions_as_others_do(
 def test_a_log_bilinear_model_of_vectors_needs_the_embedding(run, trained, valid, tmp_path):
     model = train(trained.vector_data, tmp_path / "vectors", "--arch", "mlbl_b_tiny")
     command = ("caption", "--model", model, "--device", "cpu")
-    pictures = save_pictures(tmp_path / "photos", count=2)
-    status, lines, errors = run(*command, *pictures)
+    images = save_images(tmp_path / "photos", count=2)
+    status, lines, errors = run(*command, *images)
     assert (status, lines) == (2, [])
     assert "was trained on vectors of an embedding model (checkpoint" in errors
     assert "(--embedding PATH" in errors
     assert len(errors.splitlines()) == 1
-    status, lines, errors = run(*command, *pictures, "--embedding", trained.embedding, "--jsonl")
+    status, lines, errors = run(*command, *images, "--embedding", trained.embedding, "--jsonl")
     assert (status, errors) == (0, "")
     assert json.loads(lines[0])["extractor"]["extractor"] == "squeezenet1_1"
     # the same by way of a store of their vectors

@@ -22,7 +22,7 @@ from fairseq_mm.cli.main import main
 from fairseq_mm.conversion import stories as conversion
 from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.errors import UserError
-from fairseq_mm.text_models import load_text_models
+from fairseq_mm.inference.text_models import load_text_models
 
 LANGUAGES = ("--source-lang", "wp_source", "--target-lang", "wp_target")
 TASK = (

@@ -9,7 +9,7 @@ from fairseq_mm.cli import demo, demo_stories
 from fairseq_mm.cli.main import main
 from fairseq_mm.demo import step_runner
 
-SMALL = demo.Sizes(train=40, valid=6, test=20, close_ups=64, whole_pictures=64, epochs=1)
+SMALL = demo.Sizes(train=40, valid=6, test=20, close_ups=64, whole_images=64, epochs=1)
 SMALL_STORIES = demo_stories.StorySizes(train=6, valid=2, test=4, epochs=1)
 COMMANDS = ["prepare", "extract", "fairseq-train", "fairseq-generate", "score"]
 
@@ -68,9 +68,9 @@ class FakeCommands:
             self.write_score(folder, "repeated_2")
         elif name == "tell":
             (fresh,) = read(folder / "fresh" / "stories.jsonl")
-            pictures = [folder / "fresh" / image for image in fresh["images"]]
-            assert words[2:7] == list(map(str, pictures))
-            assert all(picture.is_file() for picture in pictures)
+            images = [folder / "fresh" / image for image in fresh["images"]]
+            assert words[2:7] == list(map(str, images))
+            assert all(image.is_file() for image in images)
             hypothesis = " <sent> ".join([*fresh["sentences"][:4], "a lie"])
             log.write_text(f"a warning\n{json.dumps({'hypothesis': hypothesis})}\n")
 
@@ -110,7 +110,7 @@ def test_every_command_is_shown_and_the_result_is_a_table(commands, capsys):
     assert "20 of  20  100.0%" in printed
     assert "10 of  10  100.0%" in printed
     assert "bleu4" in printed
-    assert "sentences that tell their picture             20 of  20  100.0%" in printed
+    assert "sentences that tell their image             20 of  20  100.0%" in printed
     assert "  what is there at first                       4 of   4  100.0%" in printed
     assert "repeated_2" in printed
     assert str(commands.folder / "page.html") in printed
@@ -121,7 +121,7 @@ def test_the_fresh_story_is_printed_and_its_wrong_sentences_are_marked(commands,
     assert main(["demo", "--output", str(commands.folder)]) == 0
     (fresh,) = read(commands.folder / "stories" / "fresh" / "stories.jsonl")
     told = "".join(f"  {sentence}\n" for sentence in fresh["sentences"][:4])
-    assert f"five fresh pictures:\n{told}  a lie   (wrong)\n" in capsys.readouterr().out
+    assert f"five fresh images:\n{told}  a lie   (wrong)\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("wrong", "status"), [(2, 0), (3, 1)])

@@ -190,7 +190,7 @@ def test_ids_without_features_or_references_are_found(examine, data):
     assert "7 of 7 ids have no features" in problems[2]
 
 
-def test_pictures_that_are_listed_as_missing_need_no_features(examine, data):
+def test_images_that_are_listed_as_missing_need_no_features(examine, data):
     (data / "features.h5").unlink()
     write_store(data / "features.h5", [f"train{i}.jpg" for i in range(12)])
     (data / "missing_images.txt").write_text("".join(f"valid{i}.jpg\n" for i in range(6)))

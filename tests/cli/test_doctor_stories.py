@@ -15,8 +15,8 @@ from toy_text_models import save_text_model
 from fairseq_mm.cli import doctor_environment as environment
 from fairseq_mm.cli import doctor_stories
 from fairseq_mm.cli.main import main
-from fairseq_mm.data import prepared_prompts
 from fairseq_mm.models._provenance import fingerprint
+from fairseq_mm.prepare import prepared_prompts
 
 PAIR = "wp_source-wp_target"
 LSTM = "--encoder-embed-dim 8 --decoder-embed-dim 8 --decoder-out-embed-dim 6"
@@ -287,7 +287,7 @@ def test_models_and_folders_of_two_kinds_are_found(examine, data, tmp_path):
     with pytest.MonkeyPatch.context() as monkeypatch:
         run_fairseq(monkeypatch, "train", *command.split())
     _, (problem,) = examine("--checkpoint", tmp_path / "checkpoint_last.pt", "--data", data)
-    assert re.search(r"describes pictures, but \S+data is of prompts and stories -> name", problem)
+    assert re.search(r"describes images, but \S+data is of prompts and stories -> name", problem)
 
 
 def test_broken_checkpoints_of_stories_are_found(examine, tmp_path):
@@ -303,9 +303,9 @@ def test_broken_checkpoints_of_stories_are_found(examine, tmp_path):
     path = change_checkpoint(story, tmp_path / "words.pt", provenance={"words": ["one"]})
     _, (problem,) = examine("--checkpoint", path)
     assert re.search(r"words\.pt: its weights do not fit --arch conv_story_tiny: ", problem)
-    path = change_checkpoint(story, tmp_path / "pictures.pt", provenance={"feature_dim": 7})
+    path = change_checkpoint(story, tmp_path / "images.pt", provenance={"feature_dim": 7})
     _, (problem,) = examine("--checkpoint", path)
-    assert re.search(r"pictures\.pt: describes pictures \(--arch conv_story_tiny\)", problem)
+    assert re.search(r"images\.pt: describes images \(--arch conv_story_tiny\)", problem)
 
 
 def test_fairseqs_own_models_take_a_folders_dictionaries(examine, data, tmp_path):

@@ -8,13 +8,13 @@ import pytest
 from fairseq_mm.cli import doctor_videos
 from fairseq_mm.cli.doctor_videos import check_video_checkpoint, check_videos, holds_videos
 from fairseq_mm.cli.main import main
-from fairseq_mm.data import prepared_videos
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.data.prepared_videos import write_video_folder
 from fairseq_mm.data.subwords import Subwords
-from fairseq_mm.data.videos_file import Video, VideoCorpus
 from fairseq_mm.models._provenance import STATE_KEY, encode_json
+from fairseq_mm.prepare import prepared_videos
+from fairseq_mm.prepare.prepared_videos import write_video_folder
+from fairseq_mm.prepare.videos_file import Video, VideoCorpus
 
 
 def write_folder(folder, **options):

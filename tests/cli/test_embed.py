@@ -49,7 +49,7 @@ def model_and_task(trained):
 
 
 def vectors_one_by_one(model, task):
-    """Of the pictures by key, and of the lines."""
+    """Of the images by key, and of the lines."""
     dataset = task.datasets["valid"]
     with torch.no_grad():
         images = {
@@ -83,7 +83,7 @@ def test_vectors_are_the_models_own(trained, model_and_task, tmp_path, capsys):
     assert f"{output}: 28 vectors of 8" in capsys.readouterr().err
 
 
-def test_pictures_alone_have_the_same_vectors(trained, model_and_task, tmp_path):
+def test_images_alone_have_the_same_vectors(trained, model_and_task, tmp_path):
     data, checkpoints = trained
     output = tmp_path / "i.h5"
     arguments = [data, "--model", checkpoints, "--of", "images", "--output", output]
@@ -125,7 +125,7 @@ def test_a_run_that_fails_at_the_list_of_ids_is_continued(trained, tmp_path, cap
     assert len(ids.read_text().splitlines()) == 21
 
 
-def test_a_picture_may_not_have_the_id_of_a_sentence(trained, tmp_path, capsys):
+def test_a_image_may_not_have_the_id_of_a_sentence(trained, tmp_path, capsys):
     data = tmp_path / "data"
     shutil.copytree(trained[0], data)
     path = data / "valid.visual_ids"
@@ -136,7 +136,7 @@ def test_a_picture_may_not_have_the_id_of_a_sentence(trained, tmp_path, capsys):
     arguments = ["embed", *map(str, [data, "--model", trained[1], "--output", output])]
     assert main(arguments) == 2
     err = capsys.readouterr().err
-    assert "'valid:3': is the id of a picture and of a sentence or a word (1 such ids)" in err
+    assert "'valid:3': is the id of an image and of a sentence or a word (1 such ids)" in err
     assert len(err.splitlines()) == 1
     assert os.listdir(tmp_path) == ["data"]
     assert main([*arguments, "--of", "images"]) in (0, None)
@@ -146,7 +146,7 @@ def test_a_captioner_has_no_vectors(trained, captioner, tmp_path, capsys):
     arguments = [trained[0], "--model", captioner, "--output", tmp_path / "v.h5"]
     assert main(["embed", *map(str, arguments)]) == 2
     err = capsys.readouterr().err
-    assert "checkpoint_best.pt: must embed pictures and sentences" in err
+    assert "checkpoint_best.pt: must embed images and sentences" in err
     assert len(err.splitlines()) == 1
     assert main(["rank", str(trained[0]), "--path", str(captioner), "--folds", "2"]) == 2
     assert "--folds is of models that rank by vectors" in capsys.readouterr().err

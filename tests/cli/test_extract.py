@@ -36,7 +36,7 @@ def test_a_folder_becomes_a_store(folder, tmp_path, capsys):
     output = tmp_path / "f.h5"
     assert extract(folder, *MODEL, "--output", output) == 0
     out, err = capsys.readouterr()
-    assert out.startswith(f"{output}: 7 pictures of 512 channels, 0 unreadable; 7 in this run, ")
+    assert out.startswith(f"{output}: 7 images of 512 channels, 0 unreadable; 7 in this run, ")
     assert "7/7" in err
     assert FeatureStore(output).ids == [f"{i}.jpg" for i in range(N)]
     assert extract(folder, *MODEL, "--output", output) == 0
@@ -73,7 +73,7 @@ def test_grid_dtype_and_preprocessing_are_recorded(folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no pictures: give folders, files or a list"),
+        ([], "no images: give folders, files or a list"),
         (["absent"], "absent: no such file or folder"),
         (["photos", "--shard", "4/3"], "--shard must be 1/N to N/N, but is 4/3"),
         (["photos", "--shard", "4"], "--shard must be I/N, such as 1/4, but is 4 instead"),
@@ -92,16 +92,16 @@ def test_mistakes_are_one_line_and_status_2(folder, arguments, message, monkeypa
     assert err.count("\n") == 1
 
 
-def test_all_pictures_in_the_excepted_store_is_said(folder, tmp_path, capsys):
+def test_all_images_in_the_excepted_store_is_said(folder, tmp_path, capsys):
     output = tmp_path / "f.h5"
     assert extract(folder, *MODEL, "--output", output) == 0
     assert extract(folder, *MODEL, "--except", output, "--output", tmp_path / "g.h5") == 2
-    assert f"all 7 pictures stand in {output} already." in capsys.readouterr().err
+    assert f"all 7 images stand in {output} already." in capsys.readouterr().err
 
 
 @pytest.fixture
 def many(tmp_path):
-    """Enough pictures to be killed among."""
+    """Enough images to be killed among."""
     folder = tmp_path / "many"
     folder.mkdir()
     for i in range(40):
@@ -149,7 +149,7 @@ def test_a_killed_run_continues_to_the_same_store(many, tmp_path, kind):
         np.testing.assert_array_equal(one.read(key), other.read(key))
 
 
-def test_real_photographs_give_the_published_rows(shared_data, tmp_path):
+def test_real_images_give_the_published_rows(shared_data, tmp_path):
     data = shared_data("flickr8k")
     with tarfile.open(data / "dev_images_224.tar") as archive:
         members = [member for member in archive if member.isfile()][:20]

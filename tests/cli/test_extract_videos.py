@@ -64,8 +64,8 @@ def test_options_of_clips_reach_the_store(folder, tmp_path, capsys):
     [
         ([], "no videos: give folders, files or a list"),
         (["."], ".: no videos found (suffixes: .3g2 .3gp "),
-        (["clips", "--grid"], "--grid: is for models of pictures, but mc3_18 reads videos."),
-        (["clips", "--layer", "x"], "--layer: is for models of pictures, but mc3_18 reads videos."),
+        (["clips", "--grid"], "--grid: is for models of images, but mc3_18 reads videos."),
+        (["clips", "--layer", "x"], "--layer: is for models of images, but mc3_18 reads videos."),
         (["clips", "--model", "vgg16"], "--frames-per-clip: is for models of videos, but vgg16 "),
         (["clips", "--fps", "0.001"], "`fps` must be 0.01 to 1000, but is 0.001 instead."),
         (["clips", "--crop", "none", "--resize", "short"], "frames of all videos must have one"),

@@ -9,8 +9,8 @@ import torch
 from toy_story_models import FUSION, STORY_TEXT, make_story_folder, train_stories
 
 from fairseq_mm.cli.main import main
+from fairseq_mm.inference.text_models import load_text_models
 from fairseq_mm.models._conv_trunk import Trace
-from fairseq_mm.text_models import load_text_models
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_the_page_shows_every_word_and_loads_nothing(inspect, tmp_path, name, ha
         ("story", None, ["--html", "/nowhere/a.html"], "its folder does not exist"),
         ("story", None, ["--line", "1,2"], "--line: one story is inspected, but 2 lines are given"),
         ("story", None, ["--position", "1,2"], "--position: is of models that tell stories of pic"),
-        ("story", None, ["--tell"], "--tell: is of models that tell stories of pictures, which .*"),
+        ("story", None, ["--tell"], "--tell: is of models that tell visual stories, which .*"),
     ],
 )
 def test_mistakes_are_told_in_one_line(inspect, name, source, options, message):

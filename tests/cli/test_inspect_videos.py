@@ -7,11 +7,11 @@ import shutil
 import numpy as np
 import pytest
 from toy_data import make_videos_folder
-from toy_picture_storyteller import write_picture_storyteller
 from toy_video_summarizers import write_video_summarizer
+from toy_visual_storyteller import write_visual_storyteller
 
+from fairseq_mm.analysis.video_inspection import VideoInspection
 from fairseq_mm.cli.main import main
-from fairseq_mm.video_inspection import VideoInspection
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_words_of_the_transcript_or_of_the_summary_look_at_frames(inspect, folde
     assert "gates" not in entry
 
 
-def test_a_page_shows_lines_with_their_seconds_and_pictures(inspect, folder, tmp_path):
+def test_a_page_shows_lines_with_their_seconds_and_images(inspect, folder, tmp_path):
     pytest.importorskip("av")
     from toy_videos import frames_of, write_video
 
@@ -238,7 +238,7 @@ def test_ensembles_and_models_of_other_kinds_are_told(inspect, folder, tmp_path,
     status, _, _, err = inspect(model=f"bart.pt:{folder}/ha.pt")
     assert status == 2
     assert "give one model, not 2" in err
-    other = write_picture_storyteller(tmp_path / "told.pt", "transtory_full_tiny")
+    other = write_visual_storyteller(tmp_path / "told.pt", "transtory_full_tiny")
     main(["inspect", str(folder / "data"), "--model", other, "--gates"])
     assert f"--gates: is of models that summarise videos, which {other} does" in (
         capsys.readouterr().err

@@ -26,7 +26,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def store(tmp_path):
-    """Writes a store of all pictures but some."""
+    """Writes a store of all images but some."""
 
     def write(*lacking):
         path = tmp_path / "features.h5"
@@ -58,9 +58,9 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
     assert (status, err) == (0, "")
     # it 's dayN . <sent> we ran ! <sent> we ran . <sent> we ran . <sent> home .
     assert out.splitlines() == [
-        "train: 4 stories of 2 photo sequences, 2 albums and 10 photographs, 60 words, 6.67 % of "
+        "train: 4 stories of 2 photo sequences, 2 albums and 10 images, 60 words, 6.67 % of "
         "them unknown",
-        "valid: 2 stories of 1 photo sequences, 1 albums and 5 photographs, 30 words, 6.67 % of "
+        "valid: 2 stories of 1 photo sequences, 1 albums and 5 images, 30 words, 6.67 % of "
         "them unknown",
         "dict.txt: 8 words",
         f"fairseq-preprocess --only-source --trainpref {tmp_path}/out/text/train.txt --validpref "
@@ -73,7 +73,7 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
         r"it 's day\d \. <sent> we ran ! <sent> we ran \. <sent> we ran \. <sent> home \.", text
     )
     report = json.loads((tmp_path / "out" / "prepare.json").read_text())
-    assert report["kind"] == "picture stories"
+    assert report["kind"] == "visual stories"
     assert report["options"] == {
         "tokenizer": "words", "keep_case": False, "keep_punctuation": True, "missing": "refuse",
         "threshold": 4, "dictionary": None, "skip_empty": False,
@@ -90,23 +90,23 @@ def test_text_can_keep_its_case_and_its_splits(prepare, tmp_path):
     assert not (tmp_path / "out" / "train.bin").exists()
 
 
-def test_pictures_that_the_store_lacks_are_refused_dropped_or_masked(prepare, store, tmp_path):
+def test_images_that_the_store_lacks_are_refused_dropped_or_masked(prepare, store, tmp_path):
     path = store("1_3.jpg")
     options = ["--threshold", 1, "--features", path]
     status, out, err = prepare(*options)
     assert (status, out) == (2, "")
     assert err.splitlines()[-1] == (
-        f"fairseq-mm prepare: {tmp_path / 'data.jsonl'}:3: picture 1_3.jpg of story 3 is missing "
+        f"fairseq-mm prepare: {tmp_path / 'data.jsonl'}:3: image 1_3.jpg of story 3 is missing "
         "(not in the feature store); --missing drop leaves such stories out, --missing keep "
-        "keeps them without the picture."
+        "keeps them without the image."
     )
     status, out, _ = prepare(*options, "--missing", "drop")
     assert status == 0
     assert out.startswith("train: 4 stories of 2 photo sequences")
-    assert "exception, train stories left out, photographs missing: 2 (3, 4; all in pre" in out
+    assert "exception, train stories left out, images missing: 2 (3, 4; all in pre" in out
     status, out, _ = prepare(*options, "--missing", "keep", "--overwrite")
     assert out.startswith("train: 6 stories of 3 photo sequences")
-    assert "missing_images.txt: pictures without features: 1" in out
+    assert "missing_images.txt: images without features: 1" in out
     assert (tmp_path / "out" / "missing_images.txt").read_text() == "1_3.jpg\n"
 
 
@@ -115,7 +115,7 @@ def test_keys_are_as_they_stand_in_the_data_on_request(prepare, store, tmp_path)
     assert prepare(*options)[0] == 0
     status, _, err = prepare(*options, "--keys", "path", "--overwrite")
     assert status == 2
-    assert "picture photos/0_0.jpg of story 1 is missing (not in the feature store)" in err
+    assert "image photos/0_0.jpg of story 1 is missing (not in the feature store)" in err
     ids = (tmp_path / "out" / "train.visual_ids").read_text().splitlines()
     assert ids[0].split("\t")[0] == "0_0.jpg"
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from toy_data import make_captions_folder, run_fairseq
 
-from fairseq_mm.checkpoints import load_checkpoint
 from fairseq_mm.cli.main import main
+from fairseq_mm.inference.checkpoints import load_checkpoint
 from fairseq_mm.retrieval import ranking
 
 

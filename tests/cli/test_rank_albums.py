@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 import torch
-from toy_data import make_dictionary, make_picture_stories_folder
-from toy_picture_storyteller import random_storyteller, write_picture_storyteller
+from toy_data import make_dictionary, make_visual_stories_folder
+from toy_visual_storyteller import random_storyteller, write_visual_storyteller
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.metrics.album_ranking import rank_albums
 from fairseq_mm.metrics.prompt_ranking import draw_distractors
-from fairseq_mm.retrieval.picture_story_likelihood import PictureStoryLikelihood
+from fairseq_mm.retrieval.visual_story_likelihood import VisualStoryLikelihood
 
 ALBUMS = np.arange(10) // 2  # two stories each
 
@@ -20,12 +20,12 @@ ALBUMS = np.arange(10) // 2  # two stories each
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rank_albums")
-    data = make_picture_stories_folder(folder / "data")
-    # the second story of the first album is told from other pictures of it
+    data = make_visual_stories_folder(folder / "data")
+    # the second story of the first album is told from other images of it
     lines = (data / "valid.visual_ids").read_text().splitlines()
     lines[1] = "\t".join(reversed(lines[1].split("\t")))
     (data / "valid.visual_ids").write_text("".join(f"{line}\n" for line in lines))
-    return data, write_picture_storyteller(folder / "a.pt", "glac_tiny")
+    return data, write_visual_storyteller(folder / "a.pt", "glac_tiny")
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_an_interrupted_run_continues_and_more_draws_add_pairs(rank, monkeypatch
     options = ("--candidates", 3, "--batch-tokens", 60)
     _, whole, _, _ = rank(*options, "--draws", 2, output=tmp_path / "whole")
     scored = []
-    log_probs = PictureStoryLikelihood._log_probs
+    log_probs = VisualStoryLikelihood._log_probs
 
     def interrupted(self, encoded, rows, stories):
         if len(scored) > 8:
@@ -104,7 +104,7 @@ def test_an_interrupted_run_continues_and_more_draws_add_pairs(rank, monkeypatch
         scored.extend(stories)
         return log_probs(self, encoded, rows, stories)
 
-    monkeypatch.setattr(PictureStoryLikelihood, "_log_probs", interrupted)
+    monkeypatch.setattr(VisualStoryLikelihood, "_log_probs", interrupted)
     assert rank(*options, "--draws", 2)[0] == 130
     kept = len((tmp_path / "out/likelihoods.jsonl").read_text().splitlines()) - 1
     assert kept == len(scored) > 8
@@ -113,7 +113,7 @@ def test_an_interrupted_run_continues_and_more_draws_add_pairs(rank, monkeypatch
         scored.extend(stories)
         return log_probs(self, encoded, rows, stories)
 
-    monkeypatch.setattr(PictureStoryLikelihood, "_log_probs", counted)
+    monkeypatch.setattr(VisualStoryLikelihood, "_log_probs", counted)
     _, resumed, _, _ = rank(*options, "--draws", 2)
     # no pair twice; equal but for what batches do to the last digits
     pairs = len((tmp_path / "out/likelihoods.jsonl").read_text().splitlines()) - 1
@@ -126,7 +126,7 @@ def test_an_interrupted_run_continues_and_more_draws_add_pairs(rank, monkeypatch
 
 def test_likelihoods_of_another_checkpoint_are_not_mixed(rank, tmp_path):
     rank("--candidates", 3, "--draws", 1)
-    other = write_picture_storyteller(tmp_path / "b.pt", "glac_tiny", seed=9)
+    other = write_visual_storyteller(tmp_path / "b.pt", "glac_tiny", seed=9)
     status, _, _, err = rank("--candidates", 3, "--draws", 1, path=other)
     assert status == 2
     assert "likelihoods.jsonl holds likelihoods with checkpoint = " in err
@@ -148,7 +148,7 @@ def test_wrong_options_are_one_line(rank, options, message):
 
 
 def test_a_model_of_captions_is_refused(rank, tmp_path):
-    state = torch.load(write_picture_storyteller(tmp_path / "c.pt", "glac_tiny"))
+    state = torch.load(write_visual_storyteller(tmp_path / "c.pt", "glac_tiny"))
     state["cfg"]["task"]["_name"] = "multimodal_captioning"
     torch.save(state, tmp_path / "c.pt")
     status, _, _, err = rank(path=tmp_path / "c.pt")

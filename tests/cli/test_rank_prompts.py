@@ -10,9 +10,9 @@ from toy_story_models import make_story_folder, train_stories
 
 from fairseq_mm.cli import rank_prompts
 from fairseq_mm.cli.main import main
+from fairseq_mm.inference.text_models import load_text_models
 from fairseq_mm.metrics import prompt_ranking
 from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
-from fairseq_mm.text_models import load_text_models
 
 
 @pytest.fixture(scope="module")

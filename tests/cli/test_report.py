@@ -16,12 +16,12 @@ NASTY = '<script>alert("gotcha")</script>'
 
 @pytest.fixture
 def data(tmp_path) -> Path:
-    """Three pictures with two captions each, hypotheses, scores, figures and a log."""
+    """Three images with two captions each, hypotheses, scores, figures and a log."""
     folder = tmp_path / "data"
-    (folder / "pictures").mkdir(parents=True)
+    (folder / "images").mkdir(parents=True)
     ids, references, hypotheses, scores = [], [], [], []
     for number, name in enumerate(("a.jpg", "b.png", "c.jpg")):
-        Image.new("RGB", (40 + number, 30), (10, 200, 90)).save(folder / "pictures" / name)
+        Image.new("RGB", (40 + number, 30), (10, 200, 90)).save(folder / "images" / name)
         ids += [name, name]
         sentences = [f"a dog number {number}", NASTY]
         references.append(json.dumps({"id": name, "references": sentences}))
@@ -72,8 +72,8 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_has_pictures_texts_scores_figures_curves_and_card(data, capsys):
-    options = ["--images", data / "pictures", "--scores", data / "scores.jsonl"]
+def test_the_page_has_images_texts_scores_figures_curves_and_card(data, capsys):
+    options = ["--images", data / "images", "--scores", data / "scores.jsonl"]
     options += ["--result", data / "figures.json", "--training-log", data / "train.log"]
     assert report(data, *options) == 0
     page = (data / "page.html").read_text()
@@ -81,9 +81,9 @@ def test_the_page_has_pictures_texts_scores_figures_curves_and_card(data, capsys
     names = [tag for tag, _ in tags]
     assert names.count("article") == 3
     assert names.count("svg") == 1
-    pictures = [attributes["src"] for tag, attributes in tags if tag == "img"]
-    assert len(pictures) == 3
-    assert all(uri.startswith("data:image/jpeg;base64,") for uri in pictures)
+    images = [attributes["src"] for tag, attributes in tags if tag == "img"]
+    assert len(images) == 3
+    assert all(uri.startswith("data:image/jpeg;base64,") for uri in images)
     assert [json.loads(unescape(text)) for text in re.findall(r'data-scores="(.*?)"', page)] == [
         {"cider": number / 4, "true": 1.0} for number in range(3)
     ]
@@ -93,7 +93,7 @@ def test_the_page_has_pictures_texts_scores_figures_curves_and_card(data, capsys
 
 
 def test_nothing_is_loaded_and_no_caption_becomes_a_script(data):
-    assert report(data, "--images", data / "pictures") == 0
+    assert report(data, "--images", data / "images") == 0
     page = (data / "page.html").read_text()
     assert NASTY not in page
     assert page.count("<script") == 1
@@ -103,7 +103,7 @@ def test_nothing_is_loaded_and_no_caption_becomes_a_script(data):
     assert not re.search(r"https?://|url\(|@import", page)
 
 
-def test_the_page_does_without_pictures_and_shows_the_first_items_only(data, capsys):
+def test_the_page_does_without_images_and_shows_the_first_items_only(data, capsys):
     assert report(data, "--limit", 2, "--title", "Dogs & cats") == 0
     page = (data / "page.html").read_text()
     names = [tag for tag, _ in Tags(page).tags]
@@ -113,10 +113,10 @@ def test_the_page_does_without_pictures_and_shows_the_first_items_only(data, cap
     assert "The first 2 of 3 items." in page
 
 
-def test_pictures_that_are_not_found_are_counted(data, capsys):
-    (data / "pictures" / "b.png").unlink()
-    assert report(data, "--images", data / "pictures") == 0
-    assert "1 pictures not found, the first is b.png" in capsys.readouterr().out
+def test_images_that_are_not_found_are_counted(data, capsys):
+    (data / "images" / "b.png").unlink()
+    assert report(data, "--images", data / "images") == 0
+    assert "1 images not found, the first is b.png" in capsys.readouterr().out
 
 
 def test_items_without_hypothesis_are_counted_and_shown(data):
@@ -140,7 +140,7 @@ def test_items_without_hypothesis_are_counted_and_shown(data):
         (["--result", "{data}/train.log"], r"must be what score --json writes, but is no JSON"),
         (["--result", "{data}/other.jsonl"], r'--json writes, but has no list "scores"'),
         (["--training-log", "{data}/test.visual_ids"], "has no line of fairseq-train"),
-        (["--images", "{data}/other"], r"has none of the 3 pictures, such as a\.jpg"),
+        (["--images", "{data}/other"], r"has none of the 3 images, such as a\.jpg"),
     ],
 )
 def test_wrong_input_is_one_line_and_leaves_no_page(data, capsys, options, message):
@@ -162,8 +162,8 @@ def test_texts_of_another_data_folder_are_refused(data, capsys):
 
 
 CAPTIONS = {"a.jpg": "a cat sleeps", "b.png": "two cats run", "c.jpg": "no cat"}
-# as fairseq-mm caption writes them: pictures by their paths
-PATHS = {f"pictures/{name}": text for name, text in CAPTIONS.items()}
+# as fairseq-mm caption writes them: images by their paths
+PATHS = {f"images/{name}": text for name, text in CAPTIONS.items()}
 
 
 def json_lines(captions, key):
@@ -173,7 +173,7 @@ def json_lines(captions, key):
 LAYOUTS = {
     "caption": [f"{path}\t{text}" for path, text in PATHS.items()],
     "caption --jsonl": json_lines(PATHS, "caption"),
-    "caption --jsonl of a picture more": json_lines({**PATHS, "z.jpg": "a dog"}, "caption"),
+    "caption --jsonl of an image more": json_lines({**PATHS, "z.jpg": "a dog"}, "caption"),
     "summarize --jsonl": json_lines(CAPTIONS, "hypothesis"),
     "plain": list(CAPTIONS.values()),
     "plain, a line a caption": [text for text in CAPTIONS.values() for _ in range(2)],

@@ -1,4 +1,4 @@
-"""`fairseq-mm retrieve nearest` and `plot`: sentences, pictures, ids, arithmetic, messages."""
+"""`fairseq-mm retrieve nearest` and `plot`: sentences, images, ids, arithmetic, messages."""
 
 import json
 import shutil
@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from toy_captioner import save_pictures
+from toy_captioner import save_images
 from toy_data import make_captions_folder, run_fairseq, write_store
 
-from fairseq_mm.checkpoints import load_checkpoint
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
-from fairseq_mm.embedder import load_embedder
 from fairseq_mm.extract.extractor import build_extractor
+from fairseq_mm.inference.checkpoints import load_checkpoint
+from fairseq_mm.inference.embedder import load_embedder
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def trained(tmp_path_factory):
         output = folder / f"{kind}.h5"
         arguments = [data, "--model", folder, "--of", kind, "--output", output]
         assert main(["embed", *map(str, arguments)]) in (0, None)
-    save_pictures(folder / "pictures", 1)
+    save_images(folder / "images", 1)
     return folder
 
 
@@ -73,7 +73,7 @@ def naive(query, vectors, top):
     ]
 
 
-def test_a_sentence_finds_pictures(trained, nearest):
+def test_a_sentence_finds_images(trained, nearest):
     status, out, _ = nearest("A DOG runs!", "--top", 3)
     query = load_embedder(trained).embed_texts(["a dog runs"])[0]
     assert status == 0
@@ -89,13 +89,11 @@ def test_nearest_is_what_retrieve_does_unless_told_otherwise(trained, nearest, t
     assert "prompts" in capsys.readouterr().out
 
 
-def test_a_picture_finds_sentences_and_their_words(trained, nearest):
-    picture = trained / "pictures" / "picture0.png"
-    _, out, _ = nearest(
-        "--image", picture, "--data", trained / "data", "--jsonl", store="sentences"
-    )
+def test_a_image_finds_sentences_and_their_words(trained, nearest):
+    image = trained / "images" / "image0.png"
+    _, out, _ = nearest("--image", image, "--data", trained / "data", "--jsonl", store="sentences")
     found = [json.loads(line) for line in out.splitlines()]
-    query = load_embedder(trained).embed_pictures([picture])[0]
+    query = load_embedder(trained).embed_images([image])[0]
     expected = naive(query, vectors_of(trained / "sentences.h5"), 5)
     assert [f"{item['similarity']:.4f}\t{item['id']}" for item in found] == expected
     lines = []
@@ -161,15 +159,15 @@ def test_nothing_is_printed_where_sentences_cannot_be_read(trained, nearest, tmp
     assert str(data / "valid") in err
 
 
-def test_pictures_and_words_are_drawn_on_their_principal_components(trained, tmp_path, capsys):
+def test_images_and_words_are_drawn_on_their_principal_components(trained, tmp_path, capsys):
     (tmp_path / "photos").mkdir()
-    for path in save_pictures(tmp_path / "drawn", 3):
+    for path in save_images(tmp_path / "drawn", 3):
         number = path[-5]
         (tmp_path / "photos" / f"valid{number}.jpg").write_bytes(Path(path).read_bytes())
     options = ["--store", trained / "images.h5", "--index", tmp_path / "index", "--model", trained]
     options += ["--output", tmp_path / "plane.html", "--jsonl", tmp_path / "points.jsonl"]
     shown = ["--id", "valid1.jpg", "--id", "valid2.jpg", "--word", "red", "--word", "blue"]
-    photos = ["--pictures", tmp_path / "photos"]
+    photos = ["--images", tmp_path / "photos"]
 
     def run(*more):
         status = main(["retrieve", "plot", *map(str, [*options, *more])])
@@ -189,10 +187,10 @@ def test_pictures_and_words_are_drawn_on_their_principal_components(trained, tmp
     page = (tmp_path / "plane.html").read_text()
     assert page.count("data:image/jpeg") == 2
     status, err = run("--near", "a dog", "--top", 3)
-    assert (status, err) == (0, f"{tmp_path}/plane.html: 3 pictures, 0 words\n")
+    assert (status, err) == (0, f"{tmp_path}/plane.html: 3 images, 0 words\n")
     for arguments, message in (
-        (["--word", "red", "--word", "red"], "1 pictures and words: at least 3 make a plane"),
-        ([*shown, "--id", "valid6.jpg", *photos], "--pictures: have none for 'valid6.jpg'"),
+        (["--word", "red", "--word", "red"], "1 images and words: at least 3 make a plane"),
+        ([*shown, "--id", "valid6.jpg", *photos], "--images: have none for 'valid6.jpg'"),
         ([*shown, "--word", "zebra"], "the word 'zebra' is not in the dictionary"),
         ([*shown, "--id", "valid9.jpg"], "index: has no vector of 'valid9.jpg'"),
         ([*shown, "--jsonl", tmp_path / "plane.html"], "plane.html: is --output; give another"),

@@ -61,7 +61,7 @@ def test_import_says_what_it_wrote(folder, capsys):
         capsys,
         "import rows.npy rows.h5 --ids ids.txt --dtype float16 --extractor alexnet --layer fc7 "
         '--weights weights.pt --preprocessing {"resize":"squash","resize_size":224} '
-        "--attribute stride=8 --attribute frame_rate=2.5 --attribute note=my=pictures",
+        "--attribute stride=8 --attribute frame_rate=2.5 --attribute note=my=images",
     )
     assert (status, out) == (
         0,
@@ -80,7 +80,7 @@ def test_import_says_what_it_wrote(folder, capsys):
         "preprocessing": Preprocessing(resize="squash", resize_size=224).to_json(),
         "stride": 8,
         "frame_rate": 2.5,
-        "note": "my=pictures",
+        "note": "my=images",
     }
     np.testing.assert_array_equal(store.read("3.jpg"), ROWS[3:4])
 

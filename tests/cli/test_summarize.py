@@ -317,7 +317,7 @@ def test_inputs_that_do_not_fit_the_model_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["caption", "a.jpg"], "reads no pictures: fairseq-mm summarize."),
+        (["caption", "a.jpg"], "reads no images: fairseq-mm summarize."),
         (["tell", "--prompt", "a dog"], "and tells no stories: fairseq-mm summarize."),
     ],
 )

@@ -153,7 +153,7 @@ def test_prompts_that_cannot_be_read_are_named_and_the_others_told(tell, files, 
     status, output, errors = tell(*arguments)
     assert status == 2
     prompt = teller.read_prompt("the old house")
-    telling = fairseq_mm.text_writer.preset_with("paper", **SHORT)
+    telling = fairseq_mm.inference.text_writer.preset_with("paper", **SHORT)
     (story,) = teller.stories([2], [prompt], telling)
     assert output == " ".join(story.words) + "\n"
     lines = errors.splitlines()

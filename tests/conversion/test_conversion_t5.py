@@ -10,11 +10,11 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_mm.checkpoints import build_model, load_checkpoint, provenance_of
 from fairseq_mm.cli.main import main
 from fairseq_mm.conversion.t5 import convert_t5
 from fairseq_mm.conversion.t5_back import convert_t5_to_huggingface
 from fairseq_mm.errors import UserError
+from fairseq_mm.inference.checkpoints import build_model, load_checkpoint, provenance_of
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, encode_json
 from fairseq_mm.tasks.video_summarization import VideoSummarizationTask
 

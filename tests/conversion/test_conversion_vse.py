@@ -33,9 +33,9 @@ from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.conversion.plain_pickle import read_plain_pickle
 from fairseq_mm.conversion.released_vsepp import read_released_vsepp
 from fairseq_mm.data.feature_store import FeatureStore
-from fairseq_mm.embedder import load_embedder
 from fairseq_mm.errors import UserError
-from fairseq_mm.picture_models import load_picture_models
+from fairseq_mm.inference.embedder import load_embedder
+from fairseq_mm.inference.image_models import load_image_models
 
 # the last two have numbers that are n_words or more
 WORDS = [*"A a dog Dog runs on grass café . ,".split(), "rare", "rarest"]  # noqa: SIM905
@@ -58,7 +58,7 @@ def message(capsys, *arguments):
 
 
 def load(folder):
-    loaded = load_picture_models(folder, device="cpu")
+    loaded = load_image_models(folder, device="cpu")
     return loaded.models[0], loaded.task
 
 
@@ -114,7 +114,7 @@ def test_vectors_of_vsepp_are_those_of_its_layers(no_imgnorm, tmp_path):
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def images(tmp_path):
     generator = np.random.default_rng(3)
     for i in range(2):
         pixels = generator.integers(0, 256, size=(260, 300, 3)).astype(np.uint8)
@@ -122,8 +122,8 @@ def pictures(tmp_path):
     return [str(tmp_path / f"{i}.png") for i in range(2)]
 
 
-def test_a_network_of_vsepp_comes_along(pictures, tmp_path, capsys):
-    """From the picture's file to its vector, and as features of a store."""
+def test_a_network_of_vsepp_comes_along(images, tmp_path, capsys):
+    """From the image's file to its vector, and as features of a store."""
     torch.manual_seed(2)
     network = torchvision.models.resnet18(weights=None).eval()
     layers = {f"module.{x}": v for x, v in network.state_dict().items() if not x.startswith("fc.")}
@@ -140,13 +140,13 @@ def test_a_network_of_vsepp_comes_along(pictures, tmp_path, capsys):
     transform = torchvision.models.ResNet18_Weights.IMAGENET1K_V1.transforms()
     network.fc = torch.nn.Identity()
     with torch.no_grad():
-        features = [network(transform(Image.open(path))[None])[0] for path in pictures]
+        features = [network(transform(Image.open(path))[None])[0] for path in images]
     expected = np.array([theirs.image(row) for row in features])
     embedder = load_embedder(output, device="cpu")
-    np.testing.assert_allclose(embedder.embed_pictures(pictures), expected, atol=1e-4)
+    np.testing.assert_allclose(embedder.embed_images(images), expected, atol=1e-4)
     path = tmp_path / "features.h5"
     command = shlex.split(printed.split("features: ")[1].splitlines()[0])
-    options = [*pictures, *command[3:], "--output", str(path), "--device", "cpu"]
+    options = [*images, *command[3:], "--output", str(path), "--device", "cpu"]
     assert main(["extract", *options]) in (0, None)
     store = FeatureStore(path)
     embedder.check_features(store.attributes, store.dim, str(path))

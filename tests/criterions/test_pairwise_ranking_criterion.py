@@ -67,7 +67,7 @@ def loss_by_loops(model, rows, *, drawn=None, same_image=False):
 
 
 @pytest.mark.parametrize("same_image", [False, True])
-def test_sentences_of_the_same_picture_are_negatives_only_if_asked_for(same_image):
+def test_sentences_of_the_same_image_are_negatives_only_if_asked_for(same_image):
     model = TwoProjections()
     criterion = PairwiseRankingCriterion(TASK, same_image_negatives=same_image)
     loss, sample_size, log = criterion(model, batch_of([0, 1, 2, 3, 4]))
@@ -78,7 +78,7 @@ def test_sentences_of_the_same_picture_are_negatives_only_if_asked_for(same_imag
 
 @pytest.mark.parametrize("same_image", [False, True])
 def test_negatives_that_are_drawn_stand_in_the_batchs_place(same_image):
-    """Of pairs that are in the batch, too, and of one of the same picture that is not."""
+    """Of pairs that are in the batch, too, and of one of the same image that is not."""
     model = TwoProjections()
     criterion = PairwiseRankingCriterion(
         TASK, negatives="random", num_negatives=4, same_image_negatives=same_image

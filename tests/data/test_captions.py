@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fairseq_mm.data.captions import draw_split, read_captions_jsonl
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.captions import draw_split, read_captions_jsonl
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fairseq_mm.data.release_coco import read_coco
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.releases.coco import read_coco
 
 
 def name_of(number, year):

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from fairseq_mm.data.caption_text import CaptionTokenizer
-from fairseq_mm.data.prepared_captions import write_caption_folder
-from fairseq_mm.data.release_flickr import read_flickr8k, read_flickr30k
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.prepared_captions import write_caption_folder
+from fairseq_mm.prepare.releases.flickr import read_flickr8k, read_flickr30k
 
 
 def ids_of(corpus):
@@ -40,7 +40,7 @@ def test_flickr8k_exceptions_and_deviations_are_listed(flickr8k):
     assert corpus.exceptions == {
         "listed without captions": ["15_e.jpg"],
         "captions without a split": ["14_d.jpg", "2258277193_586949ec62.jpg.1"],
-        "not a picture's name": ["2258277193_586949ec62.jpg.1"],
+        "not an image's name": ["2258277193_586949ec62.jpg.1"],
     }
     assert corpus.deviations() == [
         "train: 2 images found, 6,000 expected (flickr8k, split official)",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairseq_mm.data.release_iapr_tc12 import read_iapr_tc12
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.releases.iapr_tc12 import read_iapr_tc12
 
 
 @pytest.fixture

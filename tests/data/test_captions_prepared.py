@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairseq_mm.data import prepared, prepared_captions
-from fairseq_mm.data.captions import CaptionCorpus, CaptionItem
-from fairseq_mm.data.prepared_captions import write_caption_folder
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare import prepared, prepared_captions
+from fairseq_mm.prepare.captions import CaptionCorpus, CaptionItem
+from fairseq_mm.prepare.prepared_captions import write_caption_folder
 
 
 def corpus(**splits):

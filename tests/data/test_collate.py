@@ -82,7 +82,7 @@ def test_features_keep_their_precision():
     assert features[1, 1].tolist() == [0, 0, 0]
 
 
-def test_rows_of_missing_pictures_are_padding_where_they_stand():
+def test_rows_of_missing_images_are_padding_where_they_stand():
     is_missing = np.array([False, True, True])
     examples = [
         dict(example(0, 3, [5, EOS]), missing=is_missing),

@@ -232,7 +232,7 @@ def test_a_store_of_no_items_opens(write_store):
 
 
 @pytest.mark.parametrize(
-    ("key", "closest"), [("pictures/b.png", "b.jpg"), ("A.JPG", "a.jpg"), ("vide0", "vidéo")]
+    ("key", "closest"), [("images/b.png", "b.jpg"), ("A.JPG", "a.jpg"), ("vide0", "vidéo")]
 )
 def test_a_missing_key_is_named_with_the_path_and_the_closest_one(items, write_store, key, closest):
     path = write_store(items)

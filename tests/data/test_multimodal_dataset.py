@@ -138,11 +138,11 @@ def test_batches_carry_their_split_and_empty_ones_are_empty(features):
 
 
 def test_key_that_is_not_in_the_store_is_named(features):
-    with pytest.raises(UserError, match=r"'zebra'.* \(2 of 3 pictures of train have none there"):
+    with pytest.raises(UserError, match=r"'zebra'.* \(2 of 3 images of train have none there"):
         dataset_of(features, ["a", "zebra", "a\tzero"], split="train")
 
 
-def test_missing_pictures_are_rows_of_zeros_where_they_stand(features):
+def test_missing_images_are_rows_of_zeros_where_they_stand(features):
     dataset = dataset_of(
         features, ["b\tgone\ta", "a\tb", "gone\tc"], missing={"gone", "c"}, rows_per_image=2
     )
@@ -154,9 +154,9 @@ def test_missing_pictures_are_rows_of_zeros_where_they_stand(features):
     assert dataset[1]["missing"] is None
     # listed as missing, though the store has it
     assert dataset[2]["missing"].tolist() == [True] * 4
-    # lines of 2, 3 and 4 tokens; missing pictures take rows too
+    # lines of 2, 3 and 4 tokens; missing images take rows too
     assert dataset.num_tokens_vec(np.arange(3)).tolist() == [2 + 4, 3 + 2, 4 + 4]
-    with pytest.raises(UserError, match=r"'zebra'.* \(1 of 2 pictures"):
+    with pytest.raises(UserError, match=r"'zebra'.* \(1 of 2 images"):
         dataset_of(features, ["gone\tzebra"], missing={"gone"})
 
 
@@ -177,7 +177,7 @@ def test_word_that_is_not_in_the_dictionary_is_named():
         tokens_of(make_dictionary(), "a zebra")
 
 
-def test_lines_of_one_picture_have_its_number_within_the_split(features):
+def test_lines_of_one_image_have_its_number_within_the_split(features):
     dataset = dataset_of(features, ["b", "a", "b", "a\tb", "c"], lines=[1, 2, 3, 4])
     batch = dataset.collater([dataset[i] for i in range(4)])
     assert batch["item"].tolist() == [1, 0, 2, 3]

@@ -16,8 +16,8 @@ from toy_processes import needs_fork
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.data.folder_lock import locked_folder
-from fairseq_mm.data.tagging import tag_folder
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.tagging import tag_folder
 
 SENTENCES = ["alpha one .", "alpha two .", "alpha three .", "alpha four .", "alpha five ."]
 RECORDS = {

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fairseq_mm.data.prompts import read_prompts_jsonl
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.prompts import read_prompts_jsonl
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_mm.data import prepared_prompts
-from fairseq_mm.data.prepared import run_preprocess
-from fairseq_mm.data.prepared_prompts import write_prompt_folder
-from fairseq_mm.data.prompts import StoryCorpus, StoryPair
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare import prepared_prompts
+from fairseq_mm.prepare.prepared import run_preprocess
+from fairseq_mm.prepare.prepared_prompts import write_prompt_folder
+from fairseq_mm.prepare.prompts import StoryCorpus, StoryPair
 
 EXAMPLE = {
     "train": [
@@ -300,7 +300,7 @@ def test_a_path_that_fairseq_would_split_is_refused(tmp_path):
 
 def test_real_stories_are_binarised_as_by_fairseq_preprocess_alone(tmp_path, shared_data):
     """The release's files, cut by the original's recipe, one line of Python."""
-    from fairseq_mm.data.release_writingprompts import read_writingprompts
+    from fairseq_mm.prepare.releases.writingprompts import read_writingprompts
 
     release = shared_data("writingprompts")
     plain, out = tmp_path / "plain", tmp_path / "out"

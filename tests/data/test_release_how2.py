@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fairseq_mm.data.feature_store import FeatureStore
-from fairseq_mm.data.release_how2 import SETS, find_features, read_how2, write_features
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.releases.how2 import SETS, find_features, read_how2, write_features
 
 ROWS = {"-a": ("one two", "sum one"), "b.c": ("three", "sum two"), "d": ("four", "sum three")}
 

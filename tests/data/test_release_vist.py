@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from fairseq_mm.data.release_vist import read_vist_descriptions, read_vist_stories
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.releases.vist import read_vist_descriptions, read_vist_stories
 
 
 def story(key, *, album="A", order=(0, 1, 2, 3, 4), **more):
-    """Annotations in the order of ``order``; picture and text say where each belongs."""
+    """Annotations in the order of ``order``; image and text say where each belongs."""
     return [
         {
             "story_id": key,
@@ -95,7 +95,7 @@ def test_ids_may_be_numbers(release):
     assert (one.album, one.images) == ("72157", ["40", "41", "42", "43", "44"])
 
 
-def test_descriptions_in_isolation_are_gathered_by_photograph(release):
+def test_descriptions_in_isolation_are_gathered_by_image(release):
     annotations = [
         {"photo_flickr_id": photo, "album_id": "A", "text": text, "original_text": text.upper()}
         for photo, text in (("8", "a dog ."), ("9", "a cat ."), ("8", "one dog ."))

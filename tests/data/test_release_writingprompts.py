@@ -2,13 +2,13 @@
 
 import pytest
 
-from fairseq_mm.data import release_writingprompts
-from fairseq_mm.data.release_writingprompts import (
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.releases import writingprompts as release_writingprompts
+from fairseq_mm.prepare.releases.writingprompts import (
     count_lines,
     read_writingprompts,
     vocabulary_deviations,
 )
-from fairseq_mm.errors import UserError
 
 
 @pytest.fixture

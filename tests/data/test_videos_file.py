@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fairseq_mm.data.videos_file import draw_videos, read_videos_jsonl
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.videos_file import draw_videos, read_videos_jsonl
 
 
 def video(**changed):

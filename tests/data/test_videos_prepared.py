@@ -6,10 +6,11 @@ import pytest
 import toy_subwords
 
 from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
-from fairseq_mm.data.prepared_videos import is_not_available, write_video_folder
 from fairseq_mm.data.subwords import Subwords
-from fairseq_mm.data.videos_file import Video, VideoCorpus
+from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.prepared_videos import write_video_folder
+from fairseq_mm.prepare.videos_file import Video, VideoCorpus
 
 TEXTS = {
     "train": [

@@ -1,4 +1,4 @@
-"""The demo's data: reproducible, true, held-out combinations in every second test picture only."""
+"""The demo's data: reproducible, true, held-out combinations in every second test image only."""
 
 import json
 import random
@@ -23,7 +23,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_every_caption_is_true_of_its_picture(folder):
+def test_every_caption_is_true_of_its_image(folder):
     scenes = {
         record["id"]: Scene.from_json(record["scene"]) for record in read(folder / "scenes.jsonl")
     }
@@ -36,7 +36,7 @@ def test_every_caption_is_true_of_its_picture(folder):
         assert all(is_true(caption, scenes[path.name]) for caption in record["captions"])
 
 
-def test_held_out_combinations_occur_in_every_second_test_picture_only(folder):
+def test_held_out_combinations_occur_in_every_second_test_image_only(folder):
     held_out = held_out_combinations(4)
     for record in read(folder / "scenes.jsonl"):
         combination = Scene.from_json(record["scene"]).combination
@@ -51,17 +51,17 @@ def test_the_same_seed_draws_the_same_collection(folder, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
     draw_collection(other, {**SIZES, "train": 5}, seed=4)
     for name in ("train-0005.jpg", "test-0008.jpg"):
-        same = (folder / "pictures" / name).read_bytes()
-        assert (other / "pictures" / name).read_bytes() == same
+        same = (folder / "images" / name).read_bytes()
+        assert (other / "images" / name).read_bytes() == same
     assert read(other / "captions.jsonl")[0] == read(folder / "captions.jsonl")[0]
 
 
-def test_drawing_again_leaves_nothing_of_the_former_pictures(folder):
+def test_drawing_again_leaves_nothing_of_the_former_images(folder):
     draw_collection(folder, {"train": 2}, seed=4)
-    assert len(list((folder / "pictures").iterdir())) == 2
+    assert len(list((folder / "images").iterdir())) == 2
 
 
-def test_captions_are_checked_against_their_own_picture(folder):
+def test_captions_are_checked_against_their_own_image(folder):
     records = [record for record in read(folder / "captions.jsonl") if record["split"] == "test"]
     captions = {record["image"].split("/")[1]: record["captions"][0] for record in records}
     wrong = captions_of(compose_scene(random.Random(99)), random.Random(99), 1)[0]
@@ -69,5 +69,5 @@ def test_captions_are_checked_against_their_own_picture(folder):
     verdicts = check_captions(folder, captions)
     assert [verdict.right for verdict in verdicts] == [True, True, False] + [True] * 5
     assert [verdict.unseen for verdict in verdicts] == [False, True] * 4
-    with pytest.raises(UserError, match=r"scenes\.jsonl: has no picture 'x\.jpg'"):
+    with pytest.raises(UserError, match=r"scenes\.jsonl: has no image 'x\.jpg'"):
         check_captions(folder, {"x.jpg": wrong})

@@ -47,7 +47,7 @@ def differences(before: Moment, after: Moment) -> list[str]:
     return found
 
 
-def test_each_picture_differs_from_the_one_before_in_one_change(stories):
+def test_each_image_differs_from_the_one_before_in_one_change(stories):
     for moments in stories:
         assert len(moments) == NUM_MOMENTS
         kinds = []

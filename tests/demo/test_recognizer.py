@@ -61,8 +61,8 @@ def test_the_loss_is_the_sum_of_the_labels_cross_entropies():
 
 
 def test_close_ups_show_one_thing_and_nothing_of_the_arrangement():
-    pictures, labels = draw_examples(20, "seed", close_up=True)
-    assert pictures.shape == (20, 3, 32, 32)
+    images, labels = draw_examples(20, "seed", close_up=True)
+    assert images.shape == (20, 3, 32, 32)
     assert (labels[:, 0] == -100).all()
     assert (labels[:, 1:5] >= 0).all()
     assert (labels[:, 5:8] == -100).all()
@@ -72,14 +72,14 @@ def test_close_ups_show_one_thing_and_nothing_of_the_arrangement():
 
 
 def test_the_second_label_is_night():
-    pictures, labels = draw_examples(40, "seed")
-    brightness = pictures.float().mean(1).flatten(1).median(1).values
+    images, labels = draw_examples(40, "seed")
+    brightness = images.float().mean(1).flatten(1).median(1).values
     assert torch.equal(brightness < 128, labels[:, 1] == 1)
     assert set(labels[:, 1].tolist()) == {0, 1}
 
 
-def test_a_picture_counts_only_if_everything_in_it_is_recognized():
-    pictures = torch.zeros(3, 3, 32, 32, dtype=torch.uint8)
+def test_a_image_counts_only_if_everything_in_it_is_recognized():
+    images = torch.zeros(3, 3, 32, 32, dtype=torch.uint8)
     labels = torch.tensor(
         [
             [0, 1, 1, 2, 3] + [-100] * 3 + [0] * 12,
@@ -92,7 +92,7 @@ def test_a_picture_counts_only_if_everything_in_it_is_recognized():
         for best, size in zip([0, 1, 1, 2, 3] + [0] * 15, CLASSES)
     ]
     answer = torch.cat(parts).float()
-    share = all_recognized(lambda batch: answer.expand(len(batch), -1), pictures, labels)
+    share = all_recognized(lambda batch: answer.expand(len(batch), -1), images, labels)
     assert abs(share - 1 / 3) < 1e-6
 
 
@@ -108,7 +108,7 @@ def test_training_learns_and_then_leaves_the_first_layers_as_they_are(monkeypatc
         recognizer, "label_loss", lambda *args: losses.append(loss(*args)) or losses[-1]
     )
     monkeypatch.setattr(recognizer, "_train", train_and_copy)
-    network, accuracy = train_recognizer(close_ups=800, pictures=64, seed=1)
+    network, accuracy = train_recognizer(close_ups=800, images=64, seed=1)
     assert 0 <= accuracy <= 1
     assert not network.training
     by_last_map, by_map_before = losses[:50:2], losses[1:50:2]
@@ -123,11 +123,11 @@ def test_extract_computes_the_features_that_were_trained(tmp_path):
     torch.manual_seed(1)
     network = build_network().eval()
     torch.save(network.state_dict(), tmp_path / "recognizer.pt")
-    pictures, _ = draw_examples(2, "seed")
+    images, _ = draw_examples(2, "seed")
     trained = {}
     network.avgpool.register_forward_hook(lambda *args: trained.update(features=args[2].flatten(1)))
     with torch.no_grad():
-        network(normalize(pictures))
+        network(normalize(images))
     extractor = build_extractor(
         recognizer.MODEL,
         weights=str(tmp_path / "recognizer.pt"),
@@ -136,7 +136,7 @@ def test_extract_computes_the_features_that_were_trained(tmp_path):
         device="cpu",
     )
     assert extractor.dim == 512
-    rows = extractor.rows(pictures.permute(0, 2, 3, 1).contiguous().numpy())
+    rows = extractor.rows(images.permute(0, 2, 3, 1).contiguous().numpy())
     torch.testing.assert_close(
         torch.from_numpy(rows)[:, 0], trained["features"], rtol=1e-4, atol=1e-4
     )

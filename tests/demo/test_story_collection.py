@@ -1,4 +1,4 @@
-"""The demo's stories: reproducible, true, and checked against their own pictures."""
+"""The demo's stories: reproducible, true, and checked against their own images."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from fairseq_mm.demo.drawn_stories import Moment
-from fairseq_mm.demo.story_collection import check_stories, draw_stories, picture_names, story_of
+from fairseq_mm.demo.story_collection import check_stories, draw_stories, image_names, story_of
 from fairseq_mm.errors import UserError
 
 SIZES = {"train": 6, "valid": 2, "test": 3}
@@ -23,15 +23,15 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_every_story_has_five_pictures_and_five_right_sentences(folder):
+def test_every_story_has_five_images_and_five_right_sentences(folder):
     records = read(folder / "stories.jsonl")
     truths = read(folder / "moments.jsonl")
     assert [record["split"] for record in records] == ["train"] * 6 + ["valid"] * 2 + ["test"] * 3
-    assert len(list((folder / "pictures").iterdir())) == 5 * 11
+    assert len(list((folder / "images").iterdir())) == 5 * 11
     stories = {}
     for record, truth in zip(records, truths):
-        assert record["images"] == [f"pictures/{name}" for name in picture_names(truth["id"])]
-        assert record["id"] == truth["id"] == story_of(picture_names(truth["id"]))
+        assert record["images"] == [f"images/{name}" for name in image_names(truth["id"])]
+        assert record["id"] == truth["id"] == story_of(image_names(truth["id"]))
         assert all((folder / image).is_file() for image in record["images"])
         stories[truth["id"]] = record["sentences"]
     verdicts = check_stories(folder, stories)
@@ -40,28 +40,28 @@ def test_every_story_has_five_pictures_and_five_right_sentences(folder):
     assert all((verdict.kind == "first") == (verdict.number == 1) for verdict in verdicts)
 
 
-def test_pictures_are_dark_at_night_and_light_by_day(folder):
+def test_images_are_dark_at_night_and_light_by_day(folder):
     for truth in read(folder / "moments.jsonl"):
-        for name, record in zip(picture_names(truth["id"]), truth["moments"]):
-            picture = np.asarray(Image.open(folder / "pictures" / name).convert("L"))
-            assert (np.median(picture) < 128) == Moment.from_json(record).night
+        for name, record in zip(image_names(truth["id"]), truth["moments"]):
+            image = np.asarray(Image.open(folder / "images" / name).convert("L"))
+            assert (np.median(image) < 128) == Moment.from_json(record).night
 
 
 def test_the_same_seed_draws_the_same_stories(folder, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
     draw_stories(other, {**SIZES, "train": 4}, seed=4)
     for name in ("train-0004-5.jpg", "test-0003-1.jpg"):
-        same = (folder / "pictures" / name).read_bytes()
-        assert (other / "pictures" / name).read_bytes() == same
+        same = (folder / "images" / name).read_bytes()
+        assert (other / "images" / name).read_bytes() == same
     assert read(other / "stories.jsonl")[0] == read(folder / "stories.jsonl")[0]
 
 
-def test_drawing_again_leaves_nothing_of_the_former_pictures(folder):
+def test_drawing_again_leaves_nothing_of_the_former_images(folder):
     draw_stories(folder, {"train": 1}, seed=4)
-    assert len(list((folder / "pictures").iterdir())) == 5
+    assert len(list((folder / "images").iterdir())) == 5
 
 
-def test_sentences_are_checked_against_their_own_picture(folder):
+def test_sentences_are_checked_against_their_own_image(folder):
     stories = {
         truth["id"]: record["sentences"]
         for truth, record in zip(read(folder / "moments.jsonl"), read(folder / "stories.jsonl"))

@@ -80,7 +80,7 @@ NIGHT = replace(BOTH, night=True)
         ),
     ],
 )
-def test_these_sentences_and_no_others_tell_the_picture(before, after, sentences):
+def test_these_sentences_and_no_others_tell_the_image(before, after, sentences):
     assert sentences_telling(before, after) == sentences
 
 
@@ -106,7 +106,7 @@ def test_case_spaces_and_the_full_stop_do_not_matter():
     assert not tells("", ALONE, GREEN)
 
 
-def test_what_happens_cannot_be_told_from_the_picture_alone():
+def test_what_happens_cannot_be_told_from_the_image_alone():
     told = [
         sentences_telling(before, ALONE)
         for before in (None, BOTH, GREEN, LARGE, replace(ALONE, night=True))
@@ -114,7 +114,7 @@ def test_what_happens_cannot_be_told_from_the_picture_alone():
     assert len({sentence for sentences in told for sentence in sentences}) == sum(map(len, told))
 
 
-def test_a_story_has_a_right_sentence_for_each_picture_in_every_wording():
+def test_a_story_has_a_right_sentence_for_each_image_in_every_wording():
     rng = random.Random(4)
     words = set()
     for _ in range(200):

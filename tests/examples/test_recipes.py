@@ -264,7 +264,7 @@ def test_recipes_train_generate_score_and_rank(run_recipe, tmp_path):
     assert printed.index("greedy:") < printed.index("beam:")
     assert "images for a sentence" in printed
     scored = (saved / "reference-valid.txt").read_text().splitlines()
-    assert sum(line.startswith("H-") for line in scored) == 21  # captions, not pictures
+    assert sum(line.startswith("H-") for line in scored) == 21  # captions, not images
     assert (saved / "checkpoint_best.rank-valid" / "ranks.json").exists()
 
 

@@ -13,15 +13,15 @@ from hydra.core.global_hydra import GlobalHydra
 from toy_data import (
     PACKAGE,
     make_captions_folder,
-    make_picture_stories_folder,
     make_videos_folder,
+    make_visual_stories_folder,
     run_fairseq,
 )
 from toy_hydra import composed_config, parsed_config, plain
 from toy_story_models import make_story_folder
 
 import fairseq_mm
-from fairseq_mm.embedder import load_embedder
+from fairseq_mm.inference.embedder import load_embedder
 
 EXAMPLES = PACKAGE.parent / "examples"
 # fairseq-train has a default scorer there, of which training makes nothing
@@ -77,7 +77,7 @@ RECIPES = {
     "visual_storytelling/glac": Recipe(
         "1_train",
         ("glac",),
-        make_picture_stories_folder,
+        make_visual_stories_folder,
         {
             "picture_dim": 6,
             "encoder_hidden_dim": 4,

@@ -23,7 +23,7 @@ def no_gradients():
         yield
 
 
-def pictures(side: int) -> torch.Tensor:
+def images(side: int) -> torch.Tensor:
     return torch.randn(B, 3, side, side, generator=torch.Generator().manual_seed(5))
 
 
@@ -56,7 +56,7 @@ def test_fc7_is_the_second_wide_layer_after_its_relu(name, fc7, tmp_path, monkey
     monkeypatch.setattr(nn, "Linear", NarrowLinear)
     network = vars(models)[name](weights=None).eval()
     weights = saved(network, tmp_path / "w.pt")
-    x = pictures(70)
+    x = images(70)
     maps = network.features(x)
     expected = network.classifier[:fc7](network.avgpool(maps).flatten(1))
     assert isinstance(network.classifier[fc7 - 1], nn.ReLU)
@@ -72,7 +72,7 @@ def test_fc7_is_the_second_wide_layer_after_its_relu(name, fc7, tmp_path, monkey
 def test_resnet_is_averaged_over_the_last_map_or_given_as_grid(tmp_path):
     network = models.resnet18(weights=None).eval()
     weights = saved(network, tmp_path / "w.pt")
-    x = pictures(70)
+    x = images(70)
     last_map = nn.Sequential(*list(network.children())[:-2])(x)  # [B, 512, 3, 3]
     pooled = build_backbone("resnet18", weights=weights)
     torch.testing.assert_close(pooled.network(x)[:, 0], network.avgpool(last_map).flatten(1))
@@ -87,7 +87,7 @@ def test_mobilenet_from_a_half_precision_file(tmp_path):
     saved(network, tmp_path / "w.pt")
     torch.save(network.half().state_dict(), tmp_path / "half.pt")
     network = network.float()
-    x = pictures(64)
+    x = images(64)
     expected = network.features(x).mean((2, 3))
     rows = build_backbone("mobilenet_v2", weights=str(tmp_path / "half.pt")).network(x)
     torch.testing.assert_close(rows[:, 0], expected)
@@ -96,7 +96,7 @@ def test_mobilenet_from_a_half_precision_file(tmp_path):
 def test_inception_transforms_its_input_as_its_weights_expect(tmp_path):
     network = models.inception_v3(weights=None, init_weights=False, transform_input=True).eval()
     weights = saved(network, tmp_path / "w.pt")
-    x = pictures(80)
+    x = images(80)
     network.fc = nn.Identity()
     rows = build_backbone("inception_v3", weights=weights).network(x)
     torch.testing.assert_close(rows[:, 0], network(x))
@@ -112,7 +112,7 @@ def test_a_vision_transformer_gives_class_token_and_patches(tmp_path, monkeypatc
     monkeypatch.setattr(models, "vit_b_32", small)
     network = small().eval()
     weights = saved(network, tmp_path / "w.pt")
-    x = pictures(64)
+    x = images(64)
     network.heads = nn.Identity()
     rows = build_backbone("vit_b_32", weights=weights).network(x)
     torch.testing.assert_close(rows[:, 0], network(x))
@@ -125,7 +125,7 @@ def test_a_vision_transformer_gives_class_token_and_patches(tmp_path, monkeypatc
 def test_any_layer_by_name(tmp_path):
     network = models.resnet18(weights=None).eval()
     weights = saved(network, tmp_path / "w.pt")
-    x = pictures(64)
+    x = images(64)
     stem = network.maxpool(network.relu(network.bn1(network.conv1(x))))
     expected = network.layer2(network.layer1(stem)).mean((2, 3))
     backbone = build_backbone("resnet18", weights=weights, layer="layer2")
@@ -188,7 +188,7 @@ def test_fetched_weights_are_read_with_weights_only(monkeypatch, tmp_path):
 
 
 def test_random_weights_depend_on_the_seed_alone():
-    x = pictures(64)
+    x = images(64)
     state = torch.random.get_rng_state()
     one = build_backbone("resnet18", weights="none", seed=3)
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -220,7 +220,7 @@ def test_every_model_has_a_default_layer_or_asks_for_one():
     ],
 )
 def test_default_layers_exist_in_other_families(name, pooled_dim, grid_rows):
-    x = pictures(64)
+    x = images(64)
     assert build_backbone(name, weights="none").network(x).shape == (B, 1, pooled_dim)
     grid = build_backbone(name, weights="none", grid=True).network(x)
     assert grid.shape == (B, grid_rows, pooled_dim)
@@ -232,7 +232,7 @@ def test_what_enters_the_classifier_where_a_norm_stands_before_it():
         backbones._cut_after(network, "convnext_tiny", default_layer("convnext_tiny", False)),
         grid=False,
     )
-    x = pictures(64)
+    x = images(64)
     network.classifier[2] = nn.Identity()
     torch.testing.assert_close(rows(x)[:, 0], network(x))
 

@@ -13,21 +13,21 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract import clip_decoding
 from fairseq_mm.extract.clip_decoding import Decoding, VideoEnd, decode_video, decode_videos
 from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
-from fairseq_mm.extract.picture_list import Picture
+from fairseq_mm.extract.media_list import MediaFile
 
 CLIPS = ClipPreprocessing(resize_size=8, size=8, frames=4, stride=4)
 COUNTS = (9, 4, 13, 30, 5, 8, 21)
 
 
 @pytest.fixture(scope="module")
-def videos(tmp_path_factory) -> list[Picture]:
+def videos(tmp_path_factory) -> list[MediaFile]:
     folder = tmp_path_factory.mktemp("videos")
     paths = [
         write_video(folder / f"{i}.mp4", frames_of(count, seed=i)) for i, count in enumerate(COUNTS)
     ]
     (folder / "bad.mp4").write_bytes(b"bad")
     paths.insert(2, str(folder / "bad.mp4"))
-    return [Picture(os.path.basename(path), path) for path in paths]
+    return [MediaFile(os.path.basename(path), path) for path in paths]
 
 
 def equal(one, other) -> bool:
@@ -63,17 +63,17 @@ def long_video(tmp_path) -> str:
 def test_of_a_long_video_a_clip_and_a_frame_are_held(long_video, monkeypatch):
     alive: set[int] = set()
     most = []
-    picture_of = clip_decoding.VideoReader._picture
+    image_of = clip_decoding.VideoReader._image
 
     def counted(reader, frame):
-        picture = picture_of(reader, frame)
+        image = image_of(reader, frame)
         number = reader.num_frames
         alive.add(number)
-        weakref.finalize(picture, alive.discard, number)
+        weakref.finalize(image, alive.discard, number)
         most.append(len(alive))
-        return picture
+        return image
 
-    monkeypatch.setattr(clip_decoding.VideoReader, "_picture", counted)
+    monkeypatch.setattr(clip_decoding.VideoReader, "_image", counted)
     assert sum(1 for _ in decode_video(long_video, Decoding(CLIPS))) == 500 + 1
     assert len(most) == 2000
     assert max(most) <= 3
@@ -93,7 +93,7 @@ def test_processes_are_ahead_by_a_few_clips_only(long_video, tmp_path, monkeypat
     large = ClipPreprocessing(resize_size=100, size=100, frames=4, stride=4)  # 120 KB a clip
     monkeypatch.setattr(clip_decoding, "decode_video", noted)
     monkeypatch.setattr(clip_decoding, "AHEAD_BYTES", 10 * 120_000)
-    events = decode_videos([Picture("long", long_video)], Decoding(large), workers=1)
+    events = decode_videos([MediaFile("long", long_video)], Decoding(large), workers=1)
     next(events)
     size = -1
     while size != (size := taken.stat().st_size):

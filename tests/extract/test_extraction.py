@@ -1,4 +1,4 @@
-"""A run writes every readable picture once, in order, however often it is interrupted."""
+"""A run writes every readable image once, in order, however often it is interrupted."""
 
 import itertools
 import os
@@ -12,7 +12,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract import extraction
 from fairseq_mm.extract.extraction import extract_to_store
 from fairseq_mm.extract.extractor import build_extractor
-from fairseq_mm.extract.picture_list import list_pictures
+from fairseq_mm.extract.media_list import list_images
 
 SIZE, N = 32, 11
 
@@ -38,7 +38,7 @@ def output(tmp_path):
 
 
 def listed(folder):
-    return list_pictures([str(folder)])
+    return list_images([str(folder)])
 
 
 def contents(path):
@@ -47,15 +47,15 @@ def contents(path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_every_picture_stands_in_the_store_in_order(extractor, folder, output, workers):
-    pictures = listed(folder)
+def test_every_image_stands_in_the_store_in_order(extractor, folder, output, workers):
+    images = listed(folder)
     summary = extract_to_store(
-        extractor, pictures, output, batch_size=4, workers=workers, dtype="float32"
+        extractor, images, output, batch_size=4, workers=workers, dtype="float32"
     )
     assert summary[:3] == (N, 0, N)
     ids, rows = contents(output)
     assert ids == [f"{i:02}.png" for i in range(N)]
-    expected = np.concatenate(extractor.extract([picture.path for picture in pictures]))
+    expected = np.concatenate(extractor.extract([image.path for image in images]))
     np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=1e-5)
     attributes = FeatureStore(output).attributes
     assert {key: attributes[key] for key in extractor.identity} == extractor.identity
@@ -68,10 +68,10 @@ def test_an_interrupted_run_continues_to_equal_bits(
     extractor, folder, output, tmp_path, monkeypatch, num_done
 ):
     (folder / "05.png").write_bytes(b"broken")
-    pictures = listed(folder)
+    images = listed(folder)
     whole = str(tmp_path / "whole.h5")
     options = {"batch_size": 4, "workers": 0, "dtype": "float32"}
-    extract_to_store(extractor, pictures, whole, **options)
+    extract_to_store(extractor, images, whole, **options)
 
     append, finish = extraction.FeatureStoreWriter.append, extraction.FeatureStoreWriter.finish
     calls = itertools.count(1)
@@ -87,7 +87,7 @@ def test_an_interrupted_run_continues_to_equal_bits(
     monkeypatch.setattr(extraction.FeatureStoreWriter, "append", interrupted_append)
     monkeypatch.setattr(extraction.FeatureStoreWriter, "finish", interrupted_finish)
     with pytest.raises(KeyboardInterrupt):
-        extract_to_store(extractor, pictures, output, **options)
+        extract_to_store(extractor, images, output, **options)
     assert not os.path.exists(output)
     monkeypatch.setattr(extraction.FeatureStoreWriter, "append", append)
     monkeypatch.setattr(extraction.FeatureStoreWriter, "finish", finish)
@@ -97,9 +97,9 @@ def test_an_interrupted_run_continues_to_equal_bits(
     monkeypatch.setattr(
         extraction,
         "_decode",
-        lambda picture, *rest: decoded.append(picture) or decode(picture, *rest),
+        lambda image, *rest: decoded.append(image) or decode(image, *rest),
     )
-    extract_to_store(extractor, pictures, output, **options)
+    extract_to_store(extractor, images, output, **options)
     assert len(decoded) == N - min(num_done, N - 1)
     (ids, rows), (expected_ids, expected) = contents(output), contents(whole)
     assert ids == expected_ids
@@ -109,29 +109,29 @@ def test_an_interrupted_run_continues_to_equal_bits(
     assert not os.path.exists(output + ".partial")
 
 
-def test_unreadable_pictures_are_listed_counted_and_left_out(extractor, folder, output):
+def test_unreadable_images_are_listed_counted_and_left_out(extractor, folder, output):
     (folder / "03.png").write_bytes(b"")
     (folder / "07.png").write_bytes((folder / "07.png").read_bytes()[:900])
-    pictures = listed(folder)
-    summary = extract_to_store(extractor, pictures, output, batch_size=3, workers=1)
-    assert (summary.num_pictures, summary.num_unreadable) == (N - 2, 2)
+    images = listed(folder)
+    summary = extract_to_store(extractor, images, output, batch_size=3, workers=1)
+    assert (summary.num_images, summary.num_unreadable) == (N - 2, 2)
     with open(output + ".unreadable.tsv") as file:
         lines = [line.rstrip("\n").split("\t") for line in file]
     assert lines[0] == [str(folder / "03.png"), "is empty."]
     assert lines[1][0] == str(folder / "07.png")
     assert "03.png" not in FeatureStore(output)
-    again = extract_to_store(extractor, pictures, output)
+    again = extract_to_store(extractor, images, output)
     assert again.was_finished
-    assert (again.num_pictures, again.num_unreadable) == (N - 2, 2)
+    assert (again.num_images, again.num_unreadable) == (N - 2, 2)
 
 
 def test_a_file_that_vanishes_is_unreadable(extractor, folder, output):
-    pictures = listed(folder)
+    images = listed(folder)
     os.remove(folder / "02.png")
-    assert extract_to_store(extractor, pictures, output, workers=0).num_unreadable == 1
+    assert extract_to_store(extractor, images, output, workers=0).num_unreadable == 1
 
 
-def test_strict_ends_at_the_first_unreadable_picture(extractor, folder, output):
+def test_strict_ends_at_the_first_unreadable_image(extractor, folder, output):
     (folder / "03.png").write_bytes(b"")
     with pytest.raises(UserError, match=r"03\.png: is empty\."):
         extract_to_store(extractor, listed(folder), output, workers=1, strict=True)
@@ -140,52 +140,52 @@ def test_strict_ends_at_the_first_unreadable_picture(extractor, folder, output):
 def test_nothing_readable_is_an_error(extractor, folder, output):
     for file in folder.iterdir():
         file.write_bytes(b"none")
-    with pytest.raises(UserError, match=rf"none of the {N} pictures can be read; .*00\.png: is no"):
+    with pytest.raises(UserError, match=rf"none of the {N} images can be read; .*00\.png: is no"):
         extract_to_store(extractor, listed(folder), output, workers=0)
     assert not os.path.exists(output)
 
 
 def test_an_empty_shard_gives_an_empty_store(extractor, output):
-    assert extract_to_store(extractor, [], output).num_pictures == 0
+    assert extract_to_store(extractor, [], output).num_images == 0
     assert len(FeatureStore(output)) == 0
     assert FeatureStore(output).dim == 512
 
 
-def test_a_finished_store_is_kept_and_new_pictures_are_refused(extractor, folder, output):
-    pictures = listed(folder)
-    extract_to_store(extractor, pictures[:-2], output, workers=0)
-    assert extract_to_store(extractor, pictures[:4], output).was_finished
-    message = r"out\.h5: is finished, but lacks 2 of the 11 pictures, such as .*09\.png.*--except"
+def test_a_finished_store_is_kept_and_new_images_are_refused(extractor, folder, output):
+    images = listed(folder)
+    extract_to_store(extractor, images[:-2], output, workers=0)
+    assert extract_to_store(extractor, images[:4], output).was_finished
+    message = r"out\.h5: is finished, but lacks 2 of the 11 images, such as .*09\.png.*--except"
     with pytest.raises(UserError, match=message):
-        extract_to_store(extractor, pictures, output)
-    extract_to_store(extractor, pictures, output, workers=0, overwrite=True)
+        extract_to_store(extractor, images, output)
+    extract_to_store(extractor, images, output, workers=0, overwrite=True)
     assert len(FeatureStore(output)) == N
 
 
 def test_a_store_of_another_extractor_is_kept(extractor, folder, output):
-    pictures = listed(folder)
-    extract_to_store(extractor, pictures, output, workers=0)
+    images = listed(folder)
+    extract_to_store(extractor, images, output, workers=0)
     other = build_extractor("resnet18", weights="none", seed=1, size=SIZE)
     message = r"another extractor: .*out\.h5 were made with weights = none:0, but .*--overwrite"
     with pytest.raises(UserError, match=message):
-        extract_to_store(other, pictures, output)
+        extract_to_store(other, images, output)
     with pytest.raises(
         UserError, match=r"is float16, but --dtype asks for float32\. Choose another"
     ):
-        extract_to_store(extractor, pictures, output, dtype="float32")
+        extract_to_store(extractor, images, output, dtype="float32")
 
 
-def test_other_pictures_do_not_continue_a_partial_store(extractor, folder, output):
-    pictures = listed(folder)
+def test_other_images_do_not_continue_a_partial_store(extractor, folder, output):
+    images = listed(folder)
     (folder / "06.png").write_bytes(b"")
     with pytest.raises(UserError, match="is empty"):
-        extract_to_store(extractor, pictures, output, batch_size=2, workers=0, strict=True)
-    message = r"out\.h5\.partial: has 6 pictures that are not given now, such as '00\.png'"
+        extract_to_store(extractor, images, output, batch_size=2, workers=0, strict=True)
+    message = r"out\.h5\.partial: has 6 images that are not given now, such as '00\.png'"
     with pytest.raises(UserError, match=message):
-        extract_to_store(extractor, pictures[8:], output, workers=0)
+        extract_to_store(extractor, images[8:], output, workers=0)
 
 
-def test_pictures_of_several_sizes_become_items_of_several_rows(folder, output):
+def test_images_of_several_sizes_become_items_of_several_rows(folder, output):
     extractor = build_extractor(
         "squeezenet1_1", weights="none", resize="none", crop="none", grid=True
     )
@@ -200,7 +200,7 @@ def test_a_killed_decoding_process_is_one_line(extractor, folder, output, monkey
     def killed(*_arguments, **_options):
         os._exit(9)
 
-    monkeypatch.setattr(extraction, "read_picture", killed)  # forked processes inherit it
+    monkeypatch.setattr(extraction, "read_image", killed)  # forked processes inherit it
     with pytest.raises(
         UserError, match="a decoding process was killed, perhaps for lack of memory"
     ):

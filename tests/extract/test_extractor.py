@@ -1,4 +1,4 @@
-"""An extractor's rows depend on the picture alone, and the recorded identity builds it again."""
+"""An extractor's rows depend on the image alone, and the recorded identity builds it again."""
 
 import numpy as np
 import pytest
@@ -40,10 +40,10 @@ def test_rows_equal_plain_torchvision_code(extractor, weights):
             transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         ]
     )
-    pictures = [noise(i) for i in range(3)]
+    images = [noise(i) for i in range(3)]
     with torch.inference_mode():
-        expected = network(torch.stack([transform(picture) for picture in pictures])).numpy()
-    for rows, row in zip(extractor.extract(pictures), expected):
+        expected = network(torch.stack([transform(image) for image in images])).numpy()
+    for rows, row in zip(extractor.extract(images), expected):
         assert rows.shape == (1, 512)
         np.testing.assert_allclose(rows[0], row, rtol=1e-4, atol=1e-5)
 
@@ -51,20 +51,20 @@ def test_rows_equal_plain_torchvision_code(extractor, weights):
 @pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2", "squeezenet1_1"])
 def test_the_batch_does_not_change_a_row(model):
     extractor = build_extractor(model, weights="none", size=64)
-    pictures = [noise(i, 64, 64) for i in range(7)]
-    together = extractor.extract(pictures, batch_size=7)
+    images = [noise(i, 64, 64) for i in range(7)]
+    together = extractor.extract(images, batch_size=7)
     for batch_size in (1, 2, 3):
-        for one, other in zip(extractor.extract(pictures, batch_size=batch_size), together):
+        for one, other in zip(extractor.extract(images, batch_size=batch_size), together):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-def test_pictures_of_different_sizes_keep_their_order():
+def test_images_of_different_sizes_keep_their_order():
     extractor = build_extractor("resnet18", weights="none", resize="none", crop="none", grid=True)
-    pictures = [noise(0, 64, 96), noise(1, 96, 64), noise(2, 64, 96), noise(3, 32, 32)]
-    rows = extractor.extract(pictures)
+    images = [noise(0, 64, 96), noise(1, 96, 64), noise(2, 64, 96), noise(3, 32, 32)]
+    rows = extractor.extract(images)
     assert [len(item) for item in rows] == [6, 6, 6, 1]
-    for item, picture in zip(rows, pictures):
-        np.testing.assert_allclose(extractor.extract([picture])[0], item, rtol=1e-5, atol=1e-5)
+    for item, image in zip(rows, images):
+        np.testing.assert_allclose(extractor.extract([image])[0], item, rtol=1e-5, atol=1e-5)
 
 
 def test_the_recorded_identity_builds_the_extractor_again(extractor, weights):
@@ -93,14 +93,14 @@ def test_another_weights_file_is_refused(extractor, tmp_path):
         build_extractor_from_identity({"extractor": "resnet18"})
 
 
-def test_an_unreadable_picture_is_named(extractor, tmp_path):
+def test_an_unreadable_image_is_named(extractor, tmp_path):
     (tmp_path / "bad.jpg").write_bytes(b"none")
-    with pytest.raises(UserError, match=r"bad\.jpg: is no picture"):
+    with pytest.raises(UserError, match=r"bad\.jpg: is no image"):
         extractor.extract([noise(0), str(tmp_path / "bad.jpg")])
 
 
 def test_a_size_that_the_network_cannot_take_is_named():
-    message = "squeezenet1_1, layer features: cannot be run on 1 pictures of 8 x 8 pixels"
+    message = "squeezenet1_1, layer features: cannot be run on 1 images of 8 x 8 pixels"
     with pytest.raises(UserError, match=message):
         build_extractor("squeezenet1_1", weights="none", size=8)
 

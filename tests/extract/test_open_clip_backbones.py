@@ -1,4 +1,4 @@
-"""Picture towers of open_clip; a small configuration of our own stands for the published ones."""
+"""Image towers of open_clip; a small configuration of our own stands for the published ones."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ def open_clip(tmp_path_factory):
     return package
 
 
-def pictures(side: int) -> torch.Tensor:
+def images(side: int) -> torch.Tensor:
     return torch.randn(3, 3, side, side, generator=torch.Generator().manual_seed(2))
 
 
@@ -41,7 +41,7 @@ def pictures(side: int) -> torch.Tensor:
 def test_pooled_rows_are_those_of_encode_image(open_clip, name, tmp_path):
     model = open_clip.create_model(name).eval()
     torch.save(model.state_dict(), tmp_path / "w.pt")
-    x = pictures(TOWERS[name]["image_size"])
+    x = images(TOWERS[name]["image_size"])
     backbone, _ = build_open_clip(f"open_clip:{name}", weights=str(tmp_path / "w.pt"))
     with torch.inference_mode():
         torch.testing.assert_close(backbone.network(x)[:, 0], model.encode_image(x))
@@ -54,7 +54,7 @@ def test_the_grid_is_the_patches_of_the_last_layer(open_clip, tmp_path):
     model = open_clip.create_model("tiny-vit").eval()
     torch.save(model.state_dict(), tmp_path / "w.pt")
     backbone, _ = build_open_clip("open_clip:tiny-vit", weights=str(tmp_path / "w.pt"), grid=True)
-    x = pictures(32)
+    x = images(32)
     model.visual.output_tokens = True
     with torch.inference_mode():
         rows = backbone.network(x)
@@ -65,7 +65,7 @@ def test_the_grid_is_the_patches_of_the_last_layer(open_clip, tmp_path):
 def test_the_grid_of_a_convolutional_tower_is_its_last_map(open_clip):
     backbone, _ = build_open_clip("open_clip:tiny-rn", weights="none", grid=True)
     with torch.inference_mode():
-        visual, x = backbone.network.visual, pictures(64)
+        visual, x = backbone.network.visual, images(64)
         last = visual.layer4(visual.layer3(visual.layer2(visual.layer1(visual.stem(x)))))
         torch.testing.assert_close(backbone.network(x), last.flatten(2).transpose(1, 2))
 

@@ -1,4 +1,4 @@
-"""Preprocessing equals torchvision's transforms of a PIL picture."""
+"""Preprocessing equals torchvision's transforms of a PIL image."""
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ def noise(width: int, height: int) -> Image.Image:
     return Image.fromarray(pixels)
 
 
-def tensor_of(preprocessing: Preprocessing, picture: Image.Image) -> torch.Tensor:
-    pixels = torch.from_numpy(preprocessing.apply(picture).copy())[None]
+def tensor_of(preprocessing: Preprocessing, image: Image.Image) -> torch.Tensor:
+    pixels = torch.from_numpy(preprocessing.apply(image).copy())[None]
     return preprocessing.normalized(pixels)[0]
 
 
@@ -33,29 +33,29 @@ def test_short_side_and_centre_crop_equal_torchvision(size, interpolation):
             transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         ]
     )
-    picture = noise(*size)
-    torch.testing.assert_close(tensor_of(ours, picture), theirs(picture))
+    image = noise(*size)
+    torch.testing.assert_close(tensor_of(ours, image), theirs(image))
 
 
 @pytest.mark.parametrize("size", [(50, 31), (12, 40), (15, 13)])
-def test_a_crop_of_a_small_picture_is_padded_as_torchvision_pads(size):
-    picture = noise(*size)
-    ours = Preprocessing(resize="none", size=21).apply(picture)
-    theirs = transforms.CenterCrop(21)(picture)
+def test_a_crop_of_a_small_image_is_padded_as_torchvision_pads(size):
+    image = noise(*size)
+    ours = Preprocessing(resize="none", size=21).apply(image)
+    theirs = transforms.CenterCrop(21)(image)
     np.testing.assert_array_equal(ours, np.asarray(theirs))
 
 
 def test_squash_resizes_both_sides():
-    picture = noise(40, 22)
-    ours = Preprocessing(resize="squash", resize_size=17, crop="none").apply(picture)
-    theirs = transforms.Resize((17, 17))(picture)
+    image = noise(40, 22)
+    ours = Preprocessing(resize="squash", resize_size=17, crop="none").apply(image)
+    theirs = transforms.Resize((17, 17))(image)
     np.testing.assert_array_equal(ours, np.asarray(theirs))
 
 
-def test_without_resize_and_crop_the_picture_stays():
-    picture = noise(40, 22)
+def test_without_resize_and_crop_the_image_stays():
+    image = noise(40, 22)
     preprocessing = Preprocessing(resize="none", crop="none")
-    np.testing.assert_array_equal(preprocessing.apply(picture), np.asarray(picture))
+    np.testing.assert_array_equal(preprocessing.apply(image), np.asarray(image))
     assert not preprocessing.fixed_shape
 
 
@@ -90,10 +90,10 @@ def test_options_that_do_the_same_become_equal():
 
 @pytest.mark.parametrize("size", [(4, 400), (400, 4), (5, 402)])
 def test_a_long_strip_keeps_its_middle(size):
-    picture = Image.new("RGB", size, "white")
+    image = Image.new("RGB", size, "white")
     width, height = size
-    picture.paste("red", (width // 2 - 2, height // 2 - 2, width // 2 + 2, height // 2 + 2))
-    pixels = Preprocessing(resize_size=20, size=20).apply(picture)
+    image.paste("red", (width // 2 - 2, height // 2 - 2, width // 2 + 2, height // 2 + 2))
+    pixels = Preprocessing(resize_size=20, size=20).apply(image)
     assert pixels.shape == (20, 20, 3)
     assert pixels[10, 8].tolist() == [255, 0, 0]
 

@@ -10,7 +10,7 @@ from toy_videos import frames_of, write_video
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract import video_extraction
-from fairseq_mm.extract.picture_list import list_pictures
+from fairseq_mm.extract.media_list import list_images
 from fairseq_mm.extract.video_extraction import extract_videos_to_store, videos_path
 from fairseq_mm.extract.video_extractor import build_video_extractor
 from fairseq_mm.extract.videos import VIDEOS
@@ -50,7 +50,7 @@ def output(tmp_path):
 
 
 def listed(folder):
-    return list_pictures([str(folder)], ids="stem", kind=VIDEOS)
+    return list_images([str(folder)], ids="stem", kind=VIDEOS)
 
 
 def truncated(made, path) -> None:
@@ -180,7 +180,7 @@ def test_strict_ends_at_the_first_unreadable_video(extractor, folder, output):
 def test_mistakes_are_named(extractor, folder, output, tmp_path, monkeypatch):
     videos = listed(folder)
     (tmp_path / "bad.mp4").write_bytes(b"bad")
-    bad = list_pictures([str(tmp_path / "bad.mp4")], kind=VIDEOS)
+    bad = list_images([str(tmp_path / "bad.mp4")], kind=VIDEOS)
     with pytest.raises(UserError, match=r"none of the 1 videos can be read; .*bad\.mp4: is no vid"):
         extract_videos_to_store(extractor, bad, output, **OPTIONS)
     monkeypatch.setattr(extractor, "identity", {**extractor.identity, "weights": "none:1"})

@@ -46,8 +46,8 @@ def test_rows_equal_plain_torchvision_code(extractor, videos, weights):
     network = video.mc3_18(weights=None).eval()
     network.load_state_dict(torch.load(weights))
     network.fc = torch.nn.Identity()
-    pictures = [picture for _begin, _end, picture in VideoReader(videos[2]).frames()]
-    frames = torch.stack([torch.from_numpy(np.array(picture)) for picture in pictures])
+    images = [image for _begin, _end, image in VideoReader(videos[2]).frames()]
+    frames = torch.stack([torch.from_numpy(np.array(image)) for image in images])
     frames = frames.permute(0, 3, 1, 2)  # [12, 3, height, width]
     # 16 / 112 of torchvision's 128 x 171
     frames = torch.nn.functional.interpolate(frames.float(), (18, 24), mode="bilinear")
@@ -105,11 +105,11 @@ def test_another_extractor_is_refused(extractor, tmp_path):
         build_video_extractor_from_identity({**identity, "weights": "ftp:x"})
     with pytest.raises(UserError, match="no `weights` is recorded"):
         build_video_extractor_from_identity({"extractor": "mc3_18"})
-    with pytest.raises(UserError, match="made by mc3_18, which reads videos, not pictures"):
+    with pytest.raises(UserError, match="made by mc3_18, which reads videos, not images"):
         build_extractor_from_identity(identity)
-    pictures = {**identity, "extractor": "resnet18", "preprocessing": "{}"}
-    with pytest.raises(UserError, match="made by resnet18, which reads pictures, not videos"):
-        build_video_extractor_from_identity(pictures)
+    images = {**identity, "extractor": "resnet18", "preprocessing": "{}"}
+    with pytest.raises(UserError, match="made by resnet18, which reads images, not videos"):
+        build_video_extractor_from_identity(images)
 
 
 def test_an_unreadable_video_is_named(extractor, tmp_path, videos):
@@ -131,7 +131,7 @@ def test_cuda_without_a_device_is_one_line(monkeypatch):
         build_video_extractor("mc3_18", weights="none", device="cuda", **SMALL)
 
 
-def test_the_picture_itself_matters(extractor, tmp_path):
+def test_the_image_itself_matters(extractor, tmp_path):
     still = np.asarray(Image.new("RGB", (48, 36), "red"))
     path = write_video(tmp_path / "red.mp4", np.stack([still] * 8))
     first, second = extractor.extract([path])[0]

@@ -10,7 +10,7 @@ from PIL import Image
 from toy_videos import av, frames_of, turn_display_matrix, write_sound, write_video
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.picture_list import list_pictures
+from fairseq_mm.extract.media_list import list_images
 from fairseq_mm.extract.videos import VIDEOS, VideoReader, resampled
 
 N, WIDTH, HEIGHT = 23, 48, 36
@@ -19,7 +19,7 @@ N, WIDTH, HEIGHT = 23, 48, 36
 def read(video, **options) -> np.ndarray:
     """``[frames, height, width, 3]``."""
     frames = VideoReader(video, **options).frames()
-    return np.stack([np.asarray(picture) for _begin, _end, picture in frames])
+    return np.stack([np.asarray(image) for _begin, _end, image in frames])
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_all_frames_come_in_their_order(folder, name, codec):
 
 def test_length_and_rate_are_known_afterwards(sound_video):
     reader = VideoReader(sound_video)
-    times = [begin for begin, _end, _picture in reader.frames()]
+    times = [begin for begin, _end, _image in reader.frames()]
     assert times == [Fraction(i, 25) for i in range(N)]
     assert (reader.num_frames, reader.seconds, reader.frame_rate) == (N, N / 25, 25)
     assert reader.damage == ""
@@ -75,7 +75,7 @@ def test_content_and_members_of_archives_are_read_in_place(folder, sound_video):
         archive.add(other, "first.mp4")
         archive.add(sound_video, "in/second.mp4")
         archive.add(other, "third.txt")
-    first, second = list_pictures([str(folder / "all.tar")], ids="stem", kind=VIDEOS)
+    first, second = list_images([str(folder / "all.tar")], ids="stem", kind=VIDEOS)
     assert (first.key, second.key) == ("first", "second")
     np.testing.assert_array_equal(read(second), expected)
     assert len(read(first)) == 5
@@ -101,7 +101,7 @@ def test_frames_of_a_variable_rate_are_taken_once_each(folder):
     times = [0, 40, 80, 500, 1000, 1040]
     path = write_video(folder / "vfr.mkv", frames_of(6), times=times)
     reader = VideoReader(path)
-    found = [begin for begin, _end, _picture in reader.frames()]
+    found = [begin for begin, _end, _image in reader.frames()]
     assert found == [Fraction(time, 1000) for time in times]
     assert 5 < reader.frame_rate < 6
 
@@ -113,7 +113,7 @@ def test_resampling_shows_what_a_player_shows():
             (begin, end, Image.new("L", (1, 1), i))
             for i, (begin, end) in enumerate(zip(times, ends))
         )
-        return [picture.getpixel((0, 0)) for picture in resampled(frames, fps)]
+        return [image.getpixel((0, 0)) for image in resampled(frames, fps)]
 
     tenths = [Fraction(i, 10) for i in range(8)]
     assert shown(tenths, 10) == list(range(8))
@@ -181,7 +181,7 @@ def test_what_is_no_video_is_said(tmp_path, sound_video):
     with pytest.raises(UserError, match=r"^Is a directory\.$"):
         read(str(tmp_path))
     Image.new("RGB", (8, 8)).save(tmp_path / "photo.jpg")
-    with pytest.raises(UserError, match=r"^is a picture, not a video\.$"):
+    with pytest.raises(UserError, match=r"^is an image, not a video\.$"):
         read(str(tmp_path / "photo.jpg"))
     with av.open(str(tmp_path / "song.m4a"), "w") as container:
         write_sound(container, container.add_stream("aac", rate=8000), 1)

@@ -12,8 +12,8 @@ from toy_data import (
     WORDS,
     make_captions_folder,
     make_videos_folder,
-    write_picture_story_split,
     write_store,
+    write_visual_story_split,
 )
 from toy_released_vse import TheirModel, write_kiros
 from toy_story_models import make_story_folder
@@ -21,7 +21,7 @@ from toy_structures import write_text_and_tags
 
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.data.picture_story_text import NUM_PICTURES, SEPARATOR, join_sentences
+from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR, join_sentences
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.extract.video_extractor import build_video_extractor
 
@@ -60,17 +60,17 @@ def make_stories_folder(folder: Path, *, rows: int = 1) -> None:
     for split, count in (("train", 8), ("valid", 5)):
         lines = []
         for album in range(count):
-            images = [f"{split}{album}_{i}" for i in range(NUM_PICTURES)]
+            images = [f"{split}{album}_{i}" for i in range(NUM_IMAGES)]
             keys += images
             for _ in range(2):
                 sentences = []
-                for length in generator.integers(1, 5, size=NUM_PICTURES):
+                for length in generator.integers(1, 5, size=NUM_IMAGES):
                     words = [*generator.choice(WORDS, size=length)]
                     if generator.random() < 0.7:
                         words.append(str(generator.choice(MARKS)))
                     sentences.append(" ".join(words))
                 lines.append(("\t".join(images), join_sentences(sentences)))
-        write_picture_story_split(folder, split, lines, dictionary)
+        write_visual_story_split(folder, split, lines, dictionary)
     write_store(folder / "features.h5", keys, rows=rows)
 
 

@@ -225,7 +225,7 @@ INSPECTED = {
     name: name
     for name in (
         *("line", "position", "word", "log_prob", "log_probability", "words", "score", "layers"),
-        *("g1", "g2", "prompt", "attention", "self_attention", "picture_weights", "slice_weights"),
+        *("g1", "g2", "prompt", "attention", "self_attention", "image_weights", "slice_weights"),
         *("positions", "sentence", "sentences", "hypothesis", "reference", "transcript_available"),
         *("item", "frames", "video_share", "weights", "source", "text"),
     )
@@ -395,8 +395,8 @@ def _texts(texts: list[str]) -> Records:
 
 
 def python_caption(case: Case) -> Records:
-    from fairseq_mm.captioner import Search
     from fairseq_mm.data.feature_store import FeatureStore
+    from fairseq_mm.inference.captioner import Search
 
     captioner = _loaded(case)
     store = FeatureStore(case.places["features"])
@@ -438,8 +438,8 @@ def python_ensemble(*others: str) -> Callable[[Case], Records]:
             return _texts(
                 model.tell(["[ WP ] You find a door ."], preset="beam", max_words=12, min_words=1)
             )
-        from fairseq_mm.captioner import Search
         from fairseq_mm.data.feature_store import FeatureStore
+        from fairseq_mm.inference.captioner import Search
 
         store = FeatureStore(case.places["features"])
         features = [store.read(f"valid{i}.jpg") for i in range(3)]
@@ -451,13 +451,13 @@ def python_ensemble(*others: str) -> Callable[[Case], Records]:
 
 def python_embed(case: Case) -> Records:
     from fairseq_mm.data.feature_store import FeatureStore
-    from fairseq_mm.embedder import load_embedder
+    from fairseq_mm.inference.embedder import load_embedder
 
     texts = ["a red dog runs", "the cat"]
     if case.system.name == "vse_images":
         embedder = load_embedder(case.folder, weights=case.places["weights"], device="cpu")
         paths = [Path(case.places["images"]) / f"valid{i}.jpg" for i in range(2)]
-        images = embedder.embed_pictures(paths)
+        images = embedder.embed_images(paths)
     else:
         embedder = load_embedder(case.folder, device="cpu")
         store = FeatureStore(case.places["features"])
@@ -478,11 +478,11 @@ def python_tell_images(case: Case) -> Records:
 
 def python_visual_stories(case: Case) -> Records:
     from fairseq_mm.data.feature_store import FeatureStore
-    from fairseq_mm.picture_storyteller import picture_telling
+    from fairseq_mm.inference.visual_storyteller import image_telling
 
     store = FeatureStore(case.places["features"])
     albums = [[store.read(f"valid{i}_{k}") for k in range(5)] for i in range(3)]
-    telling = picture_telling("greedy", max_words=8)
+    telling = image_telling("greedy", max_words=8)
     found = _loaded(case).stories(range(3), albums, telling)
     return {str(i): {"text": x.line, "score": x.score} for i, x in enumerate(found)}
 
@@ -499,7 +499,7 @@ def python_language_model(case: Case) -> Records:
 
 def python_summaries(case: Case) -> Records:
     from fairseq_mm.data.feature_store import FeatureStore
-    from fairseq_mm.video_summarizer import Search
+    from fairseq_mm.inference.video_summarizer import Search
 
     has_dictionary = case.system.name not in WITHOUT_DICTIONARY
     model = _loaded(case, **({} if has_dictionary else {"data": case.data}))
@@ -655,7 +655,7 @@ def converted_embedding(template: str) -> Callable[[Case], Records]:
     def run(case: Case) -> Records:
         import numpy as np
 
-        from fairseq_mm.embedder import load_embedder
+        from fairseq_mm.inference.embedder import load_embedder
 
         case.mm(f"convert {template}")
         embedder = load_embedder(case.out / "made", device="cpu")
@@ -877,7 +877,7 @@ INVOCATIONS = (
     Invocation(
         "perplexity of visual stories",
         of_kind(VISUAL_STORY),
-        perplexity("--counting transtory --exchange-pictures --seed 1"),
+        perplexity("--counting transtory --exchange-images --seed 1"),
         fast=("glac_non_local",),
     ),
     Invocation(

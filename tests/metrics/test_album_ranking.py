@@ -52,7 +52,7 @@ def test_all_draws_are_the_mean_of_every_possible_draw():
     assert result.first.interval[0] <= result.first.value <= result.first.interval[1]
 
 
-def test_a_model_that_ignores_pictures_is_never_first():
+def test_a_model_that_ignores_images_is_never_first():
     scores = -50 + np.random.default_rng(1).normal(size=(6, 12)) * 1e-5
     true = np.arange(6)
     result = rank_albums(scores, true, draw_distractors(true, 12, draws=4, distractors=9))

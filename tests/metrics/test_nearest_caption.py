@@ -16,7 +16,7 @@ def random_captions(count, seed=0):
 
 def test_similarities_are_cider_d_with_document_frequencies_over_the_items():
     captions = random_captions(23)
-    items = [f"picture{i * 7 % 17}" for i in range(23)]
+    items = [f"image{i * 7 % 17}" for i in range(23)]
     by_item = {item: [c for c, i in zip(captions, items) if i == item] for item in items}
     scorer = CiderD(
         [], frequencies=document_frequencies(by_item.values()), num_documents=len(by_item)

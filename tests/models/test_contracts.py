@@ -18,23 +18,23 @@ from toy_data import (
     build_model,
     make_dictionary,
     needs_float16_on_cpu,
-    picture_story_task,
     story_task,
     toy_task,
     video_task,
+    visual_story_task,
     write_story_checkpoint,
 )
 
 B, N, T, D, S = 3, 2, 7, 5, 6
 V = 20
 PAD, EOS = 1, 2
-SEPARATOR = 20  # of the dictionary of picture stories
+SEPARATOR = 20  # of the dictionary of visual stories
 PREPARED = OmegaConf.create({"generation": {"beam": 2}})
 LENGTH = 600  # of the text whose first and last steps are timed
 
 
 class Captions:
-    """Systems that read features of pictures."""
+    """Systems that read features of images."""
 
     options = {"embedding_dim": 4, "hidden_dim": 6, "multimodal_dim": 9}  # noqa: RUF012
 
@@ -69,16 +69,16 @@ class StructuredCaptions(Captions):
         return {**super().inputs(), **Stories.inputs(self)}
 
     def alone(self, inputs, row):
-        pictures = {key: inputs[key] for key in ("features", "padding_mask")}
-        return {**super().alone(pictures, row), **Stories.alone(self, inputs, row)}
+        images = {key: inputs[key] for key in ("features", "padding_mask")}
+        return {**super().alone(images, row), **Stories.alone(self, inputs, row)}
 
     def change_row(self, inputs, row):
         super().change_row(inputs, row)
         Stories.change_row(self, inputs, row)
 
 
-class PictureStories:
-    """Systems that read five pictures; the texts have three sentences and a beginning."""
+class VisualStories:
+    """Systems that read five images; the texts have three sentences and a beginning."""
 
     options = {  # noqa: RUF012
         "picture_dim": 6,
@@ -93,7 +93,7 @@ class PictureStories:
         self.options = {**self.options, **options}
 
     def build(self, arch, folder):
-        task = picture_story_task(rows_per_image=self.rows_per_image)
+        task = visual_story_task(rows_per_image=self.rows_per_image)
         return build_model(arch, task, **self.options)
 
     def inputs(self):
@@ -267,14 +267,14 @@ SYSTEMS = {
     "sc_nlm": StructuredCaptions(
         embedding_dim=6, context_length=4, num_factors=8, attribute_dim=7, structure_length=2
     ),
-    "glac": PictureStories(),
-    "glac_non_local": PictureStories(rows_per_image=4),
-    "glac_decoder_attention": PictureStories(),
-    "transtory_decoder": PictureStories(embedding_dim=8, decoder_ffn_dim=10),
-    "transtory_full": PictureStories(
+    "glac": VisualStories(),
+    "glac_non_local": VisualStories(rows_per_image=4),
+    "glac_decoder_attention": VisualStories(),
+    "transtory_decoder": VisualStories(embedding_dim=8, decoder_ffn_dim=10),
+    "transtory_full": VisualStories(
         picture_dim=12, embedding_dim=8, decoder_ffn_dim=10, encoder_ffn_dim=9
     ),
-    "transtory_xl": PictureStories(
+    "transtory_xl": VisualStories(
         embedding_dim=5,
         model_dim=8,
         decoder_attention_heads=2,

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from toy_data import build_model, picture_story_task
+from toy_data import build_model, visual_story_task
 
 from fairseq_mm.errors import UserError
 
@@ -21,7 +21,7 @@ STORIES = [
 
 
 def make_model(arch="glac", rows=1, **options):
-    task = picture_story_task(rows_per_image=rows)
+    task = visual_story_task(rows_per_image=rows)
     model = build_model(arch, task, **{**SIZES, **options})
     with torch.no_grad():
         for parameter in model.parameters():
@@ -40,7 +40,7 @@ def sentences_of(story):
 
 def naive_vectors(encoder, features, rows):
     """A story's s_1 ... s_5 of its features ``[5 R, D]``, in evaluation mode."""
-    pictures = encoder.pictures
+    images = encoder.pictures
 
     def normalised(norm, x):
         return (x - norm.running_mean) / (norm.running_var + norm.eps).sqrt() * norm.weight + (
@@ -50,9 +50,9 @@ def naive_vectors(encoder, features, rows):
     local = []
     for i in range(5):
         grid = features[i * rows : (i + 1) * rows]
-        if pictures.non_local is not None:
-            grid = pictures.non_local(grid[None], torch.ones(1, dtype=torch.bool))[0]
-        local.append(normalised(pictures.norm, pictures.proj(grid.mean(0))))
+        if images.non_local is not None:
+            grid = images.non_local(grid[None], torch.ones(1, dtype=torch.bool))[0]
+        local.append(normalised(images.norm, images.proj(grid.mean(0))))
     states = encoder.lstm.lstm(torch.stack(local)[None])[0][0]
     vectors = []
     for v, h in zip(local, states):
@@ -122,7 +122,7 @@ def test_slices_are_attended_to_equally_at_the_beginning_of_each_sentence():
     assert not torch.isclose(weights[~is_start], uniform).all(dim=1).any()
 
 
-def test_missing_pictures_have_no_part_in_the_statistics():
+def test_missing_images_have_no_part_in_the_statistics():
     model = make_model().train()
     norm = model.encoder.pictures.norm
     padding_mask = torch.zeros(2, 5, dtype=torch.bool)
@@ -140,7 +140,7 @@ def test_a_non_local_block_on_pooled_features_is_refused():
 
 def test_features_of_another_number_of_rows_are_refused():
     model = make_model(rows=4)
-    with pytest.raises(UserError, match="5 pictures of 4 rows of features each, but 10 rows"):
+    with pytest.raises(UserError, match="5 images of 4 rows of features each, but 10 rows"):
         model.encoder(torch.randn(1, 10, 5), torch.zeros(1, 10, dtype=torch.bool))
 
 

@@ -298,7 +298,7 @@ def test_four_sentences_are_learnt_by_heart(arch):
     target = torch.randint(4, 20, (4, 6))
     tokens = torch.cat([torch.full((4, 1), EOS), target[:, :-1]], dim=1)
     if arch == "lbl":
-        target[:, 0] = 5  # without a picture all sentences begin alike
+        target[:, 0] = 5  # without an image all sentences begin alike
         tokens[:, 1] = 5
         target[:, 1] = tokens[:, 2] = 6
         tokens, target = tokens[:1], target[:1]

@@ -11,7 +11,7 @@ import torch
 from fairseq import models
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from omegaconf import OmegaConf, open_dict
-from toy_data import make_dictionary, picture_story_task, story_task, toy_task, video_task
+from toy_data import make_dictionary, story_task, toy_task, video_task, visual_story_task
 from toy_hydra import FAIRSEQ_CONFIG, composed_config, parsed_config, plain, write_yaml
 
 from fairseq_mm.models._presets import PRESETS, register_presets
@@ -37,7 +37,7 @@ def task_of(arch):
     if system == "gcnn_lm":
         return "language_modeling", toy_task()
     if system == "glac" or system.startswith("transtory"):
-        return "visual_storytelling", picture_story_task(rows_per_image=4)
+        return "visual_storytelling", visual_story_task(rows_per_image=4)
     if system in ("m_rnn", "vse", "lbl", "mlbl_b", "mlbl_f", "sc_nlm"):
         return "multimodal_captioning", toy_task(structure_dictionary=make_dictionary())
     return "video_summarization", video_task(feature_dim=16)

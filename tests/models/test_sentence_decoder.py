@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from toy_data import build_model, picture_story_task
+from toy_data import build_model, visual_story_task
 
 from fairseq_mm.errors import UserError
 
@@ -19,7 +19,7 @@ ARCHES = {
 
 
 def make_model(arch, **options):
-    model = build_model(arch, picture_story_task(), **SIZES, **ARCHES[arch], **options)
+    model = build_model(arch, visual_story_task(), **SIZES, **ARCHES[arch], **options)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
@@ -50,16 +50,16 @@ def pytorch_layer(layer, dropout=0.0):
         theirs.self_attn.in_proj_bias.copy_(layer.self_attention.in_proj.bias)
         theirs.self_attn.out_proj.weight.copy_(layer.self_attention.out_proj.weight)
         theirs.self_attn.out_proj.bias.copy_(layer.self_attention.out_proj.bias)
-        seen, pictures = theirs.multihead_attn, layer.pictures
-        if hasattr(pictures, "query_proj"):
-            parts = (pictures.query_proj, pictures.key_proj, pictures.value_proj)
+        seen, images = theirs.multihead_attn, layer.pictures
+        if hasattr(images, "query_proj"):
+            parts = (images.query_proj, images.key_proj, images.value_proj)
             seen.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
             seen.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
         else:  # whatever queries and keys are
-            seen.in_proj_weight[2 * dim :].copy_(pictures.value_proj.weight)
-            seen.in_proj_bias[2 * dim :].copy_(pictures.value_proj.bias)
-        seen.out_proj.weight.copy_(pictures.out_proj.weight)
-        seen.out_proj.bias.copy_(pictures.out_proj.bias)
+            seen.in_proj_weight[2 * dim :].copy_(images.value_proj.weight)
+            seen.in_proj_bias[2 * dim :].copy_(images.value_proj.bias)
+        seen.out_proj.weight.copy_(images.out_proj.weight)
+        seen.out_proj.bias.copy_(images.out_proj.bias)
     copy_feed_forward(theirs, layer)
     theirs.norm1 = layer.self_attention_norm
     theirs.norm2 = layer.pictures_norm
@@ -137,7 +137,8 @@ def test_dropout_of_attention_weights_is_an_option_and_training_s_alone(arch):
         return {
             module.dropout
             for module in model.modules()
-            if type(module).__name__ in ("SelfAttention", "OwnPicture", "AllPictures")
+            if type(module).__name__
+            in ("SelfAttention", "CurrentImageAttention", "AllImageAttention")
         }
 
     assert attention_rates(make_model(arch)) == {0.1}
@@ -152,17 +153,17 @@ def test_dropout_of_attention_weights_is_an_option_and_training_s_alone(arch):
 
 
 @pytest.mark.parametrize(("compat", "layers"), [("none", 1), ("released", 3)])
-def test_pictures_transformer_equals_pytorchs(compat, layers):
+def test_images_transformer_equals_pytorchs(compat, layers):
     encoder = make_model("transtory_full", compat=compat).encoder
     assert len(encoder.layers) == layers
     features = torch.randn(1, 5, 5)
     padding_mask = torch.tensor([[False, True, False, False, True]])
     with torch.no_grad():
         vectors = encoder(features, padding_mask)["vectors"][0][0]
-        pictures = encoder.pictures
-        projected = pictures.proj(features[0])
-        scale = pictures.norm.weight / (pictures.norm.running_var + 1e-5).sqrt()
-        x = (projected - pictures.norm.running_mean) * scale + pictures.norm.bias
+        images = encoder.pictures
+        projected = images.proj(features[0])
+        scale = images.norm.weight / (images.norm.running_var + 1e-5).sqrt()
+        x = (projected - images.norm.running_mean) * scale + images.norm.bias
         x[padding_mask[0]] = 0
         x = (x * math.sqrt(12) + sinusoids(5, 12)).unsqueeze(1)
         for layer in encoder.layers:
@@ -181,12 +182,12 @@ def test_pictures_transformer_equals_pytorchs(compat, layers):
     torch.testing.assert_close(vectors[~padding_mask[0]], expected[~padding_mask[0]])
 
 
-def test_words_attend_to_the_pictures_that_are_there():
+def test_words_attend_to_the_images_that_are_there():
     model = make_model("transtory_full")
     padding_mask = torch.tensor([[False, True, False, False, False]])
     with torch.no_grad():
         _, extra = model(torch.randn(1, 5, 5), padding_mask, torch.tensor([STORY]))
-    weights = extra["picture_attention"][0]
+    weights = extra["image_attention"][0]
     assert weights.shape == (len(STORY), 5)
     torch.testing.assert_close(weights.sum(1), torch.ones(len(STORY)))
     assert not weights[:, 1].any()
@@ -195,7 +196,7 @@ def test_words_attend_to_the_pictures_that_are_there():
 
 @pytest.mark.parametrize("dim", [8, 64, 256])
 def test_two_places_are_no_closer_than_two_positions(dim):
-    task = picture_story_task()
+    task = visual_story_task()
     options = {**SIZES, **ARCHES["transtory_full"], "embedding_dim": dim}
     decoder = build_model("transtory_full", task, **options).decoder
     num_sentences, num_positions = 5, 50
@@ -225,7 +226,7 @@ def test_checkpoints_without_a_version_keep_their_encodings():
     features = torch.cos(torch.arange(25.0)).view(1, 5, 5)
     padding_mask = torch.zeros(1, 5, dtype=torch.bool)
     tokens = torch.tensor([[EOS, 4, 5, SEPARATOR, 6, SEPARATOR, 7, 8]])
-    model = build_model("transtory_full_tiny", picture_story_task())
+    model = build_model("transtory_full_tiny", visual_story_task())
     model.load_state_dict(patterned_state(model))
     with torch.no_grad():
         logits = model(features, padding_mask, tokens)[0][0, [2, 7], 4:8]
@@ -235,14 +236,14 @@ def test_checkpoints_without_a_version_keep_their_encodings():
         [3.1616080, 0.4594917, -2.4563763, -4.2704587],
     ]
     torch.testing.assert_close(logits, torch.tensor(expected), atol=1e-5, rtol=0)
-    again = build_model("transtory_full_tiny", picture_story_task())
+    again = build_model("transtory_full_tiny", visual_story_task())
     again.load_state_dict(model.state_dict())  # as it is saved now
     with torch.no_grad():
         assert torch.equal(again(features, padding_mask, tokens)[0][0, [2, 7], 4:8], logits)
 
 
 def test_new_checkpoints_replace_the_encodings_of_old_ones():
-    model, old = (build_model("transtory_full_tiny", picture_story_task()) for _ in range(2))
+    model, old = (build_model("transtory_full_tiny", visual_story_task()) for _ in range(2))
     old.load_state_dict(patterned_state(old))
     sentences, positions = torch.tensor([1, 3]), torch.tensor([3, 1])
     same = old.decoder.encoding(sentences, positions)

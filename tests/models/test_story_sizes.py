@@ -1,7 +1,7 @@
-"""Sizes that no model of picture stories can be built of are one line each."""
+"""Sizes that no model of visual stories can be built of are one line each."""
 
 import pytest
-from toy_data import build_model, picture_story_task
+from toy_data import build_model, visual_story_task
 
 from fairseq_mm.errors import UserError
 
@@ -38,7 +38,7 @@ from fairseq_mm.errors import UserError
 )
 def test_sizes_out_of_range_are_named(arch, options, message):
     with pytest.raises(UserError, match=f"^.*{message}"):
-        build_model(arch, picture_story_task(), **options)
+        build_model(arch, visual_story_task(), **options)
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_sizes_out_of_range_are_named(arch, options, message):
     ],
 )
 def test_the_smallest_sizes_are_allowed(arch, options):
-    assert build_model(arch, picture_story_task(), **options) is not None
+    assert build_model(arch, visual_story_task(), **options) is not None

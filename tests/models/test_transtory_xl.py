@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from toy_data import build_model, picture_story_task
+from toy_data import build_model, visual_story_task
 
 SEPARATOR, PAD, EOS = 20, 1, 2
 SIZES = {
@@ -19,7 +19,7 @@ SIZES = {
 
 
 def make_model(**options):
-    model = build_model("transtory_xl", picture_story_task(), **{**SIZES, **options})
+    model = build_model("transtory_xl", visual_story_task(), **{**SIZES, **options})
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
@@ -63,7 +63,7 @@ def naive_layer(layer, memory, states, *, same_length):
     return outputs
 
 
-def naive_story(decoder, tokens, pictures, memory_length, segment_length, *, released=False):
+def naive_story(decoder, tokens, images, memory_length, segment_length, *, released=False):
     """Outputs of a story's tokens, sentence by sentence, with padding as in section 3.5.3."""
     fuse = decoder.memory_fusion
     zero = torch.zeros(fuse.in_features)
@@ -75,8 +75,8 @@ def naive_story(decoder, tokens, pictures, memory_length, segment_length, *, rel
         sentences[-1].append(token)
     outputs = []
     for k, sentence in enumerate(sentences):
-        from_picture = decoder.picture_fusion(pictures[k])
-        memories = [[(fuse(m) + from_picture, ok) for m, ok in memory] for memory in memories]
+        from_image = decoder.picture_fusion(images[k])
+        memories = [[(fuse(m) + from_image, ok) for m, ok in memory] for memory in memories]
         padding = [PAD] * max(0, segment_length - len(sentence))
         words = sentence + padding if released else sentence
         width = decoder.embedding_proj.out_features
@@ -109,17 +109,17 @@ STORIES = [
 def test_decoder_equals_the_equations_in_loops(memory_length, segment_length, compat):
     model = make_model(memory_length=memory_length, segment_length=segment_length, compat=compat)
     decoder = model.decoder
-    pictures = torch.randn(2, 5, SIZES["picture_dim"])
+    images = torch.randn(2, 5, SIZES["picture_dim"])
     T = max(map(len, STORIES))
     tokens = torch.tensor([story + [PAD] * (T - len(story)) for story in STORIES])
-    out = {"vectors": [pictures], "is_missing": [torch.zeros(2, 5, dtype=torch.bool)]}
+    out = {"vectors": [images], "is_missing": [torch.zeros(2, 5, dtype=torch.bool)]}
     with torch.no_grad():
         fast = decoder.extract_features(tokens, out)[0]
         for row, story in enumerate(STORIES):
             slow = naive_story(
                 decoder,
                 story,
-                pictures[row],
+                images[row],
                 memory_length,
                 segment_length,
                 released=compat == "released",
@@ -129,8 +129,8 @@ def test_decoder_equals_the_equations_in_loops(memory_length, segment_length, co
 
 def test_gradients_reach_former_sentences_unless_the_memory_is_detached():
     tokens = torch.tensor([[EOS, 4, SEPARATOR, 5]])
-    pictures = torch.randn(1, 5, SIZES["picture_dim"])
-    out = {"vectors": [pictures], "is_missing": [torch.zeros(1, 5, dtype=torch.bool)]}
+    images = torch.randn(1, 5, SIZES["picture_dim"])
+    out = {"vectors": [images], "is_missing": [torch.zeros(1, 5, dtype=torch.bool)]}
     for detach, expected in ((False, True), (True, False)):
         decoder = make_model(memory_length=4, segment_length=4, detach_memory=detach).decoder
         decoder.extract_features(tokens, out)[0][0, 3].sum().backward()
@@ -139,17 +139,17 @@ def test_gradients_reach_former_sentences_unless_the_memory_is_detached():
 
 @pytest.mark.parametrize(("compat", "is_trained"), [("none", False), ("released", True)])
 def test_paddings_embedding_is_a_tokens_in_the_released_code_alone(compat, is_trained):
-    initial = build_model("transtory_xl", picture_story_task(), **SIZES, compat=compat)
+    initial = build_model("transtory_xl", visual_story_task(), **SIZES, compat=compat)
     assert bool(initial.decoder.embedding.weight[PAD].any()) is is_trained
     model = make_model(compat=compat)
-    pictures = torch.randn(1, 5, SIZES["picture_dim"])
-    out = {"vectors": [pictures], "is_missing": [torch.zeros(1, 5, dtype=torch.bool)]}
+    images = torch.randn(1, 5, SIZES["picture_dim"])
+    out = {"vectors": [images], "is_missing": [torch.zeros(1, 5, dtype=torch.bool)]}
     tokens = torch.tensor([[EOS, 4, SEPARATOR, 5]])
     model.decoder.extract_features(tokens, out)[0][0, 3].sum().backward()
     assert bool(model.decoder.embedding.weight.grad[PAD].any()) is is_trained
 
 
-def test_released_decoding_pushes_the_picture_out_of_the_memory():
+def test_released_decoding_pushes_the_image_out_of_the_memory():
     model = make_model(memory_length=6, compat="released")
     decoder = model.decoder
     tokens = torch.randint(4, 20, (1, 9))
@@ -157,8 +157,8 @@ def test_released_decoding_pushes_the_picture_out_of_the_memory():
     outputs = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        pictures = torch.randn(1, 5, SIZES["picture_dim"])
-        out = {"vectors": [pictures], "is_missing": [torch.zeros(1, 5, dtype=torch.bool)]}
+        images = torch.randn(1, 5, SIZES["picture_dim"])
+        out = {"vectors": [images], "is_missing": [torch.zeros(1, 5, dtype=torch.bool)]}
         state: dict = {}
         with torch.no_grad():
             steps = [decoder.extract_features(tokens[:, : t + 1], out, state)[0] for t in range(9)]
@@ -171,8 +171,8 @@ def test_released_decoding_remembers_each_beginning_of_a_sentence():
     model = make_model(memory_length=5, compat="released")
     decoder = model.decoder
     tokens = torch.tensor([[EOS, 4, 5, SEPARATOR, 6], [EOS, SEPARATOR, 7, 8, 9]])
-    pictures = torch.randn(2, 5, SIZES["picture_dim"])
-    out = {"vectors": [pictures], "is_missing": [torch.zeros(2, 5, dtype=torch.bool)]}
+    images = torch.randn(2, 5, SIZES["picture_dim"])
+    out = {"vectors": [images], "is_missing": [torch.zeros(2, 5, dtype=torch.bool)]}
     state: dict = {}
     fuse, width = decoder.memory_fusion, SIZES["model_dim"]
     with torch.no_grad():
@@ -183,7 +183,7 @@ def test_released_decoding_remembers_each_beginning_of_a_sentence():
             for t, token in enumerate(tokens[row].tolist()):
                 if token == SEPARATOR or t == 0:
                     sentence, number = [], number + 1
-                    seen = decoder.picture_fusion(pictures[row, number])
+                    seen = decoder.picture_fusion(images[row, number])
                     memories = [[(fuse(m) + seen, True) for m, _ in memory] for memory in memories]
                 sentence.append(token)
                 states = list(decoder.embed(torch.tensor(sentence)))
@@ -196,8 +196,8 @@ def test_released_decoding_remembers_each_beginning_of_a_sentence():
 
 def test_a_step_costs_the_same_in_the_fifth_sentence_as_in_the_first():
     decoder = make_model(memory_length=6, segment_length=6).decoder
-    pictures = torch.randn(1, 5, SIZES["picture_dim"])
-    out = {"vectors": [pictures], "is_missing": [torch.zeros(1, 5, dtype=torch.bool)]}
+    images = torch.randn(1, 5, SIZES["picture_dim"])
+    out = {"vectors": [images], "is_missing": [torch.zeros(1, 5, dtype=torch.bool)]}
     state: dict = {}
     tokens = [EOS]
     capacities = []

@@ -7,8 +7,8 @@ import torch
 from toy_bart import write_bart
 from toy_data import make_videos_folder, run_fairseq
 
-from fairseq_mm.checkpoints import load_checkpoint
 from fairseq_mm.errors import _message_of
+from fairseq_mm.inference.checkpoints import load_checkpoint
 
 TRAINING = (
     *("--task", "video_summarization", "--arch", "vg_bart_tiny", "--criterion", "cross_entropy"),

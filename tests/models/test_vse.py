@@ -1,4 +1,4 @@
-"""Pictures and sentences in one space: the equations, and what the space relies on.
+"""Images and sentences in one space: the equations, and what the space relies on.
 
 Contracts: padding and batch composition change nothing; half precision trains; a checkpoint needs
 no other file. The commands are in tests/tasks/test_ranking_validation.py.
@@ -21,7 +21,7 @@ def build(arch, **options):
     return build_model(arch, toy_task(), **{**SIZES, **options})
 
 
-def pictures(*, rows=1):
+def inputs(*, rows=1):
     padding_mask = torch.zeros(3, rows, dtype=torch.bool)
     padding_mask[1, 1:] = True
     return torch.randn(3, rows, 5), padding_mask
@@ -29,7 +29,7 @@ def pictures(*, rows=1):
 
 def test_image_is_the_unit_vector_of_its_projection():
     model = build("vse_lstm", feature_scaling="none")
-    features, padding_mask = pictures(rows=3)
+    features, padding_mask = inputs(rows=3)
     mean = torch.stack([features[0].mean(0), features[1, 0], features[2].mean(0)])
     x = mean @ model.image_proj.weight.t() + model.image_proj.bias
     expected = x / x.pow(2).sum(-1, keepdim=True).sqrt()
@@ -78,7 +78,7 @@ def test_default_sizes_are_those_of_the_paper_and_the_released_codes():
 @pytest.mark.parametrize("arch", ARCHS)
 def test_padding_and_other_rows_change_nothing(arch):
     model = build(arch)
-    features, padding_mask = pictures(rows=3)
+    features, padding_mask = inputs(rows=3)
     images, sentences = model(features, padding_mask, TARGET)
     for row, length in enumerate((5, 3, 2)):
         alone = ~padding_mask[row]
@@ -112,13 +112,13 @@ def test_sentence_without_words_is_finite(arch):
 
 def test_scores_are_cosines():
     for arch in ARCHS:
-        images, sentences = build(arch)(*pictures(), TARGET)
+        images, sentences = build(arch)(*inputs(), TARGET)
         torch.testing.assert_close(images.norm(dim=1), torch.ones(3))
         torch.testing.assert_close(sentences.norm(dim=1), torch.ones(3))
 
 
 def test_images_keep_their_length_where_asked_for():
-    features, padding_mask = pictures()
+    features, padding_mask = inputs()
     for norm, in_training, after in (
         ("always", True, True),
         ("evaluation", False, True),
@@ -136,7 +136,7 @@ def test_images_keep_their_length_where_asked_for():
 )
 def test_half_precision_gives_finite_embeddings_and_gradients(arch, dtype):
     model = build(arch).to(dtype).train()
-    images, sentences = model(*pictures(), TARGET)
+    images, sentences = model(*inputs(), TARGET)
     assert images.dtype == sentences.dtype == torch.float32
     (images * sentences).sum().backward()
     for name, parameter in model.named_parameters():
@@ -171,11 +171,11 @@ def test_words_begin_with_the_vectors_of_a_file(fixed):
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_learns_which_sentence_belongs_to_which_picture(arch):
+def test_learns_which_sentence_belongs_to_which_image(arch):
     from fairseq_mm.modules.pairwise_ranking import pairwise_ranking_loss
 
     model = build(arch).train()
-    features, padding_mask = pictures()
+    features, padding_mask = inputs()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(60):
         images, sentences = model(features, padding_mask, TARGET)
@@ -195,7 +195,7 @@ def test_mistakes_are_told_in_one_line():
         build("vse_gru", embed_dim=0)
     model = build("vse_gru")
     with pytest.raises(UserError, match="are trained with --criterion pairwise_ranking"):
-        model(*pictures(), prev_output_tokens=TARGET)
+        model(*inputs(), prev_output_tokens=TARGET)
     narrow = build("vse_gru", embed_dim=7)
     with pytest.raises(UserError, match="its weights do not fit the model"):
         narrow.load_state_dict(model.state_dict())

@@ -1,4 +1,4 @@
-"""Features of pictures become one vector each."""
+"""Features of images become one vector each."""
 
 import pytest
 import torch

@@ -5,7 +5,7 @@ from argparse import Namespace
 import pytest
 import torch
 from torch import nn
-from toy_data import make_picture_stories_folder, run_fairseq
+from toy_data import make_visual_stories_folder, run_fairseq
 from toy_optimizers import (
     PRECISIONS,
     build_optimizer,
@@ -173,7 +173,7 @@ def last_checkpoint(save_dir):
 
 
 def test_a_run_that_is_cut_and_resumed_equals_a_whole_one(tmp_path):
-    data = make_picture_stories_folder(tmp_path / "data")
+    data = make_visual_stories_folder(tmp_path / "data")
     options = ("--batch-size", "3", "--update-freq", "2")
     train(data, tmp_path / "whole", *options, "--max-epoch", "3")
     train(data, tmp_path / "cut", *options, "--max-epoch", "1")
@@ -189,7 +189,7 @@ def test_a_run_that_is_cut_and_resumed_equals_a_whole_one(tmp_path):
 
 @needs_fork
 def test_two_processes_update_as_one_does(tmp_path):
-    data = make_picture_stories_folder(tmp_path / "data")
+    data = make_visual_stories_folder(tmp_path / "data")
     # Adam divides gradients by their size, so that one that is nearly zero is rounding alone
     options = ("--batch-size", "3", "--max-update", "3", "--adam-eps", "1e-3")
     run_two_processes(
@@ -199,5 +199,5 @@ def test_two_processes_update_as_one_does(tmp_path):
     train(data, tmp_path / "one", *options, "--update-freq", "2")
     one, two = last_checkpoint(tmp_path / "one")[0], last_checkpoint(tmp_path / "two")[0]
     for name, weight in one.items():
-        if "pictures.norm." not in name:  # batch statistics are each process's own
+        if "images.norm." not in name:  # batch statistics are each process's own
             torch.testing.assert_close(two[name], weight, atol=1e-5, rtol=1e-4, msg=name)

@@ -1,4 +1,4 @@
-"""Arrows over a photograph: from where, to where, and what of the photograph the grid covers."""
+"""Arrows over an image: from where, to where, and what of the image the grid covers."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from PIL import Image
 
 from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.report.grid_arrows import WHOLE, Box, Drawing, arrows_section, seen_box
-from fairseq_mm.report.picture_story_attention import Photograph
+from fairseq_mm.report.visual_story_attention import EmbeddedImage
 
 URI = "data:image/jpeg;base64,QQ=="
 
@@ -27,7 +27,7 @@ def identity(**options):
         ({"resize": "none", "crop": "center", "size": 50}, (100, 80)),
     ],
 )
-def test_the_box_is_what_preprocessing_leaves_of_a_picture(options, size):
+def test_the_box_is_what_preprocessing_leaves_of_a_image(options, size):
     # each pixel's colour is its place, so that the corners of the result say where they were
     width, height = size
     pixels = np.zeros((height, width, 3), dtype=np.uint8)
@@ -52,11 +52,11 @@ def test_the_grid_covers_all_where_nothing_is_cut_off_or_known(attributes):
     assert seen_box(attributes, 30, 20) == WHOLE
 
 
-def drawing(photograph=None, box=WHOLE, chosen=4):
+def drawing(image=None, box=WHOLE, chosen=4):
     """A grid of 2 rows and 3 columns; position 4 is the middle of the second."""
     similarities = np.arange(36.0).reshape(6, 6)
     targets = [[5, 4, 3]] * 6
-    return Drawing(2, "c<d>.jpg", photograph, box, 2, 3, similarities, targets, chosen)
+    return Drawing(2, "c<d>.jpg", image, box, 2, 3, similarities, targets, chosen)
 
 
 def points(path):
@@ -65,10 +65,10 @@ def points(path):
 
 def test_arrows_go_from_the_chosen_cell_to_its_targets_over_the_box():
     # 400 x 300 pixels are drawn 1000 x 750; the box is 600 x 600, from (200, 75)
-    shown = drawing(Photograph(URI, 400, 300), Box(0.2, 0.1, 0.8, 0.9))
+    shown = drawing(EmbeddedImage(URI, 400, 300), Box(0.2, 0.1, 0.8, 0.9))
     section = arrows_section([shown])
     assert 'viewBox="0 0 1000 750"' in section.body
-    assert "background-image:var(--picture3)" in section.body
+    assert "background-image:var(--image3)" in section.body
     groups = re.findall(r'<g( class="chosen")? data-from="(\d)".*?>(.*?)</g>', section.body)
     assert [number for _, number, _ in groups] == list("012345")
     assert [bool(chosen) for chosen, _, _ in groups] == [False] * 4 + [True, False]
@@ -102,7 +102,7 @@ def test_the_greatest_similarity_has_the_thickest_arrow():
     assert widths[-1] > 2 * widths[0]
 
 
-def test_a_picture_that_is_not_shown_is_a_box_of_the_grid_s_shape():
+def test_a_image_that_is_not_shown_is_a_box_of_the_grid_s_shape():
     body = arrows_section([drawing()]).body
     assert 'viewBox="0 0 1000 667"' in body
     assert 'class="photo boxed"' in body

@@ -14,7 +14,7 @@ def test_everything_from_the_data_is_escaped():
         hypothesis=nasty,
         references=[nasty],
         scores={nasty: 1.0},
-        pictures={nasty: '"><script>'},
+        images={nasty: '"><script>'},
     )
     body = gallery_section([item], heading="Items", note=nasty).body
     assert "<script" not in body
@@ -44,8 +44,8 @@ def test_scores_can_be_sorted_by_and_are_valid_json():
     assert "no hypothesis" in body
 
 
-def test_a_sequence_shows_all_its_pictures():
-    pictures = {"1.jpg": "data:image/jpeg;base64,QQ==", "2.jpg": "data:image/jpeg;base64,Qg=="}
-    body = gallery_section([Item("1.jpg\t2.jpg", "a story", pictures=pictures)], heading="").body
+def test_a_sequence_shows_all_its_images():
+    images = {"1.jpg": "data:image/jpeg;base64,QQ==", "2.jpg": "data:image/jpeg;base64,Qg=="}
+    body = gallery_section([Item("1.jpg\t2.jpg", "a story", images=images)], heading="").body
     assert re.findall(r'alt="(\S+)"', body) == ["1.jpg", "2.jpg"]
     assert "1.jpg, 2.jpg</div>" in body

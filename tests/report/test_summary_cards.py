@@ -23,6 +23,6 @@ def test_a_card_has_frames_summary_and_transcript():
     assert "a &amp; b.mp4: score -1.5, frames cut True" in page
     assert page.count('<article class="video">') == 2
     uris = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', page)
-    pictures = [np.asarray(Image.open(io.BytesIO(base64.b64decode(uri)))) for uri in uris]
-    assert [picture.shape for picture in pictures] == [(6, 9, 3)] * 2
-    assert [int(picture.mean().round()) for picture in pictures] == [40, 200]
+    images = [np.asarray(Image.open(io.BytesIO(base64.b64decode(uri)))) for uri in uris]
+    assert [image.shape for image in images] == [(6, 9, 3)] * 2
+    assert [int(image.mean().round()) for image in images] == [40, 200]

@@ -25,23 +25,23 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_pictures_are_made_small_and_never_larger(folder):
+def test_images_are_made_small_and_never_larger(folder):
     thumbnails = Thumbnails([str(folder)], side=100)
     assert opened(thumbnails.data_uri("dog.png")).size == (100, 50)
     assert opened(thumbnails.data_uri("sub/cat.jpg")).size == (20, 30)
 
 
-def test_pictures_are_found_by_path_name_and_stem(folder):
+def test_images_are_found_by_path_name_and_stem(folder):
     thumbnails = Thumbnails([str(folder)], side=100)
     assert all(key in thumbnails for key in ("sub/cat.jpg", "cat.jpg", "cat", "dog.png"))
 
 
-def test_a_name_that_two_pictures_have_stands_for_none(folder):
+def test_a_name_that_two_images_have_stands_for_none(folder):
     thumbnails = Thumbnails([str(folder)], side=100)
     assert "dog" not in thumbnails  # dog.png and sub/dog.jpg
 
 
-def test_a_broken_picture_is_named(folder):
-    (folder / "broken.jpg").write_bytes(b"no picture")
-    with pytest.raises(UserError, match=r"broken\.jpg: is no picture"):
+def test_a_broken_image_is_named(folder):
+    (folder / "broken.jpg").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"broken\.jpg: is no image"):
         Thumbnails([str(folder)], side=100).data_uri("broken.jpg")

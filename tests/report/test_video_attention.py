@@ -86,7 +86,7 @@ def test_weights_that_are_nearly_alike_are_told_with_more_digits():
     assert "</span>25 %. Per cent of" in body
 
 
-def test_the_page_has_its_pictures_and_loads_nothing():
+def test_the_page_has_its_images_and_loads_nothing():
     times = Times(0.64, ["data:image/jpeg;base64,QQ==", "data:image/jpeg;base64,Qg=="])
     page = render_page("Looks", [watching_section(WORDS, WEIGHTS, times, is_known=KNOWN)] * 2)
     assert page.count("data:image/jpeg") == 4

@@ -1,4 +1,4 @@
-"""Seconds of the rows of features, and pictures of the frames that they are of."""
+"""Seconds of the rows of features, and images of the frames that they are of."""
 
 import base64
 import io
@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.picture_list import Picture
+from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.report.video_thumbnails import clip_step, video_times
 
 NATIVE = {"stride": 4, "frame_rate": "native"}
@@ -22,13 +22,13 @@ def video(tmp_path_factory):
     levels = (np.arange(40) * 6).astype(np.uint8)
     frames = np.broadcast_to(levels[:, None, None, None], (40, 32, 48, 3))
     path = tmp_path_factory.mktemp("film") / "a.mp4"
-    return Picture("a", write_video(path, frames, fps=10))
+    return MediaFile("a", write_video(path, frames, fps=10))
 
 
 def level_of(uri):
-    picture = Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1])))
-    assert picture.size == (48, 32)
-    return float(np.asarray(picture).mean()) / 6
+    image = Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1])))
+    assert image.size == (48, 32)
+    return float(np.asarray(image).mean()) / 6
 
 
 def test_seconds_are_known_where_the_store_or_the_video_knows_the_rate():
@@ -63,4 +63,4 @@ def test_a_file_that_is_no_video_is_named(tmp_path):
     pytest.importorskip("av")
     (tmp_path / "b.mp4").write_bytes(b"no video")
     with pytest.raises(UserError, match=r"b.mp4: is no video, or its head or index is missing"):
-        video_times(Picture("b", str(tmp_path / "b.mp4")), 4, NATIVE)
+        video_times(MediaFile("b", str(tmp_path / "b.mp4")), 4, NATIVE)

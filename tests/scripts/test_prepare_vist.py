@@ -47,7 +47,7 @@ def annotations(key, *, tier, order=(4, 0, 3, 1, 2), photo=0):
 
 @pytest.fixture
 def release(tmp_path):
-    """Stories a and b (photographs 10 to 14), c (20 to 24) for training, v (30 to 34), one bad."""
+    """Stories a and b (images 10 to 14), c (20 to 24) for training, v (30 to 34), one bad."""
     folder = tmp_path / "release"
     folder.mkdir()
     for tier in ("story-in-sequence", "description-in-sequence", "description-in-isolation"):
@@ -76,9 +76,9 @@ def test_the_release_becomes_a_data_folder(run_script, tmp_path):
         "valid: 1 stories found, 4,990 expected (vist)",
     ]
     assert out.splitlines()[:4] == [
-        "train: 3 stories of 2 photo sequences, 3 albums and 10 photographs, 75 words, 0.00 % of "
+        "train: 3 stories of 2 photo sequences, 3 albums and 10 images, 75 words, 0.00 % of "
         "them unknown",
-        "valid: 1 stories of 1 photo sequences, 1 albums and 5 photographs, 25 words, 0.00 % of "
+        "valid: 1 stories of 1 photo sequences, 1 albums and 5 images, 25 words, 0.00 % of "
         "them unknown",
         "exception, train stories left out, not five sentences at five positions of one album: 1 "
         "(bad; all in prepare.json)",
@@ -111,7 +111,7 @@ def test_a_part_of_the_release_is_refused_when_strict(run_script, tmp_path):
 
 
 @pytest.fixture
-def photographs(tmp_path):
+def images(tmp_path):
     """All but 23 and 40 to 44; 34 cannot be read."""
     folder = tmp_path / "photos"
     folder.mkdir()
@@ -121,11 +121,11 @@ def photographs(tmp_path):
     return folder
 
 
-def test_stories_of_photographs_that_are_gone_are_dropped(run_script, photographs, tmp_path):
-    status, out, _ = run_script("--threshold", 1, "--images", photographs)
+def test_stories_of_images_that_are_gone_are_dropped(run_script, images, tmp_path):
+    status, out, _ = run_script("--threshold", 1, "--images", images)
     assert status == 0
-    assert "exception, train photographs missing: 1 (23; all in prepare.json)" in out
-    assert "exception, train stories left out, photographs missing: 1 (c; all in" in out
+    assert "exception, train images missing: 1 (23; all in prepare.json)" in out
+    assert "exception, train stories left out, images missing: 1 (c; all in" in out
     assert lines(tmp_path / "out" / "train.visual_ids") == ["10\t11\t12\t13\t14"] * 2
     report = json.loads((tmp_path / "out" / "prepare.json").read_text())
     assert report["missing"] == {"23": "no such file"}
@@ -133,12 +133,12 @@ def test_stories_of_photographs_that_are_gone_are_dropped(run_script, photograph
     assert report["deviations"][0] == "train: 3 stories found, 40,155 expected (vist)"
 
 
-def test_stories_of_photographs_that_cannot_be_read_are_kept(run_script, photographs, tmp_path):
-    options = ["--threshold", 1, "--images", photographs, "--verify", "--missing", "keep"]
+def test_stories_of_images_that_cannot_be_read_are_kept(run_script, images, tmp_path):
+    options = ["--threshold", 1, "--images", images, "--verify", "--missing", "keep"]
     status, out, _ = run_script(*options)
     assert status == 0
     assert read_missing_images(tmp_path / "out") == {"23", "34"}
-    assert "exception, valid stories kept with photographs masked: 1 (v; all in" in out
+    assert "exception, valid stories kept with images masked: 1 (v; all in" in out
     assert lines(tmp_path / "out" / "valid.visual_ids") == ["30\t31\t32\t33\t34"]
 
 
@@ -155,18 +155,18 @@ def store(tmp_path):
 def test_the_stores_own_keys_are_taken(run_script, store, tmp_path):
     status, out, _ = run_script("--threshold", 1, "--features", store)
     assert status == 0
-    assert "exception, train photographs missing: 5 (20, 21, 22, ...; all in" in out
+    assert "exception, train images missing: 5 (20, 21, 22, ...; all in" in out
     ids = "\t".join(f"{n}.jpg" for n in range(10, 15))
     assert lines(tmp_path / "out" / "train.visual_ids") == [ids] * 2
     with open(tmp_path / "out" / "train.references.jsonl") as file:
         assert json.loads(file.readline())["id"] == ids
 
 
-def test_missing_photographs_can_be_refused(run_script, store, release):
+def test_missing_images_can_be_refused(run_script, store, release):
     status, _, err = run_script("--threshold", 1, "--features", store, "--missing", "refuse")
     assert status == 2
     where = release / "train.story-in-sequence.json"
-    assert f"{where}: picture 20 of story c is missing (not in the feature store); --mi" in err
+    assert f"{where}: image 20 of story c is missing (not in the feature store); --mi" in err
 
 
 def test_a_sentence_with_the_separator_is_named_by_file_and_story(run_script, release, tmp_path):
@@ -188,12 +188,12 @@ def test_descriptions_in_sequence_have_the_layout_of_stories(run_script, tmp_pat
     assert (tmp_path / "out" / "train.stories.jsonl").exists()
 
 
-def test_descriptions_in_isolation_are_captions(run_script, photographs, tmp_path):
+def test_descriptions_in_isolation_are_captions(run_script, images, tmp_path):
     options = ["--tier", "description-in-isolation", "--threshold", 2]
-    status, out, err = run_script(*options, "--images", photographs)
+    status, out, err = run_script(*options, "--images", images)
     assert (status, err) == (0, "")
     assert out.startswith("train: 9 images, 14 captions, 70 words")
-    assert "exception, train photographs missing: 5 (23, 40, 41, ...; all in prep" in out
+    assert "exception, train images missing: 5 (23, 40, 41, ...; all in prep" in out
     folder = tmp_path / "out"
     assert json.loads((folder / "prepare.json").read_text())["kind"] == "captions"
     assert lines(folder / "text" / "valid.txt")[0] == "[male] was at 4 ."
@@ -209,7 +209,7 @@ def test_descriptions_take_the_stores_keys_too(run_script, store, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--verify"], "--verify decodes the photographs of --images; give both or neither."),
+        (["--verify"], "--verify decodes the images of --images; give both or neither."),
         (["--tier", "description-in-isolation", "--missing", "keep"], "--missing keep: a descript"),
         (["--threshold", "99"], "no word or not even <sent> occurs 99 times or more in the 3 tra"),
         (["--missing", "keep"], "--missing needs --images or --features, which say what is mis"),
@@ -233,12 +233,12 @@ def test_without_training_data_a_dictionary_is_needed(run_script, release, tmp_p
     assert run_script("--tier", tier, "--dictionary", tmp_path / "dict.txt")[0] == 0
 
 
-def test_a_description_of_a_missing_photograph_can_be_refused(run_script, store, release):
+def test_a_description_of_a_missing_image_can_be_refused(run_script, store, release):
     options = ["--tier", "description-in-isolation", "--features", store, "--missing", "refuse"]
     status, _, err = run_script(*options)
     assert status == 2
     path = release / "train.description-in-isolation.json"
-    assert f"{path}: annotations[10]: picture 24 is missing (not in the feature store)." in err
+    assert f"{path}: annotations[10]: image 24 is missing (not in the feature store)." in err
 
 
 def test_the_small_release_becomes_a_data_folder(run_script, shared_data, tmp_path, monkeypatch):

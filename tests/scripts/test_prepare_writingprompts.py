@@ -71,7 +71,7 @@ def test_unpaired_lines_are_refused_or_left_out_and_counted(run_script, release)
 
 
 def test_an_interruption_is_one_line(run_script, release, monkeypatch):
-    from fairseq_mm.data import prepared_prompts
+    from fairseq_mm.prepare import prepared_prompts
 
     def interrupt(arguments):
         raise KeyboardInterrupt

@@ -21,23 +21,23 @@ from toy_data import (
     make_videos_folder,
     run_fairseq,
     toy_task,
-    write_picture_story_split,
+    write_visual_story_split,
 )
 from toy_story_models import PROMPT_WORDS, STORY_WORDS, dictionary_of, make_story_folder
 from toy_text_models import save_text_model
 from toy_video_summarizers import write_video_summarizer
 
 import fairseq_mm
-from fairseq_mm.captioner import Search as CaptionSearch
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.visual_ids import first_lines, read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation import defaults
-from fairseq_mm.picture_storyteller import picture_telling
-from fairseq_mm.summary_search import Search as SummarySearch
+from fairseq_mm.inference.captioner import Search as CaptionSearch
+from fairseq_mm.inference.summary_search import Search as SummarySearch
+from fairseq_mm.inference.text_writer import preset_with
+from fairseq_mm.inference.visual_storyteller import image_telling
 from fairseq_mm.tasks._generated_text import GeneratedTextScores
-from fairseq_mm.text_writer import preset_with
 
 FILLERS = ("madeupword0000", "madeupword0001")
 FAST = ("--cpu", "--num-workers", "0", "--required-batch-size-multiple", "1")
@@ -122,7 +122,7 @@ def visual_stories(tmp_path_factory):
 def rebinarise(data, dictionary):
     ids = (data / "valid.visual_ids").read_text().splitlines()
     stories = (data / "text" / "valid.txt").read_text().splitlines()
-    write_picture_story_split(data, "valid", list(zip(ids, stories)), dictionary)
+    write_visual_story_split(data, "valid", list(zip(ids, stories)), dictionary)
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +345,7 @@ def test_visual_stories(
         [store.read(key) if key in store else None for key in keys.split("\t")]
         for keys in firsts.values()
     ]
-    telling = picture_telling(max_words=5, allow_unk=allow_unk, **drawn)
+    telling = image_telling(max_words=5, allow_unk=allow_unk, **drawn)
     found = teller.stories(list(firsts), albums, telling)
     assert_same(
         expected,

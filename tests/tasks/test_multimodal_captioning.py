@@ -54,7 +54,7 @@ def generate(monkeypatch, capsys, data, checkpoint, *options):
 
 
 def valid_references(data):
-    """Of each picture, in order."""
+    """Of each image, in order."""
     lines = (data / "valid.references.jsonl").read_text().splitlines()
     return [json.loads(line)["references"] for line in lines]
 
@@ -67,7 +67,7 @@ def valid_references(data):
         ("--beam", "1", "--sampling", "--sampling-topk", "5", "--max-tokens", "20"),
     ],
 )
-def test_every_picture_is_generated_exactly_once(monkeypatch, capsys, tmp_path, data, options):
+def test_every_image_is_generated_exactly_once(monkeypatch, capsys, tmp_path, data, options):
     checkpoint = train(monkeypatch, data, tmp_path / "ck")
     hypotheses = generate(monkeypatch, capsys, data, checkpoint, "--max-len-b", "9", *options)
     assert sorted(hypotheses) == [0, 3, 6, 9, 12, 15, 18]

@@ -9,10 +9,10 @@ from fairseq.criterions import CRITERION_REGISTRY
 from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
 from toy_processes import needs_fork, run_two_processes
 
-from fairseq_mm import checkpoints
 from fairseq_mm.criterions.pairwise_ranking import PairwiseRankingCriterion
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.errors import UserError
+from fairseq_mm.inference import checkpoints
 from fairseq_mm.metrics.ranks import median_rank
 from fairseq_mm.tasks._ranking_validation import ranking_scores
 
@@ -132,7 +132,7 @@ def test_mistakes_are_told_in_one_line(monkeypatch, tmp_path, data, options, mes
 
 
 def test_models_that_write_captions_do_not_rank(monkeypatch, tmp_path, data):
-    with pytest.raises(UserError, match="rsum is of models that embed pictures and sentences"):
+    with pytest.raises(UserError, match="rsum is of models that embed images and sentences"):
         train(
             monkeypatch, data, tmp_path / "a", *BEST, "--criterion", "cross_entropy", arch="m_rnn"
         )
@@ -144,11 +144,11 @@ def test_models_that_write_captions_do_not_rank(monkeypatch, tmp_path, data):
 def test_models_that_embed_write_no_captions(monkeypatch, tmp_path, data):
     checkpoint = train(monkeypatch, data, tmp_path / "ck")
     arguments = (data, *TASK, "--path", checkpoint, "--gen-subset", "valid", "--cpu")
-    with pytest.raises(UserError, match="embeds pictures and sentences, and generates no captions"):
+    with pytest.raises(UserError, match="embeds images and sentences, and generates no captions"):
         run_fairseq(monkeypatch, "generate", *arguments)
     import fairseq_mm
 
-    with pytest.raises(UserError, match=r"checkpoint_last\.pt: embeds pictures and sentences, and"):
+    with pytest.raises(UserError, match=r"checkpoint_last\.pt: embeds images and sentences, and"):
         fairseq_mm.from_pretrained(checkpoint)
 
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from toy_data import (
     make_captions_folder,
-    make_picture_stories_folder,
     make_videos_folder,
+    make_visual_stories_folder,
 )
 from toy_processes import STOCK_COPIES, needs_fork, train_by, training_configuration
 from toy_story_models import make_story_folder
@@ -30,8 +30,8 @@ CAPTIONS = ("captions", "--task", "multimodal_captioning", "--batch-size", "6")
 M_RNN = (*CAPTIONS, "--arch", "m_rnn_tiny", "--criterion", "cross_entropy")
 VSE = (*CAPTIONS, "--arch", "vse_tiny", "--criterion", "pairwise_ranking")
 VSE_RANDOM = (*VSE, "--negatives", "random", "--num-negatives", "5")
-PICTURE_STORIES = (
-    *("picture_stories", "--task", "visual_storytelling", "--batch-size", "3"),
+IMAGE_STORIES = (
+    *("visual_stories", "--task", "visual_storytelling", "--batch-size", "3"),
     *("--criterion", "cross_entropy"),
 )
 VIDEOS = (
@@ -53,7 +53,7 @@ FAST = {
         *("--criterion", "sliced_cross_entropy", "--batch-size", "2"),
         *("--sample-break-mode", "eos", "--tokens-per-sample", "44"),
     ),
-    "glac": (*PICTURE_STORIES, "--arch", "glac_tiny"),
+    "glac": (*IMAGE_STORIES, "--arch", "glac_tiny"),
     "vg_bart": VG_BART,
 }
 SLOW = {
@@ -65,8 +65,8 @@ SLOW = {
     "vse_sum": (*VSE, "--negatives", "sum"),
     "vse_max_after_sum": (*VSE, "--negatives", "max", "--sum-updates", "5"),
     "vse_random_workers": (*VSE_RANDOM, "--num-workers", "1"),
-    "transtory_xl": (*PICTURE_STORIES, "--arch", "transtory_xl_tiny"),
-    "transtory_full": (*PICTURE_STORIES, "--arch", "transtory_full_tiny"),
+    "transtory_xl": (*IMAGE_STORIES, "--arch", "transtory_xl_tiny"),
+    "transtory_full": (*IMAGE_STORIES, "--arch", "transtory_full_tiny"),
     "vg_bart_two_rates": (
         *(*VG_BART, "--optimizer", "adam_by_origin", "--new-lr", "0.02"),
         *("--lr-scheduler", "epoch_decay", "--decay-epochs", "1", "--eval-gen"),
@@ -92,7 +92,7 @@ def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     make_captions_folder(folder / "captions")
     make_story_folder(folder / "stories", train=12)
-    make_picture_stories_folder(folder / "picture_stories")
+    make_visual_stories_folder(folder / "visual_stories")
     make_videos_folder(folder / "videos")
     return folder
 

@@ -13,19 +13,19 @@ from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from toy_data import make_dictionary, make_videos_folder, run_fairseq, write_video_split
 
-from fairseq_mm.checkpoints import build_model, build_task, load_checkpoint, provenance_of
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.data.numbered_unknowns import restore_unknowns
 from fairseq_mm.errors import UserError
+from fairseq_mm.inference.checkpoints import build_model, build_task, load_checkpoint, provenance_of
+from fairseq_mm.inference.image_models import load_image_models
+from fairseq_mm.inference.text_models import load_text_models
 from fairseq_mm.metrics.rouge import rouge_n_f1
 from fairseq_mm.models._provenance import STATE_KEY
-from fairseq_mm.picture_models import load_picture_models
 from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask
 from fairseq_mm.tasks.video_summarization import (
     VideoSummarizationConfig,
     VideoSummarizationTask,
 )
-from fairseq_mm.text_models import load_text_models
 
 TASK = ("--task", "video_summarization")
 SIZES = (
@@ -281,7 +281,7 @@ def test_a_task_of_a_checkpoint_needs_no_folder(monkeypatch, tmp_path, data):
     assert torch.equal(model.state_dict()[STATE_KEY], state["model"][STATE_KEY])
     for load, message in (
         (load_text_models, r"vg_bart_tiny\), and tells no stories: fairseq-mm summarize\."),
-        (load_picture_models, "summarization, which reads no pictures: fairseq-mm summarize"),
+        (load_image_models, "summarization, which reads no images: fairseq-mm summarize"),
     ):
         with pytest.raises(UserError, match=rf"checkpoint_last\.pt: .*{message}"):
             load(checkpoint)
@@ -317,9 +317,9 @@ class FakeInput(list):
         pass
 
 
-def test_captions_are_of_pictures(tmp_path):
+def test_captions_are_of_images(tmp_path):
     task = MultimodalCaptioningTask.from_provenance(["a"], {}, 5)
-    with pytest.raises(UserError, match="reads lines of text, and captions are of pictures"):
+    with pytest.raises(UserError, match="reads lines of text, and captions are of images"):
         task.get_interactive_tokens_and_lengths(["a"], None)
 
 

@@ -1,4 +1,4 @@
-"""The task of five-picture stories under fairseq's own commands, and the rules in every search."""
+"""The task of five-visual stories under fairseq's own commands, and the rules in every search."""
 
 import json
 import re
@@ -12,17 +12,17 @@ from toy_data import (
     WORDS,
     build_model,
     make_dictionary,
-    make_picture_stories_folder,
+    make_visual_stories_folder,
     run_fairseq,
-    write_picture_story_split,
     write_store,
+    write_visual_story_split,
 )
 
-from fairseq_mm.data.picture_story_text import split_sentences
+from fairseq_mm.data.visual_story_text import split_sentences
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.constraints import StoryRules
 from fairseq_mm.metrics.cider import CiderD
 from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
-from fairseq_mm.story_rules import StoryRules
 from fairseq_mm.tasks.visual_storytelling import (
     VisualStorytellingConfig,
     VisualStorytellingTask,
@@ -43,7 +43,7 @@ METRIC = ("--best-checkpoint-metric", "cider", "--maximize-best-checkpoint-metri
 
 @pytest.fixture
 def data(tmp_path):
-    return make_picture_stories_folder(tmp_path / "data")
+    return make_visual_stories_folder(tmp_path / "data")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def trained(tmp_path_factory):
     """A data folder and a checkpoint of two epochs, chosen by its stories' CIDEr."""
     folder = tmp_path_factory.mktemp("stories")
     with pytest.MonkeyPatch.context() as monkeypatch:
-        data = make_picture_stories_folder(folder / "data")
+        data = make_visual_stories_folder(folder / "data")
         return data, train(monkeypatch, data, folder / "ck", *EVALUATION, *METRIC)
 
 
@@ -144,7 +144,7 @@ def generator_of(args=None, *, num_models=1, prefix_words=None, rules=None, seed
 
 
 def samples_of(items, size):
-    """Batches of stories, each with its own pictures."""
+    """Batches of stories, each with its own images."""
     for start in range(0, len(items), size):
         chosen = items[start : start + size]
         features = [torch.randn(5, 5, generator=torch.Generator().manual_seed(i)) for i in chosen]
@@ -344,7 +344,7 @@ def test_models_with_too_few_positions_are_refused():
         task.inference_step(generator, models, sample, torch.full((1, 40), 5))
 
 
-def test_missing_pictures_are_padding_in_their_place(data, tmp_path):
+def test_missing_images_are_padding_in_their_place(data, tmp_path):
     (data / "missing_images.txt").write_text("valid1_3\nvalid1_0\nvalid4_4\nnobody\n")
     keys = [f"valid{album}_{i}" for album in range(5) for i in range(5)]
     write_store(tmp_path / "two.h5", [key for key in keys if key != "valid4_4"], rows=2)
@@ -376,7 +376,7 @@ def edit(path, old, new):
     path.write_text(text.replace(old, new))
 
 
-def test_models_train_and_tell_where_pictures_are_missing(monkeypatch, capsys, tmp_path, data):
+def test_models_train_and_tell_where_images_are_missing(monkeypatch, capsys, tmp_path, data):
     (data / "missing_images.txt").write_text("train0_2\nvalid3_0\nvalid3_1\n")
     checkpoint = train(monkeypatch, data, tmp_path / "ck")
     stories = generate(monkeypatch, capsys, data, checkpoint, *LIMITS, "--beam", "2")
@@ -387,13 +387,13 @@ def load(data, split="valid", **options):
     VisualStorytellingTask.setup_task(config_of(data, **options)).load_dataset(split)
 
 
-def test_story_of_which_every_picture_is_missing_is_named(data):
+def test_story_of_which_every_image_is_missing_is_named(data):
     (data / "missing_images.txt").write_text("".join(f"valid1_{i}\n" for i in range(5)))
-    with pytest.raises(UserError, match=r"valid\.visual_ids:3: all 5 pictures .*missing_images"):
+    with pytest.raises(UserError, match=r"valid\.visual_ids:3: all 5 images .*missing_images"):
         load(data)
 
 
-def test_picture_that_is_neither_in_the_store_nor_missing_is_named(data):
+def test_image_that_is_neither_in_the_store_nor_missing_is_named(data):
     edit(data / "valid.visual_ids", "valid1_3", "other1_3")
     with pytest.raises(UserError, match=r"features\.h5: no features for 'other1_3'"):
         load(data)
@@ -401,7 +401,7 @@ def test_picture_that_is_neither_in_the_store_nor_missing_is_named(data):
     load(data)
 
 
-def test_story_of_four_pictures_is_named(data):
+def test_story_of_four_images_is_named(data):
     edit(data / "valid.visual_ids", "valid2_3\t", "")
     with pytest.raises(UserError, match=r"valid\.visual_ids:5: must have 5 keys .* but has 4"):
         load(data)
@@ -420,7 +420,7 @@ def test_story_of_four_pictures_is_named(data):
 def test_line_that_is_no_story_of_five_sentences_is_named(data, story, message):
     keys = "\t".join(f"valid0_{i}" for i in range(5))
     lines = [(keys, "a <sent> a <sent> a <sent> a <sent> a"), (keys, story)]
-    write_picture_story_split(data, "valid", lines, make_dictionary(separator=True))
+    write_visual_story_split(data, "valid", lines, make_dictionary(separator=True))
     with pytest.raises(UserError, match=rf"valid\.idx: {message}.*\(1 such lines\)"):
         load(data)
 
@@ -431,7 +431,7 @@ def test_dictionary_without_the_separator_is_refused(data):
         load(data)
 
 
-def test_pictures_of_different_numbers_of_rows_are_named(data, tmp_path):
+def test_images_of_different_numbers_of_rows_are_named(data, tmp_path):
     write_store(tmp_path / "grid.h5", ["x", "y"], rows=4)
     paths = f"{data / 'features.h5'}:{tmp_path / 'grid.h5'}"
     with pytest.raises(UserError, match=r"same number of rows .* 'train0_0' has 1, and 'x' has 4"):
@@ -442,7 +442,7 @@ def test_grids_are_refused_by_models_of_pooled_features(data, tmp_path, trained)
     keys = sorted(set((data / "valid.visual_ids").read_text().split()))
     write_store(tmp_path / "grid.h5", keys, rows=4)
     task = VisualStorytellingTask.setup_task(config_of(data, features=str(tmp_path / "grid.h5")))
-    with pytest.raises(UserError, match=r"1 rows of features a picture, but the .* has 4"):
+    with pytest.raises(UserError, match=r"1 rows of features an image, but the .* has 4"):
         checkpoint_utils.load_model_ensemble([str(trained[1])], task=task)
 
 

@@ -1,0 +1,1 @@
+"""Recorders of attention weights and gates: data that reports draw."""

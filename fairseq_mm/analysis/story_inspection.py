@@ -1,0 +1,170 @@
+"""What a convolutional story model did at each word of one story: gates, attention, likelihood.
+
+Fan et al. 2018, Figure 8: "the values of the fusion gates for an example story, averaged at each
+timestep".
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.text_models import TextModels
+from fairseq_mm.models._conv_decoder import StoryDecoder, source_of
+from fairseq_mm.models._conv_trunk import Trace
+from fairseq_mm.models._fusion import FROZEN, FusionDecoder
+from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
+from fairseq_mm.retrieval.word_likelihood import word_log_probs
+
+PARTS = ("trained", "pretrained")
+
+
+class PastAttention(NamedTuple):
+    """Self-attention of one layer, by head and word.
+
+    Attributes:
+        layer: of the decoder, from 0.
+        strides: of each head: it sees every stride-th position.
+        zero: ``[H, T]`` share of the slot that holds nothing.
+        distance: ``[H, T]`` mean number of words from the word to those attended to, the slot
+            aside (2 is the last but one, the nearest that a head sees); NaN where there is none.
+    """
+
+    layer: int
+    strides: list[int]
+    zero: np.ndarray
+    distance: np.ndarray
+
+
+class Inspection(NamedTuple):
+    """One story of T words, its end included unless it was cut.
+
+    Attributes:
+        words: as they were given, the end as ``</s>``.
+        is_known: whether the dictionary has them.
+        log_probs: ``[T]`` natural.
+        gates: ``[2, T]`` g1, of the model that was trained on top, and g2, of the pretrained one,
+            means over channels, where the word was predicted; None without fusion.
+        prompt: words that were attended to, the end included; empty of a language model.
+        source: layer -> ``[H, T, S]`` attention to the prompt.
+        past: self-attention, a layer each.
+    """
+
+    words: list[str]
+    is_known: list[bool]
+    log_probs: np.ndarray
+    gates: Optional[np.ndarray]
+    prompt: list[str]
+    source: dict[int, np.ndarray]
+    past: list[PastAttention]
+
+    @property
+    def prompt_attention(self) -> Optional[np.ndarray]:
+        """``[T, S]`` mean over layers and heads; None where the model attends to no prompt."""
+        if not self.source:
+            return None
+        return np.mean([weights.mean(0) for weights in self.source.values()], axis=0)
+
+
+@torch.no_grad()
+def inspect_story(
+    models: TextModels,
+    prompt: Optional[Sequence[str]],
+    story: Sequence[str],
+    *,
+    num_words: Optional[int] = None,
+    part: str = "trained",
+) -> Inspection:
+    """
+    Args:
+        models: one model.
+        prompt: words; None for a language model.
+        story: words.
+        num_words: the story is cut to so many (default: as many as the model has positions for).
+        part: of a fusion model, whose attention is shown: ``trained`` or ``pretrained``.
+
+    Raises:
+        UserError: if there are several models, the model keeps no trace of its attention, or the
+            prompt is too long.
+    """
+    if len(models.models) > 1:
+        raise UserError(f"{', '.join(models.files)}: give one model, not {len(models.models)}.")
+    (model,) = models.models
+    decoder = model.decoder
+    if not isinstance(decoder, StoryDecoder):
+        raise UserError(
+            f"{models.files[0]}: must be a convolutional story or language model, but is "
+            f"--arch {models.architectures[0]} instead."
+        )
+    is_fusion = isinstance(decoder, FusionDecoder)
+    if part == "pretrained" and not is_fusion:
+        raise UserError(f"{models.files[0]}: has no pretrained part: it is no fusion model.")
+    likelihood = StoryLikelihood(models)
+    if num_words is None:
+        num_words = likelihood.max_story_words
+    target = likelihood.encode_story(story, num_words=num_words)
+    types = torch.tensor(target, device=models.device)
+    previous = torch.tensor([[models.dictionary.eos(), *target[:-1]]], device=models.device)
+    source = None if prompt is None else likelihood.encode_prompt(prompt)
+    encoder_out = None
+    if source is not None:
+        tokens = torch.tensor([source], device=models.device)
+        lengths = torch.tensor([len(source)], device=models.device)
+        encoder_out = model.encoder(tokens, src_lengths=lengths)
+    trace = Trace()
+    gates = None
+    trunk = decoder.trunk
+    if is_fusion:
+        states = decoder.hidden_states(previous, encoder_out, trace=trace)
+        gates = torch.stack([gate[0].mean(1) for gate in decoder.fusion.gates(*states)])
+        features = decoder.fusion(*states)
+        if part == "pretrained":
+            trace, trunk = Trace(), decoder.frozen
+            frozen = source_of(encoder_out, masks_padding=decoder.frozen_masks_padding, part=FROZEN)
+            trunk(previous, frozen, trace)
+    else:
+        features, _ = decoder.extract_features(previous, encoder_out, trace=trace)
+    end = models.dictionary.symbols[models.dictionary.eos()]
+    return Inspection(
+        words=[*story, end][: len(target)],
+        is_known=[word != models.dictionary.unk() for word in target],
+        log_probs=_array(word_log_probs(decoder, features[0], types)),
+        gates=None if gates is None else _array(gates),
+        prompt=[] if source is None else [*(prompt or ()), end],
+        source=_by_layer(trunk, "source_attention", trace.source) if source is not None else {},
+        past=[
+            _past_attention(layer, trunk.layers[layer].self_attention, weights)
+            for layer, weights in _by_layer(trunk, "self_attention", trace.past).items()
+        ],
+    )
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return x.double().cpu().numpy()
+
+
+def _by_layer(trunk: Any, name: str, weights: Sequence[Tensor]) -> dict[int, np.ndarray]:
+    """Number of a layer -> its weights ``[H, T, ...]``; the trace lists those that have some."""
+    layers = [i for i, layer in enumerate(trunk.layers) if getattr(layer, name) is not None]
+    return {layer: _array(x[0]) for layer, x in zip(layers, weights)}
+
+
+def _past_attention(layer: int, attention: Any, weights: np.ndarray) -> PastAttention:
+    """
+    Args:
+        layer: its number.
+        attention: the module.
+        weights: ``[H, T, 1 + T]``; key 1 + s is what stands at input s, which is word s - 1.
+    """
+    H, T, _ = weights.shape
+    zero, past = weights[:, :, 0], weights[:, :, 1:]
+    times = np.arange(T)
+    distances = times[:, None] - times + 1  # of word t to word s - 1
+    mass = past.sum(2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        distance = np.where(mass > 0, (past * distances).sum(2) / mass, np.nan)
+    strides = list(attention.strides) * (H // len(attention.strides))
+    return PastAttention(layer, strides, zero, distance)

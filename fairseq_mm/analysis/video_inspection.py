@@ -1,0 +1,418 @@
+"""What a model that summarises videos looked at: weights of frames for each word, and how much of
+what it read there its forget gates let through (Yu et al. 2021, section 5.4).
+
+    from fairseq_mm.analysis.video_inspection import VideoInspection
+
+    inspection = VideoInspection.from_checkpoint("checkpoints/vg_bart", "data-bin/how2", "test")
+    found = inspection.gate_scores()                  # of each video
+    found.ids, found.scores, found.by_layer           # [n], [n], [n, layers]
+    for line in inspection.frame_attention([0, 7]):
+        for attention in line.maps:
+            attention.words, attention.weights        # W words, [layers, W, frames]
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Optional
+
+import numpy as np
+import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
+from torch import Tensor
+
+from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.numbered_unknowns import number_with, restore_unknowns
+from fairseq_mm.data.word_pieces import by_word, join_pieces
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference import checkpoints
+from fairseq_mm.inference.text_models import Paths, load_states
+from fairseq_mm.models._video_tracer import SUMMARY, TRANSCRIPT, SeenLayer, VideoTracer
+from fairseq_mm.tasks.video_summarization import VideoSummarizationConfig, VideoSummarizationTask
+
+
+class GateScores(NamedTuple):
+    """Means over the text's positions and the gate's channels.
+
+    Attributes:
+        lines: ``[n]`` of the split, from 0.
+        ids: n videos.
+        layers: names of the L gates.
+        by_layer: ``[n, L]``.
+    """
+
+    lines: np.ndarray
+    ids: list[str]
+    layers: list[str]
+    by_layer: np.ndarray
+
+    @property
+    def scores(self) -> np.ndarray:
+        """``[n]`` means over the layers."""
+        return self.by_layer.mean(axis=1)
+
+
+class AttentionMap(NamedTuple):
+    """What the W words of one text looked at.
+
+    Attributes:
+        side: ``transcript`` or ``summary``.
+        words: as they were written; those of subwords put together; ends are ``</s>``.
+        is_known: whether the dictionary has them.
+        layers: names of the L layers.
+        weights: ``[L, W, M]``, the heads' mean, and that of a word's pieces. A word's weights sum
+            to 1.
+        sums_over_words: the softmax was over the words, as in the released code: a frame's weights
+            sum to 1, and a word has the sum of its pieces.
+        video_shares: ``[W]`` weight of the video beside the transcript; None of models that do not
+            choose.
+    """
+
+    side: str
+    words: list[str]
+    is_known: list[bool]
+    layers: list[str]
+    weights: np.ndarray
+    sums_over_words: bool = False
+    video_shares: Optional[np.ndarray] = None
+
+
+class LineAttention(NamedTuple):
+    """One line of a split.
+
+    Attributes:
+        line: its number, from 0.
+        id: of the video.
+        num_frames: M.
+        maps: of the transcript, of the summary, or of both.
+        gates: ``[L]`` of :class:`GateScores`; empty without gates.
+    """
+
+    line: int
+    id: str
+    num_frames: int
+    maps: list[AttentionMap]
+    gates: np.ndarray
+
+
+class VideoInspection:
+    """A model and a split whose videos it looks at.
+
+    Args:
+        model: in evaluation mode.
+        task: :class:`VideoSummarizationTask` of a data folder, for which the model was built.
+        split: its name.
+        file: the checkpoint, for messages.
+        device: where the model runs.
+        batch_size: examples at a time, by default 8 on a CPU and 32 elsewhere.
+
+    Attributes:
+        gate_layers: names of the places with a forget gate.
+        attributes: of the feature store.
+
+    Raises:
+        UserError: if the split's files are missing or do not fit, or a video has no features.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        task: VideoSummarizationTask,
+        split: str,
+        *,
+        file: str,
+        device: Optional[torch.device] = None,
+        batch_size: Optional[int] = None,
+    ) -> None:
+        self.device = device or torch.device("cpu")
+        self.model = model.to(self.device)
+        self.task = task
+        self.split = split
+        self.file = file
+        self.batch_size = batch_size or (8 if self.device.type == "cpu" else 32)
+        task.cfg.all_lines = True
+        task.load_dataset(split)
+        self.dataset: Any = task.datasets[split]
+        assert task.features is not None
+        self.attributes: Mapping[str, Any] = task.features.attributes
+        self._tracer = VideoTracer(self.model)
+        self.gate_layers = self._tracer.gate_layers
+        if self._tracer.sums_over_words or self._tracer.attends_padding:
+            self.batch_size = 1  # a line is seen without the padding of those beside it
+        self._written: dict[str, list[list[str]]] = {}
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        path: Paths,
+        data: str,
+        split: str = "valid",
+        *,
+        features: Optional[str] = None,
+        device: Optional[str] = None,
+        batch_size: Optional[int] = None,
+        states: Optional[Mapping[str, dict[str, Any]]] = None,
+    ) -> "VideoInspection":
+        """
+        Args:
+            path: a checkpoint, or a folder with ``checkpoint_best.pt``.
+            data: the data folder.
+            split: of it.
+            features: the feature store, by default ``features.h5`` in the data folder.
+            device: such as ``cpu`` or ``cuda:1``; a GPU by default if there is one.
+            batch_size: see the class.
+            states: the checkpoint, if :func:`.load_states` has read it.
+
+        Raises:
+            UserError: if there are several models, or the one reads no video, or was trained on
+                other data than the folder's; or as the class.
+        """
+        place = checkpoints.usable_device(device)
+        states = load_states(path) if states is None else states
+        if len(states) > 1:
+            raise UserError(f"{', '.join(states)}: give one model, not {len(states)}.")
+        ((file, state),) = states.items()
+        name = state["cfg"].model._name
+        if checkpoints.input_kind(state) != "videos":
+            raise UserError(f"{file}: summarises no videos (--arch {name}).")
+        if name in ARCH_MODEL_REGISTRY and not getattr(
+            ARCH_MODEL_REGISTRY[name], "reads_video", False
+        ):
+            raise UserError(f"{file}: reads no video (--arch {name}): there is nothing to see.")
+        task = _task_of(state, checkpoints.provenance_of(state, file), data, features)
+        model = checkpoints.build_model(task, state, file)
+        return cls(model, task, split, file=file, device=place, batch_size=batch_size)
+
+    def ids(self, lines: Sequence[int]) -> list[str]:
+        """Videos of lines."""
+        return [self.dataset.visual_ids[line] for line in lines]
+
+    def transcript(self, line: int) -> str:
+        """Text of a line's transcript, as far as the model reads it."""
+        return self._text_of(self._tokens(TRANSCRIPT, line))
+
+    def reference(self, line: int) -> str:
+        """Text of a line's summary."""
+        return self._text_of(self._tokens(SUMMARY, line))
+
+    def _text_of(self, tokens: Sequence[str]) -> str:
+        return self.task.subwords.decode(" ".join(tokens))
+
+    def gate_scores(
+        self,
+        lines: Optional[Sequence[int]] = None,
+        *,
+        summaries: Optional[Mapping[str, str]] = None,
+        on_batch: Optional[Callable[[int], None]] = None,
+    ) -> GateScores:
+        """How much the forget gates let through: 0 nothing, 1 all of what was read of the video.
+
+        Yu et al. 2021, section 5.4 and Figure 3: for each example the mean of the gate F (equation
+        12) over the text's positions, padding left out, and over its channels. Of fusions in the
+        decoder the text is the summary; of MFFG it is the transcript, and the gate that of what it
+        takes from the video.
+
+        Args:
+            lines: of the split; by default the first of each video.
+            summaries: video -> text that the decoder is given in the reference's place.
+            on_batch: called with the number of lines that are done.
+
+        Raises:
+            UserError: if the model has no gate, or there is no such line or summary.
+        """
+        if not self.gate_layers:
+            raise UserError(
+                f"{self.file}: has no forget gate: VG-BART and VG-T5 have it with --forget-gate "
+                "on, MFFG always."
+            )
+        chosen = self.checked(lines)
+        order = sorted(range(len(chosen)), key=lambda i: self.dataset.num_tokens(chosen[i]))
+        by_layer = np.zeros((len(chosen), len(self.gate_layers)))
+        for start in range(0, len(order), self.batch_size):
+            places = order[start : start + self.batch_size]
+            found, rows = self._look([chosen[i] for i in places], summaries, only_gates=True)
+            gates = torch.stack([layer.gates for layer in found if layer.gates is not None], dim=1)
+            by_layer[places] = gates.cpu().numpy()[rows]
+            if on_batch is not None:
+                on_batch(len(places))
+        return GateScores(np.array(chosen), self.ids(chosen), self.gate_layers, by_layer)
+
+    def frame_attention(
+        self, lines: Sequence[int], *, summaries: Optional[Mapping[str, str]] = None
+    ) -> Iterator[LineAttention]:
+        """What words looked at: those of the transcript where fusions are in the encoder, those of
+        the summary where they are in the decoder, and in hierarchical attention and MFFG, of which
+        it is the last layer that sees the video.
+
+        Args:
+            lines: of the split.
+            summaries: video -> text, in the place of the references.
+
+        Yields:
+            of each line, in their order; a few lines are kept in memory at a time.
+
+        Raises:
+            UserError: if there is no such line or summary.
+        """
+        chosen = self.checked(lines)
+        for start in range(0, len(chosen), self.batch_size):
+            batch = chosen[start : start + self.batch_size]
+            found, rows = self._look(batch, summaries, only_gates=False)
+            for line, row in zip(batch, rows):
+                yield self._line_attention(line, found, row, summaries)
+
+    def checked(self, lines: Optional[Sequence[int]]) -> list[int]:
+        """The lines; the first of each video for None.
+
+        Raises:
+            UserError: if there is no such line.
+        """
+        if lines is None:
+            return np.flatnonzero(self.dataset.is_first).tolist()
+        total = len(self.dataset)
+        for line in lines:
+            if not 0 <= line < total:
+                raise UserError(
+                    f"--line must be from 0 to {total - 1} "
+                    f"({os.path.join(self.task.cfg.data, self.split)}), but is {line} instead."
+                )
+        return list(lines)
+
+    def _summary(self, line: int, summaries: Optional[Mapping[str, str]]) -> list[str]:
+        """Tokens, as they were written, of the summary that the decoder is given."""
+        if summaries is None:
+            return self._tokens(SUMMARY, line)
+        key = self.dataset.visual_ids[line]
+        if key not in summaries:
+            raise UserError(f"{key}: there is no summary of this video (line {line}).")
+        tokens = self.task.subwords.encode(summaries[key])
+        return [*tokens[: self.task.max_positions()[1] - 1], "</s>"]
+
+    def _tokens(self, side: str, line: int) -> list[str]:
+        """A line's tokens as the model reads them, unknown words as they were written."""
+        lines = self.dataset.source if side == TRANSCRIPT else self.dataset.target
+        tokens = [self.task.dictionary.symbols[number] for number in lines[line].tolist()]
+        unknowns = self._unknowns(line)
+        if unknowns is not None:
+            tokens = [restore_unknowns(token, unknowns) for token in tokens]
+        unk = self.task.dictionary.unk_word
+        if unk in tokens:
+            start = int(tokens[0] == "<s>")
+            words = self._written_words(side, line)
+            for i, word in enumerate(words[: len(tokens) - start], start):
+                if tokens[i] == unk:
+                    tokens[i] = word
+        return tokens
+
+    def _written_words(self, side: str, line: int) -> list[str]:
+        """The line of the folder's text before it was binarised; empty where there is none."""
+        if side not in self._written:
+            cfg = self.task.cfg
+            language = cfg.source_lang if side == TRANSCRIPT else cfg.target_lang
+            path = os.path.join(cfg.data, "text", f"{self.split}.{language}")
+            texts: list[list[str]] = []
+            if os.path.exists(path):
+                texts = [text.split() for _, text in read_lines(Path(path))]
+            self._written[side] = texts if len(texts) == len(self.dataset) else []
+        texts = self._written[side]
+        return texts[line] if texts else []
+
+    def _numbers(self, tokens: Sequence[str], line: int) -> Tensor:
+        """``[t]`` of tokens as they were written."""
+        unknowns = self._unknowns(line)
+        dictionary = self.task.dictionary
+        if unknowns is not None:
+            tokens = number_with(tokens, dictionary.indices, unknowns)
+        return torch.tensor([dictionary.index(token) for token in tokens])
+
+    def _unknowns(self, line: int) -> Optional[list[str]]:
+        of_split = self.task.unknowns.get(self.split)
+        return None if of_split is None else of_split[line]
+
+    def _look(
+        self, lines: list[int], summaries: Optional[Mapping[str, str]], *, only_gates: bool
+    ) -> tuple[list[SeenLayer], list[int]]:
+        """What the model looked at in a few lines, and the row of each in it."""
+        tracer = self._tracer
+        needs_decoder = tracer.has_decoder_fusions or (tracer.is_two_source and not only_gates)
+        examples = [self.dataset[line] for line in lines]
+        for number, (line, example) in enumerate(zip(lines, examples)):
+            example["id"] = number  # a line may be asked for twice
+            if needs_decoder and summaries is not None:
+                example["target"] = self._numbers(self._summary(line, summaries), line)
+        sample = self.dataset.collater(examples)
+        rows = np.argsort(sample["id"].numpy()).tolist()
+        inputs = {key: x.to(self.device) for key, x in sample["net_input"].items()}
+        pad = self.task.dictionary.pad()
+        is_real = {
+            TRANSCRIPT: inputs["src_tokens"].ne(pad),
+            # the first token that T5's decoder is given is its padding
+            SUMMARY: sample["target"].to(self.device).ne(pad),
+        }
+        return tracer.look(inputs, is_real, needs_decoder=needs_decoder), rows
+
+    def _line_attention(
+        self,
+        line: int,
+        found: list[SeenLayer],
+        row: int,
+        summaries: Optional[Mapping[str, str]],
+    ) -> LineAttention:
+        num_frames = self.dataset.features.rows_of(self.dataset.visual_ids[line])
+        maps = []
+        for side in (TRANSCRIPT, SUMMARY):
+            layers = [x for x in found if x.side == side and x.weights is not None]
+            if not layers:
+                continue
+            if side == TRANSCRIPT:  # padded at the left
+                tokens = self._tokens(side, line)
+                place = slice(-len(tokens), None)
+            else:
+                tokens = self._summary(line, summaries)
+                place = slice(0, len(tokens))
+            words, owners = join_pieces(tokens, self.task.subwords)
+            is_unknown = self._numbers(tokens, line).eq(self.task.dictionary.unk()).numpy()
+            unknown = set(owners[is_unknown].tolist())
+            sums = self._tracer.sums_over_words
+            of_tokens = torch.stack([layer.weights[row] for layer in layers])  # type: ignore[index]
+            weights = of_tokens[:, place, :num_frames].double().cpu().numpy()
+            shares = layers[0].video_shares
+            if shares is not None:
+                shares = shares[row, place].double().cpu().numpy()[:, None]
+                shares = by_word(shares, owners)[:, 0]
+            maps.append(
+                AttentionMap(
+                    side,
+                    words,
+                    [w not in unknown for w in range(len(words))],
+                    [layer.name for layer in layers],
+                    by_word(weights, owners, sums=sums),
+                    sums,
+                    shares,
+                )
+            )
+        gates = [float(layer.gates[row]) for layer in found if layer.gates is not None]
+        return LineAttention(line, self.dataset.visual_ids[line], num_frames, maps, np.array(gates))
+
+
+def _task_of(
+    state: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    data: str,
+    features: Optional[str],
+) -> VideoSummarizationTask:
+    """The task of the data folder, with the settings that the model was trained with."""
+    trained = state["cfg"].task
+    cfg = VideoSummarizationConfig(
+        data=data,
+        features=features,
+        source_lang=getattr(trained, "source_lang", None) or "tran",
+        target_lang=getattr(trained, "target_lang", None) or "desc",
+        max_frames=provenance.get("max_frames") or VideoSummarizationConfig.max_frames,
+        seed=1,
+    )
+    if not os.path.isdir(data):
+        raise UserError(f"{data}: is no data folder.")
+    task = VideoSummarizationTask.setup_task(cfg)
+    task.load_state_dict(state.get("task_state") or {})
+    return task

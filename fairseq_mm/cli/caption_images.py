@@ -1,0 +1,188 @@
+"""Images in, lines out: what ``fairseq-mm caption`` does for all its models."""
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable, NamedTuple, Optional, TextIO
+
+from fairseq_mm.data.output_file import output_file
+from fairseq_mm.errors import EXIT_STATUS, UserError
+
+# images from which on a bar shows how far the work is
+MANY = 50
+# images that are read before the first of them are captioned
+PIECE = 100
+
+
+class Input(NamedTuple):
+    """An image, or an id of a feature store.
+
+    Attributes:
+        name: what is printed.
+        number: on which the draws of ``--sampling`` depend: the first line of its image in a
+            split, else the place among the inputs.
+        image: where it lies; None for an id.
+        error: the reason why there is none.
+    """
+
+    name: str
+    number: int
+    image: Any = None
+    error: Optional[UserError] = None
+
+
+def check_inputs(args: argparse.Namespace) -> None:
+    """
+    Raises:
+        UserError: if there are no images, options exclude each other, or there is no place to
+            write to.
+    """
+    if args.split is not None:
+        _check_split(args)
+    elif not args.images and not args.list and not args.features:
+        raise UserError("no images: give files or folders, or a feature store (--features).")
+    if args.batch_size is not None and args.batch_size < 1:
+        raise UserError(f"--batch-size must be 1 or more, but is {args.batch_size} instead.")
+    if args.features and (args.weights or args.list):
+        given = "--weights" if args.weights else "--list"
+        raise UserError(f"{given}: with --features no image is read; leave one of the two out.")
+    folder = os.path.dirname(args.output or "")
+    if folder and not os.path.isdir(folder):
+        raise UserError(f"--output {args.output}: there is no folder {folder}.")
+
+
+def _check_split(args: argparse.Namespace) -> None:
+    if len(args.images) != 1:
+        raise UserError(
+            f"--split {args.split}: needs the data folder it is of, and nothing else, but "
+            f"{len(args.images)} paths are given: fairseq-mm caption DATA --split {args.split}."
+        )
+    for name in ("list", "weights"):
+        if getattr(args, name):
+            raise UserError(
+                f"--{name}: the images of a --split are features already; leave it out."
+            )
+
+
+def write_captions(
+    args: argparse.Namespace,
+    reader: Any,
+    lines_of: Callable[[list[Input], list[Any]], Iterable[str]],
+) -> int:
+    """
+    Args:
+        args: of the command.
+        reader: :class:`.ImageModels` whose features are captioned.
+        lines_of: images and their features -> what is printed of each.
+
+    Returns:
+        status: 2 if an image could not be read.
+    """
+    if args.split is not None or args.features:
+        inputs, features_of = _stored(args, reader)
+    else:
+        reader.extractor  # noqa: B018  an extractor that cannot be rebuilt is named first
+        inputs = _list_images(args.images, args.list)
+
+        def features_of(piece: list[Input]) -> Iterator[Any]:
+            images = [item.image for item in piece]
+            return reader.features_of(
+                images, batch_size=args.batch_size, max_pixels=args.max_pixels
+            )
+
+    failed = 0
+    with _opened(args.output) as file, _progress_bar(len(inputs)) as bar:
+        for start in range(0, len(inputs), PIECE):
+            piece = inputs[start : start + PIECE]
+            readable = iter(features_of([item for item in piece if item.error is None]))
+            found = [(item, item.error or next(readable)) for item in piece]
+            for item, features in found:
+                if isinstance(features, UserError):
+                    failed += 1
+                    bar.clear()
+                    print(f"fairseq-mm caption: {item.name}: {features}", file=sys.stderr)
+            found = [pair for pair in found if not isinstance(pair[1], UserError)]
+            bar.update(len(piece) - len(found))
+            for line in lines_of([item for item, _ in found], [rows for _, rows in found]):
+                print(line, file=file, flush=True)
+                bar.update(1)
+    if args.output:
+        print(f"wrote {args.output}: captions of {len(inputs) - failed} images", file=sys.stderr)
+    if failed and len(inputs) > 1:
+        print(f"{failed} of {len(inputs)} images could not be read", file=sys.stderr)
+    return EXIT_STATUS if failed else 0
+
+
+def _list_images(paths: list[str], lists: list[str]) -> list[Input]:
+    from fairseq_mm.extract.media_list import list_images
+
+    found: list[tuple[str, Any, Optional[UserError]]] = []
+    for path in paths:
+        try:
+            images = list_images([path], ids="path")
+        except UserError as error:
+            found.append((path, None, UserError(_without_name(str(error), path))))
+        else:
+            found += [(image.name, image, None) for image in images]
+    if lists:
+        images = list_images([], lists=lists, ids="path")
+        found += [(image.name, image, None) for image in images]
+    return [Input(name, number, image, error) for number, (name, image, error) in enumerate(found)]
+
+
+def _without_name(message: str, path: str) -> str:
+    return message[len(path) + 2 :] if message.startswith(f"{path}: ") else message
+
+
+def _stored(
+    args: argparse.Namespace, reader: Any
+) -> tuple[list[Input], Callable[[list[Input]], Iterator[Any]]]:
+    from fairseq_mm.data.feature_store import open_features, open_folder_features
+
+    if args.split is not None:
+        store = open_folder_features(args.images[0], args.features)
+        inputs = _inputs_of_split(args.images[0], args.split)
+    else:
+        store = open_features(args.features.split(os.pathsep))
+        inputs = [Input(key, number) for number, key in enumerate(args.images or store.ids)]
+    reader.check_features(store.attributes, store.dim, store.path)
+    for item in inputs:
+        store.rows_of(item.name)  # an id that is not in the store is named before the work begins
+    return inputs, lambda piece: (store.read(item.name) for item in piece)
+
+
+def _inputs_of_split(folder: str, split: str) -> list[Input]:
+    """The images of a split, each once, in the order of their first lines.
+
+    Raises:
+        UserError: if the folder has no such split, or its items are no images.
+    """
+    from fairseq_mm.data.visual_ids import first_lines, read_visual_ids
+
+    path = os.path.join(folder, f"{split}.visual_ids")
+    lines = read_visual_ids(path)
+    for number, line in enumerate(lines, start=1):
+        if "\t" in line:
+            raise UserError(
+                f"{path}:{number}: must have the key of one image, but has "
+                f"{len(line.split())}: stories of image sequences are generated by fairseq-mm tell."
+            )
+    return [Input(lines[i], i) for i, first in enumerate(first_lines(lines)) if first]
+
+
+@contextlib.contextmanager
+def _opened(path: Optional[str]) -> Iterator[TextIO]:
+    """stdout, or a file that appears when it is complete."""
+    if path is None:
+        yield sys.stdout
+        return
+    with output_file(path) as file:
+        yield file
+
+
+def _progress_bar(total: int) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=total, unit=" images", file=sys.stderr, disable=total < MANY or None)

@@ -1,0 +1,177 @@
+"""Decoding of image files of any kind to 8-bit RGB, in bounded memory.
+
+What is done, beyond what Pillow does by itself:
+
+- the orientation tag is applied (a phone's upright image is stored lying);
+- transparent images are laid on white (their hidden colours are arbitrary);
+- 16-bit grey values are scaled to 8 bits (Pillow would clip them to white), 32-bit ones and floats
+  from the smallest to the largest;
+- of animated images and of files with several pages the first is taken;
+- images with more than ``max_pixels`` are decoded at 1/2, 1/4 or 1/8 of their size where they
+  are JPEG, which cuts the memory as much, and refused where not; smaller ones are
+  decoded in full, so that their features are exactly those of plain code;
+- colour profiles are ignored, as torchvision ignores them.
+
+This module imports neither torch nor fairseq: it runs in the decoding processes.
+"""
+
+import contextlib
+import io
+import os
+import warnings
+from collections.abc import Iterator
+from typing import BinaryIO, Union
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from fairseq_mm.errors import UserError
+
+# suffixes that a folder is searched for
+SUFFIXES = frozenset(
+    f".{suffix}"
+    for group in (
+        "apng avif bmp dib gif heic heif hif j2k jfif jp2 jpe jpeg jpg jpx",
+        "pbm pcx pgm png pnm ppm tga tif tiff webp",
+    )
+    for suffix in group.split()
+)
+HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+MAX_PIXELS = 64_000_000
+# libjpeg keeps all coefficients of a progressive file, two bytes each, whatever the reduction
+PROGRESSIVE_FACTOR = 4
+
+
+def read_image(
+    file: Union[str, os.PathLike, bytes, Image.Image],
+    *,
+    max_pixels: int = MAX_PIXELS,
+) -> Image.Image:
+    """Decodes one image.
+
+    Args:
+        file: path, content, or an image that is already open (from Python).
+        max_pixels: beyond it a JPEG is decoded at reduced scale, and other images are refused.
+
+    Returns:
+        image: in mode RGB, upright.
+
+    Raises:
+        UserError: the reason why it cannot be read, without the file's name.
+    """
+    try:
+        if isinstance(file, Image.Image):
+            return _to_rgb(_upright(file))
+        with _any_size_allowed(), _opened(file) as stream:
+            return _decode(stream, max_pixels)
+    except UserError:
+        raise
+    except MemoryError:
+        raise UserError("not enough memory to decode it.") from None
+    except Exception as error:  # Pillow's readers raise nearly anything on a broken file
+        raise UserError(_reason(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, Image.UnidentifiedImageError):
+        return "is no image, or of a format that Pillow cannot read."
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}."
+    return f"cannot be decoded: {error or type(error).__name__}"
+
+
+@contextlib.contextmanager
+def _any_size_allowed() -> Iterator[None]:
+    """Pillow refuses large images when they are opened, before a reduction can be asked for.
+
+    Its warnings (of broken tags and the like) would come between the lines of a progress bar.
+    """
+    before = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+def _opened(file: Union[str, os.PathLike, bytes]) -> BinaryIO:
+    if isinstance(file, bytes):
+        return io.BytesIO(file)
+    return open(file, "rb")
+
+
+def _decode(stream: BinaryIO, max_pixels: int) -> Image.Image:
+    head = stream.read(16)
+    if not head:
+        raise UserError("is empty.")
+    stream.seek(0)
+    if head[4:8] == b"ftyp" and head[8:12] in HEIF_BRANDS:
+        _register_heif()
+    with Image.open(stream) as image:
+        _limit_size(image, max_pixels)
+        image.load()
+        return _to_rgb(_upright(image))
+
+
+def _register_heif() -> None:
+    try:
+        import pillow_heif
+    except ImportError:
+        raise UserError(
+            "is an HEIC image, which needs the package pillow-heif. Install it with: "
+            "pip install 'fairseq-mm[heif]'"
+        ) from None
+    pillow_heif.register_heif_opener()
+
+
+def _limit_size(image: Image.Image, max_pixels: int) -> None:
+    width, height = image.size
+    if width * height <= max_pixels:
+        return
+    limit = max_pixels
+    if image.format in ("JPEG", "MPO"):
+        if not image.info.get("progressive") or width * height <= max_pixels * PROGRESSIVE_FACTOR:
+            factor = next((n for n in (2, 4, 8) if width * height <= max_pixels * n * n), 8)
+            # asks for the largest of libjpeg's scales that are not below this size
+            image.draft(None, (-(-width // factor), -(-height // factor)))
+            if image.size[0] * image.size[1] <= max_pixels:
+                return
+        else:
+            limit = max_pixels * PROGRESSIVE_FACTOR
+    raise UserError(
+        f"has {width} x {height} pixels, more than the {limit:,} that are decoded "
+        f"(--max-pixels {width * height} allows it)."
+    )
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # a broken tag says nothing about the orientation
+        return image
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith("I") or image.mode == "F":
+        return _grey_to_8_bits(image).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def _grey_to_8_bits(image: Image.Image) -> Image.Image:
+    values = np.asarray(image).astype(np.float64)  # [height, width]
+    # Pillow opens 16-bit PNG and PGM as I;16 or, in older versions, as I
+    if image.mode.startswith("I;16") or image.format in ("PNG", "PPM"):
+        low, high = 0.0, 65535.0
+    else:
+        low, high = float(values.min()), float(values.max())
+        if not np.isfinite(values).all():
+            raise UserError("has pixels that are NaN or infinite.")
+    grey = np.rint((values - low) * (255 / max(high - low, 1e-30)))
+    return Image.fromarray(grey.astype(np.uint8))

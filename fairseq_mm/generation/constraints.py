@@ -1,0 +1,300 @@
+"""Rules of stories of five images, kept at every step of fairseq's search, whichever it is.
+
+A story has exactly five sentences, each between a least and a greatest number of words. Two more
+rules can be switched on, those of the code that was released with
+
+Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020
+
+(the paper has no word of them): a word is the less probable the more often the story has used it,
+and a sentence ends after a punctuation mark only.
+
+Differs from the released code:
+- At the greatest number of words the sentence ends, with or without a mark; there it is cut.
+- Any search follows the rules; there the most frequent of 100 draws is taken.
+"""
+
+import math
+from typing import Any, Optional
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.search import Search
+from torch import Tensor
+
+from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
+from fairseq_mm.errors import UserError
+
+# words that the released code lets a story repeat, the ends of sentences aside
+MAY_REPEAT = "a an am is was are were do does did . ? !".split()  # noqa: SIM905
+ENDING_MARKS = (".", "?", "!")
+
+
+def separator_of(dictionary: Dictionary, path: str = "the dictionary") -> int:
+    """Index of the separator of sentences.
+
+    Args:
+        dictionary: of the stories.
+        path: its name, for the message.
+
+    Raises:
+        UserError: if the dictionary does not have it.
+    """
+    index = dictionary.index(SEPARATOR)
+    if index == dictionary.unk():
+        raise UserError(
+            f"{path}: has no word {SEPARATOR!r}, which stands between the sentences of a story: "
+            "make the folder with fairseq-mm prepare stories."
+        )
+    return index
+
+
+class StoryRules:
+    """Forbids words, and makes others less probable, given the story so far.
+
+    What is forbidden gets ``-inf``; the log-probabilities of the other words stay those of the
+    model, as with fairseq's own limits of length. The words' probabilities under
+    ``repetition_penalty`` are scaled to the sum that they had.
+
+    Args:
+        dictionary: of the stories.
+        min_words_per_sentence: a sentence cannot end before.
+        max_words_per_sentence: a sentence must end then.
+        repetition_penalty: the probability of a word that the story has n times already is divided
+            by 1 + n times this, 5 in the released code; punctuation, articles and some forms of to
+            be and to do may repeat. 0 changes nothing.
+        end_after_punctuation: a sentence that is not at its greatest length ends only after
+            ``. ? !``.
+        no_repeat_ngram: no sequence of so many words occurs twice in a story; 0 allows it.
+            Sequences lie within a sentence: the separator may follow the same word any number of
+            times.
+
+    Attributes:
+        min_length: tokens of the shortest story, separators and end included.
+        max_length: tokens of the longest one.
+
+    Raises:
+        UserError: if a value is out of its range, or the dictionary lacks what a rule needs.
+    """
+
+    def __init__(
+        self,
+        dictionary: Dictionary,
+        *,
+        min_words_per_sentence: int = 1,
+        max_words_per_sentence: int = 50,
+        repetition_penalty: float = 0.0,
+        end_after_punctuation: bool = False,
+        no_repeat_ngram: int = 0,
+    ) -> None:
+        if not 1 <= min_words_per_sentence <= max_words_per_sentence:
+            raise UserError(
+                "`min_words_per_sentence` must be from 1 to `max_words_per_sentence` "
+                f"({max_words_per_sentence}), but is {min_words_per_sentence} instead."
+            )
+        if not 0 <= repetition_penalty < math.inf:
+            raise UserError(
+                f"`repetition_penalty` must be 0 or more, but is {repetition_penalty} instead."
+            )
+        if no_repeat_ngram < 0:
+            raise UserError(f"`no_repeat_ngram` must be 0 or more, but is {no_repeat_ngram}.")
+        self.min_words = min_words_per_sentence
+        self.max_words = max_words_per_sentence
+        self.repetition_penalty = repetition_penalty
+        self.no_repeat_ngram = no_repeat_ngram
+        self.min_length = NUM_IMAGES * (min_words_per_sentence + 1)
+        self.max_length = NUM_IMAGES * (max_words_per_sentence + 1)
+        self.start, self.pad, self.end = dictionary.bos(), dictionary.pad(), dictionary.eos()
+        self.separator = separator_of(dictionary)
+        self.marks = _indices_of(dictionary, ENDING_MARKS) if end_after_punctuation else None
+        if self.marks is not None and not len(self.marks):
+            raise UserError(
+                "`end_after_punctuation` needs one of . ? ! in the dictionary, but it has none: "
+                "was the text prepared without punctuation?"
+            )
+        self._is_counted = torch.ones(len(dictionary))
+        self._is_counted[_indices_of(dictionary, MAY_REPEAT)] = 0
+        self._is_counted[[self.start, self.pad, self.end, self.separator]] = 0
+
+    def apply(self, lprobs: Tensor, tokens: Tensor) -> Tensor:
+        """
+        Args:
+            lprobs: ``[..., V]`` log-probabilities of the next token, changed in place.
+            tokens: ``[N, t]`` the stories so far, after the token that starts them; N is the
+                product of the first sizes of ``lprobs``.
+
+        Returns:
+            lprobs: the same tensor.
+        """
+        rows = lprobs.view(-1, lprobs.size(-1))
+        self._forbid_ends(rows, tokens)
+        if self.no_repeat_ngram:
+            self._forbid_repeated(rows, tokens)
+        if self.repetition_penalty:
+            self._penalize_repeated(rows, tokens)
+        return lprobs
+
+    def place_in_story(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """
+        Args:
+            tokens: ``[N, t]`` the stories so far, after the token that starts them; padding at
+                their ends counts for nothing.
+
+        Returns:
+            sentences: ``[N]`` sentences that are complete.
+            words: ``[N]`` words of the one that is not.
+        """
+        is_separator = tokens.eq(self.separator)
+        places = torch.arange(tokens.size(1), device=tokens.device)
+        last = (is_separator * places).amax(dim=1)
+        lengths = tokens.ne(self.pad).sum(dim=1)
+        return is_separator.sum(dim=1), lengths - 1 - last
+
+    def longest(self, tokens: Tensor) -> int:
+        """Tokens that the longest story has that begins in one of these ways.
+
+        Args:
+            tokens: ``[N, t]`` as for :meth:`place_in_story`.
+        """
+        sentences, words = self.place_in_story(tokens)
+        rest = (self.max_words - words).clamp(min=0) + 1
+        rest += (NUM_IMAGES - 1 - sentences).clamp(min=0) * (self.max_words + 1)
+        return int((tokens.ne(self.pad).sum(dim=1) - 1 + rest).max())
+
+    def _forbid_ends(self, rows: Tensor, tokens: Tensor) -> None:
+        """A story ends in its fifth sentence, the others end with the separator."""
+        sentences, words = self.place_in_story(tokens)
+        is_last = sentences >= NUM_IMAGES - 1
+        must_end = words >= self.max_words
+        cannot_end = words < self.min_words
+        if self.marks is not None:
+            marks = self.marks.to(tokens.device)
+            cannot_end |= ~must_end & ~tokens[:, -1:].eq(marks).any(dim=1)
+        if must_end.any():
+            ends = rows[:, [self.separator, self.end]]
+            rows.masked_fill_(must_end[:, None], -math.inf)
+            rows[:, [self.separator, self.end]] = ends
+        rows[:, self.start] = -math.inf
+        for index, is_forbidden in ((self.separator, is_last), (self.end, ~is_last)):
+            rows[:, index].masked_fill_(is_forbidden | cannot_end, -math.inf)
+
+    def _penalize_repeated(self, rows: Tensor, tokens: Tensor) -> None:
+        before = rows.logsumexp(dim=1, keepdim=True)
+        counts = torch.zeros_like(rows)
+        counts.scatter_add_(1, tokens, torch.ones_like(tokens, dtype=rows.dtype))
+        used = counts.gather(1, tokens) * self._is_counted.to(rows)[tokens]
+        # a word that stands in the story twice gets the same value twice
+        rows.scatter_(1, tokens, rows.gather(1, tokens) - (self.repetition_penalty * used).log1p())
+        after = rows.logsumexp(dim=1, keepdim=True)
+        rows += torch.where(after.isfinite(), before - after, torch.zeros_like(after))
+
+    def _forbid_repeated(self, rows: Tensor, tokens: Tensor) -> None:
+        n = self.no_repeat_ngram
+        words = tokens[:, 1:]
+        if words.size(1) < n:
+            return
+        sequences = words.unfold(1, n, 1)  # [N, t - n, n]
+        last = words[:, words.size(1) - n + 1 :].unsqueeze(1)
+        repeats = sequences[:, :, : n - 1].eq(last).all(dim=2)
+        repeats &= sequences.ne(self.separator).all(dim=2)
+        row, start = repeats.nonzero(as_tuple=True)
+        word = sequences[row, start, n - 1]
+        before = rows[row, word]
+        rows[row, word] = -math.inf
+        # a story must go on, though it repeats itself
+        is_left = (rows.amax(dim=1) > -math.inf)[row]
+        rows[row, word] = torch.where(is_left, rows[row, word], before)
+
+
+class RuledSearch(Search):
+    """A search strategy of fairseq's that follows the rules of stories.
+
+    Args:
+        dictionary: of the stories.
+        search: the strategy, which sees only what the rules leave.
+        rules: of the stories.
+
+    Attributes:
+        num_forced: steps whose token may be a given one, which the rules leave as it is.
+    """
+
+    def __init__(self, dictionary: Dictionary, search: Search, rules: StoryRules) -> None:
+        super().__init__(dictionary)
+        self.search = search
+        self.rules = rules
+        self.num_forced = 0
+
+    def step(
+        self,
+        step: int,
+        lprobs: Tensor,
+        scores: Optional[Tensor],
+        prev_output_tokens: Optional[Tensor] = None,
+        original_batch_idxs: Optional[Tensor] = None,
+    ) -> Any:
+        """As of the strategy."""
+        assert prev_output_tokens is not None
+        if step < self.num_forced:
+            is_given = lprobs.isfinite().sum(dim=2) == 1
+            given = lprobs[is_given]
+            self.rules.apply(lprobs, prev_output_tokens)
+            lprobs[is_given] = given
+        else:
+            self.rules.apply(lprobs, prev_output_tokens)
+        return self.search.step(step, lprobs, scores, prev_output_tokens, original_batch_idxs)
+
+    def prune_sentences(self, batch_idxs: Tensor) -> None:
+        self.search.prune_sentences(batch_idxs)
+
+    def update_constraints(self, active_hypos: Tensor) -> None:
+        self.search.update_constraints(active_hypos)
+
+
+def follow_rules(generator: Any, rules: StoryRules) -> None:
+    """Makes a generator of fairseq's tell stories that follow the rules.
+
+    Args:
+        generator: a ``SequenceGenerator``, whose search strategy is taken over.
+        rules: of the stories.
+
+    Raises:
+        UserError: if the models have no positions for such stories.
+    """
+    generator.search = RuledSearch(generator.tgt_dict, generator.search, rules)
+    # the rules have their own, which leaves the separator alone
+    generator.repeat_ngram_blocker = None
+    generator.max_len_a = 0
+    begin_with(generator, None)
+
+
+def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
+    """Sets a generator that follows the rules up for the next batch.
+
+    Args:
+        generator: of :func:`follow_rules`.
+        prefix: ``[B, p]`` tokens that the stories begin with, padding after them; or None.
+
+    Raises:
+        UserError: if the models have no positions for such stories.
+    """
+    search = generator.search
+    rules: StoryRules = search.rules
+    length, search.num_forced = rules.max_length, 0
+    if prefix is not None:
+        start = prefix.new_full((prefix.size(0), 1), rules.end)
+        length = rules.longest(torch.cat([start, prefix], dim=1))
+        search.num_forced = prefix.size(1)
+    if length > generator.max_len:
+        most = generator.max_len // NUM_IMAGES - 1
+        raise UserError(
+            f"stories of {NUM_IMAGES} sentences of up to {rules.max_words} words have up to "
+            f"{length} tokens, but the model has positions for {generator.max_len}: give "
+            f"--max-words-per-sentence {max(most, 1)} or less."
+        )
+    # the end is not counted by fairseq
+    generator.max_len_b = length - 1
+
+
+def _indices_of(dictionary: Dictionary, words: Any) -> Tensor:
+    """``[n]`` indices of those words that the dictionary has."""
+    indices = [dictionary.index(word) for word in words]
+    return torch.tensor([i for i in indices if i != dictionary.unk()], dtype=torch.long)

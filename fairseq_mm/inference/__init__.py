@@ -1,0 +1,1 @@
+"""From a checkpoint and raw inputs to hypotheses, scores and embeddings."""

@@ -1,0 +1,213 @@
+"""Checkpoint files -> task and model, from what the checkpoint itself carries.
+
+fairseq's own loading asks for the data folder that a model was trained on; a captioner is to work
+where there is none.
+"""
+
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+from omegaconf import OmegaConf, open_dict
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._provenance import (
+    STATE_KEY,
+    are_same_subwords,
+    decode_provenance,
+    fingerprint,
+)
+
+CHECKPOINT_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
+
+
+def checkpoint_file(path: str) -> str:
+    """The checkpoint that a folder or file name means.
+
+    Raises:
+        UserError: if there is none.
+    """
+    if not os.path.isdir(path):
+        if not os.path.isfile(path):
+            raise UserError(f"{path}: no such checkpoint or folder.")
+        return path
+    for name in CHECKPOINT_NAMES:
+        file = os.path.join(path, name)
+        if os.path.isfile(file):
+            return file
+    raise UserError(f"{path}: has neither {' nor '.join(CHECKPOINT_NAMES)}; name the file itself.")
+
+
+def usable_device(name: Optional[str]) -> torch.device:
+    """The named device; by default a GPU if there is one, else the CPU.
+
+    Raises:
+        UserError: if there is no such device.
+    """
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {name}: {str(error).splitlines()[0]}") from None
+
+
+def load_checkpoint(path: str) -> dict[str, Any]:
+    """A checkpoint as fairseq reads it, on the CPU.
+
+    Raises:
+        UserError: if the file is no fairseq checkpoint, was cut off, needs code to be unpickled, or
+            holds options that fairseq would evaluate and that are no literals.
+    """
+    try:
+        state = checkpoint_utils.load_checkpoint_to_cpu(path)
+        _unify_sections(state["cfg"])
+        if state["model"] and state["cfg"]["task"]["_name"] and state["cfg"]["model"]["_name"]:
+            return state
+        reason = "no model or configuration in it"
+    except UserError:
+        raise
+    except Exception as error:  # torch and fairseq raise nearly anything on other files
+        lines = str(error).strip().splitlines()
+        reason = f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
+    raise UserError(
+        f"{path}: is no fairseq checkpoint that can be loaded safely (with weights only): {reason}"
+    )
+
+
+def _unify_sections(cfg: Any) -> None:
+    """fairseq leaves the options of its older tasks and models as they were parsed."""
+    with open_dict(cfg):
+        for name in ("task", "model"):
+            if isinstance(cfg[name], Namespace):
+                section = OmegaConf.create()
+                # what OmegaConf 2.0, which stock fairseq asks for, takes no argument for
+                section._set_flag("allow_objects", True)
+                for key, value in vars(cfg[name]).items():
+                    section[key] = value
+                cfg[name] = section
+
+
+def provenance_of(state: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """``words``, ``extractor``, ``feature_dim`` and whatever else a checkpoint carries of its data,
+    see :func:`fairseq_mm.models._provenance.decode_provenance`.
+
+    Raises:
+        UserError: if the checkpoint does not carry them.
+    """
+    try:
+        provenance = decode_provenance(state["model"][STATE_KEY])
+        if not isinstance(provenance["words"], list) or provenance["feature_dim"] < 0:
+            raise ValueError("no list of words")
+        return {**provenance, "extractor": dict(provenance["extractor"])}
+    except (KeyError, ValueError, TypeError):
+        raise UserError(
+            f"{path}: carries no dictionary (--arch {state['cfg']['model']['_name']}, --task "
+            f"{state['cfg']['task']['_name']}): it is no model of fairseq_mm, or of an earlier "
+            "version: train it again."
+        ) from None
+
+
+def check_ensemble(
+    first: str, ours: Mapping[str, Any], other: str, theirs: Mapping[str, Any]
+) -> None:
+    """
+    Args:
+        first: a checkpoint.
+        ours: its :func:`provenance_of`.
+        other: another one.
+        theirs: the other's.
+
+    Raises:
+        UserError: if the two cannot be averaged.
+    """
+    if ours["words"] != theirs["words"]:
+        raise UserError(
+            f"{other}: has another dictionary ({len(theirs['words'])} words, fingerprint "
+            f"{fingerprint(theirs['words'])}) than {first} ({len(ours['words'])}, "
+            f"{fingerprint(ours['words'])}): an ensemble needs one."
+        )
+    if ours.get("source_words") != theirs.get("source_words"):
+        raise UserError(
+            f"{other}: has another dictionary of the source text than {first}: an ensemble needs "
+            "one."
+        )
+    if not are_same_subwords(ours.get("subwords"), theirs.get("subwords")):
+        raise UserError(f"{other}: was trained on other subwords than {first}.")
+    for name in ("feature_dim", "rows_per_image", "extractor"):
+        if ours.get(name) != theirs.get(name):
+            raise UserError(
+                f"{other}: was trained on other features than {first}: {name} is "
+                f"{theirs.get(name)} and {ours.get(name)}."
+            )
+
+
+def input_kind(state: Mapping[str, Any]) -> Optional[str]:
+    """What the task of a checkpoint looks at: ``images`` or ``videos``; None of tasks of text."""
+    task = TASK_REGISTRY.get(state["cfg"]["task"]["_name"])
+    return getattr(task, "input_kind", None)
+
+
+def build_task(
+    state: Mapping[str, Any],
+    path: str,
+    provenance: Mapping[str, Any],
+    *,
+    reads: str = "images",
+) -> Any:
+    """The task that a checkpoint was trained with, without a data folder.
+
+    Args:
+        state: the checkpoint.
+        path: its file, for messages.
+        provenance: its :func:`provenance_of`.
+        reads: ``images`` or ``videos``.
+
+    Raises:
+        UserError: if that task reads none.
+    """
+    name = state["cfg"]["task"]["_name"]
+    if input_kind(state) != reads:
+        hint = ": fairseq-mm summarize" if input_kind(state) == "videos" else ""
+        raise UserError(f"{path}: was trained with --task {name}, which reads no {reads}{hint}.")
+    # what some models carry and others do not
+    names = (
+        *("rows_per_image", "source_words"),
+        *(("subwords", "max_frames") if reads == "videos" else ()),
+    )
+    others = {key: provenance[key] for key in names if key in provenance}
+    try:
+        task = TASK_REGISTRY[name].from_provenance(
+            provenance["words"], provenance["extractor"], provenance["feature_dim"], **others
+        )
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    task.load_state_dict(state.get("task_state") or {})
+    return task
+
+
+def build_model(task: Any, state: Mapping[str, Any], path: str) -> Any:
+    """The model of a checkpoint with its weights, in evaluation mode.
+
+    Raises:
+        UserError: if the architecture is not known, or the weights do not fit it.
+    """
+    cfg = state["cfg"].model
+    name = cfg._name
+    if name not in MODEL_REGISTRY and name not in ARCH_MODEL_REGISTRY:
+        raise UserError(
+            f"{path}: --arch {name} is not known to this version of fairseq_mm. Update it: pip "
+            "install -U fairseq-mm"
+        )
+    try:
+        model = task.build_model(cfg, from_checkpoint=True)
+        model.load_state_dict(state["model"], strict=True, model_cfg=cfg)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except RuntimeError as error:
+        raise UserError(f"{path}: its weights do not fit --arch {name}: {error}") from None
+    return model.eval()

@@ -1,0 +1,175 @@
+"""Images and sentences -> vectors of one space, in Python: queries of ``fairseq-mm retrieve``.
+
+from fairseq_mm.inference.embedder import load_embedder
+
+embedder = load_embedder("checkpoints/vse_bow", weights="mobilenet_v2.pt")
+embedder.embed_texts(["a dog on the beach"]) @ embedder.embed_images(["dog.jpg"]).T
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Optional, Union
+
+import numpy as np
+import torch
+
+from fairseq_mm.data.caption_text import CaptionTokenizer
+from fairseq_mm.data.collate import pad_features
+from fairseq_mm.data.multimodal_dataset import tokens_of
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, checkpoint_digest
+from fairseq_mm.inference.image_models import AnyImage, ImageModels, load_image_models
+from fairseq_mm.inference.text_models import embeds_sentences, load_states
+from fairseq_mm.models._provenance import words_of
+
+_SENTENCES = 128  # at once
+
+
+def load_embedder(
+    path: Union[str, os.PathLike], *, weights: Optional[str] = None, device: Optional[str] = None
+) -> "Embedder":
+    """The model of a checkpoint that embeds images and sentences.
+
+    Args:
+        path: checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
+        weights: the extractor's state dict file; found by its content if it lies in the folder of
+            the checkpoint.
+        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU where there is one.
+
+    Raises:
+        UserError: if the checkpoint cannot be loaded, there are several, or its model writes text.
+    """
+    states = load_states(path)
+    for file, state in states.items():
+        if not embeds_sentences(state):
+            raise UserError(
+                f"{file}: must embed images and sentences (vse_lstm, vse_gru, vse_bow), but is a "
+                "model that writes text."
+            )
+    if len(states) > 1:
+        raise UserError(f"{path}: must be one checkpoint, but is {len(states)}.")
+    loaded = load_image_models(path, device=device, states=states)
+    return Embedder(*loaded[:3], files=loaded.files, weights=weights, device=loaded.device)
+
+
+class Embedder(ImageModels):
+    """Vectors of images and sentences by one model."""
+
+    @torch.no_grad()
+    def embed_images(self, images: Sequence[AnyImage], **options: Any) -> np.ndarray:
+        """
+        Args:
+            images: paths, contents of files (bytes) or open images.
+            **options: of :meth:`~fairseq_mm.inference.image_models.ImageModels.features_of`.
+
+        Returns:
+            ``[n, K]`` float32.
+
+        Raises:
+            UserError: if the extractor cannot be rebuilt, or an image cannot be read.
+        """
+        return self.embed_features(self.readable_features_of(images, **options))
+
+    @torch.no_grad()
+    def embed_features(self, features: Sequence[np.ndarray]) -> np.ndarray:
+        """
+        Args:
+            features: of each image ``[rows, D]``, from the extractor of the training data.
+
+        Returns:
+            ``[n, K]`` float32.
+
+        Raises:
+            UserError: if the features have another number of channels.
+        """
+        self.check_channels(features)
+        padded, padding_mask = pad_features([rows.astype(np.float32) for rows in features])
+        vectors = self.models[0].embed_images(padded.to(self.device), padding_mask.to(self.device))
+        return vectors.float().cpu().numpy()
+
+    @torch.no_grad()
+    def embed_tokens(self, sentences: Sequence[Sequence[int]]) -> np.ndarray:
+        """Sentences of words' numbers in the model's dictionary, those of like length together.
+
+        Args:
+            sentences: without ``</s>``; one at least, none of them empty.
+
+        Returns:
+            ``[n, K]`` float32, in the order of the sentences.
+        """
+        dictionary = self.task.target_dictionary
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+        vectors = np.empty((len(sentences), self.models[0].embed_dim), dtype=np.float32)
+        for start in range(0, len(order), _SENTENCES):
+            part = order[start : start + _SENTENCES]
+            longest = len(sentences[part[-1]]) + 1
+            tokens = np.full((len(part), longest), dictionary.pad())
+            for row, i in zip(tokens, part):
+                row[: len(sentences[i])] = sentences[i]
+                row[len(sentences[i])] = dictionary.eos()
+            found = self.models[0].embed_sentences(torch.from_numpy(tokens).to(self.device))
+            vectors[part] = found.float().cpu().numpy()
+        return vectors
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the checkpoint, as ``fairseq-mm embed`` records it in what it writes."""
+        return checkpoint_digest(self.files[0])
+
+    def check_vectors(self, attributes: Mapping[str, Any], dim: int, *, what: str) -> None:
+        """
+        Args:
+            attributes: of a feature store, or of the one that a model was trained on.
+            dim: its channels.
+            what: has them, for the message.
+
+        Raises:
+            UserError: if they are no vectors of this model's.
+        """
+        maker = attributes.get("extractor")
+        if maker != VECTORS_EXTRACTOR:
+            raise UserError(
+                f"{what}: must have vectors of fairseq-mm embed, but has "
+                f"{f'features of {maker}' if maker else 'features of unknown origin'}."
+            )
+        if attributes.get("weights") != self.digest or dim != self.models[0].embed_dim:
+            raise UserError(
+                f"{what}: has vectors of the checkpoint {attributes.get('weights')}, {dim} numbers "
+                f"each, but {self.files[0]} is {self.digest}, with {self.models[0].embed_dim}: "
+                "give that checkpoint, or embed anew with fairseq-mm embed."
+            )
+
+    def embed_texts(self, texts: Sequence[str]) -> np.ndarray:
+        """
+        Args:
+            texts: sentences or words, as people write them. Capitals and punctuation count where
+                the dictionary has such words; else they are lower-cased and left out.
+
+        Returns:
+            ``[n, K]`` float32.
+
+        Raises:
+            UserError: if a text has no words, or one is not in the model's dictionary.
+        """
+        dictionary = self.task.target_dictionary
+        sentences = []
+        for text in texts:
+            words = self._words_of(text)
+            if not words:
+                raise UserError(f"the text {text!r} must have a word, but has none.")
+            sentences.append(tokens_of(dictionary, " ".join(words)).tolist())
+        return self.embed_tokens(sentences)
+
+    def _words_of(self, text: str) -> list[str]:
+        words = self._tokenize(text)
+        known = self.task.target_dictionary
+        # a mark that the model does not know was left out when it was trained
+        return [word for word in words if word in known or any(map(str.isalnum, word))]
+
+    @cached_property
+    def _tokenize(self) -> CaptionTokenizer:
+        words = words_of(self.task.target_dictionary)
+        return CaptionTokenizer(
+            keep_case=any(word != word.lower() for word in words), keep_punctuation=True
+        )

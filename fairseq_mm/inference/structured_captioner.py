@@ -1,0 +1,287 @@
+"""Images -> captions by structure and content: many candidates, of which the best are kept.
+
+Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
+Models. 2014, section 5.2 of the supplementary material. https://arxiv.org/abs/1411.2539
+
+For each image a condition (its own vector, or the mean of the 5 words' or training sentences'
+nearest to it) and a structure (a sequence of tags of a training sentence) are drawn, 1,000 times,
+and each pair is written out by the language model as its most probable sentence. These candidates
+are ranked by :mod:`fairseq_mm.inference.candidate_scores`.
+
+    from fairseq_mm.inference.structured_loading import load_structured_captioner
+
+    captioner = load_structured_captioner(
+        "checkpoints/sc_nlm", embedding="checkpoints/vse_lstm", data="data-bin/flickr8k"
+    )
+    captioner.caption(["dog.jpg"])[0].captions[0].text
+
+Says what the paper does not:
+- The most probable sentence is searched for greedily, or by a beam.
+- Conditions are equally frequent, structures as frequent as in training, with replacement. A pair
+  that is drawn twice is written out once, a sentence that several pairs give is ranked once.
+- Weights and penalty: see :class:`.CandidateWeights`.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+
+from fairseq_mm.data.collate import pad_tokens
+from fairseq_mm.data.structure_tags import TagLines
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.candidate_conditions import (
+    NearestSentence,
+    TrainingSentences,
+    find_conditions,
+)
+from fairseq_mm.inference.candidate_scores import score_candidates
+from fairseq_mm.inference.captioner import Captioner, Search
+from fairseq_mm.inference.embedder import Embedder
+from fairseq_mm.inference.image_models import AnyImage
+from fairseq_mm.inference.structured_search import Draws, StructuredSearch, draw_pairs
+from fairseq_mm.retrieval.vector_index import unit_vectors
+
+
+class ScoredCaption(NamedTuple):
+    """A candidate; see :mod:`fairseq_mm.inference.candidate_scores` for the parts of its score.
+
+    Attributes:
+        text: its words, separated by spaces.
+        score: the weighted sum of the parts.
+        cosine: between the vectors of image and caption.
+        log_prob: natural, under the n-gram model.
+        penalty: of repeated content words, a factor of the cosine.
+        condition: that it was written by.
+        structure: the same, its tags separated by spaces.
+    """
+
+    text: str
+    score: float
+    cosine: float
+    log_prob: float
+    penalty: float
+    condition: str
+    structure: str
+
+
+class StructuredCaption(NamedTuple):
+    """What is found for an image.
+
+    Attributes:
+        captions: different ones, the best first.
+        nearest: the training sentence that is nearest to the image.
+    """
+
+    captions: list[ScoredCaption]
+    nearest: NearestSentence
+
+
+class StructuredCaptioner:
+    """Captions of images by a model of structures, an embedding and an n-gram model.
+
+    Args:
+        decoder: of ``sc_nlm``, trained on vectors of the embedding.
+        embedder: of the embedding.
+        sentences: of training, for conditions.
+        structures: of training -> how often each occurs.
+        language_model: with ``log_probs(sentences) -> [n]`` of words and end, natural.
+
+    Raises:
+        UserError: if the decoder was trained on other vectors, or has no word for a tag.
+    """
+
+    def __init__(
+        self,
+        decoder: Captioner,
+        embedder: Embedder,
+        sentences: TrainingSentences,
+        structures: "Counter[str]",
+        language_model: Any,
+    ) -> None:
+        embedder.check_vectors(
+            decoder.identity,
+            decoder.feature_dim,
+            what=f"what {decoder.files[0]} was trained on",
+        )
+        self.decoder = decoder
+        self.embedder = embedder
+        self.sentences = sentences
+        self.structures = structures
+        self.language_model = language_model
+        for model in decoder.models:
+            model.make_generation_fast_()
+        self.tags = decoder.task.structure_dictionary
+        self._check_tags()
+        theirs = embedder.task.target_dictionary
+        symbols = decoder.task.target_dictionary.symbols
+        # what the embedding reads for each word of the decoder
+        self._embedded_word = [theirs.index(symbol) for symbol in symbols]
+        self.word_vectors = self._embed_words()
+
+    def _check_tags(self) -> None:
+        known = set(self.tags.symbols)
+        tags = sorted({tag for structure in self.structures for tag in structure.split()})
+        unknown = [tag for tag in tags if tag not in known]
+        if unknown:
+            raise UserError(
+                f"{self.decoder.files[0]}: does not know {len(unknown)} of the {len(tags)} tags of "
+                f"the training structures (such as {unknown[0]!r}): give the data that it was "
+                "trained on."
+            )
+
+    def _embed_words(self) -> np.ndarray:
+        """``[W, K]`` of unit length: each word of the embedding's dictionary by itself."""
+        dictionary = self.embedder.task.target_dictionary
+        words = [
+            number
+            for number in range(dictionary.nspecial, len(dictionary))
+            if not dictionary[number].startswith("madeupword")  # fairseq's fillers
+        ]
+        vectors = self.embedder.embed_tokens([[number] for number in words])
+        return unit_vectors(vectors, "word", names=[dictionary[number] for number in words])
+
+    def caption(self, images: Sequence[AnyImage], **options: Any) -> list[StructuredCaption]:
+        """
+        Args:
+            images: paths, contents of files (bytes) or open images.
+            **options: of :class:`StructuredSearch`.
+
+        Raises:
+            UserError: if the embedding's extractor cannot be rebuilt, or an image not be read.
+        """
+        if isinstance(images, (str, bytes, os.PathLike, Image.Image)):
+            raise UserError(f"`images` must be a list, but is a {type(images).__name__}.")
+        search = StructuredSearch(**options)
+        features = self.embedder.readable_features_of(images)
+        return list(self.caption_features(features, search))
+
+    def caption_features(
+        self, features: Sequence[np.ndarray], search: StructuredSearch
+    ) -> Iterator[StructuredCaption]:
+        """
+        Args:
+            features: of each image ``[rows, D]``, from the extractor of the embedding's training.
+            search: how candidates are made and ranked.
+
+        Yields:
+            captions of each image, in their order.
+
+        Raises:
+            UserError: if features have another number of channels, or no structure has the length
+                asked for.
+        """
+        if not features:
+            return
+        images = unit_vectors(self.embedder.embed_features(features), "image")
+        found = find_conditions(
+            images,
+            self.word_vectors,
+            self.sentences,
+            names=search.conditions,
+            num_nearest=search.num_nearest,
+        )
+        draws = draw_pairs(self.structures, search)
+        step = max(1, search.batch_size // len(draws.structures))  # images at a time
+        for start in range(0, len(images), step):
+            part = slice(start, start + step)
+            written = self._write(found.conditions[part], draws, search)
+            ranked = self._rank(images[part], written, draws, search)
+            for captions, sentence in zip(ranked, found.nearest[part]):
+                yield StructuredCaption(captions, sentence)
+
+    def _write(
+        self, conditions: np.ndarray, draws: Draws, search: StructuredSearch
+    ) -> list[list[tuple[int, ...]]]:
+        """Words' numbers of each image's candidates, by pair.
+
+        Args:
+            conditions: ``[B, C, K]``.
+            draws: P pairs.
+            search: beam, batch size and greatest length.
+        """
+        B, P, device = len(conditions), len(draws.structures), self.decoder.device
+        tags = TagLines(draws.structures, self.tags)
+        rows = [tags[pair] for pair in range(P)]
+        lengths = torch.from_numpy(tags.sizes)
+        vectors = torch.from_numpy(conditions[:, draws.conditions])  # [B, P, K]
+        generator = self.decoder.build_generator(
+            Search(beam=search.beam, max_words=search.max_words)
+        )
+        found: list[tuple[int, ...]] = []
+        for start in range(0, B * P, search.batch_size):
+            numbers = range(start, min(start + search.batch_size, B * P))
+            pairs = [number % P for number in numbers]
+            features = vectors.flatten(0, 1)[start : start + search.batch_size].unsqueeze(1)
+            net_input = {
+                "features": features.to(device),
+                "padding_mask": torch.zeros(features.shape[:2], dtype=torch.bool, device=device),
+                "src_tokens": pad_tokens(
+                    [rows[pair] for pair in pairs], self.tags.pad(), left=True
+                ).to(device),
+                "src_lengths": lengths[pairs].to(device),
+            }
+            sample = {"id": torch.arange(len(pairs), device=device), "net_input": net_input}
+            with torch.no_grad():
+                hypotheses = self.decoder.task.inference_step(
+                    generator, self.decoder.models, sample
+                )
+            # all but </s>
+            found += [tuple(best[0]["tokens"].tolist()[:-1]) for best in hypotheses]
+        return [found[start : start + P] for start in range(0, B * P, P)]
+
+    def _rank(
+        self,
+        images: np.ndarray,
+        written: list[list[tuple[int, ...]]],
+        draws: Draws,
+        search: StructuredSearch,
+    ) -> list[list[ScoredCaption]]:
+        """The best candidates of each image.
+
+        Args:
+            images: ``[B, K]`` of unit length.
+            written: of each image, by pair.
+            draws: the pairs.
+            search: weights, and how many are kept.
+        """
+        place_of = {
+            tokens: i for i, tokens in enumerate(dict.fromkeys(t for w in written for t in w))
+        }
+        symbols = self.decoder.task.target_dictionary.symbols
+        sentences = [[symbols[number] for number in tokens] for tokens in place_of]
+        read = [[self._embedded_word[number] for number in tokens] for tokens in place_of]
+        vectors = self.embedder.embed_tokens(read)
+        log_probs = self.language_model.log_probs(sentences)
+        ranked = []
+        for image, candidates in zip(images, written):
+            # of several pairs that gave a sentence the first
+            pair_of = {tokens: pair for pair, tokens in reversed(list(enumerate(candidates)))}
+            pairs = sorted(pair_of.values())
+            places = [place_of[candidates[pair]] for pair in pairs]
+            scores = score_candidates(
+                [sentences[place] for place in places],
+                vectors[places] @ image,
+                log_probs[places],
+                search.weights,
+            )
+            best = np.argsort(-scores.score, kind="stable")[: search.top]
+            ranked.append(
+                [
+                    ScoredCaption(
+                        " ".join(sentences[places[i]]),
+                        float(scores.score[i]),
+                        float(scores.cosine[i]),
+                        float(scores.log_prob[i]),
+                        float(scores.penalty[i]),
+                        search.conditions[draws.conditions[pairs[i]]],
+                        draws.structures[pairs[i]],
+                    )
+                    for i in best.tolist()
+                ]
+            )
+        return ranked

@@ -1,0 +1,143 @@
+"""Checkpoints, data folder and n-gram model -> a captioner by structure and content."""
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import numpy as np
+
+from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.multimodal_dataset import check_line_counts
+from fairseq_mm.data.structure_tags import check_alignment, read_tags
+from fairseq_mm.data.visual_ids import read_visual_ids
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.candidate_conditions import TrainingSentences
+from fairseq_mm.inference.captioner import Captioner
+from fairseq_mm.inference.embedder import Embedder, load_embedder
+from fairseq_mm.inference.image_models import load_image_models
+from fairseq_mm.inference.structured_captioner import StructuredCaptioner
+from fairseq_mm.inference.text_models import Paths, load_states, reads_structures
+from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
+from fairseq_mm.ngrams.language_model import LanguageModel, load_language_model
+from fairseq_mm.ngrams.ngram_model import END, START
+from fairseq_mm.retrieval.vector_index import unit_vectors
+
+logger = logging.getLogger(__name__)
+
+
+def load_structured_captioner(
+    path: Paths,
+    *,
+    embedding: Union[str, os.PathLike],
+    data: Union[str, os.PathLike],
+    vectors: Optional[Union[str, os.PathLike]] = None,
+    language_model: Optional[Union[str, os.PathLike]] = None,
+    weights: Optional[str] = None,
+    device: Optional[str] = None,
+    states: Optional[dict[str, dict[str, Any]]] = None,
+) -> StructuredCaptioner:
+    """A captioner from a model of structures, or an ensemble of several.
+
+    Of the data folder it reads ``text/train.txt``, ``train.visual_ids`` and ``train.tags``, and
+    nothing of another split.
+
+    Args:
+        path: checkpoint of ``sc_nlm``, or folder with one; several as a list or joined by the
+            system's path separator.
+        embedding: checkpoint of the embedding on whose vectors it was trained, or folder with it.
+        data: folder with the training captions and their tags.
+        vectors: feature store with the training captions' vectors, from ``fairseq-mm embed --split
+            train --of sentences``; without it they are embedded now.
+        language_model: ARPA file; without it a Kneser-Ney trigram model of the training captions is
+            estimated.
+        weights: state dict file of the extractor; found by its content if it lies in the folder of
+            the embedding.
+        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU where there is one.
+        states: the checkpoints of ``path``, if :func:`.load_states` has read
+            them already.
+
+    Raises:
+        UserError: if a file is missing, or two do not fit together.
+    """
+    states = load_states(path) if states is None else states
+    for file, state in states.items():
+        if not reads_structures(state):
+            raise UserError(f"{file}: must be a model that reads structures (sc_nlm), but is none.")
+    loaded = load_image_models(path, device=device, states=states)
+    decoder = Captioner(*loaded[:3], files=loaded.files, device=loaded.device)
+    embedder = load_embedder(embedding, weights=weights, device=device)
+    text_path = os.path.join(data, "text", "train.txt")
+    lines = _read_lines(text_path)
+    ids_path, tags_path = (os.path.join(data, f"train.{name}") for name in ("visual_ids", "tags"))
+    ids, tags = read_visual_ids(ids_path), read_tags(tags_path)
+    check_line_counts({text_path: len(lines), ids_path: len(ids), tags_path: len(tags)})
+    words, tagged = [line.split() for line in lines], [line.split() for line in tags]
+    lengths = [np.array([len(line) for line in part]) for part in (tagged, words)]
+    check_alignment(tags_path, lengths[0], text_path, lengths[1])
+    structures = Counter(" ".join(line) for line in tagged)
+    model: LanguageModel
+    if language_model is None:
+        model = estimate_kneser_ney(words)
+    else:
+        model = load_language_model(os.fspath(language_model))
+    if vectors is None:
+        what, found = "training sentence", _embed(lines, embedder)
+    else:
+        what = f"{os.fspath(vectors)}: training sentence"
+        found = _read_vectors(os.fspath(vectors), len(lines), embedder)
+    sentences = TrainingSentences(lines, ids, unit_vectors(found, what))
+    return StructuredCaptioner(decoder, embedder, sentences, structures, model)
+
+
+def _read_lines(path: str) -> list[str]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; is it in a folder made by `prepare`?") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
+    if lines[-1] == "":
+        lines.pop()
+    if not lines:
+        raise UserError(f"{path}: must have training captions, but is empty.")
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        if not words:
+            raise UserError(f"{path}:{number}: must have words, but is empty.")
+        for mark in (START, END):
+            if mark in words:
+                raise UserError(f"{path}:{number}: must be words, but has {mark}.")
+    return lines
+
+
+def _embed(lines: Sequence[str], embedder: Embedder) -> np.ndarray:
+    logger.info(f"embedding {len(lines):,} training captions")
+    index = embedder.task.target_dictionary.index
+    return embedder.embed_tokens([[index(word) for word in line.split()] for line in lines])
+
+
+def _read_vectors(path: str, num_lines: int, embedder: Embedder) -> np.ndarray:
+    """``[num_lines, K]`` of the items ``train:0``, ``train:1``, ... of a feature store.
+
+    Raises:
+        UserError: if it has vectors of another model, or not of all lines or of others.
+    """
+    store = FeatureStore(path)
+    embedder.check_vectors(store.attributes, store.dim, what=path)
+    found = sum(key.startswith("train:") for key in store.ids)
+    if found != num_lines:
+        raise UserError(
+            f"{path}: must have vectors of {num_lines} training captions, but has {found}: make it "
+            "with fairseq-mm embed --split train --of sentences."
+        )
+    keys = [f"train:{line}" for line in range(num_lines)]
+    for key in keys:
+        if store.rows_of(key) != 1:
+            raise UserError(
+                f"{path}: must have one row a caption, but {key!r} has {store.rows_of(key)}: make "
+                "it with fairseq-mm embed --split train --of sentences."
+            )
+    return np.concatenate([store.read(key) for key in keys])

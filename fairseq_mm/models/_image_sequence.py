@@ -1,0 +1,250 @@
+"""What the visual storytellers share: encoders of a story's five images, and the frame of their
+decoders and models."""
+
+from typing import Any, Optional
+
+import torch
+from fairseq.models import (
+    FairseqEncoder,
+    FairseqEncoderDecoderModel,
+    FairseqIncrementalDecoder,
+)
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.modules.float32_linear import float32_linear
+from fairseq_mm.modules.masked_batch_norm import MaskedBatchNorm
+from fairseq_mm.modules.non_local import NonLocalBlock
+from fairseq_mm.modules.sentence_cache import keeps_all
+from fairseq_mm.modules.skipping_lstm import SkippingLSTM
+
+NUM_IMAGES = 5
+
+
+class ImageVectors(nn.Module):
+    """Features of each image -> one vector: the mean over its positions, projected, normalised.
+
+    Args:
+        feature_dim: D of the features.
+        output_dim: E.
+        rows_per_image: R positions of an image.
+        non_local: look at the grid through a non-local block first.
+        non_local_norm: with batch normalisation in it.
+
+    Raises:
+        UserError: if a non-local block is to look at a single position.
+    """
+
+    def __init__(
+        self,
+        feature_dim: int,
+        output_dim: int,
+        rows_per_image: int,
+        *,
+        non_local: bool = False,
+        non_local_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        if non_local and rows_per_image == 1:
+            raise UserError(
+                "a non-local block relates the positions of a grid, but the features have one row "
+                "an image: extract them with --grid, or take --arch glac."
+            )
+        self.rows_per_image = rows_per_image
+        self.non_local = None
+        if non_local:
+            self.non_local = NonLocalBlock(feature_dim, has_batch_norm=non_local_norm)
+        self.proj = nn.Linear(feature_dim, output_dim)
+        nn.init.normal_(self.proj.weight, std=0.02)
+        nn.init.zeros_(self.proj.bias)
+        self.norm = MaskedBatchNorm(output_dim)
+
+    def grids(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """
+        Args:
+            features: ``[B, N * R, D]``.
+            padding_mask: ``[B, N * R]`` bool, True at missing images.
+
+        Returns:
+            grids ``[B, N, R, D]`` float32, zero for missing images, and is_missing ``[B, N]``.
+
+        Raises:
+            UserError: if the number of rows is not one of images with R positions each.
+        """
+        if features.size(1) != NUM_IMAGES * self.rows_per_image:
+            raise UserError(
+                f"a story has {NUM_IMAGES} images of {self.rows_per_image} rows of features "
+                f"each, but {features.size(1)} rows are given."
+            )
+        shape = (len(features), NUM_IMAGES, self.rows_per_image)
+        is_padding = padding_mask.view(shape)
+        grids = features.reshape(*shape, -1).float()
+        return grids.masked_fill(is_padding.unsqueeze(-1), 0), is_padding.all(dim=2)
+
+    def forward(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """
+        Args:
+            features: as for :meth:`grids`.
+            padding_mask: as for :meth:`grids`.
+
+        Returns:
+            vectors ``[B, N, E]``, zero for missing images, and is_missing ``[B, N]``.
+        """
+        grids, is_missing = self.grids(features, padding_mask)
+        if self.non_local is not None:
+            grids = self.non_local(grids.flatten(0, 1), ~is_missing.flatten()).view_as(grids)
+        pooled = grids.mean(dim=2)
+        # normalised before it is cast: features may have any scale
+        vectors = self.norm(float32_linear(self.proj, pooled), ~is_missing)
+        vectors = vectors.masked_fill(is_missing.unsqueeze(-1), 0)
+        return vectors.to(self.proj.weight.dtype), is_missing
+
+
+class ImageEncoder(FairseqEncoder):
+    """What fairseq asks of an encoder whose output is ``vectors`` and ``is_missing``."""
+
+    def __init__(self) -> None:
+        super().__init__(dictionary=None)
+
+    def reorder_encoder_out(
+        self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
+    ) -> dict[str, list[Tensor]]:
+        if keeps_all(new_order, len(encoder_out["vectors"][0])):
+            return encoder_out
+        return {key: [x.index_select(0, new_order) for x in xs] for key, xs in encoder_out.items()}
+
+
+class GlocalEncoder(ImageEncoder):
+    """GLAC's encoder (Kim et al. 2018, https://arxiv.org/abs/1805.10973; Li et al. 2020, section
+    3.1): each image's vector beside what a bidirectional LSTM over all five says there.
+
+    Args:
+        images: features -> vectors of E.
+        vector_dim: E.
+        hidden_dim: of the LSTM, each direction.
+        num_layers: of the LSTM.
+        glocal_dim: of the glocal vectors.
+        output_dim: of their projection, which the decoder reads.
+        dropout: between the LSTM's layers, of the glocal vectors and of the projection.
+    """
+
+    def __init__(
+        self,
+        images: ImageVectors,
+        *,
+        vector_dim: int,
+        hidden_dim: int,
+        num_layers: int,
+        glocal_dim: int,
+        output_dim: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.pictures = images
+        self.lstm = SkippingLSTM(vector_dim, hidden_dim, num_layers, dropout)
+        self.glocal_proj = nn.Linear(vector_dim + 2 * hidden_dim, glocal_dim)
+        self.glocal_norm = MaskedBatchNorm(glocal_dim)
+        self.output_proj = nn.Linear(glocal_dim, output_dim)
+        for layer in (self.glocal_proj, self.output_proj):
+            nn.init.normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
+        """
+        Args:
+            features: ``[B, 5 R, D]``.
+            padding_mask: ``[B, 5 R]`` bool, True at missing images.
+
+        Returns:
+            ``vectors``: ``[B, 5, output_dim]``; a missing image's has the others' part alone.
+            ``is_missing``: ``[B, 5]`` bool.
+        """
+        local, is_missing = self.pictures(features, padding_mask)
+        glocal = torch.cat([local, self.lstm(local, is_missing)], dim=-1)
+        # of a missing image there is a vector too, but it is none for the statistics
+        glocal = self.glocal_norm(self.dropout(self.glocal_proj(glocal)), ~is_missing)
+        vectors = torch.relu(self.dropout(self.output_proj(glocal)))
+        return {"vectors": [vectors], "is_missing": [is_missing]}
+
+
+def image_vectors(
+    task: Any, output_dim: int, *, non_local: bool = False, non_local_norm: bool = False
+) -> ImageVectors:
+    """:class:`ImageVectors` for a task's features."""
+    return ImageVectors(
+        task.feature_dim,
+        output_dim,
+        task.rows_per_image,
+        non_local=non_local,
+        non_local_norm=non_local_norm,
+    )
+
+
+class StoryDecoder(FairseqIncrementalDecoder):
+    """Words of stories: subclasses define ``extract_features`` and the layer ``output_proj``.
+
+    Args:
+        dictionary: fairseq's.
+        separator: index of the token between sentences.
+    """
+
+    output_proj: nn.Linear
+
+    def __init__(self, dictionary: Any, separator: int) -> None:
+        super().__init__(dictionary)
+        self.separator = separator
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Optional[dict[str, list[Tensor]]] = None,
+        incremental_state: Optional[dict] = None,
+        **unused: Any,
+    ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
+        """As ``extract_features``; returns logits ``[B, T, V]``."""
+        features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        return self.output_layer(features), extra
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of ``[..., H]``."""
+        return self.output_proj(features)
+
+    def max_positions(self) -> int:
+        """Any length: what is kept of the past has a fixed size, or a sentence's."""
+        return 1_000_000
+
+
+class StoryModel(FairseqEncoderDecoderModel):
+    """Stories of five images, with what they were trained on.
+
+    Args:
+        encoder: of the images.
+        decoder: of the words.
+        task: that the model is built for.
+    """
+
+    def __init__(self, encoder: "ImageEncoder", decoder: StoryDecoder, task: Any) -> None:
+        super().__init__(encoder, decoder)
+        self.add_module(MODULE_NAME, Provenance.of_task(task))
+
+    def forward(
+        self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
+    ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
+        """
+        Args:
+            features: ``[B, 5 R, D]``.
+            padding_mask: ``[B, 5 R]`` bool, True at missing images.
+            prev_output_tokens: ``[B, T]``.
+
+        Returns:
+            logits: ``[B, T, V]``, and what the decoder's ``extract_features`` adds.
+        """
+        return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
+
+
+def encoder_output(encoder_out: Optional[dict[str, list[Tensor]]]) -> tuple[Tensor, Tensor]:
+    """``vectors`` and ``is_missing`` of an encoder's output."""
+    assert encoder_out is not None
+    return encoder_out["vectors"][0], encoder_out["is_missing"][0]

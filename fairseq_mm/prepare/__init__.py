@@ -1,0 +1,1 @@
+"""From releases and JSON lines to data folders."""

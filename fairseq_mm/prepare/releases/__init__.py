@@ -1,0 +1,1 @@
+"""Readers of the published releases, one file a data set."""

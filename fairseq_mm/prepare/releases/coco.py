@@ -1,0 +1,172 @@
+"""COCO captions (Lin et al. 2014), in one of three divisions that never share a table.
+
+- ``karpathy``: 113,287 (his train and restval) / 5,000 / 5,000 images, of ``dataset_coco.json``;
+- ``official``: 82,783 / 40,504, ``captions_train2014.json`` and ``captions_val2014.json``;
+- ``m_rnn``: 118,286 / 4,000 / 1,000, the official files and the paper's lists.
+
+m-RNN (Mao et al. 2015, section 6) drew its 4,000 and 1,000 images from val2014 and trained on
+all others; the released lists leave out image 167126, a broken file in early downloads.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from fairseq_mm.data.input_files import check_id, read_json, read_lines
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.captions import CaptionCorpus, CaptionItem, check_once
+from fairseq_mm.prepare.releases.karpathy import read_karpathy
+
+COCO_IMAGES = {
+    "karpathy": {"train": 113287, "valid": 5000, "test": 5000},
+    "official": {"train": 82783, "valid": 40504},
+    "m_rnn": {"train": 118286, "valid": 4000, "test": 1000},
+}
+M_RNN_EXCLUDED = 167126
+
+
+def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> CaptionCorpus:
+    """Reads COCO captions in one division; ids are file names.
+
+    Args:
+        division: one of the three above.
+        files: ``dataset_coco.json`` for karpathy, else ``captions_train2014.json`` and
+            ``captions_val2014.json``.
+        lists: for m_rnn alone, ``valid`` and ``test`` -> file of image numbers.
+
+    Raises:
+        UserError: if files or lists are not those of the division, or one is malformed.
+    """
+    expected = 1 if division == "karpathy" else 2
+    if len(files) != expected:
+        names = (
+            "dataset_coco.json"
+            if expected == 1
+            else "captions_train2014.json captions_val2014.json"
+        )
+        raise UserError(f"--split {division} reads {names}, but {len(files)} files were given.")
+    if set(lists) != ({"valid", "test"} if division == "m_rnn" else set()):
+        wanted = "valid=FILE test=FILE" if division == "m_rnn" else "none"
+        raise UserError(
+            f"--split {division} needs --split-ids for {wanted}, but has "
+            f"{', '.join(lists) or 'none'} instead."
+        )
+    if division == "karpathy":
+        return read_karpathy(files[0], name="coco", published=COCO_IMAGES["karpathy"])
+    train, valid = files
+    if division == "official":
+        return _read_official(train, valid)
+    return _read_m_rnn(train, valid, lists)
+
+
+def read_annotations(path: Path) -> dict[int, CaptionItem]:
+    """Reads an official annotation file: image number -> item, captions by annotation number.
+
+    Images without captions are included.
+
+    Raises:
+        UserError: naming the file and the entry, if it is malformed.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or not all(
+        isinstance(content.get(name), list) for name in ("images", "annotations")
+    ):
+        raise UserError(f"{path}: must be a JSON object with lists `images` and `annotations`.")
+    items: dict[int, CaptionItem] = {}
+    for number, image in enumerate(content["images"]):
+        where = f"{path}: images[{number}]"
+        try:
+            image_number, name = image["id"], image["file_name"]
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{where}: field is missing or malformed ({error}).") from None
+        if image_number in items:
+            raise UserError(f"{where}: image {image_number} was given before.")
+        items[image_number] = CaptionItem(check_id(str(name), where), [], where)
+    captions: dict[int, list[tuple[int, str]]] = {}
+    for number, annotation in enumerate(content["annotations"]):
+        where = f"{path}: annotations[{number}]"
+        try:
+            image_number = annotation["image_id"]
+            caption = (annotation["id"], annotation["caption"].strip())
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{where}: field is missing or malformed ({error}).") from None
+        if image_number not in items:
+            raise UserError(f"{where}: image {image_number} is not in `images`.")
+        captions.setdefault(image_number, []).append(caption)
+    for image_number, numbered in captions.items():
+        items[image_number].captions = [caption for _, caption in sorted(numbered)]
+    return items
+
+
+def _read_official(train: Path, valid: Path) -> CaptionCorpus:
+    corpus = _corpus("official", [train, valid])
+    corpus.items = {
+        "train": list(read_annotations(train).values()),
+        "valid": list(read_annotations(valid).values()),
+    }
+    check_once(corpus.items)
+    return corpus
+
+
+def _read_m_rnn(train: Path, valid: Path, lists: dict[str, Path]) -> CaptionCorpus:
+    corpus = _corpus("m_rnn", [train, valid, *lists.values()])
+    drawn_from = read_annotations(valid)
+    listed: dict[int, Path] = {}
+    for split, path in lists.items():
+        numbers = read_image_numbers(path)
+        for number in numbers:
+            if number not in drawn_from:
+                raise UserError(f"{path}: image {number} is not in {valid}.")
+            if number in listed:
+                raise UserError(f"{path}: image {number} was given before, in {listed[number]}.")
+            listed[number] = path
+        corpus.items[split] = [drawn_from[number] for number in numbers]
+    everything = read_annotations(train)
+    if M_RNN_EXCLUDED in everything or M_RNN_EXCLUDED in drawn_from:
+        corpus.exceptions["left out, as in the released lists"] = [str(M_RNN_EXCLUDED)]
+    everything.update({n: item for n, item in drawn_from.items() if n not in listed})
+    everything.pop(M_RNN_EXCLUDED, None)
+    corpus.items = {"train": list(everything.values()), **corpus.items}
+    check_once(corpus.items)
+    return corpus
+
+
+def _corpus(split: str, files: list[Path]) -> CaptionCorpus:
+    return CaptionCorpus(
+        name="coco",
+        split=split,
+        items={},
+        files=[str(path) for path in files],
+        published=COCO_IMAGES[split],
+    )
+
+
+def read_image_numbers(path: Path) -> list[int]:
+    """Image numbers from a list of numbers or names (``COCO_val2014_000000391895.jpg``).
+
+    Raises:
+        UserError: if an entry has no number, or the file is one of the released NumPy pickles.
+    """
+    if path.suffix in (".npy", ".pkl", ".pickle"):
+        raise UserError(
+            f"{path}: is a pickle, which may run anything when it is read; write its image "
+            "numbers to a text file, one a line."
+        )
+    if path.suffix == ".json":
+        content = read_json(path)
+        if not isinstance(content, list):
+            raise UserError(f"{path}: must be a JSON list of image numbers or file names.")
+        entries = [(f"{path}: entry {n}", str(entry)) for n, entry in enumerate(content, 1)]
+    else:
+        entries = [(f"{path}:{n}", line.strip()) for n, line in read_lines(path) if line.strip()]
+    return [_image_number(entry, where) for where, entry in entries]
+
+
+def _image_number(entry: str, where: str) -> int:
+    match = re.fullmatch(r"(?:.*[_/])?0*(\d+)(?:\.jpg)?", entry)
+    if match is None:
+        raise UserError(
+            f"{where}: must be an image number or a file name such as "
+            f"COCO_val2014_000000391895.jpg, but is {json.dumps(entry)} instead."
+        )
+    return int(match.group(1))

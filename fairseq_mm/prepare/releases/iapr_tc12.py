@@ -1,0 +1,81 @@
+"""IAPR TC-12 (Grubinger et al. 2006): free-text descriptions of 20,000 images.
+
+A description is a file such as ``annotations_complete_eng/00/25.eng``, XML-like (``&`` stands
+unescaped), in ISO-8859-1; its sentences end with semicolons. The division into 17,665 training
+and 1,962 test images is Guillaumin et al.'s, as two lists.
+
+m-RNN's paper (section 6) counts 1.7 sentence annotations an image, so a sentence is a caption.
+"""
+
+import re
+from pathlib import Path
+
+from fairseq_mm.data.input_files import check_id, read_lines
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.captions import CaptionCorpus, CaptionItem
+from fairseq_mm.prepare.split_lists import read_id_list, select_splits
+
+IAPR_TC12_IMAGES = {"train": 17665, "test": 1962}
+CAPTION_UNITS = ("sentences", "description")
+
+
+def read_description(path: Path) -> tuple[str, str]:
+    """The path of the image and the description in an annotation file.
+
+    Raises:
+        UserError: if one of the two fields is missing.
+    """
+    text = "\n".join(line for _, line in read_lines(path, encoding="iso-8859-1"))
+    fields = []
+    for name in ("IMAGE", "DESCRIPTION"):
+        match = re.search(rf"<{name}>(.*?)</{name}>", text, re.DOTALL | re.IGNORECASE)
+        if match is None:
+            raise UserError(f"{path}: field <{name}> is missing.")
+        fields.append(" ".join(match.group(1).split()))
+    image, description = fields
+    return image, description
+
+
+def _image_name(name: str) -> str:
+    """``images/00/25.jpg``, ``00/25`` and ``25.jpg`` are one image: numbers are unique."""
+    stem = name.replace("\\", "/").rpartition("/")[2]
+    return re.sub(r"(?i)\.(?:jpg|eng)$", "", stem) + ".jpg"
+
+
+def read_iapr_tc12(
+    annotations: Path, lists: dict[str, Path], *, captions: str = "sentences"
+) -> CaptionCorpus:
+    """
+    Args:
+        annotations: folder of the English annotation files, in any depth.
+        lists: split -> list of images, one a line (``00/25``, with or without ``.jpg``).
+        captions: ``sentences``, each sentence of a description is a caption, or ``description``,
+            all of it.
+
+    Raises:
+        UserError: if there is no annotation file, or one lacks a field.
+    """
+    paths = sorted(annotations.rglob("*.eng"))
+    if not paths:
+        raise UserError(f"{annotations}: no annotation files (*.eng) found in this folder.")
+    items: dict[str, CaptionItem] = {}
+    for path in paths:
+        image, description = read_description(path)
+        key = check_id(_image_name(image), str(path))
+        if key in items:
+            raise UserError(f"{path}: image {key} was given before, at {items[key].where}.")
+        sentences = [part.strip() for part in description.split(";") if part.strip()]
+        if captions == "description" and sentences:
+            sentences = ["; ".join(sentences)]
+        if sentences:
+            items[key] = CaptionItem(key, sentences, str(path))
+    corpus = CaptionCorpus(
+        name="iapr_tc12",
+        split="guillaumin",
+        items={},
+        files=[str(annotations), *map(str, lists.values())],
+        published=IAPR_TC12_IMAGES,
+    )
+    ids = {split: read_id_list(path, id_of=_image_name) for split, path in lists.items()}
+    select_splits(corpus, items, ids)
+    return corpus

@@ -1,0 +1,57 @@
+"""Karpathy's division files: ``dataset_coco.json``, ``dataset_flickr30k.json`` and so on.
+
+One JSON object with ``images``, each with ``filename``, ``split`` and ``sentences`` (``raw`` and
+``tokens``), and on COCO ``filepath`` and ``cocoid`` too. ``restval`` are those validation images
+of 2014 that train together with the training images.
+"""
+
+from pathlib import Path
+
+from fairseq_mm.data.input_files import check_id, read_json
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.captions import CaptionCorpus, CaptionItem, check_once
+
+_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test": "test"}
+
+
+def read_karpathy(
+    path: Path, *, name: str, published: dict[str, int], key: str = "filename"
+) -> CaptionCorpus:
+    """
+    Args:
+        path: the division file.
+        name: the data set that it must hold, as in its field ``dataset``.
+        published: split -> images expected.
+        key: the field that becomes the id.
+
+    Raises:
+        UserError: naming the file and the image's number, if it holds another data set or an
+            image lacks a field.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or not isinstance(content.get("images"), list):
+        raise UserError(f"{path}: must be a JSON object with a list `images`.")
+    if content.get("dataset", name) != name:
+        raise UserError(f"{path}: must hold {name}, but holds {content['dataset']} instead.")
+    items: dict[str, list[CaptionItem]] = {}
+    for number, image in enumerate(content["images"]):
+        where = f"{path}: images[{number}]"
+        try:
+            found, image_id = image["split"], image[key]
+            captions = [sentence["raw"].strip() for sentence in image["sentences"]]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{where}: field is missing or malformed ({error}).") from None
+        if found not in _SPLITS:
+            raise UserError(
+                f"{where}: `split` must be one of {', '.join(_SPLITS)}, but is {found} instead."
+            )
+        item = CaptionItem(check_id(str(image_id), where), captions, where)
+        items.setdefault(_SPLITS[found], []).append(item)
+    check_once(items)
+    return CaptionCorpus(
+        name=name,
+        split="karpathy",
+        items={split: items[split] for split in ("train", "valid", "test") if split in items},
+        files=[str(path)],
+        published=published,
+    )

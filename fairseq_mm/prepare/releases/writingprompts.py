@@ -1,0 +1,127 @@
+"""WritingPrompts (Fan et al. 2018): ``{train,valid,test}.wp_source`` and ``.wp_target``.
+
+A line of the one is a prompt, the same line of the other its story, both tokenised already.
+
+The published models' vocabularies have 19,025 and 104,960 types, fairseq's four control symbols
+included. They come out of stories cut to 1,000 words, words that occur ten times or more (the
+paper says "more than 10", fairseq keeps a count that equals the threshold) and a padding factor
+of 1; the two sizes that people get otherwise are 112,832 (stories not cut) and 19,032 (fairseq's
+default padding factor).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fairseq_mm.data.input_files import SPLITS, read_lines
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.prompts import StoryCorpus, StoryPair
+
+WRITING_PROMPTS_PAIRS = {"train": 272_600, "valid": 15_620, "test": 15_138}
+# number of types, fairseq's four control symbols included
+WRITING_PROMPTS_TYPES = {"dict.wp_source.txt": 19_025, "dict.wp_target.txt": 104_960}
+TYPES_OF_UNCUT_STORIES = 112_832
+STORY_WORDS = 1000
+THRESHOLD = 10
+
+
+def read_writingprompts(folder: Path, *, drop_unpaired: bool = False) -> StoryCorpus:
+    """
+    Args:
+        folder: with the release's files; a split may be missing.
+        drop_unpaired: leave out the lines of a longer file that the other has none to, instead of
+            refusing the two.
+
+    Raises:
+        UserError: if there is no split, a split has one file alone, or its files have different
+            numbers of lines.
+    """
+    num_pairs: dict[str, int] = {}
+    unpaired: dict[str, int] = {}
+    files: dict[str, tuple[Path, Path]] = {}
+    for split in SPLITS:
+        source, target = folder / f"{split}.wp_source", folder / f"{split}.wp_target"
+        if not source.exists() and not target.exists():
+            continue
+        lengths = count_lines(source), count_lines(target)
+        if lengths[0] != lengths[1] and not drop_unpaired:
+            raise UserError(
+                f"{source} has {lengths[0]:,} lines and {target} {lengths[1]:,}, where a line of "
+                "each makes a pair; --drop-unpaired leaves out the last lines of the longer one."
+            )
+        files[split] = source, target
+        num_pairs[split] = min(lengths)
+        unpaired[split] = max(lengths) - min(lengths)
+    if not files:
+        raise UserError(
+            f"{folder}: no train.wp_source, valid.wp_source or test.wp_source found in this folder."
+        )
+
+    def read() -> Iterator[StoryPair]:
+        for split, (source, target) in files.items():
+            for (number, prompt), (_, story) in zip(read_lines(source), read_lines(target)):
+                where = (f"{source}:{number}", f"{target}:{number}")
+                yield StoryPair(split, prompt, story, where)
+
+    return StoryCorpus(
+        name="writingprompts",
+        split="official",
+        files=[str(path) for pair in files.values() for path in pair],
+        read=read,
+        num_pairs=num_pairs,
+        unpaired=unpaired,
+        published=WRITING_PROMPTS_PAIRS,
+        vocabulary_deviations=(
+            vocabulary_deviations
+            if num_pairs.get("train") == WRITING_PROMPTS_PAIRS["train"]
+            else lambda options, num_types: []
+        ),
+    )
+
+
+def count_lines(path: Path) -> int:
+    """
+    Raises:
+        UserError: if the file cannot be read.
+    """
+    lines, last = 0, b"\n"
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                lines += block.count(b"\n")
+                last = block[-1:]
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+    return lines + (last != b"\n")
+
+
+def vocabulary_deviations(options: dict[str, Any], num_types: dict[str, int]) -> list[str]:
+    """A line for each dictionary that has not the published size, with the usual cause.
+
+    Args:
+        options: ``story_words``, ``source_threshold``, ``target_threshold`` (None where a
+            dictionary was given) of the preparation.
+        num_types: file name -> number of types, fairseq's four control symbols included.
+    """
+    lines = []
+    for name, expected in WRITING_PROMPTS_TYPES.items():
+        found = num_types[name]
+        if found == expected:
+            continue
+        side = "source" if "source" in name else "target"
+        threshold, story_words = options[f"{side}_threshold"], options["story_words"]
+        causes = []
+        if threshold not in (None, THRESHOLD):
+            causes.append(f"--{side}-threshold {threshold} instead of {THRESHOLD}")
+        if side == "target" and threshold is not None and story_words != STORY_WORDS:
+            causes.append(
+                f"--story-words {story_words} instead of {STORY_WORDS}; without any cut "
+                f"{TYPES_OF_UNCUT_STORIES:,} types come out"
+            )
+        if threshold is None and found == TYPES_OF_UNCUT_STORIES:
+            causes.append(f"a dictionary of stories that were not cut to {STORY_WORDS} words")
+        if threshold is None and found == -(-expected // 8) * 8:
+            causes.append("a dictionary made without --padding-factor 1")
+        cause = " and ".join(causes) or "text that is not the release's, word for word"
+        lines.append(f"{name}: {found:,} types, {expected:,} published; usual cause: {cause}")
+    return lines

@@ -1,0 +1,67 @@
+"""Lists of images by which releases divide themselves."""
+
+import re
+from pathlib import Path
+from typing import Callable, Optional
+
+from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.captions import CaptionCorpus, CaptionItem, check_once
+
+_IMAGE_NAME = re.compile(r".+\.(?:jpe?g|png)", re.IGNORECASE)
+
+
+def read_id_list(path: Path, *, id_of: Optional[Callable[[str], str]] = None) -> list[str]:
+    """Ids of images, one a line.
+
+    Args:
+        path: the list.
+        id_of: line -> id, where they differ.
+
+    Raises:
+        UserError: if an image stands twice.
+    """
+    line_of: dict[str, int] = {}
+    for number, line in read_lines(path):
+        name = line.strip()
+        if not name:
+            continue
+        key = id_of(name) if id_of else name
+        if key in line_of:
+            raise UserError(
+                f"{path}:{number}: image {key} was given before, at line {line_of[key]}."
+            )
+        line_of[key] = number
+    return list(line_of)
+
+
+def select_splits(
+    corpus: CaptionCorpus, captions: dict[str, CaptionItem], lists: dict[str, list[str]]
+) -> None:
+    """Fills ``corpus.items`` by lists of images, and notes what does not fit.
+
+    Args:
+        corpus: gets the items, and as exceptions the listed images without captions, the images
+            with captions that no list names, and names that are no image's.
+        captions: id -> item.
+        lists: split -> ids.
+
+    Raises:
+        UserError: if no image of a list has captions, or one is in two lists.
+    """
+    listed = set()
+    for split, ids in lists.items():
+        corpus.items[split] = [captions[key] for key in ids if key in captions]
+        if not corpus.items[split]:
+            raise UserError(
+                f"{corpus.files[0]}: has captions of none of the {len(ids):,} images listed for "
+                f"{split}" + (f", such as {ids[0]}." if ids else ".")
+            )
+        listed.update(ids)
+    exceptions = {
+        "listed without captions": [key for key in listed if key not in captions],
+        "captions without a split": [key for key in captions if key not in listed],
+        "not an image's name": [key for key in captions if not _IMAGE_NAME.fullmatch(key)],
+    }
+    corpus.exceptions.update({what: sorted(ids) for what, ids in exceptions.items() if ids})
+    check_once(corpus.items)

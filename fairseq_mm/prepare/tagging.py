@@ -1,0 +1,73 @@
+"""Tags of all splits of a prepared folder: ``text/<split>.txt`` -> ``<split>.tags``."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Optional
+
+from tqdm import tqdm
+
+from fairseq_mm.data.output_file import output_file
+from fairseq_mm.data.taggers import installed_tagger, tag_lines
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.prepared import locked_output
+
+
+def tag_folder(
+    folder: Path, *, tagger: Optional[str] = None, model: Optional[str] = None
+) -> Iterator[str]:
+    """
+    Args:
+        folder: made by ``fairseq-mm prepare captions``.
+        tagger: ``nltk``, ``spacy`` or ``rules``; the one that is installed by default.
+        model: spaCy's.
+
+    Returns:
+        one line for each file, when it is written.
+
+    Raises:
+        UserError: if there is no text, another process writes to the folder, or the tagger or its
+            model is not installed.
+    """
+    splits = sorted((folder / "text").glob("*.txt"))
+    if not splits:
+        raise UserError(
+            f"{folder}/text: no .txt file; is {folder} a folder made by `prepare captions`?"
+        )
+    if model is not None and tagger not in (None, "spacy"):
+        raise UserError(f"--model: is of spaCy, but the tagger is {tagger}.")
+    tagger = tagger or installed_tagger()
+    with locked_output(folder):
+        yield from _tag_splits(folder, splits, tagger, model)
+
+
+def _tag_splits(
+    folder: Path, splits: list[Path], tagger: str, model: Optional[str]
+) -> Iterator[str]:
+    texts = {path.stem: _read_lines(path) for path in splits}
+    for split, lines in texts.items():
+        path = folder / f"{split}.tags"
+        counts: Counter[str] = Counter()
+        # rules know the verbs of train, where there is one: other splits are tagged as it was
+        found = tag_lines(lines, tagger, model=model, known=texts.get("train", lines))
+        with output_file(path) as file:
+            for tags in tqdm(found, desc=split, total=len(lines), unit=" lines", disable=None):
+                counts.update(tags.split())
+                file.write(f"{tags}\n")
+        shares = ", ".join(
+            f"{tag} {n / sum(counts.values()):.0%}" for tag, n in counts.most_common(4)
+        )
+        yield f"{path}: {len(lines):,} lines, {len(counts)} kinds of tags by {tagger} ({shares})"
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
+    lines = text.split("\n")  # str.splitlines breaks a line at other signs, too
+    if lines[-1] == "":
+        lines.pop()
+    return lines

@@ -1,0 +1,330 @@
+"""`fairseq-mm inspect` of tellers of visual stories: whose story, data, page, messages."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from toy_album_teller import save_pixel_teller, save_teller, write_told_split
+from toy_captioner import save_images
+from toy_data import write_store
+
+from fairseq_mm.analysis.visual_story_inspection import inspect_visual_story
+from fairseq_mm.cli.main import main
+from fairseq_mm.inference.visual_storyteller import from_pretrained
+
+STORY = "We saw it. <sent> The dog <sent> a big lake? <sent> we run <sent> It didn't run."
+WORDS = "we saw it . <sent> the dog <sent> a big lake ? <sent> we run <sent> it did n't run . </s>"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Checkpoints by architecture, a data folder with a store of grids beside, images."""
+    folder = tmp_path_factory.mktemp("inspect_images")
+    for arch in ("transtory_full_tiny", "glac_tiny", "transtory_xl_tiny"):
+        save_teller(folder / f"{arch}.pt", arch)
+    save_teller(folder / "grid.pt", rows=6, options={"non_local": True, "slices": 3})
+    data = write_told_split(folder / "data", missing="p1_2")
+    keys = [f"p{i}_{k}" for i in range(4) for k in range(5) if (i, k) != (1, 2)]
+    write_store(data / "grids.h5", keys, rows=6)
+    save_pixel_teller(folder / "pixel", arch="transtory_full_tiny")
+    save_images(folder / "images")
+    return folder
+
+
+@pytest.fixture
+def inspect(folder, tmp_path, capsys):
+    """Runs the command; returns exit status, the entries, stderr."""
+
+    def run(*arguments, model="transtory_full_tiny.pt"):
+        file = tmp_path / "stories.jsonl"
+        file.unlink(missing_ok=True)
+        command = ["inspect", *arguments, "--model", folder / model, "--jsonl", file]
+        status = main([*map(str, command)])
+        entries = []
+        if file.exists():
+            entries = [json.loads(line) for line in file.read_text().splitlines()]
+        return status, entries, capsys.readouterr().err
+
+    return run
+
+
+def of_line(folder, line, model, *, store="features.h5"):
+    """What the model itself sees in a line of the data folder."""
+    from fairseq_mm.data.feature_store import open_features
+
+    teller = from_pretrained(folder / model)
+    features = open_features([str(folder / "data" / store)])
+    keys = (folder / "data/valid.visual_ids").read_text().splitlines()[line].split("\t")
+    rows = [None if key == "p1_2" else features.read(key) for key in keys]
+    story = (folder / "data/text/valid.txt").read_text().splitlines()[line]
+    sentences = [part.split() for part in story.split("<sent>")]
+    return inspect_visual_story(teller, rows, sentences), keys, teller
+
+
+def test_lines_of_a_split_are_inspected_as_they_stand(inspect, folder):
+    status, entries, _ = inspect(folder / "data", "--lines", "5,2")
+    assert status == 0
+    for entry, line in zip(entries, (5, 2)):
+        found, keys, _ = of_line(folder, line, "transtory_full_tiny.pt")
+        assert entry["id"] == "\t".join(keys)
+        assert entry["item"] == line
+        assert entry["images"] == ["-" if key == "p1_2" else key for key in keys]
+        assert entry["told"] is False
+        assert [word["word"] for word in entry["words"]] == found.words
+        assert [word["sentence"] - 1 for word in entry["words"]] == found.sentences
+        assert " <sent> ".join(entry["sentences"]).split() == found.words[:-1]
+        weights = [word["image_weights"] for word in entry["words"]]
+        np.testing.assert_allclose(weights, found.image_weights, atol=1e-6)
+        np.testing.assert_allclose(
+            [word["log_prob"] for word in entry["words"]], found.log_probs, atol=1e-6
+        )
+        assert all(word["known"] for word in entry["words"])
+        assert "positions" not in entry
+        assert "slice_weights" not in entry["words"][0]
+    masked = [word["image_weights"][2] for word in entries[1]["words"]]
+    assert masked == [0] * len(masked)
+    # the first line of valid, by default, and a data folder by its option
+    assert inspect("--data", folder / "data")[1] == inspect(folder / "data", "--line", 0)[1]
+
+
+def test_slices_and_positions_are_shown_where_the_model_has_them(inspect, folder):
+    grids = ("--features", folder / "data/grids.h5", "--grid", "2x3", "--line", 0)
+    status, (entry,), _ = inspect(folder / "data", *grids, model="grid.pt")
+    assert status == 0
+    found, _, _ = of_line(folder, 0, "grid.pt", store="grids.h5")
+    weights = [word["slice_weights"] for word in entry["words"]]
+    np.testing.assert_allclose(weights, found.slice_weights, atol=1e-6)
+    assert "image_weights" not in entry["words"][0]
+    assert [x["image"] for x in entry["positions"]] == [1, 2, 3, 4, 5]
+    for x, similarities in zip(entry["positions"], found.similarities):
+        assert x["grid"] == [2, 3]
+        row, column = x["position"]
+        start = row * 3 + column
+        assert similarities.var(1).argmax() == start
+        order = sorted(range(6), key=lambda j: -similarities[start][j])[:5]
+        assert [t["position"] for t in x["top"]] == [[j // 3, j % 3] for j in order]
+        for t, j in zip(x["top"], order):
+            assert t["similarity"] == pytest.approx(similarities[start, j], abs=1e-5)
+    chosen = ("--image", 4, "--image", 2, "--position", "1,2")
+    _, (entry,), _ = inspect(folder / "data", *grids, *chosen, model="grid.pt")
+    assert [x["image"] for x in entry["positions"]] == [2, 4]
+    assert [x["position"] for x in entry["positions"]] == [[1, 2], [1, 2]]
+    best = int(found.similarities[1][5].argmax())
+    assert entry["positions"][0]["top"][0]["position"] == [best // 3, best % 3]
+    # a missing image has no grid
+    _, (entry,), _ = inspect(folder / "data", *grids[:4], "--line", 2, model="grid.pt")
+    assert [x["image"] for x in entry["positions"]] == [1, 2, 4, 5]
+
+
+def test_a_given_story_is_tokenised_and_goes_with_a_line_s_images(inspect, folder, tmp_path):
+    _, (entry,), _ = inspect(folder / "data", "--line", 4, "--story", STORY)
+    assert " ".join(word["word"] for word in entry["words"]) == WORDS
+    assert entry["told"] is False
+    assert entry["item"] == 4
+    (tmp_path / "story.txt").write_text(STORY.replace(" <sent> ", "\n") + "\n")
+    by_file = inspect(folder / "data", "--line", 4, "--story-file", tmp_path / "story.txt")
+    assert by_file[1] == [entry]
+    _, (unknown,), _ = inspect(
+        folder / "data", "--line", 4, "--story", STORY.replace("lake", "pond")
+    )
+    assert [w["word"] for w in unknown["words"] if not w["known"]] == ["pond"]
+    assert unknown["words"][:9] == entry["words"][:9]
+
+
+def test_the_model_tells_what_is_not_given(inspect, folder):
+    _, (entry,), _ = inspect(folder / "data", "--line", 6, "--tell")
+    _, keys, teller = of_line(folder, 6, "transtory_full_tiny.pt")
+    ids = ("--features", folder / "data/features.h5", "--ids", *keys)
+    _, (by_ids,), _ = inspect(*ids)
+    assert entry["told"] is by_ids["told"] is True
+    assert entry["words"] == by_ids["words"]
+    assert entry["item"] == 6
+    assert by_ids["item"] == 0
+    assert entry["id"] == by_ids["id"] == "\t".join(keys)
+    from fairseq_mm.data.feature_store import open_features
+    from fairseq_mm.inference.visual_storyteller import image_telling
+
+    store = open_features([str(folder / "data/features.h5")])
+    (story,) = teller.stories([6], [[store.read(key) for key in keys]], image_telling())
+    assert entry["sentences"] == [" ".join(words) for words in story.words]
+
+
+def test_images_are_extracted_and_what_was_told_of_them_is_read(inspect, folder, tmp_path):
+    images = [str(folder / f"images/image{i}.png") for i in range(4)]
+    images = [*images[:3], "-", images[3]]
+    model = "pixel/checkpoint_best.pt"
+    page = tmp_path / "page.html"
+    status, (entry,), _ = inspect(*images, "--html", page, model=model)
+    assert status == 0
+    assert entry["images"] == images
+    assert entry["told"] is True
+    assert page.read_text().count("--image") >= 4
+    # the file that tell writes says the same, and may be told in other ways
+    told = tmp_path / "told.jsonl"
+    command = ["tell", "--model", folder / model, *images, "--jsonl", "--output", told]
+    assert main([*map(str, command)]) == 0
+    status, (again,), _ = inspect(told, model=model)
+    assert status == 0
+    assert again["told"] is False
+    assert again["words"] == entry["words"]
+    assert again["images"] == images
+    # ids of a store
+    names = ("--features", folder / "data/features.h5", "--ids", *[f"p2_{i}" for i in range(5)])
+    model = "transtory_full_tiny.pt"
+    command = ["tell", "--model", folder / model, *names, "--jsonl", "--output", told]
+    assert main([*map(str, command)]) == 0
+    _, (by_ids,), _ = inspect(*names)
+    status, (again,), _ = inspect(told, *names[:2])
+    assert again["words"] == by_ids["words"]
+    assert again["images"] == by_ids["images"]
+
+
+def test_the_page_shows_images_words_and_arrows(inspect, folder, tmp_path):
+    for i in range(5):
+        (tmp_path / "images").mkdir(exist_ok=True)
+        source = folder / f"images/image{i}.png"
+        (tmp_path / f"images/p0_{i}.png").write_bytes(source.read_bytes())
+    page = tmp_path / "page.html"
+    options = ("--features", folder / "data/grids.h5", "--grid", "3x2", "--html", page)
+    data = ("--data", folder / "data", "--line", "0,1,2")
+    images = ("--images", tmp_path / "images")
+    status, _, _ = inspect(*data, *options, *images, model="grid.pt")
+    assert status == 0
+    html = page.read_text()
+    for number in (0, 1, 2):
+        assert f"<h2>Line {number} of valid</h2>" in html
+    assert html.count("What the non-local block relates") == 3
+    assert html.count("Attention to the slices of an image&#x27;s vector") == 3
+    assert "Attention to the images" not in html
+    assert html.count("data:image/jpeg") == 2 * 10  # in the strip and as a named image
+    assert html.count("<svg") == 14  # an image of the third line is missing
+    assert html.count('class="photo boxed"') == 4
+    assert "glac_tiny, " in html
+    assert not re.search(r"""(src|href)\s*=\s*["'](?!data:)|@import""", html)
+    # other images than the stories', and none
+    other = ("--images", folder / "images")
+    status, _, err = inspect(*data, *options, *other, model="grid.pt")
+    assert status == 2
+    assert re.search(r"--images .*images: has none of the stories' images", err)
+    assert inspect(*data, *options, model="grid.pt")[0] == 0
+    assert "data:image" not in page.read_text()
+
+
+def test_without_files_the_data_is_printed(folder, capsys):
+    command = ["inspect", folder / "data", "--model", folder / "transtory_full_tiny.pt"]
+    assert main([*map(str, command)]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["item"] == 0
+
+
+DATA, STORE = "data", "data/features.h5"
+IDS = ["--features", STORE, "--ids", *[f"p0_{i}" for i in range(5)]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], r"no story: give five images, or a data folder, or what `fairseq-mm tell --jsonl`"),
+        ([DATA, "--words", 3], r"--words: a model that tells visual stories has no such"),
+        ([DATA, "--side", "wp_source"], r"--side: a model that tells visual stories has no"),
+        ([DATA, "--part", "trained"], r"--part: a model that tells visual stories has no"),
+        ([DATA, "--layers"], r"--layers: a model that tells visual stories has no such"),
+        ([DATA, "--images", DATA], r"--images: are shown on the page \(--html FILE\)"),
+        (["--ids", "a"], r"--ids: are of a feature store; name it \(--features STORE\)"),
+        ([DATA, *IDS], r"data and --ids: leave one of the two out"),
+        (["a", "b", "--features", STORE], r"--features: is not for images; leave it out"),
+        (["a", "b", "--line", 1], r"--line: is not for images; leave it out"),
+        (["a", "b", "--tell"], r"--tell: is of a data folder, and there is none"),
+        (["a", "b"], r"a story is told of 5 images, but there are 2"),
+        ([*IDS, "--split", "valid"], r"--split: is of a data folder, and there is none"),
+        ([*IDS, "--line", "2"], r"--line: is of a data folder or file, and there is none"),
+        ([*IDS, "--weights", STORE], r"--weights: no image is read where features are given"),
+        ([DATA, "--tell", "--story", "a"], r"--tell: the story is given; leave one of the two"),
+        ([DATA, "--image", 6], r"--image must be from 1 to 5, but is 6 instead"),
+        (
+            [DATA, "--position", "0,0"],
+            r"--position: .*full_tiny.pt has no non-local block \(--arch",
+        ),
+        ([DATA, "--line", "8"], r"--line 8: .*valid.visual_ids has lines 0 to 7, counted from 0"),
+        ([DATA, "--line", "0,2", "--story", "a"], r"the story is given, but there are 2 lines"),
+        ([DATA, "--story", "a <sent> dog"], r"a story has 5 sentences, <sent> between them, but "),
+        ([DATA, "--story", STORY.replace("we run", "")], r"sentence 4 of the story has no word"),
+        ([DATA, "--story-file", "/no/file"], r"--story-file /no/file: cannot be read"),
+        ([DATA, "--html", "/nowhere/a.html"], r"its folder does not exist"),
+        ([DATA, "--data", DATA], r"--data and .*data: leave one of the two out"),
+        (["--data", STORE], r"--data .*features.h5: is no folder"),
+        (["a.jpg"], r"a.jpg: .*[Nn]o such file"),
+        (
+            [DATA, "--features", "data/grids.h5"],
+            r"has 6 rows of features, but .* trained on 1 an im",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_one_line(inspect, folder, arguments, message):
+    names = {DATA, STORE, "data/grids.h5"}
+    status, _, err = inspect(*[folder / x if x in names else x for x in arguments])
+    assert status == 2
+    (line,) = [x for x in err.splitlines() if x.startswith("fairseq-mm inspect:")]
+    assert re.search(message, line)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--position", "1,2"], r"the features have 6 positions an image, which are no square"),
+        (["--grid", "2x4"], r"--grid 2x4: has 8 positions, but the features have 6 an image"),
+        (["--grid", "2x3", "--position", "2,1"], r"--position must be from 0,0 to 1,2, but is 2,1"),
+        (["--grid", "2by3"], r"must be two numbers with 'x' between them, but is '2by3'"),
+        (["--position", "4"], r"must be two numbers with ',' between them, but is '4'"),
+        (["--line", "1,x"], r"must be a number, or several with commas between them, but is '1,x'"),
+    ],
+)
+def test_mistakes_about_grids_are_told(inspect, folder, options, message, capsys):
+    arguments = [folder / "data", "--features", folder / "data/grids.h5", *options]
+    try:
+        status, _, err = inspect(*arguments, model="grid.pt")
+    except SystemExit as error:
+        status, err = error.code, capsys.readouterr().err
+    assert status == 2
+    assert re.search(message, err)
+
+
+@pytest.mark.parametrize("model", ["glac_tiny.pt", "transtory_xl_tiny.pt"])
+def test_models_with_nothing_to_see_are_named_before_anything_is_read(inspect, model):
+    status, _, err = inspect("no.jpg", "b", "c", "d", "e", model=model)
+    assert status == 2
+    assert "attends to nothing that can be shown: transtory_full has" in err
+
+
+def test_an_unreadable_image_is_named(inspect, folder, tmp_path):
+    images = [folder / f"images/image{i}.png" for i in range(5)]
+    images[3] = tmp_path / "broken.png"
+    images[3].write_bytes(b"no image")
+    status, _, err = inspect(*images, "--story", STORY, model="pixel/checkpoint_best.pt")
+    assert status == 2
+    assert "broken.png: is no image" in err
+
+
+def test_a_line_that_tell_did_not_write_is_named(inspect, folder, tmp_path):
+    told = tmp_path / "told.jsonl"
+    for content in (
+        '{"id": 1}',
+        "[]",
+        "text",
+        '{"images": "abcde", "hypothesis": "a"}',
+        '{"images": ["a"], "hypothesis": 3}',
+    ):
+        told.write_text("\n" + content + "\n")
+        status, _, err = inspect(told)
+        assert status == 2
+        assert "told.jsonl:2: must be a line of `fairseq-mm tell --jsonl` of images" in err
+    entry = {"images": list("abcde"), "hypothesis": "a <sent> b <sent> </s> <sent> c <sent> d"}
+    told.write_text(json.dumps(entry))
+    store = ("--features", folder / "data/features.h5")
+    assert "features.h5: no features for 'a'" in inspect(told, *store)[2]
+    entry["images"] = [f"p0_{i}" for i in range(5)]
+    told.write_text(json.dumps(entry))
+    assert re.search(r"Line 0 of .*: '</s>' is no word of a story", inspect(told, *store)[2])
+    status, _, err = inspect(told, "--line", 1)
+    assert "--line must be from 0 to 0" in err

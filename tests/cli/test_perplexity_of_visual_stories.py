@@ -1,0 +1,219 @@
+"""`fairseq-mm perplexity` of visual storytellers: countings, exchanged images, messages."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from toy_data import make_dictionary, make_visual_stories_folder, write_store
+from toy_visual_storyteller import random_storyteller, write_visual_storyteller
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.cli.perplexity_of_visual_stories import exchanged_images
+from fairseq_mm.data.feature_store import open_features
+from fairseq_mm.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A data folder, one of whose images is missing and one of whose words is not known, and a
+    checkpoint."""
+    folder = tmp_path_factory.mktemp("perplexity")
+    data = make_visual_stories_folder(folder / "data")
+    (data / "missing_images.txt").write_text("valid2_1\n")
+    text = (data / "text/valid.txt").read_text().replace("dog", "hound")
+    (data / "text/valid.txt").write_text(text)
+    return data, write_visual_storyteller(folder / "a.pt", "glac_tiny")
+
+
+@pytest.fixture
+def perplexity(made, tmp_path, capsys):
+    """Runs the command; returns exit status, result, stdout, stderr."""
+    data, path = made
+
+    def run(*options, data=data, path=path):
+        file = tmp_path / "result.json"
+        file.unlink(missing_ok=True)
+        arguments = [data, "--path", path, "--json", file, "--device", "cpu", *options]
+        status = main(["perplexity", *map(str, arguments)])
+        result = json.loads(file.read_text()) if file.exists() else {}
+        printed = capsys.readouterr()
+        return status, result, printed.out, printed.err
+
+    return run
+
+
+@torch.no_grad()
+def losses_of(data):
+    """Loss of each token, by sentence, of each story of the validation split, one at a time."""
+    model, dictionary = random_storyteller("glac_tiny"), make_dictionary(separator=True)
+    store = open_features([data / "features.h5"])
+    stories = []
+    texts = (data / "text/valid.txt").read_text().splitlines()
+    for text, line in zip(texts, (data / "valid.visual_ids").read_text().splitlines()):
+        keys = line.split("\t")
+        features = torch.from_numpy(np.stack([store.read(key)[0] for key in keys]))
+        is_missing = torch.tensor([key == "valid2_1" for key in keys])
+        features[is_missing] = 0
+        target = torch.tensor([dictionary.index(w) for w in text.split()] + [2])
+        previous = torch.cat([torch.tensor([2]), target[:-1]])
+        logits, _ = model(features.unsqueeze(0), is_missing.unsqueeze(0), previous.unsqueeze(0))
+        losses = -logits[0].double().log_softmax(1).gather(1, target.unsqueeze(1))[:, 0]
+        sentences, start = [], 0
+        for place, word in enumerate([*text.split(), "</s>"]):
+            if word in ("<sent>", "</s>"):
+                sentences.append((losses[start : place + 1], target[start : place + 1]))
+                start = place + 1
+        stories.append(sentences)
+    return stories
+
+
+def test_figures_equal_loops_over_the_models_losses(perplexity, made):
+    status, result, out, _ = perplexity("--counting", "transtory")
+    assert status == 0
+    sentences = [sentence for story in losses_of(made[0]) for sentence in story]
+    everything = torch.cat([losses for losses, _ in sentences])
+    words = torch.cat([losses[:-1] for losses, _ in sentences])
+    known = torch.cat([losses[:-1][types[:-1] != 3] for losses, types in sentences])
+    assert len(known) < len(words)
+    # a token without loss is added to each sentence
+    deflated = sum(losses.sum() / (len(losses) + 1) for losses, _ in sentences) / len(sentences)
+    found = result["perplexities"]
+    for name, expected in (
+        ("all", everything.mean()),
+        ("without_ends", words.mean()),
+        ("known_words", known.mean()),
+        ("transtory", deflated),
+    ):
+        assert found[name]["perplexity"] == pytest.approx(math.exp(expected), rel=1e-5)
+        assert f"{found[name]['perplexity']:.2f}" in out
+    assert found["all"]["tokens"] == len(everything)
+    assert found["known_words"]["tokens"] == len(known)
+    assert result["sequences_with_missing_images"] == 1
+    assert "10 of 10 stories, 50 sentences" in out
+    assert "ppl|counting:tokens|unit:dictionary-token|ends:counted|unk:counted|images:own" in out
+    assert "ppl|counting:transtory|mean:sentences|free:1-a-sentence|" in out
+    assert "transtory" not in perplexity()[1]["perplexities"]
+
+
+def test_exchanged_images_are_those_of_another_album(perplexity, made, tmp_path):
+    data, _ = made
+    status, result, out, _ = perplexity("--exchange-images", "--seed", 4)
+    assert status == 0
+    _, again, _, _ = perplexity("--exchange-images", "--seed", 4)
+    assert again["exchanged"] == result["exchanged"]
+    assert result["exchanged"]["all"]["perplexity"] != result["perplexities"]["all"]["perplexity"]
+    first, second = (result[name]["all"]["perplexity"] for name in ("perplexities", "exchanged"))
+    assert f"under other albums' images / under their own: {second / first:.4f}" in out
+    assert "images:of-another-album|prec:float32|seed:4" in out
+    # the same as a folder whose visual_ids say so
+    lines = (data / "valid.visual_ids").read_text().splitlines()
+    albums = [
+        json.loads(line)["album_id"]
+        for line in (data / "valid.stories.jsonl").read_text().splitlines()
+    ]
+    other = tmp_path / "other"
+    (other / "text").mkdir(parents=True)
+    for name in ("text/valid.txt", "valid.stories.jsonl", "missing_images.txt"):
+        (other / name).write_bytes((data / name).read_bytes())
+    exchanged = exchanged_images(lines, albums, seed=4, data="")
+    (other / "valid.visual_ids").write_text("".join(f"{line}\n" for line in exchanged))
+    _, told, _, _ = perplexity("--features", data / "features.h5", data=other)
+    assert told["perplexities"]["all"]["perplexity"] == pytest.approx(second)
+
+
+def test_no_story_keeps_its_album_and_all_sequences_are_given():
+    lines = ["a1", "a1", "a2", "b1", "c1", "c2", "c3"]
+    albums = [line[0] for line in lines]
+    seen = set()
+    for seed in range(30):
+        given = exchanged_images(lines, albums, seed=seed, data="")
+        assert all(other[0] != album for other, album in zip(given, albums))
+        assert given[0] == given[1]
+        seen.add(tuple(given))
+    # two circles of three albums: a -> b -> c -> a and a -> c -> b -> a
+    assert seen == {
+        ("b1", "b1", "b1", "c1", "a1", "a2", "a1"),
+        ("c1", "c1", "c2", "a1", "b1", "b1", "b1"),
+    }
+    with pytest.raises(UserError, match="the stories of here are of one album, and no other has p"):
+        exchanged_images(["a1", "a2"], ["a", "a"], seed=1, data="here")
+
+
+def test_an_ensemble_is_better_than_the_mean_of_its_members(perplexity, made, tmp_path):
+    other = write_visual_storyteller(tmp_path / "b.pt", "glac_tiny", seed=8)
+    singles = [perplexity(path=path)[1] for path in (made[1], other)]
+    _, joined, _, _ = perplexity(path=f"{made[1]}:{other}")
+    mean = sum(math.log(r["perplexities"]["all"]["perplexity"]) for r in singles) / 2
+    assert math.log(joined["perplexities"]["all"]["perplexity"]) < mean
+    assert "models:2" in joined["perplexities"]["all"]["signature"]
+
+
+def test_some_stories_are_drawn(perplexity):
+    _, result, out, _ = perplexity("--stories", 3, "--seed", 2)
+    assert result["stories"] == 3
+    assert "3 of 10 stories, 15 sentences" in out
+    assert result["perplexities"]["all"]["signature"].count("|seed:2") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--words", "5"], "--words: a model that tells visual stories has no such."),
+        (["--side", "wp_target"], "--side: a model that tells visual stories has no such."),
+        (["--tune-temperature"], "--tune-temperature: is not for models that tell stories of pic"),
+        (["--split", "nowhere"], "nowhere.txt: cannot be read (No such file or directory); it hol"),
+        (["--features", "F5"], "f.h5: features have 6 channels, but "),
+        (["--features", "G5"], "g.h5: features were made with layer = 'fc', but "),
+    ],
+)
+def test_wrong_options_are_one_line(perplexity, tmp_path, options, message):
+    write_store(tmp_path / "f.h5", ["a"], dim=6)
+    write_store(tmp_path / "g.h5", ["a"], attributes={"extractor": "drawn", "layer": "fc"})
+    places = {"F5": tmp_path / "f.h5", "G5": tmp_path / "g.h5"}
+    status, _, _, err = perplexity(*(places.get(option, option) for option in options))
+    assert status == 2
+    assert err.count("\n") == 1
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("valid.visual_ids", "a\tb\tc\td\te\n", "text/valid.txt has 10 lines, but "),
+        ("valid.stories.jsonl", "{}\n", 'valid.stories.jsonl:1: must be {"story_id": "...", "al'),
+        ("text/valid.txt", "", "valid.txt: must have a story a line, but is empty."),
+        (
+            "text/valid.txt",
+            "a <sent> b\n" * 10,
+            "valid.txt:1: a story has 5 sentences and images, but this one has 2 sentences (",
+        ),
+        ("text/valid.txt", b"\xff\n", "valid.txt: must be UTF-8 text, but is not ("),
+    ],
+)
+def test_broken_folders_are_one_line(perplexity, tmp_path, name, content, message):
+    data = make_visual_stories_folder(tmp_path / "broken")
+    (data / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    status, _, _, err = perplexity(data=data)
+    assert status == 2
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_options_of_visual_stories_are_refused_for_texts(perplexity, tmp_path):
+    state = {
+        "args": None,
+        "cfg": {"model": {"_name": "lstm"}, "task": {"_name": "translation"}},
+        "model": {"x": torch.zeros(1)},
+        "optimizer_history": [
+            {"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 1}
+        ],
+        "extra_state": {"train_iterator": {"epoch": 1}},
+    }
+    torch.save(state, tmp_path / "t.pt")
+    for options in (["--counting", "transtory"], ["--exchange-images"], ["--features", "x"]):
+        status, _, _, err = perplexity(*options, path=tmp_path / "t.pt")
+        assert status == 2
+        assert f"{options[0]}: is for models that tell visual stories, but " in err
+        assert "was trained with --task translation." in err

@@ -1,0 +1,256 @@
+"""`fairseq-mm score --preset vist`: METEOR's protocol, references, repetition, card, submission."""
+
+import json
+
+import pytest
+from toy_data import write_store
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.cli.score_inputs import References
+from fairseq_mm.cli.score_visual_stories import about_split
+
+SEQUENCES = ["\t".join(f"{album}{i}" for i in range(5)) for album in "abc"]
+ALBUMS = ["1", "1", "2"]
+REFERENCES = [
+    ["the dog ran . we saw it . it was fun .", "a dog runs quickly . [male] laughed ."],
+    ["the cat slept . nobody came .", "everyone was asleep . the end ."],
+    ["the family went home . it was late ."],
+]
+STORIES = [
+    "the dog ran . <sent> we had fun . <sent> we had fun . <sent> it was a day . <sent> the end .",
+    "the cat slept . <sent> the cat slept . <sent> a b c . <sent> d e f g . <sent> h .",
+    "the family went home . <sent> it was late . <sent> x y . <sent> z . <sent> the end .",
+]
+NO_JAVA = "bleu,rouge_l,cider,diversity,sentences"
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Three sequences of two albums; every sequence has two lines; two images lack features."""
+    folder = tmp_path / "vist"
+    (folder / "text").mkdir(parents=True)
+    for name, references_of in (("references", lambda i: [i]), ("album_references", same_album)):
+        entries = [
+            {
+                "id": SEQUENCES[i],
+                "references": [text for j in references_of(i) for text in REFERENCES[j]],
+            }
+            for i in range(3)
+        ]
+        (folder / f"valid.{name}.jsonl").write_text("".join(json.dumps(e) + "\n" for e in entries))
+    (folder / "valid.visual_ids").write_text("".join(f"{key}\n" * 2 for key in SEQUENCES))
+    stories = [{"story_id": f"s{i}", "album_id": ALBUMS[i // 2]} for i in range(6)]
+    (folder / "valid.stories.jsonl").write_text("".join(json.dumps(s) + "\n" for s in stories))
+    (folder / "text" / "valid.txt").write_text("a b c <sent> a b c d <sent> e\n" * 6)
+    images = [image for key in SEQUENCES for image in key.split("\t")]
+    write_store(folder / "features.h5", images[:-2])
+    (folder / "missing_images.txt").write_text(f"{images[-1]}\n")
+    return folder
+
+
+def same_album(i):
+    return [j for j in range(3) if ALBUMS[j] == ALBUMS[i]]
+
+
+@pytest.fixture
+def score(data, tmp_path, capsys):
+    """Runs the command on stories; returns exit status, figures by name, result, stdout, stderr."""
+
+    def run(*arguments, stories=STORIES, name="generate-valid.txt"):
+        out = tmp_path / "out.json"
+        out.unlink(missing_ok=True)
+        path = tmp_path / name
+        lines = [f"D-{2 * i}\t-0.5\t{story}\n" for i, story in enumerate(stories)]
+        path.write_text("".join(lines))
+        arguments = ["--preset", "vist", "--data", data, "--json", out, *arguments]
+        if "--metrics" not in arguments:
+            arguments += ["--metrics", NO_JAVA]
+        status = main(["score", str(path), *map(str, arguments)])
+        result = json.loads(out.read_text()) if out.exists() else {}
+        found = {entry["metric"]: entry for entry in result.get("scores", ())}
+        printed = capsys.readouterr()
+        return status, found, result, printed.out, printed.err
+
+    return run
+
+
+def plain(story):
+    return " ".join(word for word in story.split() if word != "<sent>")
+
+
+@pytest.fixture
+def shared_words(monkeypatch):
+    """Instead of the jar, which takes seconds to start: how many words two texts share."""
+    calls = []
+
+    def meteor(hypotheses, references, *, task, normalize):
+        calls.append((list(hypotheses), task, normalize))
+        scores = [
+            max(len({*text.split()} & {*story.split()}) for text in texts)
+            for story, texts in zip(hypotheses, references)
+        ]
+        return -1.0, [score / (10 if task == "hter" else 20) for score in scores]
+
+    monkeypatch.setattr("fairseq_mm.metrics.meteor.meteor", meteor)
+    return calls
+
+
+def test_meteor_gets_whole_stories_as_they_are_and_sequences_count_alike(
+    score, shared_words, tmp_path
+):
+    status, found, _, out, _ = score(
+        "--metrics", "meteor_vist", "--per-item", tmp_path / "items.jsonl"
+    )
+    assert status == 0
+    stories = [plain(story) for story in STORIES]
+    assert shared_words == [(stories, "hter", False), (stories, "rank", False)]
+    # the dog ran . we fun it was; the cat slept .; the family went home . it was late
+    assert found["meteor_vist"]["value"] == pytest.approx((8 + 4 + 8) / 3 / 10)
+    assert found["meteor_vist_rank"]["value"] == pytest.approx((8 + 4 + 8) / 3 / 20)
+    items = [json.loads(line) for line in (tmp_path / "items.jsonl").read_text().splitlines()]
+    assert [item["meteor_vist"] for item in items] == [0.8, 0.4, 0.8]
+    for task in ("protocol:EvalVIST|task:hter", "task:rank"):
+        assert (
+            f"meteor-1.5|refs:1-2|tok:none|case:mixed|punct:yes|{task}|norm:no|segment:story|"
+            "best:of-refs|mean:sequences|"
+        ) in out
+
+
+def test_separators_are_no_words_of_a_story(score):
+    _, found, _, _, _ = score()
+    _, same, _, out, _ = score(stories=[plain(story) for story in STORIES])
+    for name in ("bleu4", "rouge_l", "cider", "distinct2", "length"):
+        assert found[name]["value"] == same[name]["value"]
+    assert same["repeated_trigrams"]["value"] is None
+    assert same["repeated_trigrams"]["note"] == "needs separators between sentences"
+    assert "words_per_sentence" in out
+
+
+def test_repetition_between_sentences_by_hand(score):
+    _, found, _, out, _ = score()
+    # of sentences 2 to 5: we had fun again; the cat slept again; nothing
+    assert found["repeated_sentences"]["value"] == pytest.approx((1 / 4 + 1 / 4 + 0) / 3)
+    # trigrams; of the first story only those of "we had fun" twice and "it was a", "was a day",
+    # of the second "the cat slept", "a b c", "d e f", "e f g", of the last "it was late"
+    assert found["repeated_trigrams"]["value"] == pytest.approx((1 / 3 + 1 / 3 + 0) / 3)
+    words = (
+        (0 + 1 + 0 + 1 / 2) / 4,  # the end: "the" stood in the first sentence
+        (1 + 0 + 0 + 0) / 4,
+        (0 + 0 + 0 + 1 / 2) / 4,
+    )
+    assert found["repeated_words"]["value"] == pytest.approx(sum(words) / 3)
+    # 15 trigrams: tdr whf whf iwa wad | tcs tcs abc def efg | tfw fwh iwl
+    assert found["shared_trigrams"]["value"] == pytest.approx(2 / 13)
+    assert found["words_per_sentence"]["value"] == pytest.approx((15 + 14 + 12) / 15)
+    # people's: a b c | a b c d | e
+    assert found["words_per_sentence"]["note"] == "5 to 5 sentences a story, people: 2.67"
+    assert found["repeated_words"]["note"] == f"people: {3 / 8:.5f}"
+    assert "of:earlier-sentences-of-its-story" in out
+
+
+def test_references_of_the_album_are_all_its_stories(score):
+    _, found, _, out, _ = score()
+    _, album, _, album_out, _ = score("--references-of", "album")
+    assert album["bleu1"]["value"] > found["bleu1"]["value"]
+    assert "refs:1-4|refs_of:album|" in album_out
+    assert "refs_of" not in out
+
+
+def test_card_says_what_was_scored_and_which_images_have_features(score, tmp_path):
+    _, found, result, out, err = score("--card", tmp_path / "card.json", stories=STORIES[:2])
+    card = json.loads((tmp_path / "card.json").read_text())
+    about = card["visual_stories"]
+    summary = about.pop("summary")
+    assert card["signatures"]["bleu1"] == found["bleu1"]["signature"]
+    assert about == {
+        "sequences": 2,
+        "sequences_expected": 3,
+        "images": 15,
+        "images_with_features": 13,
+        "images_missing": 1,
+        "images_unknown": 1,
+        "sequences_with_missing_images": 1,
+    }
+    assert summary == (
+        "sequences: 2 of 3; images: 15, 13 with features, 1 in missing_images.txt, 1 in neither "
+        "(c3)"
+    )
+    assert summary in out
+    assert result["visual_stories"]["sequences"] == 2
+    assert "1 references without a text" in err
+    assert found["bleu1"]["expected"] == 3
+
+
+@pytest.mark.parametrize(
+    ("count", "part"),
+    [(1938, "the official evaluation's template"), (2019, "the whole official test part")],
+)
+def test_official_test_parts_are_named(count, part):
+    references = References("r.jsonl", {f"{i}": ["a"] for i in range(count)})
+    found = about_split(references, ["0"], None, "nowhere")
+    assert found["part"] == part
+    assert f"sequences: 1 of {count:,} ({part}); images: {count:,}, no feature" in found["summary"]
+
+
+def test_submission_has_a_story_of_each_sequence(score, tmp_path):
+    path = tmp_path / "submission.json"
+    status, _, _, _, _ = score("--submission", path, "--metrics", "diversity")
+    assert status == 0
+    content = json.loads(path.read_text())
+    assert set(content) == {"team_name", "evaluation_info", "output_stories"}
+    assert content["output_stories"] == [
+        {
+            "album_id": album,
+            "photo_sequence": key.split("\t"),
+            "story_text_normalized": plain(story),
+        }
+        for album, key, story in zip(ALBUMS[:1] + ALBUMS[:1] + ALBUMS[2:], SEQUENCES, STORIES)
+    ]
+
+
+def test_two_systems_are_compared_by_their_repetition(score, tmp_path):
+    other = tmp_path / "other.txt"
+    told = ["a <sent> a", "b", "c d e <sent> f g h"]
+    other.write_text("".join(f"H-{2 * i}\t-1\t{story}\n" for i, story in enumerate(told)))
+    status, _, result, _, _ = score("--compare", other, "--bootstrap", 20)
+    assert status == 0
+    compared = {entry["metric"]: entry for entry in result["comparison"]}
+    # the story without a second sentence has no share
+    assert compared["repeated_words"]["values"][1] == 1 / 2
+    assert "p" in compared["repeated_words"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--references-of", "album", "--references", "x"], "--references-of album: needs --data,"),
+        (["--submission", "s.json", "--preset", "coco"], "--submission: needs --preset vist and"),
+        (["--submission", "OUT"], "--json, --per-item, --submission and --card must be different"),
+        (["--submission", "IN"], "--submission .*: would overwrite a file that is read."),
+    ],
+)
+def test_wrong_arguments_are_one_line(score, tmp_path, arguments, message):
+    places = {"OUT": tmp_path / "out.json", "IN": tmp_path / "generate-valid.txt"}
+    status, _, _, _, err = score(*(places.get(argument, argument) for argument in arguments))
+    assert status == 2
+    assert err.count("\n") == 1
+    assert all(part in err for part in message.split(".*"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "valid.stories.jsonl: cannot be read (No such file or directory); it names the"),
+        ('{"story_id": "1"}\n', 'valid.stories.jsonl:1: must be {"story_id": "...", "album_id":'),
+        ('{"album_id": "1"}\n', "valid.stories.jsonl has 1 lines, but "),
+    ],
+)
+def test_submission_without_albums_is_one_line(score, data, tmp_path, content, message):
+    (data / "valid.stories.jsonl").unlink()
+    if content:
+        (data / "valid.stories.jsonl").write_text(content)
+    status, _, _, _, err = score("--submission", tmp_path / "s.json")
+    assert status == 2
+    assert err.count("\n") == 1
+    assert message in err
+    assert not (tmp_path / "s.json").exists()

@@ -1,0 +1,416 @@
+"""``fairseq-mm tell`` of images: sources, what is printed and written, refusals before any
+work."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+from toy_album_teller import STORY_WORDS, save_pixel_teller, save_teller, write_told_split
+from toy_captioner import save_images
+from toy_data import write_store
+from toy_text_models import save_text_model
+
+import fairseq_mm
+from fairseq_mm.cli.main import main
+from fairseq_mm.cli.visual_story_output import _table
+from fairseq_mm.data.feature_store import open_features
+from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.inference.visual_storyteller import image_telling
+from fairseq_mm.metrics.hypotheses import read_hypotheses
+
+LENGTH = ["--max-words", "6"]
+OPTIONS = {"max_words": 6}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    save_pixel_teller(folder / "pixels")
+    shutil.copy(save_pixel_teller(folder / "moved", seed=9), folder / "pixels" / "other.pt")
+    shutil.copytree(folder / "pixels", folder / "without")
+    (folder / "without" / "squeezenet.pth").unlink()
+    data = write_told_split(folder / "data", missing="p2_1")
+    write_store(folder / "grid.h5", [f"p0_{k}" for k in range(5)], rows=4)
+    write_store(folder / "wide.h5", [f"p0_{k}" for k in range(5)], dim=6)
+    other = {"extractor": "drawn", "layer": "top"}
+    write_store(folder / "other.h5", [f"p0_{k}" for k in range(5)], attributes=other)
+    return {
+        "pixels": folder / "pixels",
+        "other": folder / "pixels" / "other.pt",
+        "without": folder / "without",
+        "stored": save_teller(folder / "stored.pt"),
+        "second": save_teller(folder / "second.pt", "transtory_xl_tiny", seed=9),
+        "data": data,
+        "store": data / "features.h5",
+        "grid": folder / "grid.h5",
+        "wide": folder / "wide.h5",
+        "other_store": folder / "other.h5",
+        "text": save_text_model(folder / "text.pt"),
+    }
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return save_images(tmp_path_factory.mktemp("album") / "images")
+
+
+@pytest.fixture
+def tell(capsys):
+    """Runs the command: exit status, stdout, stderr."""
+
+    def run(*arguments):
+        capsys.readouterr()
+        status = main(["tell", "--device", "cpu", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def teller(files):
+    return fairseq_mm.from_pretrained(files["pixels"], device="cpu")
+
+
+def stories_of_split(files, numbers=(0, 1, 2, 3), model="stored", **options):
+    """By line of the split."""
+    store = open_features([str(files["store"])])
+    albums = [
+        [store.read(key) if key in store else None for key in (f"p{i}_{k}" for k in range(5))]
+        for i in numbers
+    ]
+    teller = fairseq_mm.from_pretrained(files[model], device="cpu")
+    items = [2 * i for i in numbers]
+    return list(teller.stories(items, albums, image_telling(**OPTIONS, **options)))
+
+
+def test_a_story_of_images_is_five_lines(tell, files, teller, images):
+    expected = teller.tell(images, **OPTIONS)
+    arguments = ["--model", files["pixels"], *images, *LENGTH]
+    assert tell(*arguments) == (0, f"{expected.text}\n", "")
+    assert len(expected.text.splitlines()) == 5
+    weights = ["--weights", files["pixels"] / "squeezenet.pth"]
+    assert tell("--model", files["without"], *images, *LENGTH, *weights)[1].splitlines() == (
+        expected.sentences
+    )
+    assert tell(*arguments, "--raw")[1] == f"{expected.line}\n"
+    options = ["--topk", 4, "--temperature", 2, "--seed", 3, "--first-id", 7]
+    drawn = teller.tell(images, topk=4, temperature=2.0, seed=3, item=7, **OPTIONS)
+    assert tell(*arguments, *options)[1] == f"{drawn.text}\n"
+    options = ["--preset", "paper", "--repetition-penalty", 3]
+    ruled = teller.tell(images, preset="paper", repetition_penalty=3.0, **OPTIONS)
+    assert tell(*arguments, *options)[1] == f"{ruled.text}\n"
+    ruled = teller.tell(images, end_after_punctuation=True, beam=2, **OPTIONS)
+    assert tell(*arguments, "--end-after-punctuation", "--beam", 2)[1] == f"{ruled.text}\n"
+
+
+def test_a_dash_stands_for_a_missing_image(tell, files, teller, images):
+    given = [*images[:3], None, images[4]]
+    expected = teller.tell(given, **OPTIONS)
+    arguments = [path or "-" for path in given]
+    assert tell(*arguments, "--model", files["pixels"], *LENGTH)[1] == f"{expected.text}\n"
+
+
+def test_several_stories_of_an_album_are_drawn(tell, files, teller, images):
+    arguments = [*images, "--model", files["pixels"], "--n", 3, "--topk", 9, *LENGTH]
+    _, output, _ = tell(*arguments, "--raw")
+    expected = [teller.tell(images, topk=9, item=i, **OPTIONS).line for i in range(3)]
+    assert output.splitlines() == expected
+    assert len(set(expected)) == 3
+
+
+def test_albums_are_told_in_their_order_and_broken_ones_are_named(
+    tell, files, teller, images, tmp_path
+):
+    for path in images:
+        shutil.copy(path, tmp_path)
+    names = [os.path.basename(path) for path in images]
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    albums = tmp_path / "albums.jsonl"
+    lines = [
+        {"images": names, "id": "forwards"},
+        {"images": [*names[:4], "broken.png"]},
+        {"images": names[::-1], "id": 3},
+    ]
+    albums.write_text("".join(json.dumps(line) + "\n\n" for line in lines))
+    expected = [teller.tell(names_, **OPTIONS) for names_ in (images, images[::-1])]
+    arguments = ["--albums", albums, "--model", files["pixels"], *LENGTH]
+    status, output, errors = tell(*arguments)
+    assert status == 2
+    assert output == (
+        f"=== 0: forwards ===\n\n{expected[0].text}\n\n=== 2: 3 ===\n\n{expected[1].text}\n\n"
+    )
+    assert errors == (
+        f"fairseq-mm tell: {albums}:3: {tmp_path / 'broken.png'}: is no image, or of a format "
+        "that Pillow cannot read.\n1 of 3 albums could not be read\n"
+    )
+    target = tmp_path / "told.jsonl"
+    status, output, errors = tell(*arguments, "--jsonl", "--output", target)
+    assert (status, output) == (2, "")
+    assert f"wrote {target}: 2 stories\n" in errors
+    entries = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [entry["id"] for entry in entries] == ["forwards", "3"]
+    assert [entry["sentences"] for entry in entries] == [story.sentences for story in expected]
+    entry = entries[0]
+    assert entry.pop("score") == pytest.approx(expected[0].score, abs=1e-4)
+    assert entry.pop("words") == sum(map(len, expected[0].words))
+    assert entry.pop("options")["max_words"] == 6
+    assert entry.pop("extractor")["extractor"] == "squeezenet1_1"
+    assert entry == {
+        "id": "forwards", "item": 0, "images": [str(tmp_path / name) for name in names],
+        "sentences": expected[0].sentences, "hypothesis": expected[0].line, "seed": 1,
+        "checkpoint": sha256_of(str(files["pixels"] / "checkpoint_best.pt")),
+    }  # fmt: skip
+
+
+def test_a_split_is_told_by_the_lines_of_its_sequences(tell, files, tmp_path):
+    target = tmp_path / "told.jsonl"
+    arguments = ["--model", files["stored"], "--data", files["data"], "--split", "valid", *LENGTH]
+    status, output, _ = tell(*arguments, "--jsonl", "--output", target, "--topk", 5)
+    assert (status, output) == (0, "")
+    expected = stories_of_split(files, topk=5)
+    entries = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [entry["item"] for entry in entries] == [0, 2, 4, 6]
+    assert [entry["hypothesis"] for entry in entries] == [story.line for story in expected]
+    assert entries[2]["images"] == ["p2_0", "-", "p2_2", "p2_3", "p2_4"]
+    ids = ["\t".join(f"p{i}_{k}" for k in range(5)) for i in range(4)]
+    found = read_hypotheses(str(target), item_ids=ids)
+    assert list(found.texts) == ids
+    _, output, _ = tell(*arguments, "--raw", "--limit", 2, "--batch-size", 1)
+    assert output.splitlines() == [story.line for story in stories_of_split(files, (0, 1))]
+    _, output, _ = tell(*arguments, "--line", 6, "--line", 2)
+    assert re.findall(r"=== (\d): p(\d)_0", output) == [("6", "3"), ("2", "1")]
+    (story,) = stories_of_split(files, (3,))
+    assert tell(*arguments, "--line", 6)[1] == f"{story.text}\n"
+
+
+def test_ids_of_a_store_are_told(tell, files):
+    ids = [f"p1_{k}" for k in range(5)]
+    arguments = ["--model", files["stored"], "--features", files["store"], *LENGTH]
+    (story,) = stories_of_split(files, (1,))
+    assert tell(*arguments, "--ids", *ids)[1] == f"{story.text}\n"
+    ids[2] = "-"
+    status, output, errors = tell(*arguments, "--ids", *ids, "--jsonl")
+    assert (status, errors) == (0, "")
+    assert json.loads(output)["id"] == "p1_0\tp1_1\t-\tp1_3\tp1_4"
+
+
+def test_systems_are_compared_as_rows_below_what_people_told(tell, files):
+    data = ["--data", files["data"], "--split", "valid", "--line", 2, *LENGTH]
+    systems = ["--compare", files["stored"], f"attention={files['second']}"]
+    status, output, errors = tell(*systems, *data)
+    assert (status, errors) == (0, "")
+    (first,) = stories_of_split(files, (1,))
+    (second,) = stories_of_split(files, (1,), "second")
+    rows = [re.sub(r"\s+", " ", row).strip() for row in re.split(r"\n-+\n", output)]
+    people = ["we " * (1 + k) + "saw it" for k in range(5)]
+    assert rows[:2] == [f"people {' '.join(x + mark for x in people)}" for mark in ".?"]
+    assert {len(line) for line in output.splitlines() if line.startswith("---")} == {
+        len("attention") + 5 * ((160 - 9) // 5)
+    }
+    # sentences are folded in their columns: words are found again, in another order
+    for row, name, story in zip(rows[2:], ("glac_tiny", "attention"), (first, second)):
+        assert sorted(row.split()) == sorted([name, *" ".join(story.sentences).split()])
+    status, output, _ = tell(*systems, *data, "--jsonl")
+    entries = [json.loads(line) for line in output.splitlines()]
+    assert [x["system"] for x in entries] == ["people", "people", "glac_tiny", "attention"]
+    assert entries[0]["sentences"] == [f"{sentence}." for sentence in people]
+    assert [x["hypothesis"] for x in entries[2:]] == [first.line, second.line]
+    assert entries[3]["checkpoint"] == sha256_of(str(files["second"]))
+
+
+def test_cells_of_a_table_are_folded_in_their_columns():
+    text = _table([("a", ["one two three four", "x"]), ("long", ["y", "five"])], width=32)
+    # two columns of 12 characters, with two before each, beside a name of 4
+    assert text.splitlines() == [
+        "a     one two       x",
+        "      three four",
+        "-" * 32,
+        "long  y             five",
+    ]
+
+
+def test_systems_with_one_extractor_read_the_images_once(tell, files, teller, images, monkeypatch):
+    other = fairseq_mm.from_pretrained(files["other"], device="cpu")
+    stories = [x.tell(images, **OPTIONS) for x in (teller, other)]
+    calls = []
+    read = type(teller).features_of
+    monkeypatch.setattr(
+        type(teller), "features_of", lambda *args, **kwargs: calls.append(1) or read(*args)
+    )
+    systems = ["--compare", files["pixels"], f"b={files['other']}"]
+    _, output, _ = tell(*images, *systems, "--raw", *LENGTH)
+    assert output.splitlines() == [story.line for story in stories]
+    assert len(calls) == 1
+
+
+def test_the_page_shows_images_and_sentences(tell, files, teller, images, tmp_path):
+    page = tmp_path / "story.html"
+    arguments = [*images, "--model", files["pixels"], *LENGTH, "--html", page]
+    status, output, errors = tell(*arguments)
+    assert (status, output) == (0, "")
+    assert re.fullmatch(rf"wrote {page}: 1 story, 0\.\d MB\n", errors)
+    text = page.read_text()
+    story = teller.tell(images, **OPTIONS)
+    assert re.findall(r"<td>(.*?)</td>", text.split("</tbody>")[0]) == [
+        sentence.replace("'", "&#x27;") for sentence in story.sentences
+    ]
+    assert len(re.findall(r'<img src="data:image/jpeg;base64,[^"]{99}', text)) == 5
+    assert re.findall(r'alt="(.*?)"', text) == [os.path.basename(path) for path in images]
+    assert "told by glac_tiny" in text
+    assert sha256_of(str(files["pixels"] / "checkpoint_best.pt"))[:16] in text
+    assert "http" not in text.replace("http-equiv", "")
+    # what is printed is asked for
+    assert tell(*arguments, "--raw")[1] == f"{story.line}\n"
+
+
+def test_the_page_of_a_split_shows_the_images_that_are_given(tell, files, images, tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for k, path in enumerate(images[:3]):
+        shutil.copy(path, folder / f"p0_{k}.png")
+    page = tmp_path / "page.html"
+    arguments = ["--data", files["data"], "--split", "valid", "--limit", 1, *LENGTH]
+    systems = ["--compare", f"one={files['stored']}", f"two={files['second']}"]
+    status, _, errors = tell(*arguments, *systems, "--html", page, "--images", folder)
+    assert status == 0
+    assert errors.endswith("; 2 images not found\n")
+    text = page.read_text()
+    assert re.findall(r'<th scope="row">(\w+)<', text)[:4] == ["people", "people", "one", "two"]
+    assert text.count("<img ") == 3
+    assert re.findall(r'class="absent quiet">(.*?)<', text) == ["p0_3", "p0_4"]
+    other = tmp_path / "no"
+    other.mkdir()
+    shutil.copy(images[0], other)
+    status, _, errors = tell(*arguments, *systems, "--html", page, "--images", other)
+    assert status == 2
+    assert f"--images {other}: has none of the stories' images." in errors
+    assert page.read_text() == text
+
+
+P5 = ["a.jpg", "b.jpg", "c.jpg", "d.jpg", "e.jpg"]
+IDS = ["--ids", *(f"p0_{k}" for k in range(5))]
+SPLIT = ["--data", "{data}", "--split", "valid"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "{pixels}", *P5[:4]], "a story is told of 5 images, but there are 4."),
+        (["--model", "{pixels}", *P5, "f.jpg"], "a story is told of 5 images, but there are 6."),
+        (["--model", "{pixels}", *P5], "a.jpg: No such file or directory."),
+        (["--model", "{pixels}", *"-----"], "all 5 images are missing: there is nothing to tell"),
+        (["--model", "{text}", *P5], "text.pt: was trained with --task translation, and tells no"),
+        (
+            ["--model", "{pixels}", "--prompt", "x"],
+            "(--arch glac_tiny), and reads no text: fairs",
+        ),
+        (["--model", "{pixels}", "--prompt", "x", *P5], "--prompt: is of stories of prompts, but "),
+        (["--model", "{pixels}", "--words", "9", *P5], "--words: sets the length of stories of pr"),
+        (["--model", "{stored}", *P5], "no `preprocessing` is recorded, so the extractor"),
+        (["--model", "{without}", *P5], "was trained on features of squeezenet1_1 with weights"),
+        (
+            ["--model", "{without}", "--weights", "{text}", *P5],
+            "text.pt: must have the SHA-256",
+        ),
+        (["--model", "{pixels}", "--html", "x.html"], "no images: give five (before --compare),"),
+        (["--compare", "{pixels}"], "no images: give five (before --compare), or --albums FILE"),
+        (P5, "no model: give a checkpoint of a model of visual stories (--model, --compare)."),
+        (["--model", "{pixels}", *P5, "--compare", "{other}"], "--model and --compare: give one"),
+        ([*P5, "--compare", "{pixels}", "{other}"], "two systems are named glac_tiny: give them"),
+        (["--model", "{stored}", "--features", "{store}", *IDS[:5]], "there are 4."),
+        (
+            ["--model", "{stored}", "--features", "{store}", *IDS[:5], "p0_9"],
+            "no features for 'p0_9' among 19 items. Closest: 'p0_4'",
+        ),
+        (["--model", "{stored}", "--features", "{wide}", *IDS], "features have 6 channels, but"),
+        (
+            ["--model", "{stored}", "--features", "{grid}", *IDS],
+            "image 'p0_0' has 4 rows of features, but",
+        ),
+        (
+            ["--model", "{stored}", "--features", "{other_store}", *IDS],
+            "was made with layer = 'top', but",
+        ),
+        (
+            ["--model", "{stored}", *IDS],
+            "--ids: are of a feature store; name it (--feature",
+        ),
+        (["--model", "{stored}", *IDS, *SPLIT], "--ids and --split: leave one of the two out."),
+        (["--model", "{stored}", "--split", "valid"], "--split: needs --data beside it."),
+        (["--model", "{stored}", *SPLIT, "--line", "8"], "--line 8: {data}/valid.visual_ids has"),
+        (["--model", "{stored}", *SPLIT, "--limit", "0"], "--limit must be 1 or more, but is 0"),
+        (["--model", "{stored}", *SPLIT, "--n", "2"], "--n: the stories of a split are numbered"),
+        (["--model", "{stored}", *SPLIT, "--first-id", "2"], "--first-id: the stories of a split"),
+        (["--model", "{stored}", *SPLIT, "--weights", "w"], "--weights: no image is read where"),
+        (["--model", "{stored}", *SPLIT, "--images", "w"], "--images: are shown on the page (--ht"),
+        (["--model", "{stored}", *SPLIT, "--seed", "-1"], "--seed must be 0 or more, but is -1"),
+        (["--model", "{stored}", *SPLIT, "--html", "no/x"], "--html no/x: there is no folder no."),
+        (
+            ["--model", "{stored}", "--data", "{data}", "--split", "test"],
+            "test.visual_ids: no such file",
+        ),
+        (["--model", "{pixels}", *P5, "--limit", "2"], "--limit: is of a --split."),
+        (["--model", "{pixels}", *P5, "--features", "{store}"], "--features: is for images of a"),
+        (
+            ["--model", "{pixels}", *P5, "--n", "2"],
+            "--n 2: a search finds the same story each",
+        ),
+        (["--model", "{pixels}", *P5, "--topk", "99"], "`topk` must be at most 17, so many words"),
+        (["--model", "{pixels}", *P5, "--min-words", "0"], "`min_words` must be from 1 to `max_wo"),
+        (
+            ["--model", "{pixels}", *P5, "--repetition-penalty", "-1"],
+            "`repetition_penalty` must ",
+        ),
+        (["--model", "{pixels}", "--albums", "none.jsonl"], "none.jsonl: cannot be read (No such"),
+        (["--model", "{text}", "--prompt", "x", "--preset", "sampling"], "`preset` must be one of"),
+    ],
+)
+def test_what_cannot_be_told_is_one_line(tell, files, arguments, message):
+    status, output, errors = tell(*(argument.format(**files) for argument in arguments))
+    assert (status, output) == (2, "")
+    assert len(errors.splitlines()) == 1
+    assert message.format(**files) in errors
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"images": ["a", "b", "c", "d"]}', ":1: a story is told of 5 images, but there are 4."),
+        ('{"images": "a.jpg"}', ':1: must be {"images": [five paths]}, with an "id" if you like,'),
+        ('{"id": "a"}', ':1: must be {"images": [five paths]}, with an "id" if you like, but is'),
+        ("[1]", ":1: must be"),
+        ("a.jpg", ":1: must be"),
+        (" ", ": must have albums, one a line, but is empty."),
+    ],
+)
+def test_a_file_of_albums_that_is_none_is_named(tell, files, tmp_path, line, message):
+    path = tmp_path / "albums.jsonl"
+    path.write_text(f"{line}\n")
+    status, output, errors = tell("--albums", path, "--model", files["pixels"])
+    assert (status, output) == (2, "")
+    assert f"{path}{message}" in errors
+
+
+def test_a_split_with_other_than_five_images_a_line_is_named(tell, files, tmp_path):
+    data = write_told_split(tmp_path / "data", sequences=2)
+    lines = (data / "valid.visual_ids").read_text().splitlines()
+    lines[2] = lines[3] = "p1_0\tp1_1"
+    (data / "valid.visual_ids").write_text("".join(f"{line}\n" for line in lines))
+    arguments = ["--model", files["stored"], "--data", data, "--split", "valid"]
+    status, _, errors = tell(*arguments)
+    assert status == 2
+    assert f"{data}/valid.visual_ids:3: a story is told of 5 images, but there are 2." in errors
+    lines[2] = lines[3] = "p1_0\tp1_1\tp1_2\tp1_3\tgone"
+    (data / "valid.visual_ids").write_text("".join(f"{line}\n" for line in lines))
+    assert "valid.visual_ids:3: " in tell(*arguments)[2]
+    assert "no features for 'gone' among 10 items" in tell(*arguments)[2]
+
+
+def test_words_that_the_model_does_not_know_are_never_told(tell, files):
+    arguments = ["--model", files["stored"], "--data", files["data"], "--split", "valid", *LENGTH]
+    _, output, _ = tell(*arguments, "--raw", "--preset", "sampling", "--temperature", 9)
+    words = set(output.split()) - {"<sent>"}
+    assert words <= set(STORY_WORDS)

@@ -1,0 +1,532 @@
+"""Each repair of fairseq works, and only where its defect is present."""
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from argparse import Namespace
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data import LanguagePairDataset, TokenBlockDataset
+from fairseq.models.bart import BARTModel
+from fairseq.models.bart.model import bart_base_architecture
+from fairseq.sequence_generator import SequenceGenerator
+from omegaconf import OmegaConf
+from toy_data import (
+    PACKAGE,
+    make_captions_folder,
+    make_dictionary,
+    multiplies_float16_on_cpu,
+    needs_float16_on_cpu,
+    run_fairseq,
+)
+
+from fairseq_mm import compat
+from fairseq_mm.errors import UserError
+
+TRAINING = (
+    *("--task", "multimodal_captioning", "--arch", "m_rnn_tiny", "--criterion", "cross_entropy"),
+    *("--optimizer", "adam", "--lr", "0.01", "--max-epoch", "2", "--num-workers", "0", "--cpu"),
+    *("--no-epoch-checkpoints", "--log-format", "none", "--seed", "3"),
+    # without dropout one process and two compute the same gradients
+    *("--dropout", "0", "--embedding-dropout", "0", "--recurrent-dropout", "0"),
+    *("--feature-dropout", "0"),
+)
+
+
+@pytest.fixture
+def data(tmp_path):
+    return make_captions_folder(tmp_path / "data")
+
+
+def load(path):
+    return torch.load(path, map_location="cpu")
+
+
+def free_port():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def train_with_two_processes(data, save_dir, *options):
+    """Output of both ranks."""
+    address = f"tcp://127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAINING]
+    command += ["--user-dir", str(PACKAGE), "--save-dir", str(save_dir)]
+    command += ["--distributed-world-size", "2", "--distributed-no-spawn"]
+    command += ["--distributed-backend", "gloo", "--distributed-init-method", address]
+    ranks = [
+        subprocess.Popen(
+            [*command, "--distributed-rank", str(rank), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs[0][-3000:] + outputs[1][-3000:]
+    return outputs
+
+
+def test_checkpoint_loads_with_weights_only(monkeypatch, tmp_path, data):
+    run_fairseq(monkeypatch, "train", data, *TRAINING, "--save-dir", tmp_path, "--batch-size", "6")
+    state = load(tmp_path / "checkpoint_last.pt")
+    assert state["cfg"]["model"]["_name"] == "m_rnn_tiny"
+
+
+def test_namespace_and_configuration_load_with_weights_only(tmp_path):
+    path = tmp_path / "objects.pt"
+    content = {
+        "args": Namespace(lr=[0.1], arch="x"),
+        "cfg": OmegaConf.create({"a": {"b": [1, 2.5, None, "x", True]}}),
+    }
+    torch.save(content, path)
+    loaded = load(path)
+    assert loaded["args"].lr == [0.1]
+    assert loaded["cfg"].a.b[:3] == [1, 2.5, None]
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.serialization, "add_safe_globals"), reason="older PyTorch unpickles anything"
+)
+def test_checkpoint_with_code_is_still_refused(tmp_path):
+    path = tmp_path / "code.pt"
+    torch.save({"model": subprocess.Popen}, path)
+    with pytest.raises(Exception, match=r"weights_only|WeightsUnpickler"):
+        load(path)
+
+
+def test_tensors_load_with_weights_only(tmp_path):
+    path = tmp_path / "weights.pt"
+    half = torch.arange(6).half().view(2, 3)
+    content = {"a": half, "b": {"c": torch.nn.Parameter(torch.ones(4))}, "d": [1, "x", (2.5,)]}
+    content.update({"view": half.t()[1:], "whole": torch.tensor([3]), "yes": torch.tensor(True)})
+    for zipped in (True, False):
+        torch.save(content, path, _use_new_zipfile_serialization=zipped)
+        loaded = compat.load_weights(str(path))
+        assert loaded["d"] == content["d"]
+        assert torch.equal(loaded["view"], half.t()[1:])
+        assert torch.equal(loaded["b"]["c"], torch.ones(4))
+        assert loaded["a"].dtype == torch.float16
+    torch.save(torch.nn.Linear(2, 3).state_dict(), path)
+    assert list(compat.load_weights(str(path))) == ["weight", "bias"]
+
+
+class Caller:
+    """Calls a function when it is unpickled."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_files_that_call_functions_are_refused_as_weights(tmp_path, zipped):
+    path, trace = tmp_path / "code.pt", tmp_path / "trace"
+    for function, argument in ((os.mkdir, str(trace)), (eval, "1"), (torch.load, str(path))):
+        content = {"model": Caller(function, argument)}
+        torch.save(content, path, _use_new_zipfile_serialization=zipped)
+        with pytest.raises(pickle.UnpicklingError):
+            compat.load_weights(str(path))
+    assert not trace.exists()
+
+
+def test_features_of_small_images_do_not_depend_on_their_batch():
+    torch.manual_seed(3)
+    layout = compat.convolution_memory_format()
+    for channels, kernel, side in ((3, 3, 1), (4, 3, 1), (5, 3, 2), (6, 5, 1), (6, 1, 1)):
+        convolution = torch.nn.Conv2d(channels, 7, kernel, padding=kernel // 2)
+        maps = torch.randn(4, channels, side, side)
+        with torch.no_grad():
+            expected = convolution(maps)
+            convolution = convolution.to(memory_format=layout)
+            found = torch.cat([convolution(m[None].contiguous(memory_format=layout)) for m in maps])
+        torch.testing.assert_close(found, expected)
+
+
+def test_applying_twice_changes_nothing():
+    from fairseq.distributed import utils
+
+    before = utils.call_main
+    compat.apply()
+    assert utils.call_main is before
+
+
+def called_with(monkeypatch, **settings):
+    """Settings that fairseq's main gets."""
+    from fairseq.dataclass.configs import FairseqConfig
+    from fairseq.distributed import utils
+
+    cfg = OmegaConf.structured(FairseqConfig())
+    for group, values in settings.items():
+        for key, value in values.items():
+            cfg[group][key] = value
+    seen = []
+    utils.call_main(cfg, seen.append)
+    return seen[0]
+
+
+def test_bf16_asks_for_no_tpu(monkeypatch):
+    cfg = called_with(monkeypatch, common={"bf16": True, "tpu": True, "cpu": True})
+    assert not cfg.common.tpu
+    assert not cfg.distributed_training.tpu
+    assert cfg.common.bf16
+
+
+@needs_float16_on_cpu
+def test_fp16_on_the_cpu_keeps_gradients_apart(monkeypatch):
+    assert called_with(monkeypatch, common={"fp16": True, "cpu": True}).common.fp16_no_flatten_grads
+    cfg = called_with(monkeypatch, common={"fp16": False, "cpu": True})
+    assert not cfg.common.fp16_no_flatten_grads
+
+
+@pytest.mark.skipif(multiplies_float16_on_cpu(), reason="newer PyTorch trains it")
+def test_fp16_on_the_cpu_is_refused_where_it_cannot_be_computed(monkeypatch):
+    with pytest.raises(UserError, match=r"multiplies no float16 on a CPU\. Use --bf16, or"):
+        called_with(monkeypatch, common={"fp16": True, "cpu": True})
+
+
+def test_several_processes_without_a_gpu_are_not_silently_none(monkeypatch):
+    with pytest.raises(UserError, match="fairseq would start no process at all"):
+        called_with(
+            monkeypatch,
+            common={"cpu": True},
+            distributed_training={"distributed_world_size": 2},
+        )
+
+
+def test_diverse_beams_generate_every_image(monkeypatch, capsys, tmp_path, data):
+    run_fairseq(monkeypatch, "train", data, *TRAINING, "--save-dir", tmp_path, "--batch-size", "6")
+    capsys.readouterr()
+    run_fairseq(
+        monkeypatch,
+        "generate",
+        *(data, "--task", "multimodal_captioning", "--path", tmp_path / "checkpoint_last.pt"),
+        *("--gen-subset", "valid", "--cpu", "--beam", "4", "--diverse-beam-groups", "2"),
+        *("--diverse-beam-strength", "0.5", "--max-len-b", "8"),
+    )
+    assert capsys.readouterr().out.count("\nH-") == 7
+
+
+def search(step_logits, *, n, max_len=7, beam=2, prefix=None):
+    """Words of the best hypothesis where each step has the same logits."""
+    from fairseq.data import Dictionary
+    from fairseq.sequence_generator import SequenceGenerator
+
+    class Decoder(torch.nn.Module):
+        def forward(self, prev_output_tokens, encoder_out=None):
+            rows, length = prev_output_tokens.shape
+            return step_logits.repeat(rows, length, 1), {"attn": None}
+
+        def max_decoder_positions(self):
+            return 99
+
+    class Model(Decoder):
+        def __init__(self):
+            super().__init__()
+            self.decoder = Decoder()
+
+        def max_positions(self):
+            return 9, 99
+
+        def get_normalized_probs(self, net_output, log_probs, sample=None):
+            return torch.log_softmax(net_output[0], dim=-1)
+
+    dictionary = Dictionary()
+    for i in range(len(step_logits) - 4):
+        dictionary.add_symbol(f"w{i}")
+    generator = SequenceGenerator(
+        [Model()], dictionary, beam_size=beam, max_len_b=max_len, no_repeat_ngram_size=n
+    )
+    sample = {"net_input": {"src_tokens": torch.full((3, 2), 4), "src_lengths": torch.ones(3)}}
+    tokens = None if prefix is None else torch.tensor([prefix] * 3)
+    found = generator.generate([generator.model], sample, prefix_tokens=tokens)
+    assert len({tuple(hypotheses[0]["tokens"].tolist()) for hypotheses in found}) == 1
+    return found[0][0]["tokens"].tolist()
+
+
+#                 <s>  <pad> </s>  <unk>  4    5    6    7
+LOGITS = torch.tensor([-9.0, -9, -6, -9, 3.0, 2.0, 1.0, 0.5])
+
+
+def count_of_repeats(words, n):
+    grams = list(zip(*(words[i:] for i in range(n))))
+    return len(grams) - len(set(grams))
+
+
+def test_repeated_sequences_are_forbidden():
+    assert search(LOGITS, n=0) == [4] * 7 + [2]
+    for n in (1, 2, 3):
+        words = search(LOGITS, n=n)[:-1]
+        assert count_of_repeats(words, n) == 0
+        assert n == 1 or count_of_repeats(words, n - 1) > 0
+    assert len(search(LOGITS, n=2)) == 8
+    # the four words, <unk> and <s> are used up; then the sentence ends
+    assert sorted(search(LOGITS, n=1, max_len=12, beam=1)[:4]) == [4, 5, 6, 7]
+
+
+def test_words_of_a_given_prefix_may_repeat():
+    words = search(LOGITS, n=2, prefix=[6, 6, 6, 6])
+    assert words[:4] == [6, 6, 6, 6]
+    assert count_of_repeats(words[3:-1], 2) == 0
+    assert 6 not in words[4:5]
+
+
+def test_blocking_of_repeats_equals_loops():
+    from fairseq.ngram_repeat_block import NGramRepeatBlock
+
+    generator = torch.Generator().manual_seed(5)
+    for n, step in ((1, 0), (1, 5), (2, 1), (2, 7), (3, 2), (3, 9), (4, 3), (4, 11)):
+        tokens = torch.randint(4, 7, (6, 14), generator=generator)
+        tokens[:, 0] = 2
+        lprobs = torch.randn(6, 9, generator=generator)
+        expected = lprobs.clone()
+        for row, words in zip(expected, tokens[:, 1 : step + 1].tolist()):
+            for word in range(9):
+                grams = [[*words, word][i : i + n] for i in range(step + 2 - n)]
+                if grams and grams[-1] in grams[:-1]:
+                    row[word] = -float("inf")
+        found = NGramRepeatBlock(n, use_extension=False)(tokens, lprobs, 3, 2, step)
+        assert found is lprobs
+        assert torch.equal(found, expected)
+
+
+def test_building_a_generator_leaves_training_of_bart_as_it_was():
+    dictionary = make_dictionary()
+    sizes = {"layers": 1, "embed_dim": 4, "ffn_embed_dim": 6, "attention_heads": 2}
+    args = Namespace(
+        **{f"{side}_{name}": x for side in ("encoder", "decoder") for name, x in sizes.items()}
+    )
+    bart_base_architecture(args)
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    torch.manual_seed(2)
+    model = BARTModel.build_model(args, task).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    texts = torch.tensor([[4, 5, 6, 2], [7, 8, 9, 2], [10, 11, 12, 2]])
+    before = model(texts, None, texts)[0]
+    sample = {"net_input": {"src_tokens": texts, "src_lengths": None}}
+
+    def scores_of_a_beam_of_one():
+        generator = SequenceGenerator([model], dictionary, beam_size=1, max_len_b=5)
+        return [x[0]["score"].item() for x in generator.generate([model], sample)]
+
+    alone = scores_of_a_beam_of_one()
+    SequenceGenerator([model], dictionary, beam_size=3)
+    assert torch.equal(model(texts, None, texts)[0], before)
+    assert scores_of_a_beam_of_one() == alone
+
+
+def test_a_program_keeps_its_log_and_sees_no_warnings_of_fairseq():
+    code = """
+import logging, sys, warnings
+import torch
+filters = warnings.filters[:]
+{before}
+root = logging.getLogger()
+state = root.handlers[:], root.level
+import fairseq_mm, h5py
+assert "fairseq" in sys.modules
+assert (root.handlers, root.level) == state, (root.handlers, root.level)
+assert warnings.filters[: len(filters)] == filters
+logging.getLogger("mine").debug("detail")
+logging.getLogger("mine").warning("heard")
+warnings.warn("mine too", FutureWarning)
+"""
+
+    def stderr(before):
+        return subprocess.run(
+            [sys.executable, "-c", code.format(before=before)],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=PACKAGE.parent,
+        ).stderr.splitlines()
+
+    *noise, heard, warning = stderr("")
+    assert (noise, heard) == ([], "heard")
+    assert warning.endswith("FutureWarning: mine too")
+    own = "logging.basicConfig(level=logging.WARNING, format='own %(message)s')"
+    *noise, heard, warning = stderr(own)
+    assert (noise, heard) == ([], "own heard")
+
+
+def test_command_lines_of_fairseq_keep_their_log(tmp_path, data):
+    command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAINING, "--max-epoch", "1"]
+    command += ["--user-dir", str(PACKAGE), "--save-dir", str(tmp_path), "--batch-size", "6"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "| INFO | fairseq_cli.train | done training in" in result.stdout
+    assert "pin_memory" not in result.stderr
+
+
+def test_pinned_memory_is_silent_in_command_lines_of_fairseq_alone():
+    code = """
+import warnings
+{before}
+import fairseq_mm
+warnings.warn("'pin_memory' argument is set as true but no accelerator is found, then")
+warnings.warn("'pin_memory' argument is another one")
+"""
+    for before, count in (("", 2), ("import fairseq_cli.train", 1)):
+        result = subprocess.run(
+            [sys.executable, "-c", code.format(before=before)],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=PACKAGE.parent,
+        )
+        assert result.stderr.count("UserWarning: 'pin_memory' argument is") == count
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--ddp-backend", "legacy_ddp", "--bucket-cap-mb", "1"),
+        ("--ddp-backend", "pytorch_ddp"),
+        pytest.param(
+            ("--ddp-backend", "legacy_ddp", "--zero-sharding", "os"),
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.skipif(not find_spec("fairscale"), reason="fairscale is missing"),
+            ],
+        ),
+    ],
+)
+def test_two_processes_train_as_one_does(monkeypatch, tmp_path, data, options):
+    """36 captions in batches of 5: the last step has one caption, one process has none."""
+    generated = ("--eval-gen", "--eval-gen-args", '{"beam": 2, "max_len_b": 9}')
+    metric = ("--best-checkpoint-metric", "cider", "--maximize-best-checkpoint-metric")
+    outputs = train_with_two_processes(
+        *(data, tmp_path / "two", *options, *generated, *metric, "--batch-size", "5")
+    )
+    assert not any("Traceback" in output for output in outputs)
+    two = load(tmp_path / "two" / "checkpoint_last.pt")
+    # one process takes both processes' batches before each step
+    run_fairseq(
+        monkeypatch,
+        "train",
+        *(data, *TRAINING, "--save-dir", tmp_path / "one", *generated, *metric),
+        *("--batch-size", "5", "--update-freq", "2"),
+    )
+    one = load(tmp_path / "one" / "checkpoint_last.pt")
+    for key, weights in one["model"].items():
+        torch.testing.assert_close(two["model"][key], weights, atol=1e-5, rtol=1e-4)
+    assert two["extra_state"]["val_loss"] == pytest.approx(one["extra_state"]["val_loss"], abs=1e-3)
+
+
+def test_generation_prints_no_debugging_of_libraries():
+    code = (
+        "import logging, fairseq_cli.generate, fairseq_mm, h5py\n"
+        "logging.getLogger('h5py._conv').debug('converter')\n"
+        "logging.getLogger('hydra.core').debug('setting')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert result.returncode == 0, result.stderr
+    assert "DEBUG" not in result.stderr + result.stdout
+
+
+def test_hydra_trains(tmp_path, data):
+    config = {
+        "common": {"user_dir": str(PACKAGE), "cpu": True, "log_format": "none"},
+        "task": {"_name": "multimodal_captioning", "data": str(data)},
+        "model": {"_name": "m_rnn_tiny", "hidden_dim": 11},
+        "criterion": {"_name": "cross_entropy"},
+        "optimizer": {"_name": "adam"},
+        "lr_scheduler": {"_name": "fixed"},
+        "dataset": {"batch_size": 6, "num_workers": 0},
+        "optimization": {"lr": [0.01], "max_epoch": 1},
+        "distributed_training": {"distributed_world_size": 1},
+        "checkpoint": {"save_dir": str(tmp_path / "ck")},
+    }
+    OmegaConf.save(OmegaConf.create(config), tmp_path / "m_rnn.yaml")
+    command = [sys.executable, "-m", "fairseq_cli.hydra_train"]
+    command += ["--config-dir", str(tmp_path), "--config-name", "m_rnn"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    state = torch.load(tmp_path / "ck" / "checkpoint_last.pt")
+    sizes = state["cfg"]["model"]
+    assert (sizes["embedding_dim"], sizes["hidden_dim"], sizes["multimodal_dim"]) == (8, 11, 20)
+    assert state["model"]["decoder.output_proj.weight"].shape[1] == 20
+
+
+def test_user_dir_is_found_by_its_bare_name_from_a_checkout(tmp_path, data):
+    command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAINING]
+    command += ["--user-dir", "fairseq_mm", "--save-dir", str(tmp_path), "--batch-size", "6"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=PACKAGE.parent)
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_mistake_ends_fairseq_train_with_one_line_and_status_2(tmp_path, data):
+    (data / "features.h5").write_text("no store")
+    command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAINING]
+    command += ["--user-dir", str(PACKAGE), "--save-dir", str(tmp_path), "--batch-size", "6"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert result.stderr.splitlines()[-1].startswith(f"error: {data}/features.h5: ")
+
+
+def test_language_models_take_a_line_a_sample():
+    sizes = np.array([3, 2])
+    lines = [torch.tensor([4, 5, 2]), torch.tensor([6, 2])]
+    blocks = TokenBlockDataset(lines, sizes, None, pad=1, eos=2, break_mode="eos")
+    assert [block.tolist() for block in blocks] == [[4, 5, 2], [6, 2]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--valid-subset", "one,two"), ("--combine-valid-subsets", "--valid-subset", "one,two")],
+    ids=["default", "two", "combined"],
+)
+def test_disabled_validation_needs_no_validation_split(monkeypatch, tmp_path, data, options):
+    for path in data.glob("valid.*"):
+        path.unlink()
+    where = ("--save-dir", tmp_path, "--batch-size", "6", "--disable-validation", *options)
+    run_fairseq(monkeypatch, "train", data, *TRAINING, *where)
+    assert (tmp_path / "checkpoint_last.pt").exists()
+
+
+def test_a_missing_validation_split_is_still_an_error(monkeypatch, tmp_path, data):
+    for path in data.glob("valid.*"):
+        path.unlink()
+    where = ("--save-dir", tmp_path, "--batch-size", "6")
+    with pytest.raises((FileNotFoundError, UserError), match="valid"):
+        run_fairseq(monkeypatch, "train", data, *TRAINING, *where)
+
+
+def pairs(count, length=3):
+    """``count`` examples as fairseq's translation task has them."""
+    dictionary = make_dictionary()
+    lines = [torch.full((length,), 5) for _ in range(count)]
+    sizes = np.full(count, length)
+    return LanguagePairDataset(lines, sizes, dictionary, lines, sizes, dictionary)
+
+
+def test_examples_of_a_dropped_last_batch_are_counted_in_one_line(caplog):
+    dataset = pairs(21)
+    batches = dataset.batch_by_size(np.arange(21), None, 16, 8)
+    dropped = 21 - sum(map(len, batches))
+    found = [r.getMessage() for r in caplog.records if r.name.startswith("fairseq_mm")]
+    assert len(found) == bool(dropped)
+    if dropped:  # not by stock fairseq
+        assert found[0].startswith(f"{dropped} of 21 examples are left out: ")
+        assert found[0].endswith(
+            " is no multiple of 8; to keep them, give --required-batch-size-multiple 1"
+        )
+    caplog.clear()
+    assert sum(map(len, dataset.batch_by_size(np.arange(21), None, 16, 1))) == 21
+    assert sum(map(len, pairs(16).batch_by_size(np.arange(16), None, 16, 8))) == 16
+    assert not caplog.records

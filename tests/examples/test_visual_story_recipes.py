@@ -1,0 +1,89 @@
+"""The recipes of examples/visual_storytelling: their commands run, with small sizes, one after the
+other."""
+
+import functools
+import json
+
+import pytest
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from toy_data import PACKAGE, make_visual_stories_folder, run_fairseq
+
+from fairseq_mm.cli.main import main
+
+EXAMPLE = PACKAGE.parent / "examples/visual_storytelling"
+ARCHES = ("glac", "glac_decoder_attention", "transtory_decoder", "transtory_full", "transtory_xl")
+RUN = "--max-update 2 --num-workers 0 --cpu"
+
+
+@pytest.fixture
+def calls_of(run_recipe):
+    """Runs a recipe of this example; returns the arguments of each command that it called."""
+    return functools.partial(run_recipe, EXAMPLE)
+
+
+def parsed(call):
+    assert call[0] == "fairseq-train"
+    return options.parse_args_and_arch(options.get_training_parser("translation"), call[1:])
+
+
+def test_recipes_train_tell_and_score(calls_of, tmp_path, monkeypatch, capsys):
+    data = make_visual_stories_folder(tmp_path / "data with a space")
+    monkeypatch.chdir(tmp_path)
+    sizes = "--picture-dim 8 --embedding-dim 8 --model-dim 8 --decoder-ffn-dim 9"
+    train = f"{sizes} {RUN} --batch-size 4".split()
+    (call,) = calls_of("1_train", data, "saved", "transtory_xl", *train, SIZE="small")
+    run_fairseq(monkeypatch, "train", *call[1:])
+    model = tmp_path / "saved/checkpoint_best.pt"
+
+    calls = calls_of(
+        "2_tell_and_score", data, "out", model, "valid", "--cpu", DRAWS="2", CANDIDATES="4"
+    )
+    capsys.readouterr()
+    for call in calls:
+        if call[0] == "fairseq-generate":
+            run_fairseq(monkeypatch, "generate", *call[1:])
+            (tmp_path / "out/generate-valid.txt").write_text(capsys.readouterr().out)
+        elif call[1] == "score":  # METEOR takes a Java program
+            assert main([*call[1:], "--metrics", "bleu,diversity,sentences"]) == 0
+        else:
+            assert main(call[1:]) == 0
+    printed = capsys.readouterr().out
+    assert "sentence" in printed
+    figures = json.loads((tmp_path / "out/scores.json").read_text())
+    assert "bleu4" in {score["metric"] for score in figures["scores"]}
+    assert (tmp_path / "out/ranks/ranking.json").exists()
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_every_system_has_the_papers_optimization_and_small_sizes(calls_of, arch):
+    (call,) = calls_of("1_train", "data", "saved", arch)
+    args = parsed(call)
+    assert (args.optimizer, args.weight_decay, args.batch_size) == ("adam_l2", 1e-5, 64)
+    assert args.lr == [1e-3 if arch.startswith("glac") else 1e-4]
+    assert (args.patience, args.max_epoch) == (5, 100)
+    (small,) = calls_of("1_train", "data", "saved", arch, SIZE="small")
+    cfg = convert_namespace_to_omegaconf(parsed(small))
+    assert cfg.model.picture_dim == 256
+    assert (cfg.optimizer._name, cfg.optimizer.weight_decay) == ("adam_l2", 1e-5)
+
+
+def test_any_number_of_gpus_gives_the_same_batch(calls_of):
+    sizes = set()
+    for gpus in (1, 2, 4, 8):
+        (call,) = calls_of("1_train", "data", "saved", "glac", GPUS=str(gpus))
+        sizes.add(gpus * parsed(call).batch_size)
+    assert sizes == {64}
+
+
+@pytest.mark.parametrize(
+    ("variables", "arch", "message"),
+    [
+        ({"SIZE": "big"}, "glac", "SIZE must be full or small, but is big instead."),
+        ({"GPUS": "3"}, "glac", "GPUS must be 1, 2, 4 or 8, but is 3 instead."),
+        ({"SIZE": "small"}, "m_rnn", "SIZE=small has no sizes for m_rnn."),
+    ],
+)
+def test_unknown_sizes_are_refused_in_a_line(calls_of, variables, arch, message):
+    stderr = calls_of("1_train", "data", "saved", arch, status=2, **variables)
+    assert stderr == f"{message}\n"

@@ -1,0 +1,158 @@
+"""Inputs of every kind become images with ids, in a fixed order."""
+
+import json
+import os
+import tarfile
+
+import pytest
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.media_list import by_any_key, list_images, select_shard
+
+
+@pytest.fixture
+def folder(tmp_path):
+    root = tmp_path / "photos"
+    for name in ("b.jpg", "a.PNG", "sub/c.webp", "sub/deeper/b2.jpeg", "notes.txt", ".hidden.jpg"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(name.encode())
+    return root
+
+
+def keys(images):
+    return [image.key for image in images]
+
+
+def test_a_folder_is_searched_in_alphabetical_order(folder):
+    images = list_images([str(folder)])
+    assert keys(images) == ["a.PNG", "b.jpg", "c.webp", "b2.jpeg"]
+    assert [image.content() for image in images][2] == b"sub/c.webp"
+    assert keys(list_images([str(folder)], ids="stem")) == ["a", "b", "c", "b2"]
+    by_path = keys(list_images([str(folder)], ids="path"))
+    assert by_path == ["a.PNG", "b.jpg", "sub/c.webp", "sub/deeper/b2.jpeg"]
+
+
+def test_links_in_a_circle_end(folder):
+    (folder / "sub" / "up").symlink_to(folder)
+    assert len(list_images([str(folder)])) == 4
+
+
+def test_files_come_in_the_order_given(folder):
+    given = [str(folder / "sub/c.webp"), str(folder / "b.jpg")]
+    assert keys(list_images(given)) == ["c.webp", "b.jpg"]
+
+
+def test_an_archive_is_read_in_place(folder, tmp_path):
+    path = tmp_path / "all.tar"
+    with tarfile.open(path, "w") as archive:
+        archive.add(folder, "top")
+    images = list_images([str(path)], ids="path")
+    assert keys(images) == ["top/a.PNG", "top/b.jpg", "top/sub/c.webp", "top/sub/deeper/b2.jpeg"]
+    assert [p.content() for p in images][3] == b"sub/deeper/b2.jpeg"
+    assert images[0].name == f"{path}:top/a.PNG"
+
+
+def test_a_compressed_archive_is_refused(folder, tmp_path):
+    path = tmp_path / "all.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(folder, "top")
+    with pytest.raises(UserError, match=r"all\.tar\.gz: is no uncompressed tar archive"):
+        list_images([str(path)])
+
+
+def test_a_list_has_paths_and_ids(folder, tmp_path):
+    path = folder / "list.tsv"
+    path.write_text(f"one\tb.jpg\n\ntwo\t{folder}/a.PNG\r\nsub/c.webp\n")
+    images = list_images([], lists=[str(path)])
+    assert keys(images) == ["one", "two", "c.webp"]
+    assert [p.content() for p in images] == [b"b.jpg", b"a.PNG", b"sub/c.webp"]
+    elsewhere = tmp_path / "list.txt"
+    elsewhere.write_text("sub/c.webp\n")
+    assert list_images([], lists=[str(elsewhere)], root=str(folder))[0].content()
+    with pytest.raises(UserError, match=r"list\.tsv: is no image\. For a list of images: --li"):
+        list_images([str(path)])
+
+
+def test_jsonl_names_one_image_or_several(folder):
+    path = folder / "data.jsonl"
+    lines = [{"image": "b.jpg"}, {"images": ["sub/c.webp", "b.jpg"]}, {"image": "a.PNG"}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert keys(list_images([str(path)])) == ["b.jpg", "c.webp", "a.PNG"]
+
+
+@pytest.mark.parametrize("line", ['{"image": "b.jpg"}', "b.jpg", '{"image": 3}', "[1]"])
+def test_a_line_without_image_is_named(folder, line):
+    path = folder / "data.jsonl"
+    path.write_text('{"image": "b.jpg"}\n' + line + "\n")
+    with pytest.raises(UserError, match=r'data\.jsonl:2: must be an object with "image"'):
+        list_images([str(path)])
+
+
+def test_a_line_with_three_fields_is_named(folder):
+    path = folder / "list.tsv"
+    path.write_text("a\tb\tc\n")
+    with pytest.raises(UserError, match=r"list\.tsv:1: must be a path, or an id, a tab and a path"):
+        list_images([], lists=[str(path)])
+
+
+def test_one_id_for_two_images_names_both(folder):
+    (folder / "sub" / "b.jpg").write_bytes(b"another")
+    message = r"the id 'b\.jpg' stands for two images: .*photos/b\.jpg and .*photos/sub/b\.jpg"
+    with pytest.raises(UserError, match=message):
+        list_images([str(folder)])
+    assert len(list_images([str(folder)], ids="path")) == 5
+
+
+@pytest.mark.parametrize("name", [b"a\tb.jpg", b"a\nb.jpg", b"caf\xe9.jpg"])
+def test_names_that_cannot_be_ids_are_refused_before_the_run(folder, name):
+    with open(os.path.join(os.fsencode(folder), name), "wb"):
+        pass
+    with pytest.raises(UserError, match=r"must be UTF-8 text of one line without tabs"):
+        list_images([str(folder)])
+
+
+def test_a_image_named_twice_counts_once(folder):
+    given = [str(folder / "b.jpg"), str(folder / "sub" / ".." / "b.jpg"), str(folder)]
+    assert keys(list_images(given)) == ["b.jpg", "a.PNG", "c.webp", "b2.jpeg"]
+
+
+def test_missing_inputs_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"absent: no such file or folder\."):
+        list_images([str(tmp_path / "absent")])
+    with pytest.raises(UserError, match=r"absent\.txt: No such file or directory\."):
+        list_images([], lists=[str(tmp_path / "absent.txt")])
+    with pytest.raises(UserError, match=r"no images found \(suffixes: \.apng"):
+        list_images([str(tmp_path)])
+    with pytest.raises(UserError, match="`ids` must be one of name, stem, path, but is 'number'"):
+        list_images([str(tmp_path)], ids="number")
+
+
+def test_shards_are_contiguous_and_cover_everything_once():
+    for N in (0, 1, 5, 7):
+        items = list(range(N))
+        parts = [select_shard(items, i, 3) for i in (1, 2, 3)]
+        assert [item for part in parts for item in part] == items
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    with pytest.raises(UserError, match="--shard must be 1/N to N/N, but is 0/3 instead"):
+        select_shard([1], 0, 3)
+
+
+def test_id_beside_an_image_goes_before_its_name(folder):
+    path = folder / "data.jsonl"
+    path.write_text(
+        '{"image": "b.jpg", "id": "bird 1"}\n{"image": "a.PNG"}\n'
+        '{"images": ["sub/b2.jpeg"], "id": "story"}\n'
+    )
+    assert keys(list_images([str(path)])) == ["bird 1", "a.PNG", "b2.jpeg"]
+    path.write_text('{"image": "b.jpg", "id": 7}\n')
+    with pytest.raises(UserError, match=r"data\.jsonl:1: `id` must be text, but is 7 instead\."):
+        list_images([str(path)])
+
+
+def test_a_name_that_several_images_have_stands_for_none_of_them(tmp_path):
+    for name in ("a/1.jpg", "b/1.jpg", "b/2.jpg", "b/2.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    found = by_any_key(list_images([str(tmp_path)], ids="path"))
+    assert found.keys() == {"a/1.jpg", "b/1.jpg", "b/2.jpg", "b/2.png", "2.jpg", "2.png"}
+    assert found["2.png"].key == "b/2.png"

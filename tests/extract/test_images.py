@@ -1,0 +1,186 @@
+"""Every kind of file becomes upright 8-bit RGB, or is refused with its reason."""
+
+import contextlib
+import io
+import struct
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.images import read_image
+
+
+def encoded(image: Image.Image, form: str, **options: object) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, form, **options)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def colours() -> Image.Image:
+    pixels = np.random.default_rng(1).integers(0, 255, (7, 5, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def test_an_rgb_image_keeps_its_pixels(colours, tmp_path):
+    colours.save(tmp_path / "a.png")
+    read = read_image(tmp_path / "a.png")
+    assert read.mode == "RGB"
+    np.testing.assert_array_equal(np.asarray(read), np.asarray(colours))
+    np.testing.assert_array_equal(np.asarray(read_image(read)), np.asarray(colours))
+
+
+@pytest.mark.parametrize(("orientation", "turn"), [(3, 2), (6, 3), (8, 1)])
+def test_the_orientation_tag_is_applied(colours, orientation, turn):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    read = read_image(encoded(colours, "PNG", exif=exif))
+    np.testing.assert_array_equal(np.asarray(read), np.rot90(np.asarray(colours), turn))
+
+
+def test_a_broken_orientation_tag_is_passed_over(colours):
+    content = encoded(colours, "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff broken")
+    assert read_image(content).size == (5, 7)
+
+
+def test_grey_becomes_three_equal_channels(colours):
+    grey = colours.convert("L")
+    read = np.asarray(read_image(encoded(grey, "PNG")))
+    np.testing.assert_array_equal(read, np.repeat(np.asarray(grey)[:, :, None], 3, axis=2))
+    assert read_image(encoded(colours.convert("1"), "PNG")).mode == "RGB"
+
+
+def test_cmyk_becomes_rgb_with_the_same_colours():
+    red = Image.new("RGB", (8, 8), (250, 10, 10)).convert("CMYK")
+    read = np.asarray(read_image(encoded(red, "JPEG", quality=100))).astype(int)
+    assert np.abs(read - [250, 10, 10]).max() < 8
+
+
+def test_transparency_lies_on_white():
+    layer = Image.new("RGBA", (3, 2), (0, 0, 0, 0))
+    layer.putpixel((1, 0), (10, 20, 30, 255))
+    read = np.asarray(read_image(encoded(layer, "PNG")))
+    assert read[0, 1].tolist() == [10, 20, 30]
+    assert read[1, 2].tolist() == [255, 255, 255]
+
+
+def test_a_palette_with_transparency_lies_on_white():
+    image = Image.new("P", (4, 3), 1)
+    image.putpalette([9, 8, 7, 200, 100, 50])
+    image.putpixel((2, 1), 0)
+    opaque = np.asarray(read_image(encoded(image, "PNG")))
+    assert opaque[0, 0].tolist() == [200, 100, 50]
+    assert opaque[1, 2].tolist() == [9, 8, 7]
+    read = np.asarray(read_image(encoded(image, "PNG", transparency=0)))
+    assert read[0, 0].tolist() == [200, 100, 50]
+    assert read[1, 2].tolist() == [255, 255, 255]
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+def test_16_bit_grey_is_scaled_and_not_clipped(form):
+    values = np.array([[0, 257, 32896], [61680, 25700, 51400]], dtype=np.uint16)
+    read = np.asarray(read_image(encoded(Image.fromarray(values), form)))
+    assert read[:, :, 0].tolist() == [[0, 1, 128], [240, 100, 200]]
+    assert (read[:, :, 0] == read[:, :, 2]).all()
+
+
+def test_floats_are_stretched_from_smallest_to_largest():
+    values = np.array([[-1.0, 0.0], [0.5, 1.0]], dtype=np.float32)
+    read = np.asarray(read_image(encoded(Image.fromarray(values), "TIFF")))
+    assert read[:, :, 1].tolist() == [[0, 128], [191, 255]]
+    values[0, 1] = np.nan
+    with pytest.raises(UserError, match="has pixels that are NaN or infinite"):
+        read_image(encoded(Image.fromarray(values), "TIFF"))
+
+
+@pytest.mark.parametrize("form", ["GIF", "PNG", "TIFF", "WEBP"])
+def test_of_an_animation_the_first_frame_is_taken(form):
+    first, second = Image.new("RGB", (6, 4), "red"), Image.new("RGB", (6, 4), "blue")
+    options = {"lossless": True} if form == "WEBP" else {}
+    content = encoded(first, form, save_all=True, append_images=[second], **options)
+    assert np.asarray(read_image(content))[2, 3].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "GIF"])
+def test_a_truncated_file_is_refused(form):
+    noise = np.random.default_rng(2).integers(0, 255, (60, 50, 3), dtype=np.uint8)
+    content = encoded(Image.fromarray(noise), form)
+    with pytest.raises(UserError, match=r"cannot be decoded: .*(truncated|not process)"):
+        read_image(content[: len(content) // 2])
+
+
+def test_what_is_no_image_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"is no image, or of a format that Pillow cannot read\."):
+        read_image(b"just some text that nobody would call an image")
+    with pytest.raises(UserError, match=r"is empty\."):
+        read_image(b"")
+    with pytest.raises(UserError, match=r"No such file or directory\."):
+        read_image(tmp_path / "absent.jpg")
+    with pytest.raises(UserError, match=r"Is a directory\."):
+        read_image(tmp_path)
+
+
+def test_noise_behind_a_valid_head_never_raises_anything_else(colours):
+    heads = [encoded(colours, form)[:40] for form in ("JPEG", "PNG", "GIF", "TIFF", "WEBP", "BMP")]
+    generator = np.random.default_rng(3)
+    for head in heads * 10:
+        with contextlib.suppress(UserError):
+            read_image(head + generator.bytes(200))
+
+
+def test_a_large_jpeg_is_decoded_at_reduced_scale_and_close_to_the_full_image():
+    x, y = np.meshgrid(np.arange(400), np.arange(240))
+    pixels = np.stack([x / 2, y, 255 - x / 2], axis=2).astype(np.uint8)
+    content = encoded(Image.fromarray(pixels), "JPEG", quality=95)
+    full, half = read_image(content), read_image(content, max_pixels=400 * 240 // 2)
+    assert full.size == (400, 240)
+    assert half.size == (200, 120)
+    assert read_image(content, max_pixels=100 * 60).size == (100, 60)
+    assert read_image(content, max_pixels=100 * 60 - 1).size == (50, 30)
+    difference = np.asarray(full.resize((200, 120))).astype(int) - np.asarray(half)
+    assert np.abs(difference).mean() < 2
+
+
+def test_a_large_image_that_cannot_be_reduced_is_refused():
+    grey = Image.new("L", (300, 200))
+    message = r"has 300 x 200 pixels, more than the 1,000 .* \(--max-pixels 60000 allows it\)\."
+    with pytest.raises(UserError, match=message):
+        read_image(encoded(grey, "PNG"), max_pixels=1000)
+    progressive = encoded(grey, "JPEG", progressive=True)
+    assert read_image(progressive, max_pixels=300 * 200 // 4).size == (150, 100)
+    with pytest.raises(UserError, match="more than the 40,000 that are decoded"):
+        read_image(progressive, max_pixels=10_000)
+
+
+def test_a_decompression_bomb_is_refused_and_not_decoded():
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        import zlib
+
+        body = kind + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+    before = Image.MAX_IMAGE_PIXELS
+    with pytest.raises(UserError, match="has 60000 x 60000 pixels"):
+        read_image(bomb)
+    assert before == Image.MAX_IMAGE_PIXELS
+
+
+def test_heic_is_read_where_pillow_heif_is_installed(colours):
+    heif = pytest.importorskip("pillow_heif")
+    heif.register_heif_opener()
+    smooth = Image.new("RGB", (64, 48), (30, 160, 90))
+    read = read_image(encoded(smooth, "HEIF", quality=90))
+    assert read.size == (64, 48)
+    assert np.abs(np.asarray(read).astype(int) - [30, 160, 90]).max() < 10
+
+
+def test_heic_without_pillow_heif_names_the_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    content = struct.pack(">I", 24) + b"ftypheic" + bytes(64)
+    with pytest.raises(UserError, match=r"HEIC image.*pip install 'fairseq-mm\[heif\]'"):
+        read_image(content)

@@ -1,0 +1,186 @@
+"""Draws: their distribution, what limits it, and independence of the batch."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from toy_data import make_dictionary
+
+from fairseq_mm.generation.seeded_sampling import SeededSampling
+
+V = 20
+
+
+@pytest.fixture
+def lprobs():
+    torch.manual_seed(3)
+    return torch.randn(5, V).mul(2).log_softmax(dim=1)
+
+
+def search(**options):
+    return SeededSampling(make_dictionary(), **options)
+
+
+def step(strategy, lprobs, items, number=0, scores=None):
+    return strategy.step(number, lprobs[:, None].clone(), scores, None, torch.tensor(items))
+
+
+def words(strategy, lprobs, items):
+    return step(strategy, lprobs, items)[1].flatten().tolist()
+
+
+def draw_of(item, number, *, seed=0, stream=0, place=0, num_steps=4):
+    """As documented: 48 bits of numpy's Philox, seeded with seed, item, stream and, of the second
+    place of a beam and those after it, the place."""
+    key = [seed, item, stream, place] if place else [seed, item, stream]
+    bits = np.random.Philox(np.random.SeedSequence(key))
+    return [int(x) // 2**16 / 2**48 for x in bits.random_raw(num_steps)][number]
+
+
+def test_words_come_as_often_as_their_probabilities_say(lprobs):
+    count = 20_000
+    found = words(search(), lprobs[:1].expand(count, V), list(range(count)))
+    frequencies = np.bincount(found, minlength=V) / count
+    expected = lprobs[0].exp().numpy()
+    assert np.abs(frequencies - expected).max() < 4 * math.sqrt(0.25 / count)
+
+
+@pytest.mark.parametrize(("topk", "topp"), [(0, 1.0), (3, 1.0), (0, 0.6), (4, 0.9), (20, 1.0)])
+def test_the_draw_falls_into_the_word_whose_share_it_is(lprobs, topk, topp):
+    items = [0, 7, 3, 2**40, 12]
+    found = words(search(topk=topk, topp=topp, seed=5, stream=1), lprobs, items)
+    for row, item in enumerate(items):
+        probabilities = lprobs[row].exp().tolist()
+        ranked = sorted(range(V), key=lambda word: -probabilities[word])[: topk or V]
+        kept, mass = [], 0.0
+        for word in ranked:
+            if mass >= topp:
+                break
+            kept.append(word)
+            mass += probabilities[word]
+        threshold, so_far = draw_of(item, 0, seed=5, stream=1) * mass, 0.0
+        for word in sorted(kept):
+            so_far += probabilities[word]
+            if so_far > threshold:
+                break
+        assert found[row] == word
+
+
+def test_few_words_hold_the_share_where_the_rest_is_forbidden():
+    probabilities = torch.tensor([[0.0] * 4 + [0.04] * 2 + [0.02] * 1 + [0.0] * 13])
+    strategy = search(topp=0.7)
+    items = list(range(200))
+    found = words(strategy, probabilities.log().expand(200, V), items)
+    assert set(found) == {4, 5}  # 0.08 of 0.1, though there is no 0.7
+
+
+def test_a_share_of_many_words_is_found():
+    num_types = 3000  # more than are looked at first
+    lprobs = torch.full((400, num_types), -math.log(num_types))
+    found = words(search(topp=0.5), lprobs, list(range(400)))
+    assert len(set(found)) > 300
+    both = words(search(topp=0.5, topk=7), lprobs, list(range(400)))
+    assert len(set(both)) == 7
+
+
+def test_forbidden_words_are_never_drawn(lprobs):
+    lprobs[:, 4:] = -math.inf
+    lprobs[:, 1] = -math.inf
+    items = list(range(500))
+    for options in ({}, {"topk": 10}, {"topp": 0.99}):
+        found = words(search(**options), lprobs[:1].expand(500, V), items)
+        assert set(found) <= {0, 2, 3}
+
+
+def test_a_row_draws_the_same_in_every_batch_and_after_others_ended(lprobs):
+    items = [4, 9, 2, 30, 11]
+    together = search(topk=6, seed=8)
+    first = words(together, lprobs, items)
+    together.prune_sentences(torch.tensor([1, 4]))
+    scores = torch.tensor([[[-1.0]], [[-2.0]]])
+    second = step(together, lprobs[[1, 4]], [9, 11], 1, scores)
+    for row, index in ((1, 0), (4, 1)):
+        alone = search(topk=6, seed=8)
+        assert words(alone, lprobs[[row]], [items[row]]) == [first[row]]
+        sums, chosen, beams = step(alone, lprobs[[row]], [items[row]], 1, scores[[index]])
+        assert chosen.tolist() == [second[1][index].tolist()]
+        assert beams.tolist() == [[0]]
+        expected = scores[index, 0, 0] + lprobs[row, chosen.item()]
+        torch.testing.assert_close(sums.flatten(), expected[None])
+
+
+def test_seeds_items_streams_and_steps_draw_differently():
+    lprobs = torch.full((6, V), -math.log(V))
+
+    def draws(**options):
+        return words(search(**options), lprobs, range(6))
+
+    base = draws(seed=1)
+    assert len(set(base)) > 2
+    assert draws(seed=2) != base != draws(seed=1, stream=1)
+    strategy = search(seed=1)
+    step(strategy, lprobs, list(range(6)))
+    later = step(strategy, lprobs, list(range(6)), 1, torch.zeros(6, 1, 1))[1]
+    assert later.flatten().tolist() != base
+    assert draws(seed=1) == base
+
+
+def test_nearly_equal_probabilities_may_change_places():
+    lprobs = torch.full((1, V), -10.0)
+    lprobs[0, [6, 11]] = torch.tensor([-0.7, -0.7000001])
+    swapped = lprobs.clone()
+    swapped[0, [6, 11]] = lprobs[0, [11, 6]]
+    for item in range(30):
+        for options in ({"topk": 3}, {"topp": 0.9}):
+            strategy = search(**options)
+            assert words(strategy, lprobs, [item]) == words(strategy, swapped, [item])
+
+
+def test_texts_of_a_beam_are_drawn_independently_and_each_goes_on_by_itself(lprobs):
+    strategy = search(seed=5, stream=1)
+    items, beam = [9, 4], 3
+    rows = lprobs[:2, None].expand(2, beam, V)
+    scores, first, beams = strategy.step(0, rows.clone(), None, None, torch.tensor(items))
+    assert beams.tolist() == [[0, 1, 2], [0, 1, 2]]
+    other = lprobs[[2, 3, 4, 4, 2, 3]].view(2, beam, V)
+    sums, second, _ = strategy.step(1, other.clone(), scores[:, :, None], None, None)
+    for row, item in enumerate(items):
+        for place in range(beam):
+            for number, values, found in ((0, rows, first), (1, other, second)):
+                probabilities = values[row, place].double().exp()
+                threshold = draw_of(item, number, seed=5, stream=1, place=place)
+                so_far = probabilities.cumsum(0) / probabilities.sum()
+                assert found[row, place] == int((so_far <= threshold).sum())
+    expected = rows.gather(2, first[:, :, None]) + other.gather(2, second[:, :, None])
+    torch.testing.assert_close(sums, expected[:, :, 0])
+    strategy.prune_sentences(torch.tensor([1]))
+    later = strategy.step(2, other[1:].clone(), sums[1:, :, None].expand(1, 3, 2), None, None)
+    assert later[1].shape == (1, beam)
+
+
+@pytest.mark.parametrize("options", [{}, {"topk": 3}, {"topp": 0.9}])
+def test_the_only_word_that_may_come_is_drawn_however_improbable(options):
+    lprobs = torch.full((50, V), -math.inf)
+    lprobs[:, 7] = -2000.0  # no float64 holds its exponential
+    assert set(words(search(**options), lprobs, range(50))) == {7}
+
+
+def test_texts_longer_than_the_first_numbers_go_on_in_their_own_stream(lprobs):
+    """Numbers are drawn in blocks: 200 steps of a batch of two, and of the second text alone."""
+    items = [9, 4]
+    strategy, alone = search(seed=5), search(seed=5)
+    for number in range(200):
+        scores = torch.zeros(2, 1, number) if number else None
+        both = step(strategy, lprobs[:2], items, number, scores)[1].flatten().tolist()
+        scores = torch.zeros(1, 1, number) if number else None
+        assert step(alone, lprobs[1:2], items[1:], number, scores)[1].flatten().tolist() == both[1:]
+        probabilities = lprobs[1].double().exp()
+        threshold = draw_of(4, number, seed=5, num_steps=200)
+        so_far = probabilities.cumsum(0) / probabilities.sum()
+        assert both[1] == int((so_far <= threshold).sum())
+
+
+def test_a_negative_seed_counts_as_its_64_bits(lprobs):
+    items = list(range(5))
+    assert words(search(seed=-3), lprobs, items) == words(search(seed=2**64 - 3), lprobs, items)

@@ -1,0 +1,352 @@
+"""Images -> captions from a checkpoint alone: the right extractor, searches, refusals."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from toy_captioner import DIM, change_checkpoint, save_images, train_captioner
+from toy_data import WORDS, build_model, toy_task
+
+import fairseq_mm
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.inference.captioner import Search, from_pretrained
+from fairseq_mm.inference.checkpoints import checkpoint_file, load_checkpoint
+from fairseq_mm.models._provenance import STATE_KEY, decode_provenance
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with checkpoints, and the extractor's weights beside them."""
+    folder = tmp_path_factory.mktemp("trained")
+    train_captioner(folder, folder / "data")
+    return folder
+
+
+@pytest.fixture
+def images(tmp_path):
+    return save_images(tmp_path / "images")
+
+
+@pytest.fixture
+def changed(trained, tmp_path):
+    """Saves the checkpoint with other content, see ``change_checkpoint``."""
+
+    def save(name="checkpoint_best.pt", **changes):
+        return change_checkpoint(trained / "checkpoint_best.pt", tmp_path / name, **changes)
+
+    return save
+
+
+@pytest.fixture(scope="module")
+def captioner(trained):
+    return fairseq_mm.from_pretrained(trained, device="cpu")
+
+
+def test_a_image_is_captioned_by_the_extractor_of_the_training_features(trained, captioner, images):
+    assert captioner.identity["weights"] == sha256_of(str(trained / "squeezenet.pth"))
+    features = captioner.extractor.extract(images)
+    expected = [caption.text for caption in captioner.caption_features(features)]
+    assert captioner.caption(images) == expected
+    assert all(set(text.split()) <= set(WORDS) for text in expected)
+
+
+def test_a_image_alone_has_the_caption_that_it_has_in_a_batch(captioner, images):
+    numbers = list(range(len(images)))
+    for options in ({}, {"beam": 1}, {"sampling": True, "seed": 4}):
+        together = captioner.caption(images, **options)
+        alone = [
+            captioner.caption([path], items=[i], **options)[0] for i, path in enumerate(images)
+        ]
+        assert together == alone
+        assert captioner.caption(images, batch_size=2, **options) == alone
+        reverse = captioner.caption(images[::-1], items=numbers[::-1], **options)
+        assert reverse == alone[::-1]
+
+
+def test_each_image_needs_one_number_for_its_draws(captioner, images):
+    for items in ([1], [0, 1, 2], [0, -1]):
+        with pytest.raises(UserError, match="`items` must be 2 numbers of 0 or more"):
+            captioner.caption(images[:2], items=items)
+
+
+def test_open_images_and_contents_are_captioned_as_their_files(captioner, images):
+    expected = captioner.caption(images[:2])
+    assert captioner.caption([Image.open(path) for path in images[:2]]) == expected
+    contents = []
+    for path in images[:2]:
+        with open(path, "rb") as file:
+            contents.append(file.read())
+    assert captioner.caption(contents) == expected
+    assert captioner.caption([]) == []
+
+
+def test_greedy_search_takes_the_most_probable_word_at_every_step(captioner):
+    rows = np.random.default_rng(0).normal(size=(1, DIM)).astype(np.float32)
+    (caption,) = captioner.caption_features([rows], Search(beam=1, max_words=6))
+    (model,), dictionary = captioner.models, captioner.task.target_dictionary
+    tokens, total = [dictionary.eos()], 0.0
+    encoded = model.encoder(torch.from_numpy(rows)[None], torch.zeros(1, 1, dtype=torch.bool))
+    for step in range(7):
+        logits = model.decoder(torch.tensor([tokens]), encoded)[0][0, -1]
+        lprobs = torch.log_softmax(logits, dim=0)
+        allowed = lprobs.clone()
+        allowed[[dictionary.unk(), dictionary.pad()]] = -torch.inf
+        if step == 0:
+            allowed[dictionary.eos()] = -torch.inf
+        word = dictionary.eos() if step == 6 else int(allowed.argmax())
+        total += lprobs[word].item()
+        tokens.append(word)
+        if word == dictionary.eos():
+            break
+    assert caption.text == dictionary.string(torch.tensor(tokens[1:]))
+    assert caption.score == pytest.approx(total / (len(tokens) - 1), abs=1e-5)
+
+
+def test_forbidden_words_never_occur(changed, trained, images):
+    def prefer_unknown(bias):
+        bias[3] = 50.0
+
+    def lengthen(bias):
+        bias[:3] = -1e4  # <s>, which is no word, and </s>
+
+    path = changed(weights={"decoder.output_proj.bias": prefer_unknown})
+    for options in ({}, {"sampling": True}, {"beam": 1, "prefix": "a dog"}):
+        both = from_pretrained(path, weights=str(trained / "squeezenet.pth"), device="cpu")
+        assert not any("unk" in text for text in both.caption(images, **options))
+    path = changed(weights={"decoder.output_proj.bias": lengthen})
+    long = from_pretrained(path, weights=str(trained / "squeezenet.pth"), device="cpu")
+    lengths = {len(text.split()) for text in long.caption(images, max_words=9)}
+    assert lengths == {9}
+    # repeats where it is allowed, and in what is given
+    words = long.caption(images[:1], max_words=12, beam=1)[0].split()
+    assert len(set(zip(words, words[1:]))) < 11
+    options = {"max_words": 12, "no_repeat_ngram": 2, "prefix": "a a a dog"}
+    for beam in (1, 3):
+        words = long.caption(images[:1], beam=beam, **options)[0].split()
+        bigrams = list(zip(words, words[1:]))
+        assert words[:4] == ["a", "a", "a", "dog"]
+        assert len(bigrams) == 11
+        assert len(set(bigrams[1:])) == 10
+    words = long.caption(images[:1], max_words=12, no_repeat_ngram=1)[0].split()
+    assert len(set(words)) == len(words) == 12
+
+
+def test_a_prefix_begins_every_caption(captioner, images):
+    for options in ({"beam": 4}, {"sampling": True}):
+        texts = captioner.caption(images, prefix=" the  big cat ", **options)
+        assert all(text.startswith("the big cat") for text in texts)
+
+
+def test_draws_are_repeated_by_the_seed_and_leave_other_random_numbers_alone(captioner, images):
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    first = captioner.caption(images, sampling=True, seed=1)
+    assert torch.equal(torch.rand(3), expected)
+    assert captioner.caption(images, sampling=True, seed=1) == first
+    assert captioner.caption(images, sampling=True, seed=2) != first
+    assert captioner.caption(images, sampling=True, topk=1) == captioner.caption(images, beam=1)
+
+
+def test_an_ensemble_averages_probabilities(trained, captioner, changed, images):
+    weights = str(trained / "squeezenet.pth")
+    features = captioner.extractor.extract(images)
+    twice = from_pretrained([trained, trained], weights=weights, device="cpu")
+    alone = captioner.caption_features(features)
+    for ours, theirs in zip(twice.caption_features(features), alone):
+        assert ours.text == theirs.text
+        assert ours.score == pytest.approx(theirs.score, abs=1e-5)
+
+    def want_nothing_but_the_end(bias):
+        bias[2] = 40.0
+
+    # the other's probabilities are (nearly) all of the end after one word
+    short = changed(weights={"decoder.output_proj.bias": want_nothing_but_the_end})
+    both = from_pretrained(f"{trained}:{short}", weights=weights, device="cpu")
+    for text in both.caption(images, beam=1):
+        assert len(text.split()) == 1
+
+
+def test_an_ensemble_with_another_dictionary_is_refused(trained, changed):
+    words = [*WORDS[:-1], "huge"]
+    other = changed(provenance={"words": words})
+    with pytest.raises(UserError, match=r"has another dictionary \(16 words, fingerprint \w{12}\)"):
+        from_pretrained([trained, other])
+    other = changed(provenance={"extractor": {"extractor": "vgg16"}})
+    with pytest.raises(UserError, match=r"was trained on other features than .*: extractor is"):
+        from_pretrained([trained, other])
+
+
+def test_weights_are_found_beside_the_checkpoint_by_their_content(trained, changed, tmp_path):
+    path = changed("model.pt")
+    with pytest.raises(UserError, match=r"squeezenet1_1 with weights from a file \(SHA"):
+        _ = from_pretrained(path).extractor
+    shutil.copy(trained / "squeezenet.pth", tmp_path / "any name.bin")
+    assert from_pretrained(path).extractor.dim == DIM
+
+
+def test_another_weights_file_is_refused_with_both_hashes(trained, changed, tmp_path):
+    other = tmp_path / "other.pth"
+    torch.save({"a": torch.zeros(2)}, other)
+    ours, theirs = sha256_of(str(trained / "squeezenet.pth"))[:12], sha256_of(str(other))[:12]
+    with pytest.raises(UserError, match=f"other.pth: must have the SHA-256 {ours}.*has {theirs}"):
+        _ = from_pretrained(trained, weights=str(other)).extractor
+
+
+def test_weights_that_have_a_name_take_no_file(trained, captioner, changed):
+    identity = {**captioner.identity, "weights": "none:3"}
+    path = changed(provenance={"extractor": identity})
+    with pytest.raises(UserError, match=r"made with the weights none:3, which are fetched by"):
+        _ = from_pretrained(path, weights=str(trained / "squeezenet.pth")).extractor
+    assert from_pretrained(path).extractor.dim == DIM
+
+
+def test_an_extractor_of_other_width_is_refused(captioner, changed, trained):
+    layer = {**captioner.identity, "layer": "features.3"}
+    path = changed(provenance={"extractor": layer})
+    with pytest.raises(UserError, match=r"features of 512 channels, but squeezenet1_1, layer feat"):
+        _ = from_pretrained(path, weights=str(trained / "squeezenet.pth")).extractor
+
+
+def test_features_without_a_known_extractor_are_captioned_and_images_are_not(changed, images):
+    captioner = from_pretrained(changed(provenance={"extractor": {}}))
+    with pytest.raises(UserError, match=r"is not recorded.*store import --extractor NAME"):
+        captioner.caption(images)
+    assert len(captioner.caption_features([np.zeros((2, DIM), np.float16)])) == 1
+    captioner.check_features({"extractor": "any"}, DIM, "f.h5")
+
+
+def test_features_of_another_extractor_or_width_are_refused(captioner):
+    with pytest.raises(UserError, match=r"f.h5: features have 7 channels, but .* trained on 512"):
+        captioner.check_features(captioner.identity, 7, "f.h5")
+    other = {**captioner.identity, "layer": "features.3"}
+    with pytest.raises(UserError, match=r"another extractor: .* layer = features, but f.h5 with"):
+        captioner.check_features(other, DIM, "f.h5")
+    captioner.check_features({}, DIM, "f.h5")
+    with pytest.raises(UserError, match=r"image 1 must be \[rows, 512\], but are \[3"):
+        captioner.caption_features([np.zeros((1, DIM)), np.zeros((3, 4))])
+
+
+def test_an_unreadable_image_is_named(captioner, images, tmp_path):
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"broken.jpg: is no image, or of a format"):
+        captioner.caption([images[0], str(broken), images[1]])
+    with pytest.raises(UserError, match=r"absent.jpg: No such file or directory"):
+        captioner.caption([tmp_path / "absent.jpg"])
+    with pytest.raises(UserError, match=r"image 1: is no image"):
+        captioner.caption([images[0], b"no image either"])
+    with pytest.raises(UserError, match="`images` must be a list, but is a str"):
+        captioner.caption(images[0])
+    found = list(captioner.features_of([images[0], str(broken), images[1]], batch_size=2))
+    assert [isinstance(rows, UserError) for rows in found] == [False, True, False]
+
+
+def test_pillows_limit_is_put_back(captioner, images, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 12345)
+    captioner.caption(images, batch_size=1)
+    assert Image.MAX_IMAGE_PIXELS == 12345
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam": 0}, "`beam` must be 1 or more, but is 0 instead"),
+        ({"topk": -1}, "`topk` must be 0 or more, but is -1 instead"),
+        ({"topk": 5}, "`topk` is 5, but words are drawn with `sampling` only"),
+        ({"topk": 21, "sampling": True}, "`topk` must be at most 20, .* but is 21"),
+        ({"temperature": 0.0}, "`temperature` must be above 0, but is 0.0"),
+        ({"seed": 2**64}, "`seed` must be a number of 64 bits, but is 18446744073709551616"),
+        ({"max_words": 0}, "`max_words` must be 1 or more"),
+        ({"no_repeat_ngram": -1}, "`no_repeat_ngram` must be 0 or more"),
+        ({"prefix": "a zebra"}, "prefix 'a zebra': the word 'zebra' is not in the dictionary of"),
+        ({"prefix": "a <unk>"}, "prefix 'a <unk>': <unk> is no word"),
+        ({"prefix": "a dog", "max_words": 2}, "has 2 words, but must have fewer than .* has 2"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(captioner, images, options, message):
+    with pytest.raises(UserError, match=message):
+        captioner.caption(images, **options)
+
+
+def test_the_last_checkpoint_stands_in_for_the_best(tmp_path):
+    with pytest.raises(UserError, match=r"has neither checkpoint_best.pt nor checkpoint_last.pt"):
+        checkpoint_file(str(tmp_path))
+    with pytest.raises(UserError, match="absent: no such checkpoint or folder"):
+        checkpoint_file(str(tmp_path / "absent"))
+    (tmp_path / "checkpoint_last.pt").touch()
+    assert checkpoint_file(str(tmp_path)) == str(tmp_path / "checkpoint_last.pt")
+    (tmp_path / "checkpoint_best.pt").touch()
+    assert checkpoint_file(str(tmp_path)) == str(tmp_path / "checkpoint_best.pt")
+
+
+class Exploit:
+    def __reduce__(self):
+        return (open, ("exploited", "w"))
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, trained, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    contents = {
+        "text.pt": (b"no checkpoint", "is no fairseq checkpoint that can be loaded"),
+        "empty.pt": (b"", "is cut off after 0 bytes"),
+        "weights.pt": (
+            (trained / "squeezenet.pth").read_bytes(),
+            "is no fairseq checkpoint that can be loaded",
+        ),
+    }
+    for name, (content, message) in contents.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=f"{name}: {message}"):
+            load_checkpoint(str(tmp_path / name))
+
+
+def test_a_checkpoint_with_code_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"model": Exploit()}, tmp_path / "code.pt")
+    with pytest.raises(UserError, match=r"code.pt: is no fairseq checkpoint"):
+        load_checkpoint(str(tmp_path / "code.pt"))
+    assert not (tmp_path / "exploited").exists()
+
+
+def test_a_checkpoint_without_a_dictionary_is_refused(changed):
+    path = changed(provenance={"words": None})
+    with pytest.raises(UserError, match=r"carries no dictionary \(--arch m_rnn_tiny, --task multi"):
+        from_pretrained(path)
+
+
+def test_weights_that_do_not_fit_are_refused(changed):
+    path = changed(provenance={"words": [*WORDS, "more"]})
+    with pytest.raises(UserError, match=r"do not fit --arch m_rnn_tiny: .*size mismatch"):
+        from_pretrained(path)
+
+
+def test_a_checkpoint_of_another_task_or_architecture_is_refused(trained, changed):
+    cfg = torch.load(trained / "checkpoint_best.pt")["cfg"]
+    path = changed(cfg={**cfg, "model": {**cfg["model"], "_name": "m_rnn_9"}})
+    with pytest.raises(UserError, match="--arch m_rnn_9 is not known to this version"):
+        from_pretrained(path)
+    path = changed(cfg={**cfg, "task": {**cfg["task"], "_name": "translation"}})
+    with pytest.raises(UserError, match="trained with --task translation, which reads no images"):
+        from_pretrained(path)
+
+
+def test_an_unknown_device_is_refused(trained):
+    with pytest.raises(UserError, match="device abacus: "):
+        from_pretrained(trained, device="abacus")
+
+
+def test_the_dictionary_is_rebuilt_with_the_same_numbers():
+    from fairseq_mm.models._provenance import words_of
+    from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask
+
+    words = ["dog", "<unk>", "a"]  # a dictionary may have the text <unk> as a word
+    task = MultimodalCaptioningTask.from_provenance(words, {"extractor": "drawn"}, 5)
+    assert words_of(task.target_dictionary) == words
+    assert [task.target_dictionary[i] for i in (4, 6)] == ["dog", "a"]
+    model = build_model("m_rnn_tiny", task)
+    assert decode_provenance(model.state_dict()[STATE_KEY])["extractor"] == {"extractor": "drawn"}
+    assert toy_task().feature_dim == task.feature_dim == 5

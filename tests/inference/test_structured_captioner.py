@@ -1,0 +1,396 @@
+"""Captions by structure and content, against loops over pairs from the paper's description."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from toy_data import WORDS
+from toy_structures import WordFrequencies, make_trained, train
+
+import fairseq_mm
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.candidate_conditions import TrainingSentences, find_conditions
+from fairseq_mm.inference.candidate_scores import (
+    CandidateWeights,
+    count_repetitions,
+    score_candidates,
+)
+from fairseq_mm.inference.captioner import Search, from_pretrained
+from fairseq_mm.inference.embedder import load_embedder
+from fairseq_mm.inference.structured_captioner import StructuredCaptioner
+from fairseq_mm.inference.structured_loading import load_structured_captioner
+from fairseq_mm.inference.structured_search import StructuredSearch, draw_pairs
+
+SEARCH = StructuredSearch(candidates=60, shortest=2, longest=5, top=100, max_words=8)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return make_trained(tmp_path_factory.mktemp("structures"))
+
+
+@pytest.fixture(scope="module")
+def captioner(trained):
+    found = load_structured_captioner(
+        trained.decoder, embedding=trained.embedding, data=trained.data, device="cpu"
+    )
+    found.language_model = WordFrequencies()
+    return found
+
+
+@pytest.fixture(scope="module")
+def features():
+    generator = np.random.default_rng(4)
+    return [generator.normal(size=(rows, 512)).astype(np.float32) for rows in (1, 1, 3, 1)]
+
+
+def assert_same(found, expected):
+    """The same captions of each image, with equal parts up to rounding."""
+    found, expected = list(found), list(expected)
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected):
+        by_text = {caption.text: caption for caption in other.captions}
+        assert by_text.keys() == {caption.text for caption in one.captions}
+        for caption in one.captions:
+            same = by_text[caption.text]
+            assert caption[5:] == same[5:]
+            assert caption[1:5] == pytest.approx(same[1:5], abs=1e-5)
+        assert one.nearest[:3] == other.nearest[:3]
+
+
+def unit(vector):
+    return vector / np.linalg.norm(vector)
+
+
+def conditions_by_loops(captioner, image, num_nearest):
+    """The image's own vector, and means of the nearest words' and sentences'."""
+    dictionary = captioner.embedder.task.target_dictionary
+    model = captioner.embedder.models[0]
+
+    def embed(numbers):
+        with torch.no_grad():
+            return model.embed_sentences(torch.tensor([[*numbers, dictionary.eos()]]))[0].numpy()
+
+    texts = captioner.sentences.lines
+    pools = {
+        "words": [embed([dictionary.index(word)]) for word in WORDS],
+        "sentences": [embed([dictionary.index(word) for word in t.split()]) for t in texts],
+    }
+    found = {"image": image}
+    for name, pool in pools.items():
+        by_cosine = sorted(pool, key=lambda vector: -float(vector @ image))
+        found[name] = unit(np.mean(by_cosine[:num_nearest], axis=0))
+    cosines = [float(vector @ image) for vector in pools["sentences"]]
+    return found, int(np.argmax(cosines)), embed
+
+
+def write_by_loops(captioner, condition, structure, max_words):
+    """The most probable word at each place, by the whole model each time."""
+    model, task = captioner.decoder.models[0], captioner.decoder.task
+    words, tags = task.target_dictionary, task.structure_dictionary
+    source = torch.tensor([[*map(tags.index, structure.split()), tags.eos()]])
+    tokens = [words.eos()]
+    while len(tokens) <= max_words:
+        with torch.no_grad():
+            logits, _ = model(
+                prev_output_tokens=torch.tensor([tokens]),
+                features=torch.from_numpy(condition)[None, None],
+                padding_mask=torch.zeros(1, 1, dtype=torch.bool),
+                src_tokens=source,
+            )
+        last = logits[0, -1]
+        last[[words.bos(), words.pad(), words.unk()]] = -torch.inf
+        if len(tokens) == 1:
+            last[words.eos()] = -torch.inf
+        best = int(last.argmax())
+        if best == words.eos():
+            break
+        tokens.append(best)
+    return [words[number] for number in tokens[1:]]
+
+
+def captions_by_loops(captioner, rows, search):
+    image = unit(captioner.embedder.embed_features([rows])[0])
+    conditions, _, embed = conditions_by_loops(captioner, image, search.num_nearest)
+    index = captioner.embedder.task.target_dictionary.index
+    draws = draw_pairs(captioner.structures, search)
+    found = {}
+    for place, structure in zip(draws.conditions, draws.structures):
+        name = search.conditions[place]
+        words = write_by_loops(captioner, conditions[name], structure, search.max_words)
+        cosine = float(embed([index(word) for word in words]) @ image)
+        log_prob = -(0.5 + 0.3 * len("".join(words))) / (len(words) + 1)
+        repeated = 0
+        for i, word in enumerate(words):
+            repeated += word not in {"a", "the", "on", "in"} and word in words[:i]
+        penalty = 0.7**repeated
+        translation = cosine * penalty if cosine > 0 else cosine
+        score = translation + 0.2 * log_prob
+        row = (" ".join(words), name, structure, score, cosine, log_prob, penalty)
+        found.setdefault(row[0], row)
+    return sorted(found.values(), key=lambda row: -row[3])
+
+
+def test_captions_are_those_of_loops_over_the_drawn_pairs(captioner, features):
+    found = list(captioner.caption_features(features, SEARCH))
+    for rows, caption in zip(features, found):
+        expected = captions_by_loops(captioner, rows, SEARCH)
+        assert len(caption.captions) == len(expected) > 3
+        by_text = {row[0]: row for row in expected}
+        for got in caption.captions:
+            name, structure, *numbers = by_text[got.text][1:]
+            assert (got.condition, got.structure) == (name, structure)
+            assert [got.score, got.cosine, got.log_prob, got.penalty] == pytest.approx(
+                numbers, abs=1e-5
+            )
+        scores = [got.score for got in caption.captions]
+        assert scores == sorted(scores, reverse=True)
+        assert scores == pytest.approx([row[3] for row in expected], abs=1e-5)
+
+
+def test_conditions_are_means_of_the_nearest(captioner, features):
+    vectors = captioner.embedder.embed_features(features)
+    images = np.stack([unit(vector) for vector in vectors])
+    found = find_conditions(images, captioner.word_vectors, captioner.sentences, num_nearest=4)
+    assert found.conditions.shape == (4, 3, 8)
+    for image, conditions, nearest in zip(images, found.conditions, found.nearest):
+        expected, line, _ = conditions_by_loops(captioner, image, 4)
+        np.testing.assert_allclose(conditions, np.stack(list(expected.values())), atol=1e-5)
+        assert nearest.caption == captioner.sentences.lines[line]
+        assert nearest.id == captioner.sentences.ids[line]
+        assert nearest.cosine == pytest.approx(float(image @ captioner.sentences.vectors[line]))
+
+
+def test_fewer_words_and_sentences_than_asked_for_are_all_taken():
+    vectors = np.eye(3, dtype=np.float32)
+    sentences = TrainingSentences(["a dog", "a cat"], ["1.jpg", "2.jpg"], vectors[:2])
+    found = find_conditions(
+        vectors[:1], vectors, sentences, names=["sentences", "words"], num_nearest=5
+    )
+    np.testing.assert_allclose(found.conditions[0, 0], [0.5**0.5, 0.5**0.5, 0], atol=1e-6)
+    np.testing.assert_allclose(found.conditions[0, 1], [3**-0.5] * 3, atol=1e-6)
+    assert found.nearest[0] == ("a dog", "1.jpg", 0, 1.0)
+
+
+def test_draws_are_as_frequent_as_counted_and_of_the_lengths_asked_for():
+    counts = Counter({"A B": 3, "A": 50, "A A A": 1, "B B": 0, "A B A B": 40})
+    search = StructuredSearch(candidates=4000, shortest=2, longest=3)
+    draws = draw_pairs(counts, search)
+    assert set(zip(draws.conditions, draws.structures)) == {
+        (condition, structure) for condition in range(3) for structure in ("A B", "A A A")
+    }
+    assert draws.structures == ["A B"] * 3 + ["A A A"] * 3  # each pair once, short ones first
+    assert draw_pairs(counts, search) == draws
+    with pytest.raises(UserError, match=r"of 5 to 6 tags to draw from: .* have 1 to 4 \("):
+        draw_pairs(counts, StructuredSearch(shortest=5, longest=6))
+
+
+def test_conditions_are_drawn_independently_of_structures():
+    counts = Counter({f"A{i} B": 1 for i in range(1000)})
+    first, second = (
+        draw_pairs(counts, StructuredSearch(candidates=900, shortest=2, seed=seed))
+        for seed in (0, 1)
+    )
+    assert first != second
+    names = sorted(counts)
+    for draws in (first, second):
+        # with one stream for both, the first third of the structures would have one condition
+        third = [c for c, s in zip(draws.conditions, draws.structures) if names.index(s) < 333]
+        assert all(50 < third.count(condition) < 150 for condition in range(3))
+
+
+def test_a_image_has_the_same_captions_alone_and_in_any_batch(captioner, features):
+    alone = [next(captioner.caption_features([rows], SEARCH)) for rows in features]
+    assert_same(captioner.caption_features(features, SEARCH), alone)
+    assert_same(captioner.caption_features(features[::-1], SEARCH), alone[::-1])
+    for size in (7, 150):
+        other = replace(SEARCH, batch_size=size)
+        assert_same(captioner.caption_features(features, other), alone)
+    assert list(captioner.caption_features([], SEARCH)) == []
+
+
+def test_draws_follow_the_seed(captioner, features):
+    pairs = [
+        [
+            {(caption.condition, caption.structure) for caption in found.captions}
+            for found in captioner.caption_features(features, replace(SEARCH, seed=seed))
+        ]
+        for seed in (0, 0, 3)
+    ]
+    assert pairs[0] == pairs[1] != pairs[2]
+
+
+def test_pairs_are_written_once_and_sentences_scored_once(captioner, features, monkeypatch):
+    written, embedded = [], []
+    step, embed = captioner.decoder.task.inference_step, captioner.embedder.embed_tokens
+
+    def count_step(generator, models, sample, *others):
+        written.append(len(sample["id"]))
+        return step(generator, models, sample, *others)
+
+    def count_embed(sentences):
+        embedded.append(sentences)
+        return embed(sentences)
+
+    monkeypatch.setattr(captioner.decoder.task, "inference_step", count_step)
+    monkeypatch.setattr(captioner.embedder, "embed_tokens", count_embed)
+    search = StructuredSearch(candidates=3000, shortest=2, longest=3, conditions=["words", "image"])
+    pairs = len(draw_pairs(captioner.structures, search).structures)
+    assert pairs <= 2 * len(captioner.structures)
+    (found,) = captioner.caption_features(features[:1], search)
+    assert written == [pairs]
+    (sentences,) = embedded
+    assert len(set(map(tuple, sentences))) == len(sentences) < pairs
+    assert len(found.captions) == 5 == len({caption.text for caption in found.captions})
+
+
+def test_captions_have_no_more_words_than_allowed_and_no_unknown_one(captioner, features):
+    search = replace(SEARCH, max_words=3)
+    for caption in captioner.caption_features(features, search):
+        for found in caption.captions:
+            assert 1 <= len(found.text.split()) <= 3
+            assert set(found.text.split()) <= set(WORDS)
+            assert 2 <= len(found.structure.split()) <= 5
+
+
+def test_a_beam_finds_what_is_no_less_probable(captioner, features):
+    """Of one pair: the mean log-probability of its words."""
+    pair = {"candidates": 1, "shortest": 4, "longest": 4, "conditions": ["image"]}
+    greedy, wide = (
+        next(captioner.caption_features(features[:1], StructuredSearch(**pair, beam=beam)))
+        for beam in (1, 8)
+    )
+    model = captioner.decoder.models[0]
+    words, tags = captioner.decoder.task.target_dictionary, captioner.tags
+    image = unit(captioner.embedder.embed_features(features[:1])[0])
+
+    def mean_log_prob(caption):
+        tokens = [words.index(word) for word in caption.text.split()] + [words.eos()]
+        with torch.no_grad():
+            logits, _ = model(
+                prev_output_tokens=torch.tensor([[words.eos(), *tokens[:-1]]]),
+                features=torch.from_numpy(image)[None, None],
+                padding_mask=torch.zeros(1, 1, dtype=torch.bool),
+                src_tokens=torch.tensor([[*map(tags.index, caption.structure.split()), 2]]),
+            )
+        return float(logits[0].log_softmax(-1)[range(len(tokens)), tokens].mean())
+
+    assert mean_log_prob(wide.captions[0]) >= mean_log_prob(greedy.captions[0]) - 1e-6
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("a dog and a dog", 1),
+        ("the the of the", 0),
+        ("car car car near a red red car", 4),
+        ("a man runs", 0),
+        ("", 0),
+    ],
+)
+def test_repeated_content_words_are_counted_beyond_their_first(text, count):
+    assert count_repetitions(text.split()) == count
+
+
+def test_scores_by_hand():
+    sentences = [["dog", "dog", "dog"], ["a", "dog"], ["cat", "cat"]]
+    cosines = np.array([0.5, 0.25, -0.5], dtype=np.float32)
+    log_probs = np.array([-8.0, -3.0, -6.0])
+    found = score_candidates(
+        sentences, cosines, log_probs, CandidateWeights(2.0, 0.5, "word", repeat_penalty=0.5)
+    )
+    # the first: twice a quarter of 0.5, and half of the mean of 3 words and the end, -8 / 4
+    assert found.score.tolist() == [0.25 - 1, 0.5 - 0.5, -1 - 1]
+    assert found.penalty.tolist() == [0.25, 1, 0.5]
+    assert found.log_prob.tolist() == [-2, -1, -2]
+    found = score_candidates(
+        sentences, cosines, log_probs, CandidateWeights(1.0, 1.0, "sentence", repeat_penalty=1)
+    )
+    assert found.score.tolist() == [-7.5, -2.75, -6.5]
+    found = score_candidates(sentences, cosines, log_probs, CandidateWeights(repeat_penalty=0))
+    assert found.penalty.tolist() == [0, 1, 0]
+    assert found.score[2] == pytest.approx(-0.5 - 0.4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"candidates": 0}, "`candidates` must be 1 or more, but is 0 instead"),
+        ({"shortest": 5, "longest": 4}, r"`longest` must be `shortest` \(5\) or more, but is 4"),
+        ({"conditions": ["image", "tags"]}, "`conditions` must be of image, words, sentences, but"),
+        ({"conditions": []}, "are none instead"),
+        ({"batch_size": 0}, "`batch_size` must be 1 or more"),
+    ],
+)
+def test_a_search_out_of_its_range_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        StructuredSearch(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"translation_weight": -1.0}, "`translation_weight` must be 0 or more, but is -1.0"),
+        ({"language_weight": float("nan")}, "`language_weight` must be 0 or more, but is nan"),
+        ({"repeat_penalty": 1.5}, "`repeat_penalty` must be from 0 to 1, but is 1.5"),
+        ({"language_score": "text"}, "`language_score` must be word or sentence, but is 'text'"),
+    ],
+)
+def test_weights_out_of_their_range_are_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        CandidateWeights(**options)
+
+
+def test_an_embedding_that_the_decoder_was_not_trained_on_is_refused(trained, tmp_path):
+    options = ("--arch", "vse_tiny", "--criterion", "pairwise_ranking", "--seed", 7)
+    other = train(trained.data, tmp_path / "other", *options, updates=1)
+    with pytest.raises(UserError, match=r"decoder.*: has vectors of the checkpoint \w+, 8 numbers"):
+        load_structured_captioner(trained.decoder, embedding=other, data=trained.data)
+
+
+def test_structures_of_other_tags_are_refused(captioner):
+    counts = Counter({"L1 NOUN": 1})
+    with pytest.raises(UserError, match=r"does not know 1 of the 2 tags .*such as 'NOUN'"):
+        StructuredCaptioner(
+            captioner.decoder, captioner.embedder, captioner.sentences, counts, WordFrequencies()
+        )
+
+
+def test_images_are_read_by_the_embeddings_extractor(trained, captioner, tmp_path):
+    from toy_captioner import save_images
+
+    images = save_images(tmp_path / "images", count=2)
+    whole = fairseq_mm.from_pretrained(
+        trained.decoder, embedding=trained.embedding, data=trained.data, device="cpu"
+    )
+    options = {"candidates": 20, "shortest": 2}
+    found = whole.caption(images, **options)
+    features = captioner.embedder.extractor.extract(images)
+    expected = whole.caption_features(features, StructuredSearch(**options))
+    assert_same(found, expected)
+    with pytest.raises(UserError, match="`images` must be a list, but is a str"):
+        whole.caption(images[0])
+
+
+def test_a_model_of_structures_alone_is_no_captioner(trained):
+    for load in (from_pretrained, fairseq_mm.from_pretrained):
+        with pytest.raises(UserError, match=r"writes by structures of training and vectors of an"):
+            load(trained.decoder)
+    with pytest.raises(UserError, match="`embedding` is for models that caption, but `path` is"):
+        fairseq_mm.from_pretrained(trained.embedding, embedding=trained.embedding)
+    with pytest.raises(UserError, match="must be a model that reads structures"):
+        load_structured_captioner(trained.embedding, embedding=trained.embedding, data=trained.data)
+
+
+def test_a_model_of_vectors_captions_the_embeddings_of_images(trained, features, tmp_path):
+    model = train(trained.vector_data, tmp_path / "mlbl", "--arch", "mlbl_b_tiny")
+    with_embedding = fairseq_mm.from_pretrained(model, embedding=trained.embedding, device="cpu")
+    vectors = load_embedder(trained.embedding).embed_features(features)
+    plain = fairseq_mm.from_pretrained(model, device="cpu")
+    expected = plain.caption_features([vector[None] for vector in vectors], Search(beam=2))
+    assert with_embedding.caption_features(features, Search(beam=2)) == expected
+    assert with_embedding.caption_features([]) == []
+    with pytest.raises(UserError, match="was trained on vectors of an embedding model"):
+        plain.extractor  # noqa: B018

@@ -1,0 +1,72 @@
+"""The strip of a story, and the table of several systems' stories."""
+
+import re
+
+from fairseq_mm.report.visual_story_table import Strip, Telling, stories_section
+
+KEYS = ["a.jpg", "b.jpg", "c.jpg", "d.jpg", "e.jpg"]
+URI = "data:image/jpeg;base64,QQ=="
+
+
+def sentences_of(word):
+    return [f"{word} {number}." for number in range(5)]
+
+
+def test_each_image_stands_above_its_sentence():
+    strip = Strip("my holiday", KEYS, [URI] * 5, [Telling("", sentences_of("We walked"))])
+    body = stories_section([strip]).body
+    head, rows = body.split("<tbody>")
+    assert re.findall(r'alt="(\S+?)"', head) == KEYS
+    assert re.findall(r"<figcaption>(\d)<", head) == ["1", "2", "3", "4", "5"]
+    assert re.findall(r"<td>(.*?)</td>", rows) == sentences_of("We walked")
+    # nothing but the five columns where no row has a name
+    assert body.count("<col>") == 5
+    assert "scope=row" not in body.replace('"', "")
+    assert "<b>my holiday</b>" in body
+
+
+def test_systems_are_rows_with_names_under_a_corner_that_is_empty():
+    tellings = [
+        Telling("people", sentences_of("p"), by_people=True),
+        Telling("glac", sentences_of("g"), note="-1.25"),
+    ]
+    body = stories_section([Strip("", KEYS, [URI] * 5, tellings)]).body
+    assert '<col class="name">' in body
+    head, rows = body.split("<tbody>")
+    assert head.count("<th ") == 5
+    assert "<tr><td></td><th" in head
+    rows = rows.split("</tr>")[:2]
+    assert [re.findall(r'<th scope="row">(.*?)</th>', row) for row in rows] == [
+        ["people"],
+        ["glac<small>-1.25</small>"],
+    ]
+    assert [re.findall(r"<td>(.*?)</td>", row) for row in rows] == [
+        sentences_of("p"),
+        sentences_of("g"),
+    ]
+    assert ["class=people" in row for row in rows] == [True, False]
+    assert "<header>" not in body
+
+
+def test_a_image_that_is_not_there_is_named_in_its_place():
+    images = [URI, None, URI, URI, None]
+    body = stories_section([Strip("", KEYS, images, [Telling("", sentences_of("a"))])]).body
+    assert body.count("<img") == 3
+    assert re.findall(r'class="absent quiet">(.*?)<', body) == ["b.jpg", "e.jpg"]
+    assert re.findall(r"<figcaption>(\d)<", body) == ["1", "2", "3", "4", "5"]
+
+
+def test_everything_from_the_data_is_escaped():
+    nasty = '"><script>'
+    telling = Telling(nasty, [nasty] * 5, note=nasty)
+    body = stories_section([Strip(nasty, [nasty] * 5, [nasty, None] * 2 + [nasty], [telling])]).body
+    assert "<script" not in body
+    assert 'src="">' not in body
+
+
+def test_images_of_which_none_is_there_take_little_room():
+    body = stories_section([Strip("", KEYS, [None] * 5, [Telling("", sentences_of("a"))])]).body
+    assert '<article class="strip bare">' in body
+    images = [None] * 4 + [URI]
+    body = stories_section([Strip("", KEYS, images, [Telling("", sentences_of("a"))])]).body
+    assert '<article class="strip">' in body
