@@ -28,13 +28,37 @@ PROMPT_STORIES: dict[str, Any] = {**_FAIRSEQ, "min_len": 150, "max_len_b": 150}
 # Yu et al. 2021: 64 tokens, with the beginning and the end; the released code blocks trigrams
 SUMMARIES: dict[str, Any] = {**_FAIRSEQ, "max_len_b": 62, "no_repeat_ngram_size": 3}
 
+# presets: name -> options in the place of defaults
+VISUAL_STORY_PRESETS: dict[str, dict[str, Any]] = {
+    "beam": {"beam": 5},
+    "greedy": {"beam": 1},
+    # Li et al. 2020; the released code takes the most frequent of 100 draws for each token
+    "paper": {"beam": 1, "repetition_penalty": 5.0, "end_after_punctuation": True},
+    "sampling": {"sampling": True},
+}
+PROMPT_STORY_PRESETS: dict[str, dict[str, Any]] = {
+    # Fan et al. 2018, section 5.3, with the temperature of the released recipe
+    "paper": {"sampling": True, "sampling_topk": 10, "temperature": 0.8},
+    "greedy": {"beam": 1},
+    "beam": {"beam": 5},
+    "sampling": {"sampling": True},
+}
+
+# constraints that a task's texts may have besides, and what they are by default
+VISUAL_STORY_CONSTRAINTS: dict[str, Any] = {
+    "min_words_per_sentence": 1,
+    "max_words_per_sentence": 50,
+    "repetition_penalty": 0.0,
+    "end_after_punctuation": False,
+}
+
 # of the draws; fairseq's own --seed
 SEED = 1
 # a sampled text is one draw, where no number of them is given
 SAMPLING_BEAM = 1
 
 ALLOW_UNK_HELP = (
-    "allow <unk> in generated text (default: the most probable other token is taken in its place)"
+    "Allow <unk> in generated text (default: the most probable other token takes its place)."
 )
 
 

@@ -16,6 +16,7 @@ from fairseq.data import Dictionary
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.config import GenerationConfig
 from fairseq_mm.generation.defaults import SAMPLING_BEAM
 from fairseq_mm.generation.seeded_sampling import SeededSampling
 
@@ -52,11 +53,32 @@ class GeneratesText:
 
     The configuration has ``allow_unk`` and ``seed``.
 
+    A task declares by attributes what the commands and the Python interface need to know of it.
+
     Attributes:
+        command: subcommand of ``fairseq-mm`` that generates with its models.
+        text_names: a generated text, and several.
+        input_names: an input, and several.
+        processor: class of :mod:`fairseq_mm.inference` that turns raw inputs into the examples of
+            its data set, or the name of one, as ``module:class``.
         generation_defaults: a table of :mod:`fairseq_mm.generation.defaults`.
+        generation_presets: name -> options that replace defaults.
+        default_preset: of the commands and the Python interface; None for the defaults alone.
+        generation_constraints: constraints of its texts and their defaults, each an option of its
+            configuration.
+        provenance_fields: what ``from_provenance`` takes beside vocabulary and extractor.
     """
 
+    command: str
+    text_names: tuple[str, str] = ("text", "texts")
+    input_names: tuple[str, str] = ("input", "inputs")
+    input_kind: Optional[str] = None
+    processor: Any
     generation_defaults: Mapping[str, Any]
+    generation_presets: Mapping[str, Mapping[str, Any]] = {}
+    default_preset: Optional[str] = None
+    generation_constraints: Mapping[str, Any] = {}
+    provenance_fields: tuple[str, ...] = ("source_words",)
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -69,6 +91,32 @@ class GeneratesText:
             if parser.get_default(name) is not None
         }
         parser.set_defaults(**known)
+
+    @classmethod
+    def check_ensemble_states(
+        cls, first: str, ours: Mapping[str, Any], other: str, theirs: Mapping[str, Any]
+    ) -> None:
+        """What an ensemble of two checkpoints needs beside equal vocabularies and features.
+
+        Args:
+            first: a checkpoint's file.
+            ours: its content.
+            other: another one.
+            theirs: its content.
+
+        Raises:
+            UserError: if the two cannot be averaged.
+        """
+
+    def generator_for(self, models: Any, config: GenerationConfig, *, stream: int = 0) -> Any:
+        """The generator of a configuration, see :meth:`build_generator`."""
+        return self.build_generator(
+            models,
+            config.to_namespace(),
+            allow_unk=config.allow_unk,
+            seed=config.seed,
+            stream=stream,
+        )
 
     def build_generator(
         self,

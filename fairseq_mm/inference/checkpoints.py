@@ -152,44 +152,6 @@ def input_kind(state: Mapping[str, Any]) -> Optional[str]:
     return getattr(task, "input_kind", None)
 
 
-def build_task(
-    state: Mapping[str, Any],
-    path: str,
-    provenance: Mapping[str, Any],
-    *,
-    reads: str = "images",
-) -> Any:
-    """The task that a checkpoint was trained with, without a data folder.
-
-    Args:
-        state: the checkpoint.
-        path: its file, for messages.
-        provenance: its :func:`provenance_of`.
-        reads: ``images`` or ``videos``.
-
-    Raises:
-        UserError: if that task reads none.
-    """
-    name = state["cfg"]["task"]["_name"]
-    if input_kind(state) != reads:
-        hint = ": fairseq-mm summarize" if input_kind(state) == "videos" else ""
-        raise UserError(f"{path}: was trained with --task {name}, which reads no {reads}{hint}.")
-    # what some models carry and others do not
-    names = (
-        *("rows_per_image", "source_words"),
-        *(("subwords", "max_frames") if reads == "videos" else ()),
-    )
-    others = {key: provenance[key] for key in names if key in provenance}
-    try:
-        task = TASK_REGISTRY[name].from_provenance(
-            provenance["words"], provenance["extractor"], provenance["feature_dim"], **others
-        )
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    task.load_state_dict(state.get("task_state") or {})
-    return task
-
-
 def build_model(task: Any, state: Mapping[str, Any], path: str) -> Any:
     """The model of a checkpoint with its weights, in evaluation mode.
 

@@ -19,8 +19,8 @@ from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.multimodal_dataset import tokens_of
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, checkpoint_digest
-from fairseq_mm.inference.image_models import AnyImage, ImageModels, load_image_models
-from fairseq_mm.inference.text_models import embeds_sentences, load_states
+from fairseq_mm.inference.image_reader import AnyImage, ImageReader
+from fairseq_mm.inference.loading import LoadedModels, embeds_sentences, load_models, load_states
 from fairseq_mm.models._provenance import words_of
 
 _SENTENCES = 128  # at once
@@ -49,19 +49,30 @@ def load_embedder(
             )
     if len(states) > 1:
         raise UserError(f"{path}: must be one checkpoint, but is {len(states)}.")
-    loaded = load_image_models(path, device=device, states=states)
-    return Embedder(*loaded[:3], files=loaded.files, weights=weights, device=loaded.device)
+    return Embedder(load_models(path, device=device, states=states), weights=weights)
 
 
-class Embedder(ImageModels):
-    """Vectors of images and sentences by one model."""
+class Embedder(ImageReader):
+    """Vectors of images and sentences by one model.
+
+    Args:
+        loaded: the model.
+        weights: the extractor's state dict file; see :class:`.ImageReader`.
+    """
+
+    def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
+        super().__init__(
+            loaded.provenance, files=loaded.files, weights=weights, device=loaded.device
+        )
+        self.task = loaded.task
+        self.models = loaded.models
 
     @torch.no_grad()
     def embed_images(self, images: Sequence[AnyImage], **options: Any) -> np.ndarray:
         """
         Args:
             images: paths, contents of files (bytes) or open images.
-            **options: of :meth:`~fairseq_mm.inference.image_models.ImageModels.features_of`.
+            **options: of :meth:`.ImageReader.features_of`.
 
         Returns:
             ``[n, K]`` float32.
@@ -83,7 +94,8 @@ class Embedder(ImageModels):
         Raises:
             UserError: if the features have another number of channels.
         """
-        self.check_channels(features)
+        for position, rows in enumerate(features):
+            self.check_dimension(rows, position)
         padded, padding_mask = pad_features([rows.astype(np.float32) for rows in features])
         vectors = self.models[0].embed_images(padded.to(self.device), padding_mask.to(self.device))
         return vectors.float().cpu().numpy()

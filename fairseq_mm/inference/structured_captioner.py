@@ -34,15 +34,16 @@ from PIL import Image
 from fairseq_mm.data.collate import pad_tokens
 from fairseq_mm.data.structure_tags import TagLines
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.config import GenerationConfig
 from fairseq_mm.inference.candidate_conditions import (
     NearestSentence,
     TrainingSentences,
     find_conditions,
 )
 from fairseq_mm.inference.candidate_scores import score_candidates
-from fairseq_mm.inference.captioner import Captioner, Search
 from fairseq_mm.inference.embedder import Embedder
-from fairseq_mm.inference.image_models import AnyImage
+from fairseq_mm.inference.image_reader import AnyImage
+from fairseq_mm.inference.loading import LoadedModels
 from fairseq_mm.inference.structured_search import Draws, StructuredSearch, draw_pairs
 from fairseq_mm.retrieval.vector_index import unit_vectors
 
@@ -97,15 +98,15 @@ class StructuredCaptioner:
 
     def __init__(
         self,
-        decoder: Captioner,
+        decoder: LoadedModels,
         embedder: Embedder,
         sentences: TrainingSentences,
         structures: "Counter[str]",
         language_model: Any,
     ) -> None:
         embedder.check_vectors(
-            decoder.identity,
-            decoder.feature_dim,
+            decoder.provenance["extractor"],
+            decoder.provenance["feature_dim"],
             what=f"what {decoder.files[0]} was trained on",
         )
         self.decoder = decoder
@@ -209,9 +210,9 @@ class StructuredCaptioner:
         rows = [tags[pair] for pair in range(P)]
         lengths = torch.from_numpy(tags.sizes)
         vectors = torch.from_numpy(conditions[:, draws.conditions])  # [B, P, K]
-        generator = self.decoder.build_generator(
-            Search(beam=search.beam, max_words=search.max_words)
-        )
+        task = self.decoder.task
+        config = GenerationConfig.of_task(task, beam=search.beam, max_len_b=search.max_words)
+        generator = task.generator_for(self.decoder.models, config)
         found: list[tuple[int, ...]] = []
         for start in range(0, B * P, search.batch_size):
             numbers = range(start, min(start + search.batch_size, B * P))
@@ -227,9 +228,7 @@ class StructuredCaptioner:
             }
             sample = {"id": torch.arange(len(pairs), device=device), "net_input": net_input}
             with torch.no_grad():
-                hypotheses = self.decoder.task.inference_step(
-                    generator, self.decoder.models, sample
-                )
+                hypotheses = task.inference_step(generator, self.decoder.models, sample)
             # all but </s>
             found += [tuple(best[0]["tokens"].tolist()[:-1]) for best in hypotheses]
         return [found[start : start + P] for start in range(0, B * P, P)]

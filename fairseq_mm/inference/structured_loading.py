@@ -15,11 +15,9 @@ from fairseq_mm.data.structure_tags import check_alignment, read_tags
 from fairseq_mm.data.visual_ids import read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.candidate_conditions import TrainingSentences
-from fairseq_mm.inference.captioner import Captioner
 from fairseq_mm.inference.embedder import Embedder, load_embedder
-from fairseq_mm.inference.image_models import load_image_models
+from fairseq_mm.inference.loading import Paths, load_models, load_states, reads_structures
 from fairseq_mm.inference.structured_captioner import StructuredCaptioner
-from fairseq_mm.inference.text_models import Paths, load_states, reads_structures
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
 from fairseq_mm.ngrams.language_model import LanguageModel, load_language_model
 from fairseq_mm.ngrams.ngram_model import END, START
@@ -66,8 +64,7 @@ def load_structured_captioner(
     for file, state in states.items():
         if not reads_structures(state):
             raise UserError(f"{file}: must be a model that reads structures (sc_nlm), but is none.")
-    loaded = load_image_models(path, device=device, states=states)
-    decoder = Captioner(*loaded[:3], files=loaded.files, device=loaded.device)
+    decoder = load_models(path, device=device, states=states)
     embedder = load_embedder(embedding, weights=weights, device=device)
     text_path = os.path.join(data, "text", "train.txt")
     lines = _read_lines(text_path)

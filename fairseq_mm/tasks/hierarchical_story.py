@@ -20,7 +20,7 @@ from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
-from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
+from fairseq_mm.data.binarised_text import dictionary_of, load_binarised_text, load_dictionary
 from fairseq_mm.data.multimodal_dataset import (
     MultimodalDataset,
     check_line_counts,
@@ -28,7 +28,12 @@ from fairseq_mm.data.multimodal_dataset import (
 )
 from fairseq_mm.data.token_lines import CutLines, TensorLines
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, PROMPT_STORIES
+from fairseq_mm.generation.defaults import (
+    ALLOW_UNK_HELP,
+    PROMPT_STORIES,
+    PROMPT_STORY_PRESETS,
+    SEED,
+)
 from fairseq_mm.generation.task import GeneratesText
 from fairseq_mm.tasks._generation_options import explain_failed_search
 
@@ -72,17 +77,28 @@ class HierarchicalStoryTask(GeneratesText, FairseqTask):
         cfg: the configuration.
         source_dictionary: of the prompts.
         target_dictionary: of the stories.
+        reads_prompts: False where a language model generates, of stories or of prompts.
     """
 
+    command = "tell"
+    input_kind = "prompts"
+    input_names = ("prompt", "prompts")
+    text_names = ("story", "stories")
+    processor = "fairseq_mm.inference.prompt_processor:PromptProcessor"
     generation_defaults = PROMPT_STORIES
+    generation_presets = PROMPT_STORY_PRESETS
+    default_preset = "paper"
 
     def __init__(
         self,
         cfg: HierarchicalStoryConfig,
         source_dictionary: Dictionary,
         target_dictionary: Dictionary,
+        *,
+        reads_prompts: bool = True,
     ) -> None:
         super().__init__(cfg)
+        self.reads_prompts = reads_prompts
         self.src_dict = source_dictionary
         self.tgt_dict = target_dictionary
         self.loaded_models: list[Any] = []
@@ -96,6 +112,27 @@ class HierarchicalStoryTask(GeneratesText, FairseqTask):
             logger.info(f"{path}: {len(dictionary)} types")
             dictionaries.append(dictionary)
         return cls(cfg, *dictionaries)
+
+    @classmethod
+    def from_provenance(
+        cls,
+        words: list[str],
+        extractor: dict[str, Any],
+        feature_dim: int,
+        source_words: Optional[list[str]] = None,
+    ) -> "HierarchicalStoryTask":
+        """A task without a data folder, to generate with a story model or a language model.
+
+        Args:
+            words: of the vocabulary, in the order of their indices, special symbols left out.
+            extractor: not used.
+            feature_dim: not used.
+            source_words: of the prompts' vocabulary; None of a language model.
+        """
+        dictionary = dictionary_of(words)
+        source = dictionary if source_words is None else dictionary_of(source_words)
+        cfg = HierarchicalStoryConfig(seed=SEED)
+        return cls(cfg, source, dictionary, reads_prompts=source_words is not None)
 
     @property
     def source_dictionary(self) -> Dictionary:

@@ -117,8 +117,11 @@ class MultimodalCaptioningTask(GeneratesText, FairseqTask):
         features: the feature stores; None where no split is loaded.
     """
 
+    command = "caption"
     input_kind = "images"
+    input_names = ("image", "images")
     text_names = ("caption", "captions")
+    processor = "fairseq_mm.inference.caption_processor:CaptionProcessor"
     generation_defaults = CAPTIONS
 
     def __init__(

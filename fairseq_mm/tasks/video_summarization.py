@@ -15,6 +15,7 @@ Differs from the released code:
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, Optional
@@ -149,8 +150,13 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
         UserError: if an option is out of range.
     """
 
+    command = "summarize"
     input_kind = "videos"
+    input_names = ("video", "videos")
+    text_names = ("summary", "summaries")
+    processor = "fairseq_mm.inference.video_processor:VideoProcessor"
     generation_defaults = SUMMARIES
+    provenance_fields = ("source_words", "subwords", "max_frames")
 
     def __init__(
         self,
@@ -233,6 +239,20 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
             feature_dim=feature_dim,
             feature_attributes=dict(extractor),
         )
+
+    @classmethod
+    def check_ensemble_states(
+        cls, first: str, ours: Mapping[str, Any], other: str, theirs: Mapping[str, Any]
+    ) -> None:
+        """
+        Raises:
+            UserError: if transcripts end in two ways.
+        """
+        ends = [(state.get("task_state") or {}).get("source_ends") for state in (ours, theirs)]
+        if ends[0] != ends[1]:
+            raise UserError(
+                f"{other}: was trained with --source-ends {ends[1]}, but {first} with {ends[0]}."
+            )
 
     @property
     def source_dictionary(self) -> Dictionary:

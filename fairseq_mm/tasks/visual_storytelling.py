@@ -11,6 +11,7 @@ Every search of fairseq's tells stories of exactly five sentences, see
 line and its place among ``--nbest``, not on the batch that it is in.
 """
 
+import dataclasses
 import logging
 import os
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from fairseq_mm.data.feature_store import FeatureStores
 from fairseq_mm.data.missing_images import MISSING_IMAGES, read_missing_images
 from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.config import GenerationConfig
 from fairseq_mm.generation.constraints import (
     RuledSearch,
     StoryRules,
@@ -34,7 +36,12 @@ from fairseq_mm.generation.constraints import (
     follow_rules,
     separator_of,
 )
-from fairseq_mm.generation.defaults import SEED, VISUAL_STORIES
+from fairseq_mm.generation.defaults import (
+    SEED,
+    VISUAL_STORIES,
+    VISUAL_STORY_CONSTRAINTS,
+    VISUAL_STORY_PRESETS,
+)
 from fairseq_mm.tasks.multimodal_captioning import (
     MultimodalCaptioningConfig,
     MultimodalCaptioningTask,
@@ -89,8 +96,14 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             the rules of stories are out of range.
     """
 
+    command = "tell"
+    input_names = ("image sequence", "image sequences")
     text_names = ("story", "stories")
+    processor = "fairseq_mm.inference.visual_story_processor:VisualStoryProcessor"
     generation_defaults = VISUAL_STORIES
+    generation_presets = VISUAL_STORY_PRESETS
+    generation_constraints = VISUAL_STORY_CONSTRAINTS
+    provenance_fields = ("source_words", "rows_per_image")
 
     def __init__(
         self,
@@ -188,6 +201,27 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             repetition_penalty=cfg.repetition_penalty,
             end_after_punctuation=cfg.end_after_punctuation,
             no_repeat_ngram=no_repeat_ngram,
+        )
+
+    def generator_for(self, models: Any, config: GenerationConfig, *, stream: int = 0) -> Any:
+        """The generator of a configuration, whose constraints are the stories'."""
+        rules = StoryRules(
+            self.dictionary, no_repeat_ngram=config.no_repeat_ngram_size, **config.constraints
+        )
+        if config.max_len_b != self.generation_defaults["max_len_b"] or config.max_len_a:
+            raise UserError(
+                "`max_len_b`: the length of stories is set sentence by sentence, by "
+                "`max_words_per_sentence`."
+            )
+        # the rules see to it within sentences
+        args = dataclasses.replace(config, no_repeat_ngram_size=0).to_namespace()
+        return self.build_generator(
+            models,
+            args,
+            rules=rules,
+            allow_unk=config.allow_unk,
+            seed=config.seed,
+            stream=stream,
         )
 
     def build_generator(

@@ -1,7 +1,7 @@
-"""What models of images share, whether they caption or tell: checkpoints, extractor, features.
+"""Images -> features, by the extractor that a checkpoint was trained with.
 
-A checkpoint carries its dictionary and the identity of the extractor that it was trained with, so
-nothing but the extractor's weights is needed beside it.
+A checkpoint carries the identity of its extractor, so that nothing but the extractor's weights is
+needed beside it.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import torch
@@ -19,94 +19,39 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import ImageExtractor, build_extractor_from_identity
 from fairseq_mm.extract.images import MAX_PIXELS
 from fairseq_mm.extract.media_list import MediaFile
-from fairseq_mm.inference import checkpoints
 from fairseq_mm.inference.extractor_provenance import (
     check_recorded,
     check_trained_features,
     weights_file_of,
 )
-from fairseq_mm.inference.text_models import Paths, load_states
 
 AnyImage = Union[str, os.PathLike, bytes, Image.Image, MediaFile]
 
 
-class Loaded(NamedTuple):
-    """Checkpoints of models of images, as they are loaded.
-
-    Attributes:
-        task: made by ``from_provenance``.
-        models: in evaluation mode, on the CPU.
-        provenance: what they were trained on.
-        files: the checkpoints.
-        device: where they are to run.
-    """
-
-    task: Any
-    models: list[Any]
-    provenance: dict[str, Any]
-    files: list[str]
-    device: torch.device
-
-
-def load_image_models(
-    path: Paths,
-    *,
-    device: Optional[str] = None,
-    states: Optional[Mapping[str, dict[str, Any]]] = None,
-) -> Loaded:
-    """One checkpoint, or an ensemble of several.
+class ImageReader:
+    """Reads images as the features that models were trained on.
 
     Args:
-        path: checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``;
-            several as a list or joined by the system's path separator.
-        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU where there is one.
-        states: the checkpoints, if :func:`.load_states` has read them
-            already.
-
-    Raises:
-        UserError: if a checkpoint cannot be loaded, reads no images, or two do not fit together.
-    """
-    place = checkpoints.usable_device(device)
-    states = load_states(path) if states is None else states
-    files = list(states)
-    provenances = [checkpoints.provenance_of(state, file) for file, state in states.items()]
-    for file, provenance in zip(files[1:], provenances[1:]):
-        checkpoints.check_ensemble(files[0], provenances[0], file, provenance)
-    task = checkpoints.build_task(states[files[0]], files[0], provenances[0])
-    models = [checkpoints.build_model(task, state, file) for file, state in states.items()]
-    return Loaded(task, models, provenances[0], files, place)
-
-
-class ImageModels:
-    """One model or several, and the extractor that turns images into what they read.
-
-    Args:
-        task: made by ``from_provenance``.
-        models: loaded, in evaluation mode.
         provenance: what the models were trained on.
         files: their checkpoints.
-        weights: the extractor's state dict file, or None.
-        device: where extractor and models run.
+        weights: the extractor's state dict file; found by its content if it lies in the folder of
+            a checkpoint.
+        device: where the extractor runs.
 
     Attributes:
-        files: the checkpoints.
         identity: of the extractor, as the feature store of the training data had it; empty if it
             had none.
-        feature_dim: channels of the features.
+        feature_dim: D, dimension of the features.
     """
 
     def __init__(
         self,
-        task: Any,
-        models: list[Any],
         provenance: Mapping[str, Any],
         *,
         files: list[str],
         weights: Optional[str] = None,
         device: torch.device,
     ) -> None:
-        self.task = task
-        self.models = [model.to(device) for model in models]
         self.identity: dict[str, Any] = provenance["extractor"]
         self.feature_dim: int = provenance["feature_dim"]
         self.files = files
@@ -115,8 +60,7 @@ class ImageModels:
 
     def __repr__(self) -> str:
         name = self.identity.get("extractor", "unknown features")
-        files = os.pathsep.join(self.files)
-        return f"{type(self).__name__}({files!r}: {name}, {self.device})"
+        return f"{type(self).__name__}({os.pathsep.join(self.files)!r}: {name}, {self.device})"
 
     @cached_property
     def extractor(self) -> ImageExtractor:
@@ -207,20 +151,20 @@ class ImageModels:
             features.append(rows)
         return features
 
-    def check_channels(self, features: Sequence[np.ndarray]) -> None:
+    def check_dimension(self, features: np.ndarray, position: int) -> None:
         """
         Args:
-            features: of each image ``[rows, D]``.
+            features: of an image.
+            position: of the image among the inputs, for the message.
 
         Raises:
-            UserError: if they have another number of channels than those of the training.
+            UserError: if they are not ``[rows, D]``.
         """
-        for number, rows in enumerate(features):
-            if rows.ndim != 2 or rows.shape[1] != self.feature_dim:
-                raise UserError(
-                    f"features of image {number} must be [rows, {self.feature_dim}], but are "
-                    f"{list(rows.shape)}."
-                )
+        if features.ndim != 2 or features.shape[1] != self.feature_dim:
+            raise UserError(
+                f"features of image {position} must be [rows, {self.feature_dim}], but are "
+                f"{list(features.shape)}."
+            )
 
     def check_features(self, attributes: Mapping[str, Any], dim: int, path: str) -> None:
         """

@@ -1,0 +1,217 @@
+"""Arguments that mean one thing in every subcommand, each described once.
+
+This module imports neither torch nor fairseq, so that a mistake on the command line is answered at
+once.
+"""
+
+import argparse
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED
+
+CHECKPOINT_HELP = (
+    "checkpoint, or folder with checkpoint_best.pt or else checkpoint_last.pt; several, separated "
+    f"by {os.pathsep!r}, are an ensemble"
+)
+
+# name -> flags and what argparse needs to know
+SHARED: dict[str, dict[str, Any]] = {
+    "checkpoint": {"required": True, "metavar": "PATH", "help": f"{CHECKPOINT_HELP}."},
+    "data": {"metavar": "DIR", "help": "Data folder, made by fairseq-mm prepare."},
+    "split": {"metavar": "NAME", "help": "Split of the data folder, such as valid."},
+    "weights": {
+        "metavar": "FILE",
+        "help": "State dict file of the extractor (default: found by its content beside the "
+        "checkpoint).",
+    },
+    "features": {
+        "metavar": "STORE",
+        "help": "Feature store; several are separated by the system's path separator.",
+    },
+    "embedding": {
+        "metavar": "PATH",
+        "help": "Checkpoint of the image-sentence embedding (vse_lstm, vse_gru, vse_bow) on whose "
+        "vectors the model was trained.",
+    },
+    "device": {
+        "metavar": "NAME",
+        "help": "Device: cpu, cuda or cuda:1 (default: a GPU where there is one).",
+    },
+    "batch_size": {
+        "type": int,
+        "metavar": "N",
+        "help": "Inputs of a batch; changes nothing but the speed and the memory.",
+    },
+    "output": {"metavar": "FILE", "help": "Write to this file instead of standard output."},
+    "jsonl": {
+        "action": "store_true",
+        "help": "Write a JSON object a line: id, hypothesis, score and more.",
+    },
+    "json": {"metavar": "FILE", "help": "Write the result as JSON to this file."},
+    "html": {"metavar": "FILE", "help": "Write a page that shows inputs and outputs."},
+    "seed": {"type": int, "help": f"Seed of the random numbers (default: {SEED})."},
+}
+
+# options of generation, as of fairseq-generate
+GENERATION: dict[str, dict[str, Any]] = {
+    "beam": {"type": int, "metavar": "N", "help": "Width of the beam; 1 is greedy search."},
+    "nbest": {"type": int, "metavar": "N", "help": "Hypotheses that are written of each input."},
+    "sampling": {"action": "store_true", "help": "Draw tokens instead of searching."},
+    "sampling_topk": {
+        "type": int,
+        "metavar": "K",
+        "help": "Draw from the K most probable tokens.",
+    },
+    "sampling_topp": {
+        "type": float,
+        "metavar": "P",
+        "help": "Draw from the most probable tokens that have this share of the probability.",
+    },
+    "temperature": {
+        "type": float,
+        "metavar": "T",
+        "help": "Divisor of the logits; above 1 flattens the distribution.",
+    },
+    "lenpen": {
+        "type": float,
+        "metavar": "X",
+        "help": "Length penalty; above 1 favours long texts.",
+    },
+    "min_len": {
+        "type": int,
+        "metavar": "N",
+        "help": "Minimum length in tokens, </s> not counted.",
+    },
+    "max_len_b": {
+        "type": int,
+        "metavar": "N",
+        "help": "Maximum length in tokens, </s> not counted.",
+    },
+    "no_repeat_ngram_size": {
+        "type": int,
+        "metavar": "N",
+        "help": "No sequence of N tokens occurs twice; 0 allows all.",
+    },
+    "prefix": {"metavar": "TOKENS", "help": "Tokens that every text begins with."},
+    "allow_unk": {
+        "action": "store_true",
+        "help": f"{ALLOW_UNK_HELP[0].upper()}{ALLOW_UNK_HELP[1:]}",
+    },
+    "seed": {"type": int, "metavar": "N", "help": "Seed of the draws."},
+}
+
+# constraints that tasks declare
+CONSTRAINTS: dict[str, dict[str, Any]] = {
+    "min_words_per_sentence": {
+        "type": int,
+        "metavar": "N",
+        "help": "Minimum number of words in a sentence.",
+    },
+    "max_words_per_sentence": {
+        "type": int,
+        "metavar": "N",
+        "help": "Maximum number of words in a sentence, which ends there.",
+    },
+    "repetition_penalty": {
+        "type": float,
+        "metavar": "X",
+        "help": "Divide the probability of a word that the story has n times by 1 + n * X.",
+    },
+    "end_after_punctuation": {
+        "action": "store_true",
+        "help": "End a sentence only after . ? or !, or at its maximum length.",
+    },
+}
+
+
+def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
+    """Adds shared arguments to a parser or a group.
+
+    Args:
+        parser: gets them.
+        *names: of ``SHARED``.
+        **changes: name -> what is different here, such as ``checkpoint={"required": False}``.
+    """
+    for name in names:
+        parser.add_argument(_flag(name), **{**SHARED[name], **changes.get(name, {})})
+
+
+def add_generation(
+    parser: argparse.ArgumentParser,
+    defaults: Mapping[str, Any],
+    *,
+    presets: Iterable[str] = (),
+    constraints: Optional[Mapping[str, Any]] = None,
+) -> None:
+    """Adds the options of generation. Those that are not given stay None, so that a preset or the
+    task decides.
+
+    Args:
+        parser: gets them.
+        defaults: of the task, a table of :mod:`fairseq_mm.generation.defaults`; named in the help.
+        presets: names of the task's presets.
+        constraints: of the task, and their defaults.
+    """
+    group = parser.add_argument_group("generation")
+    if presets:
+        group.add_argument(
+            "--preset",
+            choices=tuple(presets),
+            help="Options by name; options that are given go before (see above).",
+        )
+    for table, values in (
+        (GENERATION, {"seed": SEED, **defaults}),
+        (CONSTRAINTS, constraints or {}),
+    ):
+        for name, about in table.items():
+            if table is CONSTRAINTS and name not in values:
+                continue
+            about = dict(about)
+            value = values.get(name)
+            if value is not None and value is not False and about.get("action") is None:
+                about["help"] = f"{about['help'].rstrip('.')} (default: {value})."
+            group.add_argument(_flag(name), default=None, **about)
+
+
+def generation_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of generation that were given, by their names in
+    :class:`fairseq_mm.generation.config.GenerationConfig`.
+
+    Raises:
+        UserError: if some exclude each other.
+    """
+    names = ("preset", *GENERATION, *CONSTRAINTS)
+    given = {name: getattr(args, name, None) for name in names}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in ("sampling_topk", "sampling_topp"):
+        if name in given:
+            given.setdefault("sampling", True)
+    return given
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def check_batch_size(args: argparse.Namespace) -> None:
+    """
+    Raises:
+        UserError: if there is none of a batch.
+    """
+    if args.batch_size is not None and args.batch_size < 1:
+        raise UserError(f"--batch-size must be 1 or more, but is {args.batch_size}.")
+
+
+def check_writable(option: str, path: Optional[str]) -> None:
+    """
+    Raises:
+        UserError: if a file that is to be written is a folder, or its folder does not exist.
+    """
+    folder = os.path.dirname(path or "")
+    if folder and not os.path.isdir(folder):
+        raise UserError(f"{option} {path}: there is no folder {folder}.")
+    if path and os.path.isdir(path):
+        raise UserError(f"{option} {path}: is a folder; give the name of a file in it.")

@@ -1,0 +1,156 @@
+"""How texts are generated: one configuration for Python, ``fairseq-mm`` and validation.
+
+The names are those of fairseq's ``GenerationConfig`` and of the options of ``fairseq-generate``. A
+task adds the names of its constraints, such as ``repetition_penalty`` of visual stories.
+"""
+
+import dataclasses
+import difflib
+import math
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import SAMPLING_BEAM, SEED
+
+_AT_LEAST = {"beam": 1, "nbest": 1, "min_len": 1, "max_len_b": 1, "no_repeat_ngram_size": 0}
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """Options of generation.
+
+    Args:
+        beam: Width of the beam; 1 is greedy search. With ``sampling`` the number of texts that are
+            drawn for each input, 1 unless it is given.
+        nbest: Number of hypotheses that are returned for each input, at most ``beam``.
+        sampling: Draw tokens instead of searching. The draws of an input depend on ``seed`` and its
+            index alone, not on the batch that it is in.
+        sampling_topk: Draw from the k most probable tokens; -1 for all.
+        sampling_topp: Draw from the most probable tokens that have this share of the probability;
+            -1 for all. See Holtzman et al. 2020, https://arxiv.org/abs/1904.09751.
+        temperature: Divisor of the logits; above 1 it flattens the distribution.
+        lenpen: Length penalty of a beam search; above 1 it favours long texts.
+        unkpen: Penalty of ``<unk>``, where ``allow_unk`` is set.
+        min_len: Minimum length of a text in tokens, ``</s>`` not counted.
+        max_len_a: The maximum length is ``max_len_a * source length + max_len_b``.
+        max_len_b: See ``max_len_a``; ``</s>`` not counted.
+        no_repeat_ngram_size: No sequence of this many tokens occurs twice; 0 allows all.
+        prefix: Tokens, separated by spaces, that every text begins with.
+        allow_unk: Generate ``<unk>`` as well.
+        seed: Seed of the draws.
+        constraints: Values of the constraints that the task declares.
+
+    Raises:
+        UserError: if a value is out of its range, or two exclude each other.
+    """
+
+    beam: int = 5
+    nbest: int = 1
+    sampling: bool = False
+    sampling_topk: int = -1
+    sampling_topp: float = -1.0
+    temperature: float = 1.0
+    lenpen: float = 1.0
+    unkpen: float = 0.0
+    min_len: int = 1
+    max_len_a: float = 0.0
+    max_len_b: int = 200
+    no_repeat_ngram_size: int = 0
+    prefix: Optional[str] = None
+    allow_unk: bool = False
+    seed: int = SEED
+    constraints: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, least in _AT_LEAST.items():
+            if getattr(self, name) < least:
+                raise UserError(f"`{name}` must be {least} or more, but is {getattr(self, name)}.")
+        if self.nbest > self.beam:
+            raise UserError(f"`nbest` must be at most `beam` ({self.beam}), but is {self.nbest}.")
+        # probabilities of lower temperatures are no float32 numbers
+        if not 0.001 <= self.temperature < math.inf:
+            raise UserError(f"`temperature` must be 0.001 or more, but is {self.temperature}.")
+        for name in ("lenpen", "max_len_a"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(
+                    f"`{name}` must be 0 or more and finite, but is {getattr(self, name)}."
+                )
+        if not -(2**63) <= self.seed < 2**64:
+            raise UserError(f"`seed` must be an integer of 64 bits, but is {self.seed}.")
+        if self.sampling_topk < -1 or self.sampling_topk == 0:
+            raise UserError(
+                f"`sampling_topk` must be 1 or more, or -1 for all tokens, but is "
+                f"{self.sampling_topk}."
+            )
+        if self.sampling_topp != -1 and not 0 < self.sampling_topp <= 1:
+            raise UserError(
+                "`sampling_topp` must be above 0 and at most 1, or -1 for all tokens, but is "
+                f"{self.sampling_topp}."
+            )
+        for name in ("sampling_topk", "sampling_topp"):
+            if getattr(self, name) != -1 and not self.sampling:
+                raise UserError(f"`{name}` is {getattr(self, name)}, but needs `sampling`.")
+
+    @classmethod
+    def of_task(cls, task: Any, preset: Optional[str] = None, **options: Any) -> "GenerationConfig":
+        """The configuration of a task: its defaults, a preset, and the options that are given.
+
+        Args:
+            task: the task, with ``generation_defaults``, ``generation_presets`` and
+                ``generation_constraints``.
+            preset: name of one of its presets; by default its ``default_preset``, unless options
+                choose between search and sampling.
+            **options: fields of this class, and constraints of the task.
+
+        Raises:
+            UserError: if there is no such preset or option, or a value is out of its range.
+        """
+        presets: Mapping[str, Mapping[str, Any]] = getattr(task, "generation_presets", {})
+        if preset is None and not {"beam", "sampling"} & set(options):
+            preset = getattr(task, "default_preset", None)
+        if preset is not None and preset not in presets:
+            raise UserError(
+                f"`preset` must be one of {', '.join(presets) or 'none'}, but is {preset!r}."
+            )
+        defaults = dict(task.generation_defaults)
+        if preset is not None:
+            defaults.update(presets[preset])
+        values = {**defaults, **options}
+        if values.get("sampling") and "beam" not in options:
+            values["beam"] = max(SAMPLING_BEAM, values.get("nbest", 1))
+        # a new least or greatest length takes the default of the other along where it must
+        if "min_len" in options and "max_len_b" not in options:
+            values["max_len_b"] = max(values["max_len_b"], values["min_len"])
+        elif "max_len_b" in options and "min_len" not in options:
+            values["min_len"] = min(values["min_len"], max(values["max_len_b"], 1))
+        if "nbest" in options and "beam" not in options:
+            values["beam"] = max(values["beam"], values["nbest"])
+        known = {item.name for item in dataclasses.fields(cls)} - {"constraints"}
+        allowed: Mapping[str, Any] = getattr(task, "generation_constraints", {})
+        constraints = dict(allowed)
+        for name in list(values):
+            if name in allowed:
+                constraints[name] = values.pop(name)
+            elif name not in known:
+                close = difflib.get_close_matches(name, [*known, *allowed], n=1)
+                hint = f"; did you mean `{close[0]}`?" if close else "."
+                raise UserError(
+                    f"`{name}` is no option of generation by {type(task).__name__}{hint}"
+                )
+        return cls(**values, constraints=constraints)
+
+    def to_namespace(self) -> Namespace:
+        """The options that fairseq's ``build_generator`` reads."""
+        names = (
+            *("beam", "nbest", "sampling", "sampling_topk", "sampling_topp", "temperature"),
+            *("lenpen", "unkpen", "min_len", "max_len_a", "max_len_b", "no_repeat_ngram_size"),
+        )
+        return Namespace(**{name: getattr(self, name) for name in names})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options as a flat dictionary, constraints among them, for records."""
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        return {**values, **values.pop("constraints")}

@@ -1,0 +1,108 @@
+"""Images -> examples of ``multimodal_captioning``."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional, Union
+
+import numpy as np
+from PIL import Image
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.embedder import load_embedder
+from fairseq_mm.inference.image_reader import AnyImage, ImageReader
+from fairseq_mm.inference.loading import LoadedModels, embeds_sentences, reads_structures
+from fairseq_mm.inference.processor import Example, Processor
+
+ImageOrFeatures = Union[AnyImage, np.ndarray]
+
+
+def is_features(value: Any) -> bool:
+    """Whether an array is features ``[rows, D]``, not the pixels of an image."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+
+
+class CaptionProcessor(Processor[ImageOrFeatures]):
+    """Images: paths, bytes, PIL images, arrays ``[H, W, 3]`` of uint8, binary files; or features
+    ``[rows, D]`` of float type.
+
+    Args:
+        loaded: the models.
+        weights: state dict file of the extractor, see :class:`.ImageReader`.
+        embedding: checkpoint of the embedding model on whose vectors the models were trained; the
+            extractor is then that model's.
+
+    Raises:
+        UserError: if the models embed or read part-of-speech sequences, or the embedding is not
+            the one that they were trained on.
+    """
+
+    batch_sizes = (100, 100)
+
+    def __init__(
+        self,
+        loaded: LoadedModels,
+        *,
+        weights: Optional[str] = None,
+        embedding: Optional[Union[str, os.PathLike]] = None,
+    ) -> None:
+        super().__init__(loaded)
+        self.embedder = None
+        if embedding is None:
+            self.reader = ImageReader(
+                loaded.provenance, files=loaded.files, weights=weights, device=loaded.device
+            )
+            return
+        self.embedder = load_embedder(embedding, weights=weights, device=str(loaded.device))
+        self.embedder.check_vectors(
+            loaded.provenance["extractor"],
+            loaded.provenance["feature_dim"],
+            what=f"what {loaded.files[0]} was trained on",
+        )
+        self.reader = self.embedder
+
+    def is_single(self, inputs: Any) -> bool:
+        if isinstance(inputs, np.ndarray):
+            return True
+        return isinstance(inputs, (str, bytes, os.PathLike, Image.Image)) or hasattr(inputs, "read")
+
+    def examples(
+        self, inputs: Sequence[ImageOrFeatures], **options: Any
+    ) -> Iterator[Union[Example, UserError]]:
+        """See :meth:`.Processor.examples`.
+
+        Args:
+            inputs: images, or features of all of them.
+            **options: ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.features_of`.
+        """
+        if all(map(is_features, inputs)):
+            found: Any = iter(inputs)
+        else:
+            found = self.reader.features_of(inputs, **options)
+        for position, features in enumerate(found):
+            if isinstance(features, UserError):
+                yield features
+                continue
+            self.reader.check_dimension(features, position)
+            features = features.astype(np.float32)
+            if self.embedder is not None:
+                features = self.embedder.embed_features([features])
+            yield Example(features=features)
+
+
+def check_caption_states(states: dict[str, dict[str, Any]]) -> None:
+    """
+    Raises:
+        UserError: if a checkpoint generates no captions from images alone.
+    """
+    for file, state in states.items():
+        if embeds_sentences(state):
+            raise UserError(
+                f"{file}: embeds images and sentences, and generates no text: fairseq-mm rank or "
+                "fairseq-mm retrieve."
+            )
+        if reads_structures(state):
+            raise UserError(
+                f"{file}: generates by part-of-speech sequences of training and vectors of an "
+                "embedding model: fairseq-mm caption --embedding PATH --data DATA; in Python "
+                "from_pretrained(..., embedding=..., data=...)."
+            )

@@ -1,0 +1,427 @@
+"""From raw inputs to hypotheses, for every task: the engine of Python and of ``fairseq-mm``.
+
+    import fairseq_mm
+
+    model = fairseq_mm.from_pretrained("checkpoints/glac", weights="resnet152.pt")
+    model.generate(["1.jpg", "2.jpg", "3.jpg", "4.jpg", "5.jpg"], beam=5)[0].sentences
+
+The task of the checkpoint says how inputs are read (its processor), what the defaults of generation
+are, and which constraints its texts have; :meth:`Generator.generate` processes the inputs, batches
+them, calls the task's fairseq generator, and returns hypotheses in the order of the inputs.
+"""
+
+import importlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Optional, Union
+
+import torch
+from fairseq import utils
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.generation.config import GenerationConfig
+from fairseq_mm.generation.defaults import numbers_of
+from fairseq_mm.generation.task import tokens_never_generated
+from fairseq_mm.inference.hypothesis import Hypothesis
+from fairseq_mm.inference.loading import LoadedModels
+from fairseq_mm.inference.processor import Example, Processor
+
+# streams of random numbers, so that prompts are not drawn with the numbers of their stories
+STREAMS = ("text", "prompt")
+
+
+class Generator:
+    """Generates texts with one model, or with an ensemble whose probabilities are averaged.
+
+    Args:
+        loaded: the models; they are prepared for inference here, and cannot be trained afterwards.
+        prompt_generator: of a language model that generates prompts, for models of stories.
+        **options: of the task's processor, such as ``weights``.
+
+    Attributes:
+        task: of the checkpoints.
+        files: the checkpoints.
+        processor: see :class:`.Processor`.
+        max_len: longest text that the models have positions for, ``</s>`` not counted.
+
+    Raises:
+        UserError: if the training of a model has diverged, or an option is not of the processor.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModels,
+        *,
+        prompt_generator: Optional["Generator"] = None,
+        **options: Any,
+    ) -> None:
+        self.loaded = loaded
+        self.task = loaded.task
+        self.models = loaded.models
+        self.files = loaded.files
+        self.architectures = loaded.architectures
+        self.device = loaded.device
+        self.dictionary = loaded.dictionary
+        self.prompt_generator = prompt_generator
+        self.processor = build_processor(loaded, options)
+        for file, model in zip(loaded.files, loaded.models):
+            if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
+                raise UserError(
+                    f"{file}: has weights that are not finite: its training has diverged; take an "
+                    "earlier checkpoint."
+                )
+            model.make_generation_fast_()
+        self.max_len = min(model.max_decoder_positions() for model in self.models) - 1
+
+    def __repr__(self) -> str:
+        files, outputs = os.pathsep.join(self.files), self.task.text_names[1]
+        return f"Generator({files!r}: {outputs} by {self.architectures[0]}, {self.device})"
+
+    def config(self, preset: Optional[str] = None, **options: Any) -> GenerationConfig:
+        """A checked configuration, see :meth:`.GenerationConfig.of_task`.
+
+        Raises:
+            UserError: if an option does not exist, or does not fit the models.
+        """
+        config = GenerationConfig.of_task(self.task, preset, **options)
+        most = len(self.dictionary) - 1
+        for name in ("beam", "sampling_topk"):
+            if getattr(config, name) > most:
+                raise UserError(
+                    f"`{name}` must be at most {most}, the size of the vocabulary, but is "
+                    f"{getattr(config, name)}."
+                )
+        for name in ("max_len_b", "min_len"):
+            if name in options and options[name] > self.max_len:
+                raise UserError(
+                    f"`{name}` must be at most {self.max_len}, for which {self.files[0]} has "
+                    f"positions, but is {options[name]}."
+                )
+        if config.no_repeat_ngram_size == 1:
+            never = tokens_never_generated(self.dictionary, allow_unk=config.allow_unk)
+            others = len({*never, self.dictionary.pad(), self.dictionary.eos()})
+            if config.min_len > len(self.dictionary) - others:
+                raise UserError(
+                    f"`min_len` must be at most {len(self.dictionary) - others}, the tokens of the "
+                    f"vocabulary, where `no_repeat_ngram_size` is 1, but is {config.min_len}."
+                )
+        self._prefix_of(config)
+        return config
+
+    def generate(
+        self,
+        inputs: Any = None,
+        *,
+        n: Optional[int] = None,
+        preset: Optional[str] = None,
+        indices: Optional[Sequence[int]] = None,
+        batch_size: Optional[int] = None,
+        reading: Optional[dict[str, Any]] = None,
+        **options: Any,
+    ) -> Any:
+        """The best hypotheses of each input.
+
+        Args:
+            inputs: one input or a list of them, as the task's processor takes them: images, image
+                sequences, prompts, or videos with transcripts. None of language models, and where
+                a prompt model generates the prompts.
+            n: number of texts where there are no inputs.
+            preset: name of one of the task's presets.
+            indices: of the inputs, on which the draws of ``sampling`` depend; by default their
+                positions.
+            batch_size: inputs of a batch; it changes nothing but the speed.
+            reading: options of reading the inputs, see the processor's ``examples``.
+            **options: fields of :class:`.GenerationConfig` and constraints of the task.
+
+        Returns:
+            For one input a list of its ``nbest`` hypotheses, for a list of inputs a list of those.
+
+        Raises:
+            UserError: if an input cannot be read (naming it), or an option does not fit.
+        """
+        config = self.config(preset, **options)
+        single = inputs is not None and self.processor.is_single(inputs)
+        if inputs is None:
+            inputs = self._missing_inputs(1 if n is None else n, config, batch_size)
+        elif n is not None:
+            raise UserError("`n` is the number of texts without inputs, but there are inputs.")
+        inputs = [inputs] if single else list(inputs)
+        examples = []
+        found = self.processor.examples(inputs, **(reading or {}))
+        for position, example in enumerate(found):
+            if isinstance(example, UserError):
+                raise UserError(f"{self.processor.name_of(inputs[position], position)}: {example}")
+            examples.append(example)
+        generated = list(self.stream(examples, config, indices=indices, batch_size=batch_size))
+        return generated[0] if single else generated
+
+    def sample(self, inputs: Any = None, **options: Any) -> Any:
+        """:meth:`generate` by sampling, as in fairseq's hub interface."""
+        return self.generate(inputs, **{"sampling": True, **options})
+
+    def _missing_inputs(
+        self, n: int, config: GenerationConfig, batch_size: Optional[int]
+    ) -> list[Any]:
+        if n < 1:
+            raise UserError(f"`n` must be 1 or more, but is {n}.")
+        if self.loaded.are_language_models:
+            return [None] * n
+        if self.prompt_generator is None:
+            raise UserError(
+                f"{self.files[0]}: generates {self.task.text_names[1]} from "
+                f"{self.task.input_names[1]}: give some."
+            )
+        return generate_prompts(
+            self.prompt_generator,
+            range(n),
+            seed=config.seed,
+            batch_size=batch_size,
+            max_words=getattr(self.processor, "max_source_words", None),
+        )
+
+    def stream(
+        self,
+        examples: Sequence[Example],
+        config: GenerationConfig,
+        *,
+        indices: Optional[Sequence[int]] = None,
+        batch_size: Optional[int] = None,
+        stream: str = "text",
+    ) -> Iterator[list[Hypothesis]]:
+        """Hypotheses of inputs that are read already.
+
+        Args:
+            examples: of the processor.
+            config: of :meth:`config`.
+            indices: see :meth:`generate`.
+            batch_size: see :meth:`generate`.
+            stream: of random numbers, one of ``STREAMS``.
+
+        Yields:
+            the hypotheses of each input, in the order of the inputs, each batch as it is done.
+
+        Raises:
+            UserError: if options do not fit the models, or they give no probabilities.
+        """
+        if batch_size is None:
+            batch_size = self.processor.batch_sizes[self.device.type != "cpu"]
+        if batch_size < 1:
+            raise UserError(f"`batch_size` must be 1 or more, but is {batch_size}.")
+        indices = numbers_of(indices, len(examples))
+        generator = self.task.generator_for(self.models, config, stream=STREAMS.index(stream))
+        waiting: dict[int, list[Hypothesis]] = {}
+        following = 0
+        for positions in self.processor.batches(examples, batch_size):
+            batch = [examples[position] for position in positions]
+            numbers = [indices[position] for position in positions]
+            found = self._generate(generator, config, batch, numbers)
+            waiting.update(zip(positions, found))
+            while following in waiting:
+                yield waiting.pop(following)
+                following += 1
+
+    def _generate(
+        self,
+        generator: Any,
+        config: GenerationConfig,
+        examples: Sequence[Example],
+        indices: Sequence[int],
+    ) -> list[list[Hypothesis]]:
+        sample = self.processor.sample(examples, indices)
+        sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)
+        prefix = self._prefix_of(config)
+        if prefix is not None:
+            prefix = prefix.to(self.device).expand(len(examples), -1)
+        with torch.no_grad():
+            found = self.task.inference_step(generator, self.models, sample, prefix_tokens=prefix)
+        ordered: dict[int, list[Hypothesis]] = {}
+        for position, hypotheses in zip(sample["item"].tolist(), found):
+            ordered[position] = [
+                self._hypothesis_of(best, examples[position], indices[position])
+                for best in hypotheses[: config.nbest]
+            ]
+        return [ordered[position] for position in range(len(examples))]
+
+    def _hypothesis_of(self, found: dict[str, Any], example: Example, index: int) -> Hypothesis:
+        tokens = found["tokens"].int().cpu()
+        decoded = self.processor.decode(tokens, example)
+        return Hypothesis(
+            text=decoded.text,
+            score=float(found["score"]),
+            tokens=tokens.tolist(),
+            positional_scores=found["positional_scores"].tolist(),
+            line=decoded.line,
+            sentences=list(decoded.sentences),
+            index=index,
+            source=example.origin,
+        )
+
+    def _prefix_of(self, config: GenerationConfig) -> Optional[torch.Tensor]:
+        """``[p]`` tokens that every text begins with.
+
+        Raises:
+            UserError: if a word is not in the vocabulary, or there are too many.
+        """
+        words = (config.prefix or "").split()
+        if not words:
+            return None
+        special = set(self.dictionary.symbols[: self.dictionary.nspecial]).intersection(words)
+        if special:
+            raise UserError(f"prefix {config.prefix!r}: {special.pop()} is a control symbol.")
+        if len(words) >= config.max_len_b:
+            raise UserError(
+                f"prefix {config.prefix!r}: has {len(words)} tokens, but must have fewer than a "
+                f"text, which has at most {config.max_len_b}."
+            )
+        try:
+            return self.processor.encode(" ".join(words))[:-1]
+        except UserError as error:
+            raise UserError(f"prefix {config.prefix!r}: {error}") from None
+
+    def encode(self, text: str) -> torch.Tensor:
+        """``[t]`` target tokens of a text, ``</s>`` included; unknown words are an error.
+
+        Raises:
+            UserError: if a word is not in the vocabulary.
+        """
+        return self.processor.encode(text)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of target tokens, detokenised."""
+        return self.processor.decode(torch.tensor(list(tokens)), Example()).text
+
+    def score(
+        self,
+        texts: Union[str, Sequence[str]],
+        inputs: Any = None,
+        *,
+        batch_size: Optional[int] = None,
+        reading: Optional[dict[str, Any]] = None,
+    ) -> Any:
+        """Log-probabilities of given texts, as ``fairseq-generate --score-reference`` has them.
+
+        Args:
+            texts: one text, or one for each input, in words of the vocabulary (a visual story with
+                its separators).
+            inputs: see :meth:`generate`; None of language models.
+            batch_size: texts of a batch; it changes nothing but the speed.
+            reading: see :meth:`generate`.
+
+        Returns:
+            A :class:`.Hypothesis`, or a list of them.
+
+        Raises:
+            UserError: if there are not as many texts as inputs, or one cannot be read.
+        """
+        single = isinstance(texts, str)
+        given = [texts] if single else list(texts)  # type: ignore[list-item]
+        if inputs is None:
+            values: list[Any] = [None] * len(given)
+        else:
+            values = [inputs] if single or self.processor.is_single(inputs) else list(inputs)
+        if len(values) != len(given):
+            raise UserError(
+                f"`texts` and `inputs` must be as many, but are {len(given)} and {len(values)}."
+            )
+        targets = [self.encode(text) for text in given]
+        examples = []
+        for position, example in enumerate(self.processor.examples(values, **(reading or {}))):
+            if isinstance(example, UserError):
+                raise UserError(f"{self.processor.name_of(values[position], position)}: {example}")
+            examples.append(example)
+        size = batch_size or self.processor.batch_sizes[self.device.type != "cpu"]
+        scored: dict[int, Hypothesis] = {}
+        for positions in self.processor.batches(examples, size):
+            batch = [examples[position] for position in positions]
+            sample = self.processor.sample(
+                batch, positions, targets=[targets[position] for position in positions]
+            )
+            sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)
+            for place, hypothesis in zip(sample["item"].tolist(), self._score(sample, batch)):
+                scored[positions[place]] = hypothesis
+        ordered = [scored[position] for position in range(len(given))]
+        return ordered[0] if single else ordered
+
+    def _score(self, sample: dict[str, Any], examples: Sequence[Example]) -> list[Hypothesis]:
+        from fairseq.sequence_scorer import SequenceScorer
+
+        scorer = SequenceScorer(self.dictionary)
+        with torch.no_grad():
+            found = scorer.generate(self.models, sample)
+        places, indices = sample["item"].tolist(), sample["id"].tolist()
+        return [
+            self._hypothesis_of(hypotheses[0], examples[place], index)
+            for place, index, hypotheses in zip(places, indices, found)
+        ]
+
+
+def build_processor(loaded: LoadedModels, options: dict[str, Any]) -> Processor:
+    """The processor of the models' task.
+
+    Raises:
+        UserError: if an option is not the processor's.
+    """
+    named = loaded.task.processor
+    if isinstance(named, str):
+        module, _, name = named.partition(":")
+        named = getattr(importlib.import_module(module), name)
+    given = {name: value for name, value in options.items() if value is not None}
+    parameters = named.__init__.__code__.co_varnames[: named.__init__.__code__.co_argcount
+        + named.__init__.__code__.co_kwonlyargcount]  # fmt: skip
+    for name in given:
+        if name not in parameters:
+            raise UserError(
+                f"`{name}` is no option of models that read {loaded.task.input_names[1]}, such as "
+                f"{loaded.files[0]}."
+            )
+    return named(loaded, **given)
+
+
+def generate_prompts(
+    generator: Generator,
+    indices: Sequence[int],
+    *,
+    seed: int,
+    topk: int = 10,
+    temperature: float = 1.0,
+    max_words: Optional[int] = None,
+    batch_size: Optional[int] = None,
+) -> list[Any]:
+    """Prompts by a language model, each until the model ends it (Fan et al. 2018, section 5.3).
+
+    Args:
+        generator: of the language model.
+        indices: of the prompts, on which the draws depend.
+        seed: of the draws.
+        topk: draw from the k most probable tokens only.
+        temperature: see :class:`.GenerationConfig`.
+        max_words: longest prompt; by default as many as the model has positions for.
+        batch_size: prompts at a time.
+
+    Returns:
+        The prompts, of :class:`.prompt_processor.Prompt`.
+
+    Raises:
+        UserError: if an option does not fit.
+    """
+    from fairseq_mm.inference.prompt_processor import Prompt
+
+    config = generator.config(
+        sampling=True,
+        sampling_topk=min(topk, len(generator.dictionary) - 1) if topk else -1,
+        temperature=temperature,
+        min_len=1,
+        max_len_b=min(generator.max_len, max_words or generator.max_len),
+        seed=seed,
+    )
+    examples = [
+        example
+        for example in generator.processor.examples([None] * len(indices))
+        if isinstance(example, Example)
+    ]
+    found = generator.stream(
+        examples, config, indices=indices, batch_size=batch_size, stream="prompt"
+    )
+    return [
+        Prompt(best.text, best.line.split(), best.tokens, score=best.score) for best, *_ in found
+    ]

@@ -1,0 +1,150 @@
+"""Raw inputs -> the examples of a task's data set, and generated tokens -> text.
+
+A task names its processor (``GeneratesText.processor``). The engine, :mod:`.generator`, knows
+nothing of images, prompts or videos.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Optional, TypeVar, Union
+
+import numpy as np
+import torch
+
+from fairseq_mm.data.collate import collate
+from fairseq_mm.data.multimodal_dataset import tokens_of
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.loading import LoadedModels
+
+Input = TypeVar("Input")
+
+
+@dataclass(frozen=True)
+class Example:
+    """An input as the models read it, in the form of the task's data set.
+
+    Args:
+        features: ``[rows, D]`` of the image, the image sequence or the video; None where there is
+            none.
+        missing: ``[rows]`` bool, True at rows of zeros that stand for missing images.
+        source: ``[s]`` token indices of the source text, ends included.
+        origin: what the source text was made from, for the hypothesis.
+        oov_tokens: words that indexed OOV tokens of the source stand for.
+    """
+
+    features: Optional[np.ndarray] = None
+    missing: Optional[np.ndarray] = None
+    source: Optional[torch.Tensor] = None
+    origin: Optional[Any] = None
+    oov_tokens: Optional[list[str]] = None
+
+
+class Decoded(NamedTuple):
+    """A hypothesis as text.
+
+    Attributes:
+        text: detokenised.
+        line: its tokens, separated by spaces, as ``fairseq-generate`` prints them.
+        sentences: detokenised, of texts with a sentence for each image; else empty.
+    """
+
+    text: str
+    line: str
+    sentences: Sequence[str] = ()
+
+
+class Processor(Generic[Input]):
+    """Base of the processors.
+
+    Args:
+        loaded: the models.
+
+    Attributes:
+        batch_sizes: inputs of a generation batch on a CPU and elsewhere.
+    """
+
+    batch_sizes = (32, 128)
+
+    def __init__(self, loaded: LoadedModels) -> None:
+        self.loaded = loaded
+        self.task = loaded.task
+        self.models = loaded.models
+        self.device = loaded.device
+
+    @property
+    def dictionary(self) -> Any:
+        return self.task.target_dictionary
+
+    def is_single(self, inputs: Any) -> bool:
+        """Whether this is one input, not a list of them."""
+        raise NotImplementedError
+
+    def examples(
+        self, inputs: Sequence[Input], **options: Any
+    ) -> Iterator[Union[Example, UserError]]:
+        """The example of each input, or the reason why it cannot be read.
+
+        Args:
+            inputs: as users give them.
+            **options: of reading, a processor's own.
+        """
+        raise NotImplementedError
+
+    def name_of(self, value: Input, position: int) -> str:
+        """What messages call an input."""
+        is_path = isinstance(value, (str, os.PathLike))
+        return os.fspath(value) if is_path else f"{self.task.input_names[0]} {position}"  # type: ignore[arg-type]
+
+    def batches(self, examples: Sequence[Example], batch_size: int) -> Iterator[list[int]]:
+        """Positions of the examples of each batch; together they are all, each once."""
+        for start in range(0, len(examples), batch_size):
+            yield list(range(start, min(start + batch_size, len(examples))))
+
+    def sample(
+        self,
+        examples: Sequence[Example],
+        indices: Sequence[int],
+        targets: Optional[Sequence[torch.Tensor]] = None,
+    ) -> dict[str, Any]:
+        """A batch like the data set's, on the models' device; ``item`` has the position of each
+        example in ``examples``.
+
+        Args:
+            examples: of the batch.
+            indices: of the inputs, on which draws depend.
+            targets: tokens of texts that are scored; None where texts are generated.
+        """
+        rows = [
+            {
+                "id": index,
+                "item": position,
+                "features": example.features,
+                "missing": example.missing,
+                "source": example.source,
+                "target": None if targets is None else targets[position],
+                "is_first": True,
+            }
+            for position, (index, example) in enumerate(zip(indices, examples))
+        ]
+        source = getattr(self.task, "source_dictionary", None) or self.dictionary
+        start = getattr(self.task, "start_index", self.dictionary.eos())
+        return collate(rows, pad=self.dictionary.pad(), start=start, source_pad=source.pad())
+
+    def encode(self, text: str) -> torch.Tensor:
+        """``[t]`` target tokens of a text, ``</s>`` included.
+
+        Raises:
+            UserError: if a word is not in the vocabulary.
+        """
+        end = torch.tensor([self.dictionary.eos()])
+        return torch.cat([tokens_of(self.dictionary, self.tokenize(text)), end])
+
+    def tokenize(self, text: str) -> str:
+        """Tokens of a target text, separated by spaces."""
+        return text
+
+    def decode(self, tokens: torch.Tensor, example: Example) -> Decoded:
+        """A hypothesis as text."""
+        line = self.dictionary.string(tokens)
+        return Decoded(line, line)

@@ -1,0 +1,150 @@
+"""Prompts -> examples of ``hierarchical_story``; language models get none.
+
+Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
+https://arxiv.org/abs/1805.04833, sections 3.1 and 5.3.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional, Union
+
+import torch
+
+from fairseq_mm.data.story_text import detokenize_story, tokenize_story_text
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.loading import LoadedModels
+from fairseq_mm.inference.processor import Decoded, Example, Processor
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt that was read or generated.
+
+    Args:
+        text: as people read it.
+        words: as the model reads it, before unknown ones become ``<unk>``.
+        tokens: their indices, ``</s>`` included.
+        unknown: the words that are not in the vocabulary.
+        num_truncated: words that were cut off at the end.
+        score: of a prompt that was generated, see :class:`.Hypothesis`.
+    """
+
+    text: str
+    words: list[str]
+    tokens: list[int]
+    unknown: list[str] = field(default_factory=list)
+    num_truncated: int = 0
+    score: Optional[float] = None
+
+
+class PromptProcessor(Processor[Union[str, Prompt, None]]):
+    """Prompts as people write them, or as WritingPrompts has them; None for a language model.
+
+    Args:
+        loaded: the models.
+
+    Attributes:
+        max_source_words: longest prompt; None of language models.
+    """
+
+    def __init__(self, loaded: LoadedModels) -> None:
+        super().__init__(loaded)
+        self.max_source_words: Optional[int] = None
+        if not loaded.are_language_models:
+            # a text's end takes a position
+            self.max_source_words = min(m.max_positions()[0] for m in loaded.models) - 1
+
+    def is_single(self, inputs: Any) -> bool:
+        return isinstance(inputs, (str, Prompt))
+
+    def examples(
+        self, inputs: Sequence[Union[str, Prompt, None]], **options: Any
+    ) -> Iterator[Union[Example, UserError]]:
+        """See :meth:`.Processor.examples`.
+
+        Args:
+            inputs: prompts; None for each text of a language model.
+            **options: ``truncate`` of :meth:`read_prompt`.
+        """
+        for value in inputs:
+            if value is None:
+                # a language model reads nothing, but fairseq's generator counts texts by the source
+                yield Example(source=torch.tensor([self.dictionary.eos()]))
+                continue
+            try:
+                prompt = value if isinstance(value, Prompt) else self.read_prompt(value, **options)
+            except UserError as error:
+                yield error
+            else:
+                yield Example(source=torch.tensor(prompt.tokens), origin=prompt)
+
+    def name_of(self, value: Any, position: int) -> str:
+        return f"prompt {position}"
+
+    def read_prompt(self, text: str, *, truncate: bool = False) -> Prompt:
+        """
+        Args:
+            text: as people write it, or split into words as WritingPrompts is.
+            truncate: cut it where the model has no more positions.
+
+        Raises:
+            UserError: if it is empty, too long, or has no known word; or the model takes none.
+        """
+        file = self.loaded.files[0]
+        if self.max_source_words is None:
+            raise UserError(
+                f"{file}: is a language model, which takes no prompt: give a number of stories "
+                "instead (--n)."
+            )
+        dictionary, limit = self.task.source_dictionary, self.max_source_words
+        words = tokenize_story_text(text)
+        shown = f"prompt {_shortened(text)!r}"
+        if not words:
+            raise UserError("the prompt is empty.")
+        num_truncated = max(0, len(words) - limit)
+        if num_truncated and not truncate:
+            raise UserError(
+                f"{shown}: has {len(words)} words, but the model reads at most {limit}: shorten "
+                "it, or let it be truncated (--truncate-prompt)."
+            )
+        words = words[:limit]
+        tokens = [dictionary.index(word) for word in words]
+        # special symbols that somebody writes are words that are not known
+        tokens = [dictionary.unk() if i < dictionary.nspecial else i for i in tokens]
+        unknown = [word for word, i in zip(words, tokens) if i == dictionary.unk()]
+        if len(unknown) == len(words):
+            raise UserError(f"{shown}: none of its words is in the vocabulary of {file}.")
+        return Prompt(text.strip(), words, [*tokens, dictionary.eos()], unknown, num_truncated)
+
+    def batches(self, examples: Sequence[Example], batch_size: int) -> Iterator[list[int]]:
+        """Sources of equal length together where a model would read the padding."""
+        groups = [list(range(len(examples)))]
+        if not self.loaded.are_language_models and not all(map(_masks_padding, self.models)):
+            by_length: dict[int, list[int]] = {}
+            for position, example in enumerate(examples):
+                by_length.setdefault(len(example.source), []).append(position)  # type: ignore[arg-type]
+            groups = list(by_length.values())
+        for positions in groups:
+            for start in range(0, len(positions), batch_size):
+                yield positions[start : start + batch_size]
+
+    def tokenize(self, text: str) -> str:
+        return " ".join(tokenize_story_text(text))
+
+    def decode(self, tokens: torch.Tensor, example: Example) -> Decoded:
+        symbols = self.dictionary.symbols
+        words = [symbols[token] for token in tokens.tolist()[:-1]]
+        return Decoded(detokenize_story(words).strip(), " ".join(words))
+
+
+def _masks_padding(model: Any) -> bool:
+    """Whether it is known that a model does not read it; of fairseq's own models it is not."""
+    decoder = model.decoder
+    return getattr(decoder, "masks_padding", False) and getattr(
+        decoder, "frozen_masks_padding", True
+    )
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,120 @@
+"""Videos with transcripts -> examples of ``video_summarization``."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional, TypedDict, Union
+
+import numpy as np
+import torch
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.videos import AnyVideo
+from fairseq_mm.inference.caption_processor import is_features
+from fairseq_mm.inference.loading import LoadedModels
+from fairseq_mm.inference.processor import Decoded, Example, Processor
+from fairseq_mm.inference.transcript_encoder import Transcript, TranscriptEncoder
+from fairseq_mm.inference.video_reader import VideoReader
+
+
+class Video(TypedDict, total=False):
+    """An input: the video's file (or its content, or features ``[frames, D]``), and what is said
+    in it."""
+
+    video: Union[AnyVideo, np.ndarray]
+    transcript: Union[str, Transcript, None]
+
+
+AnyInput = Union[Video, AnyVideo, str]
+
+
+class VideoProcessor(Processor[AnyInput]):
+    """Videos as ``{"video": path, "transcript": text}``. A model of videos takes a path as a video
+    without transcript; a model of transcripts alone takes text.
+
+    Args:
+        loaded: the models.
+        weights: state dict file of the extractor, see :class:`.VideoReader`.
+    """
+
+    batch_sizes = (8, 32)
+
+    def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
+        super().__init__(loaded)
+        self.reader = VideoReader(loaded, weights=weights)
+        self.encoder = TranscriptEncoder(loaded.task, loaded.files[0])
+
+    def is_single(self, inputs: Any) -> bool:
+        return isinstance(inputs, (str, bytes, os.PathLike, Mapping, np.ndarray))
+
+    def name_of(self, value: AnyInput, position: int) -> str:
+        video = value.get("video") if isinstance(value, Mapping) else value
+        is_named = self.reader.reads_video and isinstance(video, (str, os.PathLike))
+        return os.fspath(video) if is_named else f"video {position}"  # type: ignore[arg-type]
+
+    def examples(
+        self, inputs: Sequence[AnyInput], **options: Any
+    ) -> Iterator[Union[Example, UserError]]:
+        """See :meth:`.Processor.examples`.
+
+        Args:
+            inputs: videos, transcripts or both.
+            **options: ``tokenizer`` of :meth:`.TranscriptEncoder.encode`; ``batch_size`` and
+                ``keep_damaged`` of :meth:`.VideoReader.read_video`.
+        """
+        tokenizer = options.pop("tokenizer", None)
+        for value in inputs:
+            try:
+                video, transcript = self._parts_of(value)
+                if not isinstance(transcript, Transcript):
+                    transcript = self.encoder.encode(transcript, tokenizer=tokenizer)
+                features = None if video is None else self._features_of(video, options)
+            except UserError as error:
+                yield error
+            else:
+                yield Example(
+                    features=features,
+                    source=transcript.tokens,
+                    origin=transcript,
+                    oov_tokens=transcript.unknowns,
+                )
+
+    def _parts_of(self, value: AnyInput) -> tuple[Any, Union[str, Transcript, None]]:
+        """
+        Raises:
+            UserError: if what the models read is missing, or they do not read what is given.
+        """
+        name = f"{self.loaded.files[0]}: --arch {self.loaded.architectures[0]}"
+        if not isinstance(value, Mapping):
+            value = {"video" if self.reader.reads_video else "transcript": value}  # type: ignore[misc]
+        unknown = set(value) - {"video", "transcript"}
+        if unknown:
+            raise UserError(
+                f"an input must have `video` and `transcript`, but has `{unknown.pop()}`."
+            )
+        video, transcript = value.get("video"), value.get("transcript")
+        if video is None and self.reader.reads_video:
+            raise UserError(f"{name} reads videos: give `video`.")
+        if video is not None and not self.reader.reads_video:
+            raise UserError(f"{name} reads no video: give `transcript` alone.")
+        if transcript is None and not self.reader.reads_video:
+            raise UserError("there is no transcript, and no video is read.")
+        return video, transcript
+
+    def _features_of(self, video: Any, options: Mapping[str, Any]) -> np.ndarray:
+        if not is_features(video):
+            video = self.reader.read_video(video, **options).rows
+        if video.ndim != 2 or video.shape[1] != self.reader.feature_dim or not len(video):
+            raise UserError(
+                f"features must be [frames, {self.reader.feature_dim}], but are "
+                f"{list(video.shape)}."
+            )
+        return video[: self.reader.max_frames].astype(np.float32)
+
+    def tokenize(self, text: str) -> str:
+        return " ".join(self.task.subwords.encode(text))
+
+    def decode(self, tokens: torch.Tensor, example: Example) -> Decoded:
+        line = self.dictionary.string(tokens)
+        has_oov = self.task.subwords.numbered_unknowns
+        text = self.task.readable.text_of(line, example.oov_tokens if has_oov else None)
+        return Decoded(text, line)

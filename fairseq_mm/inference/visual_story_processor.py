@@ -1,0 +1,108 @@
+"""Image sequences -> examples of ``visual_storytelling``."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional, Union
+
+import numpy as np
+import torch
+from PIL import Image
+
+from fairseq_mm.data.story_text import detokenize_story
+from fairseq_mm.data.visual_story_text import NUM_IMAGES, split_sentences
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.caption_processor import ImageOrFeatures, is_features
+from fairseq_mm.inference.image_reader import ImageReader
+from fairseq_mm.inference.loading import LoadedModels
+from fairseq_mm.inference.processor import Decoded, Example, Processor
+
+ImageSequence = Sequence[Optional[ImageOrFeatures]]
+
+
+class VisualStoryProcessor(Processor[ImageSequence]):
+    """Sequences of five images, each as of :class:`.CaptionProcessor`; None for a missing one.
+
+    Args:
+        loaded: the models.
+        weights: state dict file of the extractor, see :class:`.ImageReader`.
+    """
+
+    def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
+        super().__init__(loaded)
+        self.reader = ImageReader(
+            loaded.provenance, files=loaded.files, weights=weights, device=loaded.device
+        )
+        self.rows_per_image: int = loaded.provenance["rows_per_image"]
+
+    def is_single(self, inputs: Any) -> bool:
+        # a sequence of images, not of sequences
+        return not all(isinstance(item, (list, tuple)) for item in inputs) or not len(inputs)
+
+    def name_of(self, value: ImageSequence, position: int) -> str:
+        return f"image sequence {position}"
+
+    def examples(
+        self, inputs: Sequence[ImageSequence], **options: Any
+    ) -> Iterator[Union[Example, UserError]]:
+        """See :meth:`.Processor.examples`; an image that cannot be read is raised at once.
+
+        Args:
+            inputs: image sequences.
+            **options: ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.features_of`.
+        """
+        for sequence in inputs:
+            check_sequence(sequence)
+        images = [image for sequence in inputs for image in sequence if image is not None]
+        if all(map(is_features, images)):
+            rows: Iterator[np.ndarray] = iter(images)  # type: ignore[arg-type]
+        else:
+            rows = iter(self.reader.readable_features_of(images, **options))
+        for position, sequence in enumerate(inputs):
+            yield self.example_of(
+                position, [None if image is None else next(rows) for image in sequence]
+            )
+
+    def example_of(self, position: int, features: Sequence[Optional[np.ndarray]]) -> Example:
+        """The example of five images' features ``[R, D]``; zeros in the place of a missing one.
+
+        Raises:
+            UserError: if there are not five, or one is not of the training data's shape.
+        """
+        check_sequence(features)
+        R, D = self.rows_per_image, self.reader.feature_dim
+        x = np.zeros((NUM_IMAGES, R, D), dtype=np.float32)
+        missing = np.ones((NUM_IMAGES, R), dtype=bool)
+        for place, rows in enumerate(features):
+            if rows is None:
+                continue
+            if rows.shape != (R, D):
+                raise UserError(
+                    f"features of image {place + 1} of image sequence {position} must be "
+                    f"[{R}, {D}], as {self.loaded.files[0]} was trained on, but are "
+                    f"{list(rows.shape)}."
+                )
+            x[place], missing[place] = rows, False
+        return Example(
+            features=x.reshape(NUM_IMAGES * R, D), missing=missing.reshape(NUM_IMAGES * R)
+        )
+
+    def decode(self, tokens: torch.Tensor, example: Example) -> Decoded:
+        line = self.dictionary.string(tokens)
+        sentences = [detokenize_story(words.split()).strip() for words in split_sentences(line)]
+        return Decoded(" ".join(sentences), line, sentences)
+
+
+def check_sequence(images: Sequence[Any]) -> None:
+    """
+    Raises:
+        UserError: if it is no list of five images, one of them there at least.
+    """
+    if isinstance(images, (str, bytes, Image.Image)):
+        raise UserError(
+            f"an image sequence must be a list of {NUM_IMAGES} images, but is a "
+            f"{type(images).__name__}."
+        )
+    if len(images) != NUM_IMAGES:
+        number = "is 1" if len(images) == 1 else f"are {len(images)}"
+        raise UserError(f"a story is told of {NUM_IMAGES} images, but there {number}.")
+    if all(image is None for image in images):
+        raise UserError(f"all {NUM_IMAGES} images are missing: there is nothing to tell of.")
