@@ -80,7 +80,7 @@ def make_trained(folder: Path) -> Trained:
     write_text_and_tags(data, "train")
     train(data, embedding, "--arch", "vse_tiny", "--criterion", "pairwise_ranking")
     vectors = folder / "vectors.h5"
-    arguments = [data, "--model", embedding, "--split", "train", "--of", "sentences", "words"]
+    arguments = [data, "--checkpoint", embedding, "--split", "train", "--of", "sentences", "words"]
     assert main(["embed", *map(str, arguments), "--output", str(vectors)]) in (0, None)
     vector_data = folder / "vector_data"
     shutil.copytree(data, vector_data)

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from fairseq_mm.cli.caption_images import Input, write_captions
+from fairseq_mm.cli.image_inputs import Input, write_captions
+from fairseq_mm.cli.records import hashes_of
 from fairseq_mm.errors import UserError
 
 # flag -> argument of the search, and of the weights; None where a flag was not given
@@ -15,80 +16,95 @@ _SEARCH = ("candidates", "conditions", "num_nearest", "shortest", "longest", "to
 _WEIGHTS = ("translation_weight", "language_weight", "language_score", "repeat_penalty")
 _FILES = ("data", "vectors", "language_model")
 _OTHERS = ("candidate_batch_size",)
-# of searches for one caption, with the values that they have when they are not given
-_REFUSED = {
-    "sampling": False,
-    "topk": 0,
-    "temperature": 1.0,
-    "prefix": None,
-    "no_repeat_ngram": 0,
-    "nearest": None,
-    "allow_unk": False,
-}
+# options of generation that candidates have as well
+_GENERATION = ("beam", "seed", "max_len_b")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("candidates by structures (sc_nlm)")
+    group = parser.add_argument_group("candidates by part-of-speech sequences (sc_nlm)")
     group.add_argument(
         "--data",
         metavar="DIR",
-        help="data folder: training captions and their tags (default: that of --split)",
+        help="Data folder with the training captions and their tags (default: that of --split).",
     )
     group.add_argument(
         "--vectors",
         metavar="FILE",
-        help="their vectors, from fairseq-mm embed --split train --of sentences (default: embed "
-        "them now)",
+        help="Feature store with the vectors of the training captions, made by fairseq-mm embed "
+        "--split train --of sentences (default: they are embedded now).",
     )
     group.add_argument(
         "--language-model",
         metavar="FILE",
-        help="ARPA file (default: a Kneser-Ney trigram model of the training captions)",
+        help="ARPA file of the n-gram model (default: a Kneser-Ney trigram model of the training "
+        "captions).",
     )
     group.add_argument(
-        "--candidates", type=int, metavar="N", help="draws for each image (default: 1000)"
+        "--candidates",
+        type=int,
+        metavar="N",
+        help="Number of draws for each image (default: 1000).",
     )
     group.add_argument(
         "--conditions",
         nargs="+",
         choices=("image", "words", "sentences"),
-        help="what candidates are conditioned on: the image's vector, the mean of the nearest "
-        "words' or of the nearest training captions' (default: all three)",
+        help="Conditions of candidates: the image's vector, or the mean vector of the nearest "
+        "words or training captions (default: all three).",
     )
     group.add_argument(
-        "--num-nearest", type=int, metavar="N", help="words or captions of a mean (default: 5)"
+        "--num-nearest",
+        type=int,
+        metavar="N",
+        help="Number of words or captions of a mean (default: 5).",
     )
     group.add_argument(
-        "--shortest", type=int, metavar="N", help="least number of tags of a structure (default: 4)"
+        "--shortest",
+        type=int,
+        metavar="N",
+        help="Minimum length of a part-of-speech sequence (default: 4).",
     )
-    group.add_argument("--longest", type=int, metavar="N", help="greatest number (default: 12)")
     group.add_argument(
-        "--translation-weight", type=float, metavar="X", help="of the cosine (default: 1)"
+        "--longest",
+        type=int,
+        metavar="N",
+        help="Maximum length of a part-of-speech sequence (default: 12).",
     )
     group.add_argument(
-        "--language-weight", type=float, metavar="X", help="of the log-probability (default: 0.2)"
+        "--translation-weight",
+        type=float,
+        metavar="X",
+        help="Weight of the cosine (default: 1).",
+    )
+    group.add_argument(
+        "--language-weight",
+        type=float,
+        metavar="X",
+        help="Weight of the log-probability (default: 0.2).",
     )
     group.add_argument(
         "--language-score",
         choices=("word", "sentence"),
-        help="log-probability: mean of a word, or of the sentence, which prefers short ones "
-        "(default: word)",
+        help="Log-probability of a word on average, or of the sentence, which prefers short ones "
+        "(default: word).",
     )
     group.add_argument(
         "--repeat-penalty",
         type=float,
         metavar="X",
-        help="factor of the cosine for each content word that occurred before; 1 for none "
-        "(default: 0.7)",
+        help="Factor of the cosine for each content word that occurred before (default: 0.7).",
     )
     group.add_argument(
-        "--top", type=int, metavar="N", help="captions of an image in --jsonl (default: 5)"
+        "--top",
+        type=int,
+        metavar="N",
+        help="Number of captions of an image in --jsonl (default: 5).",
     )
     group.add_argument(
         "--candidate-batch-size",
         type=int,
         metavar="N",
-        help="candidates that are written at a time (default: 1000)",
+        help="Number of candidates that are generated at a time (default: 1000).",
     )
 
 
@@ -100,16 +116,19 @@ def refuse_options(args: argparse.Namespace) -> None:
     for name in (*_FILES, *_SEARCH, *_WEIGHTS, *_OTHERS):
         if getattr(args, name) is not None:
             raise UserError(
-                f"{_flag(name)} is of models that read structures (sc_nlm), but --model "
-                f"{args.model} is none."
+                f"{_flag(name)} is of models that read part-of-speech sequences (sc_nlm), but "
+                f"--checkpoint {args.checkpoint} is none."
             )
 
 
-def run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> int:
+def run(
+    args: argparse.Namespace, states: dict[str, dict[str, Any]], options: dict[str, Any]
+) -> int:
     """
     Args:
         args: of the command.
-        states: the checkpoints of ``--model``.
+        states: the checkpoints of ``--checkpoint``.
+        options: of generation, those that are given.
 
     Raises:
         UserError: if an option is missing or of other models, or files do not fit together.
@@ -119,24 +138,25 @@ def run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> int:
     missing = [name for name in ("embedding", "data") if getattr(args, name) is None]
     if missing:
         raise UserError(
-            f"{' and '.join(map(_flag, missing))}: missing; {next(iter(states))} writes by "
-            "structures of training (--data DIR) and vectors of an embedding model (--embedding "
-            "PATH)."
+            f"{' and '.join(map(_flag, missing))}: missing; {next(iter(states))} generates by "
+            "part-of-speech sequences of training (--data DIR) and vectors of an embedding "
+            "model (--embedding PATH)."
         )
-    for name, default in _REFUSED.items():
-        if getattr(args, name) != default:
+    for name in options:
+        if name not in _GENERATION:
             raise UserError(
-                f"{_flag(name)} is of models that read no structures; --model {args.model} ranks "
-                "candidates."
+                f"{_flag(name)} is of models that read no part-of-speech sequences; --checkpoint "
+                f"{args.checkpoint} ranks candidates."
             )
+    if args.nearest:
+        raise UserError("--nearest: records of candidates name the nearest caption (--jsonl).")
     from fairseq_mm.inference.candidate_scores import CandidateWeights
     from fairseq_mm.inference.structured_loading import load_structured_captioner
     from fairseq_mm.inference.structured_search import StructuredSearch
 
     search = StructuredSearch(
         **_given(args, _SEARCH),
-        **_given(args, ("beam", "seed")),
-        max_words=args.max_words,
+        **options,
         weights=CandidateWeights(**_given(args, _WEIGHTS)),
         **({} if args.candidate_batch_size is None else {"batch_size": args.candidate_batch_size}),
     )
@@ -147,7 +167,7 @@ def run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> int:
             file=sys.stderr,
         )
     captioner = load_structured_captioner(
-        args.model,
+        args.checkpoint,
         embedding=args.embedding,
         data=args.data,
         vectors=args.vectors,
@@ -179,13 +199,12 @@ def _facts(args: argparse.Namespace, captioner: Any, search: Any) -> dict[str, A
 
     from fairseq_mm.extract.weights import sha256_of
 
-    checkpoints = [sha256_of(file) for file in captioner.decoder.files]
     trained_on = os.path.join(args.data, "text", "train.txt")
     options = dataclasses.asdict(search)
     options.update(options.pop("weights"))
     return {
         "extractor": captioner.embedder.identity,
-        "checkpoint": checkpoints[0] if len(checkpoints) == 1 else checkpoints,
+        "checkpoint": hashes_of(captioner.decoder.files),
         "embedding": sha256_of(captioner.embedder.files[0]),
         "language_model": sha256_of(args.language_model or trained_on),
         "options": options,
@@ -198,7 +217,7 @@ def _line(name: str, found: Any, facts: Optional[dict[str, Any]]) -> str:
         return f"{name}\t{best.text}"
     captions = [
         {
-            "caption": caption.text,
+            "hypothesis": caption.text,
             **{
                 part: round(getattr(caption, part), 4)
                 for part in ("score", "cosine", "log_prob", "penalty")
@@ -209,7 +228,7 @@ def _line(name: str, found: Any, facts: Optional[dict[str, Any]]) -> str:
         for caption in found.captions
     ]
     nearest = {**found.nearest._asdict(), "cosine": round(found.nearest.cosine, 4)}
-    entry = {"id": name, "caption": best.text, "score": round(best.score, 4)}
+    entry = {"id": name, "hypothesis": best.text, "score": round(best.score, 4)}
     return json.dumps(
-        {**entry, "captions": captions, "nearest": nearest, **facts}, ensure_ascii=False
+        {**entry, "hypotheses": captions, "nearest": nearest, **facts}, ensure_ascii=False
     )

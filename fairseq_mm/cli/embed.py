@@ -1,7 +1,7 @@
 """Writes the vectors of a model that embeds images and sentences to a feature store.
 
-fairseq-mm embed DATA --model checkpoints/checkpoint_best.pt --split train --output vectors.h5
-fairseq-mm embed DATA --model checkpoints/checkpoint_best.pt --of words --output words.h5
+fairseq-mm embed DATA --checkpoint checkpoints/checkpoint_best.pt --split train --output vectors.h5
+fairseq-mm embed DATA --checkpoint checkpoints/checkpoint_best.pt --of words --output words.h5
 
 The store has one row of unit length an item: images under their own ids, sentences under
 SPLIT:LINE (the line counted from 0, as in fairseq-generate), words of the dictionary, each as a
@@ -30,7 +30,7 @@ _WORDS = 512  # at once
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="data folder")
     parser.add_argument(
-        "--model", required=True, metavar="FILE", help="checkpoint, or a folder with one"
+        "--checkpoint", required=True, metavar="FILE", help="checkpoint, or a folder with one"
     )
     parser.add_argument("--split", default="valid", help="whose vectors (default: valid)")
     parser.add_argument("--features", help="feature store (default: features.h5 in DATA)")
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_mm.inference.checkpoints import checkpoint_file
 
     args.device = device_of(args.device)
-    checkpoint = checkpoint_file(args.model)
+    checkpoint = checkpoint_file(args.checkpoint)
     model, task = load_on_data(checkpoint, args)
     if not hasattr(model, "embed_sentences"):
         raise UserError(

@@ -1,6 +1,6 @@
 """Ranks images for sentences and sentences for images.
 
-fairseq-mm rank DATA --path checkpoints/checkpoint_best.pt --split valid
+fairseq-mm rank DATA --checkpoint checkpoints/checkpoint_best.pt --split valid
 
 Models of captions rank by likelihood (Mao et al. 2015, section 5): images by P(sentence | image),
 sentences by P(sentence | image) / P(sentence), where P(sentence) is the mean over sampled training
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", help="data folder")
     parser.add_argument(
-        "--path", required=True, help="checkpoint, or a folder with checkpoint_best.pt"
+        "--checkpoint", required=True, help="checkpoint, or a folder with checkpoint_best.pt"
     )
     parser.add_argument("--split", default="valid", help="what is ranked (default: valid)")
     parser.add_argument("--features", help="feature store (default: features.h5 in DATA)")
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     args.device = device_of(args.device)
-    checkpoint = checkpoint_file(args.path)
+    checkpoint = checkpoint_file(args.checkpoint)
     model, task = load_on_data(checkpoint, args)
     task.load_dataset(args.split, combine=False)
     output = args.output or f"{os.path.splitext(checkpoint)[0]}.rank-{args.split}"

@@ -1,7 +1,7 @@
 """Retrieves images and sentences by their vectors (nearest, plot), or stories of the training set
 instead of generating them (prompts, the KNN baseline). Each kind has its own --help.
 
-fairseq-mm retrieve "a dog on the beach" --model checkpoints/vse_bow --store images.h5
+fairseq-mm retrieve "a dog on the beach" --checkpoint checkpoints/vse_bow --store images.h5
 fairseq-mm retrieve prompts data-bin/wp --split valid --output nearest.jsonl
 fairseq-mm retrieve prompts data-bin/wp --split test --k 1,2,5,10 --output 'nearest-{k}.jsonl'
 fairseq-mm retrieve prompts data-bin/wp --prompt 'A dragon guards the last library .'

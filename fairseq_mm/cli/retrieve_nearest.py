@@ -1,9 +1,9 @@
 """Finds the images or sentences of a store that are nearest to a sentence or an image.
 
-fairseq-mm embed data/flickr8k --model checkpoints/vse_bow --of images --output images.h5
-fairseq-mm retrieve nearest "a dog on the beach" --model checkpoints/vse_bow --store images.h5
-fairseq-mm retrieve nearest --image q.jpg --minus blue --plus red --model ... --store images.h5
-fairseq-mm retrieve nearest --id 12.jpg --model ... --store sentences.h5 --data data/flickr8k
+fairseq-mm embed data/flickr8k --checkpoint checkpoints/vse_bow --of images --output images.h5
+fairseq-mm retrieve nearest "a dog on the beach" --checkpoint checkpoints/vse_bow --store images.h5
+fairseq-mm retrieve nearest --image q.jpg --minus blue --plus red --checkpoint ... --store images.h5
+fairseq-mm retrieve nearest --id 12.jpg --checkpoint ... --store sentences.h5 --data data/flickr8k
 
 Prints a line an item: cosine, tab, id, and with --data the words of a sentence; with --resort the
 distance that sorts comes after the cosine. In --jsonl: id, similarity (the cosine), rank by it,
@@ -41,12 +41,14 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
         "--store", required=True, metavar="FILE", help="of vectors, from fairseq-mm embed"
     )
     parser.add_argument(
-        "--model",
+        "--checkpoint",
         metavar="PATH",
         help="the checkpoint that the vectors are from; not needed for --id without words",
     )
     parser.add_argument(
-        "--weights", metavar="FILE", help="the extractor's, for --image (default: beside --model)"
+        "--weights",
+        metavar="FILE",
+        help="the extractor's, for --image (default: beside --checkpoint)",
     )
     for name, what in (("minus", "take away"), ("plus", "add")):
         parser.add_argument(
@@ -109,22 +111,22 @@ def _embedder(args: argparse.Namespace, store: "FeatureStore") -> "Optional[Embe
     Raises:
         UserError: if it is missing, or as :func:`load_model_of`.
     """
-    if args.model is None:
+    if args.checkpoint is None:
         if args.id and not args.minus and not args.plus:
             return None
-        raise UserError("--model: is missing; the query and its words are embedded by it.")
+        raise UserError("--checkpoint: is missing; the query and its words are embedded by it.")
     return load_model_of(store, args)
 
 
 def load_model_of(store: "FeatureStore", args: argparse.Namespace) -> "Embedder":
-    """The model of ``--model``.
+    """The model of ``--checkpoint``.
 
     Raises:
         UserError: if it cannot be loaded, or is not the one that the vectors are from.
     """
     from fairseq_mm.inference.embedder import load_embedder
 
-    embedder = load_embedder(args.model, weights=args.weights, device=args.device)
+    embedder = load_embedder(args.checkpoint, weights=args.weights, device=args.device)
     embedder.check_vectors(store.attributes, store.dim, what=args.store)
     return embedder
 

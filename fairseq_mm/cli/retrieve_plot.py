@@ -1,6 +1,6 @@
 """Draws images and words on the first two principal components of their vectors, as HTML.
 
-fairseq-mm retrieve plot --model checkpoints/vse_bow --store images.h5 --output plane.html \\
+fairseq-mm retrieve plot --checkpoint checkpoints/vse_bow --store images.h5 --output plane.html \\
     --near "a red car" --near "a blue car" --word red --word blue --word car --images photos/
 
 Kiros et al. 2014, figure 5. The images are those of --id, and the --top nearest to each --near;
@@ -30,7 +30,10 @@ def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
         "--store", required=True, metavar="FILE", help="of vectors, from fairseq-mm embed"
     )
     parser.add_argument(
-        "--model", required=True, metavar="PATH", help="the checkpoint that the vectors are from"
+        "--checkpoint",
+        required=True,
+        metavar="PATH",
+        help="the checkpoint that the vectors are from",
     )
     for name, metavar, what in (
         ("id", "ID", "item of the store to draw"),

@@ -63,7 +63,7 @@ ALLOW_UNK_HELP = (
 
 
 def numbers_of(items: Optional[Sequence[int]], count: int) -> Sequence[int]:
-    """The numbers on which the draws of inputs depend: their places, unless others are given.
+    """The indices on which the draws of inputs depend: their positions, unless others are given.
 
     Raises:
         UserError: if there are not as many as inputs, or one is negative.
@@ -72,7 +72,7 @@ def numbers_of(items: Optional[Sequence[int]], count: int) -> Sequence[int]:
         return range(count)
     if len(items) != count or any(item < 0 for item in items):
         raise UserError(
-            f"`items` must be {count} numbers of 0 or more, one for each input, but are "
+            f"`indices` must be {count} integers of 0 or more, one for each input, but are "
             f"{list(items)[:5]} ({len(items)})."
         )
     return items

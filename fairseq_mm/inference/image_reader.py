@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, Optional, Union
+from typing import Any, BinaryIO, Optional, Union
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from fairseq_mm.inference.extractor_provenance import (
     weights_file_of,
 )
 
-AnyImage = Union[str, os.PathLike, bytes, Image.Image, MediaFile]
+AnyImage = Union[str, os.PathLike, bytes, Image.Image, np.ndarray, BinaryIO, MediaFile]
 
 
 class ImageReader:
@@ -126,6 +126,10 @@ class ImageReader:
         try:
             if isinstance(image, MediaFile):
                 image = image.content()
+            elif isinstance(image, np.ndarray):
+                image = _image_of(image)
+            elif not isinstance(image, Image.Image) and hasattr(image, "read"):
+                image = image.read()
             return self.extractor.pixels(image, max_pixels=max_pixels)
         except UserError as error:
             return error
@@ -184,6 +188,19 @@ class ImageReader:
             dim=dim,
             path=path,
         )
+
+
+def _image_of(pixels: np.ndarray) -> Image.Image:
+    """
+    Raises:
+        UserError: if an array is not the pixels of an image.
+    """
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise UserError(
+            "an array of pixels must be [height, width, 3] of uint8, but is "
+            f"{list(pixels.shape)} of {pixels.dtype}."
+        )
+    return Image.fromarray(pixels)
 
 
 @contextlib.contextmanager

@@ -144,6 +144,11 @@ def load_models(
             )
         checkpoints.check_ensemble(first, provenances[first], file, provenances[file])
         kind.check_ensemble_states(first, states[first], file, states[file])
+    if kind is HierarchicalStoryTask and provenances[first]["feature_dim"]:
+        raise UserError(
+            f"{first}: --arch {states[first]['cfg'].model._name} reads images or videos, but was "
+            f"trained with --task {states[first]['cfg']['task']['_name']}, which reads none."
+        )
     task = _task_of(kind, states[first], first, provenances[first])
     builder = task if kind is not HierarchicalStoryTask else _TextModelBuilder(task)
     models = []

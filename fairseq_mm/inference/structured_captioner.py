@@ -211,7 +211,7 @@ class StructuredCaptioner:
         lengths = torch.from_numpy(tags.sizes)
         vectors = torch.from_numpy(conditions[:, draws.conditions])  # [B, P, K]
         task = self.decoder.task
-        config = GenerationConfig.of_task(task, beam=search.beam, max_len_b=search.max_words)
+        config = GenerationConfig.of_task(task, beam=search.beam, max_len_b=search.max_len_b)
         generator = task.generator_for(self.decoder.models, config)
         found: list[tuple[int, ...]] = []
         for start in range(0, B * P, search.batch_size):

@@ -29,7 +29,7 @@ class StructuredSearch:
         seed: of the draws, with which those of each image begin: its captions do not depend on
             the images around it.
         beam: of the search for a structure's sentence; 1 is greedy. No caption has ``<unk>``.
-        max_words: longest caption, whatever its structure.
+        max_len_b: maximum length of a caption in tokens, whatever its structure.
         top: captions that are kept.
         batch_size: candidates that are written at a time; it changes nothing but the speed.
         weights: of the parts of a score.
@@ -45,14 +45,14 @@ class StructuredSearch:
     longest: int = LONGEST
     seed: int = 0
     beam: int = 1
-    max_words: int = 30
+    max_len_b: int = 30
     top: int = 5
     batch_size: int = 1000
     weights: CandidateWeights = field(default_factory=CandidateWeights)
 
     def __post_init__(self) -> None:
         for name in (
-            *("candidates", "num_nearest", "shortest", "beam", "max_words", "top", "batch_size"),
+            *("candidates", "num_nearest", "shortest", "beam", "max_len_b", "top", "batch_size"),
         ):
             value = getattr(self, name)
             if value < 1:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from fairseq_mm.inference.visual_storyteller import VisualStoryteller, from_pretrained
 from toy_data import build_model, visual_story_task
 from toy_visual_storyteller import random_storyteller, write_visual_storyteller
 
@@ -16,7 +17,6 @@ from fairseq_mm.analysis.visual_story_inspection import (
     traces_of,
 )
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.visual_storyteller import VisualStoryteller, from_pretrained
 
 SENTENCES = [["a", "dog", "runs"], ["a", "zebra"], ["snow"], ["the", "big", "cat", "sits"], ["on"]]
 TARGETS = "a dog runs <sent> a zebra <sent> snow <sent> the big cat sits <sent> on </s>".split()  # noqa: SIM905

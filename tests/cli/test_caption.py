@@ -9,12 +9,13 @@ import torch
 from toy_captioner import DIM, save_images, train_captioner
 from toy_data import WORDS, write_store
 
+from fairseq_mm import from_pretrained
 from fairseq_mm.cli.main import main
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.extract.media_list import list_images
 from fairseq_mm.extract.weights import sha256_of
-from fairseq_mm.inference.captioner import Captioner, from_pretrained
-from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask
+from fairseq_mm.inference.generator import Generator
+from fairseq_mm.inference.image_reader import ImageReader
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,9 @@ def caption(trained, capsys):
 
     def run(*arguments, model=trained):
         capsys.readouterr()
-        status = main(["caption", *map(str, arguments), "--model", str(model), "--device", "cpu"])
+        status = main(
+            ["caption", *map(str, arguments), "--checkpoint", str(model), "--device", "cpu"]
+        )
         captured = capsys.readouterr()
         return status, captured.out.splitlines(), captured.err
 
@@ -48,8 +51,9 @@ def write_training_text(folder, captions):
     (folder / "train.visual_ids").write_text("".join(f"p{i}.jpg\n" for i in range(len(captions))))
 
 
-def test_a_line_a_image_in_the_order_of_the_inputs(caption, trained, images, tmp_path):
-    expected = from_pretrained(trained, device="cpu").caption(images)
+def test_a_line_an_image_in_the_order_of_the_inputs(caption, trained, images, tmp_path):
+    found = from_pretrained(trained, device="cpu").generate(images)
+    expected = [best.text for best, *_ in found]
     status, lines, errors = caption(*images[::-1])
     assert status == 0
     assert lines == [f"{p}\t{text}" for p, text in zip(images[::-1], expected[::-1])]
@@ -65,24 +69,40 @@ def test_a_line_a_image_in_the_order_of_the_inputs(caption, trained, images, tmp
 
 
 def test_an_object_a_line_says_what_made_the_caption(caption, trained, images):
-    options = ["--jsonl", "--beam", "2", "--prefix", "a dog", "--max-words", "7"]
+    options = ["--jsonl", "--beam", "2", "--prefix", "a dog", "--max-len-b", "7"]
     status, lines, _ = caption(*images[:2], *options)
     assert status == 0
     entries = [json.loads(line) for line in lines]
     assert [entry["id"] for entry in entries] == images[:2]
     entry = entries[0]
-    assert entry["caption"].startswith("a dog")
+    assert entry["hypothesis"].startswith("a dog")
     assert entry["score"] < 0
     assert entry["checkpoint"] == sha256_of(str(trained / "checkpoint_best.pt"))
     assert entry["extractor"]["weights"] == sha256_of(str(trained / "squeezenet.pth"))
     assert entry["options"] == {
-        "beam": 2, "prefix": "a dog", "sampling": False, "topk": 0, "temperature": 1.0, "seed": 1,
-        "max_words": 7, "no_repeat_ngram": 0, "allow_unk": False,
+        "beam": 2, "nbest": 1, "prefix": "a dog", "sampling": False, "sampling_topk": -1,
+        "sampling_topp": -1.0, "temperature": 1.0, "lenpen": 1.0, "unkpen": 0.0, "seed": 1,
+        "min_len": 1, "max_len_a": 0, "max_len_b": 7, "no_repeat_ngram_size": 0,
+        "allow_unk": False,
     }  # fmt: skip
 
 
+def test_several_hypotheses_of_an_image(caption, images):
+    status, lines, _ = caption(*images[:2], "--jsonl", "--nbest", 3)
+    assert status == 0
+    for line in lines:
+        entry = json.loads(line)
+        assert len(entry["hypotheses"]) == 3
+        assert entry["hypotheses"][0] == {name: entry[name] for name in ("hypothesis", "score")}
+        scores = [best["score"] for best in entry["hypotheses"]]
+        assert scores == sorted(scores, reverse=True)
+    assert len(caption(images[0], "--nbest", 3)[1]) == 3
+
+
 def test_draws_follow_the_seed(caption, images):
-    drawn = [caption(*images, "--sampling", "--topk", 9, "--seed", s)[1] for s in (1, 1, 2)]
+    drawn = [
+        caption(*images, "--sampling", "--sampling-topk", 9, "--seed", s)[1] for s in (1, 1, 2)
+    ]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
@@ -104,7 +124,7 @@ def test_an_unreadable_image_is_named_and_the_others_are_captioned(caption, imag
 
 
 def test_items_of_a_store_are_captioned_without_images(caption, trained, tmp_path):
-    identity = from_pretrained(trained).identity
+    identity = from_pretrained(trained).processor.reader.identity
     store = tmp_path / "some.h5"
     write_store(store, ["one.jpg", "two.jpg", "three.jpg"], dim=DIM, rows=2, attributes=identity)
     status, lines, _ = caption("--features", store)
@@ -117,7 +137,7 @@ def test_items_of_a_store_are_captioned_without_images(caption, trained, tmp_pat
 
 
 def test_features_of_another_extractor_are_refused(caption, trained, tmp_path):
-    identity = {**from_pretrained(trained).identity, "layer": "features.3"}
+    identity = {**from_pretrained(trained).processor.reader.identity, "layer": "features.3"}
     write_store(tmp_path / "other.h5", ["one.jpg"], dim=DIM, attributes=identity)
     status, lines, errors = caption("--features", tmp_path / "other.h5")
     assert (status, lines) == (2, [])
@@ -159,7 +179,7 @@ def test_the_output_file_appears_when_it_is_whole(caption, images, tmp_path, mon
     assert (status, lines) == (0, [])
     assert output.read_text().splitlines() == expected
     assert f"wrote {output}: captions of 4 images" in errors
-    monkeypatch.setattr(Captioner, "caption_features", _fail)
+    monkeypatch.setattr(Generator, "stream", _fail)
     with pytest.raises(RuntimeError, match="in the middle"):
         caption(images[0], "--output", output)
     assert output.read_text().splitlines() == expected
@@ -186,7 +206,8 @@ def test_many_images_show_progress_on_a_terminal_only(caption, tmp_path):
     ("arguments", "message"),
     [
         ([], "no images: give files or folders, or a feature store"),
-        (["p.jpg", "--sampling", "--beam", "2"], "--beam and --sampling: draws have no beam"),
+        (["p.jpg", "--nbest", "0"], "`nbest` must be 1 or more, but is 0"),
+        (["p.jpg", "--nbest", "4", "--beam", "2"], "`nbest` must be at most `beam` (2)"),
         (["p.jpg", "--batch-size", "0"], "--batch-size must be 1 or more, but is 0"),
         (["--features", "f.h5", "--weights", "w.pt"], "--weights: with --features no image is"),
         (["--features", "f.h5", "--list", "p.txt"], "--list: with --features no image is read"),
@@ -220,15 +241,14 @@ def test_the_extractor_of_stored_features_of_real_images_is_rebuilt(shared_data,
     extractor = build_extractor(
         "mobilenet_v2", weights=weights, resize="squash", resize_size=224, crop="none"
     )
-    task = MultimodalCaptioningTask.from_provenance(WORDS, extractor.identity, 1280)
     provenance = {"words": WORDS, "extractor": extractor.identity, "feature_dim": 1280}
-    captioner = Captioner(
-        task, [], provenance, files=["model.pt"], weights=weights, device=torch.device("cpu")
+    reader = ImageReader(
+        provenance, files=["model.pt"], weights=weights, device=torch.device("cpu")
     )
     images = list_images([str(folder / "dev_images_224.tar")])[:3]
     ids = (folder / "image_ids.txt").read_text().split()
     stored = np.load(folder / "mobilenet_v2_pool_f16.npy", mmap_mode="r")
-    for image, rows in zip(images, captioner.features_of(images)):
+    for image, rows in zip(images, reader.features_of(images)):
         expected = stored[[ids.index(image.key)]].astype(np.float32)
         np.testing.assert_allclose(rows, expected, atol=2e-2, rtol=2e-2)
 
@@ -244,7 +264,7 @@ def test_a_split_is_captioned_from_its_store_in_its_order(caption, trained, tmp_
     assert [entry["id"] for entry in entries] == keys
     assert entries[0]["options"]["allow_unk"] is False
     _, named, _ = caption(*keys, "--features", data / "features.h5")
-    assert named == [f"{entry['id']}\t{entry['caption']}" for entry in entries]
+    assert named == [f"{entry['id']}\t{entry['hypothesis']}" for entry in entries]
     store = shutil.copy(data / "features.h5", tmp_path / "elsewhere.h5")
     assert caption(data, "--split", "valid", "--features", store)[1] == named
     assert caption(data, "--split", "train")[1][0].startswith("train0.jpg\t")

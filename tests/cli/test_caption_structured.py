@@ -45,7 +45,7 @@ def caption(run, trained):
 
     def run_caption(*arguments, **files):
         given = {
-            "model": trained.decoder,
+            "checkpoint": trained.decoder,
             "embedding": trained.embedding,
             "data": trained.data,
             "vectors": trained.vectors,
@@ -71,7 +71,7 @@ def valid(trained, tmp_path):
     return tmp_path / "valid.h5"
 
 
-def test_a_line_a_image_and_an_object_with_all_parts(caption, trained, valid):
+def test_a_line_an_image_and_an_object_with_all_parts(caption, trained, valid):
     captioner = load_structured_captioner(
         trained.decoder, embedding=trained.embedding, data=trained.data, device="cpu"
     )
@@ -85,13 +85,13 @@ def test_a_line_a_image_and_an_object_with_all_parts(caption, trained, valid):
     assert status == 0
     for key, line, found in zip(store.ids, lines, expected):
         entry = json.loads(line)
-        assert (entry["id"], entry["caption"]) == (key, found.captions[0].text)
-        assert entry["score"] == entry["captions"][0]["score"]
-        assert [given["caption"] for given in entry["captions"]] == [
+        assert (entry["id"], entry["hypothesis"]) == (key, found.captions[0].text)
+        assert entry["score"] == entry["hypotheses"][0]["score"]
+        assert [given["hypothesis"] for given in entry["hypotheses"]] == [
             caption.text for caption in found.captions
         ]
-        for given, caption_found in zip(entry["captions"], found.captions):
-            assert given.pop("caption")
+        for given, caption_found in zip(entry["hypotheses"], found.captions):
+            assert given.pop("hypothesis")
             for part, value in given.items():
                 wanted = getattr(caption_found, part)
                 same = wanted if isinstance(wanted, str) else pytest.approx(wanted, abs=1e-4)
@@ -103,7 +103,7 @@ def test_a_line_a_image_and_an_object_with_all_parts(caption, trained, valid):
     assert entry["extractor"]["extractor"] == "squeezenet1_1"
     assert entry["options"] == {
         "candidates": 40, "conditions": ["image", "words", "sentences"], "num_nearest": 5,
-        "shortest": 2, "longest": 5, "seed": 0, "beam": 1, "max_words": 30, "top": 3,
+        "shortest": 2, "longest": 5, "seed": 0, "beam": 1, "max_len_b": 30, "top": 3,
         "batch_size": 1000, "translation_weight": 1.0, "language_weight": 0.2,
         "language_score": "word", "repeat_penalty": 0.7,
     }  # fmt: skip
@@ -178,9 +178,9 @@ def without_line(path):
     [
         ([], {"embedding": None}, "--embedding: missing; "),
         ([], {"embedding": None, "data": None}, "--embedding and --data: missing; "),
-        (["--sampling"], {}, "--sampling is of models that read no structures; "),
-        (["--prefix", "a dog"], {}, "--prefix is of models that read no structures; "),
-        (["--nearest", "data"], {}, "--nearest is of models that read no structures; "),
+        (["--sampling"], {}, "--sampling is of models that read no part-of-speech seq"),
+        (["--prefix", "a dog"], {}, "--prefix is of models that read no part-of-speech seq"),
+        (["--nearest", "data"], {}, "--nearest: records of candidates name the nearest"),
         (["--candidates", 0], {}, "`candidates` must be 1 or more, but is 0"),
         (["--shortest", 9, "--longest", 12], {}, "no structures of 9 to 12 tags to draw from"),
         (["--language-model", "absent.arpa"], {}, "absent.arpa: "),
@@ -261,14 +261,14 @@ def test_a_log_bilinear_model_of_image_features_captions_as_others_do(
     run, trained, valid, tmp_path
 ):
     model = train(trained.data, tmp_path / "images", "--arch", "mlbl_f_tiny")
-    command = ("caption", "--model", model, "--device", "cpu")
+    command = ("caption", "--checkpoint", model, "--device", "cpu")
     status, lines, errors = run(*command, "--features", valid, "--beam", 2)
     assert (status, errors) == (0, "")
     assert [line.split("\t")[0] for line in lines] == FeatureStore(valid).ids
     for option in ("--candidates", "--data"):
         status, lines, errors = run(*command, "--features", valid, option, 3)
         assert (status, lines) == (2, [])
-        assert f"{option} is of models that read structures (sc_nlm), but --model" in errors
+        assert f"{option} is of models that read part-of-speech sequences (sc_nlm)" in errors
     status, lines, errors = run(*command, "--features", valid, "--embedding", trained.embedding)
     assert (status, lines) == (2, [])
     assert "must have vectors of fairseq-mm embed, but has features of squeezenet1_1" in errors
@@ -276,7 +276,7 @@ def test_a_log_bilinear_model_of_image_features_captions_as_others_do(
 
 def test_a_log_bilinear_model_of_vectors_needs_the_embedding(run, trained, valid, tmp_path):
     model = train(trained.vector_data, tmp_path / "vectors", "--arch", "mlbl_b_tiny")
-    command = ("caption", "--model", model, "--device", "cpu")
+    command = ("caption", "--checkpoint", model, "--device", "cpu")
     images = save_images(tmp_path / "photos", count=2)
     status, lines, errors = run(*command, *images)
     assert (status, lines) == (2, [])
@@ -288,7 +288,7 @@ def test_a_log_bilinear_model_of_vectors_needs_the_embedding(run, trained, valid
     assert json.loads(lines[0])["extractor"]["extractor"] == "squeezenet1_1"
     # the same by way of a store of their vectors
     embedded = tmp_path / "embedded.h5"
-    arguments = [trained.data, "--model", trained.embedding, "--of", "images"]
+    arguments = [trained.data, "--checkpoint", trained.embedding, "--of", "images"]
     assert main(["embed", *map(str, arguments), "--output", str(embedded)]) in (0, None)
     keys = [f"valid{i}.jpg" for i in range(7)]
     by_vectors = run(*command, "--features", embedded)

@@ -15,6 +15,7 @@ from fairseq.data import Dictionary, indexed_dataset
 from fairseq.logging.meters import AverageMeter, TimeMeter
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
+from fairseq_mm.inference.text_models import load_text_models
 from toy_data import run_fairseq
 from toy_released_vse import TheirModel, write_kiros
 
@@ -22,7 +23,6 @@ from fairseq_mm.cli.main import main
 from fairseq_mm.conversion import stories as conversion
 from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.text_models import load_text_models
 
 LANGUAGES = ("--source-lang", "wp_source", "--target-lang", "wp_target")
 TASK = (

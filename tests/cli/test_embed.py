@@ -68,7 +68,7 @@ def vectors_one_by_one(model, task):
 def test_vectors_are_the_models_own(trained, model_and_task, tmp_path, capsys):
     data, checkpoints = trained
     output = tmp_path / "v.h5"
-    arguments = [data, "--model", checkpoints, "--output", output]
+    arguments = [data, "--checkpoint", checkpoints, "--output", output]
     assert main(["embed", *map(str, arguments)]) in (0, None)
     store = FeatureStore(output)
     images, lines = vectors_one_by_one(*model_and_task)
@@ -86,7 +86,7 @@ def test_vectors_are_the_models_own(trained, model_and_task, tmp_path, capsys):
 def test_images_alone_have_the_same_vectors(trained, model_and_task, tmp_path):
     data, checkpoints = trained
     output = tmp_path / "i.h5"
-    arguments = [data, "--model", checkpoints, "--of", "images", "--output", output]
+    arguments = [data, "--checkpoint", checkpoints, "--of", "images", "--output", output]
     assert main(["embed", *map(str, arguments)]) in (0, None)
     store = FeatureStore(output)
     images, _ = vectors_one_by_one(*model_and_task)
@@ -99,7 +99,7 @@ def test_images_alone_have_the_same_vectors(trained, model_and_task, tmp_path):
 def test_words_are_sentences_of_themselves(trained, model_and_task, tmp_path):
     data, checkpoints = trained
     output = tmp_path / "w.h5"
-    arguments = [data, "--model", checkpoints, "--of", "words", "--output", output]
+    arguments = [data, "--checkpoint", checkpoints, "--of", "words", "--output", output]
     assert main(["embed", *map(str, arguments)]) in (0, None)
     store = FeatureStore(output)
     assert store.ids == [f"word:{word}" for word in WORDS]
@@ -115,7 +115,7 @@ def test_words_are_sentences_of_themselves(trained, model_and_task, tmp_path):
 def test_a_run_that_fails_at_the_list_of_ids_is_continued(trained, tmp_path, capsys):
     output, ids = tmp_path / "v.h5", tmp_path / "v.valid.visual_ids"
     ids.mkdir()
-    arguments = ["embed", *map(str, [trained[0], "--model", trained[1], "--output", output])]
+    arguments = ["embed", *map(str, [trained[0], "--checkpoint", trained[1], "--output", output])]
     assert main(arguments) == 2
     assert f"{ids}: cannot be written (Is a directory)" in capsys.readouterr().err
     assert not output.exists()
@@ -133,7 +133,7 @@ def test_a_image_may_not_have_the_id_of_a_sentence(trained, tmp_path, capsys):
     (data / "features.h5").unlink()
     write_store(data / "features.h5", list(dict.fromkeys(path.read_text().split())))
     output = tmp_path / "v.h5"
-    arguments = ["embed", *map(str, [data, "--model", trained[1], "--output", output])]
+    arguments = ["embed", *map(str, [data, "--checkpoint", trained[1], "--output", output])]
     assert main(arguments) == 2
     err = capsys.readouterr().err
     assert "'valid:3': is the id of an image and of a sentence or a word (1 such ids)" in err
@@ -143,12 +143,12 @@ def test_a_image_may_not_have_the_id_of_a_sentence(trained, tmp_path, capsys):
 
 
 def test_a_captioner_has_no_vectors(trained, captioner, tmp_path, capsys):
-    arguments = [trained[0], "--model", captioner, "--output", tmp_path / "v.h5"]
+    arguments = [trained[0], "--checkpoint", captioner, "--output", tmp_path / "v.h5"]
     assert main(["embed", *map(str, arguments)]) == 2
     err = capsys.readouterr().err
     assert "checkpoint_best.pt: must embed images and sentences" in err
     assert len(err.splitlines()) == 1
-    assert main(["rank", str(trained[0]), "--path", str(captioner), "--folds", "2"]) == 2
+    assert main(["rank", str(trained[0]), "--checkpoint", str(captioner), "--folds", "2"]) == 2
     assert "--folds is of models that rank by vectors" in capsys.readouterr().err
 
 
@@ -157,7 +157,16 @@ def test_ranks_are_those_of_the_models_own_cosines(
     trained, model_and_task, tmp_path, capsys, options, folds, count
 ):
     data, checkpoints = trained
-    arguments = [data, "--path", checkpoints, "--output", tmp_path, "--folds", folds, *options]
+    arguments = [
+        data,
+        "--checkpoint",
+        checkpoints,
+        "--output",
+        tmp_path,
+        "--folds",
+        folds,
+        *options,
+    ]
     assert main(["rank", *map(str, arguments)]) in (0, None)
     images, lines = vectors_one_by_one(*model_and_task)
     visual_ids = model_and_task[1].datasets["valid"].visual_ids
@@ -195,7 +204,7 @@ def test_ranks_are_those_of_the_models_own_cosines(
 
 def test_options_of_likelihoods_are_refused(trained, tmp_path, capsys):
     data, checkpoints = trained
-    arguments = ["rank", str(data), "--path", str(checkpoints), "--output", str(tmp_path)]
+    arguments = ["rank", str(data), "--checkpoint", str(checkpoints), "--output", str(tmp_path)]
     assert main([*arguments, "--shortlist", "3"]) == 2
     assert "--shortlist is of models that rank by likelihood" in capsys.readouterr().err
     assert main([*arguments, "--folds", "2"]) == 2

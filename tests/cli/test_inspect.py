@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 import torch
+from fairseq_mm.inference.text_models import load_text_models
 from toy_story_models import FUSION, STORY_TEXT, make_story_folder, train_stories
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.inference.text_models import load_text_models
 from fairseq_mm.models._conv_trunk import Trace
 
 

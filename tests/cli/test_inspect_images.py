@@ -5,13 +5,13 @@ import re
 
 import numpy as np
 import pytest
+from fairseq_mm.inference.visual_storyteller import from_pretrained
 from toy_album_teller import save_pixel_teller, save_teller, write_told_split
 from toy_captioner import save_images
 from toy_data import write_store
 
 from fairseq_mm.analysis.visual_story_inspection import inspect_visual_story
 from fairseq_mm.cli.main import main
-from fairseq_mm.inference.visual_storyteller import from_pretrained
 
 STORY = "We saw it. <sent> The dog <sent> a big lake? <sent> we run <sent> It didn't run."
 WORDS = "we saw it . <sent> the dog <sent> a big lake ? <sent> we run <sent> it did n't run . </s>"
@@ -142,8 +142,9 @@ def test_the_model_tells_what_is_not_given(inspect, folder):
     assert entry["item"] == 6
     assert by_ids["item"] == 0
     assert entry["id"] == by_ids["id"] == "\t".join(keys)
-    from fairseq_mm.data.feature_store import open_features
     from fairseq_mm.inference.visual_storyteller import image_telling
+
+    from fairseq_mm.data.feature_store import open_features
 
     store = open_features([str(folder / "data/features.h5")])
     (story,) = teller.stories([6], [[store.read(key) for key in keys]], image_telling())

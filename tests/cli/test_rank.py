@@ -42,7 +42,16 @@ def rank(trained, tmp_path, capsys):
     data, checkpoints = trained
 
     def run(*options, output=tmp_path / "out", data=data, path=checkpoints):
-        arguments = [data, "--path", path, "--output", output, "--marginal-images", 5, *options]
+        arguments = [
+            data,
+            "--checkpoint",
+            path,
+            "--output",
+            output,
+            "--marginal-images",
+            5,
+            *options,
+        ]
         status = main(["rank", *map(str, arguments)])
         file = output / "ranks.json"
         result = json.loads(file.read_text()) if file.exists() else {}
@@ -197,7 +206,7 @@ def test_only_the_first_images_are_ranked_when_asked(rank):
 def test_the_output_folder_stands_beside_the_checkpoint_by_default(trained, capsys):
     data, checkpoints = trained
     options = ["--marginal", "none", "--split", "train"]
-    assert main(["rank", str(data), "--path", str(checkpoints), *options]) == 0
+    assert main(["rank", str(data), "--checkpoint", str(checkpoints), *options]) == 0
     assert (checkpoints / "checkpoint_best.rank-train" / "ranks.json").exists()
 
 
@@ -250,7 +259,7 @@ def test_what_is_no_checkpoint_is_refused(rank, tmp_path):
 
 def test_counts_must_be_positive(capsys):
     with pytest.raises(SystemExit) as exit_info:
-        main(["rank", "data", "--path", "x.pt", "--shortlist", "0"])
+        main(["rank", "data", "--checkpoint", "x.pt", "--shortlist", "0"])
     assert exit_info.value.code == 2
     assert "must be a number of 1 or more, but is '0'" in capsys.readouterr().err
 

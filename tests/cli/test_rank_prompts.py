@@ -6,11 +6,11 @@ import re
 import numpy as np
 import pytest
 import torch
+from fairseq_mm.inference.text_models import load_text_models
 from toy_story_models import make_story_folder, train_stories
 
 from fairseq_mm.cli import rank_prompts
 from fairseq_mm.cli.main import main
-from fairseq_mm.inference.text_models import load_text_models
 from fairseq_mm.metrics import prompt_ranking
 from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
 

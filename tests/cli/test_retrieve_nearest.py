@@ -40,7 +40,7 @@ def trained(tmp_path_factory):
         run_fairseq(monkeypatch, "train", *command.split())
     for kind in ("images", "sentences"):
         output = folder / f"{kind}.h5"
-        arguments = [data, "--model", folder, "--of", kind, "--output", output]
+        arguments = [data, "--checkpoint", folder, "--of", kind, "--output", output]
         assert main(["embed", *map(str, arguments)]) in (0, None)
     save_images(folder / "images", 1)
     return folder
@@ -53,7 +53,7 @@ def nearest(trained, tmp_path, capsys):
     def run(*arguments, store="images", model=trained):
         path = trained / f"{store}.h5"
         options = ["--store", path, "--index", tmp_path / "index", *arguments]
-        options += ["--model", model] if model else []
+        options += ["--checkpoint", model] if model else []
         status = main(["retrieve", "nearest", *map(str, options)])
         printed = capsys.readouterr()
         return status, printed.out, printed.err
@@ -81,7 +81,7 @@ def test_a_sentence_finds_images(trained, nearest):
 
 
 def test_nearest_is_what_retrieve_does_unless_told_otherwise(trained, nearest, tmp_path, capsys):
-    options = ["--store", trained / "images.h5", "--index", tmp_path / "i", "--model", trained]
+    options = ["--store", trained / "images.h5", "--index", tmp_path / "i", "--checkpoint", trained]
     assert main(["retrieve", "a dog", *map(str, options)]) in (0, None)
     assert capsys.readouterr().out == nearest("a dog")[1] != ""
     with pytest.raises(SystemExit):
@@ -139,7 +139,7 @@ def test_mistakes_are_one_line(trained, nearest, tmp_path):
     refused("the word 'zebra' is not in the dictionary of 16 words", "a zebra")
     refused("the word 'zebra' is not in", "--id", "valid2.jpg", "--minus", "zebra")
     refused("the text '!' must have a word", "!")
-    refused("--model: is missing", "a dog", model=None)
+    refused("--checkpoint: is missing", "a dog", model=None)
     refused("images.h5: no features for 'valid9'", "--id", "valid9", model=None)
     refused("--resort 2: must be --top or more", "a dog", "--resort", 2)
     refused("absent/dict.txt: no such file", "a dog", "--data", tmp_path / "absent")
@@ -164,7 +164,14 @@ def test_images_and_words_are_drawn_on_their_principal_components(trained, tmp_p
     for path in save_images(tmp_path / "drawn", 3):
         number = path[-5]
         (tmp_path / "photos" / f"valid{number}.jpg").write_bytes(Path(path).read_bytes())
-    options = ["--store", trained / "images.h5", "--index", tmp_path / "index", "--model", trained]
+    options = [
+        "--store",
+        trained / "images.h5",
+        "--index",
+        tmp_path / "index",
+        "--checkpoint",
+        trained,
+    ]
     options += ["--output", tmp_path / "plane.html", "--jsonl", tmp_path / "points.jsonl"]
     shown = ["--id", "valid1.jpg", "--id", "valid2.jpg", "--word", "red", "--word", "blue"]
     photos = ["--images", tmp_path / "photos"]

@@ -7,6 +7,7 @@ import re
 import shutil
 
 import pytest
+from fairseq_mm.inference.visual_storyteller import image_telling
 from toy_album_teller import STORY_WORDS, save_pixel_teller, save_teller, write_told_split
 from toy_captioner import save_images
 from toy_data import write_store
@@ -17,7 +18,6 @@ from fairseq_mm.cli.main import main
 from fairseq_mm.cli.visual_story_output import _table
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.extract.weights import sha256_of
-from fairseq_mm.inference.visual_storyteller import image_telling
 from fairseq_mm.metrics.hypotheses import read_hypotheses
 
 LENGTH = ["--max-words", "6"]

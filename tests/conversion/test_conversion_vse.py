@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from fairseq_mm.inference.image_models import load_image_models
 from PIL import Image
 from toy_data import run_fairseq, write_store
 from toy_released_vse import (
@@ -35,7 +36,6 @@ from fairseq_mm.conversion.released_vsepp import read_released_vsepp
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.embedder import load_embedder
-from fairseq_mm.inference.image_models import load_image_models
 
 # the last two have numbers that are n_words or more
 WORDS = [*"A a dog Dog runs on grass café . ,".split(), "rare", "rarest"]  # noqa: SIM905

@@ -193,7 +193,9 @@ def printed_lines(case: Case, printed: Printed) -> Records:
     return records.of_lines(printed.out)
 
 
-CAPTION_FIELDS = {"text": "caption", "score": "score", "nearest": "nearest", "best": "captions"}
+CAPTION_FIELDS = {
+    "text": "hypothesis", "score": "score", "nearest": "nearest", "best": "hypotheses"
+}  # fmt: skip
 VISUAL_STORY_FIELDS = {
     "text": "hypothesis",
     "score": "score",
@@ -237,7 +239,7 @@ OUT = "--device cpu --jsonl --output {out}/o.jsonl"
 
 
 def captioned(template: str) -> Callable[[Case], Records]:
-    return command(f"caption --model {{model}} {OUT} {template}", jsonl(CAPTION_FIELDS))
+    return command(f"caption --checkpoint {{model}} {OUT} {template}", jsonl(CAPTION_FIELDS))
 
 
 STRUCTURED_OPTIONS = (
@@ -278,7 +280,8 @@ def summarized_split(template: str) -> Callable[[Case], Records]:
 
 def ranked(case: Case) -> Records:
     case.mm(
-        "rank {data} --path {checkpoint} --split valid --max-images 4 --device cpu --output {out}"
+        "rank {data} --checkpoint {checkpoint} --split valid --max-images 4 --device cpu "
+        "--output {out}"
         + (" --marginal-images 3 --shortlist 2" if case.system.kind == CAPTIONER else "")
     )
     found = records.of_json(case.out / "ranks.json", drop=("curves",))
@@ -333,7 +336,7 @@ def _everything(path: Path) -> Records:
 
 def embedded(case: Case) -> Records:
     case.mm(
-        "embed {data} --model {model} --split valid --of images sentences words --device cpu "
+        "embed {data} --checkpoint {model} --split valid --of images sentences words --device cpu "
         "--output {out}/v.h5"
     )
     return records.of_store(case.out / "v.h5")
@@ -341,9 +344,9 @@ def embedded(case: Case) -> Records:
 
 def nearest(template: str) -> Callable[[Case], Records]:
     def run(case: Case) -> Records:
-        case.mm("embed {data} --model {model} --split valid --device cpu --output {out}/v.h5")
+        case.mm("embed {data} --checkpoint {model} --split valid --device cpu --output {out}/v.h5")
         printed = case.mm(
-            "retrieve nearest --store {out}/v.h5 --model {model} --data {data} --device cpu "
+            "retrieve nearest --store {out}/v.h5 --checkpoint {model} --data {data} --device cpu "
             f"--top 4 --jsonl {template}"
         )
         (case.out / "o.jsonl").write_text("\n".join(printed.out))
@@ -354,9 +357,9 @@ def nearest(template: str) -> Callable[[Case], Records]:
 
 
 def plotted(case: Case) -> Records:
-    case.mm("embed {data} --model {model} --split valid --device cpu --output {out}/v.h5")
+    case.mm("embed {data} --checkpoint {model} --split valid --device cpu --output {out}/v.h5")
     case.mm(
-        "retrieve plot --store {out}/v.h5 --model {model} --near 'a red dog' --near 'cat' "
+        "retrieve plot --store {out}/v.h5 --checkpoint {model} --near 'a red dog' --near 'cat' "
         "--word red --word blue --top 2 --device cpu --output {out}/p.html --jsonl {out}/o.jsonl"
     )
     fields = {name: name for name in ("kind", "x", "y")}
@@ -396,13 +399,14 @@ def _texts(texts: list[str]) -> Records:
 
 def python_caption(case: Case) -> Records:
     from fairseq_mm.data.feature_store import FeatureStore
-    from fairseq_mm.inference.captioner import Search
 
-    captioner = _loaded(case)
     store = FeatureStore(case.places["features"])
     features = [store.read(f"valid{i}.jpg") for i in range(4)]
-    found = captioner.caption_features(features, Search(beam=3, max_words=12))
-    return {str(i): {"text": x.text, "score": x.score} for i, x in enumerate(found)}
+    return _hypotheses(_loaded(case).generate(features, beam=3, max_len_b=12))
+
+
+def _hypotheses(found: Any) -> Records:
+    return {str(i): {"text": x.text, "score": x.score} for i, (x, *_) in enumerate(found)}
 
 
 def python_caption_images(case: Case) -> Records:
@@ -410,7 +414,8 @@ def python_caption_images(case: Case) -> Records:
     options = {"weights": case.places["weights"]}
     if case.system.name == "mlbl_b_vectors":
         options["embedding"] = str(case.root / "captions/vse_images")
-    return _texts(_loaded(case, **options).caption(paths, beam=2, max_words=9))
+    found = _loaded(case, **options).generate(paths, beam=2, max_len_b=9)
+    return _texts([best.text for best, *_ in found])
 
 
 def python_caption_by_structure(case: Case) -> Records:
@@ -438,13 +443,12 @@ def python_ensemble(*others: str) -> Callable[[Case], Records]:
             return _texts(
                 model.tell(["[ WP ] You find a door ."], preset="beam", max_words=12, min_words=1)
             )
+
         from fairseq_mm.data.feature_store import FeatureStore
-        from fairseq_mm.inference.captioner import Search
 
         store = FeatureStore(case.places["features"])
         features = [store.read(f"valid{i}.jpg") for i in range(3)]
-        found = model.caption_features(features, Search(beam=3, max_words=12))
-        return {str(i): {"text": x.text, "score": x.score} for i, x in enumerate(found)}
+        return _hypotheses(model.generate(features, beam=3, max_len_b=12))
 
     return run
 
@@ -477,8 +481,9 @@ def python_tell_images(case: Case) -> Records:
 
 
 def python_visual_stories(case: Case) -> Records:
-    from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.inference.visual_storyteller import image_telling
+
+    from fairseq_mm.data.feature_store import FeatureStore
 
     store = FeatureStore(case.places["features"])
     albums = [[store.read(f"valid{i}_{k}") for k in range(5)] for i in range(3)]
@@ -498,8 +503,9 @@ def python_language_model(case: Case) -> Records:
 
 
 def python_summaries(case: Case) -> Records:
-    from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.inference.video_summarizer import Search
+
+    from fairseq_mm.data.feature_store import FeatureStore
 
     has_dictionary = case.system.name not in WITHOUT_DICTIONARY
     model = _loaded(case, **({} if has_dictionary else {"data": case.data}))
@@ -755,19 +761,20 @@ INVOCATIONS = (
     ),
     # captions
     Invocation(
-        "caption features", OF_IMAGES, captioned(f"{STORED} --max-words 12"), fast=("m_rnn",)
+        "caption features", OF_IMAGES, captioned(f"{STORED} --max-len-b 12"), fast=("m_rnn",)
     ),
     Invocation(
         "caption sampling",
         OF_IMAGES,
-        captioned(f"{STORED} --sampling --topk 8 --seed 3 --max-words 12"),
+        captioned(f"{STORED} --sampling --sampling-topk 8 --seed 3 --max-len-b 12"),
         exact=False,
     ),
     Invocation(
         "caption prefix and nearest",
         named("m_rnn"),
         captioned(
-            f"{STORED} --prefix 'a dog' --nearest {{data}} --no-repeat-ngram 2 --temperature 1.5"
+            f"{STORED} --prefix 'a dog' --nearest {{data}} --no-repeat-ngram-size 2 "
+            "--temperature 1.5"
         ),
     ),
     Invocation(

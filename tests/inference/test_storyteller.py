@@ -1,12 +1,12 @@
 """Prompts are read, made up and told; what people read."""
 
 import pytest
-from toy_text_models import NUM_POSITIONS, SOURCE_WORDS, STORY_WORDS, save_text_model
-
-from fairseq_mm.errors import UserError
 from fairseq_mm.inference.storyteller import Prompt, Story, Storyteller, make_up_prompts
 from fairseq_mm.inference.text_models import load_text_models
 from fairseq_mm.inference.text_writer import Telling, TextWriter
+from toy_text_models import NUM_POSITIONS, SOURCE_WORDS, STORY_WORDS, save_text_model
+
+from fairseq_mm.errors import UserError
 
 SHORT = {"min_words": 4, "max_words": 9, "topk": 6}
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fairseq_mm.inference.captioner import Search, from_pretrained
 from toy_data import WORDS
 from toy_structures import WordFrequencies, make_trained, train
 
@@ -17,7 +18,6 @@ from fairseq_mm.inference.candidate_scores import (
     count_repetitions,
     score_candidates,
 )
-from fairseq_mm.inference.captioner import Search, from_pretrained
 from fairseq_mm.inference.embedder import load_embedder
 from fairseq_mm.inference.structured_captioner import StructuredCaptioner
 from fairseq_mm.inference.structured_loading import load_structured_captioner

@@ -4,12 +4,12 @@ import shutil
 
 import pytest
 import torch
+from fairseq_mm.inference.text_models import load_text_models
 from toy_story_models import make_story_folder, train_stories
 from toy_text_models import SOURCE_WORDS, STORY_WORDS, save_text_model
 
 import fairseq_mm
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.text_models import load_text_models
 from fairseq_mm.models._provenance import STATE_KEY, words_of
 
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
+from fairseq_mm.inference.text_models import load_text_models
+from fairseq_mm.inference.text_writer import PRESETS, Telling, TextWriter, preset_with
 from toy_text_models import NUM_POSITIONS, SOURCE_WORDS, STORY_WORDS, save_text_model
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.text_models import load_text_models
-from fairseq_mm.inference.text_writer import PRESETS, Telling, TextWriter, preset_with
 
 MODELS = {
     "story": ("conv_story_tiny", {}),

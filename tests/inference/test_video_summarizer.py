@@ -6,6 +6,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from fairseq_mm.inference.summary_search import MAX_LEN, Search
+from fairseq_mm.inference.video_summarizer import VideoSummarizer
 from toy_captioner import change_checkpoint
 from toy_data import WORDS, make_videos_folder, run_fairseq
 from toy_summarizer import DIM, save_videos, train_summarizer, train_video_summarizer
@@ -17,8 +19,6 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.first_clips import extract_first_clips
 from fairseq_mm.extract.video_extractor import build_video_extractor
-from fairseq_mm.inference.summary_search import MAX_LEN, Search
-from fairseq_mm.inference.video_summarizer import VideoSummarizer
 from fairseq_mm.models._provenance import STATE_KEY
 
 

@@ -4,6 +4,7 @@ images, batches, ensembles, refusals."""
 import numpy as np
 import pytest
 import torch
+from fairseq_mm.inference.visual_storyteller import image_telling
 from toy_album_teller import STORY_WORDS, save_pixel_teller, save_teller, write_told_split
 from toy_captioner import save_images
 from toy_data import run_fairseq
@@ -12,7 +13,6 @@ from toy_text_models import save_text_model
 import fairseq_mm
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference import captioner, visual_storyteller
-from fairseq_mm.inference.visual_storyteller import image_telling
 
 LENGTHS = {"max_words": 6}
 

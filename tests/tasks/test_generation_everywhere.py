@@ -13,6 +13,10 @@ from fairseq import checkpoint_utils, options
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.sequence_generator import EnsembleModel
+from fairseq_mm.inference.captioner import Search as CaptionSearch
+from fairseq_mm.inference.summary_search import Search as SummarySearch
+from fairseq_mm.inference.text_writer import preset_with
+from fairseq_mm.inference.visual_storyteller import image_telling
 from toy_album_teller import save_teller, story_dictionary, write_told_split
 from toy_data import (
     build_model,
@@ -33,10 +37,6 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.visual_ids import first_lines, read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation import defaults
-from fairseq_mm.inference.captioner import Search as CaptionSearch
-from fairseq_mm.inference.summary_search import Search as SummarySearch
-from fairseq_mm.inference.text_writer import preset_with
-from fairseq_mm.inference.visual_storyteller import image_telling
 from fairseq_mm.tasks._generated_text import GeneratedTextScores
 
 FILLERS = ("madeupword0000", "madeupword0001")

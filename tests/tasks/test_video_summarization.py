@@ -11,14 +11,14 @@ import torch
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq_mm.inference.image_models import load_image_models
+from fairseq_mm.inference.text_models import load_text_models
 from toy_data import make_dictionary, make_videos_folder, run_fairseq, write_video_split
 
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.data.numbered_unknowns import restore_unknowns
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoints import build_model, build_task, load_checkpoint, provenance_of
-from fairseq_mm.inference.image_models import load_image_models
-from fairseq_mm.inference.text_models import load_text_models
 from fairseq_mm.metrics.rouge import rouge_n_f1
 from fairseq_mm.models._provenance import STATE_KEY
 from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask

@@ -1,6 +1,8 @@
 """Images -> captions from a checkpoint alone: the right extractor, searches, refusals."""
 
+import io
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +12,9 @@ from toy_captioner import DIM, change_checkpoint, save_images, train_captioner
 from toy_data import WORDS, build_model, toy_task
 
 import fairseq_mm
+from fairseq_mm import from_pretrained
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.weights import sha256_of
-from fairseq_mm.inference.captioner import Search, from_pretrained
 from fairseq_mm.inference.checkpoints import checkpoint_file, load_checkpoint
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance
 
@@ -45,47 +47,81 @@ def captioner(trained):
     return fairseq_mm.from_pretrained(trained, device="cpu")
 
 
-def test_a_image_is_captioned_by_the_extractor_of_the_training_features(trained, captioner, images):
-    assert captioner.identity["weights"] == sha256_of(str(trained / "squeezenet.pth"))
-    features = captioner.extractor.extract(images)
-    expected = [caption.text for caption in captioner.caption_features(features)]
-    assert captioner.caption(images) == expected
+def texts_of(model, inputs, **options):
+    return [best.text for best, *_ in model.generate(inputs, **options)]
+
+
+def reader_of(model):
+    return model.processor.reader
+
+
+def test_images_are_captioned_by_the_extractor_of_the_training_features(trained, captioner, images):
+    reader = reader_of(captioner)
+    assert reader.identity["weights"] == sha256_of(str(trained / "squeezenet.pth"))
+    expected = texts_of(captioner, reader.extractor.extract(images))
+    assert texts_of(captioner, images) == expected
     assert all(set(text.split()) <= set(WORDS) for text in expected)
 
 
-def test_a_image_alone_has_the_caption_that_it_has_in_a_batch(captioner, images):
+def test_an_image_alone_has_the_caption_that_it_has_in_a_batch(captioner, images):
     numbers = list(range(len(images)))
     for options in ({}, {"beam": 1}, {"sampling": True, "seed": 4}):
-        together = captioner.caption(images, **options)
+        together = texts_of(captioner, images, **options)
         alone = [
-            captioner.caption([path], items=[i], **options)[0] for i, path in enumerate(images)
+            texts_of(captioner, [path], indices=[i], **options)[0] for i, path in enumerate(images)
         ]
         assert together == alone
-        assert captioner.caption(images, batch_size=2, **options) == alone
-        reverse = captioner.caption(images[::-1], items=numbers[::-1], **options)
+        assert texts_of(captioner, images, batch_size=2, **options) == alone
+        reverse = texts_of(captioner, images[::-1], indices=numbers[::-1], **options)
         assert reverse == alone[::-1]
 
 
 def test_each_image_needs_one_number_for_its_draws(captioner, images):
-    for items in ([1], [0, 1, 2], [0, -1]):
-        with pytest.raises(UserError, match="`items` must be 2 numbers of 0 or more"):
-            captioner.caption(images[:2], items=items)
+    for indices in ([1], [0, 1, 2], [0, -1]):
+        with pytest.raises(UserError, match="`indices` must be 2 integers of 0 or more"):
+            captioner.generate(images[:2], indices=indices)
 
 
 def test_open_images_and_contents_are_captioned_as_their_files(captioner, images):
-    expected = captioner.caption(images[:2])
-    assert captioner.caption([Image.open(path) for path in images[:2]]) == expected
+    expected = texts_of(captioner, images[:2])
+    assert texts_of(captioner, [Image.open(path) for path in images[:2]]) == expected
     contents = []
     for path in images[:2]:
         with open(path, "rb") as file:
             contents.append(file.read())
-    assert captioner.caption(contents) == expected
-    assert captioner.caption([]) == []
+    assert texts_of(captioner, contents) == expected
+    assert captioner.generate([]) == []
+
+
+def test_a_single_image_of_any_kind_gives_its_hypotheses(captioner, images):
+    ((expected,),) = captioner.generate(images[:1])
+    with open(images[0], "rb") as file:
+        content = file.read()
+    pixels = np.asarray(Image.open(images[0]).convert("RGB"))
+    for image in (images[0], Path(images[0]), content, io.BytesIO(content), pixels):
+        assert captioner.generate(image)[0].tokens == expected.tokens
+    best, second = captioner.generate(images[0], nbest=2)
+    assert best.score > second.score
+    assert len(best.tokens) == len(best.positional_scores)
+    assert best.score == pytest.approx(np.mean(best.positional_scores), abs=1e-5)
+    assert captioner.decode(best.tokens) == best.text == best.line
+
+
+def test_given_texts_are_scored_as_they_are_generated(captioner, images):
+    generated = captioner.generate(images, beam=2)
+    scored = captioner.score([best.line for best, *_ in generated], images)
+    for (best, *_), found in zip(generated, scored):
+        assert (found.text, found.tokens) == (best.text, best.tokens)
+        assert found.score == pytest.approx(best.score, abs=1e-5)
+    (best,) = captioner.generate(images[0], beam=2)
+    assert captioner.score(best.line, images[0]).score == pytest.approx(best.score, abs=1e-5)
+    with pytest.raises(UserError, match="must be as many, but are 1 and 2"):
+        captioner.score(["a dog"], images[:2])
 
 
 def test_greedy_search_takes_the_most_probable_word_at_every_step(captioner):
     rows = np.random.default_rng(0).normal(size=(1, DIM)).astype(np.float32)
-    (caption,) = captioner.caption_features([rows], Search(beam=1, max_words=6))
+    (caption,) = captioner.generate(rows, beam=1, max_len_b=6)
     (model,), dictionary = captioner.models, captioner.task.target_dictionary
     tokens, total = [dictionary.eos()], 0.0
     encoded = model.encoder(torch.from_numpy(rows)[None], torch.zeros(1, 1, dtype=torch.bool))
@@ -115,28 +151,28 @@ def test_forbidden_words_never_occur(changed, trained, images):
     path = changed(weights={"decoder.output_proj.bias": prefer_unknown})
     for options in ({}, {"sampling": True}, {"beam": 1, "prefix": "a dog"}):
         both = from_pretrained(path, weights=str(trained / "squeezenet.pth"), device="cpu")
-        assert not any("unk" in text for text in both.caption(images, **options))
+        assert not any("unk" in text for text in texts_of(both, images, **options))
     path = changed(weights={"decoder.output_proj.bias": lengthen})
     long = from_pretrained(path, weights=str(trained / "squeezenet.pth"), device="cpu")
-    lengths = {len(text.split()) for text in long.caption(images, max_words=9)}
+    lengths = {len(text.split()) for text in texts_of(long, images, max_len_b=9)}
     assert lengths == {9}
     # repeats where it is allowed, and in what is given
-    words = long.caption(images[:1], max_words=12, beam=1)[0].split()
+    words = texts_of(long, images[:1], max_len_b=12, beam=1)[0].split()
     assert len(set(zip(words, words[1:]))) < 11
-    options = {"max_words": 12, "no_repeat_ngram": 2, "prefix": "a a a dog"}
+    options = {"max_len_b": 12, "no_repeat_ngram_size": 2, "prefix": "a a a dog"}
     for beam in (1, 3):
-        words = long.caption(images[:1], beam=beam, **options)[0].split()
+        words = texts_of(long, images[:1], beam=beam, **options)[0].split()
         bigrams = list(zip(words, words[1:]))
         assert words[:4] == ["a", "a", "a", "dog"]
         assert len(bigrams) == 11
         assert len(set(bigrams[1:])) == 10
-    words = long.caption(images[:1], max_words=12, no_repeat_ngram=1)[0].split()
+    words = texts_of(long, images[:1], max_len_b=12, no_repeat_ngram_size=1)[0].split()
     assert len(set(words)) == len(words) == 12
 
 
 def test_a_prefix_begins_every_caption(captioner, images):
     for options in ({"beam": 4}, {"sampling": True}):
-        texts = captioner.caption(images, prefix=" the  big cat ", **options)
+        texts = texts_of(captioner, images, prefix=" the  big cat ", **options)
         assert all(text.startswith("the big cat") for text in texts)
 
 
@@ -144,19 +180,21 @@ def test_draws_are_repeated_by_the_seed_and_leave_other_random_numbers_alone(cap
     torch.manual_seed(11)
     expected = torch.rand(3)
     torch.manual_seed(11)
-    first = captioner.caption(images, sampling=True, seed=1)
+    first = texts_of(captioner, images, sampling=True, seed=1)
     assert torch.equal(torch.rand(3), expected)
-    assert captioner.caption(images, sampling=True, seed=1) == first
-    assert captioner.caption(images, sampling=True, seed=2) != first
-    assert captioner.caption(images, sampling=True, topk=1) == captioner.caption(images, beam=1)
+    assert texts_of(captioner, images, sampling=True, seed=1) == first
+    assert texts_of(captioner, images, sampling=True, seed=2) != first
+    assert texts_of(captioner, images, sampling=True, sampling_topk=1) == texts_of(
+        captioner, images, beam=1
+    )
 
 
 def test_an_ensemble_averages_probabilities(trained, captioner, changed, images):
     weights = str(trained / "squeezenet.pth")
-    features = captioner.extractor.extract(images)
+    features = reader_of(captioner).extractor.extract(images)
     twice = from_pretrained([trained, trained], weights=weights, device="cpu")
-    alone = captioner.caption_features(features)
-    for ours, theirs in zip(twice.caption_features(features), alone):
+    alone = captioner.generate(features)
+    for (ours,), (theirs,) in zip(twice.generate(features), alone):
         assert ours.text == theirs.text
         assert ours.score == pytest.approx(theirs.score, abs=1e-5)
 
@@ -166,7 +204,7 @@ def test_an_ensemble_averages_probabilities(trained, captioner, changed, images)
     # the other's probabilities are (nearly) all of the end after one word
     short = changed(weights={"decoder.output_proj.bias": want_nothing_but_the_end})
     both = from_pretrained(f"{trained}:{short}", weights=weights, device="cpu")
-    for text in both.caption(images, beam=1):
+    for text in texts_of(both, images, beam=1):
         assert len(text.split()) == 1
 
 
@@ -183,9 +221,9 @@ def test_an_ensemble_with_another_dictionary_is_refused(trained, changed):
 def test_weights_are_found_beside_the_checkpoint_by_their_content(trained, changed, tmp_path):
     path = changed("model.pt")
     with pytest.raises(UserError, match=r"squeezenet1_1 with weights from a file \(SHA"):
-        _ = from_pretrained(path).extractor
+        _ = reader_of(from_pretrained(path)).extractor
     shutil.copy(trained / "squeezenet.pth", tmp_path / "any name.bin")
-    assert from_pretrained(path).extractor.dim == DIM
+    assert reader_of(from_pretrained(path)).extractor.dim == DIM
 
 
 def test_another_weights_file_is_refused_with_both_hashes(trained, changed, tmp_path):
@@ -193,83 +231,88 @@ def test_another_weights_file_is_refused_with_both_hashes(trained, changed, tmp_
     torch.save({"a": torch.zeros(2)}, other)
     ours, theirs = sha256_of(str(trained / "squeezenet.pth"))[:12], sha256_of(str(other))[:12]
     with pytest.raises(UserError, match=f"other.pth: must have the SHA-256 {ours}.*has {theirs}"):
-        _ = from_pretrained(trained, weights=str(other)).extractor
+        _ = reader_of(from_pretrained(trained, weights=str(other))).extractor
 
 
 def test_weights_that_have_a_name_take_no_file(trained, captioner, changed):
-    identity = {**captioner.identity, "weights": "none:3"}
+    identity = {**reader_of(captioner).identity, "weights": "none:3"}
     path = changed(provenance={"extractor": identity})
     with pytest.raises(UserError, match=r"made with the weights none:3, which are fetched by"):
-        _ = from_pretrained(path, weights=str(trained / "squeezenet.pth")).extractor
-    assert from_pretrained(path).extractor.dim == DIM
+        _ = reader_of(from_pretrained(path, weights=str(trained / "squeezenet.pth"))).extractor
+    assert reader_of(from_pretrained(path)).extractor.dim == DIM
 
 
 def test_an_extractor_of_other_width_is_refused(captioner, changed, trained):
-    layer = {**captioner.identity, "layer": "features.3"}
+    layer = {**reader_of(captioner).identity, "layer": "features.3"}
     path = changed(provenance={"extractor": layer})
     with pytest.raises(UserError, match=r"features of 512 channels, but squeezenet1_1, layer feat"):
-        _ = from_pretrained(path, weights=str(trained / "squeezenet.pth")).extractor
+        _ = reader_of(from_pretrained(path, weights=str(trained / "squeezenet.pth"))).extractor
 
 
 def test_features_without_a_known_extractor_are_captioned_and_images_are_not(changed, images):
     captioner = from_pretrained(changed(provenance={"extractor": {}}))
     with pytest.raises(UserError, match=r"is not recorded.*store import --extractor NAME"):
-        captioner.caption(images)
-    assert len(captioner.caption_features([np.zeros((2, DIM), np.float16)])) == 1
-    captioner.check_features({"extractor": "any"}, DIM, "f.h5")
+        texts_of(captioner, images)
+    assert len(captioner.generate([np.zeros((2, DIM), np.float16)])) == 1
+    reader_of(captioner).check_features({"extractor": "any"}, DIM, "f.h5")
 
 
 def test_features_of_another_extractor_or_width_are_refused(captioner):
     with pytest.raises(UserError, match=r"f.h5: features have 7 channels, but .* trained on 512"):
-        captioner.check_features(captioner.identity, 7, "f.h5")
-    other = {**captioner.identity, "layer": "features.3"}
+        reader_of(captioner).check_features(reader_of(captioner).identity, 7, "f.h5")
+    other = {**reader_of(captioner).identity, "layer": "features.3"}
     with pytest.raises(UserError, match=r"another extractor: .* layer = features, but f.h5 with"):
-        captioner.check_features(other, DIM, "f.h5")
-    captioner.check_features({}, DIM, "f.h5")
+        reader_of(captioner).check_features(other, DIM, "f.h5")
+    reader_of(captioner).check_features({}, DIM, "f.h5")
     with pytest.raises(UserError, match=r"image 1 must be \[rows, 512\], but are \[3"):
-        captioner.caption_features([np.zeros((1, DIM)), np.zeros((3, 4))])
+        captioner.generate([np.zeros((1, DIM)), np.zeros((3, 4))])
 
 
 def test_an_unreadable_image_is_named(captioner, images, tmp_path):
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"no image")
     with pytest.raises(UserError, match=r"broken.jpg: is no image, or of a format"):
-        captioner.caption([images[0], str(broken), images[1]])
+        texts_of(captioner, [images[0], str(broken), images[1]])
     with pytest.raises(UserError, match=r"absent.jpg: No such file or directory"):
-        captioner.caption([tmp_path / "absent.jpg"])
+        texts_of(captioner, [tmp_path / "absent.jpg"])
     with pytest.raises(UserError, match=r"image 1: is no image"):
-        captioner.caption([images[0], b"no image either"])
-    with pytest.raises(UserError, match="`images` must be a list, but is a str"):
-        captioner.caption(images[0])
-    found = list(captioner.features_of([images[0], str(broken), images[1]], batch_size=2))
+        texts_of(captioner, [images[0], b"no image either"])
+    found = list(
+        reader_of(captioner).features_of([images[0], str(broken), images[1]], batch_size=2)
+    )
     assert [isinstance(rows, UserError) for rows in found] == [False, True, False]
 
 
 def test_pillows_limit_is_put_back(captioner, images, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 12345)
-    captioner.caption(images, batch_size=1)
+    texts_of(captioner, images, batch_size=1)
     assert Image.MAX_IMAGE_PIXELS == 12345
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beam": 0}, "`beam` must be 1 or more, but is 0 instead"),
-        ({"topk": -1}, "`topk` must be 0 or more, but is -1 instead"),
-        ({"topk": 5}, "`topk` is 5, but words are drawn with `sampling` only"),
-        ({"topk": 21, "sampling": True}, "`topk` must be at most 20, .* but is 21"),
-        ({"temperature": 0.0}, "`temperature` must be above 0, but is 0.0"),
-        ({"seed": 2**64}, "`seed` must be a number of 64 bits, but is 18446744073709551616"),
-        ({"max_words": 0}, "`max_words` must be 1 or more"),
-        ({"no_repeat_ngram": -1}, "`no_repeat_ngram` must be 0 or more"),
+        ({"beam": 0}, "`beam` must be 1 or more, but is 0"),
+        ({"nbest": 3, "beam": 2}, r"`nbest` must be at most `beam` \(2\), but is 3"),
+        ({"sampling_topk": 0, "sampling": True}, "`sampling_topk` must be 1 or more, or -1"),
+        ({"sampling_topk": 5}, "`sampling_topk` is 5, but needs `sampling`"),
+        ({"sampling_topk": 21, "sampling": True}, "`sampling_topk` must be at most 19, .* is 21"),
+        ({"sampling_topp": 1.5, "sampling": True}, "`sampling_topp` must be above 0 and at most 1"),
+        ({"temperature": 0.0}, "`temperature` must be 0.001 or more, but is 0.0"),
+        ({"seed": 2**64}, "`seed` must be an integer of 64 bits, but is 18446744073709551616"),
+        ({"max_len_b": 0}, "`max_len_b` must be 1 or more"),
+        ({"no_repeat_ngram_size": -1}, "`no_repeat_ngram_size` must be 0 or more"),
         ({"prefix": "a zebra"}, "prefix 'a zebra': the word 'zebra' is not in the dictionary of"),
-        ({"prefix": "a <unk>"}, "prefix 'a <unk>': <unk> is no word"),
-        ({"prefix": "a dog", "max_words": 2}, "has 2 words, but must have fewer than .* has 2"),
+        ({"prefix": "a <unk>"}, "prefix 'a <unk>': <unk> is a control symbol"),
+        ({"prefix": "a dog", "max_len_b": 2}, "has 2 tokens, but must have fewer than .* most 2"),
+        ({"beem": 2}, "`beem` is no option of generation by .*; did you mean `beam`?"),
+        ({"repetition_penalty": 2.0}, "`repetition_penalty` is no option of generation"),
+        ({"preset": "paper"}, "`preset` must be one of none, but is 'paper'"),
     ],
 )
-def test_a_search_that_cannot_be_is_refused(captioner, images, options, message):
+def test_options_that_cannot_be_are_refused(captioner, images, options, message):
     with pytest.raises(UserError, match=message):
-        captioner.caption(images, **options)
+        texts_of(captioner, images, **options)
 
 
 def test_the_last_checkpoint_stands_in_for_the_best(tmp_path):
@@ -330,7 +373,7 @@ def test_a_checkpoint_of_another_task_or_architecture_is_refused(trained, change
     with pytest.raises(UserError, match="--arch m_rnn_9 is not known to this version"):
         from_pretrained(path)
     path = changed(cfg={**cfg, "task": {**cfg["task"], "_name": "translation"}})
-    with pytest.raises(UserError, match="trained with --task translation, which reads no images"):
+    with pytest.raises(UserError, match="trained with --task translation, which reads none"):
         from_pretrained(path)
 
 

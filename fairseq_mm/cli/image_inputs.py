@@ -1,4 +1,4 @@
-"""Images in, lines out: what ``fairseq-mm caption`` does for all its models."""
+"""Images in, lines out: the inputs of ``fairseq-mm caption``, whichever its model."""
 
 import argparse
 import contextlib
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable, NamedTuple, Optional, TextIO
 
+from fairseq_mm.cli import arguments
 from fairseq_mm.data.output_file import output_file
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
@@ -21,16 +22,41 @@ class Input(NamedTuple):
 
     Attributes:
         name: what is printed.
-        number: on which the draws of ``--sampling`` depend: the first line of its image in a
-            split, else the place among the inputs.
+        index: on which the draws of ``--sampling`` depend: the first line of its image in a
+            split, else the position among the inputs.
         image: where it lies; None for an id.
         error: the reason why there is none.
     """
 
     name: str
-    number: int
+    index: int
     image: Any = None
     error: Optional[UserError] = None
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments that name images."""
+    parser.add_argument(
+        "images",
+        nargs="*",
+        metavar="IMAGE",
+        help="Image, folder (with its subfolders) or .tar of images; with --split a data folder; "
+        "with --features an id of the store.",
+    )
+    arguments.add(parser, "split", "features")
+    parser.add_argument(
+        "--list",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="File with the path of an image a line; may be given again.",
+    )
+    parser.add_argument(
+        "--max-pixels",
+        type=int,
+        metavar="N",
+        help="Larger JPEGs are decoded at reduced scale, other images refused (default: 64000000).",
+    )
 
 
 def check_inputs(args: argparse.Namespace) -> None:
@@ -43,14 +69,11 @@ def check_inputs(args: argparse.Namespace) -> None:
         _check_split(args)
     elif not args.images and not args.list and not args.features:
         raise UserError("no images: give files or folders, or a feature store (--features).")
-    if args.batch_size is not None and args.batch_size < 1:
-        raise UserError(f"--batch-size must be 1 or more, but is {args.batch_size} instead.")
+    arguments.check_batch_size(args)
     if args.features and (args.weights or args.list):
         given = "--weights" if args.weights else "--list"
         raise UserError(f"{given}: with --features no image is read; leave one of the two out.")
-    folder = os.path.dirname(args.output or "")
-    if folder and not os.path.isdir(folder):
-        raise UserError(f"--output {args.output}: there is no folder {folder}.")
+    arguments.check_writable("--output", args.output)
 
 
 def _check_split(args: argparse.Namespace) -> None:
@@ -74,7 +97,7 @@ def write_captions(
     """
     Args:
         args: of the command.
-        reader: :class:`.ImageModels` whose features are captioned.
+        reader: :class:`.ImageReader` whose features are captioned.
         lines_of: images and their features -> what is printed of each.
 
     Returns:
@@ -87,10 +110,9 @@ def write_captions(
         inputs = _list_images(args.images, args.list)
 
         def features_of(piece: list[Input]) -> Iterator[Any]:
+            options = {} if args.max_pixels is None else {"max_pixels": args.max_pixels}
             images = [item.image for item in piece]
-            return reader.features_of(
-                images, batch_size=args.batch_size, max_pixels=args.max_pixels
-            )
+            return reader.features_of(images, batch_size=args.batch_size, **options)
 
     failed = 0
     with _opened(args.output) as file, _progress_bar(len(inputs)) as bar:
