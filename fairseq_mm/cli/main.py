@@ -36,6 +36,7 @@ SUBCOMMANDS = {
     "convert": "BART and T5 of Hugging Face's, stories of fairseq's, VSE -> checkpoints of ours",
     "pretrained-options": "dropouts of a pretrained BART or T5, as options of fairseq-train",
     "tell": "visual stories of five images or of prompts, from a checkpoint",
+    "generate": "texts with a model of any task, from a JSON object a line",
     "caption": "images -> captions, from a checkpoint",
     "summarize": "videos with transcripts -> summaries, from a checkpoint",
     "report": "hypotheses, images and references -> one HTML page",

@@ -4,14 +4,28 @@ A record has ``id``, ``hypothesis`` and ``score``, then what is particular to it
 made it: ``options``, ``checkpoint`` (SHA-256), ``extractor``.
 """
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional, TextIO
+
+from fairseq_mm.data.output_file import output_file
 
 if TYPE_CHECKING:
     from fairseq_mm.generation.config import GenerationConfig
     from fairseq_mm.inference.generator import Generator
     from fairseq_mm.inference.hypothesis import Hypothesis
+
+
+@contextlib.contextmanager
+def opened(path: Optional[str]) -> Iterator[TextIO]:
+    """Standard output, or a file that appears when it is complete."""
+    if path is None:
+        yield sys.stdout
+        return
+    with output_file(path) as file:
+        yield file
 
 
 class Record:

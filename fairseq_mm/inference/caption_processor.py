@@ -1,7 +1,7 @@
 """Images -> examples of ``multimodal_captioning``."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -11,7 +11,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.inference.embedder import load_embedder
 from fairseq_mm.inference.image_reader import AnyImage, ImageReader
 from fairseq_mm.inference.loading import LoadedModels, embeds_sentences, reads_structures
-from fairseq_mm.inference.processor import Example, Processor
+from fairseq_mm.inference.processor import Example, Processor, field_of
 
 ImageOrFeatures = Union[AnyImage, np.ndarray]
 
@@ -64,6 +64,9 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
         if isinstance(inputs, np.ndarray):
             return True
         return isinstance(inputs, (str, bytes, os.PathLike, Image.Image)) or hasattr(inputs, "read")
+
+    def from_record(self, record: Mapping[str, Any], folder: str) -> ImageOrFeatures:
+        return os.path.join(folder, field_of(record, "image"))
 
     def examples(
         self, inputs: Sequence[ImageOrFeatures], **options: Any

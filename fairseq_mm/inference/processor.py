@@ -5,7 +5,7 @@ nothing of images, prompts or videos.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Optional, TypeVar, Union
 
@@ -54,6 +54,22 @@ class Decoded(NamedTuple):
     sentences: Sequence[str] = ()
 
 
+def field_of(record: Mapping[str, Any], name: str, kind: type = str) -> Any:
+    """A field of a record.
+
+    Raises:
+        UserError: if it is missing, or of another type.
+    """
+    value = record.get(name)
+    if not isinstance(value, kind):
+        found = "is missing" if value is None else f"is {type(value).__name__}"
+        raise UserError(f"`{name}` must be {_KINDS[kind]}, but {found}.")
+    return value
+
+
+_KINDS = {str: "text", list: "a list"}
+
+
 class Processor(Generic[Input]):
     """Base of the processors.
 
@@ -88,6 +104,18 @@ class Processor(Generic[Input]):
         Args:
             inputs: as users give them.
             **options: of reading, a processor's own.
+        """
+        raise NotImplementedError
+
+    def from_record(self, record: Mapping[str, Any], folder: str) -> Input:
+        """The input that a JSON object describes, as ``fairseq-mm generate`` reads it a line.
+
+        Args:
+            record: the object, without its ``id``.
+            folder: paths are relative to it.
+
+        Raises:
+            UserError: if a field is missing, or of another type.
         """
         raise NotImplementedError
 

@@ -4,7 +4,7 @@ Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
 https://arxiv.org/abs/1805.04833, sections 3.1 and 5.3.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
@@ -13,7 +13,7 @@ import torch
 from fairseq_mm.data.story_text import detokenize_story, tokenize_story_text
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.loading import LoadedModels
-from fairseq_mm.inference.processor import Decoded, Example, Processor
+from fairseq_mm.inference.processor import Decoded, Example, Processor, field_of
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,9 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
                 yield error
             else:
                 yield Example(source=torch.tensor(prompt.tokens), origin=prompt)
+
+    def from_record(self, record: Mapping[str, Any], folder: str) -> Optional[str]:
+        return None if self.max_source_words is None else field_of(record, "prompt")
 
     def name_of(self, value: Any, position: int) -> str:
         return f"prompt {position}"

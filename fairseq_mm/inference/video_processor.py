@@ -11,7 +11,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.videos import AnyVideo
 from fairseq_mm.inference.caption_processor import is_features
 from fairseq_mm.inference.loading import LoadedModels
-from fairseq_mm.inference.processor import Decoded, Example, Processor
+from fairseq_mm.inference.processor import Decoded, Example, Processor, field_of
 from fairseq_mm.inference.transcript_encoder import Transcript, TranscriptEncoder
 from fairseq_mm.inference.video_reader import VideoReader
 
@@ -45,6 +45,14 @@ class VideoProcessor(Processor[AnyInput]):
 
     def is_single(self, inputs: Any) -> bool:
         return isinstance(inputs, (str, bytes, os.PathLike, Mapping, np.ndarray))
+
+    def from_record(self, record: Mapping[str, Any], folder: str) -> AnyInput:
+        given: Video = {}
+        if self.reader.reads_video:
+            given["video"] = os.path.join(folder, field_of(record, "video"))
+        if record.get("transcript") is not None or not self.reader.reads_video:
+            given["transcript"] = field_of(record, "transcript")
+        return given
 
     def name_of(self, value: AnyInput, position: int) -> str:
         video = value.get("video") if isinstance(value, Mapping) else value

@@ -1,6 +1,7 @@
 """Image sequences -> examples of ``visual_storytelling``."""
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -13,7 +14,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.inference.caption_processor import ImageOrFeatures, is_features
 from fairseq_mm.inference.image_reader import ImageReader
 from fairseq_mm.inference.loading import LoadedModels
-from fairseq_mm.inference.processor import Decoded, Example, Processor
+from fairseq_mm.inference.processor import Decoded, Example, Processor, field_of
 
 ImageSequence = Sequence[Optional[ImageOrFeatures]]
 
@@ -37,29 +38,39 @@ class VisualStoryProcessor(Processor[ImageSequence]):
         # a sequence of images, not of sequences
         return not all(isinstance(item, (list, tuple)) for item in inputs) or not len(inputs)
 
+    def from_record(self, record: Mapping[str, Any], folder: str) -> ImageSequence:
+        images = field_of(record, "images", list)
+        return [None if image is None else os.path.join(folder, str(image)) for image in images]
+
     def name_of(self, value: ImageSequence, position: int) -> str:
         return f"image sequence {position}"
 
     def examples(
         self, inputs: Sequence[ImageSequence], **options: Any
     ) -> Iterator[Union[Example, UserError]]:
-        """See :meth:`.Processor.examples`; an image that cannot be read is raised at once.
+        """See :meth:`.Processor.examples`.
 
         Args:
             inputs: image sequences.
             **options: ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.features_of`.
         """
-        for sequence in inputs:
-            check_sequence(sequence)
-        images = [image for sequence in inputs for image in sequence if image is not None]
+        images = [image for sequence in inputs for image in _listed(sequence) if image is not None]
         if all(map(is_features, images)):
-            rows: Iterator[np.ndarray] = iter(images)  # type: ignore[arg-type]
+            found: Iterator[Any] = iter(images)
         else:
-            rows = iter(self.reader.readable_features_of(images, **options))
+            found = self.reader.features_of(images, **options)
         for position, sequence in enumerate(inputs):
-            yield self.example_of(
-                position, [None if image is None else next(rows) for image in sequence]
-            )
+            rows = [None if image is None else next(found) for image in _listed(sequence)]
+            errors = [
+                UserError(f"{_name_of(image, place)}: {features}")
+                for place, (image, features) in enumerate(zip(sequence, rows), start=1)
+                if isinstance(features, UserError)
+            ]
+            try:
+                check_sequence(sequence)
+                yield errors[0] if errors else self.example_of(position, rows)
+            except UserError as error:
+                yield error
 
     def example_of(self, position: int, features: Sequence[Optional[np.ndarray]]) -> Example:
         """The example of five images' features ``[R, D]``; zeros in the place of a missing one.
@@ -89,6 +100,15 @@ class VisualStoryProcessor(Processor[ImageSequence]):
         line = self.dictionary.string(tokens)
         sentences = [detokenize_story(words.split()).strip() for words in split_sentences(line)]
         return Decoded(" ".join(sentences), line, sentences)
+
+
+def _listed(sequence: ImageSequence) -> ImageSequence:
+    """The images of a sequence; none of what is no sequence."""
+    return () if isinstance(sequence, (str, bytes, Image.Image, np.ndarray)) else sequence
+
+
+def _name_of(image: Any, place: int) -> str:
+    return os.fspath(image) if isinstance(image, (str, os.PathLike)) else f"image {place}"
 
 
 def check_sequence(images: Sequence[Any]) -> None:
