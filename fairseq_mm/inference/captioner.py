@@ -24,7 +24,7 @@ from PIL import Image
 from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.multimodal_dataset import tokens_of
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.extractor import ImageExtractor
+from fairseq_mm.extract.extractor import Extractor
 from fairseq_mm.extract.images import MAX_PIXELS
 from fairseq_mm.generation.defaults import CAPTIONS, SAMPLING_BEAM, SEED, numbers_of
 from fairseq_mm.inference.embedder import Embedder, load_embedder
@@ -308,7 +308,7 @@ class EmbeddingCaptioner(Captioner):
         self.identity = embedder.identity
 
     @cached_property
-    def extractor(self) -> ImageExtractor:
+    def extractor(self) -> Extractor:
         return self.embedder.extractor
 
     def check_features(self, attributes: Mapping[str, Any], dim: int, path: str) -> None:

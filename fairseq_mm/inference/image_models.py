@@ -16,9 +16,8 @@ import torch
 from PIL import Image
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.extractor import ImageExtractor, build_extractor_from_identity
-from fairseq_mm.extract.images import MAX_PIXELS
-from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.extractor import Extractor, build_extractor_from_identity
+from fairseq_mm.extract.images import MAX_PIXELS, AnyImage
 from fairseq_mm.inference import checkpoints
 from fairseq_mm.inference.extractor_provenance import (
     check_recorded,
@@ -26,8 +25,6 @@ from fairseq_mm.inference.extractor_provenance import (
     weights_file_of,
 )
 from fairseq_mm.inference.text_models import Paths, load_states
-
-AnyImage = Union[str, os.PathLike, bytes, Image.Image, MediaFile]
 
 
 class Loaded(NamedTuple):
@@ -119,7 +116,7 @@ class ImageModels:
         return f"{type(self).__name__}({files!r}: {name}, {self.device})"
 
     @cached_property
-    def extractor(self) -> ImageExtractor:
+    def extractor(self) -> Extractor:
         """The extractor that the models were trained with.
 
         Raises:
@@ -151,7 +148,8 @@ class ImageModels:
         Threads decode the next batch while the network works on this one.
 
         Args:
-            images: paths, contents of files, open images, or members of archives.
+            images: whatever :func:`.read_image` takes: paths, bytes, binary files, open images,
+                arrays, or members of archives.
             batch_size: images that the extractor gets at a time, by default 16 on a CPU and 128
                 elsewhere; it changes nothing but the speed.
             max_pixels: larger JPEGs are decoded at reduced scale, other images refused.
@@ -180,13 +178,9 @@ class ImageModels:
 
     def _pixels(self, image: AnyImage, max_pixels: int) -> Union[np.ndarray, UserError]:
         try:
-            if isinstance(image, MediaFile):
-                image = image.content()
             return self.extractor.pixels(image, max_pixels=max_pixels)
         except UserError as error:
             return error
-        except OSError as error:
-            return UserError(f"{error.strerror or error}.")
 
     def readable_features_of(self, images: Sequence[AnyImage], **options: Any) -> list[np.ndarray]:
         """Features of each image ``[rows, D]`` float32, in their order.

@@ -27,14 +27,13 @@ from fairseq import utils
 
 from fairseq_mm.data.collate import collate
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.first_clips import FirstClips, extract_first_clips
-from fairseq_mm.extract.media_list import MediaFile
-from fairseq_mm.extract.video_extractor import (
-    VideoExtractor,
-    build_video_extractor,
-    build_video_extractor_from_identity,
+from fairseq_mm.extract.extractor import (
+    Extractor,
+    FirstClips,
+    build_extractor,
+    build_extractor_from_identity,
 )
-from fairseq_mm.extract.videos import AnyVideo
+from fairseq_mm.extract.media_list import AnyMedia, media_name
 from fairseq_mm.generation.defaults import SAMPLING_BEAM, numbers_of
 from fairseq_mm.inference.extractor_provenance import (
     check_recorded,
@@ -140,7 +139,7 @@ class VideoSummarizer:
         return self.task.target_dictionary
 
     @cached_property
-    def extractor(self) -> VideoExtractor:
+    def extractor(self) -> Extractor:
         """The extractor that the models were trained with.
 
         Raises:
@@ -161,11 +160,13 @@ class VideoSummarizer:
             )
         return extractor
 
-    def _build_extractor(self) -> VideoExtractor:
+    def _build_extractor(self) -> Extractor:
         name = str(self.identity["extractor"])
         if "weights" in self.identity:
             weights_file = weights_file_of(self.identity, self.files, self.weights)
-            return build_video_extractor_from_identity(self.identity, weights_file, self.device)
+            return build_extractor_from_identity(
+                self.identity, weights_file, self.device, reads="videos"
+            )
         # as How2's features are published
         if self.weights is None:
             raise UserError(
@@ -173,7 +174,7 @@ class VideoSummarizer:
                 "file that made them (--weights FILE; in Python weights=...), or features "
                 "(--features STORE)."
             )
-        extractor = build_video_extractor(name, weights=str(self.weights), device=self.device)
+        extractor = build_extractor(name, weights=str(self.weights), device=self.device)
         logger.warning(
             "%s: its features do not record their weights and preprocessing: taken to be %s and "
             "%s's own",
@@ -182,7 +183,7 @@ class VideoSummarizer:
         return extractor
 
     def read_video(
-        self, video: AnyVideo, *, batch_size: Optional[int] = None, **options: Any
+        self, video: AnyMedia, *, batch_size: Optional[int] = None, **options: Any
     ) -> FirstClips:
         """The features of a video, as far as the models look.
 
@@ -190,7 +191,7 @@ class VideoSummarizer:
             video: path, content, or an entry of a list.
             batch_size: clips that the extractor gets at a time, by default 8 on a CPU and 64
                 elsewhere; it changes nothing but the speed.
-            **options: of :func:`fairseq_mm.extract.first_clips.extract_first_clips`:
+            **options: of :meth:`.Extractor.first_clips`:
                 ``keep_damaged=False``, ``max_pixels``, ``num_images=0``.
 
         Raises:
@@ -198,9 +199,7 @@ class VideoSummarizer:
                 its name.
         """
         size = batch_size or (8 if self.device.type == "cpu" else 64)
-        return extract_first_clips(
-            self.extractor, video, self.max_frames, batch_size=size, **options
-        )
+        return self.extractor.first_clips(video, self.max_frames, batch_size=size, **options)
 
     def encode_transcript(
         self, text: Optional[str], *, tokenizer: Optional[str] = None
@@ -258,7 +257,7 @@ class VideoSummarizer:
 
     def summarize(
         self,
-        videos: Optional[Sequence[AnyVideo]],
+        videos: Optional[Sequence[AnyMedia]],
         transcripts: Optional[Sequence[Optional[str]]] = None,
         *,
         tokenizer: Optional[str] = None,
@@ -313,7 +312,7 @@ class VideoSummarizer:
                 try:
                     seen = self.read_video(video, batch_size=batch_size, keep_damaged=keep_damaged)
                 except UserError as error:
-                    raise UserError(f"{_name_of(video, number)}: {error}") from None
+                    raise UserError(f"{media_name(video, number, 'video')}: {error}") from None
                 features.append(seen.rows)
         summaries = self.summarize_features(features, encoded, search, items=items)
         return [summary.text for summary in summaries]
@@ -424,9 +423,3 @@ class VideoSummarizer:
             text = self.task.readable.text_of(words, unknowns)
             summaries[number] = Summary(text, float(best["score"]))
         return [summaries[number] for number in range(len(transcripts))]
-
-
-def _name_of(video: AnyVideo, number: int) -> str:
-    if isinstance(video, MediaFile):
-        return video.name
-    return f"video {number}" if isinstance(video, bytes) else os.fspath(video)

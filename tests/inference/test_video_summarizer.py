@@ -15,8 +15,7 @@ import fairseq_mm
 from fairseq_mm.cli.summarize_inputs import _of_jsonl
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.first_clips import extract_first_clips
-from fairseq_mm.extract.video_extractor import build_video_extractor
+from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.inference.summary_search import MAX_LEN, Search
 from fairseq_mm.inference.video_summarizer import VideoSummarizer
 from fairseq_mm.models._provenance import STATE_KEY
@@ -195,7 +194,7 @@ def test_a_video_becomes_the_rows_of_its_first_clips(summarizer, videos):
     expected = summarizer.summarize_features(whole, ["the dog runs", "a cat", None])
     texts = summarizer.summarize(videos, ["the dog runs", "a cat", None])
     assert texts == [summary.text for summary in expected]
-    first = extract_first_clips(summarizer.extractor, videos[0], 3, batch_size=2)
+    first = summarizer.extractor.first_clips(videos[0], 3, batch_size=2)
     assert first.is_cut
     np.testing.assert_allclose(first.rows, whole[0][:3], atol=1e-5)
 
@@ -366,7 +365,7 @@ def test_weights_that_features_do_not_record_can_be_given(trained, tmp_path, vid
         fairseq_mm.from_pretrained(best, device="cpu").summarize(videos)
     weights = trained / "mc3_18.pth"
     reader = fairseq_mm.from_pretrained(best, weights=weights, device="cpu")
-    own = build_video_extractor("mc3_18", weights=str(weights))
+    own = build_extractor("mc3_18", weights=str(weights))
     assert reader.extractor.preprocessing == own.preprocessing
     assert f"taken to be {weights} and mc3_18's own" in caplog.text
     assert len(reader.summarize(videos[:1], ["a dog"], max_len=3)) == 1
