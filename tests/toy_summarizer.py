@@ -11,7 +11,7 @@ from toy_data import make_videos_folder, run_fairseq
 
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.extract.video_extractor import build_video_extractor
+from fairseq_mm.extract.extractor import build_extractor
 
 DIM = 512  # channels of mc3_18
 SMALL: dict[str, Any] = {"size": 16, "frames": 4}
@@ -82,7 +82,7 @@ def make_extracted_folder(data: Path, weights: Path) -> None:
 
     torch.manual_seed(2)
     torch.save(video.mc3_18(weights=None).state_dict(), weights)
-    extractor = build_video_extractor("mc3_18", weights=str(weights), **SMALL)
+    extractor = build_extractor("mc3_18", weights=str(weights), **SMALL)
     assert extractor.dim == DIM
     make_videos_folder(data, dim=DIM)
     drawn = FeatureStore(str(data / "features.h5"))

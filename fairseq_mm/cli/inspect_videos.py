@@ -266,8 +266,8 @@ class _Shelf:
         self.by_key: dict[str, Any] = {}
         self.shown = 0
         if self.videos:
-            from fairseq_mm.extract.media_list import by_any_key, list_images
-            from fairseq_mm.extract.videos import VIDEOS, import_av
+            from fairseq_mm.extract.media_list import VIDEOS, by_any_key, list_images
+            from fairseq_mm.extract.videos import import_av
 
             import_av()
             self.by_key = by_any_key(list_images(self.videos, ids="path", kind=VIDEOS))

@@ -22,7 +22,7 @@ import os
 import re
 import typing
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Optional
 from urllib.error import URLError
 from urllib.parse import urlparse
@@ -170,13 +170,18 @@ def weights_entry(model: str, name: str) -> Any:
     return enum[name]
 
 
-def default_preprocessing(model: str, weights: str) -> Preprocessing:
-    """That of torchvision's weights; for a file, that of the first weights of the model."""
+def transform_of(model: str, weights: Optional[str]) -> dict[str, Any]:
+    """Arguments of the transform of torchvision's weights; for a file, of the first ones."""
     enum: Any = type(weights_entry(model, "DEFAULT"))
     entry = enum[weights] if weights in enum.__members__ else next(iter(enum))
     # a partial of the transform: its signature has what the weights leave as it is, too
     parameters = inspect.signature(entry.transforms).parameters
-    keywords = {name: parameter.default for name, parameter in parameters.items()}
+    return {name: parameter.default for name, parameter in parameters.items()}
+
+
+def default_preprocessing(model: str, weights: str) -> Preprocessing:
+    """That of torchvision's weights; for a file, that of the first weights of the model."""
+    keywords = transform_of(model, weights)
     return Preprocessing(
         resize="short",
         resize_size=_one(keywords["resize_size"]),
@@ -220,17 +225,36 @@ def build_backbone(
     network = _with_weights_pending(build, model, seed if weights == RANDOM else 0)
     layers = _cut_after(network, model, layer)
     needed = list(layers.state_dict())  # names are those of the whole network
-    if weights == RANDOM:
-        recorded = f"{RANDOM}:{seed}"
-    elif is_file(weights):
-        load_state_dict(network, read_state_dict(weights), needed=needed, origin=weights)
-        recorded = sha256_of(weights)
-    else:
-        entry = weights_entry(model, weights)
-        load_state_dict(network, downloaded(entry), needed=needed, origin=f"--weights {weights}")
-        recorded = f"torchvision:{entry.name}"
+    recorded = load_weights(network, model, weights, seed=seed, needed=needed)
     rows = LayerRows(layers, grid=grid, has_class_token=_has_class_token(model, layer))
     return Backbone(rows.eval(), model, recorded, layer, grid)
+
+
+def load_weights(
+    network: nn.Module, model: str, weights: str, *, seed: int, needed: Collection[str]
+) -> str:
+    """
+    Args:
+        network: gets the tensors; it keeps random ones.
+        model: its name in torchvision.
+        weights: a state dict file, a name of torchvision's weights, or ``none``.
+        seed: of random weights.
+        needed: names of tensors that must be there.
+
+    Returns:
+        recorded: what the feature store records.
+
+    Raises:
+        UserError: if the weights do not exist or do not fit.
+    """
+    if weights == RANDOM:
+        return f"{RANDOM}:{seed}"
+    if is_file(weights):
+        load_state_dict(network, read_state_dict(weights), needed=needed, origin=weights)
+        return sha256_of(weights)
+    entry = weights_entry(model, weights)
+    load_state_dict(network, downloaded(entry), needed=needed, origin=f"--weights {weights}")
+    return f"torchvision:{entry.name}"
 
 
 def default_layer(model: str, grid: bool) -> str:

@@ -10,13 +10,13 @@ This module runs in the decoding processes, which do not import torch.
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from PIL import Image
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.preprocessing import NORMALIZATIONS, Preprocessing
+from fairseq_mm.extract.preprocessing import Preprocessing, normalization
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,7 +65,7 @@ class ClipPreprocessing(Preprocessing):
             )
 
     @property
-    def clip_shape(self) -> tuple[int, int, int, int]:
+    def input_shape(self) -> tuple[int, ...]:
         """Of one clip: frames, height, width, 3."""
         if self.crop == "center":
             return self.frames, self.size, self.size, 3
@@ -128,45 +128,53 @@ class ClipPreprocessing(Preprocessing):
 def with_clip_options(
     default: ClipPreprocessing,
     *,
-    frames: int = 0,
-    stride: int = 0,
-    fps: float = 0.0,
-    resize: str = "",
-    resize_size: int = 0,
-    size: int = 0,
-    crop: str = "",
-    interpolation: str = "",
-    normalize: str = "",
+    frames: Optional[int] = None,
+    stride: Optional[int] = None,
+    fps: Optional[float] = None,
+    interpolation: Optional[str] = None,
+    normalize: Optional[str] = None,
+    **sizes: Any,
 ) -> ClipPreprocessing:
-    """``default`` with a user's choices; what is empty or 0 stays.
+    """``default`` with a user's choices; what is not given stays.
 
     A ``size`` alone changes the size before the crop in proportion. ``frames`` without ``stride``
     leaves no gap between clips. ``interpolation`` other than bilinear is with antialiasing.
+
+    Args:
+        default: of the network.
+        frames: see :class:`ClipPreprocessing`.
+        stride: likewise.
+        fps: likewise.
+        interpolation: likewise.
+        normalize: one of ``NORMALIZATIONS``.
+        **sizes: ``resize``, ``resize_size``, ``size`` and ``crop``.
     """
     changes: dict[str, Any] = {"fps": fps or default.fps}
     if frames or stride:
         changes["frames"] = frames or default.frames
         changes["stride"] = stride or changes["frames"]
-    changes.update(_sizes(default, resize, resize_size, size, crop))
+    if any(sizes.values()):
+        changes.update(_sizes(default, **sizes))
     if interpolation:
         changes["interpolation"] = interpolation
         changes["antialias"] = default.antialias or interpolation != "bilinear"
     if normalize:
-        channels, scale, mean, std = NORMALIZATIONS[normalize]
-        changes.update(channels=channels, scale=scale, mean=mean, std=std)
+        changes.update(normalization(normalize))
     return dataclasses.replace(default, **changes)
 
 
 def _sizes(
-    default: ClipPreprocessing, resize: str, resize_size: int, size: int, crop: str
+    default: ClipPreprocessing,
+    resize: Optional[str] = None,
+    resize_size: Optional[int] = None,
+    size: Optional[int] = None,
+    crop: Optional[str] = None,
 ) -> dict[str, Any]:
-    if not (resize or resize_size or size or crop):
-        return {}
     side = size or default.size
     crop = crop or default.crop
     resize_width = 0
     if not resize_size:
-        keeps_ratio = crop == "center" and resize in ("", default.resize)
+        keeps_ratio = crop == "center" and resize in (None, default.resize)
         resize_size = round(side * default.resize_size / default.size) if keeps_ratio else side
         resize_width = round(side * default.resize_width / default.size) if keeps_ratio else 0
     resize = resize or default.resize

@@ -9,31 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.preprocessing import Preprocessing
 
+# attributes of a feature store that say how an image becomes rows
 IDENTITY = ("extractor", "weights", "layer", "grid", "preprocessing")
-
-
-def extractor_identity(
-    *, extractor: str, weights: str, layer: str, grid: bool, preprocessing: Preprocessing
-) -> dict[str, object]:
-    """The attributes of a feature store that say how an image becomes rows.
-
-    Args:
-        extractor: the model's name, such as ``mobilenet_v2`` or ``open_clip:ViT-B-32``.
-        weights: SHA-256 of the state dict file, ``torchvision:NAME``, ``open_clip:TAG`` or
-            ``none:SEED``.
-        layer: node of the network.
-        grid: one row a position.
-        preprocessing: recorded as JSON.
-    """
-    return {
-        "extractor": extractor,
-        "weights": weights,
-        "layer": layer,
-        "grid": int(grid),
-        "preprocessing": preprocessing.to_json(),
-    }
 
 
 def check_same_extractor(

@@ -16,8 +16,6 @@ This module imports neither torch nor fairseq: it runs in the decoding processes
 """
 
 import contextlib
-import io
-import os
 import warnings
 from collections.abc import Iterator
 from typing import BinaryIO, Union
@@ -25,44 +23,38 @@ from typing import BinaryIO, Union
 import numpy as np
 from PIL import Image, ImageOps
 
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.extract.media_list import AnyMedia, open_media
 
-# suffixes that a folder is searched for
-SUFFIXES = frozenset(
-    f".{suffix}"
-    for group in (
-        "apng avif bmp dib gif heic heif hif j2k jfif jp2 jpe jpeg jpg jpx",
-        "pbm pcx pgm png pnm ppm tga tif tiff webp",
-    )
-    for suffix in group.split()
-)
+AnyImage = Union[AnyMedia, Image.Image, np.ndarray]
+
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 MAX_PIXELS = 64_000_000
 # libjpeg keeps all coefficients of a progressive file, two bytes each, whatever the reduction
 PROGRESSIVE_FACTOR = 4
 
 
-def read_image(
-    file: Union[str, os.PathLike, bytes, Image.Image],
-    *,
-    max_pixels: int = MAX_PIXELS,
-) -> Image.Image:
+def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Decodes one image.
 
     Args:
-        file: path, content, or an image that is already open (from Python).
+        image: a path, bytes, a binary file (read from its beginning, and left open), an entry of a
+            list, an open ``PIL.Image``, or an array ``[height, width, 3]`` uint8 in the order
+            R, G, B.
         max_pixels: beyond it a JPEG is decoded at reduced scale, and other images are refused.
 
     Returns:
         image: in mode RGB, upright.
 
     Raises:
-        UserError: the reason why it cannot be read, without the file's name.
+        UserError: the reason why it cannot be read, without its name.
     """
     try:
-        if isinstance(file, Image.Image):
-            return _to_rgb(_upright(file))
-        with _any_size_allowed(), _opened(file) as stream:
+        if isinstance(image, np.ndarray):
+            return _from_array(image)
+        if isinstance(image, Image.Image):
+            return _to_rgb(_upright(image))
+        with _any_size_allowed(), open_media(image) as stream:
             return _decode(stream, max_pixels)
     except UserError:
         raise
@@ -96,10 +88,13 @@ def _any_size_allowed() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
-def _opened(file: Union[str, os.PathLike, bytes]) -> BinaryIO:
-    if isinstance(file, bytes):
-        return io.BytesIO(file)
-    return open(file, "rb")
+def _from_array(pixels: np.ndarray) -> Image.Image:
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+        raise UserError(
+            f"an array must be [height, width, 3] of uint8, but is {list(pixels.shape)} of "
+            f"{pixels.dtype} instead."
+        )
+    return Image.fromarray(pixels)
 
 
 def _decode(stream: BinaryIO, max_pixels: int) -> Image.Image:
@@ -108,22 +103,11 @@ def _decode(stream: BinaryIO, max_pixels: int) -> Image.Image:
         raise UserError("is empty.")
     stream.seek(0)
     if head[4:8] == b"ftyp" and head[8:12] in HEIF_BRANDS:
-        _register_heif()
+        import_extra("pillow_heif", extra="heif", purpose="an HEIC image").register_heif_opener()
     with Image.open(stream) as image:
         _limit_size(image, max_pixels)
         image.load()
         return _to_rgb(_upright(image))
-
-
-def _register_heif() -> None:
-    try:
-        import pillow_heif
-    except ImportError:
-        raise UserError(
-            "is an HEIC image, which needs the package pillow-heif. Install it with: "
-            "pip install 'fairseq-mm[heif]'"
-        ) from None
-    pillow_heif.register_heif_opener()
 
 
 def _limit_size(image: Image.Image, max_pixels: int) -> None:

@@ -1,15 +1,16 @@
 """Which images or videos: folders, files, lists, tar archives and JSONL become ids, in order."""
 
+import contextlib
+import io
 import json
 import os
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, Optional
+from typing import BinaryIO, NamedTuple, Optional, Union
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.images import SUFFIXES
 
 ID_FORMS = ("name", "stem", "path")
 
@@ -30,7 +31,28 @@ class Kind(NamedTuple):
     fields: str
 
 
-IMAGES = Kind("image", SUFFIXES, "image", "images")
+def _suffixes(names: str) -> frozenset[str]:
+    return frozenset(f".{name}" for name in names.split())
+
+
+IMAGES = Kind(
+    "image",
+    _suffixes(
+        "apng avif bmp dib gif heic heif hif j2k jfif jp2 jpe jpeg jpg jpx "
+        "pbm pcx pgm png pnm ppm tga tif tiff webp"
+    ),
+    "image",
+    "images",
+)
+VIDEOS = Kind(
+    "video",
+    _suffixes(
+        "3g2 3gp asf avi divx dv f4v flv gif ivf m2ts m2v m4v mkv mov mp4 mpe "
+        "mpeg mpg mts mxf ogm ogv qt rm rmvb ts vob webm wmv y4m"
+    ),
+    "video",
+    "videos",
+)
 
 
 class MediaFile(NamedTuple):
@@ -55,16 +77,62 @@ class MediaFile(NamedTuple):
         """For messages."""
         return f"{self.path}:{self.member}" if self.member else self.path
 
+    def open(self) -> BinaryIO:
+        """
+        Raises:
+            OSError: if the file cannot be read.
+        """
+        if not self.member:
+            return open(self.path, "rb")
+        member = tarfile.TarInfo(self.member)
+        member.offset_data, member.size = self.offset, self.size
+        return tarfile.open(self.path, "r:").extractfile(member)
+
     def content(self) -> bytes:
         """
         Raises:
             OSError: if the file cannot be read.
         """
-        with open(self.path, "rb") as file:
-            if not self.member:
-                return file.read()
-            file.seek(self.offset)
-            return file.read(self.size)
+        with self.open() as file:
+            return file.read()
+
+
+# a path, the content, a binary file or an entry of a list
+AnyMedia = Union[str, os.PathLike, bytes, BinaryIO, MediaFile]
+
+
+def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
+    """The content of an image or a video as a binary file that can be read at any place.
+
+    A file that the caller has opened is read from its beginning, and left open.
+
+    Raises:
+        OSError: if the file cannot be read.
+        UserError: if it is none of the kinds of ``AnyMedia``.
+    """
+    if isinstance(media, bytes):
+        return io.BytesIO(media)
+    if isinstance(media, MediaFile):
+        return media.open()
+    if isinstance(media, (str, os.PathLike)):
+        return open(media, "rb")
+    if not hasattr(media, "read") or not isinstance(media.read(0), bytes):
+        raise UserError(
+            f"must be a path, bytes or a file opened in binary mode, but is a "
+            f"{type(media).__name__} instead."
+        )
+    seekable = getattr(media, "seekable", None)  # SpooledTemporaryFile has none before Python 3.11
+    if seekable is None or not seekable():
+        return io.BytesIO(media.read())
+    media.seek(0)
+    return contextlib.nullcontext(media)
+
+
+def media_name(media: object, number: int, noun: str) -> str:
+    """For messages: its path, or its place in the arguments."""
+    if isinstance(media, MediaFile):
+        return media.name
+    return os.fspath(media) if isinstance(media, (str, os.PathLike)) else f"{noun} {number}"
 
 
 def list_images(

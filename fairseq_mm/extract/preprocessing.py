@@ -10,7 +10,7 @@ make of a ``PIL.Image``. It runs in the decoding processes, which do not import 
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -104,9 +104,10 @@ class Preprocessing:
         return self.crop == "center" or self.resize == "squash"
 
     @property
-    def output_side(self) -> int:
-        """Side in pixels of what the network gets, or of its short side."""
-        return self.size if self.crop == "center" else self.resize_size
+    def input_shape(self) -> tuple[int, ...]:
+        """Of what the network gets: height, width, 3; a square where images differ in size."""
+        side = self.size if self.crop == "center" else self.resize_size
+        return side, side, 3
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
@@ -193,17 +194,22 @@ class Preprocessing:
         return (images - mean) / std
 
 
+def normalization(name: str) -> dict[str, Any]:
+    """One of ``NORMALIZATIONS`` as arguments of :class:`Preprocessing`."""
+    return dict(zip(("channels", "scale", "mean", "std"), NORMALIZATIONS[name]))
+
+
 def with_options(
     default: Preprocessing,
     *,
-    resize: str = "",
-    resize_size: int = 0,
-    size: int = 0,
-    crop: str = "",
-    interpolation: str = "",
-    normalize: str = "",
+    resize: Optional[str] = None,
+    resize_size: Optional[int] = None,
+    size: Optional[int] = None,
+    crop: Optional[str] = None,
+    interpolation: Optional[str] = None,
+    normalize: Optional[str] = None,
 ) -> Preprocessing:
-    """``default`` with a user's choices; what is empty or 0 stays.
+    """``default`` with a user's choices; what is not given stays.
 
     A ``size`` without ``resize_size`` keeps the default's ratio of the two (256 to 224, say) where
     a short side is resized and then cropped, and resizes to ``size`` itself elsewhere. Two sets of
@@ -224,8 +230,7 @@ def with_options(
     if interpolation:
         changes["interpolation"] = interpolation
     if normalize:
-        channels, scale, mean, std = NORMALIZATIONS[normalize]
-        changes.update(channels=channels, scale=scale, mean=mean, std=std)
+        changes.update(normalization(normalize))
     return dataclasses.replace(default, **changes)
 
 

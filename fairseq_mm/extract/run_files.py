@@ -7,14 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.identity import check_same_extractor
 from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.readers import MediaEnd
 
 
 def unreadable_path(output: str) -> str:
     """Where the unreadable items of a store are listed: name, tab, reason."""
     return output + ".unreadable.tsv"
+
+
+def details_path(output: str, noun: str) -> str:
+    """Where the items of a store are described, between tabs: ``.videos.tsv`` for videos."""
+    return f"{output}.{noun}.tsv"
 
 
 def write_unreadable(output: str, unreadable: Iterable[tuple[str, str]]) -> None:
@@ -42,21 +49,69 @@ def _names_unreadable(path: str) -> set[str]:
         return set()
 
 
+class Journal:
+    """What is known of the finished videos, kept in the partial folder until the store is whole.
+
+    A line is written before its video is appended to the store; lines of videos that are not in the
+    store, or that were torn, are dropped when a run continues.
+
+    Args:
+        writer: of the store.
+        noun: what the items are, ``videos``.
+        columns: names of the fields, the id and the number of inputs before them.
+
+    Attributes:
+        rows: the header, and a row an item.
+    """
+
+    def __init__(self, writer: FeatureStoreWriter, noun: str, columns: Sequence[str]) -> None:
+        self.output = details_path(writer.path, noun)
+        self.path = os.path.join(writer.partial_path, f"{noun}.tsv")
+        rows = [line.rstrip("\n").split("\t") for line in self._lines() if line.endswith("\n")]
+        latest = {row[0]: row for row in rows if len(row) == len(columns) and row[0] in writer.done}
+        lost = writer.done.difference(latest)
+        if lost:
+            raise UserError(
+                f"{self.path}: lacks {min(lost)!r}, which stands in the store. Delete "
+                f"{writer.partial_path} to begin anew."
+            )
+        self.num_inputs = {key: int(row[1]) for key, row in latest.items()}
+        self.rows: list[Sequence[str]] = [columns, *latest.values()]
+        write_rows(self.path, latest.values())
+        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
+
+    def _lines(self) -> list[str]:
+        try:
+            with open(self.path, encoding="utf-8", newline="\n") as file:
+                return list(file)
+        except FileNotFoundError:
+            return []
+
+    def note(self, key: str, num_inputs: int, end: MediaEnd) -> None:
+        row = (key, str(num_inputs), *end.fields)
+        self.rows.append(row)
+        self._file.write("\t".join(row) + "\n")
+        self._file.flush()
+
+    def finish(self) -> None:
+        """Writes the table beside the store."""
+        write_rows(self.output, self.rows)
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
 def check_finished(
     identity: Mapping[str, object],
     items: Sequence[MediaFile],
     output: str,
     dtype: str,
-    *,
-    noun: str = "images",
+    noun: str,
 ) -> tuple[int, int]:
-    """
-    Args:
-        identity: of the extractor that is asked for.
-        items: what the store must have.
-        output: a finished store.
-        dtype: that is asked for.
-        noun: what the items are.
+    """Whether a finished store is what a run of that extractor would write.
 
     Returns:
         num_items: in the store.
@@ -87,7 +142,7 @@ def check_finished(
 
 
 def check_same_items(
-    done: Iterable[str], items: Sequence[MediaFile], output: str, *, noun: str = "images"
+    done: Iterable[str], items: Sequence[MediaFile], output: str, noun: str
 ) -> None:
     """
     Raises:

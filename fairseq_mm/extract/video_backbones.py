@@ -18,12 +18,11 @@ ActivityNet on pixel values of 0 to 255, not divided by a deviation (their issue
 was trained on Kinetics; ``--normalize kinetics`` takes the other mean.
 """
 
-import inspect
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 import torchvision
-from torch import Tensor, nn
+from torch import nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract import open_clip_backbones
@@ -32,14 +31,13 @@ from fairseq_mm.extract.backbones import (
     Backbone,
     builds,
     check_model,
-    downloaded,
     is_file,
-    weights_entry,
+    load_weights,
+    transform_of,
 )
 from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
-from fairseq_mm.extract.preprocessing import NORMALIZATIONS
+from fairseq_mm.extract.preprocessing import normalization
 from fairseq_mm.extract.resnext3d import ResNeXt3d
-from fairseq_mm.extract.weights import load_state_dict, read_state_dict, sha256_of
 
 RESNEXT = "resnext101_3d"
 # the one layer: what enters the classifier
@@ -71,15 +69,8 @@ def check_any_model(model: str) -> None:
 def default_clip_preprocessing(model: str, weights: Optional[str]) -> ClipPreprocessing:
     """That of the published network, or of torchvision's weights."""
     if model == RESNEXT:
-        channels, scale, mean, std = NORMALIZATIONS["activitynet"]
-        return ClipPreprocessing(
-            resize_size=112, size=112, channels=channels, scale=scale, mean=mean, std=std
-        )
-    enum: Any = type(weights_entry(model, "DEFAULT"))
-    entry = enum[weights] if weights in enum.__members__ else next(iter(enum))
-    # a partial of the transform: its signature has what the weights leave as it is, too
-    parameters = inspect.signature(entry.transforms).parameters
-    keywords = {name: parameter.default for name, parameter in parameters.items()}
+        return ClipPreprocessing(resize_size=112, size=112, **normalization("activitynet"))
+    keywords = transform_of(model, weights)
     height, *width = keywords["resize_size"]
     return ClipPreprocessing(
         resize="squash" if width else "short",
@@ -113,7 +104,6 @@ def build_video_backbone(model: str, *, weights: Optional[str] = None, seed: int
             f"`model` must be one of {', '.join(video_model_names())}, but is {model!r} instead."
         )
     weights = _weights_or_default(model, weights)
-    state, recorded = _state_of(model, weights, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed if weights == RANDOM else 0)
         network: nn.Module
@@ -122,10 +112,8 @@ def build_video_backbone(model: str, *, weights: Optional[str] = None, seed: int
         else:
             network = vars(torchvision.models.video)[model](weights=None).eval()
     classifier = next(name for name in CLASSIFIERS if hasattr(network, name))
-    if state is not None:
-        needed = [name for name in network.state_dict() if not name.startswith(classifier + ".")]
-        origin = weights if is_file(weights) else f"--weights {weights}"
-        load_state_dict(network, state, needed=needed, origin=origin)
+    needed = [name for name in network.state_dict() if not name.startswith(classifier + ".")]
+    recorded = load_weights(network, model, weights, seed=seed, needed=needed)
     setattr(network, classifier, nn.Identity())
     if isinstance(network, ResNeXt3d):
         network.fold_norms()
@@ -142,13 +130,3 @@ def _weights_or_default(model: str, weights: Optional[str]) -> str:
             f"3D-ResNets-PyTorch). Give it: --weights FILE, or {RANDOM} for random ones.{given}"
         )
     return weights
-
-
-def _state_of(model: str, weights: str, seed: int) -> tuple[Optional[dict[str, Tensor]], str]:
-    """Tensors to load, None to keep random ones; and what the feature store records."""
-    if weights == RANDOM:
-        return None, f"{RANDOM}:{seed}"
-    if is_file(weights):
-        return read_state_dict(weights), sha256_of(weights)
-    entry = weights_entry(model, weights)
-    return downloaded(entry), f"torchvision:{entry.name}"

@@ -14,29 +14,17 @@ What is done, beyond what FFmpeg (by PyAV) does by itself:
 This module imports neither torch nor fairseq: it runs in the decoding processes.
 """
 
-import io
-import os
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from types import ModuleType
-from typing import Any, BinaryIO, Optional, Union
+from typing import Any, BinaryIO, Optional
 
 from PIL import Image
 
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.extract.images import MAX_PIXELS
-from fairseq_mm.extract.media_list import Kind, MediaFile
+from fairseq_mm.extract.media_list import AnyMedia, open_media
 
-# suffixes that a folder is searched for
-VIDEO_SUFFIXES = frozenset(
-    f".{suffix}"
-    for group in (
-        "3g2 3gp asf avi divx dv f4v flv gif ivf m2ts m2v m4v mkv mov mp4 mpe",
-        "mpeg mpg mts mxf ogm ogv qt rm rmvb ts vob webm wmv y4m",
-    )
-    for suffix in group.split()
-)
-VIDEOS = Kind("video", VIDEO_SUFFIXES, "video", "videos")
 # what may be missing at the end of a whole file: seconds, and the part of its length
 MAX_MISSING_SECONDS = 1.0
 MAX_MISSING_PART = 0.01
@@ -47,8 +35,6 @@ UPRIGHT = {
     180: Image.Transpose.ROTATE_180,
     270: Image.Transpose.ROTATE_270,
 }
-
-AnyVideo = Union[str, os.PathLike, bytes, MediaFile]
 
 
 def import_av() -> ModuleType:
@@ -62,66 +48,11 @@ def import_av() -> ModuleType:
     return av
 
 
-class FileSection(io.RawIOBase):
-    """A part of a file as a file of its own: the member of an archive that is not unpacked.
-
-    Args:
-        path: the archive.
-        offset: where the part begins.
-        size: its bytes.
-    """
-
-    def __init__(self, path: str, offset: int, size: int) -> None:
-        super().__init__()
-        self._file = open(path, "rb")  # noqa: SIM115
-        self._offset, self._size, self._place = offset, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._file.seek(self._offset + self._place)
-        view = memoryview(buffer)[: max(0, self._size - self._place)]
-        count = self._file.readinto(view)
-        self._place += count
-        return count
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._size}[whence]
-        if start + offset < 0:
-            raise OSError("negative place in a file")
-        self._place = start + offset
-        return self._place
-
-    def tell(self) -> int:
-        return self._place
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-def open_video(video: AnyVideo) -> BinaryIO:
-    """The content as a file that can be read at any place.
-
-    Raises:
-        OSError: if the file cannot be read.
-    """
-    if isinstance(video, bytes):
-        return io.BytesIO(video)
-    if isinstance(video, MediaFile) and video.member:
-        return io.BufferedReader(FileSection(video.path, video.offset, video.size))
-    return open(video.path if isinstance(video, MediaFile) else video, "rb")
-
-
 class VideoReader:
     """The frames of one video, to be gone through once.
 
     Args:
-        video: path, content, or an entry of a list.
+        video: a path, bytes, a binary file, or an entry of a list.
         keep_damaged: take what can be decoded of a truncated or damaged video; else it raises.
         max_pixels: larger frames are refused.
 
@@ -132,7 +63,7 @@ class VideoReader:
     """
 
     def __init__(
-        self, video: AnyVideo, *, keep_damaged: bool = False, max_pixels: int = MAX_PIXELS
+        self, video: AnyMedia, *, keep_damaged: bool = False, max_pixels: int = MAX_PIXELS
     ) -> None:
         self.video = video
         self.keep_damaged = keep_damaged
@@ -163,7 +94,7 @@ class VideoReader:
         """
         av = import_av()
         try:
-            with open_video(self.video) as file:
+            with open_media(self.video) as file:
                 if not file.read(1):
                     raise UserError("is empty.")
                 file.seek(0)
@@ -296,14 +227,6 @@ def resampled(
     while shown is not None and time < last_end:
         yield shown
         time += step
-
-
-def frames_as_they_come(
-    frames: Iterable[tuple[Fraction, Fraction, Image.Image]],
-) -> Iterator[Image.Image]:
-    """Each frame once."""
-    for _begin, _end, image in frames:
-        yield image
 
 
 def _open_container(av: ModuleType, file: BinaryIO) -> Any:

@@ -59,16 +59,13 @@ def checked_weights_file(model: str, recorded: str, weights_file: Optional[str])
     return weights_file
 
 
-def recorded_weights(
-    model: str, recorded: str, weights_file: Optional[str], *, sources: Collection[str]
-) -> tuple[str, int]:
+def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> tuple[str, int]:
     """What a store records of its extractor's weights, as an extractor is built from it.
 
     Args:
         model: for messages.
-        recorded: SHA-256 of a file, ``none:SEED`` or ``SOURCE:NAME``.
+        recorded: SHA-256 of a file, ``none:SEED``, ``torchvision:NAME`` or ``open_clip:TAG``.
         weights_file: the one in hand.
-        sources: that the names may be of.
 
     Returns:
         file or name, and the seed of random weights.
@@ -81,7 +78,7 @@ def recorded_weights(
         return checked_weights_file(model, recorded, weights_file), 0
     if source == RANDOM and name.isdigit():
         return RANDOM, int(name)
-    if source in sources:
+    if source in ("torchvision", "open_clip"):
         return name, 0
     raise UserError(f"the weights {recorded!r} of {model} are of no known kind.")
 

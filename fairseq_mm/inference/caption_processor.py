@@ -8,8 +8,9 @@ import numpy as np
 from PIL import Image
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.inference.embedder import load_embedder
-from fairseq_mm.inference.image_reader import AnyImage, ImageReader
+from fairseq_mm.inference.image_reader import ImageReader
 from fairseq_mm.inference.loading import LoadedModels, embeds_sentences, reads_structures
 from fairseq_mm.inference.processor import Example, Processor, field_of
 

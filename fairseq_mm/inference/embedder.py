@@ -18,8 +18,9 @@ from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.multimodal_dataset import tokens_of
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, checkpoint_digest
-from fairseq_mm.inference.image_reader import AnyImage, ImageReader
+from fairseq_mm.inference.image_reader import ImageReader
 from fairseq_mm.inference.loading import LoadedModels, embeds_sentences, load_models, load_states
 from fairseq_mm.models._provenance import words_of
 

@@ -9,23 +9,20 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, BinaryIO, Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import torch
 from PIL import Image
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.extractor import ImageExtractor, build_extractor_from_identity
-from fairseq_mm.extract.images import MAX_PIXELS
-from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.extractor import Extractor, build_extractor_from_identity
+from fairseq_mm.extract.images import MAX_PIXELS, AnyImage
 from fairseq_mm.inference.extractor_provenance import (
     check_recorded,
     check_trained_features,
     weights_file_of,
 )
-
-AnyImage = Union[str, os.PathLike, bytes, Image.Image, np.ndarray, BinaryIO, MediaFile]
 
 
 class ImageReader:
@@ -63,7 +60,7 @@ class ImageReader:
         return f"{type(self).__name__}({os.pathsep.join(self.files)!r}: {name}, {self.device})"
 
     @cached_property
-    def extractor(self) -> ImageExtractor:
+    def extractor(self) -> Extractor:
         """The extractor that the models were trained with.
 
         Raises:
@@ -95,7 +92,8 @@ class ImageReader:
         Threads decode the next batch while the network works on this one.
 
         Args:
-            images: paths, contents of files, open images, or members of archives.
+            images: whatever :func:`.read_image` takes: paths, bytes, binary files, open images,
+                arrays, or members of archives.
             batch_size: images that the extractor gets at a time, by default 16 on a CPU and 128
                 elsewhere; it changes nothing but the speed.
             max_pixels: larger JPEGs are decoded at reduced scale, other images refused.
@@ -124,17 +122,9 @@ class ImageReader:
 
     def _pixels(self, image: AnyImage, max_pixels: int) -> Union[np.ndarray, UserError]:
         try:
-            if isinstance(image, MediaFile):
-                image = image.content()
-            elif isinstance(image, np.ndarray):
-                image = _image_of(image)
-            elif not isinstance(image, Image.Image) and hasattr(image, "read"):
-                image = image.read()
             return self.extractor.pixels(image, max_pixels=max_pixels)
         except UserError as error:
             return error
-        except OSError as error:
-            return UserError(f"{error.strerror or error}.")
 
     def readable_features_of(self, images: Sequence[AnyImage], **options: Any) -> list[np.ndarray]:
         """Features of each image ``[rows, D]`` float32, in their order.
@@ -188,19 +178,6 @@ class ImageReader:
             dim=dim,
             path=path,
         )
-
-
-def _image_of(pixels: np.ndarray) -> Image.Image:
-    """
-    Raises:
-        UserError: if an array is not the pixels of an image.
-    """
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-        raise UserError(
-            "an array of pixels must be [height, width, 3] of uint8, but is "
-            f"{list(pixels.shape)} of {pixels.dtype}."
-        )
-    return Image.fromarray(pixels)
 
 
 @contextlib.contextmanager

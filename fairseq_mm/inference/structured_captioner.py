@@ -34,6 +34,7 @@ from PIL import Image
 from fairseq_mm.data.collate import pad_tokens
 from fairseq_mm.data.structure_tags import TagLines
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.generation.config import GenerationConfig
 from fairseq_mm.inference.candidate_conditions import (
     NearestSentence,
@@ -42,7 +43,6 @@ from fairseq_mm.inference.candidate_conditions import (
 )
 from fairseq_mm.inference.candidate_scores import score_candidates
 from fairseq_mm.inference.embedder import Embedder
-from fairseq_mm.inference.image_reader import AnyImage
 from fairseq_mm.inference.loading import LoadedModels
 from fairseq_mm.inference.structured_search import Draws, StructuredSearch, draw_pairs
 from fairseq_mm.retrieval.vector_index import unit_vectors

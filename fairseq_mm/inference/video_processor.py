@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.videos import AnyVideo
+from fairseq_mm.extract.media_list import AnyMedia
 from fairseq_mm.inference.caption_processor import is_features
 from fairseq_mm.inference.loading import LoadedModels
 from fairseq_mm.inference.processor import Decoded, Example, Processor, field_of
@@ -20,11 +20,11 @@ class Video(TypedDict, total=False):
     """An input: the video's file (or its content, or features ``[frames, D]``), and what is said
     in it."""
 
-    video: Union[AnyVideo, np.ndarray]
+    video: Union[AnyMedia, np.ndarray]
     transcript: Union[str, Transcript, None]
 
 
-AnyInput = Union[Video, AnyVideo, str]
+AnyInput = Union[Video, AnyMedia, str]
 
 
 class VideoProcessor(Processor[AnyInput]):

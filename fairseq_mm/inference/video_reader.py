@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import Any, Optional
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.first_clips import FirstClips, extract_first_clips
-from fairseq_mm.extract.video_extractor import (
-    VideoExtractor,
-    build_video_extractor,
-    build_video_extractor_from_identity,
+from fairseq_mm.extract.extractor import (
+    Extractor,
+    FirstClips,
+    build_extractor,
+    build_extractor_from_identity,
 )
-from fairseq_mm.extract.videos import AnyVideo
+from fairseq_mm.extract.media_list import AnyMedia
 from fairseq_mm.inference.extractor_provenance import (
     check_recorded,
     check_trained_features,
@@ -65,7 +65,7 @@ class VideoReader:
         return f"{type(self).__name__}({os.pathsep.join(self.files)!r}: {name}, {self.device})"
 
     @cached_property
-    def extractor(self) -> VideoExtractor:
+    def extractor(self) -> Extractor:
         """The extractor that the models were trained with.
 
         Raises:
@@ -86,11 +86,13 @@ class VideoReader:
             )
         return extractor
 
-    def _build_extractor(self) -> VideoExtractor:
+    def _build_extractor(self) -> Extractor:
         name = str(self.identity["extractor"])
         if "weights" in self.identity:
             weights_file = weights_file_of(self.identity, self.files, self.weights)
-            return build_video_extractor_from_identity(self.identity, weights_file, self.device)
+            return build_extractor_from_identity(
+                self.identity, weights_file, self.device, reads="videos"
+            )
         # as How2's features are published
         if self.weights is None:
             raise UserError(
@@ -98,7 +100,7 @@ class VideoReader:
                 "file that made them (--weights FILE; in Python weights=...), or features "
                 "(--features STORE)."
             )
-        extractor = build_video_extractor(name, weights=str(self.weights), device=self.device)
+        extractor = build_extractor(name, weights=str(self.weights), device=self.device)
         logger.warning(
             "%s: its features do not record their weights and preprocessing: taken to be %s and "
             "%s's own",
@@ -107,7 +109,7 @@ class VideoReader:
         return extractor
 
     def read_video(
-        self, video: AnyVideo, *, batch_size: Optional[int] = None, **options: Any
+        self, video: AnyMedia, *, batch_size: Optional[int] = None, **options: Any
     ) -> FirstClips:
         """The features of a video, as far as the models read them.
 
@@ -115,7 +117,7 @@ class VideoReader:
             video: path, content, or an entry of a list.
             batch_size: clips that the extractor gets at a time, by default 8 on a CPU and 64
                 elsewhere; it changes nothing but the speed.
-            **options: of :func:`fairseq_mm.extract.first_clips.extract_first_clips`:
+            **options: of :meth:`.Extractor.first_clips`:
                 ``keep_damaged=False``, ``max_pixels``, ``num_images=0``.
 
         Raises:
@@ -123,9 +125,7 @@ class VideoReader:
                 its name.
         """
         size = batch_size or (8 if self.device.type == "cpu" else 64)
-        return extract_first_clips(
-            self.extractor, video, self.max_frames, batch_size=size, **options
-        )
+        return self.extractor.first_clips(video, self.max_frames, batch_size=size, **options)
 
     def check_features(self, attributes: Mapping[str, Any], dim: int, path: str) -> None:
         """

@@ -76,7 +76,8 @@ def test_mistakes_are_one_line_and_status_2(tmp_path, arguments, message, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "clips").mkdir()
     if arguments and arguments[0] == "clips":
-        (tmp_path / "clips" / "a.mp4").write_bytes(b"")
+        for name in ("a.mp4", "a.jpg"):
+            (tmp_path / "clips" / name).write_bytes(b"")
     model = [*MODEL]
     if "resnext101_3d" in arguments:
         del model[2:4]

@@ -17,7 +17,7 @@ import fairseq_mm
 from fairseq_mm.cli.main import main
 from fairseq_mm.cli.summarize_inputs import _of_jsonl
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.video_extractor import build_video_extractor
+from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.extract.weights import sha256_of
 
 SHORT = ("--max-len", "9")
@@ -305,7 +305,7 @@ def test_inputs_that_do_not_fit_the_model_are_refused(
         "--transcript", transcripts[0], "--weights", "w.pt", model="t5"
     )
     assert "carries no dictionary (--arch transformer" in refusal("a.mp4", model="transformer")
-    other = build_video_extractor("mc3_18", weights="none", size=16, frames=8)
+    other = build_extractor("mc3_18", weights="none", size=16, frames=8)
     write_store(tmp_path / "other.h5", ["a"], dim=DIM, attributes=other.identity)
     assert "another extractor: " in refusal("a", "--features", tmp_path / "other.h5")
     alone = tmp_path / "alone"

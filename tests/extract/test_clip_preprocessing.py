@@ -29,7 +29,7 @@ def grey(level: int) -> Image.Image:
 def levels(preprocessing: ClipPreprocessing, num_frames: int) -> list[list[int]]:
     """Which frames each clip has."""
     clips = list(preprocessing.clips(grey(i % LEVELS) for i in range(num_frames)))
-    assert all(clip.shape == preprocessing.clip_shape for clip in clips)
+    assert all(clip.shape == preprocessing.input_shape for clip in clips)
     assert len(clips) == preprocessing.num_clips(num_frames)
     return [clip[:, 0, 0, 0].tolist() for clip in clips]
 
@@ -107,7 +107,7 @@ def test_clips_equal_torchvisions_transform(options, size):
 
 def test_the_resnext_gets_pixels_of_0_to_255_less_the_mean_of_activitynet():
     preprocessing = default_clip_preprocessing("resnext101_3d", None)
-    assert preprocessing.clip_shape == (16, 112, 112, 3)
+    assert preprocessing.input_shape == (16, 112, 112, 3)
     clip = np.zeros((1, 16, 112, 112, 3), dtype=np.uint8)
     clip[..., 0], clip[..., 1], clip[..., 2] = 255, 100, 7
     values = preprocessing.normalized(torch.from_numpy(clip))[0, :, 3, 50, 60]
@@ -121,7 +121,7 @@ def test_the_resnext_gets_pixels_of_0_to_255_less_the_mean_of_activitynet():
 def test_torchvisions_models_get_their_own_sizes():
     r3d = default_clip_preprocessing("r3d_18", "DEFAULT")
     assert (r3d.resize, r3d.resize_size, r3d.resize_width, r3d.size) == ("squash", 128, 171, 112)
-    assert (r3d.mean[0], r3d.antialias, r3d.clip_shape) == (0.43216, False, (16, 112, 112, 3))
+    assert (r3d.mean[0], r3d.antialias, r3d.input_shape) == (0.43216, False, (16, 112, 112, 3))
     if not hasattr(torchvision.models.video, "swin3d_t"):
         pytest.skip(f"torchvision {torchvision.__version__} has no swin3d_t")
     swin = default_clip_preprocessing("swin3d_t", "DEFAULT")
@@ -138,8 +138,8 @@ def test_options_change_what_they_name():
     assert with_clip_options(r3d, stride=8).frames == 16
     assert with_clip_options(r3d, fps=12.5).fps == 12.5
     squashed = with_clip_options(r3d, resize="squash", resize_size=30, size=30)
-    assert (squashed.crop, squashed.clip_shape[1:]) == ("none", (30, 30, 3))
-    assert with_clip_options(r3d, crop="none").clip_shape == (16, 112, 112, 3)
+    assert (squashed.crop, squashed.input_shape[1:]) == ("none", (30, 30, 3))
+    assert with_clip_options(r3d, crop="none").input_shape == (16, 112, 112, 3)
     assert with_clip_options(r3d, resize="short").resize_size == 112
     bicubic = with_clip_options(r3d, interpolation="bicubic", normalize="kinetics")
     assert (bicubic.antialias, bicubic.mean[0], bicubic.scale) == (True, 110.63541, 255)

@@ -80,7 +80,7 @@ def test_jsonl_names_one_image_or_several(folder):
     assert keys(list_images([str(path)])) == ["b.jpg", "c.webp", "a.PNG"]
 
 
-@pytest.mark.parametrize("line", ['{"image": "b.jpg"}', "b.jpg", '{"image": 3}', "[1]"])
+@pytest.mark.parametrize("line", ['{"file": "b.jpg"}', "b.jpg", '{"image": 3}', "[1]"])
 def test_a_line_without_image_is_named(folder, line):
     path = folder / "data.jsonl"
     path.write_text('{"image": "b.jpg"}\n' + line + "\n")

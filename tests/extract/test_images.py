@@ -4,6 +4,8 @@ import contextlib
 import io
 import struct
 import sys
+import tarfile
+import tempfile
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from PIL import Image
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import read_image
+from fairseq_mm.extract.media_list import MediaFile
 
 
 def encoded(image: Image.Image, form: str, **options: object) -> bytes:
@@ -31,6 +34,56 @@ def test_an_rgb_image_keeps_its_pixels(colours, tmp_path):
     assert read.mode == "RGB"
     np.testing.assert_array_equal(np.asarray(read), np.asarray(colours))
     np.testing.assert_array_equal(np.asarray(read_image(read)), np.asarray(colours))
+
+
+def test_every_kind_of_input_gives_the_same_pixels(colours, tmp_path):
+    path, content = tmp_path / "a.png", encoded(colours, "PNG")
+    path.write_bytes(content)
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(path, "a.png")
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        entry = archive.getmembers()[0]
+    member = MediaFile("a", str(tmp_path / "a.tar"), "a.png", entry.offset_data, entry.size)
+    written = io.BytesIO()
+    written.write(content)  # its position is at the end
+    pixels = np.asarray(colours)
+    turned = np.ascontiguousarray(pixels.transpose(1, 0, 2)).transpose(1, 0, 2)
+    with open(path, "rb") as file, tempfile.SpooledTemporaryFile() as spooled:
+        spooled.write(content)
+        spooled.seek(0)
+        stream = io.BufferedReader(OneWay(content))
+        inputs = (path, str(path), content, colours, pixels, turned, member, written, file)
+        for image in (*inputs, spooled, stream):
+            read = read_image(image)
+            assert read.mode == "RGB"
+            np.testing.assert_array_equal(np.asarray(read), pixels)
+        assert not file.closed
+
+
+class OneWay(io.RawIOBase):
+    """What cannot be sought in, as a pipe."""
+
+    def __init__(self, content: bytes) -> None:
+        self.rest = content
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        part, self.rest = self.rest[: len(buffer)], self.rest[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+
+def test_inputs_of_another_kind_are_named(colours, tmp_path):
+    pixels = np.asarray(colours)
+    for wrong in (pixels[:, :, 0], pixels / 255, pixels[:, :, :2], pixels[:0]):
+        with pytest.raises(UserError, match=r"an array must be \[height, width, 3\] of uint8, but"):
+            read_image(wrong)
+    with pytest.raises(UserError, match=r"must be a path, bytes or a file .* but is a int instead"):
+        read_image(3)
+    with open(tmp_path / "text", "w+") as file, pytest.raises(UserError, match="in binary mode"):
+        read_image(file)
 
 
 @pytest.mark.parametrize(("orientation", "turn"), [(3, 2), (6, 3), (8, 1)])

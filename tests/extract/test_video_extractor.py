@@ -8,11 +8,7 @@ from torchvision.models import video
 from toy_videos import frames_of, write_video
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.extractor import build_extractor_from_identity
-from fairseq_mm.extract.video_extractor import (
-    build_video_extractor,
-    build_video_extractor_from_identity,
-)
+from fairseq_mm.extract.extractor import build_extractor, build_extractor_from_identity
 from fairseq_mm.extract.videos import VideoReader
 
 SMALL = {"size": 16, "frames": 4}
@@ -28,7 +24,7 @@ def weights(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def extractor(weights):
-    return build_video_extractor("mc3_18", weights=weights, **SMALL)
+    return build_extractor("mc3_18", weights=weights, **SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -78,17 +74,17 @@ def test_clips_of_several_videos_share_a_batch_that_changes_nothing(extractor, v
 def test_the_recorded_identity_builds_the_extractor_again(extractor, videos, weights):
     assert extractor.identity["frame_rate"] == "native"
     assert (extractor.identity["stride"], extractor.identity["frames_per_clip"]) == (4, 4)
-    again = build_video_extractor_from_identity(extractor.identity, weights)
+    again = build_extractor_from_identity(extractor.identity, weights, reads="videos")
     assert again.identity == extractor.identity
     np.testing.assert_array_equal(again.extract(videos[:1])[0], extractor.extract(videos[:1])[0])
 
 
 def test_all_settings_are_built_again(videos):
-    one = build_video_extractor(
+    one = build_extractor(
         "r2plus1d_18", weights="none", seed=5, fps=12.5, stride=2, normalize="kinetics", **SMALL
     )
     assert one.identity["frame_rate"] == 12.5
-    again = build_video_extractor_from_identity(one.identity)
+    again = build_extractor_from_identity(one.identity, reads="videos")
     (rows,), (expected,) = again.extract(videos[:1]), one.extract(videos[:1])
     assert rows.shape == (3, 512)  # 17 frames become 9
     np.testing.assert_array_equal(rows, expected)
@@ -97,19 +93,19 @@ def test_all_settings_are_built_again(videos):
 def test_another_extractor_is_refused(extractor, tmp_path):
     identity = extractor.identity
     with pytest.raises(UserError, match=r"made by mc3_18 with weights from a file .*give that f"):
-        build_video_extractor_from_identity(identity)
+        build_extractor_from_identity(identity, reads="videos")
     (tmp_path / "other.pt").write_bytes(b"other")
     with pytest.raises(UserError, match=r"other\.pt: must have the SHA-256 .*, but has d9298a10d"):
-        build_video_extractor_from_identity(identity, str(tmp_path / "other.pt"))
+        build_extractor_from_identity(identity, str(tmp_path / "other.pt"), reads="videos")
     with pytest.raises(UserError, match="the weights 'ftp:x' of mc3_18 are of no known kind"):
-        build_video_extractor_from_identity({**identity, "weights": "ftp:x"})
+        build_extractor_from_identity({**identity, "weights": "ftp:x"}, reads="videos")
     with pytest.raises(UserError, match="no `weights` is recorded"):
-        build_video_extractor_from_identity({"extractor": "mc3_18"})
+        build_extractor_from_identity({"extractor": "mc3_18"}, reads="videos")
     with pytest.raises(UserError, match="made by mc3_18, which reads videos, not images"):
         build_extractor_from_identity(identity)
     images = {**identity, "extractor": "resnet18", "preprocessing": "{}"}
     with pytest.raises(UserError, match="made by resnet18, which reads images, not videos"):
-        build_video_extractor_from_identity(images)
+        build_extractor_from_identity(images, reads="videos")
 
 
 def test_an_unreadable_video_is_named(extractor, tmp_path, videos):
@@ -121,14 +117,16 @@ def test_an_unreadable_video_is_named(extractor, tmp_path, videos):
 
 
 def test_clips_that_the_network_cannot_take_are_named(weights):
-    with pytest.raises(UserError, match="mvit_v2_s: cannot be run on 1 clips of 4 frames of 32 x"):
-        build_video_extractor("mvit_v2_s", weights="none", size=32, frames=4)
+    with pytest.raises(
+        UserError, match=r"mvit_v2_s, layer pooled: cannot be run on 1 clips of 4 frames of 32 x"
+    ):
+        build_extractor("mvit_v2_s", weights="none", size=32, frames=4)
 
 
 def test_cuda_without_a_device_is_one_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="--device cuda: PyTorch finds no CUDA device"):
-        build_video_extractor("mc3_18", weights="none", device="cuda", **SMALL)
+        build_extractor("mc3_18", weights="none", device="cuda", **SMALL)
 
 
 def test_the_image_itself_matters(extractor, tmp_path):

@@ -23,7 +23,6 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR, join_sentences
 from fairseq_mm.extract.extractor import build_extractor
-from fairseq_mm.extract.video_extractor import build_video_extractor
 
 MARKS = (".", "?")
 SIDE = 33  # of the images as the network sees them
@@ -143,7 +142,7 @@ def _make_folder_of_clips(root: Path) -> None:
 
     save_videos(root / "clips")
     save_transcripts(root / "clips")
-    extractor = build_video_extractor(CLIPS, weights="none", size=16, frames=4)
+    extractor = build_extractor(CLIPS, weights="none", size=16, frames=4)
     make_videos_folder(root / "videos_clips", with_features=False)
     generator = np.random.default_rng(6)
     keys = [f"{split}{i}" for split, n in (("train", 8), ("valid", 5)) for i in range(n)]

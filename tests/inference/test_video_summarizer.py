@@ -195,7 +195,7 @@ def test_a_video_becomes_the_rows_of_its_first_clips(summarizer, videos):
     expected = summarizer.summarize_features(whole, ["the dog runs", "a cat", None])
     texts = summarizer.summarize(videos, ["the dog runs", "a cat", None])
     assert texts == [summary.text for summary in expected]
-    first = extract_first_clips(summarizer.extractor, videos[0], 3, batch_size=2)
+    first = summarizer.extractor.first_clips(videos[0], 3, batch_size=2)
     assert first.is_cut
     np.testing.assert_allclose(first.rows, whole[0][:3], atol=1e-5)
 

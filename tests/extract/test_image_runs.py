@@ -9,8 +9,7 @@ from PIL import Image
 
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract import extraction
-from fairseq_mm.extract.extraction import extract_to_store
+from fairseq_mm.extract import readers, runner
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.extract.media_list import list_images
 
@@ -37,6 +36,10 @@ def output(tmp_path):
     return str(tmp_path / "out.h5")
 
 
+def extract_to_store(extractor, images, output, **options):
+    return runner.extract_to_store(extractor, extractor.reader(), images, output, **options)
+
+
 def listed(folder):
     return list_images([str(folder)])
 
@@ -52,7 +55,7 @@ def test_every_image_stands_in_the_store_in_order(extractor, folder, output, wor
     summary = extract_to_store(
         extractor, images, output, batch_size=4, workers=workers, dtype="float32"
     )
-    assert summary[:3] == (N, 0, N)
+    assert summary[:5] == (N, 0, 0, N, N)
     ids, rows = contents(output)
     assert ids == [f"{i:02}.png" for i in range(N)]
     expected = np.concatenate(extractor.extract([image.path for image in images]))
@@ -73,7 +76,7 @@ def test_an_interrupted_run_continues_to_equal_bits(
     options = {"batch_size": 4, "workers": 0, "dtype": "float32"}
     extract_to_store(extractor, images, whole, **options)
 
-    append, finish = extraction.FeatureStoreWriter.append, extraction.FeatureStoreWriter.finish
+    append, finish = runner.FeatureStoreWriter.append, runner.FeatureStoreWriter.finish
     calls = itertools.count(1)
 
     def interrupted_append(writer, key, rows):
@@ -84,20 +87,20 @@ def test_an_interrupted_run_continues_to_equal_bits(
     def interrupted_finish(writer):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(extraction.FeatureStoreWriter, "append", interrupted_append)
-    monkeypatch.setattr(extraction.FeatureStoreWriter, "finish", interrupted_finish)
+    monkeypatch.setattr(runner.FeatureStoreWriter, "append", interrupted_append)
+    monkeypatch.setattr(runner.FeatureStoreWriter, "finish", interrupted_finish)
     with pytest.raises(KeyboardInterrupt):
         extract_to_store(extractor, images, output, **options)
     assert not os.path.exists(output)
-    monkeypatch.setattr(extraction.FeatureStoreWriter, "append", append)
-    monkeypatch.setattr(extraction.FeatureStoreWriter, "finish", finish)
+    monkeypatch.setattr(runner.FeatureStoreWriter, "append", append)
+    monkeypatch.setattr(runner.FeatureStoreWriter, "finish", finish)
 
     decoded = []
-    decode = extraction._decode
+    read = readers.read_image
     monkeypatch.setattr(
-        extraction,
-        "_decode",
-        lambda image, *rest: decoded.append(image) or decode(image, *rest),
+        readers,
+        "read_image",
+        lambda image, **options: decoded.append(image) or read(image, **options),
     )
     extract_to_store(extractor, images, output, **options)
     assert len(decoded) == N - min(num_done, N - 1)
@@ -114,7 +117,7 @@ def test_unreadable_images_are_listed_counted_and_left_out(extractor, folder, ou
     (folder / "07.png").write_bytes((folder / "07.png").read_bytes()[:900])
     images = listed(folder)
     summary = extract_to_store(extractor, images, output, batch_size=3, workers=1)
-    assert (summary.num_images, summary.num_unreadable) == (N - 2, 2)
+    assert (summary.num_items, summary.num_unreadable) == (N - 2, 2)
     with open(output + ".unreadable.tsv") as file:
         lines = [line.rstrip("\n").split("\t") for line in file]
     assert lines[0] == [str(folder / "03.png"), "is empty."]
@@ -122,7 +125,7 @@ def test_unreadable_images_are_listed_counted_and_left_out(extractor, folder, ou
     assert "03.png" not in FeatureStore(output)
     again = extract_to_store(extractor, images, output)
     assert again.was_finished
-    assert (again.num_images, again.num_unreadable) == (N - 2, 2)
+    assert (again.num_items, again.num_unreadable) == (N - 2, 2)
 
 
 def test_a_file_that_vanishes_is_unreadable(extractor, folder, output):
@@ -146,7 +149,7 @@ def test_nothing_readable_is_an_error(extractor, folder, output):
 
 
 def test_an_empty_shard_gives_an_empty_store(extractor, output):
-    assert extract_to_store(extractor, [], output).num_images == 0
+    assert extract_to_store(extractor, [], output).num_items == 0
     assert len(FeatureStore(output)) == 0
     assert FeatureStore(output).dim == 512
 
@@ -200,8 +203,8 @@ def test_a_killed_decoding_process_is_one_line(extractor, folder, output, monkey
     def killed(*_arguments, **_options):
         os._exit(9)
 
-    monkeypatch.setattr(extraction, "read_image", killed)  # forked processes inherit it
+    monkeypatch.setattr(readers, "read_image", killed)  # forked processes inherit it
     with pytest.raises(
-        UserError, match="a decoding process was killed, perhaps for lack of memory"
+        UserError, match=r"00\.png: the process that decoded it was killed, perhaps"
     ):
         extract_to_store(extractor, listed(folder), output, workers=1)

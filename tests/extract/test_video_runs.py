@@ -9,11 +9,10 @@ from toy_videos import frames_of, write_video
 
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract import video_extraction
-from fairseq_mm.extract.media_list import list_images
-from fairseq_mm.extract.video_extraction import extract_videos_to_store, videos_path
-from fairseq_mm.extract.video_extractor import build_video_extractor
-from fairseq_mm.extract.videos import VIDEOS
+from fairseq_mm.extract import runner
+from fairseq_mm.extract.extractor import build_extractor
+from fairseq_mm.extract.media_list import VIDEOS, list_images
+from fairseq_mm.extract.run_files import details_path
 
 COUNTS = (9, 3, 13, 30, 5, 8, 21)
 CLIPS = (2, 1, 3, 7, 1, 2, 5)
@@ -22,7 +21,7 @@ OPTIONS = {"batch_size": 4, "workers": 0, "dtype": "float32"}
 
 @pytest.fixture(scope="module")
 def extractor():
-    return build_video_extractor("mc3_18", weights="none", size=16, frames=4)
+    return build_extractor("mc3_18", weights="none", size=16, frames=4)
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +48,11 @@ def output(tmp_path):
     return str(tmp_path / "out.h5")
 
 
+def extract_to_store(extractor, videos, output, *, keep_damaged=False, **options):
+    reader = extractor.reader(keep_damaged=keep_damaged)
+    return runner.extract_to_store(extractor, reader, videos, output, **options)
+
+
 def listed(folder):
     return list_images([str(folder)], ids="stem", kind=VIDEOS)
 
@@ -71,7 +75,7 @@ def table(path):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_video_stands_in_the_store_in_order(extractor, folder, output, workers):
     videos = listed(folder)
-    summary = extract_videos_to_store(extractor, videos, output, **{**OPTIONS, "workers": workers})
+    summary = extract_to_store(extractor, videos, output, **{**OPTIONS, "workers": workers})
     assert summary[:5] == (7, 0, 0, 7, sum(CLIPS))
     ids, rows = contents(output)
     assert ids == [str(i) for i in range(7)]
@@ -81,7 +85,7 @@ def test_every_video_stands_in_the_store_in_order(extractor, folder, output, wor
     attributes = FeatureStore(output).attributes
     assert {key: attributes[key] for key in extractor.identity} == extractor.identity
     assert (attributes["frame_rate"], attributes["stride"]) == ("native", 4)
-    rows = table(videos_path(output))
+    rows = table(details_path(output, "videos"))
     assert rows[0] == ["id", "clips", "frames", "frame_rate", "seconds", "damage"]
     assert rows[4] == ["3", "7", "30", "25", "1.200", ""]
     assert not os.path.exists(output + ".unreadable.tsv")
@@ -92,7 +96,7 @@ def test_clips_of_several_videos_share_full_batches(extractor, folder, output, m
     sizes = []
     rows = extractor.rows
     monkeypatch.setattr(extractor, "rows", lambda clips: sizes.append(len(clips)) or rows(clips))
-    extract_videos_to_store(extractor, listed(folder), output, **OPTIONS)
+    extract_to_store(extractor, listed(folder), output, **OPTIONS)
     assert sizes == [4, 4, 4, 4, 4, 1]
 
 
@@ -104,9 +108,9 @@ def test_an_interrupted_run_continues_to_equal_bits(
     truncated(made, folder / "2b.mp4")
     videos = listed(folder)
     whole = str(tmp_path / "whole.h5")
-    extract_videos_to_store(extractor, videos, whole, **OPTIONS)
+    extract_to_store(extractor, videos, whole, **OPTIONS)
 
-    writer = video_extraction.FeatureStoreWriter
+    writer = runner.FeatureStoreWriter
     append, finish = writer.append, writer.finish
     calls = itertools.count(1)
 
@@ -117,7 +121,7 @@ def test_an_interrupted_run_continues_to_equal_bits(
 
     monkeypatch.setattr(writer, "append", interrupted_append)
     with pytest.raises(KeyboardInterrupt):
-        extract_videos_to_store(extractor, videos, output, **OPTIONS)
+        extract_to_store(extractor, videos, output, **OPTIONS)
     assert not os.path.exists(output)
     monkeypatch.setattr(writer, "append", append)
     monkeypatch.setattr(writer, "finish", finish)
@@ -125,15 +129,15 @@ def test_an_interrupted_run_continues_to_equal_bits(
         file.write("3\t7\t30")  # torn
 
     decoded = []
-    decode = video_extraction.decode_videos
+    decode = runner.decode_files
     monkeypatch.setattr(
-        video_extraction,
-        "decode_videos",
+        runner,
+        "decode_files",
         lambda videos, *rest, **options: decoded.extend(videos) or decode(videos, *rest, **options),
     )
-    summary = extract_videos_to_store(extractor, videos, output, **OPTIONS)
+    summary = extract_to_store(extractor, videos, output, **OPTIONS)
     assert len(decoded) == 9 - num_done
-    assert (summary.num_videos, summary.num_extracted) == (7, 7 - num_done)
+    assert (summary.num_items, summary.num_extracted) == (7, 7 - num_done)
     (ids, rows), (expected_ids, expected) = contents(output), contents(whole)
     assert ids == expected_ids
     for item, other in zip(rows, expected):
@@ -147,25 +151,23 @@ def test_unreadable_videos_are_listed_counted_and_left_out(extractor, made, fold
     (folder / "3.mp4").unlink()
     (folder / "3.mp4").write_bytes(b"")
     truncated(made, folder / "4b.mp4")
-    summary = extract_videos_to_store(extractor, listed(folder), output, **OPTIONS)
-    assert (summary.num_videos, summary.num_unreadable) == (6, 2)
+    summary = extract_to_store(extractor, listed(folder), output, **OPTIONS)
+    assert (summary.num_items, summary.num_unreadable) == (6, 2)
     lines = table(output + ".unreadable.tsv")
     assert lines[0] == [str(folder / "3.mp4"), "is empty."]
     assert lines[1][0] == str(folder / "4b.mp4")
     assert lines[1][1].startswith("is truncated or damaged after ")
     assert FeatureStore(output).ids == ["0", "1", "2", "4", "5", "6"]
-    again = extract_videos_to_store(extractor, listed(folder), output, **OPTIONS)
+    again = extract_to_store(extractor, listed(folder), output, **OPTIONS)
     assert again[:2] == (6, 2)
     assert again.was_finished
 
 
 def test_damaged_videos_are_kept_on_demand_and_marked(extractor, made, folder, output):
     truncated(made, folder / "4b.mp4")
-    summary = extract_videos_to_store(
-        extractor, listed(folder), output, keep_damaged=True, **OPTIONS
-    )
-    assert (summary.num_videos, summary.num_unreadable, summary.num_damaged) == (8, 0, 1)
-    (row,) = (row for row in table(videos_path(output)) if row[0] == "4b")
+    summary = extract_to_store(extractor, listed(folder), output, keep_damaged=True, **OPTIONS)
+    assert (summary.num_items, summary.num_unreadable, summary.num_damaged) == (8, 0, 1)
+    (row,) = (row for row in table(details_path(output, "videos")) if row[0] == "4b")
     assert int(row[1]) == FeatureStore(output).rows_of("4b") == int(row[2]) // 4
     assert row[5].startswith("truncated or damaged after ")
 
@@ -174,7 +176,7 @@ def test_strict_ends_at_the_first_unreadable_video(extractor, folder, output):
     (folder / "2.mp4").unlink()
     (folder / "2.mp4").write_bytes(b"")
     with pytest.raises(UserError, match=r"2\.mp4: is empty\."):
-        extract_videos_to_store(extractor, listed(folder), output, strict=True, **OPTIONS)
+        extract_to_store(extractor, listed(folder), output, strict=True, **OPTIONS)
 
 
 def test_mistakes_are_named(extractor, folder, output, tmp_path, monkeypatch):
@@ -182,32 +184,32 @@ def test_mistakes_are_named(extractor, folder, output, tmp_path, monkeypatch):
     (tmp_path / "bad.mp4").write_bytes(b"bad")
     bad = list_images([str(tmp_path / "bad.mp4")], kind=VIDEOS)
     with pytest.raises(UserError, match=r"none of the 1 videos can be read; .*bad\.mp4: is no vid"):
-        extract_videos_to_store(extractor, bad, output, **OPTIONS)
+        extract_to_store(extractor, bad, output, **OPTIONS)
     monkeypatch.setattr(extractor, "identity", {**extractor.identity, "weights": "none:1"})
-    extract_videos_to_store(extractor, videos[:2], output, **OPTIONS)
+    extract_to_store(extractor, videos[:2], output, **OPTIONS)
     with pytest.raises(UserError, match=r"is finished, but lacks 5 of the 7 videos, such as .*2\."):
-        extract_videos_to_store(extractor, videos, output, **OPTIONS)
+        extract_to_store(extractor, videos, output, **OPTIONS)
     monkeypatch.setattr(extractor, "identity", {**extractor.identity, "weights": "none:2"})
     with pytest.raises(UserError, match=r"another extractor: .* weights = none:1, .* none:2"):
-        extract_videos_to_store(extractor, videos[:2], output, **OPTIONS)
+        extract_to_store(extractor, videos[:2], output, **OPTIONS)
 
 
 def test_continuing_with_other_videos_is_refused(extractor, folder, output, monkeypatch):
     def interrupted(_writer):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(video_extraction.FeatureStoreWriter, "finish", interrupted)
+    monkeypatch.setattr(runner.FeatureStoreWriter, "finish", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        extract_videos_to_store(extractor, listed(folder)[:2], output, **OPTIONS)
+        extract_to_store(extractor, listed(folder)[:2], output, **OPTIONS)
     with pytest.raises(
         UserError, match=r"partial: has 1 videos that are not given now, such as '0"
     ):
-        extract_videos_to_store(extractor, listed(folder)[1:], output, **OPTIONS)
+        extract_to_store(extractor, listed(folder)[1:], output, **OPTIONS)
     os.remove(output + ".partial/videos.tsv")
     with pytest.raises(UserError, match=r"videos\.tsv: lacks '0', which stands in the store"):
-        extract_videos_to_store(extractor, listed(folder), output, **OPTIONS)
+        extract_to_store(extractor, listed(folder), output, **OPTIONS)
 
 
 def test_no_videos_make_an_empty_store(extractor, output):
-    assert extract_videos_to_store(extractor, [], output, **OPTIONS)[:2] == (0, 0)
+    assert extract_to_store(extractor, [], output, **OPTIONS)[:2] == (0, 0)
     assert FeatureStore(output).ids == []

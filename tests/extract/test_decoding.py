@@ -1,4 +1,4 @@
-"""Processes give the clips of all videos in order, never far ahead, and end with their parent."""
+"""Processes give the inputs of all files in order, never far ahead, and end with their parent."""
 
 import os
 import signal
@@ -10,10 +10,11 @@ import pytest
 from toy_videos import frames_of, write_video
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract import clip_decoding
-from fairseq_mm.extract.clip_decoding import Decoding, VideoEnd, decode_video, decode_videos
+from fairseq_mm.extract import readers
 from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
+from fairseq_mm.extract.decoding import decode_files
 from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.readers import ClipReader, MediaEnd
 
 CLIPS = ClipPreprocessing(resize_size=8, size=8, frames=4, stride=4)
 COUNTS = (9, 4, 13, 30, 5, 8, 21)
@@ -38,20 +39,21 @@ def equal(one, other) -> bool:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_processes_give_what_one_process_gives(videos, workers):
-    expected = list(decode_videos(videos, Decoding(CLIPS)))
+    expected = list(decode_files(videos, ClipReader(CLIPS)))
     ends = [event for event in expected if not isinstance(event, np.ndarray)]
-    assert [getattr(end, "num_frames", "bad") for end in ends] == [9, 4, "bad", *COUNTS[2:]]
-    found = list(decode_videos(videos, Decoding(CLIPS), workers=workers))
+    frames = [int(end.fields[0]) if isinstance(end, MediaEnd) else "bad" for end in ends]
+    assert frames == [9, 4, "bad", *COUNTS[2:]]
+    found = list(decode_files(videos, ClipReader(CLIPS), workers=workers))
     assert len(found) == len(expected)
     assert all(equal(one, other) for one, other in zip(found, expected))
 
 
 def test_an_end_says_what_the_video_was(videos):
-    *clips, end = decode_video(videos[0], Decoding(CLIPS))
+    *clips, end = ClipReader(CLIPS).events(videos[0])
     assert [clip.shape for clip in clips] == [(4, 8, 8, 3)] * 2
-    assert end == VideoEnd(9, 25.0, 0.36, "")
+    assert end == MediaEnd(("9", "25", "0.360", ""), "")
     doubled = ClipPreprocessing(resize_size=8, size=8, frames=4, stride=4, fps=50)
-    assert len(list(decode_video(videos[0], Decoding(doubled)))) == 4 + 1
+    assert len(list(ClipReader(doubled).events(videos[0]))) == 4 + 1
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def long_video(tmp_path) -> str:
 def test_of_a_long_video_a_clip_and_a_frame_are_held(long_video, monkeypatch):
     alive: set[int] = set()
     most = []
-    image_of = clip_decoding.VideoReader._image
+    image_of = readers.VideoReader._image
 
     def counted(reader, frame):
         image = image_of(reader, frame)
@@ -73,8 +75,8 @@ def test_of_a_long_video_a_clip_and_a_frame_are_held(long_video, monkeypatch):
         most.append(len(alive))
         return image
 
-    monkeypatch.setattr(clip_decoding.VideoReader, "_image", counted)
-    assert sum(1 for _ in decode_video(long_video, Decoding(CLIPS))) == 500 + 1
+    monkeypatch.setattr(readers.VideoReader, "_image", counted)
+    assert sum(1 for _ in ClipReader(CLIPS).events(long_video)) == 500 + 1
     assert len(most) == 2000
     assert max(most) <= 3
 
@@ -82,18 +84,18 @@ def test_of_a_long_video_a_clip_and_a_frame_are_held(long_video, monkeypatch):
 def test_processes_are_ahead_by_a_few_clips_only(long_video, tmp_path, monkeypatch):
     """A process that nobody listens to decodes what its queue and its pipe take, and then waits."""
     taken = tmp_path / "taken"
-    decode = clip_decoding.decode_video
+    events_of = ClipReader.events
 
-    def noted(video, decoding):
-        for event in decode(video, decoding):
+    def noted(reader, video):
+        for event in events_of(reader, video):
             with open(taken, "ab") as file:
                 file.write(b".")
             yield event
 
     large = ClipPreprocessing(resize_size=100, size=100, frames=4, stride=4)  # 120 KB a clip
-    monkeypatch.setattr(clip_decoding, "decode_video", noted)
-    monkeypatch.setattr(clip_decoding, "AHEAD_BYTES", 10 * 120_000)
-    events = decode_videos([MediaFile("long", long_video)], Decoding(large), workers=1)
+    monkeypatch.setattr(ClipReader, "events", noted)
+    monkeypatch.setattr(readers, "AHEAD_BYTES", 10 * 120_000)
+    events = decode_files([MediaFile("long", long_video)], ClipReader(large), workers=1)
     next(events)
     size = -1
     while size != (size := taken.stat().st_size):
@@ -103,14 +105,14 @@ def test_processes_are_ahead_by_a_few_clips_only(long_video, tmp_path, monkeypat
 
 
 def test_a_killed_process_is_said_with_the_video(videos, monkeypatch):
-    def killed(video, decoding):
+    def killed(_reader, video):
         if video.key == "3.mp4":
             os.kill(os.getpid(), signal.SIGKILL)
-        yield VideoEnd(0, 0.0, 0.0, "")
+        yield MediaEnd()
 
-    monkeypatch.setattr(clip_decoding, "decode_video", killed)
+    monkeypatch.setattr(ClipReader, "events", killed)
     with pytest.raises(UserError, match=r"3\.mp4: the process that decoded it was killed, perhaps"):
-        list(decode_videos(videos, Decoding(CLIPS), workers=1))
+        list(decode_files(videos, ClipReader(CLIPS), workers=1))
 
 
 def test_whatever_decoding_raises_is_a_reason(videos, monkeypatch):
@@ -123,5 +125,5 @@ def test_whatever_decoding_raises_is_a_reason(videos, monkeypatch):
         def failing(_reader, error=error):
             raise error
 
-        monkeypatch.setattr(clip_decoding.VideoReader, "frames", failing)
-        assert list(decode_video(videos[0], Decoding(CLIPS))) == [reason]
+        monkeypatch.setattr(readers.VideoReader, "frames", failing)
+        assert list(ClipReader(CLIPS).events(videos[0])) == [reason]

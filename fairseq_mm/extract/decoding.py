@@ -1,0 +1,132 @@
+"""Files decoded in their order by several processes, which never outlive the run that began them.
+
+Each process decodes whole files and is ahead of the network by at most ``Reader.max_waiting``
+inputs, so that memory does not grow with the length of a video. This module does not import torch.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Generator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, Optional
+
+import numpy as np
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.readers import AHEAD_FILES, Event, Reader
+
+
+def decode_files(
+    files: Sequence[MediaFile], reader: Reader, *, workers: int = 0
+) -> Generator[Event, None, None]:
+    """Events of all files, one file after the other.
+
+    Args:
+        files: entries of a list.
+        reader: decodes one of them.
+        workers: processes; 0 decodes in this one.
+
+    Raises:
+        UserError: if a process was killed.
+    """
+    if workers < 1:
+        for file in files:
+            yield from reader.events(file)
+        return
+    processes: list[_Process] = []
+    upcoming = iter(range(len(files)))
+    under_way: deque[_Process] = deque()  # of each file that is not through yet
+
+    def assign(process: _Process) -> None:
+        number = next(upcoming, None)
+        if number is not None:
+            process.tasks.send((number, files[number]))
+            under_way.append(process)
+
+    try:
+        processes += (_Process(reader) for _ in range(min(workers, len(files))))
+        for _ in range(AHEAD_FILES):
+            for process in processes:
+                assign(process)
+        while under_way:
+            process = under_way.popleft()
+            is_end = False
+            while not is_end:
+                event = process.receive(files)
+                is_end = not isinstance(event, np.ndarray)
+                if is_end:
+                    assign(process)
+                yield event
+    finally:
+        for process in processes:
+            process.end()
+
+
+class _Process:
+    """A decoding process, seen from the main one."""
+
+    def __init__(self, reader: Reader) -> None:
+        # forked ones start at once; they touch neither torch nor a device
+        method = "fork" if sys.platform.startswith("linux") else "spawn"
+        context: Any = multiprocessing.get_context(method)
+        their_tasks, self.tasks = context.Pipe(duplex=False)
+        self.results, their_results = context.Pipe(duplex=False)
+        # what it is at, for the case that it dies of it
+        self.number = context.RawValue("q", 0)
+        self.process = context.Process(
+            target=_work, args=(their_tasks, their_results, self.number, reader), daemon=True
+        )
+        self.process.start()
+        # so that the death of the process ends the pipe
+        their_tasks.close()
+        their_results.close()
+
+    def receive(self, files: Sequence[MediaFile]) -> Event:
+        try:
+            return self.results.recv()
+        except (EOFError, OSError):
+            raise UserError(
+                f"{files[self.number.value].name}: the process that decoded it was killed, perhaps "
+                "for lack of memory. What is done is kept: run it again with fewer --workers, a "
+                "smaller --max-pixels, or without this file."
+            ) from None
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.tasks.close()
+        self.results.close()
+
+
+def _work(tasks: Connection, results: Connection, place: Any, reader: Reader) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    ready: queue.Queue[Optional[Event]] = queue.Queue(reader.max_waiting)
+
+    def decode() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                place.value, file = tasks.recv()
+                for event in reader.events(file):
+                    ready.put(event)
+        ready.put(None)
+
+    threading.Thread(target=decode, daemon=True).start()
+    with contextlib.suppress(OSError):
+        while (event := ready.get()) is not None:
+            results.send(event)
+
+
+def _end_with_parent(parent: int) -> None:
+    """A killed parent cannot end its processes, which would wait for work for ever."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)

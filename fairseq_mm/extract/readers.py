@@ -1,0 +1,149 @@
+"""One image or video file becomes the inputs of a network: one for an image, one a clip of a video.
+
+A reader travels to the decoding processes, so that this module does not import torch.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Generator
+from typing import Any, ClassVar, NamedTuple, Optional, Union
+
+import numpy as np
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
+from fairseq_mm.extract.images import MAX_PIXELS, AnyImage, read_image
+from fairseq_mm.extract.media_list import IMAGES, VIDEOS, AnyMedia, Kind
+from fairseq_mm.extract.preprocessing import Preprocessing
+from fairseq_mm.extract.videos import VideoReader, import_av, resampled
+
+# how far a process may decode ahead of the network: in files, and in bytes of clips
+AHEAD_FILES = 8
+AHEAD_BYTES = 1 << 26
+
+
+class MediaEnd(NamedTuple):
+    """What is known of a file when it has been decoded.
+
+    Attributes:
+        fields: values of the reader's ``columns``.
+        damage: what is wrong with the file; empty if nothing is.
+    """
+
+    fields: tuple[str, ...] = ()
+    damage: str = ""
+
+
+# an input of the network (uint8), the end of a file, or why a file cannot be read (further)
+Event = Union[np.ndarray, MediaEnd, str]
+
+
+class Reader(abc.ABC):
+    """Decodes one kind of files.
+
+    Attributes:
+        kind: of files.
+        inputs_are: what the network's inputs are called.
+        columns: what is recorded of each file beside the store.
+        inputs_per_file: None where that is known only after decoding.
+        max_waiting: events that a process may be ahead.
+    """
+
+    kind: ClassVar[Kind]
+    inputs_are: ClassVar[str]
+    columns: ClassVar[tuple[str, ...]] = ()
+    inputs_per_file: ClassVar[Optional[int]] = None
+
+    @property
+    @abc.abstractmethod
+    def max_waiting(self) -> int: ...
+
+    @abc.abstractmethod
+    def _decoded(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]: ...
+
+    def inputs(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]:
+        """
+        Yields:
+            each input of the network, uint8.
+
+        Raises:
+            UserError: the reason why it cannot be read (further), without its name.
+        """
+        try:
+            return (yield from self._decoded(media))
+        except UserError:
+            raise
+        except MemoryError:
+            raise UserError("not enough memory to decode it.") from None
+        except Exception as error:  # decoders fail in many ways on a broken file
+            reason = str(error) or type(error).__name__
+            raise UserError(f"cannot be decoded: {reason}") from None
+
+    def events(self, media: Any) -> Generator[Event, None, None]:
+        """The inputs, then the end or the reason why the file cannot be read (further)."""
+        try:
+            end = yield from self.inputs(media)
+        except UserError as error:
+            yield str(error)
+        else:
+            yield end
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageReader(Reader):
+    """Images, ``[height, width, 3]`` each.
+
+    Args:
+        preprocessing: from the image to the network's input.
+        max_pixels: see :func:`.read_image`.
+    """
+
+    preprocessing: Preprocessing
+    max_pixels: int = MAX_PIXELS
+
+    kind = IMAGES
+    inputs_are = "images"
+    inputs_per_file = 1
+    max_waiting = 2 * AHEAD_FILES
+
+    def _decoded(self, media: AnyImage) -> Generator[np.ndarray, None, MediaEnd]:
+        yield self.preprocessing.apply(read_image(media, max_pixels=self.max_pixels))
+        return MediaEnd()
+
+
+@dataclasses.dataclass(frozen=True)
+class ClipReader(Reader):
+    """Videos as clips, ``[frames, height, width, 3]`` each.
+
+    Args:
+        preprocessing: from frames to clips.
+        keep_damaged: take what can be decoded of a truncated or damaged video.
+        max_pixels: larger frames are refused.
+
+    Raises:
+        UserError: if PyAV is missing.
+    """
+
+    preprocessing: ClipPreprocessing
+    keep_damaged: bool = False
+    max_pixels: int = MAX_PIXELS
+
+    kind = VIDEOS
+    inputs_are = "clips"
+    columns = ("frames", "frame_rate", "seconds", "damage")
+
+    def __post_init__(self) -> None:
+        import_av()
+
+    @property
+    def max_waiting(self) -> int:
+        return max(2, AHEAD_BYTES // int(np.prod(self.preprocessing.input_shape)))
+
+    def _decoded(self, media: AnyMedia) -> Generator[np.ndarray, None, MediaEnd]:
+        video = VideoReader(media, keep_damaged=self.keep_damaged, max_pixels=self.max_pixels)
+        frames, fps = video.frames(), self.preprocessing.fps
+        images = resampled(frames, fps) if fps else (image for _, _, image in frames)
+        yield from self.preprocessing.clips(images)
+        damage = " ".join(video.damage.split())
+        rate, seconds = f"{video.frame_rate:.6g}", f"{video.seconds:.3f}"
+        return MediaEnd((str(video.num_frames), rate, seconds, damage), damage)

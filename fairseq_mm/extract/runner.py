@@ -1,0 +1,282 @@
+"""The long run from a list of images or videos to a feature store: batches, resuming.
+
+The inputs of all files (an image each, or the clips of the videos) make one sequence in the order
+of the list, and batches begin at fixed places of it. The places of files that are done already, and
+of images that cannot be read, are filled with black: so an input meets the same arithmetic in an
+interrupted run as in one without interruption, and the two stores have equal bits. A video that was
+interrupted is begun anew.
+
+Of the files, only the inputs of a batch, what the decoding processes are ahead, and the rows of the
+file under way are held: memory does not grow with the videos' length, but for 8 KB a clip of 16
+frames and 2048 channels (46 MB an hour of video).
+"""
+
+import contextlib
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import NamedTuple, Optional
+
+import numpy as np
+from tqdm import tqdm
+
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.decoding import decode_files
+from fairseq_mm.extract.extractor import Extractor
+from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.readers import MediaEnd, Reader
+from fairseq_mm.extract.run_files import (
+    Journal,
+    check_finished,
+    check_same_items,
+    write_unreadable,
+)
+
+# a finished file, its rows, the number of its inputs, and what is known of it
+Finished = tuple[MediaFile, np.ndarray, int, MediaEnd]
+
+
+class RunSummary(NamedTuple):
+    """What a run did.
+
+    Attributes:
+        num_items: images or videos in the store.
+        num_unreadable: listed, not in the store.
+        num_damaged: in the store, as far as they can be decoded; of this run.
+        num_extracted: items of this run.
+        num_inputs: images or clips computed in this run.
+        seconds: of this run, from the first item on.
+        seconds_waiting: of these, for decoded inputs.
+        seconds_network: of these, for the network.
+        was_finished: the store was complete before.
+    """
+
+    num_items: int
+    num_unreadable: int
+    num_damaged: int = 0
+    num_extracted: int = 0
+    num_inputs: int = 0
+    seconds: float = 0.0
+    seconds_waiting: float = 0.0
+    seconds_network: float = 0.0
+    was_finished: bool = False
+
+
+def extract_to_store(
+    extractor: Extractor,
+    reader: Reader,
+    files: Sequence[MediaFile],
+    output: str,
+    *,
+    batch_size: Optional[int] = None,
+    workers: Optional[int] = None,
+    dtype: str = "float16",
+    overwrite: bool = False,
+    strict: bool = False,
+    show_progress: bool = False,
+) -> RunSummary:
+    """Writes the features of all files into one feature store, or finishes what was begun.
+
+    Args:
+        extractor: network and preprocessing.
+        reader: decodes a file, see :meth:`.Extractor.reader`.
+        files: in the order of the store.
+        output: the store; ``output.partial`` while it grows, ``output.unreadable.tsv`` lists
+            what could not be read, ``output.videos.tsv`` has frames, rate and length of each video.
+        batch_size: inputs that the network gets at a time; by default 8 on a CPU, elsewhere 128
+            images or 64 clips.
+        workers: decoding processes; 0 decodes in this one; by default a quarter of the cores, or
+            where a GPU computes all but one, at most 16.
+        dtype: of the store.
+        overwrite: replace a finished store.
+        strict: an unreadable file ends the run.
+        show_progress: a bar on stderr.
+
+    Raises:
+        UserError: if the folder of the output is missing, the store exists and is not what would
+            be written, no file can be read, or one cannot and ``strict``.
+    """
+    noun = reader.kind.fields
+    folder = os.path.dirname(output)
+    if folder and not os.path.isdir(folder):
+        raise UserError(f"--output {output}: there is no folder {folder}.")
+    if os.path.exists(output) and not overwrite:
+        found = check_finished(extractor.identity, files, output, dtype, noun)
+        return RunSummary(*found, was_finished=True)
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(
+            FeatureStoreWriter(
+                output,
+                dim=extractor.dim,
+                dtype=dtype,
+                attributes=extractor.identity,
+                overwrite=overwrite,
+            )
+        )
+        check_same_items(writer.done, files, output, noun)
+        journal, done = None, dict.fromkeys(writer.done, 1)
+        if reader.columns:
+            columns = ("id", reader.inputs_are, *reader.columns)
+            journal = stack.enter_context(Journal(writer, noun, columns))
+            done = journal.num_inputs
+        bar = stack.enter_context(_progress_bar(len(files), len(done), noun, show_progress))
+        run = _Run(extractor, reader, batch_size or extractor.default_batch_size, strict, bar)
+        workers = _default_workers(extractor) if workers is None else workers
+        finished = run.finished(files, done, workers)
+        stack.enter_context(contextlib.closing(finished))  # ends the processes
+        for file, rows, num_inputs, end in finished:
+            if journal is not None:
+                journal.note(file.key, num_inputs, end)
+            writer.append(file.key, rows)
+            run.show(len(writer.done))
+        if files and not writer.done:
+            name, reason = run.unreadable[0]
+            raise UserError(
+                f"none of the {len(files)} {noun} can be read; the first is {name}: {reason}"
+            )
+        write_unreadable(output, run.unreadable)
+        if journal is not None:
+            journal.finish()
+        writer.finish()
+        return run.summary(len(writer.done))
+
+
+def _default_workers(extractor: Extractor) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = cores or 1
+    return max(1, cores // 4 if extractor.device.type == "cpu" else min(16, cores - 1))
+
+
+def _progress_bar(total: int, initial: int, noun: str, is_shown: bool) -> tqdm:
+    return tqdm(
+        total=total,
+        initial=initial,
+        unit=f" {noun}",
+        disable=not is_shown,
+        mininterval=0.5 if sys.stderr.isatty() else 10,
+        dynamic_ncols=True,
+    )
+
+
+class _UnderWay:
+    """A file whose inputs are being computed."""
+
+    def __init__(self, file: MediaFile) -> None:
+        self.file = file
+        self.rows: list[np.ndarray] = []  # of each computed input [rows, D]
+        self.num_inputs = 0  # decoded so far
+        self.end: Optional[MediaEnd] = None
+
+
+class _Run:
+    """The inner loop, and what it counts."""
+
+    def __init__(
+        self, extractor: Extractor, reader: Reader, batch_size: int, strict: bool, bar: tqdm
+    ) -> None:
+        self.extractor = extractor
+        self.reader = reader
+        self.batch_size = batch_size
+        self.strict = strict
+        self.bar = bar
+        self.unreadable: list[tuple[str, str]] = []
+        self.num_damaged = self.num_extracted = self.num_inputs = 0
+        self.seconds_waiting = self.seconds_network = 0.0
+        self.began = time.perf_counter()
+        # the places of the batch, None for black ones, and whose they are
+        self._inputs: list[Optional[np.ndarray]] = []
+        self._owners: list[Optional[_UnderWay]] = []
+        self._under_way: deque[_UnderWay] = deque()
+
+    def finished(
+        self, files: Sequence[MediaFile], done: Mapping[str, int], workers: int
+    ) -> Generator[Finished, None, None]:
+        """Each file that is not done, when its last input has been computed.
+
+        Args:
+            files: all of them.
+            done: how many inputs those have that stand in the store.
+            workers: decoding processes.
+        """
+        left = [file for file in files if file.key not in done]
+        with contextlib.closing(decode_files(left, self.reader, workers=workers)) as events:
+            for file in files:
+                if file.key not in done:
+                    yield from self._one(file, events)
+                for _ in range(done.get(file.key, 0)):
+                    yield from self._take_place(None, None)
+            self._compute()
+            yield from self._complete()
+
+    def _one(self, file: MediaFile, events: Iterator) -> Iterator[Finished]:
+        current = _UnderWay(file)
+        self._under_way.append(current)
+        while current.end is None:
+            began = time.perf_counter()
+            event = next(events)
+            self.seconds_waiting += time.perf_counter() - began
+            if isinstance(event, MediaEnd):
+                current.end = event
+            elif isinstance(event, str):
+                if self.strict:
+                    raise UserError(f"{file.name}: {event}")
+                self.unreadable.append((file.name, event))
+                self._under_way.remove(current)
+                for _ in range(self.reader.inputs_per_file or 0):
+                    yield from self._take_place(None, None)
+                break
+            else:
+                current.num_inputs += 1
+                yield from self._take_place(event, current)
+        yield from self._complete()
+
+    def _take_place(
+        self, value: Optional[np.ndarray], owner: Optional[_UnderWay]
+    ) -> Iterator[Finished]:
+        self._inputs.append(value)
+        self._owners.append(owner)
+        if len(self._inputs) == self.batch_size:
+            self._compute()
+            yield from self._complete()
+
+    def _compute(self) -> None:
+        """Runs the network on the batch, unless all of its inputs were computed before."""
+        began = time.perf_counter()
+        for owner, rows in zip(self._owners, self.extractor.rows_of_each(self._inputs)):
+            if owner is not None and rows is not None:
+                owner.rows.append(rows)
+                self.num_inputs += 1
+        self.seconds_network += time.perf_counter() - began
+        self._inputs, self._owners = [], []
+
+    def _complete(self) -> Iterator[Finished]:
+        while self._under_way:
+            first = self._under_way[0]
+            if first.end is None or len(first.rows) < first.num_inputs:
+                return
+            self._under_way.popleft()
+            self.num_extracted += 1
+            self.num_damaged += bool(first.end.damage)
+            yield first.file, np.concatenate(first.rows), first.num_inputs, first.end
+
+    def show(self, num_done: int) -> None:
+        """Moves the progress bar on."""
+        self.bar.n = num_done + len(self.unreadable)
+        counts = {self.reader.inputs_are: self.num_inputs, "unreadable": len(self.unreadable)}
+        self.bar.set_postfix(counts, refresh=False)
+        self.bar.update(0)
+
+    def summary(self, num_items: int) -> RunSummary:
+        return RunSummary(
+            num_items=num_items,
+            num_unreadable=len(self.unreadable),
+            num_damaged=self.num_damaged,
+            num_extracted=self.num_extracted,
+            num_inputs=self.num_inputs,
+            seconds=time.perf_counter() - self.began,
+            seconds_waiting=self.seconds_waiting,
+            seconds_network=self.seconds_network,
+        )
