@@ -131,7 +131,7 @@ def prepare(
     """
     # before fairseq-preprocess, which would send its log to stdout
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
-    logging.getLogger("fairseq_mm.data").setLevel(logging.INFO)
+    logging.getLogger("fairseq_mm.prepare").setLevel(logging.INFO)
     _check(args)
     deviations = corpus.deviations()
     if deviations and strict:

@@ -110,7 +110,7 @@ def test_every_command_is_shown_and_the_result_is_a_table(commands, capsys):
     assert "20 of  20  100.0%" in printed
     assert "10 of  10  100.0%" in printed
     assert "bleu4" in printed
-    assert "sentences that tell their image             20 of  20  100.0%" in printed
+    assert "sentences that tell their image               20 of  20  100.0%" in printed
     assert "  what is there at first                       4 of   4  100.0%" in printed
     assert "repeated_2" in printed
     assert str(commands.folder / "page.html") in printed

@@ -284,7 +284,7 @@ def test_what_a_killed_run_left_is_cleared(tmp_path):
 
 
 def test_a_long_wait_is_announced(tmp_path, monkeypatch, caplog):
-    caplog.set_level("INFO", logger="fairseq_mm.data")
+    caplog.set_level("INFO", logger="fairseq_mm.prepare")
     write(EXAMPLE, tmp_path / "short")
     assert caplog.messages == []
     monkeypatch.setattr(prepared_prompts, "_WORDS_A_MINUTE", 8)
