@@ -101,7 +101,7 @@ class VideoProcessor(Processor[AnyInput]):
             )
         video, transcript = value.get("video"), value.get("transcript")
         if video is None and self.reader.reads_video:
-            raise UserError(f"{name} reads videos: give `video`.")
+            raise UserError(f"{name} reads videos: give `video`, a file or features.")
         if video is not None and not self.reader.reads_video:
             raise UserError(f"{name} reads no video: give `transcript` alone.")
         if transcript is None and not self.reader.reads_video:
