@@ -15,7 +15,6 @@ from fairseq.data import Dictionary, indexed_dataset
 from fairseq.logging.meters import AverageMeter, TimeMeter
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
-from fairseq_mm.inference.text_models import load_text_models
 from toy_data import run_fairseq
 from toy_released_vse import TheirModel, write_kiros
 
@@ -23,6 +22,7 @@ from fairseq_mm.cli.main import main
 from fairseq_mm.conversion import stories as conversion
 from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.errors import UserError
+from fairseq_mm.inference.loading import load_models
 
 LANGUAGES = ("--source-lang", "wp_source", "--target-lang", "wp_target")
 TASK = (
@@ -114,7 +114,7 @@ def translation_task(*dictionaries):
 
 def assert_equal_logits(original, converted, *, length=11, **overrides):
     """Of fairseq's model, loaded by fairseq, and of ours, loaded by itself."""
-    loaded = load_text_models(converted, device="cpu")
+    loaded = load_models(converted, device="cpu")
     task = translation_task(loaded.source_dictionary, loaded.dictionary)
     (theirs,), _ = checkpoint_utils.load_model_ensemble(
         [str(original)], arg_overrides=overrides, task=task
@@ -176,7 +176,7 @@ def test_training_goes_on_from_a_converted_checkpoint(trained, name, option, tmp
         options += ["--pretrained", "True", "--decoder-layers", "[(12, 4), (18, 3)]"]
         options += ["--pretrained-checkpoint", trained.converted["pretrained"]]
     last = train(trained.data, tmp_path, "conv_story_wp", *options, updates=1)
-    found, expected = (load_text_models(x).models[0] for x in (last, trained.converted[name]))
+    found, expected = (load_models(x).models[0] for x in (last, trained.converted[name]))
     for ours, theirs in zip(found.parameters(), expected.parameters()):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
 
@@ -184,8 +184,8 @@ def test_training_goes_on_from_a_converted_checkpoint(trained, name, option, tmp
 def test_a_command_of_fairseqs_trains_with_the_name_changed_alone(trained, tmp_path):
     options = ("--pretrained", "True", "--pretrained-checkpoint", trained.converted["pretrained"])
     last = train(trained.data, tmp_path, "conv_story_wp", *options, updates=1)
-    frozen = load_text_models(last).models[0].decoder.frozen
-    (pretrained,) = load_text_models(trained.converted["pretrained"]).models
+    frozen = load_models(last).models[0].decoder.frozen
+    (pretrained,) = load_models(trained.converted["pretrained"]).models
     expected = pretrained.decoder.trunk.state_dict()
     assert all(torch.equal(x, expected[name]) for name, x in frozen.state_dict().items())
 
@@ -218,11 +218,11 @@ def test_the_table_accounts_for_every_tensor(trained, tmp_path, capsys):
 
 
 def test_the_released_computation_is_the_default(trained, tmp_path):
-    model = load_text_models(trained.converted["fusion"]).models[0]
+    model = load_models(trained.converted["fusion"]).models[0]
     assert not model.decoder.masks_padding
     assert not model.decoder.frozen_masks_padding
     assert convert(trained.fusion, tmp_path / "new.pt", trained.data, "--compat", "none") == 0
-    model = load_text_models(tmp_path / "new.pt").models[0]
+    model = load_models(tmp_path / "new.pt").models[0]
     assert model.decoder.masks_padding
     assert model.decoder.frozen_masks_padding
 
@@ -330,7 +330,7 @@ def test_layers_are_those_of_the_options_and_never_of_the_name(trained, tmp_path
     torch.save(state, tmp_path / "theirs.pt")
     assert convert(tmp_path / "theirs.pt", tmp_path / "new.pt", trained.data) == 0
     assert_equal_logits(tmp_path / "theirs.pt", tmp_path / "new.pt")
-    assert load_text_models(tmp_path / "new.pt").architectures == [arch]
+    assert load_models(tmp_path / "new.pt").architectures == [arch]
 
 
 def test_tensors_that_do_not_fit_are_named_and_nothing_is_written(trained, tmp_path, capsys):

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from fairseq_mm.inference.image_models import load_image_models
 from PIL import Image
 from toy_data import run_fairseq, write_store
 from toy_released_vse import (
@@ -36,6 +35,7 @@ from fairseq_mm.conversion.released_vsepp import read_released_vsepp
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.embedder import load_embedder
+from fairseq_mm.inference.loading import load_models
 
 # the last two have numbers that are n_words or more
 WORDS = [*"A a dog Dog runs on grass café . ,".split(), "rare", "rarest"]  # noqa: SIM905
@@ -58,7 +58,7 @@ def message(capsys, *arguments):
 
 
 def load(folder):
-    loaded = load_image_models(folder, device="cpu")
+    loaded = load_models(folder, device="cpu")
     return loaded.models[0], loaded.task
 
 
@@ -135,7 +135,10 @@ def test_a_network_of_vsepp_comes_along(images, tmp_path, capsys):
     output = tmp_path / "out"
     assert convert(source, output, "--vocabulary", vocabulary) == 0
     printed = capsys.readouterr().out
-    assert f"features: fairseq-mm extract ... --model resnet18 --weights {output}/cnn.pt" in printed
+    assert (
+        f"features: fairseq-mm extract ... --checkpoint resnet18 --weights {output}/cnn.pt"
+        in printed
+    )
     # their evaluation: short side 256, centre of 224, mean and deviation of ImageNet
     transform = torchvision.models.ResNet18_Weights.IMAGENET1K_V1.transforms()
     network.fc = torch.nn.Identity()
@@ -208,7 +211,7 @@ def test_what_is_written_is_said(tmp_path, capsys):
         f"data: fairseq-mm prepare captions ... --dictionary {output}/dict.txt "
         "--tokenizer whitespace --keep-case --keep-punctuation",
         "features: of 5 channels, as the model was trained on",
-        f"rank: fairseq-mm rank DATA --path {output}",
+        f"rank: fairseq-mm rank DATA --checkpoint {output}",
         "train: fairseq-train DATA --task multimodal_captioning --arch vse_gru --word-dim 6 "
         "--embed-dim 7 --sentence-signs end --image-norm evaluation --feature-scaling unit "
         "--criterion pairwise_ranking --margin 0.3 --same-image-negatives "
@@ -303,10 +306,10 @@ def test_training_goes_on_with_the_command_that_is_printed(ranked, option, tmp_p
 def test_sentences_are_found_by_text(ranked, tmp_path, capsys):
     _, data = ranked
     model, store = str(tmp_path / "out"), str(tmp_path / "s.h5")
-    arguments = ["--model", model, "--of", "sentences", "--output", store]
+    arguments = ["--checkpoint", model, "--of", "sentences", "--output", store]
     assert main(["embed", str(data), *arguments]) in (0, None)
     capsys.readouterr()
-    options = ["--store", store, "--model", model, "--data", str(data), "--top", "1"]
+    options = ["--store", store, "--checkpoint", model, "--data", str(data), "--top", "1"]
     assert main(["retrieve", "nearest", "A dog runs.", *options]) in (0, None)
     assert capsys.readouterr().out == "1.0000\tvalid:0\tA dog runs .\n"
 

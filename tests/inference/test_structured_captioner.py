@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fairseq_mm.inference.captioner import Search, from_pretrained
 from toy_data import WORDS
 from toy_structures import WordFrequencies, make_trained, train
 
@@ -23,7 +22,7 @@ from fairseq_mm.inference.structured_captioner import StructuredCaptioner
 from fairseq_mm.inference.structured_loading import load_structured_captioner
 from fairseq_mm.inference.structured_search import StructuredSearch, draw_pairs
 
-SEARCH = StructuredSearch(candidates=60, shortest=2, longest=5, top=100, max_words=8)
+SEARCH = StructuredSearch(candidates=60, shortest=2, longest=5, top=100, max_len_b=8)
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +85,13 @@ def conditions_by_loops(captioner, image, num_nearest):
     return found, int(np.argmax(cosines)), embed
 
 
-def write_by_loops(captioner, condition, structure, max_words):
+def write_by_loops(captioner, condition, structure, max_len_b):
     """The most probable word at each place, by the whole model each time."""
     model, task = captioner.decoder.models[0], captioner.decoder.task
     words, tags = task.target_dictionary, task.structure_dictionary
     source = torch.tensor([[*map(tags.index, structure.split()), tags.eos()]])
     tokens = [words.eos()]
-    while len(tokens) <= max_words:
+    while len(tokens) <= max_len_b:
         with torch.no_grad():
             logits, _ = model(
                 prev_output_tokens=torch.tensor([tokens]),
@@ -119,7 +118,7 @@ def captions_by_loops(captioner, rows, search):
     found = {}
     for place, structure in zip(draws.conditions, draws.structures):
         name = search.conditions[place]
-        words = write_by_loops(captioner, conditions[name], structure, search.max_words)
+        words = write_by_loops(captioner, conditions[name], structure, search.max_len_b)
         cosine = float(embed([index(word) for word in words]) @ image)
         log_prob = -(0.5 + 0.3 * len("".join(words))) / (len(words) + 1)
         repeated = 0
@@ -247,7 +246,7 @@ def test_pairs_are_written_once_and_sentences_scored_once(captioner, features, m
 
 
 def test_captions_have_no_more_words_than_allowed_and_no_unknown_one(captioner, features):
-    search = replace(SEARCH, max_words=3)
+    search = replace(SEARCH, max_len_b=3)
     for caption in captioner.caption_features(features, search):
         for found in caption.captions:
             assert 1 <= len(found.text.split()) <= 3
@@ -374,11 +373,10 @@ def test_images_are_read_by_the_embeddings_extractor(trained, captioner, tmp_pat
         whole.caption(images[0])
 
 
-def test_a_model_of_structures_alone_is_no_captioner(trained):
-    for load in (from_pretrained, fairseq_mm.from_pretrained):
-        with pytest.raises(UserError, match=r"writes by structures of training and vectors of an"):
-            load(trained.decoder)
-    with pytest.raises(UserError, match="`embedding` is for models that caption, but `path` is"):
+def test_a_model_of_part_of_speech_sequences_alone_generates_no_captions(trained):
+    with pytest.raises(UserError, match=r"generates by part-of-speech sequences of training and"):
+        fairseq_mm.from_pretrained(trained.decoder)
+    with pytest.raises(UserError, match="`embedding` is no option of an embedding model"):
         fairseq_mm.from_pretrained(trained.embedding, embedding=trained.embedding)
     with pytest.raises(UserError, match="must be a model that reads structures"):
         load_structured_captioner(trained.embedding, embedding=trained.embedding, data=trained.data)
@@ -389,8 +387,10 @@ def test_a_model_of_vectors_captions_the_embeddings_of_images(trained, features,
     with_embedding = fairseq_mm.from_pretrained(model, embedding=trained.embedding, device="cpu")
     vectors = load_embedder(trained.embedding).embed_features(features)
     plain = fairseq_mm.from_pretrained(model, device="cpu")
-    expected = plain.caption_features([vector[None] for vector in vectors], Search(beam=2))
-    assert with_embedding.caption_features(features, Search(beam=2)) == expected
-    assert with_embedding.caption_features([]) == []
+    expected = plain.generate([vector[None] for vector in vectors], beam=2)
+    for (ours,), (theirs,) in zip(with_embedding.generate(features, beam=2), expected):
+        assert ours.tokens == theirs.tokens
+        assert ours.score == pytest.approx(theirs.score, abs=1e-5)
+    assert with_embedding.generate([]) == []
     with pytest.raises(UserError, match="was trained on vectors of an embedding model"):
-        plain.extractor  # noqa: B018
+        plain.processor.reader.extractor  # noqa: B018
