@@ -63,7 +63,7 @@ def _usage(result: Any) -> list[str]:
         f"data: fairseq-mm prepare captions ... --dictionary {file[DICTIONARY]} "
         f"{released.tokenizer}",
         features,
-        f"rank: fairseq-mm rank DATA --path {result.folder}",
+        f"rank: fairseq-mm rank DATA --checkpoint {result.folder}",
         f"train: fairseq-train DATA --task multimodal_captioning --arch {released.arch} {options} "
         f"--criterion pairwise_ranking {criterion} --finetune-from-model {file[CHECKPOINT]}",
     ]
