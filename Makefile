@@ -21,13 +21,15 @@ INSTALL_ENV := PIP_CONSTRAINT=$(CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(CONSTRAINTS)
 # Spinning OpenMP threads cost minutes where cores are few or shared.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help install test soak lint demo test-legacy clean
+.PHONY: help install test soak lint demo docs dist-check test-legacy clean
 
 help:
 	@echo "make demo         draw images and stories, learn to tell them, show the results (demo/)"
 	@echo "make test         run the tests"
 	@echo "make soak         run the long tests too"
 	@echo "make lint         ruff and mypy"
+	@echo "make docs         build the documentation (site/)"
+	@echo "make dist-check   build the packages, install and try each away from the checkout"
 	@echo "make test-legacy  run the tests on stock fairseq 0.12.2 with Python 3.10 or 3.9"
 
 $(STAMP): setup.py constraints.txt
@@ -54,6 +56,13 @@ lint: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/fairseq-mm demo --output demo
 
+docs: $(STAMP)
+	$(INSTALL_ENV) $(BIN)/python -m pip install -q -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+dist-check: $(STAMP)
+	$(BIN)/python scripts/check_dist.py
+
 # Stock fairseq's requirements can only be read by pip older than 24.1.
 $(LEGACY_STAMP): setup.py constraints.txt
 	@test -n "$(LEGACY_PYTHON)" || { echo "no Python 3.10 or 3.9 found: make LEGACY_PYTHON=/path/to/python3.10 test-legacy" >&2; exit 2; }
@@ -67,4 +76,4 @@ test-legacy: $(LEGACY_STAMP)
 	OMP_NUM_THREADS=1 $(LEGACY_VENV)/bin/python -m pytest -n 2 $(PYTEST_ARGS)
 
 clean:
-	rm -rf $(VENV) $(LEGACY_VENV) demo build dist *.egg-info
+	rm -rf $(VENV) $(LEGACY_VENV) demo build dist site *.egg-info

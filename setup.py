@@ -7,6 +7,15 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "fairseq_mm/__init__.py").read_text())[1]
+REPOSITORY = "https://github.com/fairseq-mm/fairseq_mm"
+
+
+def long_description() -> str:
+    """README.md with links that hold outside the repository."""
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"!\[(.+?)\]\((?!https?:)", rf"![\1]({REPOSITORY}/raw/main/", text)
+    return re.sub(r"\]\((?!https?:|#)", f"]({REPOSITORY}/blob/main/", text)
+
 
 EXTRAS = {
     # an existing set-up's fairseq is left alone unless this extra is asked for
@@ -24,18 +33,35 @@ EXTRAS = {
     "lm": ["kenlm>=0.2"],  # binary files of KenLM
     "knn": ["faiss-cpu>=1.7.3", "scikit-learn>=1.0"],
     "sharding": ["fairscale>=0.4.13"],  # --zero-sharding os
-    "dev": ["fairscale>=0.4.13", "pytest>=7", "pytest-xdist>=3", "ruff", "mypy", "pre-commit"],
+    "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.25"],
+    "dev": [
+        *("build>=1", "fairscale>=0.4.13", "mypy", "pre-commit", "pytest>=7", "pytest-xdist>=3"),
+        *("ruff", "twine>=5"),
+    ],
 }
 
 setup(
     name="fairseq-mm",
     version=VERSION,
     description="Multimodal and long-form generation for fairseq",
-    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description=long_description(),
     long_description_content_type="text/markdown",
     license="MIT",
+    author="The fairseq_mm developers",
+    url=REPOSITORY,
+    project_urls={
+        "Documentation": "https://fairseq-mm.github.io/fairseq_mm/",
+        "Source": REPOSITORY,
+        "Issues": f"{REPOSITORY}/issues",
+        "Changelog": f"{REPOSITORY}/blob/main/CHANGELOG.md",
+    },
+    keywords=[
+        *("fairseq", "image captioning", "image-text retrieval", "visual storytelling"),
+        *("story generation", "video summarization", "multimodal", "text generation"),
+    ],
     python_requires=">=3.9,<3.13",
     packages=find_packages(include=["fairseq_mm", "fairseq_mm.*"]),
+    package_data={"fairseq_mm": ["py.typed"]},
     install_requires=[
         "h5py>=3.1",
         "numpy>=1.21",
@@ -49,10 +75,17 @@ setup(
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["fairseq-mm = fairseq_mm.cli.main:main"]},
     classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Science/Research",
         "License :: OSI Approved :: MIT License",
+        "Operating System :: POSIX",
         "Programming Language :: Python :: 3.9",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Text Processing :: Linguistic",
+        "Typing :: Typed",
     ],
 )

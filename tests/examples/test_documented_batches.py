@@ -16,7 +16,7 @@ DOCUMENTS = [
     path
     for pattern in (
         "README.md",
-        "examples/*/*.md",
+        "docs/**/*.md",
         "examples/*/*.sh",
         "scripts/*",
         "fairseq_mm/cli/*",

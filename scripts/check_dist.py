@@ -1,0 +1,87 @@
+"""Builds wheel and sdist, installs each in an empty environment and tries it; `make dist-check`.
+
+    python scripts/check_dist.py [--keep DIR]
+
+The environments get the package alone: its dependencies are lent by the one that runs this script
+(a .pth file names its site-packages), because installing PyTorch twice takes many minutes. Missing
+or wrong files of the packages are found, and missing requirements are not. ``twine check --strict``
+says whether the long description renders.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# `fairseq_mm` must come from the environment, whose first entry the lent site-packages are not
+SMOKE_TEST = """
+import sys
+from pathlib import Path
+import fairseq_mm
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+place = Path(fairseq_mm.__file__).parent
+assert place.is_relative_to(sys.prefix), place
+assert (place / "py.typed").is_file()
+fairseq_mm.register()
+assert "multimodal_captioning" in TASK_REGISTRY
+assert {"m_rnn", "conv_story", "glac", "vg_bart"} <= set(ARCH_MODEL_REGISTRY)
+assert {"sliced_cross_entropy", "pairwise_ranking"} <= set(CRITERION_REGISTRY)
+print(f"fairseq_mm {fairseq_mm.__version__} in {place}")
+"""
+
+
+def run(*command: object, cwd: Path) -> None:
+    """
+    Raises:
+        SystemExit: if the command fails.
+    """
+    words = [str(word) for word in command]
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    if subprocess.run(words, cwd=cwd, env=environment).returncode:
+        sys.exit(f"failed: {' '.join(words)}")
+
+
+def try_package(package: Path, folder: Path) -> None:
+    """Installs a wheel or sdist in a new environment below ``folder`` and uses it there."""
+    environment = folder / f"venv-{package.suffix[1:]}"
+    venv.create(environment)
+    python = environment / "bin" / "python"
+    paths = sysconfig.get_paths(vars={"base": str(environment), "platbase": str(environment)})
+    lent = Path(paths["purelib"]) / "lent.pth"
+    lent.write_text(f"{sysconfig.get_path('purelib')}\n")
+    run(
+        *(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps"),
+        *("--no-build-isolation", "--ignore-installed", "--disable-pip-version-check", package),
+        cwd=folder,
+    )
+    run(environment / "bin" / "fairseq-mm", "--version", cwd=folder)
+    run(python, "-c", SMOKE_TEST, cwd=folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="Folder for wheel and sdist.")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        built = (args.keep or folder / "dist").resolve()
+        run(
+            *(sys.executable, "-m", "build", "--no-isolation", "--outdir", built, ROOT),
+            cwd=folder,
+        )
+        packages = [*built.glob("*.whl"), *built.glob("*.tar.gz")]
+        run(sys.executable, "-m", "twine", "check", "--strict", *packages, cwd=folder)
+        for package in packages:
+            try_package(package, folder)
+    print(f"{' and '.join(package.name for package in packages)}: both install and run")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The pages of the documentation and the fenced blocks in them."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+# after these, a block is data or output to be read
+SHOWN = ("bibtex", "json", "text")
+RUN = ("bash", "python")
+FENCE = re.compile(
+    r"^(?:<!-- needs: (?P<needs>.+?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
+)
+
+
+class Block(NamedTuple):
+    """
+    Attributes:
+        page: with it.
+        line: of the page where its text begins.
+        language: behind the fence.
+        needs: what it cannot run without on small data, from the comment above it.
+        text: its lines.
+    """
+
+    page: Path
+    line: int
+    language: str
+    needs: Optional[str]
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT).with_suffix(""))
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text("utf-8")
+    return [
+        Block(
+            page,
+            text[: found.start("text")].count("\n") + 1,
+            found["language"],
+            found["needs"],
+            found["text"],
+        )
+        for found in FENCE.finditer(text)
+    ]
+
+
+def commands_of(page: Path) -> Iterator[list[str]]:
+    """Arguments of each command in a page's bash blocks, without what the shell takes itself.
+
+    Variables that are set for a command alone come first.
+    """
+    for block in blocks_of(page):
+        if block.language != "bash":
+            continue
+        for line in re.sub(r"\\\n|(?<=\|)\n", " ", block.text).splitlines():
+            words = shlex.split(line, comments=True)
+            ends = [i for i, word in enumerate(words) if re.fullmatch(r"\d?>|\||&&|\d>&\d", word)]
+            if words:
+                yield words[: min(ends, default=len(words))]

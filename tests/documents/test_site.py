@@ -1,0 +1,41 @@
+"""The documentation builds without a warning, and its command line is that of the parsers."""
+
+import re
+
+import pytest
+from pages import ROOT
+
+from fairseq_mm.cli.main import SUBCOMMANDS
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    config = pytest.importorskip("mkdocs.config", reason="needs the extra `docs`")
+    for name in ("material", "mkdocstrings"):
+        pytest.importorskip(name, reason="needs the extra `docs`")
+    from mkdocs.commands.build import build
+
+    folder = tmp_path_factory.mktemp("site")
+    build(config.load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(folder)))
+    return folder
+
+
+def test_every_page_is_built_and_in_the_navigation(site):
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.stem != "index"]
+    names = [str(path.relative_to(ROOT / "docs").with_suffix("")) for path in pages]
+    assert [name for name in names if not (site / name / "index.html").is_file()] == []
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    assert [name for name in names if f"{name}.md" not in navigation] == []
+
+
+def test_the_command_line_has_every_subcommand_with_its_options(site):
+    page = (site / "command_line" / "index.html").read_text("utf-8")
+    sections = set(re.findall(r'<h2 id="([\w-]+)"', page))
+    assert sections == set(SUBCOMMANDS)
+    assert "prepare captions" in page
+    assert "--tune-temperature" in page
+
+
+def test_the_python_interface_is_described(site):
+    page = (site / "api" / "index.html").read_text("utf-8")
+    assert 'id="fairseq_mm.from_pretrained"' in page
