@@ -27,7 +27,7 @@ class Hypothesis:
     line: str
     sentences: list[str] = field(default_factory=list)
     index: int = 0
-    source: Optional[Any] = None
+    source: Optional[Any] = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return self.text
