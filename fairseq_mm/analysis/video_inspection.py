@@ -18,7 +18,6 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import torch
-from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 from fairseq_mm.data.input_files import read_lines
@@ -26,7 +25,7 @@ from fairseq_mm.data.numbered_unknowns import number_with, restore_unknowns
 from fairseq_mm.data.word_pieces import by_word, join_pieces
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference import checkpoints
-from fairseq_mm.inference.text_models import Paths, load_states
+from fairseq_mm.inference.loading import Paths, States, load_states, task_class_of
 from fairseq_mm.models._video_tracer import SUMMARY, TRANSCRIPT, SeenLayer, VideoTracer
 from fairseq_mm.tasks.video_summarization import VideoSummarizationConfig, VideoSummarizationTask
 
@@ -151,7 +150,7 @@ class VideoInspection:
         features: Optional[str] = None,
         device: Optional[str] = None,
         batch_size: Optional[int] = None,
-        states: Optional[Mapping[str, dict[str, Any]]] = None,
+        states: Optional[States] = None,
     ) -> "VideoInspection":
         """
         Args:
@@ -173,14 +172,12 @@ class VideoInspection:
             raise UserError(f"{', '.join(states)}: give one model, not {len(states)}.")
         ((file, state),) = states.items()
         name = state["cfg"].model._name
-        if checkpoints.input_kind(state) != "videos":
+        if task_class_of(state) is not VideoSummarizationTask:
             raise UserError(f"{file}: summarises no videos (--arch {name}).")
-        if name in ARCH_MODEL_REGISTRY and not getattr(
-            ARCH_MODEL_REGISTRY[name], "reads_video", False
-        ):
-            raise UserError(f"{file}: reads no video (--arch {name}): there is nothing to see.")
         task = _task_of(state, checkpoints.provenance_of(state, file), data, features)
         model = checkpoints.build_model(task, state, file)
+        if not task.reads_video:
+            raise UserError(f"{file}: reads no video (--arch {name}): there is nothing to see.")
         return cls(model, task, split, file=file, device=place, batch_size=batch_size)
 
     def ids(self, lines: Sequence[int]) -> list[str]:

@@ -22,16 +22,15 @@ import warnings
 from typing import Any, Optional
 
 from fairseq_mm.cli import doctor_environment as environment
-from fairseq_mm.cli.doctor_data import check_data, check_features, checked, read_words
+from fairseq_mm.cli.doctor_data import check_data, check_features, read_words
 from fairseq_mm.cli.doctor_findings import Finding, note, ok, problem, reason_of
 from fairseq_mm.cli.doctor_stories import check_stories, check_text_checkpoint, story_folder_of
 from fairseq_mm.cli.doctor_videos import (
     check_video_checkpoint,
     check_videos,
     holds_videos,
-    is_of_videos,
 )
-from fairseq_mm.cli.doctor_weights import check_extractor_weights
+from fairseq_mm.cli.doctor_weights import check_extractor_weights, check_features_fit
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 
@@ -120,9 +119,8 @@ def check_checkpoint(
     try:
         import torch
 
-        from fairseq_mm.extract.identity import check_same_extractor
-        from fairseq_mm.inference import checkpoints, image_models
-        from fairseq_mm.inference.text_models import describes_images
+        from fairseq_mm.inference import checkpoints
+        from fairseq_mm.inference.loading import load_models, task_class_of
         from fairseq_mm.models._provenance import fingerprint
     except Exception as error:
         return [note(path, f"not checked ({reason_of(error)})", "repair the installation first")]
@@ -149,13 +147,14 @@ def check_checkpoint(
     ]
     if broken:
         findings.append(problem(file, f"{broken[0]} has NaN or infinite values", another))
-    if is_of_videos(state):
+    reads = task_class_of(state).input_kind
+    if reads == "videos":
         return [*findings, *check_video_checkpoint(file, state, folder, store, weights)]
-    if not describes_images(state):
+    if reads == "prompts":
         return [*findings, *check_text_checkpoint(file, state, folder)]
     try:
         provenance = checkpoints.provenance_of(state, file)
-        image_models.load_image_models(file, device="cpu")
+        load_models(file, device="cpu", states={file: state})
     except UserError as error:
         return [*findings, problem("checkpoint", str(error), another)]
     ours = provenance["words"]
@@ -183,20 +182,4 @@ def check_checkpoint(
             )
         )
     findings += check_extractor_weights(extractor, file, weights)
-    if store is not None:
-        extract = "extract the features with the checkpoint's extractor"
-        if store.dim != provenance["feature_dim"]:
-            text = f"needs {provenance['feature_dim']} channels, but {store.path} has {store.dim}"
-            findings.append(problem("checkpoint", text, extract))
-        elif extractor.get("extractor") and store.attributes.get("extractor"):
-            findings += checked(
-                "checkpoint",
-                extract,
-                lambda: check_same_extractor(
-                    extractor,
-                    store.attributes,
-                    recorded_by="the checkpoint's features",
-                    given_by=store.path,
-                ),
-            )
-    return findings
+    return [*findings, *check_features_fit(provenance, store)]

@@ -1,6 +1,7 @@
 """The doctor's look at feature stores and data folders."""
 
 import importlib.util
+import json
 import os
 from collections import Counter
 from typing import Any, Callable, Optional
@@ -108,12 +109,10 @@ def check_split(folder: str, split: str, num_words: int, store: Any) -> list[Fin
         missing = read_missing_images(folder)  # known to have no features
     except UserError as error:
         return [problem(split, str(error), anew)]
+    sizes: dict[str, Any] = {}
+    findings += checked(split, anew, lambda: check_text(base, num_words, sizes))
     counts = {f"{base}.visual_ids": len(visual_ids)}
-    text_path = os.path.join(folder, "text", f"{split}.txt")
-    if os.path.isfile(text_path):
-        with open(text_path, "rb") as file:
-            counts[text_path] = sum(1 for _ in file)
-    findings += checked(split, anew, lambda: _check_binarised(base, num_words, counts))
+    counts.update(line_counts(sizes, os.path.join(folder, "text", f"{split}.txt")))
     (first, expected), *others = counts.items()
     for path, count in others:
         if count != expected:
@@ -140,6 +139,58 @@ def check_split(folder: str, split: str, num_words: int, store: Any) -> list[Fin
     return findings
 
 
+def check_text(base: str, num_words: int, sizes: dict[str, Any]) -> Optional[str]:
+    """What is wrong with a binarised text.
+
+    Args:
+        base: its path without ``.bin`` and ``.idx``.
+        num_words: size of the dictionary, special symbols left out.
+        sizes: gets the number of tokens of each line, ``</s>`` included, by ``base``.
+
+    Raises:
+        UserError: if it cannot be read, or a line is empty.
+    """
+    try:
+        import numpy as np
+
+        from fairseq_mm.data.binarised_text import load_binarised_text
+        from fairseq_mm.data.multimodal_dataset import check_no_empty_line
+    except Exception:  # fairseq's own line says why
+        return None
+    text = load_binarised_text(base, num_types=num_words + 4, end=2)  # fairseq's special symbols
+    sizes[base] = np.array(text.sizes)  # a copy: fairseq unmaps the file with ``text``
+    if len(text) == 0:
+        return f"{base}.idx: has no line"
+    check_no_empty_line(f"{base}.idx", sizes[base])
+    return None
+
+
+def line_counts(sizes: dict[str, Any], *paths: str) -> dict[str, int]:
+    """Numbers of lines of binarised texts, see :func:`check_text`, and of those text files that
+    there are."""
+    counts = {f"{base}.idx": len(found) for base, found in sizes.items()}
+    for path in paths:
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                counts[path] = sum(1 for _ in file)
+    return counts
+
+
+def kind_of(folder: str) -> Optional[str]:
+    """What ``prepare.json`` says that a data folder is of; None where it says nothing."""
+    return prepared_as(folder).get("kind")
+
+
+def prepared_as(folder: str) -> dict[str, Any]:
+    """The content of ``prepare.json``, empty where there is none."""
+    try:
+        with open(os.path.join(folder, "prepare.json"), encoding="utf-8") as file:
+            content = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def checked(subject: str, remedy: str, check: Callable[[], Optional[str]]) -> list[Finding]:
     """The finding of a check that returns or raises what is wrong."""
     try:
@@ -147,21 +198,6 @@ def checked(subject: str, remedy: str, check: Callable[[], Optional[str]]) -> li
     except UserError as error:
         text = str(error)
     return [problem(subject, text, remedy)] if text else []
-
-
-def _check_binarised(base: str, num_words: int, counts: dict[str, int]) -> Optional[str]:
-    """Adds the number of binarised lines to ``counts``."""
-    try:
-        from fairseq_mm.data.binarised_text import load_binarised_text
-    except Exception:  # fairseq's own line says why
-        return None
-    text = load_binarised_text(base, num_types=num_words + 4, end=2)  # fairseq's special symbols
-    counts[f"{base}.idx"] = len(text)
-    if len(text) == 0:
-        return f"{base}.idx: has no line"
-    if text.sizes.min() <= 1:
-        return f"{base}.idx: line {int(text.sizes.argmin()) + 1} is empty"
-    return None
 
 
 def _check_references(references: dict[str, list[str]], items: list[str]) -> Optional[str]:

@@ -1,12 +1,19 @@
 """The doctor's look at folders of prompts and stories, and at the checkpoints of text models."""
 
-import json
 import os
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Optional
 
-from fairseq_mm.cli.doctor_data import SPLITS, check_dictionary, checked, read_words
+from fairseq_mm.cli.doctor_data import (
+    SPLITS,
+    check_dictionary,
+    check_text,
+    checked,
+    kind_of,
+    line_counts,
+    read_words,
+)
 from fairseq_mm.cli.doctor_findings import Finding, note, ok, problem, reason_of
 from fairseq_mm.errors import UserError
 
@@ -32,11 +39,7 @@ def story_folder_of(folder: str) -> Optional[str]:
 def _holds_stories(folder: str) -> bool:
     if any(os.path.exists(_dictionary_of(folder, side)) for side in _SIDES):
         return True
-    try:
-        with open(os.path.join(folder, "prepare.json"), encoding="utf-8") as file:
-            return json.load(file)["kind"] == "prompts"
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    return kind_of(folder) == "prompts"
 
 
 def _dictionary_of(folder: str, side: str) -> str:
@@ -117,14 +120,9 @@ def _check_split(
     sizes: dict[str, Any] = {}
     findings = []
     for base, side in bases.items():
-        check = partial(_check_binarised, base, len(words[side]), sizes)
+        check = partial(check_text, base, len(words[side]), sizes)
         findings += checked(split, _ANEW, check)
-    counts = {f"{base}.idx": len(found) for base, found in sizes.items()}
-    for side in _SIDES:
-        path = os.path.join(folder, "text", f"{split}.{side}")
-        if os.path.isfile(path):
-            with open(path, "rb") as file:
-                counts[path] = sum(1 for _ in file)
+    counts = line_counts(sizes, *(os.path.join(folder, "text", f"{split}.{x}") for x in _SIDES))
     if counts:
         findings += checked(split, _ANEW, partial(check_line_counts, counts))
     for name in parts:
@@ -150,21 +148,6 @@ def _check_split(
     return findings
 
 
-def _check_binarised(base: str, num_words: int, sizes: dict[str, Any]) -> Optional[str]:
-    """Adds the numbers of tokens of its lines to ``sizes``."""
-    import numpy as np
-
-    from fairseq_mm.data.binarised_text import load_binarised_text
-    from fairseq_mm.data.multimodal_dataset import check_no_empty_line
-
-    text = load_binarised_text(base, num_types=num_words + 4, end=2)  # fairseq's special symbols
-    sizes[base] = np.array(text.sizes)  # a copy: fairseq unmaps the file with ``text``
-    if len(text) == 0:
-        return f"{base}.idx: has no line"
-    check_no_empty_line(f"{base}.idx", sizes[base])
-    return None
-
-
 def _check_same_lines(sizes: dict[str, Any], pair: str, part: str) -> Optional[str]:
     ours, theirs = sizes.get(pair), sizes.get(part)
     if ours is None or theirs is None or len(ours) != len(theirs) or (ours == theirs).all():
@@ -183,9 +166,8 @@ def check_text_checkpoint(file: str, state: Any, folder: Optional[str]) -> list[
         state: its content.
         folder: data folder to compare it with.
     """
-    from fairseq_mm.cli.likelihood_options import load_models
     from fairseq_mm.inference.checkpoints import provenance_of
-    from fairseq_mm.inference.text_models import load_text_models
+    from fairseq_mm.inference.loading import load_models
     from fairseq_mm.models._provenance import STATE_KEY, fingerprint
 
     another = "name another checkpoint"
@@ -195,7 +177,7 @@ def check_text_checkpoint(file: str, state: Any, folder: Optional[str]) -> list[
             text = f"carries no dictionary, as none of fairseq's own models does (--arch {arch})"
             return [note("checkpoint", text, "name its data folder too: --data")]
         try:
-            load_models(file, folder, "cpu")
+            load_models(file, data=folder, device="cpu")
         except UserError as error:
             remedy = "use the folder that it was trained on, or name another checkpoint"
             return [problem("checkpoint", str(error), remedy)]
@@ -203,7 +185,7 @@ def check_text_checkpoint(file: str, state: Any, folder: Optional[str]) -> list[
         return [ok("checkpoint", text)]
     try:
         provenance = provenance_of(state, file)
-        load_text_models(file, device="cpu", states={file: state})
+        load_models(file, device="cpu", states={file: state})
     except UserError as error:
         return [problem("checkpoint", str(error), another)]
     carried = {"dictionary": provenance["words"]}

@@ -1,20 +1,27 @@
 """The doctor's look at folders of videos with transcripts and summaries, and at their models."""
 
-import json
 import os
 from functools import partial
 from typing import Any, Optional
 
-from fairseq_mm.cli.doctor_data import SPLITS, check_dictionary, checked
+from fairseq_mm.cli.doctor_data import (
+    SPLITS,
+    check_dictionary,
+    check_text,
+    checked,
+    kind_of,
+    line_counts,
+    prepared_as,
+    read_words,
+)
 from fairseq_mm.cli.doctor_findings import Finding, note, ok, problem, reason_of
-from fairseq_mm.cli.doctor_weights import check_extractor_weights
+from fairseq_mm.cli.doctor_weights import check_extractor_weights, check_features_fit
 from fairseq_mm.errors import UserError
 
 # As prepared_videos.py has them; that module imports what a broken installation may lack.
 SOURCE, TARGET = "tran", "desc"
 MAX_TOKENS = {SOURCE: 512, TARGET: 64}
 MAX_FRAMES = 256
-TASK = "video_summarization"
 
 _TEXTS = {SOURCE: "transcript", TARGET: "summary"}
 _PLURALS = {SOURCE: "transcripts", TARGET: "summaries"}
@@ -26,21 +33,11 @@ _MANY_UNKNOWN = 20
 def holds_videos(folder: str) -> bool:
     if any(os.path.exists(_dictionary_of(folder, side)) for side in _TEXTS):
         return True
-    return _prepared_as(folder).get("kind") == "videos"
+    return kind_of(folder) == "videos"
 
 
 def _dictionary_of(folder: str, side: str) -> str:
     return os.path.join(folder, f"dict.{side}.txt")
-
-
-def _prepared_as(folder: str) -> dict[str, Any]:
-    """The content of ``prepare.json``, empty where there is none."""
-    try:
-        with open(os.path.join(folder, "prepare.json"), encoding="utf-8") as file:
-            content = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def check_videos(folder: str, store: Any) -> list[Finding]:
@@ -91,7 +88,7 @@ def _check_subwords(folder: str, subwords: Any, words: list[str]) -> list[Findin
     from fairseq_mm.data.numbered_unknowns import numbered_unknown
 
     findings = []
-    recorded = _prepared_as(folder).get("options", {}).get("subwords_fingerprint")
+    recorded = prepared_as(folder).get("options", {}).get("subwords_fingerprint")
     if recorded not in (None, subwords.fingerprint):
         text = f"the folder was prepared with others ({recorded}) than it has now"
         text += f" ({subwords.fingerprint}, {subwords.kind})"
@@ -136,11 +133,12 @@ def _check_split(
 
     base = os.path.join(folder, split)
     findings: list[Finding] = []
-    counts: dict[str, int] = {}
+    sizes: dict[str, Any] = {}
     said: dict[str, str] = {}
     for side in _TEXTS:
-        check = partial(_check_binarised, _text_of(folder, split, side), num_words, counts)
+        check = partial(check_text, _text_of(folder, split, side), num_words, sizes)
         findings += checked(split, _ANEW, check)
+    counts = line_counts(sizes, *(os.path.join(folder, "text", f"{split}.{x}") for x in _TEXTS))
     try:
         visual_ids = read_visual_ids(f"{base}.visual_ids")
         counts[f"{base}.visual_ids"] = len(visual_ids)
@@ -148,11 +146,6 @@ def _check_split(
             counts[f"{base}.unknowns.jsonl"] = len(read_unknowns(f"{base}.unknowns.jsonl"))
     except UserError as error:
         return [*findings, problem(split, str(error), _ANEW)]
-    for side in _TEXTS:
-        path = os.path.join(folder, "text", f"{split}.{side}")
-        if os.path.isfile(path):
-            with open(path, "rb") as file:
-                counts[path] = sum(1 for _ in file)
     findings += checked(split, _ANEW, partial(check_line_counts, counts))
     path = f"{base}.references.jsonl"
     if os.path.exists(path) or split != "train":
@@ -168,7 +161,7 @@ def _check_split(
     if any(finding.level == "PROBLEM" for finding in findings):
         return findings
     for side in _TEXTS:
-        said[side], more = _describe_text(folder, split, side, num_words)
+        said[side], more = _describe_text(folder, split, side, num_words, sizes)
         findings += more
     if store is not None:
         said["frames"], more = _check_frames(split, visual_ids, store)
@@ -178,29 +171,14 @@ def _check_split(
     return findings
 
 
-def _check_binarised(base: str, num_words: int, counts: dict[str, int]) -> Optional[str]:
-    """Adds the number of binarised lines to ``counts``."""
-    import numpy as np
-
-    from fairseq_mm.data.binarised_text import load_binarised_text
-    from fairseq_mm.data.multimodal_dataset import check_no_empty_line
-
-    text = load_binarised_text(base, num_types=num_words + 4, end=2)  # fairseq's special symbols
-    if len(text) == 0:
-        return f"{base}.idx: has no line"
-    check_no_empty_line(f"{base}.idx", np.asarray(text.sizes))
-    counts[f"{base}.idx"] = len(text)
-    return None
-
-
-def _describe_text(folder: str, split: str, side: str, num_words: int) -> tuple[str, list[Finding]]:
+def _describe_text(
+    folder: str, split: str, side: str, num_words: int, found: dict[str, Any]
+) -> tuple[str, list[Finding]]:
     """Of a text that was found whole: its lengths and unknown words."""
-    import numpy as np
-
     from fairseq_mm.data.binarised_text import load_binarised_text
 
-    text = load_binarised_text(_text_of(folder, split, side), num_types=num_words + 4, end=2)
-    sizes = np.array(text.sizes)  # the ends included
+    base = _text_of(folder, split, side)
+    text, sizes = load_binarised_text(base, num_types=num_words + 4, end=2), found[base]
     unknown = sum(int((text[i] == 3).sum()) for i in range(len(text)))
     share = 100 * unknown / max(1, int(sizes.sum()) - len(sizes))
     cut = int((sizes > MAX_TOKENS[side]).sum())
@@ -237,12 +215,6 @@ def _check_frames(split: str, visual_ids: list[str], store: Any) -> tuple[str, l
     )
 
 
-def is_of_videos(state: Any) -> bool:
-    """Whether a checkpoint was trained under the task of video summaries."""
-    task = state["cfg"]["task"]
-    return bool(task) and task.get("_name") == TASK
-
-
 def check_video_checkpoint(
     file: str,
     state: Any,
@@ -258,7 +230,6 @@ def check_video_checkpoint(
         store: features to compare it with.
         weights: state dict file of its extractor; None looks for it beside the checkpoint.
     """
-    from fairseq_mm.extract.identity import check_same_extractor
     from fairseq_mm.inference.checkpoints import provenance_of
     from fairseq_mm.models._provenance import STATE_KEY, fingerprint
 
@@ -277,28 +248,13 @@ def check_video_checkpoint(
     ]
     if folder is not None:
         findings += _compare_with_folder(carried, folder)
-    dim = carried["feature_dim"]
-    if dim:
+    if carried["feature_dim"]:
         findings += check_extractor_weights(carried["extractor"], file, weights)
-    if dim and store is not None:
-        extract = "extract the features with the checkpoint's extractor"
-        if store.dim != dim:
-            text = f"needs {dim} channels, but {store.path} has {store.dim}"
-            findings.append(problem("checkpoint", text, extract))
-        elif carried["extractor"].get("extractor") and store.attributes.get("extractor"):
-            compare = partial(
-                check_same_extractor,
-                carried["extractor"],
-                store.attributes,
-                recorded_by="the checkpoint's features",
-                given_by=store.path,
-            )
-            findings += checked("checkpoint", extract, compare)
+        findings += check_features_fit(carried, store)
     return findings
 
 
 def _compare_with_folder(carried: dict[str, Any], folder: str) -> list[Finding]:
-    from fairseq_mm.cli.doctor_data import read_words
     from fairseq_mm.data.subwords import Subwords
     from fairseq_mm.models._provenance import fingerprint
 

@@ -1,9 +1,11 @@
-"""The doctor's look for the extractor's weights that a checkpoint's features were made with."""
+"""The doctor's look for the extractor that a checkpoint's features were made with."""
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Optional
 
+from fairseq_mm.cli.doctor_data import checked
 from fairseq_mm.cli.doctor_findings import Finding, note, ok, problem, reason_of
 from fairseq_mm.errors import UserError
 
@@ -66,3 +68,31 @@ def _check_named(subject: str, extractor: str, recorded: str) -> list[Finding]:
     if os.path.isfile(path):
         return [ok(subject, path)]
     return [note(subject, f"{recorded} is not there yet: {path}", f"it is downloaded from {url}")]
+
+
+def check_features_fit(carried: Mapping[str, Any], store: Any) -> list[Finding]:
+    """Whether a model can read a feature store.
+
+    Args:
+        carried: of its checkpoint, see :func:`.provenance_of`.
+        store: the features; None where there is none.
+    """
+    from fairseq_mm.extract.identity import check_same_extractor
+
+    if store is None:
+        return []
+    remedy = "extract the features with the checkpoint's extractor"
+    dim, extractor = carried["feature_dim"], carried["extractor"]
+    if store.dim != dim:
+        text = f"needs {dim} channels, but {store.path} has {store.dim}"
+        return [problem("checkpoint", text, remedy)]
+    if extractor.get("extractor") and store.attributes.get("extractor"):
+        check = partial(
+            check_same_extractor,
+            extractor,
+            store.attributes,
+            recorded_by="the checkpoint's features",
+            given_by=store.path,
+        )
+        return checked("checkpoint", remedy, check)
+    return []

@@ -50,7 +50,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from fairseq_mm.cli import inspect_images, inspect_videos
+from fairseq_mm.cli import arguments, inspect_images, inspect_videos
 from fairseq_mm.cli.likelihood_options import load_models, positive
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
@@ -77,12 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="data folder, JSONL of tell, prompt, or five images",
     )
     parser.add_argument("--data", metavar="DIR", help="a data folder, too, instead of SOURCE")
-    parser.add_argument(
-        *("--path", "--model"),
-        required=True,
-        metavar="PATH",
-        help="checkpoint, or a folder with checkpoint_best.pt",
-    )
+    arguments.add(parser, "checkpoint")
     parser.add_argument("--split", help="of a data folder (default: valid)")
     parser.add_argument(
         *("--line", "--lines"),
@@ -148,14 +143,11 @@ def run(args: argparse.Namespace) -> None:
             raise UserError(f"--data {args.data}: is no folder.")
         args.source = [args.data]
     register_quietly()
-    from fairseq_mm.inference.text_models import (
-        load_states,
-        summarizes_videos,
-        tells_visual_stories,
-    )
+    from fairseq_mm.inference.loading import load_states, task_class_of
 
-    states = load_states(args.path)
-    if any(map(summarizes_videos, states.values())):
+    states = load_states(args.checkpoint)
+    reads = {task_class_of(state).input_kind for state in states.values()}
+    if "videos" in reads:
         inspect_videos.run(args, states)
         return
     of_videos = inspect_videos.given_options(args)
@@ -164,7 +156,7 @@ def run(args: argparse.Namespace) -> None:
             f"{of_videos[0]}: is of models that summarise videos, which {next(iter(states))} does "
             "not."
         )
-    if any(map(tells_visual_stories, states.values())):
+    if "images" in reads:
         inspect_images.run(args, states)
     else:
         _run(args, states)
@@ -185,7 +177,7 @@ def _run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> None:
             "SOURCE: give a data folder, a file or a prompt's text, but not "
             f"{len(args.source) or 'none'}."
         )
-    models = load_models(args.path, None, args.device, states)
+    models = load_models(args.checkpoint, None, args.device, states)
     text = _text_of(args, args.source[0], models)
     inspection = inspect_story(
         models, text.prompt, text.story, num_words=args.words, part=args.part or "trained"

@@ -1,5 +1,5 @@
-"""``fairseq-mm inspect`` of models that summarise videos: what words look at in a video, and how
-much of it the forget gates let through."""
+"""``fairseq-mm inspect`` of models that summarise videos: the attention to the frames, and how much
+of what is read in a video the forget gates let through."""
 
 import argparse
 import contextlib
@@ -7,8 +7,8 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli.inspect_videos_output import (
     Texts,
@@ -20,18 +20,17 @@ from fairseq_mm.cli.inspect_videos_output import (
     summary_lines,
 )
 from fairseq_mm.cli.likelihood_options import positive
+from fairseq_mm.cli.progress import progress_bar
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
     from fairseq_mm.analysis.video_inspection import VideoInspection
-    from fairseq_mm.report.html_page import Section
 
-# options that only summaries of videos have
+# options that only summaries of videos have, and those that they share with stories
 OPTIONS = ("gates", "hypotheses", "videos", "json", "batch_size")
-# those of other kinds
-_OTHERS = (
-    *("side", "story", "story_file", "words", "part", "ids", "tell", "images", "weights"),
-    *("image", "position", "grid"),
+_SHARED = (
+    *("source", "data", "checkpoint", "split", "line", "features", "device"),
+    *("layers", "jsonl", "html"),
 )
 
 
@@ -40,27 +39,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--gates",
         action="store_true",
-        help="scores of the forget gates, of all videos of the split or of --lines, instead of "
-        "what words look at",
+        help="Write the scores of the forget gates, of all videos of the split or of --lines, "
+        "instead of the attention to the frames.",
     )
     group.add_argument(
         "--hypotheses",
         metavar="FILE",
-        help="generated summaries, in the references' place: fairseq-generate's output, JSONL or a "
-        "line each",
+        help="Generated summaries that take the place of the references: fairseq-generate's "
+        "output, JSONL, or a line each.",
     )
     group.add_argument(
         "--videos",
         metavar="DIR",
         action="append",
         default=[],
-        help="folder or .tar of the videos, for images and seconds; may be given again",
+        help="Folder or .tar of the videos, of which the page shows frames and seconds; may be "
+        "given again.",
     )
     group.add_argument(
-        "--json", metavar="FILE", help="with --gates: write statistics and histogram as JSON"
+        "--json",
+        metavar="FILE",
+        help="With --gates: write statistics and histogram as JSON to this file.",
     )
     group.add_argument(
-        "--batch-size", type=positive, metavar="N", help="examples (default: 8 on a CPU, else 32)"
+        "--batch-size",
+        type=positive,
+        metavar="N",
+        help="Examples of a batch (default: 8 on a CPU, 32 elsewhere).",
     )
 
 
@@ -76,7 +81,7 @@ def run(args: argparse.Namespace, states: Mapping[str, dict[str, Any]]) -> None:
         states: the checkpoint, of :func:`.load_states`.
 
     Raises:
-        UserError: if files or options do not fit, or there is nothing to see in the model.
+        UserError: if files or options do not fit, or the model has neither attention nor gates.
     """
     from fairseq_mm.analysis.video_inspection import VideoInspection
 
@@ -92,21 +97,22 @@ def run(args: argparse.Namespace, states: Mapping[str, dict[str, Any]]) -> None:
         features=args.features,
         device=args.device,
         batch_size=args.batch_size,
-        states=states,
+        states=dict(states),
     )
     ((file, state),) = states.items()
     about = f"{state['cfg'].model._name}, {file}; {split} of {data}"
+    texts = _SplitTexts(args.hypotheses, inspection)
     if args.gates:
-        _gates(args, inspection, about)
+        _write_gates(args, inspection, texts, about)
     else:
-        _attention(args, inspection, about)
+        _write_attention(args, inspection, texts, about)
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    for name in _OTHERS:
-        if getattr(args, name) not in (None, False, []):
+    for name, value in vars(args).items():
+        if name not in (*_SHARED, *OPTIONS) and value not in (None, False, []):
             option = name.replace("_", "-")
-            raise UserError(f"--{option}: a model that summarises videos has no such.")
+            raise UserError(f"--{option}: is no option of a model that summarises videos.")
     if len(args.source) != 1 or not os.path.isdir(args.source[0]):
         given = " ".join(args.source) or "none"
         raise UserError(
@@ -115,162 +121,157 @@ def _check_arguments(args: argparse.Namespace) -> None:
     if args.json and not args.gates:
         raise UserError("--json: is of the forget gates' scores (--gates).")
     if args.videos and (args.gates or not args.html):
-        raise UserError("--videos: are shown on the page of what words look at (--html FILE).")
+        raise UserError("--videos: are shown on the page of the attention (--html FILE).")
     if args.layers and args.gates:
         raise UserError("--layers: scores of gates have their layers in any case; leave it out.")
 
 
-class _Generated(NamedTuple):
-    """Texts of the split's videos.
+class _SplitTexts:
+    """Transcripts, references and generated summaries of a split.
+
+    Args:
+        path: file of generated summaries, or None.
+        inspection: of the split.
 
     Attributes:
         hypotheses: video -> generated summary; None without a file of them.
-        references: video -> what people wrote; empty where the folder has no file of it.
+
+    Raises:
+        UserError: if a file cannot be read, or has a summary of another video.
     """
 
-    hypotheses: Optional[dict[str, str]]
-    references: dict[str, str]
+    def __init__(self, path: Optional[str], inspection: "VideoInspection") -> None:
+        from fairseq_mm.data.references import read_references
+
+        self.inspection = inspection
+        self.data, self.split = inspection.task.cfg.data, inspection.split
+        references = os.path.join(self.data, f"{self.split}.references.jsonl")
+        self.references: dict[str, str] = {}
+        if os.path.exists(references):
+            self.references = {key: x[0] for key, x in read_references(references).items()}
+        self.hypotheses = None if path is None else self._read_hypotheses(path)
+
+    def _read_hypotheses(self, path: str) -> dict[str, str]:
+        from fairseq_mm.cli.score_summaries import restored, unknowns_by_video
+        from fairseq_mm.metrics.hypotheses import read_hypotheses
+
+        visual_ids = self.inspection.dataset.visual_ids
+        ids = list(self.references) or list(dict.fromkeys(visual_ids))
+        found = read_hypotheses(path, item_ids=ids, visual_ids=visual_ids, split=self.split).texts
+        strangers = found.keys() - set(visual_ids)
+        if strangers:
+            raise UserError(
+                f"{path}: has a summary of {min(strangers)!r}, which is no video of "
+                f"{os.path.join(self.data, self.split)}."
+            )
+        unknowns = unknowns_by_video(self.data, self.split, visual_ids)
+        return {key: restored(text, unknowns.get(key)) for key, text in found.items()}
+
+    def of(self, lines: Sequence[int]) -> list[Texts]:
+        """Whether there is a transcript is known from the folder's file of them, or else from what
+        the model reads."""
+        from fairseq_mm.cli.score_summaries import read_sources
+        from fairseq_mm.data.transcript_text import is_not_available
+
+        inspection, ids = self.inspection, self.inspection.ids(lines)
+        sources = read_sources(self.data, self.split, ids, str.split)
+        if sources is None:
+            have = [not is_not_available(inspection.transcript(line)) for line in lines]
+        else:
+            have = [words is not None for words in sources]
+        return [
+            Texts(
+                is_available,
+                (self.hypotheses or {}).get(key),
+                self.references.get(key, inspection.reference(line)),
+            )
+            for line, key, is_available in zip(lines, ids, have)
+        ]
 
 
-def _read_texts(args: argparse.Namespace, inspection: "VideoInspection") -> _Generated:
-    from fairseq_mm.cli.score_summaries import restored, unknowns_by_video
-    from fairseq_mm.data.references import read_references
-    from fairseq_mm.metrics.hypotheses import read_hypotheses
-
-    data, split = args.source[0], inspection.split
-    path = os.path.join(data, f"{split}.references.jsonl")
-    references = {}
-    if os.path.exists(path):
-        references = {key: texts[0] for key, texts in read_references(path).items()}
-    if args.hypotheses is None:
-        return _Generated(None, references)
-    visual_ids = inspection.dataset.visual_ids
-    ids = list(references) or list(dict.fromkeys(visual_ids))
-    found = read_hypotheses(args.hypotheses, item_ids=ids, visual_ids=visual_ids, split=split)
-    strangers = found.texts.keys() - set(visual_ids)
-    if strangers:
-        raise UserError(
-            f"{args.hypotheses}: has a summary of {min(strangers)!r}, which is no video of "
-            f"{os.path.join(data, split)}."
-        )
-    unknowns = unknowns_by_video(data, split, visual_ids)
-    texts = {key: restored(text, unknowns.get(key)) for key, text in found.texts.items()}
-    return _Generated(texts, references)
-
-
-def _have_transcripts(inspection: "VideoInspection", lines: Sequence[int]) -> list[bool]:
-    """Of each line whether there is a transcript, by the folder's file of them, or else by what the
-    model reads."""
-    from fairseq_mm.cli.score_summaries import read_sources
-    from fairseq_mm.data.transcript_text import is_not_available
-
-    data, ids = inspection.task.cfg.data, inspection.ids(lines)
-    sources = read_sources(data, inspection.split, ids, str.split)
-    if sources is not None:
-        return [words is not None for words in sources]
-    return [not is_not_available(inspection.transcript(line)) for line in lines]
-
-
-def _gates(args: argparse.Namespace, inspection: "VideoInspection", about: str) -> None:
-    from tqdm import tqdm
-
+def _write(path: Optional[str], text: str) -> None:
     from fairseq_mm.cli.score_output import write_file
 
-    generated = _read_texts(args, inspection)
+    if path:
+        write_file(path, text)
+        print(f"wrote {path}", file=sys.stderr)
+
+
+def _json_line(entry: Mapping[str, Any]) -> str:
+    return json.dumps(entry, ensure_ascii=False) + "\n"
+
+
+def _write_gates(
+    args: argparse.Namespace, inspection: "VideoInspection", texts: _SplitTexts, about: str
+) -> None:
     lines = inspection.checked(args.line)
-    total = len(lines)
-    with tqdm(total=total, unit=" videos", file=sys.stderr, disable=total < 100 or None) as bar:
-        found = inspection.gate_scores(lines, summaries=generated.hypotheses, on_batch=bar.update)
-    texts = [
-        Texts(
-            is_available,
-            (generated.hypotheses or {}).get(key),
-            generated.references.get(key, inspection.reference(line)),
-        )
-        for line, key, is_available in zip(lines, found.ids, _have_transcripts(inspection, lines))
-    ]
-    objects = gate_entries(found, texts)
-    result = gate_result(found, texts, objects)
+    with progress_bar(len(lines), "videos", many=100) as bar:
+        found = inspection.gate_scores(lines, summaries=texts.hypotheses, on_batch=bar.update)
+    described = texts.of(lines)
+    objects = gate_entries(found, described)
+    result = gate_result(found, described, objects)
     if args.html:
-        write_file(args.html, gate_page(found, texts, result, about))
-        print(f"wrote {args.html}", file=sys.stderr)
-    if args.json:
-        write_file(args.json, json.dumps(result, ensure_ascii=False, indent=1) + "\n")
-        print(f"wrote {args.json}", file=sys.stderr)
-    entries = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in objects)
-    if args.jsonl:
-        write_file(args.jsonl, entries)
-        print(f"wrote {args.jsonl}", file=sys.stderr)
+        _write(args.html, gate_page(found, result, about))
+    _write(args.json, json.dumps(result, ensure_ascii=False, indent=1) + "\n")
+    entries = "".join(map(_json_line, objects))
+    _write(args.jsonl, entries)
     if args.jsonl or args.html or args.json:
         print("\n".join(summary_lines(result)))
     else:
         print(entries, end="")
 
 
-def _attention(args: argparse.Namespace, inspection: "VideoInspection", about: str) -> None:
-    from fairseq_mm.cli.score_output import write_file
+def _write_attention(
+    args: argparse.Namespace, inspection: "VideoInspection", texts: _SplitTexts, about: str
+) -> None:
+    from fairseq_mm.cli.records import opened
     from fairseq_mm.report.html_page import render_page
 
-    generated = _read_texts(args, inspection)
     lines = inspection.checked(args.line or [0])
-    are_available = dict(zip(lines, _have_transcripts(inspection, lines)))
-    shelf = _Shelf(args, inspection.attributes)
-    sections: list[Section] = []
-    looked = inspection.frame_attention(lines, summaries=generated.hypotheses)
-    with _entries_file(args) as write:
-        for found in looked:
-            texts = Texts(
-                are_available[found.line],
-                (generated.hypotheses or {}).get(found.id),
-                generated.references.get(found.id, inspection.reference(found.line)),
-            )
-            times = shelf.times_of(found.id, found.num_frames)
+    described = dict(zip(lines, texts.of(lines)))
+    videos = _Videos(args.videos, inspection.attributes)
+    sections: list[Any] = []
+    # a line at a time: a whole split would not fit into memory
+    writes = args.jsonl or not args.html
+    with opened(args.jsonl) if writes else contextlib.nullcontext() as file:
+        for found in inspection.frame_attention(lines, summaries=texts.hypotheses):
+            text, times = described[found.line], videos.times_of(found.id, found.num_frames)
             if args.html:
                 transcript = inspection.transcript(found.line)
-                sections.append(line_section(found, transcript, texts, times))
-            if write is not None:
+                sections.append(line_section(found, transcript, text, times))
+            if file is not None:
                 entry = attention_entry(
-                    found, inspection.gate_layers, texts, times.step, layers=args.layers
+                    found, inspection.gate_layers, text, times.step, layers=args.layers
                 )
-                write(json.dumps(entry, ensure_ascii=False) + "\n")
+                file.write(_json_line(entry))
     if args.html:
-        shelf.check()
+        videos.check()
         number = len(sections)
-        title = "What a summary of a video looks at"
-        if number > 1:
-            title = f"What {number} summaries of videos look at"
-        write_file(args.html, render_page(title, sections, subtitle=about))
-        print(f"wrote {args.html}", file=sys.stderr)
+        of = "a summary of a video" if number == 1 else f"{number} summaries of videos"
+        _write(args.html, render_page(f"Attention of {of}", sections, subtitle=about))
     if args.jsonl:
         print(f"wrote {args.jsonl}", file=sys.stderr)
 
 
-@contextlib.contextmanager
-def _entries_file(args: argparse.Namespace) -> Iterator[Any]:
-    """What writes a line of the JSONL: a whole split's would not fit into memory."""
-    from fairseq_mm.data.output_file import output_file
+class _Videos:
+    """Videos whose frames and seconds are shown.
 
-    if args.jsonl:
-        with output_file(args.jsonl) as file:
-            yield file.write
-    else:
-        yield None if args.html else sys.stdout.write
+    Args:
+        paths: folders or archives.
+        attributes: of the feature store.
+    """
 
-
-class _Shelf:
-    """Videos whose images and seconds are shown."""
-
-    def __init__(self, args: argparse.Namespace, attributes: Mapping[str, Any]) -> None:
-        self.videos = args.videos
+    def __init__(self, paths: list[str], attributes: Mapping[str, Any]) -> None:
+        self.paths = paths
         self.attributes = attributes
         self.by_key: dict[str, Any] = {}
         self.shown = 0
-        if self.videos:
+        if paths:
             from fairseq_mm.extract.media_list import VIDEOS, by_any_key, list_images
             from fairseq_mm.extract.videos import import_av
 
             import_av()
-            self.by_key = by_any_key(list_images(self.videos, ids="path", kind=VIDEOS))
+            self.by_key = by_any_key(list_images(paths, ids="path", kind=VIDEOS))
 
     def times_of(self, key: str, num_frames: int) -> Any:
         from fairseq_mm.report.video_attention import Times
@@ -286,5 +287,5 @@ class _Shelf:
         Raises:
             UserError: if folders of videos were given, but have none of the lines'.
         """
-        if self.videos and not self.shown:
-            raise UserError(f"--videos {' '.join(self.videos)}: has none of the lines' videos.")
+        if self.paths and not self.shown:
+            raise UserError(f"--videos {' '.join(self.paths)}: has none of the lines' videos.")

@@ -1,4 +1,4 @@
-"""``fairseq-mm inspect`` of models that summarise videos: what was seen, as JSON and as HTML."""
+"""``fairseq-mm inspect`` of models that summarise videos: attention and gates as JSON and HTML."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -13,7 +13,7 @@ from fairseq_mm.metrics.gate_scores import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from fairseq_mm.analysis.video_inspection import GateScores, LineAttention
+    from fairseq_mm.analysis.video_inspection import AttentionMap, GateScores, LineAttention
     from fairseq_mm.report.html_page import Section
     from fairseq_mm.report.video_attention import Times
 
@@ -43,15 +43,14 @@ def _rounded(x: Any) -> Any:
 
 def gate_entries(found: "GateScores", texts: Sequence[Texts]) -> list[dict[str, Any]]:
     """An object a video, see the docstring of ``fairseq_mm.cli.inspect``."""
+    by_layer = [dict(zip(found.layers, _rounded(scores.tolist()))) for scores in found.by_layer]
     return [
         {
             "id": found.ids[i],
             "item": int(found.lines[i]),
             "transcript_available": texts[i].is_available,
             "score": _rounded(found.scores[i]),
-            "layers": {
-                name: _rounded(score) for name, score in zip(found.layers, found.by_layer[i])
-            },
+            "layers": by_layer[i],
             **_given(texts[i]),
         }
         for i in range(len(found.ids))
@@ -105,16 +104,12 @@ def summary_lines(result: dict[str, Any]) -> list[str]:
     rows = dict(result["statistics"])
     if len(result["layers"]) > 1:
         rows.update(result["layers"])
-    names = list(next(iter(rows.values())))
     width = max(map(len, rows))
-    lines = [" ".join([" " * width, *(f"{name:>7}" for name in names)])]
+    lines = [" ".join([" " * width, *(f"{name:>7}" for name in rows[ALL])])]
     for group, figures in rows.items():
-        cells = (
-            f"{figures[name]:>7d}" if name == "count" else f"{figures[name]:>7.4f}"
-            for name in names
-        )
+        cells = (f"{x:>7d}" if name == "count" else f"{x:>7.4f}" for name, x in figures.items())
         lines.append(" ".join([f"{group:<{width}}", *cells]))
-    total = result["statistics"][ALL]["count"]
+    total = rows[ALL]["count"]
     for entry in sorted(result[APART], key=lambda entry: entry["rank"]):
         lines.append(
             f"{entry['id']}: {APART}, score {entry['score']:.4f}, rank {entry['rank']} of {total}"
@@ -125,9 +120,8 @@ def summary_lines(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def gate_page(
-    found: "GateScores", texts: Sequence[Texts], result: dict[str, Any], about: str
-) -> str:
+def gate_page(found: "GateScores", result: dict[str, Any], about: str) -> str:
+    """The page of :func:`gate_result`."""
     from fairseq_mm.metrics.gate_scores import Histogram
     from fairseq_mm.report.gate_histogram import (
         ApartRow,
@@ -138,29 +132,19 @@ def gate_page(
     from fairseq_mm.report.html_page import render_page
 
     edges, counts = result["histogram"]["edges"], result["histogram"]["counts"]
-    total = len(found.ids)
-    rows = [
-        ApartRow(
-            entry["id"],
-            entry["score"],
-            entry["rank"],
-            entry.get("hypothesis"),
-            entry.get("reference"),
-        )
-        for entry in result[APART]
-    ]
     sections = [
         histogram_section(Histogram(edges, counts[AVAILABLE]), Histogram(edges, counts[APART])),
         statistics_section(result["statistics"]),
     ]
     if len(result["layers"]) > 1:
         sections.append(statistics_section(result["layers"], heading="By layer"))
-    sections.append(apart_section(rows, total))
+    rows = [ApartRow(*map(entry.get, ApartRow._fields)) for entry in result[APART]]
+    sections.append(apart_section(rows, len(found.ids)))
     return render_page(
-        "What the forget gates let through",
+        "Forget gates",
         sections,
-        subtitle=f"{about}. Each video's score is the mean of the gate over the text's positions "
-        "and the channels: 0 nothing of what is read in the video gets through, 1 all of it.",
+        subtitle=f"{about}. Each video's score is the mean of the gate over the text's tokens and "
+        "the feature dimensions: 0 nothing of what is read in the video gets through, 1 all of it.",
     )
 
 
@@ -181,25 +165,6 @@ def attention_entry(
         step: seconds from one frame to the next, or None.
         layers: with each layer's weights.
     """
-    attention = []
-    for side in found.maps:
-        mean = _rounded(side.weights.mean(axis=0).tolist())
-        words = []
-        for w, word in enumerate(side.words):
-            entry: dict[str, Any] = {"word": word, "known": side.is_known[w], "weights": mean[w]}
-            if side.video_shares is not None:
-                entry["video_share"] = _rounded(side.video_shares[w])
-            if layers:
-                entry["layers"] = _rounded(side.weights[:, w].tolist())
-            words.append(entry)
-        attention.append(
-            {
-                "of": side.side,
-                "layers": side.layers,
-                "sums_over": "words" if side.sums_over_words else "frames",
-                "words": words,
-            }
-        )
     result: dict[str, Any] = {
         "id": found.id,
         "item": found.line,
@@ -207,11 +172,32 @@ def attention_entry(
         "seconds_per_frame": None if step is None else round(step, 6),
         "transcript_available": texts.is_available,
         **_given(texts),
-        "attention": attention,
+        "attention": [
+            {
+                "of": side.side,
+                "layers": side.layers,
+                "sums_over": "words" if side.sums_over_words else "frames",
+                "words": _word_entries(side, layers=layers),
+            }
+            for side in found.maps
+        ],
     }
     if len(found.gates):
         result["gates"] = dict(zip(gate_layers, _rounded(found.gates.tolist())))
     return result
+
+
+def _word_entries(side: "AttentionMap", *, layers: bool) -> list[dict[str, Any]]:
+    mean = _rounded(side.weights.mean(axis=0).tolist())
+    entries = []
+    for w, word in enumerate(side.words):
+        entry = {"word": word, "known": side.is_known[w], "weights": mean[w]}
+        if side.video_shares is not None:
+            entry["video_share"] = _rounded(side.video_shares[w])
+        if layers:
+            entry["layers"] = _rounded(side.weights[:, w].tolist())
+        entries.append(entry)
+    return entries
 
 
 def line_section(

@@ -1,9 +1,11 @@
-"""What subcommands do before their work: register with fairseq, and hold the folder they write."""
+"""What subcommands do before their work: register with fairseq, load models, and hold the folder
+that they write."""
 
 import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 from fairseq_mm.errors import UserError
 
@@ -23,6 +25,33 @@ def register_quietly() -> None:
         fairseq_mm.register()
     except ImportError as error:
         raise UserError(str(error)) from None
+
+
+def load_generator(command: str, path: str, **options: Any) -> Any:
+    """The generator of a subcommand's checkpoints.
+
+    Args:
+        command: the subcommand.
+        path: checkpoint, see :func:`.load_states`.
+        **options: of :func:`fairseq_mm.from_pretrained`.
+
+    Raises:
+        UserError: if another subcommand is for the checkpoint, or it cannot be loaded.
+    """
+    register_quietly()
+    from fairseq_mm.inference.loading import command_of, load_states, task_class_of
+    from fairseq_mm.inference.pretrained import from_pretrained
+
+    states = load_states(path)
+    for file, state in states.items():
+        other = command_of(state)
+        if other and other != command:
+            task = task_class_of(state)
+            does = f"generates {task.text_names[1]} from {task.input_names[1]}"
+            if other != task.command:
+                does = "embeds images and sentences"
+            raise UserError(f"{file}: {does}: fairseq-mm {other}.")
+    return from_pretrained(path, states=states, **options)
 
 
 @contextlib.contextmanager

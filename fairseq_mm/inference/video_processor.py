@@ -44,7 +44,8 @@ class VideoProcessor(Processor[AnyInput]):
         self.encoder = TranscriptEncoder(loaded.task, loaded.files[0])
 
     def is_single(self, inputs: Any) -> bool:
-        return isinstance(inputs, (str, bytes, os.PathLike, Mapping, np.ndarray))
+        is_one = isinstance(inputs, (str, bytes, os.PathLike, Mapping, np.ndarray))
+        return is_one or hasattr(inputs, "read")
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> AnyInput:
         given: Video = {}
@@ -101,7 +102,7 @@ class VideoProcessor(Processor[AnyInput]):
             )
         video, transcript = value.get("video"), value.get("transcript")
         if video is None and self.reader.reads_video:
-            raise UserError(f"{name} reads videos: give `video`.")
+            raise UserError(f"{name} reads videos: give `video`, a file or features.")
         if video is not None and not self.reader.reads_video:
             raise UserError(f"{name} reads no video: give `transcript` alone.")
         if transcript is None and not self.reader.reads_video:

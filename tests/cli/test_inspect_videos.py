@@ -44,8 +44,8 @@ def inspect(folder, tmp_path, capsys):
         file = tmp_path / "found.jsonl"
         file.unlink(missing_ok=True)
         sources = [folder / "data"] if source is None else source
-        command = ["inspect", *sources, "--model", folder / model, *arguments, "--device", "cpu"]
-        status = main([*map(str, [*command, "--jsonl", file])])
+        named = ("--checkpoint", folder / model, "--device", "cpu", "--jsonl", file)
+        status = main([*map(str, ["inspect", *sources, *arguments, *named])])
         entries = []
         if file.exists():
             entries = [json.loads(line) for line in file.read_text().splitlines()]
@@ -115,8 +115,9 @@ def test_gates_of_a_whole_split_as_entries_figures_and_page(inspect, folder, tmp
 
 
 def test_gates_of_some_lines_go_to_stdout_by_themselves(folder, capsys):
-    command = ["inspect", "--data", folder / "data", "--model", folder / "decoder.pt", "--gates"]
-    assert main([*map(str, [*command, "--lines", "3,1", "--device", "cpu"])]) == 0
+    named = ("--data", folder / "data", "--checkpoint", folder / "decoder.pt")
+    command = ["inspect", *named, "--gates", "--lines", "3,1", "--device", "cpu"]
+    assert main([*map(str, command)]) == 0
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [entry["item"] for entry in entries] == [3, 1]
     found = library(folder, "decoder.pt").gate_scores([3, 1])
@@ -189,7 +190,7 @@ def test_a_page_shows_lines_with_their_seconds_and_images(inspect, folder, tmp_p
     assert entries[0]["seconds_per_frame"] == pytest.approx(0.4, rel=0.06)
     assert entries[1]["seconds_per_frame"] is None
     html = page.read_text()
-    assert "What 2 summaries of videos look at" in html
+    assert "Attention of 2 summaries of videos" in html
     assert html.count("data:image/jpeg") == entries[0]["frames"]
     assert html.count('class="map"') == 2
     assert "Words of the transcript, encoder layer 1, encoder layer 2" in html
@@ -207,10 +208,10 @@ def test_a_page_shows_lines_with_their_seconds_and_images(inspect, folder, tmp_p
         ([], {"model": "t5.pt"}, r"t5.pt: reads no video \(--arch t5_tiny\): there is nothing"),
         (["--gates"], {"model": "ha.pt"}, r"ha.pt: has no forget gate: VG-BART and VG-T5"),
         (["--json", "x.json"], {}, r"--json: is of the forget gates' scores \(--gates\)"),
-        (["--videos", "."], {}, r"--videos: are shown on the page"),
+        (["--videos", "."], {}, r"--videos: are shown on the page of the attention"),
         (["--gates", "--layers"], {}, r"--layers: scores of gates have their layers"),
-        (["--story", "a"], {}, r"--story: a model that summarises videos has no such"),
-        (["--tell"], {}, r"--tell: a model that summarises videos has no such"),
+        (["--story", "a"], {}, r"--story: is no option of a model that summarises videos"),
+        (["--side", "wp_source"], {}, r"--side: is no option of a model that summarises videos"),
         ([], {"source": ["a prompt"]}, r"SOURCE must be a data folder .* but is a prompt"),
         ([], {"source": []}, r"SOURCE must be a data folder .* but is none"),
         (["--json", "same", "--html", "same", "--gates"], {}, r"same: --html and --json must be"),
@@ -239,7 +240,7 @@ def test_ensembles_and_models_of_other_kinds_are_told(inspect, folder, tmp_path,
     assert status == 2
     assert "give one model, not 2" in err
     other = write_visual_storyteller(tmp_path / "told.pt", "transtory_full_tiny")
-    main(["inspect", str(folder / "data"), "--model", other, "--gates"])
+    main(["inspect", str(folder / "data"), "--checkpoint", other, "--gates"])
     assert f"--gates: is of models that summarise videos, which {other} does" in (
         capsys.readouterr().err
     )

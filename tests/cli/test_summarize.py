@@ -12,15 +12,16 @@ from toy_summarizer import (
     train_summarizer,
     train_video_summarizer,
 )
+from toy_visual_storyteller import write_visual_storyteller
 
 import fairseq_mm
 from fairseq_mm.cli.main import main
-from fairseq_mm.cli.summarize_inputs import _of_jsonl
+from fairseq_mm.cli.summarize_inputs import read_videos_of_jsonl
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.extract.weights import sha256_of
 
-SHORT = ("--max-len", "9")
+SHORT = ("--max-len-b", "9")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def summarize(trained, capsys):
     def run(*arguments, model="video"):
         capsys.readouterr()
         model = trained / model if isinstance(model, str) else model
-        command = ["summarize", *arguments, "--model", model, "--device", "cpu"]
+        command = ["summarize", *arguments, "--checkpoint", model, "--device", "cpu"]
         status = main([*map(str, command)])
         captured = capsys.readouterr()
         return status, captured.out.splitlines(), captured.err.splitlines()
@@ -69,14 +70,19 @@ def stored(trained):
     return ("--features", data / "features.h5"), data / "test.transcripts.jsonl"
 
 
+def texts_of(generated):
+    return [best.text for best, *_ in generated]
+
+
 def test_a_line_a_video_in_the_order_of_the_inputs(summarize, trained, videos, transcripts):
-    reader = fairseq_mm.from_pretrained(trained / "video", device="cpu")
+    model = fairseq_mm.from_pretrained(trained / "video", device="cpu")
     texts = ["The dog runs on grass, the cat sits.", "A big man jumps in snow", "red cat blue dog"]
-    expected = reader.summarize(videos, texts, max_len=9)
+    inputs = [{"video": path, "transcript": text} for path, text in zip(videos, texts)]
+    expected = texts_of(model.generate(inputs, max_len_b=9))
     lines = [f"{path}\t{text}" for path, text in zip(videos, expected)]
     status, out, err = summarize(*videos, "--transcripts", *transcripts, *SHORT)
     assert (status, out) == (0, lines)
-    assert err == [f"transcript cut to 8 tokens: {videos[0]} (of 10)"]
+    assert err == [f"transcript truncated to 8 tokens: {videos[0]} (of 10)"]
     assert len(set(expected)) == 3
     folder = videos[0].rsplit("/", 1)[0]
     options = [f"--transcript={path}" for path in transcripts]
@@ -123,9 +129,9 @@ def test_a_video_that_cannot_be_read_is_named_and_the_others_are_summarised(
 
 def test_videos_without_transcripts_say_so(summarize, trained, videos):
     status, out, err = summarize(videos[0], *SHORT)
-    reader = fairseq_mm.from_pretrained(trained / "video", device="cpu")
+    model = fairseq_mm.from_pretrained(trained / "video", device="cpu")
     assert status == 0
-    assert out == [f"{videos[0]}\t{reader.summarize(videos[:1], [None], max_len=9)[0]}"]
+    assert out == [f"{videos[0]}\t{model.generate(videos[0], max_len_b=9)[0].text}"]
     assert err == [f'no transcript ("transcript not available" is read): {videos[0]}']
 
 
@@ -156,7 +162,8 @@ def test_jsonl_brings_videos_and_transcripts(summarize, videos, transcripts, tmp
     ("line", "message"),
     [
         ("{", "not JSON"),
-        ('{"transcript": "a dog"}', 'must be an object with "video" .a path. or "id"'),
+        ("[]", "must be a JSON object, but is list instead"),
+        ('{"transcript": "a dog"}', 'must have "video" .a path. or "id", but has'),
         ('{"video": 7}', "`video` must be text, but is 7 instead"),
         ('{"video": "a", "transcript": "b", "transcript_file": "c"}', "has both `transcript` and"),
         ('{"video": "x/a.mp4"}', "video a.mp4 was given before, at .*:1; --ids path"),
@@ -168,16 +175,16 @@ def test_lines_that_are_no_videos_are_refused(tmp_path, line, message):
     data = tmp_path / "data.jsonl"
     data.write_text(f'{{"video": "a.mp4"}}\n\n{line}\n')
     with pytest.raises(UserError, match=rf"^{data}:3: {message}"):
-        list(_of_jsonl(data, "name"))
+        list(read_videos_of_jsonl(data, "name"))
     data.write_text("\n")
     with pytest.raises(UserError, match=r"data\.jsonl: no videos"):
-        list(_of_jsonl(data, "name"))
+        list(read_videos_of_jsonl(data, "name"))
 
 
 def test_an_object_a_line_says_what_was_read_and_how(summarize, trained, stored, tmp_path):
     features, data = stored
     output = tmp_path / "summaries.jsonl"
-    options = ("--beam", "2", "--min-len", "2", "--lenpen", "1.5", "--no-repeat-ngram", "2")
+    options = ("--beam", "2", "--min-len", "2", "--lenpen", "1.5", "--no-repeat-ngram-size", "2")
     status, out, err = summarize(data, *features, "--output", output, *options, *SHORT)
     assert (status, out) == (0, [])
     entries = [json.loads(line) for line in output.read_text().splitlines()]
@@ -190,15 +197,28 @@ def test_an_object_a_line_says_what_was_read_and_how(summarize, trained, stored,
     assert entry["checkpoint"] == sha256_of(str(trained / "video" / "checkpoint_best.pt"))
     assert entry["extractor"]["weights"] == sha256_of(str(trained / "video" / "mc3_18.pth"))
     assert entry["options"] == {
-        "beam": 2, "max_len": 9, "min_len": 2, "lenpen": 1.5, "no_repeat_ngram": 2,
-        "sampling": False, "topk": 0, "topp": 1.0, "temperature": 1.0, "seed": 1,
-        "allow_unk": False,
+        "beam": 2, "nbest": 1, "max_len_a": 0, "max_len_b": 9, "min_len": 2, "lenpen": 1.5,
+        "unkpen": 0.0, "no_repeat_ngram_size": 2, "sampling": False, "sampling_topk": -1,
+        "sampling_topp": -1.0, "temperature": 1.0, "seed": 1, "allow_unk": False,
         "tokenizer": "words",
     }  # fmt: skip
     assert err[-1] == f"wrote {output}: 5 summaries"
-    assert "video cut to 6 frames (clips): test1, test2, test4" in err
+    assert "video truncated to 6 frames (clips): test1, test2, test4" in err
     _, lines, _ = summarize(data, *features, "--jsonl", *options, *SHORT)
     assert [json.loads(line) for line in lines] == entries
+
+
+def test_several_hypotheses_of_a_video(summarize, stored):
+    features, data = stored
+    _, lines, _ = summarize(data, *features, "--jsonl", "--nbest", "2", *SHORT)
+    _, written, _ = summarize(data, *features, "--nbest", "2", *SHORT)
+    assert (len(lines), len(written)) == (5, 10)
+    for number, entry in enumerate(map(json.loads, lines)):
+        best, second = entry["hypotheses"]
+        assert (best["hypothesis"], best["score"]) == (entry["hypothesis"], entry["score"])
+        assert best["score"] >= second["score"]
+        both = [f"{entry['id']}\t{x['hypothesis']}" for x in (best, second)]
+        assert written[2 * number : 2 * number + 2] == both
 
 
 def test_items_of_a_store_are_summarised_without_videos(summarize, stored, transcripts):
@@ -208,7 +228,7 @@ def test_items_of_a_store_are_summarised_without_videos(summarize, stored, trans
     assert [line.split("\t")[0] for line in out] == ["test1", "test0"]
     status, out, _ = summarize("test2", *features, "--transcript", transcripts[2], *SHORT)
     assert out[0].startswith("test2\t")
-    status, out, _ = summarize(*features, "--max-len", "1", "--beam", "1")
+    status, out, _ = summarize(*features, "--max-len-b", "1", "--beam", "1")
     assert len(out) == 18
     status, out, err = summarize("test0", "x", *features)
     assert (status, out, len(err)) == (2, [], 1)
@@ -218,17 +238,17 @@ def test_items_of_a_store_are_summarised_without_videos(summarize, stored, trans
 def test_draws_follow_the_seed(summarize, stored):
     features, data = stored
     drawn = [
-        summarize(data, *features, *SHORT, "--sampling", "--topk", 9, "--seed", seed)[1]
+        summarize(data, *features, *SHORT, "--sampling", "--sampling-topk", 9, "--seed", seed)[1]
         for seed in (1, 1, 2)
     ]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_models_of_transcripts_need_no_video(summarize, trained, transcripts, stored):
-    reader = fairseq_mm.from_pretrained(trained / "t5", device="cpu")
-    assert reader.encoder.tokenizer == "lower"  # of prepare.json
+    model = fairseq_mm.from_pretrained(trained / "t5", device="cpu")
+    assert model.processor.encoder.tokenizer == "lower"  # of prepare.json
     texts = ["The dog runs on grass, the cat sits.", "red cat blue dog"]
-    expected = reader.summarize(None, texts, max_len=9)
+    expected = texts_of(model.generate(texts, max_len_b=9))
     chosen = [transcripts[0], transcripts[2]]
     status, out, err = summarize("--transcripts", *chosen, *SHORT, model="t5")
     assert (status, err) == (0, [])
@@ -257,7 +277,7 @@ def test_a_video_beside_a_model_of_transcripts_is_not_looked_at(
     ]
     status, out, err = summarize(videos[2], "--data", trained / "data", model="transformer")
     assert (status, out) == (2, [])
-    assert err[-1].endswith("video2.mp4: has no transcript, and the model reads no video.")
+    assert err[-1].endswith("video2.mp4: there is no transcript, and no video is read.")
 
 
 @pytest.mark.parametrize(
@@ -268,13 +288,12 @@ def test_a_video_beside_a_model_of_transcripts_is_not_looked_at(
         (["--features", "f.h5", "--transcript", "a.txt"], "--transcript: name the item of"),
         (["--features", "f.h5", "--weights", "w.pt"], "--weights: with --features no video is"),
         (["--features", "f.h5", "--keep-damaged"], "--keep-damaged: with --features no video is"),
-        (["a.mp4", "--beam", "2", "--sampling"], "--beam and --sampling: draws have no beam"),
-        (["a.mp4", "--batch-size", "0"], "--batch-size must be 1 or more, but is 0 instead"),
+        (["a.mp4", "--batch-size", "0"], "--batch-size must be 1 or more, but is 0."),
         (["a.mp4", "--output", "absent/x.txt"], "--output absent/x.txt: there is no folder absent"),
         (["a.mp4", "--html", "absent/x.html"], "--html absent/x.html: there is no folder absent"),
-        (["a.mp4", "--output", "/"], "--output /: is a folder; give the file's name in it."),
+        (["a.mp4", "--output", "/"], "--output /: is a folder; give the name of a file in it."),
         (["a.mp4", "--output", "x", "--html", "x"], "--html and --output name one file; give two."),
-        (["a.mp4", "--topk", "3"], "`topk` is 3, but tokens are drawn with `sampling` only"),
+        (["a.mp4", "--beam", "0"], "`beam` must be 1 or more, but is 0."),
         (["--transcript", "a.txt"], "a.txt: no such file"),
     ],
 )
@@ -296,9 +315,8 @@ def test_inputs_that_do_not_fit_the_model_are_refused(
         videos[0], "--transcripts", *transcripts[:2]
     )
     assert refusal("--transcript", transcripts[0]).endswith(
-        "a.txt: has no video, which "
-        f"{trained}/video/checkpoint_best.pt (--arch vg_bart_tiny) reads: give it, or its features "
-        "(--features STORE)."
+        f"a.txt: {trained}/video/checkpoint_best.pt: --arch vg_bart_tiny reads videos: give "
+        "`video`, a file or features."
     )
     assert "--features: is for models of videos, but" in refusal("a", *stored[0], model="t5")
     assert "`weights` (--weights) is for models of videos" in refusal(
@@ -314,13 +332,8 @@ def test_inputs_that_do_not_fit_the_model_are_refused(
     assert "Give that file (--weights FILE" in refusal(videos[0], model=alone)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (["caption", "a.jpg"], "reads no images: fairseq-mm summarize."),
-        (["tell", "--prompt", "a dog"], "and tells no stories: fairseq-mm summarize."),
-    ],
-)
-def test_other_commands_name_the_right_one(trained, capsys, arguments, hint):
-    assert main([*arguments, "--model", str(trained / "video"), "--device", "cpu"]) == 2
-    assert capsys.readouterr().err.rstrip().endswith(hint)
+def test_a_checkpoint_of_another_command_names_it(trained, capsys):
+    other = write_visual_storyteller(trained / "stories.pt", "transtory_full_tiny")
+    assert main(["summarize", "a.mp4", "--checkpoint", str(other), "--device", "cpu"]) == 2
+    expected = f"{other}: generates stories from image sequences: fairseq-mm tell.\n"
+    assert capsys.readouterr().err == f"fairseq-mm summarize: {expected}"

@@ -265,7 +265,7 @@ PROMPTS = '--prompt "[WP] You find a door ." --prompt "the old zebra house in a"
 
 def summarized(template: str) -> Callable[[Case], Records]:
     return command(
-        f"summarize --model {{model}} {{dictionaries}} {OUT} {template}", jsonl(SUMMARY_FIELDS)
+        f"summarize --checkpoint {{model}} {{dictionaries}} {OUT} {template}", jsonl(SUMMARY_FIELDS)
     )
 
 
@@ -316,7 +316,7 @@ def perplexity(template: str) -> Callable[[Case], Records]:
 
 def inspected(template: str, *, key: str = "id") -> Callable[[Case], Records]:
     return command(
-        f"inspect --path {{checkpoint}} --device cpu --jsonl {{out}}/o.jsonl {template}",
+        f"inspect --checkpoint {{checkpoint}} --device cpu --jsonl {{out}}/o.jsonl {template}",
         lambda case, printed: _everything(case.out / "o.jsonl"),
     )
 
@@ -503,25 +503,32 @@ def python_language_model(case: Case) -> Records:
 
 
 def python_summaries(case: Case) -> Records:
-    from fairseq_mm.inference.video_summarizer import Search
-
     from fairseq_mm.data.feature_store import FeatureStore
 
     has_dictionary = case.system.name not in WITHOUT_DICTIONARY
     model = _loaded(case, **({} if has_dictionary else {"data": case.data}))
     transcripts = ["the dog runs on grass", "a big man in snow", "red cat blue dog sits"]
-    if case.system.name in READS_NO_VIDEO:
-        return _texts(model.summarize(None, transcripts, beam=2, max_len=9))
-    store = FeatureStore(case.places["features"])
-    features = [store.read(f"valid{i}") for i in range(3)]
-    found = model.summarize_features(features, transcripts, Search(beam=2, max_len=9))
+    inputs: list[Any] = transcripts
+    reads_video = case.system.name not in READS_NO_VIDEO
+    if reads_video:
+        store = FeatureStore(case.places["features"])
+        inputs = [
+            {"video": store.read(f"valid{i}"), "transcript": text}
+            for i, text in enumerate(transcripts)
+        ]
+    found = [best for best, *_ in model.generate(inputs, beam=2, max_len_b=9)]
+    if not reads_video:
+        return _texts([best.text for best in found])
     return {str(i): {"text": x.text, "score": x.score} for i, x in enumerate(found)}
 
 
 def python_summaries_of_videos(case: Case) -> Records:
-    videos = [Path(case.places["clips"]) / f"video{i}.mp4" for i in range(3)]
-    transcripts = ["the dog runs on grass", None, "red cat blue dog"]
-    return _texts(_loaded(case).summarize(videos, transcripts, beam=2, max_len=9))
+    inputs = [
+        {"video": Path(case.places["clips"]) / f"video{i}.mp4", "transcript": text}
+        for i, text in enumerate(("the dog runs on grass", None, "red cat blue dog"))
+    ]
+    found = _loaded(case).generate(inputs, beam=2, max_len_b=9)
+    return _texts([best.text for best, *_ in found])
 
 
 # Commands that load no checkpoint ------------------------------------------------------------
@@ -982,13 +989,15 @@ INVOCATIONS = (
     Invocation(
         "summarize split sampling",
         of_kind(SUMMARIZER),
-        summarized_split("--sampling --topk 8 --seed 2"),
+        summarized_split("--sampling --sampling-topk 8 --seed 2"),
         exact=False,
     ),
     Invocation(
         "summarize split options",
         named("vg_t5", "mffg_transformer", "bart"),
-        summarized_split("--beam 2 --lenpen 0.5 --min-len 4 --no-repeat-ngram 2 --max-len 8"),
+        summarized_split(
+            "--beam 2 --lenpen 0.5 --min-len 4 --no-repeat-ngram-size 2 --max-len-b 8"
+        ),
     ),
     Invocation(
         "summarize videos",
