@@ -1,5 +1,5 @@
-"""What a model that summarises videos looked at: weights of frames for each word, and how much of
-what it read there its forget gates let through (Yu et al. 2021, section 5.4).
+"""Attention of models that summarise videos: weights of the frames for each word, and how much of
+what is read there the forget gates let through (Yu et al. 2021, section 5.4).
 
     from fairseq_mm.analysis.video_inspection import VideoInspection
 
@@ -31,7 +31,7 @@ from fairseq_mm.tasks.video_summarization import VideoSummarizationConfig, Video
 
 
 class GateScores(NamedTuple):
-    """Means over the text's positions and the gate's channels.
+    """Means over the text's positions and the gate's feature dimension.
 
     Attributes:
         lines: ``[n]`` of the split, from 0.
@@ -52,11 +52,11 @@ class GateScores(NamedTuple):
 
 
 class AttentionMap(NamedTuple):
-    """What the W words of one text looked at.
+    """Attention of the W words of one text to the M frames.
 
     Attributes:
         side: ``transcript`` or ``summary``.
-        words: as they were written; those of subwords put together; ends are ``</s>``.
+        words: as they were written; subwords are joined; the end is ``</s>``.
         is_known: whether the dictionary has them.
         layers: names of the L layers.
         weights: ``[L, W, M]``, the heads' mean, and that of a word's pieces. A word's weights sum
@@ -80,7 +80,7 @@ class LineAttention(NamedTuple):
     """One line of a split.
 
     Attributes:
-        line: its number, from 0.
+        line: its index, from 0.
         id: of the video.
         num_frames: M.
         maps: of the transcript, of the summary, or of both.
@@ -95,7 +95,7 @@ class LineAttention(NamedTuple):
 
 
 class VideoInspection:
-    """A model and a split whose videos it looks at.
+    """A model, and a split whose videos it reads.
 
     Args:
         model: in evaluation mode.
@@ -106,7 +106,7 @@ class VideoInspection:
         batch_size: examples at a time, by default 8 on a CPU and 32 elsewhere.
 
     Attributes:
-        gate_layers: names of the places with a forget gate.
+        gate_layers: names of the layers with a forget gate.
         attributes: of the feature store.
 
     Raises:
@@ -137,7 +137,7 @@ class VideoInspection:
         self._tracer = VideoTracer(self.model)
         self.gate_layers = self._tracer.gate_layers
         if self._tracer.sums_over_words or self._tracer.attends_padding:
-            self.batch_size = 1  # a line is seen without the padding of those beside it
+            self.batch_size = 1  # padding would count
         self._written: dict[str, list[list[str]]] = {}
 
     @classmethod
@@ -205,9 +205,9 @@ class VideoInspection:
         """How much the forget gates let through: 0 nothing, 1 all of what was read of the video.
 
         Yu et al. 2021, section 5.4 and Figure 3: for each example the mean of the gate F (equation
-        12) over the text's positions, padding left out, and over its channels. Of fusions in the
-        decoder the text is the summary; of MFFG it is the transcript, and the gate that of what it
-        takes from the video.
+        12) over the text's positions, padding left out, and over its feature dimension. Of fusions
+        in the decoder the text is the summary; of MFFG it is the transcript, and the gate that of
+        what it takes from the video.
 
         Args:
             lines: of the split; by default the first of each video.
@@ -227,7 +227,7 @@ class VideoInspection:
         by_layer = np.zeros((len(chosen), len(self.gate_layers)))
         for start in range(0, len(order), self.batch_size):
             places = order[start : start + self.batch_size]
-            found, rows = self._look([chosen[i] for i in places], summaries, only_gates=True)
+            found, rows = self._trace([chosen[i] for i in places], summaries, only_gates=True)
             gates = torch.stack([layer.gates for layer in found if layer.gates is not None], dim=1)
             by_layer[places] = gates.cpu().numpy()[rows]
             if on_batch is not None:
@@ -237,9 +237,9 @@ class VideoInspection:
     def frame_attention(
         self, lines: Sequence[int], *, summaries: Optional[Mapping[str, str]] = None
     ) -> Iterator[LineAttention]:
-        """What words looked at: those of the transcript where fusions are in the encoder, those of
-        the summary where they are in the decoder, and in hierarchical attention and MFFG, of which
-        it is the last layer that sees the video.
+        """Attention of words to frames: of the transcript's where fusions are in the encoder, of
+        the summary's where they are in the decoder, and in hierarchical attention and MFFG, of
+        which the last layer reads the video.
 
         Args:
             lines: of the split.
@@ -254,7 +254,7 @@ class VideoInspection:
         chosen = self.checked(lines)
         for start in range(0, len(chosen), self.batch_size):
             batch = chosen[start : start + self.batch_size]
-            found, rows = self._look(batch, summaries, only_gates=False)
+            found, rows = self._trace(batch, summaries, only_gates=False)
             for line, row in zip(batch, rows):
                 yield self._line_attention(line, found, row, summaries)
 
@@ -288,7 +288,7 @@ class VideoInspection:
     def _tokens(self, side: str, line: int) -> list[str]:
         """A line's tokens as the model reads them, unknown words as they were written."""
         lines = self.dataset.source if side == TRANSCRIPT else self.dataset.target
-        tokens = [self.task.dictionary.symbols[number] for number in lines[line].tolist()]
+        tokens = [self.task.dictionary.symbols[index] for index in lines[line].tolist()]
         unknowns = self._unknowns(line)
         if unknowns is not None:
             tokens = [restore_unknowns(token, unknowns) for token in tokens]
@@ -314,7 +314,7 @@ class VideoInspection:
         texts = self._written[side]
         return texts[line] if texts else []
 
-    def _numbers(self, tokens: Sequence[str], line: int) -> Tensor:
+    def _indices(self, tokens: Sequence[str], line: int) -> Tensor:
         """``[t]`` of tokens as they were written."""
         unknowns = self._unknowns(line)
         dictionary = self.task.dictionary
@@ -326,17 +326,17 @@ class VideoInspection:
         of_split = self.task.unknowns.get(self.split)
         return None if of_split is None else of_split[line]
 
-    def _look(
+    def _trace(
         self, lines: list[int], summaries: Optional[Mapping[str, str]], *, only_gates: bool
     ) -> tuple[list[SeenLayer], list[int]]:
-        """What the model looked at in a few lines, and the row of each in it."""
+        """Attention and gates of a few lines, and the row of each in them."""
         tracer = self._tracer
         needs_decoder = tracer.has_decoder_fusions or (tracer.is_two_source and not only_gates)
         examples = [self.dataset[line] for line in lines]
-        for number, (line, example) in enumerate(zip(lines, examples)):
-            example["id"] = number  # a line may be asked for twice
+        for position, (line, example) in enumerate(zip(lines, examples)):
+            example["id"] = position  # a line may be asked for twice
             if needs_decoder and summaries is not None:
-                example["target"] = self._numbers(self._summary(line, summaries), line)
+                example["target"] = self._indices(self._summary(line, summaries), line)
         sample = self.dataset.collater(examples)
         rows = np.argsort(sample["id"].numpy()).tolist()
         inputs = {key: x.to(self.device) for key, x in sample["net_input"].items()}
@@ -368,7 +368,7 @@ class VideoInspection:
                 tokens = self._summary(line, summaries)
                 place = slice(0, len(tokens))
             words, owners = join_pieces(tokens, self.task.subwords)
-            is_unknown = self._numbers(tokens, line).eq(self.task.dictionary.unk()).numpy()
+            is_unknown = self._indices(tokens, line).eq(self.task.dictionary.unk()).numpy()
             unknown = set(owners[is_unknown].tolist())
             sums = self._tracer.sums_over_words
             of_tokens = torch.stack([layer.weights[row] for layer in layers])  # type: ignore[index]

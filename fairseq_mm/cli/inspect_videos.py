@@ -224,7 +224,7 @@ def _write_gates(
 def _write_attention(
     args: argparse.Namespace, inspection: "VideoInspection", texts: _SplitTexts, about: str
 ) -> None:
-    from fairseq_mm.data.output_file import output_file
+    from fairseq_mm.cli.records import opened
     from fairseq_mm.report.html_page import render_page
 
     lines = inspection.checked(args.line or [0])
@@ -233,7 +233,7 @@ def _write_attention(
     sections: list[Any] = []
     # a line at a time: a whole split would not fit into memory
     writes = args.jsonl or not args.html
-    with output_file(args.jsonl) if writes else contextlib.nullcontext() as file:
+    with opened(args.jsonl) if writes else contextlib.nullcontext() as file:
         for found in inspection.frame_attention(lines, summaries=texts.hypotheses):
             text, times = described[found.line], videos.times_of(found.id, found.num_frames)
             if args.html:

@@ -39,18 +39,11 @@ def load_generator(command: str, path: str, **options: Any) -> Any:
         UserError: if another subcommand is for the checkpoint, or it cannot be loaded.
     """
     register_quietly()
-    from fairseq_mm.inference.loading import command_of, load_states, task_class_of
+    from fairseq_mm.inference.loading import check_command, load_states
     from fairseq_mm.inference.pretrained import from_pretrained
 
     states = load_states(path)
-    for file, state in states.items():
-        other = command_of(state)
-        if other and other != command:
-            task = task_class_of(state)
-            does = f"generates {task.text_names[1]} from {task.input_names[1]}"
-            if other != task.command:
-                does = "embeds images and sentences"
-            raise UserError(f"{file}: {does}: fairseq-mm {other}.")
+    check_command(command, states)
     return from_pretrained(path, states=states, **options)
 
 

@@ -31,9 +31,8 @@ from typing import Any
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.progress import progress_bar
-from fairseq_mm.cli.records import Record, model_facts
+from fairseq_mm.cli.records import Record, model_facts, opened
 from fairseq_mm.cli.run_set_up import load_generator
-from fairseq_mm.data.output_file import output_file
 from fairseq_mm.errors import EXIT_STATUS, UserError
 from fairseq_mm.generation.defaults import SUMMARIES
 
@@ -132,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     remarks, failed = _Remarks(model), 0
     cards: list[Any] = []
     size = model.processor.batch_sizes[model.device.type != "cpu"]
-    with output_file(args.output) as file, progress_bar(total, "videos", many=20) as bar:
+    with opened(args.output) as file, progress_bar(total, "videos", many=20) as bar:
         for start in range(0, total, size):
             found = []
             for index in range(start, min(start + size, total)):

@@ -112,6 +112,23 @@ def command_of(state: Mapping[str, Any]) -> str:
     return task_class_of(state).command if known else ""
 
 
+def check_command(command: str, states: States) -> None:
+    """
+    Raises:
+        UserError: if a checkpoint is for another subcommand of ``fairseq-mm``, naming it.
+    """
+    for file, state in states.items():
+        other = command_of(state)
+        if other != command:
+            cfg = state["cfg"]
+            of = f"fairseq-mm {other}" if other else "no subcommand of fairseq-mm"
+            arch, task = cfg["model"]["_name"], cfg["task"]["_name"]
+            raise UserError(
+                f"{file}: --arch {arch} (--task {task}) is a model of {of}, not of fairseq-mm "
+                f"{command}."
+            )
+
+
 def load_models(
     path: Paths,
     *,

@@ -44,7 +44,8 @@ class VideoProcessor(Processor[AnyInput]):
         self.encoder = TranscriptEncoder(loaded.task, loaded.files[0])
 
     def is_single(self, inputs: Any) -> bool:
-        return isinstance(inputs, (str, bytes, os.PathLike, Mapping, np.ndarray))
+        is_one = isinstance(inputs, (str, bytes, os.PathLike, Mapping, np.ndarray))
+        return is_one or hasattr(inputs, "read")
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> AnyInput:
         given: Video = {}

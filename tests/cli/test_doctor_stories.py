@@ -305,7 +305,7 @@ def test_broken_checkpoints_of_stories_are_found(examine, tmp_path):
     assert re.search(r"words\.pt: its weights do not fit --arch conv_story_tiny: ", problem)
     path = change_checkpoint(story, tmp_path / "images.pt", provenance={"feature_dim": 7})
     _, (problem,) = examine("--checkpoint", path)
-    assert re.search(r"images\.pt: describes images \(--arch conv_story_tiny\)", problem)
+    assert re.search(r"images\.pt: --arch conv_story_tiny reads images or videos, but was", problem)
 
 
 def test_fairseqs_own_models_take_a_folders_dictionaries(examine, data, tmp_path):

@@ -335,5 +335,7 @@ def test_inputs_that_do_not_fit_the_model_are_refused(
 def test_a_checkpoint_of_another_command_names_it(trained, capsys):
     other = write_visual_storyteller(trained / "stories.pt", "transtory_full_tiny")
     assert main(["summarize", "a.mp4", "--checkpoint", str(other), "--device", "cpu"]) == 2
-    expected = f"{other}: generates stories from image sequences: fairseq-mm tell.\n"
-    assert capsys.readouterr().err == f"fairseq-mm summarize: {expected}"
+    assert capsys.readouterr().err == (
+        f"fairseq-mm summarize: {other}: --arch transtory_full_tiny (--task visual_storytelling) "
+        "is a model of fairseq-mm tell, not of fairseq-mm summarize.\n"
+    )

@@ -503,7 +503,6 @@ def python_language_model(case: Case) -> Records:
 
 
 def python_summaries(case: Case) -> Records:
-
     from fairseq_mm.data.feature_store import FeatureStore
 
     has_dictionary = case.system.name not in WITHOUT_DICTIONARY

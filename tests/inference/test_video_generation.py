@@ -218,6 +218,8 @@ def test_a_video_becomes_the_rows_of_its_first_clips(model, videos):
     assert texts_of(model.generate(inputs_of(videos, transcripts))) == expected
     assert texts_of(model.generate([videos[2]])) == expected[2:]  # a path is a video
     assert model.generate(videos[2])[0].text == expected[2]
+    with open(videos[2], "rb") as file:
+        assert model.generate(file)[0].text == expected[2]
     first = reader.extractor.first_clips(videos[0], 3, batch_size=2)
     assert first.is_cut
     np.testing.assert_allclose(first.rows, whole[0][:3], atol=1e-5)
