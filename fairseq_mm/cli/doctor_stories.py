@@ -183,9 +183,8 @@ def check_text_checkpoint(file: str, state: Any, folder: Optional[str]) -> list[
         state: its content.
         folder: data folder to compare it with.
     """
-    from fairseq_mm.cli.likelihood_options import load_models
     from fairseq_mm.inference.checkpoints import provenance_of
-    from fairseq_mm.inference.text_models import load_text_models
+    from fairseq_mm.inference.loading import load_models
     from fairseq_mm.models._provenance import STATE_KEY, fingerprint
 
     another = "name another checkpoint"
@@ -195,7 +194,7 @@ def check_text_checkpoint(file: str, state: Any, folder: Optional[str]) -> list[
             text = f"carries no dictionary, as none of fairseq's own models does (--arch {arch})"
             return [note("checkpoint", text, "name its data folder too: --data")]
         try:
-            load_models(file, folder, "cpu")
+            load_models(file, data=folder, device="cpu")
         except UserError as error:
             remedy = "use the folder that it was trained on, or name another checkpoint"
             return [problem("checkpoint", str(error), remedy)]
@@ -203,7 +202,7 @@ def check_text_checkpoint(file: str, state: Any, folder: Optional[str]) -> list[
         return [ok("checkpoint", text)]
     try:
         provenance = provenance_of(state, file)
-        load_text_models(file, device="cpu", states={file: state})
+        load_models(file, device="cpu", states={file: state})
     except UserError as error:
         return [problem("checkpoint", str(error), another)]
     carried = {"dictionary": provenance["words"]}

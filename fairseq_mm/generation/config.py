@@ -153,4 +153,5 @@ class GenerationConfig:
     def to_dict(self) -> dict[str, Any]:
         """The options as a flat dictionary, constraints among them, for records."""
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        return {**values, **values.pop("constraints")}
+        constraints = values.pop("constraints")
+        return {**values, **constraints}
