@@ -20,15 +20,15 @@ model in training) and g2 (of the pretrained model), means over channels where t
 of each layer and head of self-attention the share of the slot that holds nothing, and how many
 words back, on average, the rest lies. It goes to stdout where neither --jsonl nor --html is given.
 
-Visual stories are those of a data folder's lines; with --generate, or of images without
---story, what the model generates (with a beam of 5). Their five sentences have <sent> or line
-breaks between them; a missing image is -. The JSONL has an object a story, and in it an object a
-word, the ends of sentences (<sent>, </s>) included: its log-probability and, where it is written, image_weights
-of the five images (transtory_full, mean over heads in the last layer; Li et al. 2020, Figure 5)
-or slice_weights of the slices of its image's vector (glac_decoder_attention); and of a model with
-a non-local block (glac_non_local) positions: of each image's grid a position i, its row and
-column counted from 0, and the five with the greatest f(x_i, x_j) (Figure 4), which the page draws
-as arrows. Other models of visual stories have nothing to show.
+Visual stories are those of a data folder's lines; with --generate, or of images without --story,
+what the model generates (with a beam of 5). Their five sentences have <sent> or line breaks between
+them; a missing image is -. The JSONL has an object a story, and in it an object a word, the ends of
+sentences (<sent>, </s>) included: its log-probability and, where it is written, image_weights of
+the five images (transtory_full, mean over heads in the last layer; Li et al. 2020, Figure 5) or
+slice_weights of the slices of its image's vector (glac_decoder_attention); and of a model with a
+non-local block (glac_non_local) positions: of each image's grid a position i, its row and column
+counted from 0, and the five with the greatest f(x_i, x_j) (Figure 4), which the page draws as
+arrows. Other models of visual stories have nothing to show.
 
 Of models that summarise videos, --gates gives each video's forget gate score, the mean of the gate
 over the text's positions and over its channels (Yu et al. 2021, section 5.4): the JSONL has an

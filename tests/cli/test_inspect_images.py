@@ -53,13 +53,14 @@ def of_line(folder, line, model, *, store="features.h5"):
     """What the model itself sees in a line of the data folder."""
     from fairseq_mm.data.feature_store import open_features
 
-    model = from_pretrained(folder / model)
+    generator = from_pretrained(folder / model, device="cpu")
     features = open_features([str(folder / "data" / store)])
     keys = (folder / "data/valid.visual_ids").read_text().splitlines()[line].split("\t")
     rows = [None if key == "p1_2" else features.read(key) for key in keys]
     story = (folder / "data/text/valid.txt").read_text().splitlines()[line]
     sentences = [part.split() for part in story.split("<sent>")]
-    return inspect_visual_story(teller, rows, sentences), keys, teller
+    example = generator.processor.example_of(0, rows)
+    return inspect_visual_story(generator, example, sentences), keys, generator
 
 
 def test_lines_of_a_split_are_inspected_as_they_stand(inspect, folder):
@@ -132,9 +133,9 @@ def test_a_given_story_is_tokenised_and_goes_with_a_line_s_images(inspect, folde
     assert unknown["words"][:9] == entry["words"][:9]
 
 
-def test_the_model_tells_what_is_not_given(inspect, folder):
+def test_the_model_generates_what_is_not_given(inspect, folder):
     _, (entry,), _ = inspect(folder / "data", "--line", 6, "--generate")
-    _, keys, teller = of_line(folder, 6, "transtory_full_tiny.pt")
+    _, keys, generator = of_line(folder, 6, "transtory_full_tiny.pt")
     ids = ("--features", folder / "data/features.h5", "--ids", *keys)
     _, (by_ids,), _ = inspect(*ids)
     assert entry["generated"] is by_ids["generated"] is True
@@ -142,13 +143,11 @@ def test_the_model_tells_what_is_not_given(inspect, folder):
     assert entry["item"] == 6
     assert by_ids["item"] == 0
     assert entry["id"] == by_ids["id"] == "\t".join(keys)
-    from fairseq_mm.inference.visual_storyteller import image_telling
-
     from fairseq_mm.data.feature_store import open_features
 
     store = open_features([str(folder / "data/features.h5")])
-    (story,) = teller.stories([6], [[store.read(key) for key in keys]], image_telling())
-    assert entry["sentences"] == [" ".join(words) for words in story.words]
+    ((story,),) = generator.generate([[store.read(key) for key in keys]], indices=[6])
+    assert entry["sentences"] == story.line.split(" <sent> ")
 
 
 def test_images_are_extracted_and_what_was_told_of_them_is_read(inspect, folder, tmp_path):
@@ -228,8 +227,8 @@ IDS = ["--features", STORE, "--ids", *[f"p0_{i}" for i in range(5)]]
     [
         ([], r"no story: give five images, or a data folder, or what `fairseq-mm tell --jsonl`"),
         ([DATA, "--words", 3], r"--words: models of visual stories have no such option"),
-        ([DATA, "--side", "wp_source"], r"--side: a model that tells visual stories has no"),
-        ([DATA, "--part", "trained"], r"--part: a model that tells visual stories has no"),
+        ([DATA, "--side", "wp_source"], r"--side: models of visual stories have no"),
+        ([DATA, "--part", "trained"], r"--part: models of visual stories have no"),
         ([DATA, "--layers"], r"--layers: models of visual stories have no such option"),
         ([DATA, "--images", DATA], r"--images: are shown on the page \(--html FILE\)"),
         (["--ids", "a"], r"--ids: are of a feature store; name it \(--features STORE\)"),
@@ -241,7 +240,7 @@ IDS = ["--features", STORE, "--ids", *[f"p0_{i}" for i in range(5)]]
         ([*IDS, "--split", "valid"], r"--split: is of a data folder, and there is none"),
         ([*IDS, "--line", "2"], r"--line: is of a data folder or file, and there is none"),
         ([*IDS, "--weights", STORE], r"--weights: no image is read where features are given"),
-        ([DATA, "--generate", "--story", "a"], r"--generate: the story is given; leave one of the two"),
+        ([DATA, "--generate", "--story", "a"], r"--generate: the story is given; leave one"),
         ([DATA, "--image", 6], r"--image must be from 1 to 5, but is 6 instead"),
         (
             [DATA, "--position", "0,0"],

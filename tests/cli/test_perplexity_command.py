@@ -59,7 +59,7 @@ def validated(data, path, task, monkeypatch):
     )
     options = "--batch-size 3 --required-batch-size-multiple 1 --num-workers 0 --cpu"
     options += " --log-format simple --valid-subset valid"
-    run_fairseq(monkeypatch, "validate", data, *task, "--checkpoint", path, *options.split())
+    run_fairseq(monkeypatch, "validate", data, *task, "--path", path, *options.split())
     (stats,) = seen
     return stats["loss"]
 
@@ -182,7 +182,7 @@ def test_the_dictionary_tells_the_side(perplexity, trained, tmp_path):
         ("story", ["--seed", -1], "--seed: must be 0 or more, but is -1"),
         ("story", ["--json", "/nowhere/a.json"], "its folder does not exist"),
         ("nothing", [], "nothing: no such checkpoint or folder"),
-        ("story:lm", [], "has another dictionary of the source text than"),
+        ("story:gcnn", [], "has another dictionary"),
     ],
 )
 def test_mistakes_are_told_in_one_line(perplexity, name, options, message):

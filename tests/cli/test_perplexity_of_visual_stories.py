@@ -137,7 +137,9 @@ def test_no_story_keeps_its_album_and_all_sequences_are_given():
         ("b1", "b1", "b1", "c1", "a1", "a2", "a1"),
         ("c1", "c1", "c2", "a1", "b1", "b1", "b1"),
     }
-    with pytest.raises(UserError, match="the stories of here are of one album, and no other has p"):
+    with pytest.raises(
+        UserError, match="the stories of here are of one album, and no other has im"
+    ):
         shuffled_images(["a1", "a2"], ["a", "a"], seed=1, data="here")
 
 

@@ -424,7 +424,7 @@ SPLIT = ["--data", "{data}", "--split", "valid"]
         ),
         (
             ["--checkpoint", "{pixels}", *P5, "--min-words-per-sentence", "0"],
-            "min-words-per-sentence",
+            "`min_words_per_sentence` must be from 1 to",
         ),
         (
             ["--checkpoint", "{pixels}", *P5, "--repetition-penalty", "-1"],
