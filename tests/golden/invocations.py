@@ -296,8 +296,8 @@ def ranked(case: Case) -> Records:
 def ranked_stories(subcommand: str, extra: str) -> Callable[[Case], Records]:
     def run(case: Case) -> Records:
         case.mm(
-            f"{subcommand} {{data}} --checkpoint {{checkpoint}} --split valid --device cpu --draws 2 "
-            f"--output {{out}} {extra}"
+            f"{subcommand} {{data}} --checkpoint {{checkpoint}} --split valid --device cpu "
+            f"--draws 2 --output {{out}} {extra}"
         )
         fields = {"rank": "rank", "ranks": "ranks", "log_likelihood": "log_likelihood"}
         fields["best_other"] = "best_other"
@@ -681,7 +681,8 @@ def converted_stories(case: Case) -> Records:
     """The stories of the converted model."""
     case.mm("convert {releases}/fconv/checkpoint.pt {out}/made.pt --data {prompts}")
     case.mm(
-        f"tell --checkpoint {{out}}/made.pt {OUT} {PROMPTS} --preset beam --min-len 1 --max-len-b 12"
+        f"tell --checkpoint {{out}}/made.pt {OUT} {PROMPTS} --preset beam --min-len 1 "
+        "--max-len-b 12"
     )
     return records.of_jsonl(case.out / "o.jsonl", fields=STORY_FIELDS)
 
@@ -933,7 +934,8 @@ INVOCATIONS = (
         "tell made-up prompts",
         named("conv_story_fusion"),
         told(
-            "--prompt-model {root}/prompts/gcnn_lm_self_att --n 3 --min-len 12 --max-len-b 12 --seed 3"
+            "--prompt-model {root}/prompts/gcnn_lm_self_att --n 3 --min-len 12 --max-len-b 12 "
+            "--seed 3"
         ),
         exact=False,
     ),
