@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.text_models import TextModels
+from fairseq_mm.inference.loading import LoadedModels
 from fairseq_mm.models._conv_decoder import StoryDecoder, source_of
 from fairseq_mm.models._conv_trunk import Trace
 from fairseq_mm.models._fusion import FROZEN, FusionDecoder
@@ -71,7 +71,7 @@ class Inspection(NamedTuple):
 
 @torch.no_grad()
 def inspect_story(
-    models: TextModels,
+    models: LoadedModels,
     prompt: Optional[Sequence[str]],
     story: Sequence[str],
     *,

@@ -1,4 +1,4 @@
-"""What a teller of visual stories looked at: weights of images or of slices for each word of a
+"""What a model of visual stories attended to: weights of images or of slices for each word of a
 story (Li et al. 2020, Transtory-XL, Figure 5), and which positions of an image's grid its
 non-local block relates (Figure 4).
 """
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.visual_storyteller import Features, VisualStoryteller
+from fairseq_mm.inference.generator import Generator
+from fairseq_mm.inference.processor import Example
 from fairseq_mm.models._sentence_decoder import AllImageAttention
 from fairseq_mm.retrieval.word_likelihood import word_log_probs
 
@@ -66,14 +67,16 @@ class VisualStoryInspection(NamedTuple):
     similarities: Optional[np.ndarray]
 
 
-def traces_of(teller: VisualStoryteller) -> Traces:
+def traces_of(generator: Generator) -> Traces:
     """
     Raises:
         UserError: if there are several models, or nothing to see in the one.
     """
-    if len(teller.models) > 1:
-        raise UserError(f"{', '.join(teller.files)}: give one model, not {len(teller.models)}.")
-    (model,) = teller.models
+    if len(generator.models) > 1:
+        raise UserError(
+            f"{', '.join(generator.files)}: give one model, not {len(generator.models)}."
+        )
+    (model,) = generator.models
     decoder = model.decoder
     layers: Sequence[Any] = getattr(decoder, "layers", ())
     traces = Traces(
@@ -84,7 +87,7 @@ def traces_of(teller: VisualStoryteller) -> Traces:
         grid=_non_local(model) is not None,
     )
     if not any(traces):
-        raise UserError(f"{teller.files[0]}: attends to nothing that can be shown: {_SHOWS}.")
+        raise UserError(f"{generator.files[0]}: attends to nothing that can be shown: {_SHOWS}.")
     return traces
 
 
@@ -94,25 +97,25 @@ def _non_local(model: Any) -> Any:
 
 @torch.no_grad()
 def inspect_visual_story(
-    teller: VisualStoryteller, features: Features, sentences: Sequence[Sequence[str]]
+    generator: Generator, example: Example, sentences: Sequence[Sequence[str]]
 ) -> VisualStoryInspection:
     """
     Args:
-        teller: of one model.
-        features: of the five images, ``[R, D]`` each; None for an image that is missing.
+        generator: of one model.
+        example: the five images, of its processor.
         sentences: words of each of the five.
 
     Raises:
-        UserError: if there is nothing to see in the model, or features are not of the training
-            data's shape.
+        UserError: if there is nothing to see in the model.
     """
-    traces = traces_of(teller)
-    (model,) = teller.models
-    dictionary = teller.task.target_dictionary
-    x, padding_mask = (part.unsqueeze(0).to(teller.device) for part in teller.collated(0, features))
+    traces = traces_of(generator)
+    (model,) = generator.models
+    dictionary = generator.task.target_dictionary
+    inputs = generator.processor.sample([example], [0])["net_input"]
+    x, padding_mask = (inputs[name].to(generator.device) for name in ("features", "padding_mask"))
     words = [word for sentence in sentences for word in (*sentence, SEPARATOR)]
     words[-1] = dictionary.symbols[dictionary.eos()]
-    target = torch.tensor([dictionary.index(word) for word in words], device=teller.device)
+    target = torch.tensor([dictionary.index(word) for word in words], device=generator.device)
     previous = target.roll(1).unsqueeze(0)  # the end of the story is fairseq's start token, too
     encoder_out = model.encoder(features=x, padding_mask=padding_mask)
     hidden, extra = model.decoder.extract_features(previous, encoder_out)

@@ -1,13 +1,13 @@
 """Attention, gates and likelihood of a story of a prompt, or of five images, or of a video's
 summary, as data and as an image.
 
-fairseq-mm inspect DATA --model fusion/checkpoint_best.pt --split valid --line 3 --html story.html
-fairseq-mm inspect "[ WP ] A prompt" --model checkpoint.pt --story "A story ." --jsonl story.jsonl
-fairseq-mm inspect told.jsonl --model checkpoint.pt --line 0 --html story.html
-fairseq-mm inspect a.jpg b.jpg c.jpg d.jpg e.jpg --model transtory_full --html story.html
-fairseq-mm inspect DATA --model glac_non_local --lines 1,5 --images photos --html stories.html
-fairseq-mm inspect DATA --model vg_bart --split test --gates --json gates.json --html gates.html
-fairseq-mm inspect DATA --model vg_bart --split test --lines 0,7 --videos films --html films.html
+fairseq-mm inspect DATA --checkpoint fusion --split valid --line 3 --html story.html
+fairseq-mm inspect "[ WP ] A prompt" --checkpoint fusion --story "A story ." --jsonl story.jsonl
+fairseq-mm inspect stories.jsonl --checkpoint checkpoint.pt --line 0 --html story.html
+fairseq-mm inspect a.jpg b.jpg c.jpg d.jpg e.jpg --checkpoint transtory_full --html story.html
+fairseq-mm inspect DATA --checkpoint glac_non_local --lines 1,5 --images jpg --html stories.html
+fairseq-mm inspect DATA --checkpoint vg_bart --split test --gates --json a.json --html a.html
+fairseq-mm inspect DATA --checkpoint vg_bart --split test --lines 0,7 --videos mp4 --html a.html
 
 SOURCE is a data folder, a file that `fairseq-mm tell --jsonl` wrote, five images, or a prompt's
 text, with --story or --story-file (of a language model: the text itself). Lines are counted from 0,
@@ -20,15 +20,15 @@ model in training) and g2 (of the pretrained model), means over channels where t
 of each layer and head of self-attention the share of the slot that holds nothing, and how many
 words back, on average, the rest lies. It goes to stdout where neither --jsonl nor --html is given.
 
-Visual stories are those of a data folder's lines, with --tell, or of images without --story,
-what the model tells (with a beam of 5). Their five sentences have <sent> or line breaks between
-them; a missing image is -. The JSONL has an object a story, and in it an object a word, the ends
-of sentences (<sent>, </s>) included: its log-probability and, where it is written, image_weights
-of the five images (transtory_full, mean over heads in the last layer; Li et al. 2020, Figure 5)
-or slice_weights of the slices of its image's vector (glac_decoder_attention); and of a model with
-a non-local block (glac_non_local) positions: of each image's grid a position i, its row and
-column counted from 0, and the five with the greatest f(x_i, x_j) (Figure 4), which the page draws
-as arrows. Other models of visual stories have nothing to show.
+Visual stories are those of a data folder's lines; with --generate, or of images without --story,
+what the model generates (with a beam of 5). Their five sentences have <sent> or line breaks between
+them; a missing image is -. The JSONL has an object a story, and in it an object a word, the ends of
+sentences (<sent>, </s>) included: its log-probability and, where it is written, image_weights of
+the five images (transtory_full, mean over heads in the last layer; Li et al. 2020, Figure 5) or
+slice_weights of the slices of its image's vector (glac_decoder_attention); and of a model with a
+non-local block (glac_non_local) positions: of each image's grid a position i, its row and column
+counted from 0, and the five with the greatest f(x_i, x_j) (Figure 4), which the page draws as
+arrows. Other models of visual stories have nothing to show.
 
 Of models that summarise videos, --gates gives each video's forget gate score, the mean of the gate
 over the text's positions and over its channels (Yu et al. 2021, section 5.4): the JSONL has an
@@ -51,13 +51,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments, inspect_images, inspect_videos
-from fairseq_mm.cli.likelihood_options import load_models, positive
+from fairseq_mm.cli.likelihood_options import generates_visual_stories, positive
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
     from fairseq_mm.analysis.story_inspection import Inspection
-    from fairseq_mm.inference.text_models import TextModels
+    from fairseq_mm.inference.loading import LoadedModels
 
 SIDES = ("wp_source", "wp_target")
 
@@ -146,8 +146,7 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_mm.inference.loading import load_states, task_class_of
 
     states = load_states(args.checkpoint)
-    reads = {task_class_of(state).input_kind for state in states.values()}
-    if "videos" in reads:
+    if any(task_class_of(state).input_kind == "videos" for state in states.values()):
         inspect_videos.run(args, states)
         return
     of_videos = inspect_videos.given_options(args)
@@ -156,7 +155,7 @@ def run(args: argparse.Namespace) -> None:
             f"{of_videos[0]}: is of models that summarise videos, which {next(iter(states))} does "
             "not."
         )
-    if "images" in reads:
+    if any(map(generates_visual_stories, states.values())):
         inspect_images.run(args, states)
     else:
         _run(args, states)
@@ -165,19 +164,19 @@ def run(args: argparse.Namespace) -> None:
 def _run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> None:
     from fairseq_mm.analysis.story_inspection import inspect_story
     from fairseq_mm.cli.score_output import write_file
+    from fairseq_mm.inference.loading import load_models
 
     of_images = inspect_images.given_options(args)
     if of_images:
         raise UserError(
-            f"{of_images[0]}: is of models that tell visual stories, which "
-            f"{next(iter(states))} does not."
+            f"{of_images[0]}: is of models of visual stories, which {next(iter(states))} is not."
         )
     if len(args.source) != 1:
         raise UserError(
             "SOURCE: give a data folder, a file or a prompt's text, but not "
             f"{len(args.source) or 'none'}."
         )
-    models = load_models(args.checkpoint, None, args.device, states)
+    models = load_models(args.checkpoint, device=args.device, states=states)
     text = _text_of(args, args.source[0], models)
     inspection = inspect_story(
         models, text.prompt, text.story, num_words=args.words, part=args.part or "trained"
@@ -197,7 +196,7 @@ def _run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> None:
             print("".join(lines), end="")
 
 
-def _text_of(args: argparse.Namespace, given_source: str, models: "TextModels") -> Text:
+def _text_of(args: argparse.Namespace, given_source: str, models: "LoadedModels") -> Text:
     from fairseq_mm.data.story_text import check_encodable
 
     source = Path(given_source)
@@ -215,7 +214,7 @@ def _text_of(args: argparse.Namespace, given_source: str, models: "TextModels") 
         if source.is_dir():
             text = _of_folder(args, given_source, lines[0], models)
         else:
-            text = _of_told(given_source, lines[0])
+            text = _of_generated(given_source, lines[0])
     else:
         text = _of_command_line(args, given_source, models, given)
     if models.are_language_models:
@@ -228,7 +227,7 @@ def _text_of(args: argparse.Namespace, given_source: str, models: "TextModels") 
     return text
 
 
-def _of_folder(args: argparse.Namespace, folder: str, line: int, models: "TextModels") -> Text:
+def _of_folder(args: argparse.Namespace, folder: str, line: int, models: "LoadedModels") -> Text:
     from fairseq_mm.data.story_split import read_side, read_story_split, side_path
 
     split, side = args.split or "valid", args.side or SIDES[1]
@@ -246,7 +245,7 @@ def _check_line(line: int, total: int, path: Any) -> None:
         raise UserError(f"--line must be from 0 to {total - 1} ({path}), but is {line} instead.")
 
 
-def _of_told(path: str, line: int) -> Text:
+def _of_generated(path: str, line: int) -> Text:
     """A line of what ``fairseq-mm tell`` wrote."""
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
@@ -283,7 +282,7 @@ def _tokenized(text: str) -> list[str]:
 
 
 def _of_command_line(
-    args: argparse.Namespace, source: str, models: "TextModels", given: bool
+    args: argparse.Namespace, source: str, models: "LoadedModels", given: bool
 ) -> Text:
     if models.are_language_models:
         if given:
@@ -348,7 +347,7 @@ def word_entries(inspection: "Inspection", *, layers: bool) -> list[dict[str, An
     return entries
 
 
-def _page(inspection: "Inspection", models: "TextModels", args: argparse.Namespace) -> str:
+def _page(inspection: "Inspection", models: "LoadedModels", args: argparse.Namespace) -> str:
     import numpy as np
 
     from fairseq_mm.report.html_page import render_page

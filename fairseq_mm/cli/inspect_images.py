@@ -1,4 +1,4 @@
-"""``fairseq-mm inspect`` of models that tell stories of five images: what each word looks at, and
+"""``fairseq-mm inspect`` of models of visual stories: what each word attends to, and
 which positions of an image a non-local block relates."""
 
 import argparse
@@ -9,14 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from fairseq_mm.cli.image_albums import (
-    Album,
-    Stored,
-    check_rows,
-    image_album,
-    stored_by_ids,
-    stored_of_split,
-)
 from fairseq_mm.cli.inspect_images_output import (
     Chosen,
     Inspected,
@@ -24,15 +16,25 @@ from fairseq_mm.cli.inspect_images_output import (
     page_of,
     story_entry,
 )
+from fairseq_mm.cli.tell_inputs import (
+    ImageSequence,
+    ImageSource,
+    Source,
+    StoredSource,
+    sequences_of_files,
+    sequences_of_ids,
+    sequences_of_split,
+)
 from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
     from fairseq_mm.analysis.visual_story_inspection import Traces
-    from fairseq_mm.inference.visual_storyteller import Features, VisualStoryteller
+    from fairseq_mm.inference.generator import Generator
+    from fairseq_mm.inference.processor import Example
 
 # options that only visual stories have
-OPTIONS = ("features", "ids", "images", "weights", "tell", "image", "position", "grid")
+OPTIONS = ("features", "ids", "images", "weights", "generate", "image", "position", "grid")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ids", nargs="+", default=[], metavar="ID", help="five, of images of --features"
     )
     group.add_argument(
-        "--tell", action="store_true", help="of a data folder: what the model tells, not the line"
+        "--generate",
+        action="store_true",
+        help="Inspect what the model generates of the images of a data folder, not its stories.",
     )
     group.add_argument(
         "--images",
@@ -108,29 +112,32 @@ def run(args: argparse.Namespace, states: Mapping[str, dict[str, Any]]) -> None:
     """
     from fairseq_mm.analysis.visual_story_inspection import inspect_visual_story, traces_of
     from fairseq_mm.cli.score_output import write_file
-    from fairseq_mm.inference.visual_storyteller import from_pretrained
+    from fairseq_mm.inference.pretrained import from_pretrained
 
     _check_arguments(args)
-    teller = from_pretrained(
+    model = from_pretrained(
         list(states), weights=args.weights, device=args.device, states=dict(states)
     )
-    traces = traces_of(teller)
-    chosen = _chosen(args, traces, teller)
-    given = _given_sentences(args, teller)
-    subjects, stored = _subjects(args, given, teller)
-    if args.weights and stored is not None:
+    traces = traces_of(model)
+    chosen = _chosen(args, traces, model)
+    given = _given_sentences(args, model)
+    subjects, source = _subjects(args, given, model)
+    if args.weights and isinstance(source, StoredSource):
         raise UserError("--weights: no image is read where features are given; leave it out.")
-    features = _features([subject.album for subject in subjects], stored, teller)
+    examples = _examples(source)
     inspected = []
-    for subject, sentences, rows in zip(subjects, _told(subjects, features, teller), features):
+    for subject, sentences, example in zip(subjects, _stories(subjects, examples, model), examples):
         _check_sentences(sentences, subject)
         inspected.append(
-            Inspected(subject, sentences, inspect_visual_story(teller, rows, sentences))
+            Inspected(subject, sentences, inspect_visual_story(model, example, sentences))
         )
     if args.html:
         architecture = str(next(iter(states.values()))["cfg"]["model"]["_name"])
-        about = f"{architecture}, {teller.files[0]}"
-        write_file(args.html, page_of(inspected, chosen, teller.identity, args.images, about))
+        about = f"{architecture}, {model.files[0]}"
+        write_file(
+            args.html,
+            page_of(inspected, chosen, model.processor.reader.identity, args.images, about),
+        )
         print(f"wrote {args.html}", file=sys.stderr)
     if args.jsonl or not args.html:
         lines = "".join(
@@ -146,9 +153,9 @@ def run(args: argparse.Namespace, states: Mapping[str, dict[str, Any]]) -> None:
 def _check_arguments(args: argparse.Namespace) -> None:
     for name in ("words", "side", "part"):
         if getattr(args, name) is not None:
-            raise UserError(f"--{name}: a model that tells visual stories has no such.")
+            raise UserError(f"--{name}: models of visual stories have no such option.")
     if args.layers:
-        raise UserError("--layers: a model that tells visual stories has no such.")
+        raise UserError("--layers: models of visual stories have no such option.")
     if args.images and not args.html:
         raise UserError("--images: are shown on the page (--html FILE).")
     if args.ids and not args.features:
@@ -165,31 +172,29 @@ def _check_arguments(args: argparse.Namespace) -> None:
             if getattr(args, name):
                 raise UserError(f"--{name}: is not for images; leave it out.")
     is_folder = len(args.source) == 1 and os.path.isdir(args.source[0])
-    for name in ("tell", "split"):
+    for name in ("generate", "split"):
         if getattr(args, name) and not is_folder:
             raise UserError(f"--{name}: is of a data folder, and there is none.")
     if args.line and args.ids:
         raise UserError("--line: is of a data folder or file, and there is none.")
-    if args.tell and (args.story is not None or args.story_file is not None):
-        raise UserError("--tell: the story is given; leave one of the two out.")
+    if args.generate and (args.story is not None or args.story_file is not None):
+        raise UserError("--generate: the story is given; leave one of the two out.")
     for number in args.image:
         if not 1 <= number <= NUM_IMAGES:
             raise UserError(f"--image must be from 1 to {NUM_IMAGES}, but is {number} instead.")
 
 
-def _chosen(
-    args: argparse.Namespace, traces: "Traces", teller: "VisualStoryteller"
-) -> Optional[Chosen]:
+def _chosen(args: argparse.Namespace, traces: "Traces", model: "Generator") -> Optional[Chosen]:
     from fairseq_mm.analysis.visual_story_inspection import grid_shape
 
     if not traces.grid:
         for name in ("image", "position", "grid"):
             if getattr(args, name):
                 raise UserError(
-                    f"--{name}: {teller.files[0]} has no non-local block (--arch glac_non_local)."
+                    f"--{name}: {model.files[0]} has no non-local block (--arch glac_non_local)."
                 )
         return None
-    shape = grid_shape(teller.rows_per_image, args.grid)
+    shape = grid_shape(model.processor.rows_per_image, args.grid)
     if args.position and not all(x < size for x, size in zip(args.position, shape)):
         raise UserError(
             f"--position must be from 0,0 to {shape[0] - 1},{shape[1] - 1}, but is "
@@ -199,9 +204,7 @@ def _chosen(
     return Chosen(places, args.position, shape)
 
 
-def _given_sentences(
-    args: argparse.Namespace, teller: "VisualStoryteller"
-) -> Optional[list[list[str]]]:
+def _given_sentences(args: argparse.Namespace, model: "Generator") -> Optional[list[list[str]]]:
     """The story of ``--story`` or ``--story-file``."""
     if args.story is None and args.story_file is None:
         return None
@@ -216,7 +219,7 @@ def _given_sentences(
             raise UserError(f"--story-file {args.story_file}: cannot be read ({error}).") from None
     check_encodable(text, "story")
     pieces = text.split(SEPARATOR) if SEPARATOR in text else text.strip().splitlines()
-    dictionary = teller.task.target_dictionary
+    dictionary = model.task.target_dictionary
     words = dictionary.symbols[dictionary.nspecial :]
     tokenize = CaptionTokenizer(
         keep_case=any(word != word.lower() for word in words), keep_punctuation=True
@@ -227,65 +230,56 @@ def _given_sentences(
 def _subjects(
     args: argparse.Namespace,
     given: Optional[list[list[str]]],
-    teller: "VisualStoryteller",
-) -> tuple[list[Subject], Optional[Stored]]:
+    model: "Generator",
+) -> tuple[list[Subject], Source]:
     if args.ids:
-        stored: Optional[Stored] = stored_by_ids(_as_tell(args))
-    elif len(args.source) > 1:
-        (album,) = image_album(_as_tell(args, inputs=args.source))
-        return [Subject(album, given, "")], None
-    elif os.path.isdir(args.source[0]):
-        subjects, stored = _of_folder(args, given)
-        check_rows(stored, teller)
-        return subjects, stored
-    else:
-        subjects, stored = _of_told(args, given)
-        if stored is not None:
-            check_rows(stored, teller)
-        return subjects, stored
-    check_rows(stored, teller)
-    return [Subject(album, given, "") for album in stored.albums], stored
-
-
-def _as_tell(args: argparse.Namespace, **changes: Any) -> argparse.Namespace:
-    """Options as ``fairseq-mm tell`` has them."""
-    options = {"n": 1, "first_id": 0, "albums": [], "inputs": [], "ids": args.ids, "limit": None}
-    return argparse.Namespace(**{**options, "features": args.features, **changes})
+        sequences, store = sequences_of_ids(args.ids, args.features)
+        return [Subject(sequences[0], given, "")], StoredSource(sequences, store, [model])
+    if len(args.source) > 1:
+        sequences = sequences_of_files(args.source)
+        return [Subject(sequences[0], given, "")], ImageSource(sequences, [model])
+    if os.path.isdir(args.source[0]):
+        return _of_folder(args, given, model)
+    return _of_generated(args, given, model)
 
 
 def _of_folder(
-    args: argparse.Namespace, given: Optional[list[list[str]]]
-) -> tuple[list[Subject], Stored]:
+    args: argparse.Namespace, given: Optional[list[list[str]]], model: "Generator"
+) -> tuple[list[Subject], Source]:
     from fairseq_mm.data.visual_story_split import read_story_words
 
-    folder, split, lines = args.source[0], args.split or "valid", args.line or [0]
-    stored = stored_of_split(_as_tell(args, data=folder, split=split, line=lines))
-    _check_one(given, stored.albums)
-    told = read_story_words(folder, split)
+    folder, split = args.source[0], args.split or "valid"
+    sequences, store = sequences_of_split(
+        folder, split, features=args.features, chosen=args.line or [0]
+    )
+    _check_one(given, sequences)
+    stories = read_story_words(folder, split)
     subjects = []
-    for album in stored.albums:
+    for sequence in sequences:
         sentences = given
-        if given is None and not args.tell:
-            sentences = [part.split() for part in split_sentences(" ".join(told[album.item]))]
-        subjects.append(Subject(album, sentences, f"Line {album.item} of {split}"))
-    return subjects, stored
+        if given is None and not args.generate:
+            line = " ".join(stories[sequence.index])
+            sentences = [part.split() for part in split_sentences(line)]
+        subjects.append(Subject(sequence, sentences, f"Line {sequence.index} of {split}"))
+    return subjects, StoredSource(sequences, store, [model])
 
 
-def _check_one(given: Optional[list[list[str]]], albums: Sequence[Album]) -> None:
-    if given is not None and len(albums) > 1:
-        raise UserError(f"the story is given, but there are {len(albums)} lines: give one --line.")
+def _check_one(given: Optional[list[list[str]]], sequences: Sequence[ImageSequence]) -> None:
+    if given is not None and len(sequences) > 1:
+        raise UserError(
+            f"the story is given, but there are {len(sequences)} lines: give one --line."
+        )
 
 
-def _of_told(
-    args: argparse.Namespace, given: Optional[list[list[str]]]
-) -> tuple[list[Subject], Optional[Stored]]:
+def _of_generated(
+    args: argparse.Namespace, given: Optional[list[list[str]]], model: "Generator"
+) -> tuple[list[Subject], Source]:
     """Lines of what ``fairseq-mm tell --jsonl`` wrote."""
     from fairseq_mm.data.input_files import read_lines
 
     path = args.source[0]
     entries = [(number, line) for number, line in read_lines(Path(path)) if line.strip()]
-    subjects: list[Subject] = []
-    stored: Optional[Stored] = None
+    subjects, store = [], None
     for wanted in dict.fromkeys(args.line or [0]):
         if not 0 <= wanted < len(entries):
             raise UserError(
@@ -303,45 +297,47 @@ def _of_told(
                 "`images` and `hypothesis`; images are given five at a time."
             ) from None
         if args.features:
-            found = stored_by_ids(_as_tell(args, ids=images))
-            stored = Stored([*(stored.albums if stored else []), *found.albums], found.store)
-            (album,) = found.albums
+            (sequence,), store = sequences_of_ids(images, args.features)
         else:
-            (album,) = image_album(_as_tell(args, inputs=images))
+            (sequence,) = sequences_of_files(images)
         sentences = [part.split() for part in split_sentences(" ".join(story))]
-        album = album._replace(item=wanted, id=str(entry.get("id", album.id)))
-        subjects.append(Subject(album, given or sentences, f"Line {wanted} of {path}"))
-    _check_one(given, [subject.album for subject in subjects])
-    return subjects, stored
+        sequence = sequence._replace(index=wanted, id=str(entry.get("id", sequence.id)))
+        subjects.append(Subject(sequence, given or sentences, f"Line {wanted} of {path}"))
+    sequences = [subject.sequence for subject in subjects]
+    _check_one(given, sequences)
+    if store is None:
+        return subjects, ImageSource(sequences, [model])
+    return subjects, StoredSource(sequences, store, [model])
 
 
-def _features(
-    albums: Sequence[Album], stored: Optional[Stored], teller: "VisualStoryteller"
-) -> "list[Features]":
-    if stored is not None:
-        return [
-            [None if key is None else stored.store.read(key) for key in album.keys]
-            for album in albums
-        ]
-    features = []
-    for album in albums:
-        images = [image.path for image in album.images if image is not None]
-        rows = iter(teller.readable_features_of(images))
-        features.append([None if image is None else next(rows) for image in album.images])
-    return features
+def _examples(source: Source) -> "list[Example]":
+    """
+    Raises:
+        UserError: naming the first image that cannot be read.
+    """
+    examples = []
+    for found in source.examples(source.sequences):
+        if isinstance(found, UserError):
+            raise found
+        examples.append(found[0])
+    return examples
 
 
-def _told(
-    subjects: Sequence[Subject], features: "Sequence[Features]", teller: "VisualStoryteller"
+def _stories(
+    subjects: Sequence[Subject], examples: "Sequence[Example]", model: "Generator"
 ) -> list[list[list[str]]]:
-    """Sentences of each story; those that are not given are told."""
-    from fairseq_mm.inference.visual_storyteller import image_telling
-
+    """Sentences of each story; those that are not given are generated."""
     places = [place for place, subject in enumerate(subjects) if subject.sentences is None]
-    items = [subjects[place].album.item for place in places]
-    stories = teller.stories(items, [features[place] for place in places], image_telling())
-    told = {place: story.words for place, story in zip(places, stories)}
-    return [subject.sentences or told[place] for place, subject in enumerate(subjects)]
+    found = model.stream(
+        [examples[place] for place in places],
+        model.config(),
+        indices=[subjects[place].sequence.index for place in places],
+    )
+    generated = {
+        place: [part.split() for part in split_sentences(best.line)]
+        for place, (best, *_) in zip(places, found)
+    }
+    return [subject.sentences or generated[place] for place, subject in enumerate(subjects)]
 
 
 def _check_sentences(sentences: Sequence[Sequence[str]], subject: Subject) -> None:

@@ -1,19 +1,23 @@
-"""What the commands that score texts share: options, and models with their texts."""
+"""What the commands that score given stories share: options, models, stories, images, the card."""
 
 import argparse
 import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+from fairseq_mm.cli import arguments
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
-    from fairseq_mm.inference.text_models import TextModels
+    from fairseq_mm.data.visual_story_split import VisualStorySplit
+    from fairseq_mm.inference.loading import LoadedModels, States
     from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
+    from fairseq_mm.retrieval.visual_story_likelihood import VisualStoryLikelihood
 
 
 def positive(text: str) -> int:
@@ -22,105 +26,70 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def add_likelihood_arguments(parser: argparse.ArgumentParser, *, cuts: bool = True) -> None:
+def add_likelihood_arguments(
+    parser: argparse.ArgumentParser, *, texts: bool = True, images: bool = True
+) -> None:
     """
     Args:
         parser: gets the options.
-        cuts: with ``--words``.
+        texts: with those of models of prompts and of language models.
+        images: with those of models of visual stories.
     """
-    parser.add_argument(
-        "--path",
-        required=True,
-        help="checkpoint, or a folder with checkpoint_best.pt; several with : between them are an "
-        "ensemble",
+    arguments.add(
+        parser,
+        *("checkpoint", "split", "device"),
+        split={"default": "valid", "help": "Split of the data folder (default: valid)."},
     )
-    parser.add_argument("--split", default="valid", help="(default: valid)")
-    if cuts:
+    if texts:
         parser.add_argument(
             "--words",
             type=positive,
             metavar="N",
-            help="only the first N words of each story (default: as many as the model has "
-            "positions for); the end of a story that was cut is not scored",
+            help="Score only the first N words of each story (default: as many as the model has "
+            "positions for); the end of a truncated story is not scored.",
+        )
+    if images:
+        arguments.add(
+            parser,
+            "features",
+            features={
+                "help": "Feature store of the images, or several, separated by the system's path "
+                "separator (default: features.h5 in DATA)."
+            },
         )
     parser.add_argument(
         "--batch-tokens",
         type=positive,
         metavar="N",
-        help="words of stories in a batch (default: 4000 on a CPU, 32000 on a GPU)",
+        help="Maximum number of tokens of stories in a batch (default: 4000 on a CPU, 32000 on a "
+        "GPU).",
     )
     parser.add_argument(
         "--precision",
         choices=("float32", "bfloat16"),
         default="float32",
-        help="of the networks; bfloat16 rounds a word's log-probability in its third digit "
-        "(default: float32)",
+        help="Precision of the networks; bfloat16 rounds a token's log-probability in its third "
+        "digit (default: float32).",
     )
-    parser.add_argument("--threads", type=positive, metavar="N", help="of a CPU")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="Number of threads of the CPU."
+    )
 
 
-def load_models(
-    path: str,
-    data: Optional[str],
-    device: Optional[str],
-    states: Optional[dict[str, dict[str, Any]]] = None,
-) -> "TextModels":
-    """Models with the dictionaries that they carry, or, of fairseq's own models, the data folder's.
-
-    Args:
-        path: checkpoints, separated by the system's path separator.
-        data: the data folder.
-        device: where they are to run.
-        states: the checkpoints, if :func:`.load_states` has read them
-            already.
-
-    Raises:
-        UserError: if they cannot be loaded, or do not fit together.
+def check_seed(seed: int) -> None:
     """
-    from fairseq_mm.inference.checkpoints import usable_device
-    from fairseq_mm.inference.text_models import load_states, load_text_models
-    from fairseq_mm.models._provenance import STATE_KEY
-
-    place = usable_device(device)
-    states = load_states(path) if states is None else states
-    # fairseq's own models carry no dictionaries
-    if data is not None and any(STATE_KEY not in state["model"] for state in states.values()):
-        return _load_with_folder(list(states), data, place)
-    return load_text_models(list(states), device=str(place), states=states)
+    Raises:
+        UserError: if NumPy takes no such seed.
+    """
+    if seed < 0:
+        raise UserError(f"--seed: must be 0 or more, but is {seed}.")
 
 
-def _load_with_folder(files: list[str], data: str, place: "torch.device") -> "TextModels":
-    from fairseq import checkpoint_utils
-    from fairseq.models import FairseqEncoderDecoderModel
-
-    from fairseq_mm.inference.text_models import TextModels
-
-    named = os.pathsep.join(files)
-    try:
-        models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-            files, arg_overrides={"data": data}
-        )
-    except (RuntimeError, AssertionError, AttributeError, OSError, KeyError) as error:
-        lines = str(error).strip().splitlines()
-        raise UserError(
-            f"{named}: cannot be loaded with the dictionaries of {data}: "
-            f"{lines[0][:200] if lines else type(error).__name__}"
-        ) from None
-    reads = isinstance(models[0], FairseqEncoderDecoderModel)
-    if any(isinstance(model, FairseqEncoderDecoderModel) != reads for model in models):
-        raise UserError(f"{named}: an ensemble is of language models or of others, not of both.")
-    return TextModels(
-        [model.eval().to(place) for model in models],
-        files,
-        [str(cfg.model._name)] * len(files),
-        task.target_dictionary,
-        task.source_dictionary if reads else None,
-        place,
-    )
+def _batch_tokens(args: argparse.Namespace, device: "torch.device") -> int:
+    return args.batch_tokens or (4000 if device.type == "cpu" else 32000)
 
 
-def build_likelihood(models: "TextModels", args: argparse.Namespace) -> "StoryLikelihood":
+def build_likelihood(models: "LoadedModels", args: argparse.Namespace) -> "StoryLikelihood":
     import torch
 
     from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
@@ -128,9 +97,7 @@ def build_likelihood(models: "TextModels", args: argparse.Namespace) -> "StoryLi
     if args.threads:
         torch.set_num_threads(args.threads)
     return StoryLikelihood(
-        models,
-        precision=args.precision,
-        batch_tokens=args.batch_tokens or (4000 if models.device.type == "cpu" else 32000),
+        models, precision=args.precision, batch_tokens=_batch_tokens(args, models.device)
     )
 
 
@@ -148,7 +115,7 @@ def words_to_score(likelihood: "StoryLikelihood", words: Optional[int]) -> int:
 def encode_prompts(
     likelihood: "StoryLikelihood", prompts: Mapping[int, Sequence[str]], where: Any
 ) -> dict[int, Optional[list[int]]]:
-    """Types of prompts by their line, from 0.
+    """Token indices of prompts by their line, from 0.
 
     Raises:
         UserError: naming the line of a prompt that is too long.
@@ -188,3 +155,91 @@ def card_of(
     card["options"] = {name: getattr(args, name) for name in options}
     card["options"]["device"] = str(device)
     return card
+
+
+class VisualStories(NamedTuple):
+    """Visual stories that are scored, and what scores them.
+
+    Attributes:
+        likelihood: of the models, reading the feature stores.
+        split: its stories, images and albums.
+        files: the checkpoints.
+        stores: the feature stores.
+        device: of the models.
+    """
+
+    likelihood: "VisualStoryLikelihood"
+    split: "VisualStorySplit"
+    files: list[str]
+    stores: list[str]
+    device: "torch.device"
+
+    def card_files(self, data: str, split: str) -> dict[str, str]:
+        """Files of the result's card, by what they are."""
+        from fairseq_mm.data.visual_story_split import story_text_path
+
+        files = {f"checkpoint_{i}": file for i, file in enumerate(self.files)}
+        files["stories"] = str(story_text_path(data, split))
+        files["visual_ids"] = str(Path(data) / f"{split}.visual_ids")
+        files.update({f"features_{i}": file for i, file in enumerate(self.stores)})
+        return files
+
+
+def generates_visual_stories(state: Mapping[str, Any]) -> bool:
+    from fairseq_mm.inference.loading import command_of, task_class_of
+
+    return command_of(state) == "tell" and task_class_of(state).input_kind == "images"
+
+
+def open_visual_stories(args: argparse.Namespace, states: "States") -> VisualStories:
+    """
+    Args:
+        args: with ``data`` and the options of :func:`add_likelihood_arguments`.
+        states: the checkpoints.
+
+    Raises:
+        UserError: if checkpoints, stories and features cannot be read, or do not fit together.
+    """
+    import torch
+
+    from fairseq_mm.data.feature_store import open_features
+    from fairseq_mm.data.missing_images import read_missing_images
+    from fairseq_mm.data.visual_story_split import read_visual_story_split
+    from fairseq_mm.inference.extractor_provenance import check_trained_features
+    from fairseq_mm.inference.loading import load_models
+    from fairseq_mm.retrieval.visual_story_likelihood import (
+        SequenceImages,
+        VisualStoryLikelihood,
+    )
+
+    for file, state in states.items():
+        if not generates_visual_stories(state):
+            raise UserError(
+                f"{file}: was trained with --task {state['cfg']['task']['_name']}, which generates "
+                "no stories of image sequences (visual_storytelling does)."
+            )
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    split = read_visual_story_split(args.data, args.split)
+    stores = (args.features or str(Path(args.data) / "features.h5")).split(os.pathsep)
+    features = open_features(stores)
+    loaded = load_models(list(states), device=args.device, states=states)
+    check_trained_features(
+        loaded.provenance["extractor"],
+        loaded.provenance["feature_dim"],
+        loaded.files[0],
+        attributes=features.attributes,
+        dim=features.dim,
+        path=features.path,
+    )
+    images = SequenceImages(features, read_missing_images(args.data), loaded.task.rows_per_image)
+    images.check(split.visual_ids)
+    likelihood = VisualStoryLikelihood(
+        loaded.models,
+        loaded.dictionary,
+        images,
+        loaded.device,
+        precision=args.precision,
+        batch_tokens=_batch_tokens(args, loaded.device),
+    )
+    return VisualStories(likelihood, split, loaded.files, stores, loaded.device)

@@ -1,8 +1,8 @@
 """Perplexity of a split's texts under a model or an ensemble, and the softmax's best temperature.
 
-fairseq-mm perplexity DATA --path checkpoints/checkpoint_best.pt --split valid
-fairseq-mm perplexity DATA --path a.pt:b.pt --tune-temperature
-fairseq-mm perplexity DATA --path lm/checkpoint_best.pt --side wp_target
+fairseq-mm perplexity DATA --checkpoint checkpoints/checkpoint_best.pt --split valid
+fairseq-mm perplexity DATA --checkpoint a.pt:b.pt --tune-temperature
+fairseq-mm perplexity DATA --checkpoint lm/checkpoint_best.pt --side wp_target
 
 The first figure is fairseq-validate's: over all tokens, the end of each text and unknown words
 (scored as <unk>) included. The others leave out ends, and unknown words. Texts are read from
@@ -13,15 +13,15 @@ no temperature gives a real text a probability other than 0, so the temperature 
 which those tokens that are among the k likeliest at their place (<unk> is none of them) are most
 likely among those k. An ensemble, where the k depend on the temperature, has none.
 
-Models that tell stories of five images (--task visual_storytelling):
+Models of visual stories (--task visual_storytelling):
 
-fairseq-mm perplexity DATA --path checkpoints/checkpoint_best.pt --counting transtory
-fairseq-mm perplexity DATA --path checkpoints/checkpoint_best.pt --exchange-images --seed 1
+fairseq-mm perplexity DATA --checkpoint checkpoints/checkpoint_best.pt --counting transtory
+fairseq-mm perplexity DATA --checkpoint checkpoints/checkpoint_best.pt --shuffled-images --seed 1
 
 All tokens are words, the separators between sentences and the end of the story; the figures
 without ends leave separators out as well. --counting transtory adds the figure that the released
 code of Transtory-XL would report, which is lower: the mean within each sentence, which begins with
-a token that costs nothing, then over sentences. --exchange-images adds the perplexity of the same
+a token that costs nothing, then over sentences. --shuffled-images adds the perplexity of the same
 stories under the images of another album: the more a model follows its images, the higher.
 """
 
@@ -35,18 +35,18 @@ from fairseq_mm.cli.likelihood_options import (
     add_likelihood_arguments,
     build_likelihood,
     card_of,
+    check_seed,
     chosen_lines,
     encode_prompts,
-    load_models,
+    generates_visual_stories,
     positive,
     words_to_score,
 )
 from fairseq_mm.cli.run_set_up import register_quietly
-from fairseq_mm.cli.visual_story_options import add_features_argument
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
-    from fairseq_mm.inference.text_models import TextModels
+    from fairseq_mm.inference.loading import LoadedModels
     from fairseq_mm.retrieval.story_likelihood import Pair, StoryLikelihood
 
 SIDES = ("wp_source", "wp_target")
@@ -75,7 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="of the second temperature (default: 10)",
     )
-    add_features_argument(parser)
     parser.add_argument(
         "--counting",
         choices=("tokens", "transtory"),
@@ -83,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="transtory: also as Transtory-XL's released code counts (default: tokens)",
     )
     parser.add_argument(
-        "--exchange-images",
+        "--shuffled-images",
         action="store_true",
         help="also under the images of another album, drawn with --seed",
     )
@@ -103,20 +102,19 @@ class Counts(NamedTuple):
 def run(args: argparse.Namespace) -> None:
     if args.json and not Path(args.json).absolute().parent.is_dir():
         raise UserError(f"--json {args.json}: its folder does not exist.")
-    if args.seed < 0:
-        raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
+    check_seed(args.seed)
     register_quietly()
     from fairseq_mm.data.story_split import read_side, side_path
-    from fairseq_mm.inference.text_models import load_states, tells_visual_stories
+    from fairseq_mm.inference.loading import load_models, load_states
 
-    states = load_states(args.path)
-    if any(map(tells_visual_stories, states.values())):
+    states = load_states(args.checkpoint)
+    if any(map(generates_visual_stories, states.values())):
         from fairseq_mm.cli import perplexity_of_visual_stories
 
         perplexity_of_visual_stories.run(args, states)
         return
     _check_text_options(args, states)
-    models = load_models(args.path, args.data, args.device, states)
+    models = load_models(args.checkpoint, data=args.data, device=args.device, states=states)
     likelihood = build_likelihood(models, args)
     side = _side_of(models, args)
     num_words = words_to_score(likelihood, args.words)
@@ -150,19 +148,21 @@ def _check_text_options(args: argparse.Namespace, states: "dict[str, dict[str, A
     for option, is_given in (
         ("features", args.features is not None),
         ("counting", args.counting != "tokens"),
-        ("exchange-images", args.exchange_images),
+        ("shuffled-images", args.shuffled_images),
     ):
         if is_given:
             raise UserError(
-                f"--{option}: is for models that tell visual stories, but {file} was trained "
+                f"--{option}: is for models of visual stories, but {file} was trained "
                 f"with --task {state['cfg']['task']['_name']}."
             )
 
 
-def _side_of(models: "TextModels", args: argparse.Namespace) -> str:
+def _side_of(models: "LoadedModels", args: argparse.Namespace) -> str:
     if not models.are_language_models:
         if args.side == SIDES[0]:
-            raise UserError(f"--side {args.side}: {models.files[0]} writes stories, not prompts.")
+            raise UserError(
+                f"--side {args.side}: {models.files[0]} generates stories, not prompts."
+            )
         return SIDES[1]
     if args.side:
         return str(args.side)
@@ -212,7 +212,7 @@ def _score(
     parts = list(zip(sums.tolist(), numbers.tolist()))
     counts = Counts(*parts, len(pairs), cut)
     if not math.isfinite(float(sums.sum())):
-        raise UserError(f"{args.path}: gives a word a probability that is no number.")
+        raise UserError(f"{args.checkpoint}: gives a word a probability that is no number.")
     return counts, _tuned(score, args) if args.tune_temperature else {}
 
 

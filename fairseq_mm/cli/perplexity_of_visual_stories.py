@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from fairseq_mm.cli.likelihood_options import card_of, chosen_lines
-from fairseq_mm.cli.visual_story_options import card_files, open_visual_stories
+from fairseq_mm.cli.likelihood_options import card_of, chosen_lines, open_visual_stories
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
-    from fairseq_mm.cli.visual_story_options import ToScore
+    from fairseq_mm.cli.likelihood_options import VisualStories
     from fairseq_mm.metrics.perplexity import LogProbability
 
 # row -> its title, and whether ends (and separators) and unknown words are counted
@@ -42,30 +41,30 @@ def run(args: argparse.Namespace, states: Mapping[str, dict[str, Any]]) -> None:
     """
     for option in ("words", "side"):
         if getattr(args, option) is not None:
-            raise UserError(f"--{option}: a model that tells visual stories has no such.")
+            raise UserError(f"--{option}: models of visual stories have no such option.")
     if args.tune_temperature:
-        raise UserError("--tune-temperature: is not for models that tell visual stories.")
+        raise UserError("--tune-temperature: is no option of models of visual stories.")
     to_score = open_visual_stories(args, states)
     split = to_score.split
     lines = chosen_lines(len(split.stories), args.stories, args.seed)
-    told_from = {"own": split.visual_ids}
-    if args.exchange_images:
-        told_from["exchanged"] = exchanged_images(
+    images_of = {"own": split.visual_ids}
+    if args.shuffled_images:
+        images_of["shuffled"] = shuffled_images(
             split.visual_ids, split.albums, seed=args.seed, data=args.data
         )
-    counts = {name: _score(to_score, lines, told_from[name], name) for name in told_from}
+    counts = {name: _score(to_score, lines, images_of[name], name) for name in images_of}
     result = _result_of(counts, args, to_score, lines)
     _print(result)
     if args.json:
         from fairseq_mm.cli.score_output import write_file
 
-        options = ("split", "stories", "seed", "counting", "exchange_images", "precision")
-        files = card_files(to_score, args.data, args.split)
+        options = ("split", "stories", "seed", "counting", "shuffled_images", "precision")
+        files = to_score.card_files(args.data, args.split)
         result["card"] = card_of(args, files, options, to_score.device)
         write_file(args.json, json.dumps(result, indent=2) + "\n")
 
 
-def exchanged_images(
+def shuffled_images(
     visual_ids: Sequence[str], albums: Sequence[str], *, seed: int, data: str
 ) -> list[str]:
     """For each line the images of another album, the same for all lines of a photo sequence.
@@ -83,7 +82,7 @@ def exchanged_images(
         sequences.setdefault(album, {})[line] = None
     if len(sequences) < 2:
         raise UserError(
-            f"--exchange-images: the stories of {data} are of one album, and no other has "
+            f"--shuffled-images: the stories of {data} are of one album, and no other has "
             "images to give them."
         )
     names = list(sequences)
@@ -98,7 +97,7 @@ def exchanged_images(
 
 
 def _score(
-    to_score: "ToScore", lines: Sequence[int], told_from: Sequence[str], name: str
+    to_score: "VisualStories", lines: Sequence[int], images_of: Sequence[str], name: str
 ) -> Counts:
     import torch
     from tqdm import tqdm
@@ -110,7 +109,7 @@ def _score(
     dictionary = likelihood.dictionary
     separator, unk, eos = dictionary.index(SEPARATOR), dictionary.unk(), dictionary.eos()
     pairs = [
-        (told_from[line], likelihood.encode_story(to_score.split.stories[line])) for line in lines
+        (images_of[line], likelihood.encode_story(to_score.split.stories[line])) for line in lines
     ]
     # columns: known words, unknown words, separators and ends
     sums, numbers = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.long)
@@ -137,7 +136,10 @@ def _score(
 
 
 def _result_of(
-    counts: Mapping[str, Counts], args: argparse.Namespace, to_score: "ToScore", lines: list[int]
+    counts: Mapping[str, Counts],
+    args: argparse.Namespace,
+    to_score: "VisualStories",
+    lines: list[int],
 ) -> dict[str, Any]:
     own = counts["own"]
     missing = to_score.likelihood.images.missing
@@ -158,15 +160,15 @@ def _result_of(
     }
     figures = {name: _perplexities(found, name, args, to_score) for name, found in counts.items()}
     result["perplexities"] = figures["own"]
-    if "exchanged" in figures:
-        result["exchanged"] = figures["exchanged"]
-        first, second = (figures[name]["all"]["perplexity"] for name in ("own", "exchanged"))
+    if "shuffled" in figures:
+        result["shuffled"] = figures["shuffled"]
+        first, second = (figures[name]["all"]["perplexity"] for name in ("own", "shuffled"))
         result["ratio"] = second / first
     return result
 
 
 def _perplexities(
-    counts: Counts, images: str, args: argparse.Namespace, to_score: "ToScore"
+    counts: Counts, images: str, args: argparse.Namespace, to_score: "VisualStories"
 ) -> dict[str, Any]:
     from fairseq_mm.metrics.perplexity import corpus_perplexity, transtory_perplexity
     from fairseq_mm.metrics.signature import signature
@@ -218,9 +220,9 @@ def _print(result: dict[str, Any]) -> None:
     )
     titles = {name: title for name, (title, _, _) in ROWS.items()}
     titles["transtory"] = "transtory counting"
-    for images in ("perplexities", "exchanged"):
+    for images in ("perplexities", "shuffled"):
         for name, row in result.get(images, {}).items():
-            title = titles[name] + (", exchanged" if images == "exchanged" else "")
+            title = titles[name] + (", shuffled" if images == "shuffled" else "")
             shown = "-" if row["perplexity"] is None else f"{row['perplexity']:.2f}"
             print(
                 f"perplexity, {title:<29} {shown:>10} {row['tokens']:>10,} tokens  "

@@ -1,7 +1,7 @@
 """How often a story is likeliest under its own images, among those of other albums.
 
-fairseq-mm rank-albums DATA --path checkpoints/checkpoint_best.pt --split valid
-fairseq-mm rank-albums DATA --path a.pt:b.pt --candidates 10 --draws 20 --seed 1
+fairseq-mm rank-albums DATA --checkpoint checkpoints/checkpoint_best.pt --split valid
+fairseq-mm rank-albums DATA --checkpoint a.pt:b.pt --candidates 10 --draws 20 --seed 1
 
 Whether a storyteller follows its images: each story competes under its own five images against
 those of 9 other albums, drawn from the albums of the chosen stories; --draws such draws. Of another
@@ -24,21 +24,18 @@ from typing import TYPE_CHECKING, Any
 from fairseq_mm.cli.likelihood_options import (
     add_likelihood_arguments,
     card_of,
+    check_seed,
     chosen_lines,
+    open_visual_stories,
     positive,
 )
 from fairseq_mm.cli.run_set_up import only_writer, register_quietly
-from fairseq_mm.cli.visual_story_options import (
-    add_features_argument,
-    card_files,
-    open_visual_stories,
-)
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from fairseq_mm.cli.visual_story_options import ToScore
+    from fairseq_mm.cli.likelihood_options import VisualStories
     from fairseq_mm.metrics.album_ranking import AlbumRanking
     from fairseq_mm.metrics.prompt_ranking import PromptColumns
     from fairseq_mm.retrieval.pair_scores import PairScores
@@ -46,8 +43,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="data folder of visual stories")
-    add_likelihood_arguments(parser, cuts=False)
-    add_features_argument(parser)
+    add_likelihood_arguments(parser, texts=False)
     parser.add_argument(
         "--stories",
         type=positive,
@@ -78,17 +74,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     started = time.time()
-    if args.seed < 0:
-        raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
+    check_seed(args.seed)
     if args.candidates < 2:
         raise UserError("--candidates: must be 2 or more, the story's own album included.")
     register_quietly()
-    from fairseq_mm.inference.text_models import load_states
+    from fairseq_mm.inference.loading import load_states
     from fairseq_mm.metrics.album_ranking import rank_albums
     from fairseq_mm.metrics.prompt_ranking import draw_distractors, prompt_columns
     from fairseq_mm.retrieval.pair_scores import PairScores
 
-    to_score = open_visual_stories(args, load_states(args.path))
+    to_score = open_visual_stories(args, load_states(args.checkpoint))
     split = to_score.split
     lines = chosen_lines(len(split.stories), args.stories, args.seed)
     columns = prompt_columns(split.albums[line] for line in lines)
@@ -122,12 +117,12 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def _identity(to_score: "ToScore", args: argparse.Namespace) -> dict[str, Any]:
+def _identity(to_score: "VisualStories", args: argparse.Namespace) -> dict[str, Any]:
     """What decides the likelihood of a pair of lines."""
     from fairseq_mm.metrics.result_card import file_hash
 
     hashes: dict[str, list[str]] = {}
-    for role, path in card_files(to_score, args.data, args.split).items():
+    for role, path in to_score.card_files(args.data, args.split).items():
         found = file_hash(path)
         digest = str(found.get("sha256", found.get("bytes")))[:12]
         hashes.setdefault(role.partition("_")[0], []).append(digest)
@@ -141,7 +136,7 @@ def _output_of(files: list[str], split: str) -> str:
 
 def _score(
     file: "PairScores",
-    to_score: "ToScore",
+    to_score: "VisualStories",
     lines: list[int],
     columns: "PromptColumns",
     distractors: "np.ndarray",
@@ -250,7 +245,7 @@ def _write(
     report: dict[str, Any],
     scores: "np.ndarray",
     distractors: "np.ndarray",
-    to_score: "ToScore",
+    to_score: "VisualStories",
     lines: list[int],
     columns: "PromptColumns",
     output: str,
@@ -262,7 +257,7 @@ def _write(
     from fairseq_mm.metrics.album_ranking import candidate_ranks
 
     options = ("split", "stories", "candidates", "draws", "seed", "all_pairs", "precision")
-    files = card_files(to_score, args.data, args.split)
+    files = to_score.card_files(args.data, args.split)
     card = card_of(args, files, options, to_score.device)
     write_file(
         os.path.join(output, "ranking.json"),

@@ -1,7 +1,7 @@
 """How often a story is most likely under its own prompt (Fan et al. 2018, section 5.5, Figure 6).
 
-fairseq-mm rank-prompts DATA --path checkpoints/checkpoint_best.pt --split valid
-fairseq-mm rank-prompts DATA --path a.pt:b.pt --split test --stories 1000 --draws 20 --seed 1
+fairseq-mm rank-prompts DATA --checkpoint checkpoints/checkpoint_best.pt --split valid
+fairseq-mm rank-prompts DATA --checkpoint a.pt:b.pt --split test --stories 1000 --draws 20 --seed 1
 
 A story competes under its own prompt against 9 others, drawn from the different prompts of the
 chosen stories; --draws such draws. The interval is a bootstrap over stories and draws. A pair of
@@ -25,9 +25,9 @@ from fairseq_mm.cli.likelihood_options import (
     add_likelihood_arguments,
     build_likelihood,
     card_of,
+    check_seed,
     chosen_lines,
     encode_prompts,
-    load_models,
     positive,
     words_to_score,
 )
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fairseq_mm.data.story_split import StorySplit
-    from fairseq_mm.inference.text_models import TextModels
+    from fairseq_mm.inference.loading import LoadedModels
     from fairseq_mm.metrics.prompt_ranking import PromptColumns, PromptRanking
     from fairseq_mm.retrieval.pair_scores import PairScores
     from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="data folder of prompts and stories")
-    add_likelihood_arguments(parser)
+    add_likelihood_arguments(parser, images=False)
     parser.add_argument(
         "--stories",
         type=positive,
@@ -83,8 +83,7 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_mm.retrieval.pair_scores import PairScores
 
     started = time.time()
-    if args.seed < 0:
-        raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
+    check_seed(args.seed)
     split = read_story_split(args.data, args.split)
     lines = chosen_lines(len(split.stories), args.stories, args.seed)
     columns = prompt_ranking.prompt_columns(" ".join(split.prompts[line]) for line in lines)
@@ -102,7 +101,9 @@ def run(args: argparse.Namespace) -> None:
         seed=args.seed,
     )
     register_quietly()
-    models = load_models(args.path, args.data, args.device)
+    from fairseq_mm.inference.loading import load_models
+
+    models = load_models(args.checkpoint, data=args.data, device=args.device)
     if models.are_language_models:
         raise UserError(f"{models.files[0]}: is a language model, which reads no prompt.")
     likelihood = build_likelihood(models, args)
@@ -125,7 +126,7 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def _identity(models: "TextModels", args: argparse.Namespace, num_words: int) -> dict[str, Any]:
+def _identity(models: "LoadedModels", args: argparse.Namespace, num_words: int) -> dict[str, Any]:
     """What decides the likelihood of a pair of lines."""
     from fairseq_mm.data.story_split import side_path
     from fairseq_mm.metrics.result_card import file_hash
@@ -281,7 +282,7 @@ def _write(
     lines: list[int],
     columns: "PromptColumns",
     output: str,
-    models: "TextModels",
+    models: "LoadedModels",
     args: argparse.Namespace,
 ) -> None:
     import numpy as np

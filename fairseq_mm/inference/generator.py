@@ -106,6 +106,8 @@ class Generator:
                     f"vocabulary, where `no_repeat_ngram_size` is 1, but is {config.min_len}."
                 )
         self._prefix_of(config)
+        # what the task refuses is said before inputs are read
+        self.task.generator_for(self.models, config)
         return config
 
     def generate(

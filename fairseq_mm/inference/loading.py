@@ -179,14 +179,18 @@ def load_models(
 def _provenance_of(
     state: Mapping[str, Any], file: str, kind: Any, data: Optional[Union[str, os.PathLike]]
 ) -> dict[str, Any]:
-    if STATE_KEY in state["model"] or data is None:
-        if STATE_KEY not in state["model"] and kind.input_kind == "videos":
+    if STATE_KEY in state["model"]:
+        return checkpoints.provenance_of(state, file)
+    if data is None:
+        if kind.input_kind == "videos":
             raise UserError(
                 f"{file}: carries no dictionary (--arch {state['cfg'].model._name}, one of "
                 "fairseq's own models): give the data folder that it was trained on (--data DIR; "
                 "in Python data=...)."
             )
         return checkpoints.provenance_of(state, file)
+    if kind.input_kind == "prompts":
+        return _provenance_of_folder(state, data)
     words = words_of(load_dictionary(os.path.join(data, f"dict.{SOURCE}.txt")))
     subwords = Subwords.load(Path(data))
     return {
@@ -196,6 +200,18 @@ def _provenance_of(
         "extractor": {},
         "feature_dim": 0,
     }
+
+
+def _provenance_of_folder(
+    state: Mapping[str, Any], data: Union[str, os.PathLike]
+) -> dict[str, Any]:
+    """The vocabularies of a folder that fairseq's ``translation`` or ``language_modeling`` trained
+    on."""
+    sides = [getattr(state["cfg"].task, f"{side}_lang", None) for side in ("target", "source")]
+    names = [f"dict.{side}.txt" for side in sides] if all(sides) else ["dict.txt"]
+    words, *others = [words_of(load_dictionary(os.path.join(data, name))) for name in names]
+    source = others[0] if others else None
+    return {"words": words, "source_words": source, "extractor": {}, "feature_dim": 0}
 
 
 def _task_of(kind: Any, state: Mapping[str, Any], file: str, provenance: Mapping[str, Any]) -> Any:

@@ -1,6 +1,6 @@
 """log P(story | prompt), word by word, under a model or an ensemble; of texts for language models.
 
-    likelihood = StoryLikelihood(load_text_models(path))
+    likelihood = StoryLikelihood(load_models(path))
     pairs = [(likelihood.encode_prompt(prompt), likelihood.encode_story(story)), ...]
     for batch in likelihood.batches(pairs):
         for number, log_probs in zip(batch, likelihood([pairs[i] for i in batch])):
@@ -43,7 +43,7 @@ class BatchFeatures(NamedTuple):
 class StoryLikelihood:
     """
     Args:
-        models: see ``text_models.py``.
+        models: of :func:`fairseq_mm.inference.loading.load_models`.
         precision: ``bfloat16`` runs the networks under autocast; a word's own logit, where the
             output layer is linear, and all sums are float32.
         batch_tokens: story words, padding included, in a batch; one pair is always one.

@@ -1,11 +1,10 @@
-"""What a teller of visual stories looked at, against the models' equations written as loops."""
+"""What a model of visual stories attended to, against the models' equations written as loops."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from fairseq_mm.inference.visual_storyteller import VisualStoryteller, from_pretrained
 from toy_data import build_model, visual_story_task
 from toy_visual_storyteller import random_storyteller, write_visual_storyteller
 
@@ -17,18 +16,27 @@ from fairseq_mm.analysis.visual_story_inspection import (
     traces_of,
 )
 from fairseq_mm.errors import UserError
+from fairseq_mm.inference.generator import Generator
+from fairseq_mm.inference.loading import LoadedModels
+from fairseq_mm.inference.pretrained import from_pretrained
+from fairseq_mm.models._provenance import words_of
+from fairseq_mm.tasks.visual_storytelling import VisualStorytellingTask
 
 SENTENCES = [["a", "dog", "runs"], ["a", "zebra"], ["snow"], ["the", "big", "cat", "sits"], ["on"]]
 TARGETS = "a dog runs <sent> a zebra <sent> snow <sent> the big cat sits <sent> on </s>".split()  # noqa: SIM905
 
 
-def teller_of(model, *, dim=5, rows=1):
-    task = visual_story_task(rows_per_image=rows)
-    task.from_provenance = None
+def generator_of(model, *, dim=5, rows=1):
+    words = words_of(visual_story_task().target_dictionary)
+    task = VisualStorytellingTask.from_provenance(words, {}, dim, rows_per_image=rows)
     provenance = {"extractor": {}, "feature_dim": dim, "rows_per_image": rows}
-    return VisualStoryteller(
-        task, [model], provenance, files=["toy.pt"], device=torch.device("cpu")
-    )
+    files, device = ["toy.pt"], torch.device("cpu")
+    return Generator(LoadedModels(task, [model], files, ["toy"], provenance, device))
+
+
+def inspected(model, features, *, rows=1):
+    generator = generator_of(model, rows=rows)
+    return inspect_visual_story(generator, generator.processor.example_of(0, features), SENTENCES)
 
 
 def features_of(*, dim=5, rows=1, missing=()):
@@ -49,7 +57,7 @@ def previous_tokens(dictionary):
 
 def test_words_have_their_sentences_and_probabilities():
     model = random_storyteller("transtory_full_tiny")
-    found = inspect_visual_story(teller_of(model), features_of(), SENTENCES)
+    found = inspected(model, features_of())
     assert found.words == TARGETS
     assert found.sentences == [0] * 4 + [1] * 3 + [2] * 2 + [3] * 5 + [4] * 2
     assert [w for w, known in zip(found.words, found.is_known) if not known] == ["zebra"]
@@ -66,14 +74,14 @@ def test_words_have_their_sentences_and_probabilities():
 def test_weights_of_images_are_the_heads_mean_where_a_word_is_written():
     model = random_storyteller("transtory_full_tiny")
     features = features_of(missing=[1])
-    found = inspect_visual_story(teller_of(model), features, SENTENCES)
+    found = inspected(model, features)
     assert found.slice_weights is None
     assert found.similarities is None
     assert found.is_missing.tolist() == [False, True, False, False, False]
     x, padding_mask = collated(features, 1)
     (memory,) = model.encoder(x, padding_mask)["vectors"]
     (layer,) = model.decoder.layers
-    attention = layer.images
+    attention = layer.pictures
     seen = []
     handle = attention.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     dictionary = visual_story_task().target_dictionary
@@ -96,7 +104,7 @@ def test_weights_of_images_are_the_heads_mean_where_a_word_is_written():
 @torch.no_grad()
 def test_weights_of_slices_come_from_the_last_output_and_start_uniform():
     model = build_small_slices()
-    found = inspect_visual_story(teller_of(model), features_of(), SENTENCES)
+    found = inspected(model, features_of())
     assert found.image_weights is None
     x, padding_mask = collated(features_of(), 1)
     encoder_out = model.encoder(x, padding_mask)
@@ -125,10 +133,10 @@ def test_similarities_are_dot_products_of_two_projections():
     task = visual_story_task(rows_per_image=6)
     model = build_model("glac_tiny", task, non_local=True)
     features = features_of(rows=6, missing=[4])
-    found = inspect_visual_story(teller_of(model, rows=6), features, SENTENCES)
+    found = inspected(model, features, rows=6)
     assert found.image_weights is None
     assert found.slice_weights is None
-    block = model.encoder.images.non_local
+    block = model.encoder.pictures.non_local
     for n in range(4):
         for i in range(6):
             for j in range(6):
@@ -177,9 +185,9 @@ def test_the_released_full_model_has_nothing_to_see_and_ensembles_are_refused(tm
     task = visual_story_task()
     released = build_model("transtory_full_tiny", task, compat="released")
     with pytest.raises(UserError, match=r"toy.pt: attends to nothing"):
-        traces_of(teller_of(released))
-    teller = teller_of(random_storyteller("transtory_full_tiny"))
-    assert traces_of(teller) == (True, False, False)
-    teller.models *= 2
+        traces_of(generator_of(released))
+    generator = generator_of(random_storyteller("transtory_full_tiny"))
+    assert traces_of(generator) == (True, False, False)
+    generator.models *= 2
     with pytest.raises(UserError, match=r"toy.pt: give one model, not 2"):
-        traces_of(teller)
+        traces_of(generator)

@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 import torch
-from fairseq_mm.inference.text_models import load_text_models
 from toy_story_models import FUSION, STORY_TEXT, make_story_folder, train_stories
 
 from fairseq_mm.cli.main import main
+from fairseq_mm.inference.loading import load_models
 from fairseq_mm.models._conv_trunk import Trace
 
 
@@ -34,7 +34,7 @@ def inspect(trained, tmp_path, capsys):
         path = ":".join(str(checkpoints.get(part, part)) for part in name.split(":"))
         file = tmp_path / "words.jsonl"
         file.unlink(missing_ok=True)
-        arguments = [source or data, "--path", path, "--jsonl", file, *options]
+        arguments = [source or data, "--checkpoint", path, "--jsonl", file, *options]
         status = main(["inspect", *map(str, arguments)])
         entries = []
         if file.exists():
@@ -48,7 +48,7 @@ def inspect(trained, tmp_path, capsys):
 @torch.no_grad()
 def forward(path, prompt, story):
     """Model, its logits and the traces of its trunks, for lines of text."""
-    loaded = load_text_models(path, device="cpu")
+    loaded = load_models(path, device="cpu")
     (model,) = loaded.models
     target = loaded.dictionary.encode_line(story, add_if_not_exist=False).long()
     source = loaded.source_dictionary.encode_line(prompt, add_if_not_exist=False).long()
@@ -154,7 +154,7 @@ def test_a_story_is_given_in_four_ways(inspect, trained, tmp_path):
 
 def test_without_files_the_data_is_printed(trained, capsys):
     data, checkpoints = trained
-    assert main(["inspect", str(data), "--path", str(checkpoints["story"])]) == 0
+    assert main(["inspect", str(data), "--checkpoint", str(checkpoints["story"])]) == 0
     first = json.loads(capsys.readouterr().out.splitlines()[0])
     assert first["position"] == 0
 
@@ -192,8 +192,8 @@ def test_the_page_shows_every_word_and_loads_nothing(inspect, tmp_path, name, ha
         ("story:fusion", None, [], "give one model, not 2"),
         ("story", None, ["--html", "/nowhere/a.html"], "its folder does not exist"),
         ("story", None, ["--line", "1,2"], "--line: one story is inspected, but 2 lines are given"),
-        ("story", None, ["--position", "1,2"], "--position: is of models that tell stories of pic"),
-        ("story", None, ["--tell"], "--tell: is of models that tell visual stories, which .*"),
+        ("story", None, ["--position", "1,2"], "--position: is of models of visual stories"),
+        ("story", None, ["--generate"], "--generate: is of models of visual stories, which .*"),
     ],
 )
 def test_mistakes_are_told_in_one_line(inspect, name, source, options, message):
@@ -205,7 +205,7 @@ def test_mistakes_are_told_in_one_line(inspect, name, source, options, message):
 
 @pytest.mark.parametrize(("sources", "found"), [([], "none"), (["a", "b"], "2")])
 def test_a_story_of_a_prompt_has_one_source(trained, capsys, sources, found):
-    assert main(["inspect", *sources, "--model", str(trained[1]["story"])]) == 2
+    assert main(["inspect", *sources, "--checkpoint", str(trained[1]["story"])]) == 2
     message = f"SOURCE: give a data folder, a file or a prompt's text, but not {found}."
     assert message in capsys.readouterr().err
 

@@ -5,13 +5,13 @@ import re
 
 import numpy as np
 import pytest
-from fairseq_mm.inference.visual_storyteller import from_pretrained
 from toy_album_teller import save_pixel_teller, save_teller, write_told_split
 from toy_captioner import save_images
 from toy_data import write_store
 
 from fairseq_mm.analysis.visual_story_inspection import inspect_visual_story
 from fairseq_mm.cli.main import main
+from fairseq_mm.inference.pretrained import from_pretrained
 
 STORY = "We saw it. <sent> The dog <sent> a big lake? <sent> we run <sent> It didn't run."
 WORDS = "we saw it . <sent> the dog <sent> a big lake ? <sent> we run <sent> it did n't run . </s>"
@@ -39,7 +39,7 @@ def inspect(folder, tmp_path, capsys):
     def run(*arguments, model="transtory_full_tiny.pt"):
         file = tmp_path / "stories.jsonl"
         file.unlink(missing_ok=True)
-        command = ["inspect", *arguments, "--model", folder / model, "--jsonl", file]
+        command = ["inspect", *arguments, "--checkpoint", folder / model, "--jsonl", file]
         status = main([*map(str, command)])
         entries = []
         if file.exists():
@@ -53,13 +53,14 @@ def of_line(folder, line, model, *, store="features.h5"):
     """What the model itself sees in a line of the data folder."""
     from fairseq_mm.data.feature_store import open_features
 
-    teller = from_pretrained(folder / model)
+    generator = from_pretrained(folder / model, device="cpu")
     features = open_features([str(folder / "data" / store)])
     keys = (folder / "data/valid.visual_ids").read_text().splitlines()[line].split("\t")
     rows = [None if key == "p1_2" else features.read(key) for key in keys]
     story = (folder / "data/text/valid.txt").read_text().splitlines()[line]
     sentences = [part.split() for part in story.split("<sent>")]
-    return inspect_visual_story(teller, rows, sentences), keys, teller
+    example = generator.processor.example_of(0, rows)
+    return inspect_visual_story(generator, example, sentences), keys, generator
 
 
 def test_lines_of_a_split_are_inspected_as_they_stand(inspect, folder):
@@ -70,7 +71,7 @@ def test_lines_of_a_split_are_inspected_as_they_stand(inspect, folder):
         assert entry["id"] == "\t".join(keys)
         assert entry["item"] == line
         assert entry["images"] == ["-" if key == "p1_2" else key for key in keys]
-        assert entry["told"] is False
+        assert entry["generated"] is False
         assert [word["word"] for word in entry["words"]] == found.words
         assert [word["sentence"] - 1 for word in entry["words"]] == found.sentences
         assert " <sent> ".join(entry["sentences"]).split() == found.words[:-1]
@@ -120,7 +121,7 @@ def test_slices_and_positions_are_shown_where_the_model_has_them(inspect, folder
 def test_a_given_story_is_tokenised_and_goes_with_a_line_s_images(inspect, folder, tmp_path):
     _, (entry,), _ = inspect(folder / "data", "--line", 4, "--story", STORY)
     assert " ".join(word["word"] for word in entry["words"]) == WORDS
-    assert entry["told"] is False
+    assert entry["generated"] is False
     assert entry["item"] == 4
     (tmp_path / "story.txt").write_text(STORY.replace(" <sent> ", "\n") + "\n")
     by_file = inspect(folder / "data", "--line", 4, "--story-file", tmp_path / "story.txt")
@@ -132,23 +133,21 @@ def test_a_given_story_is_tokenised_and_goes_with_a_line_s_images(inspect, folde
     assert unknown["words"][:9] == entry["words"][:9]
 
 
-def test_the_model_tells_what_is_not_given(inspect, folder):
-    _, (entry,), _ = inspect(folder / "data", "--line", 6, "--tell")
-    _, keys, teller = of_line(folder, 6, "transtory_full_tiny.pt")
+def test_the_model_generates_what_is_not_given(inspect, folder):
+    _, (entry,), _ = inspect(folder / "data", "--line", 6, "--generate")
+    _, keys, generator = of_line(folder, 6, "transtory_full_tiny.pt")
     ids = ("--features", folder / "data/features.h5", "--ids", *keys)
     _, (by_ids,), _ = inspect(*ids)
-    assert entry["told"] is by_ids["told"] is True
+    assert entry["generated"] is by_ids["generated"] is True
     assert entry["words"] == by_ids["words"]
     assert entry["item"] == 6
     assert by_ids["item"] == 0
     assert entry["id"] == by_ids["id"] == "\t".join(keys)
-    from fairseq_mm.inference.visual_storyteller import image_telling
-
     from fairseq_mm.data.feature_store import open_features
 
     store = open_features([str(folder / "data/features.h5")])
-    (story,) = teller.stories([6], [[store.read(key) for key in keys]], image_telling())
-    assert entry["sentences"] == [" ".join(words) for words in story.words]
+    ((story,),) = generator.generate([[store.read(key) for key in keys]], indices=[6])
+    assert entry["sentences"] == story.line.split(" <sent> ")
 
 
 def test_images_are_extracted_and_what_was_told_of_them_is_read(inspect, folder, tmp_path):
@@ -159,21 +158,21 @@ def test_images_are_extracted_and_what_was_told_of_them_is_read(inspect, folder,
     status, (entry,), _ = inspect(*images, "--html", page, model=model)
     assert status == 0
     assert entry["images"] == images
-    assert entry["told"] is True
+    assert entry["generated"] is True
     assert page.read_text().count("--image") >= 4
     # the file that tell writes says the same, and may be told in other ways
     told = tmp_path / "told.jsonl"
-    command = ["tell", "--model", folder / model, *images, "--jsonl", "--output", told]
+    command = ["tell", "--checkpoint", folder / model, *images, "--jsonl", "--output", told]
     assert main([*map(str, command)]) == 0
     status, (again,), _ = inspect(told, model=model)
     assert status == 0
-    assert again["told"] is False
+    assert again["generated"] is False
     assert again["words"] == entry["words"]
     assert again["images"] == images
     # ids of a store
     names = ("--features", folder / "data/features.h5", "--ids", *[f"p2_{i}" for i in range(5)])
     model = "transtory_full_tiny.pt"
-    command = ["tell", "--model", folder / model, *names, "--jsonl", "--output", told]
+    command = ["tell", "--checkpoint", folder / model, *names, "--jsonl", "--output", told]
     assert main([*map(str, command)]) == 0
     _, (by_ids,), _ = inspect(*names)
     status, (again,), _ = inspect(told, *names[:2])
@@ -213,7 +212,7 @@ def test_the_page_shows_images_words_and_arrows(inspect, folder, tmp_path):
 
 
 def test_without_files_the_data_is_printed(folder, capsys):
-    command = ["inspect", folder / "data", "--model", folder / "transtory_full_tiny.pt"]
+    command = ["inspect", folder / "data", "--checkpoint", folder / "transtory_full_tiny.pt"]
     assert main([*map(str, command)]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["item"] == 0
@@ -227,21 +226,21 @@ IDS = ["--features", STORE, "--ids", *[f"p0_{i}" for i in range(5)]]
     ("arguments", "message"),
     [
         ([], r"no story: give five images, or a data folder, or what `fairseq-mm tell --jsonl`"),
-        ([DATA, "--words", 3], r"--words: a model that tells visual stories has no such"),
-        ([DATA, "--side", "wp_source"], r"--side: a model that tells visual stories has no"),
-        ([DATA, "--part", "trained"], r"--part: a model that tells visual stories has no"),
-        ([DATA, "--layers"], r"--layers: a model that tells visual stories has no such"),
+        ([DATA, "--words", 3], r"--words: models of visual stories have no such option"),
+        ([DATA, "--side", "wp_source"], r"--side: models of visual stories have no"),
+        ([DATA, "--part", "trained"], r"--part: models of visual stories have no"),
+        ([DATA, "--layers"], r"--layers: models of visual stories have no such option"),
         ([DATA, "--images", DATA], r"--images: are shown on the page \(--html FILE\)"),
         (["--ids", "a"], r"--ids: are of a feature store; name it \(--features STORE\)"),
         ([DATA, *IDS], r"data and --ids: leave one of the two out"),
         (["a", "b", "--features", STORE], r"--features: is not for images; leave it out"),
         (["a", "b", "--line", 1], r"--line: is not for images; leave it out"),
-        (["a", "b", "--tell"], r"--tell: is of a data folder, and there is none"),
-        (["a", "b"], r"a story is told of 5 images, but there are 2"),
+        (["a", "b", "--generate"], r"--generate: is of a data folder, and there is none"),
+        (["a", "b"], r"a story has 5 images, but there are 2"),
         ([*IDS, "--split", "valid"], r"--split: is of a data folder, and there is none"),
         ([*IDS, "--line", "2"], r"--line: is of a data folder or file, and there is none"),
         ([*IDS, "--weights", STORE], r"--weights: no image is read where features are given"),
-        ([DATA, "--tell", "--story", "a"], r"--tell: the story is given; leave one of the two"),
+        ([DATA, "--generate", "--story", "a"], r"--generate: the story is given; leave one"),
         ([DATA, "--image", 6], r"--image must be from 1 to 5, but is 6 instead"),
         (
             [DATA, "--position", "0,0"],

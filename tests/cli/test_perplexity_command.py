@@ -42,7 +42,7 @@ def perplexity(trained, tmp_path, capsys):
         path = ":".join(str(checkpoints.get(part, part)) for part in name.split(":"))
         file = tmp_path / "result.json"
         file.unlink(missing_ok=True)
-        arguments = [data, "--path", path, "--json", file, *options]
+        arguments = [data, "--checkpoint", path, "--json", file, *options]
         status = main(["perplexity", *map(str, arguments)])
         result = json.loads(file.read_text()) if file.exists() else {}
         printed = capsys.readouterr()
@@ -125,19 +125,19 @@ def test_no_other_temperature_is_better(perplexity, trained, name, monkeypatch):
     # with the weights divided by the temperature found, the best temperature is 1
     import torch
 
-    from fairseq_mm.cli import perplexity as module
+    from fairseq_mm.inference import loading
 
-    load = module.load_models
+    load = loading.load_models
 
-    def sharpened(*args):
-        models = load(*args)
+    def sharpened(*args, **options):
+        models = load(*args, **options)
         with torch.no_grad():
             for model in models.models:
                 model.decoder.output_proj.weight.div_(found["temperature"])
                 model.decoder.output_proj.bias.div_(found["temperature"])
         return models
 
-    monkeypatch.setattr(module, "load_models", sharpened)
+    monkeypatch.setattr(loading, "load_models", sharpened)
     _, again, _, _ = perplexity(name, "--tune-temperature", "--top-k", 4)
     assert again["temperatures"]["softmax"]["temperature"] == pytest.approx(1, abs=1e-3)
     assert again["perplexities"]["all"]["perplexity"] == pytest.approx(
@@ -177,12 +177,12 @@ def test_the_dictionary_tells_the_side(perplexity, trained, tmp_path):
     ("name", "options", "message"),
     [
         ("story", ["--words", 62], r"--words 62: the model has positions for 61 words\."),
-        ("story", ["--side", "wp_source"], "writes stories, not prompts"),
+        ("story", ["--side", "wp_source"], "generates stories, not prompts"),
         ("story", ["--split", "test"], r"test\.wp_target: cannot be read"),
         ("story", ["--seed", -1], "--seed: must be 0 or more, but is -1"),
         ("story", ["--json", "/nowhere/a.json"], "its folder does not exist"),
         ("nothing", [], "nothing: no such checkpoint or folder"),
-        ("story:lm", [], "cannot be loaded with the dictionaries of"),
+        ("story:gcnn", [], "has another dictionary"),
     ],
 )
 def test_mistakes_are_told_in_one_line(perplexity, name, options, message):

@@ -10,7 +10,7 @@ from toy_data import make_dictionary, make_visual_stories_folder, write_store
 from toy_visual_storyteller import random_storyteller, write_visual_storyteller
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.cli.perplexity_of_visual_stories import exchanged_images
+from fairseq_mm.cli.perplexity_of_visual_stories import shuffled_images
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.errors import UserError
 
@@ -35,7 +35,7 @@ def perplexity(made, tmp_path, capsys):
     def run(*options, data=data, path=path):
         file = tmp_path / "result.json"
         file.unlink(missing_ok=True)
-        arguments = [data, "--path", path, "--json", file, "--device", "cpu", *options]
+        arguments = [data, "--checkpoint", path, "--json", file, "--device", "cpu", *options]
         status = main(["perplexity", *map(str, arguments)])
         result = json.loads(file.read_text()) if file.exists() else {}
         printed = capsys.readouterr()
@@ -97,14 +97,14 @@ def test_figures_equal_loops_over_the_models_losses(perplexity, made):
     assert "transtory" not in perplexity()[1]["perplexities"]
 
 
-def test_exchanged_images_are_those_of_another_album(perplexity, made, tmp_path):
+def test_shuffled_images_are_those_of_another_album(perplexity, made, tmp_path):
     data, _ = made
-    status, result, out, _ = perplexity("--exchange-images", "--seed", 4)
+    status, result, out, _ = perplexity("--shuffled-images", "--seed", 4)
     assert status == 0
-    _, again, _, _ = perplexity("--exchange-images", "--seed", 4)
-    assert again["exchanged"] == result["exchanged"]
-    assert result["exchanged"]["all"]["perplexity"] != result["perplexities"]["all"]["perplexity"]
-    first, second = (result[name]["all"]["perplexity"] for name in ("perplexities", "exchanged"))
+    _, again, _, _ = perplexity("--shuffled-images", "--seed", 4)
+    assert again["shuffled"] == result["shuffled"]
+    assert result["shuffled"]["all"]["perplexity"] != result["perplexities"]["all"]["perplexity"]
+    first, second = (result[name]["all"]["perplexity"] for name in ("perplexities", "shuffled"))
     assert f"under other albums' images / under their own: {second / first:.4f}" in out
     assert "images:of-another-album|prec:float32|seed:4" in out
     # the same as a folder whose visual_ids say so
@@ -117,8 +117,8 @@ def test_exchanged_images_are_those_of_another_album(perplexity, made, tmp_path)
     (other / "text").mkdir(parents=True)
     for name in ("text/valid.txt", "valid.stories.jsonl", "missing_images.txt"):
         (other / name).write_bytes((data / name).read_bytes())
-    exchanged = exchanged_images(lines, albums, seed=4, data="")
-    (other / "valid.visual_ids").write_text("".join(f"{line}\n" for line in exchanged))
+    shuffled = shuffled_images(lines, albums, seed=4, data="")
+    (other / "valid.visual_ids").write_text("".join(f"{line}\n" for line in shuffled))
     _, told, _, _ = perplexity("--features", data / "features.h5", data=other)
     assert told["perplexities"]["all"]["perplexity"] == pytest.approx(second)
 
@@ -128,7 +128,7 @@ def test_no_story_keeps_its_album_and_all_sequences_are_given():
     albums = [line[0] for line in lines]
     seen = set()
     for seed in range(30):
-        given = exchanged_images(lines, albums, seed=seed, data="")
+        given = shuffled_images(lines, albums, seed=seed, data="")
         assert all(other[0] != album for other, album in zip(given, albums))
         assert given[0] == given[1]
         seen.add(tuple(given))
@@ -137,8 +137,10 @@ def test_no_story_keeps_its_album_and_all_sequences_are_given():
         ("b1", "b1", "b1", "c1", "a1", "a2", "a1"),
         ("c1", "c1", "c2", "a1", "b1", "b1", "b1"),
     }
-    with pytest.raises(UserError, match="the stories of here are of one album, and no other has p"):
-        exchanged_images(["a1", "a2"], ["a", "a"], seed=1, data="here")
+    with pytest.raises(
+        UserError, match="the stories of here are of one album, and no other has im"
+    ):
+        shuffled_images(["a1", "a2"], ["a", "a"], seed=1, data="here")
 
 
 def test_an_ensemble_is_better_than_the_mean_of_its_members(perplexity, made, tmp_path):
@@ -160,12 +162,12 @@ def test_some_stories_are_drawn(perplexity):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--words", "5"], "--words: a model that tells visual stories has no such."),
-        (["--side", "wp_target"], "--side: a model that tells visual stories has no such."),
-        (["--tune-temperature"], "--tune-temperature: is not for models that tell stories of pic"),
+        (["--words", "5"], "--words: models of visual stories have no such option."),
+        (["--side", "wp_target"], "--side: models of visual stories have no such option."),
+        (["--tune-temperature"], "--tune-temperature: is no option of models of visual stories."),
         (["--split", "nowhere"], "nowhere.txt: cannot be read (No such file or directory); it hol"),
         (["--features", "F5"], "f.h5: features have 6 channels, but "),
-        (["--features", "G5"], "g.h5: features were made with layer = 'fc', but "),
+        (["--features", "G5"], "g.h5: was made with layer = 'fc', but "),
     ],
 )
 def test_wrong_options_are_one_line(perplexity, tmp_path, options, message):
@@ -212,8 +214,8 @@ def test_options_of_visual_stories_are_refused_for_texts(perplexity, tmp_path):
         "extra_state": {"train_iterator": {"epoch": 1}},
     }
     torch.save(state, tmp_path / "t.pt")
-    for options in (["--counting", "transtory"], ["--exchange-images"], ["--features", "x"]):
+    for options in (["--counting", "transtory"], ["--shuffled-images"], ["--features", "x"]):
         status, _, _, err = perplexity(*options, path=tmp_path / "t.pt")
         assert status == 2
-        assert f"{options[0]}: is for models that tell visual stories, but " in err
+        assert f"{options[0]}: is for models of visual stories, but " in err
         assert "was trained with --task translation." in err

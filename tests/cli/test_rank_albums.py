@@ -34,7 +34,7 @@ def rank(made, tmp_path, capsys):
     data, path = made
 
     def run(*options, output=tmp_path / "out", path=path):
-        arguments = [data, "--path", path, "--output", output, "--device", "cpu", *options]
+        arguments = [data, "--checkpoint", path, "--output", output, "--device", "cpu", *options]
         status = main(["rank-albums", *map(str, arguments)])
         file = output / "ranking.json"
         result = json.loads(file.read_text()) if file.exists() else {}
@@ -153,4 +153,4 @@ def test_a_model_of_captions_is_refused(rank, tmp_path):
     torch.save(state, tmp_path / "c.pt")
     status, _, _, err = rank(path=tmp_path / "c.pt")
     assert status == 2
-    assert "c.pt: was trained with --task multimodal_captioning, which tells no stories of" in err
+    assert "c.pt: was trained with --task multimodal_captioning, which generates no stories" in err

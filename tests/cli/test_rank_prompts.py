@@ -6,11 +6,11 @@ import re
 import numpy as np
 import pytest
 import torch
-from fairseq_mm.inference.text_models import load_text_models
 from toy_story_models import make_story_folder, train_stories
 
 from fairseq_mm.cli import rank_prompts
 from fairseq_mm.cli.main import main
+from fairseq_mm.inference.loading import load_models
 from fairseq_mm.metrics import prompt_ranking
 from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
 
@@ -28,7 +28,7 @@ def rank(trained, tmp_path, capsys):
     data, path = trained
 
     def run(*options, output=tmp_path / "out", data=data, path=path):
-        arguments = [data, "--path", path, "--output", output, *options]
+        arguments = [data, "--checkpoint", path, "--output", output, *options]
         status = main(["rank-prompts", *map(str, arguments)])
         file = output / "ranking.json"
         result = json.loads(file.read_text()) if file.exists() else {}
@@ -41,7 +41,7 @@ def rank(trained, tmp_path, capsys):
 def naive_scores(trained):
     """``[S, P]`` of the validation split, a pair at a time, by the model's forward pass."""
     data, path = trained
-    loaded = load_text_models(path, device="cpu")
+    loaded = load_models(path, device="cpu")
     (model,) = loaded.models
     prompts, stories = (
         [

@@ -7,7 +7,6 @@ import re
 import shutil
 
 import pytest
-from fairseq_mm.inference.visual_storyteller import image_telling
 from toy_album_teller import STORY_WORDS, save_pixel_teller, save_teller, write_told_split
 from toy_captioner import save_images
 from toy_data import write_store
@@ -15,13 +14,14 @@ from toy_text_models import save_text_model
 
 import fairseq_mm
 from fairseq_mm.cli.main import main
-from fairseq_mm.cli.visual_story_output import _table
+from fairseq_mm.cli.tell_output import _table
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.inference.image_reader import ImageReader
 from fairseq_mm.metrics.hypotheses import read_hypotheses
 
-LENGTH = ["--max-words", "6"]
-OPTIONS = {"max_words": 6}
+LENGTH = ["--max-words-per-sentence", "6"]
+OPTIONS = {"max_words_per_sentence": 6}
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def tell(capsys):
 
 
 @pytest.fixture(scope="module")
-def teller(files):
+def model(files):
     return fairseq_mm.from_pretrained(files["pixels"], device="cpu")
 
 
@@ -81,48 +81,57 @@ def stories_of_split(files, numbers=(0, 1, 2, 3), model="stored", **options):
         [store.read(key) if key in store else None for key in (f"p{i}_{k}" for k in range(5))]
         for i in numbers
     ]
-    teller = fairseq_mm.from_pretrained(files[model], device="cpu")
-    items = [2 * i for i in numbers]
-    return list(teller.stories(items, albums, image_telling(**OPTIONS, **options)))
+    generator = fairseq_mm.from_pretrained(files[model], device="cpu")
+    indices = [2 * i for i in numbers]
+    found = generator.generate(albums, indices=indices, **OPTIONS, **options)
+    return [best for best, *_ in found]
 
 
-def test_a_story_of_images_is_five_lines(tell, files, teller, images):
-    expected = teller.tell(images, **OPTIONS)
-    arguments = ["--model", files["pixels"], *images, *LENGTH]
-    assert tell(*arguments) == (0, f"{expected.text}\n", "")
-    assert len(expected.text.splitlines()) == 5
+def story_of(model, images, index=0, **options):
+    return model.generate([images], indices=[index], **OPTIONS, **options)[0][0]
+
+
+def text_of(story):
+    return "\n".join(story.sentences)
+
+
+def test_a_story_of_images_is_five_lines(tell, files, model, images):
+    expected = story_of(model, images)
+    arguments = ["--checkpoint", files["pixels"], *images, *LENGTH]
+    assert tell(*arguments) == (0, f"{text_of(expected)}\n", "")
+    assert len(text_of(expected).splitlines()) == 5
     weights = ["--weights", files["pixels"] / "squeezenet.pth"]
-    assert tell("--model", files["without"], *images, *LENGTH, *weights)[1].splitlines() == (
+    assert tell("--checkpoint", files["without"], *images, *LENGTH, *weights)[1].splitlines() == (
         expected.sentences
     )
     assert tell(*arguments, "--raw")[1] == f"{expected.line}\n"
-    options = ["--topk", 4, "--temperature", 2, "--seed", 3, "--first-id", 7]
-    drawn = teller.tell(images, topk=4, temperature=2.0, seed=3, item=7, **OPTIONS)
-    assert tell(*arguments, *options)[1] == f"{drawn.text}\n"
+    options = ["--sampling-topk", 4, "--temperature", 2, "--seed", 3, "--first-id", 7]
+    drawn = story_of(model, images, 7, sampling=True, sampling_topk=4, temperature=2.0, seed=3)
+    assert tell(*arguments, *options)[1] == f"{text_of(drawn)}\n"
     options = ["--preset", "paper", "--repetition-penalty", 3]
-    ruled = teller.tell(images, preset="paper", repetition_penalty=3.0, **OPTIONS)
-    assert tell(*arguments, *options)[1] == f"{ruled.text}\n"
-    ruled = teller.tell(images, end_after_punctuation=True, beam=2, **OPTIONS)
-    assert tell(*arguments, "--end-after-punctuation", "--beam", 2)[1] == f"{ruled.text}\n"
+    ruled = story_of(model, images, preset="paper", repetition_penalty=3.0)
+    assert tell(*arguments, *options)[1] == f"{text_of(ruled)}\n"
+    ruled = story_of(model, images, end_after_punctuation=True, beam=2)
+    assert tell(*arguments, "--end-after-punctuation", "--beam", 2)[1] == f"{text_of(ruled)}\n"
 
 
-def test_a_dash_stands_for_a_missing_image(tell, files, teller, images):
+def test_a_dash_stands_for_a_missing_image(tell, files, model, images):
     given = [*images[:3], None, images[4]]
-    expected = teller.tell(given, **OPTIONS)
+    expected = story_of(model, given)
     arguments = [path or "-" for path in given]
-    assert tell(*arguments, "--model", files["pixels"], *LENGTH)[1] == f"{expected.text}\n"
+    assert tell(*arguments, "--checkpoint", files["pixels"], *LENGTH)[1] == f"{text_of(expected)}\n"
 
 
-def test_several_stories_of_an_album_are_drawn(tell, files, teller, images):
-    arguments = [*images, "--model", files["pixels"], "--n", 3, "--topk", 9, *LENGTH]
+def test_several_stories_of_an_album_are_drawn(tell, files, model, images):
+    arguments = [*images, "--checkpoint", files["pixels"], "--n", 3, "--sampling-topk", 9, *LENGTH]
     _, output, _ = tell(*arguments, "--raw")
-    expected = [teller.tell(images, topk=9, item=i, **OPTIONS).line for i in range(3)]
+    expected = [story_of(model, images, i, sampling=True, sampling_topk=9).line for i in range(3)]
     assert output.splitlines() == expected
     assert len(set(expected)) == 3
 
 
 def test_albums_are_told_in_their_order_and_broken_ones_are_named(
-    tell, files, teller, images, tmp_path
+    tell, files, model, images, tmp_path
 ):
     for path in images:
         shutil.copy(path, tmp_path)
@@ -135,16 +144,15 @@ def test_albums_are_told_in_their_order_and_broken_ones_are_named(
         {"images": names[::-1], "id": 3},
     ]
     albums.write_text("".join(json.dumps(line) + "\n\n" for line in lines))
-    expected = [teller.tell(names_, **OPTIONS) for names_ in (images, images[::-1])]
-    arguments = ["--albums", albums, "--model", files["pixels"], *LENGTH]
+    expected = [story_of(model, names_) for names_ in (images, images[::-1])]
+    arguments = ["--sequences", albums, "--checkpoint", files["pixels"], *LENGTH]
     status, output, errors = tell(*arguments)
     assert status == 2
-    assert output == (
-        f"=== 0: forwards ===\n\n{expected[0].text}\n\n=== 2: 3 ===\n\n{expected[1].text}\n\n"
-    )
+    first, second = map(text_of, expected)
+    assert output == f"=== 0: forwards ===\n\n{first}\n\n=== 2: 3 ===\n\n{second}\n\n"
     assert errors == (
         f"fairseq-mm tell: {albums}:3: {tmp_path / 'broken.png'}: is no image, or of a format "
-        "that Pillow cannot read.\n1 of 3 albums could not be read\n"
+        "that Pillow cannot read.\n1 of 3 image sequences could not be read\n"
     )
     target = tmp_path / "told.jsonl"
     status, output, errors = tell(*arguments, "--jsonl", "--output", target)
@@ -155,22 +163,30 @@ def test_albums_are_told_in_their_order_and_broken_ones_are_named(
     assert [entry["sentences"] for entry in entries] == [story.sentences for story in expected]
     entry = entries[0]
     assert entry.pop("score") == pytest.approx(expected[0].score, abs=1e-4)
-    assert entry.pop("words") == sum(map(len, expected[0].words))
-    assert entry.pop("options")["max_words"] == 6
+    assert entry.pop("words") == len(expected[0].line.split()) - 4
+    assert entry.pop("options")["max_words_per_sentence"] == 6
     assert entry.pop("extractor")["extractor"] == "squeezenet1_1"
     assert entry == {
         "id": "forwards", "item": 0, "images": [str(tmp_path / name) for name in names],
-        "sentences": expected[0].sentences, "hypothesis": expected[0].line, "seed": 1,
+        "sentences": expected[0].sentences, "hypothesis": expected[0].line,
         "checkpoint": sha256_of(str(files["pixels"] / "checkpoint_best.pt")),
     }  # fmt: skip
 
 
 def test_a_split_is_told_by_the_lines_of_its_sequences(tell, files, tmp_path):
     target = tmp_path / "told.jsonl"
-    arguments = ["--model", files["stored"], "--data", files["data"], "--split", "valid", *LENGTH]
-    status, output, _ = tell(*arguments, "--jsonl", "--output", target, "--topk", 5)
+    arguments = [
+        "--checkpoint",
+        files["stored"],
+        "--data",
+        files["data"],
+        "--split",
+        "valid",
+        *LENGTH,
+    ]
+    status, output, _ = tell(*arguments, "--jsonl", "--output", target, "--sampling-topk", 5)
     assert (status, output) == (0, "")
-    expected = stories_of_split(files, topk=5)
+    expected = stories_of_split(files, sampling=True, sampling_topk=5)
     entries = [json.loads(line) for line in target.read_text().splitlines()]
     assert [entry["item"] for entry in entries] == [0, 2, 4, 6]
     assert [entry["hypothesis"] for entry in entries] == [story.line for story in expected]
@@ -183,14 +199,14 @@ def test_a_split_is_told_by_the_lines_of_its_sequences(tell, files, tmp_path):
     _, output, _ = tell(*arguments, "--line", 6, "--line", 2)
     assert re.findall(r"=== (\d): p(\d)_0", output) == [("6", "3"), ("2", "1")]
     (story,) = stories_of_split(files, (3,))
-    assert tell(*arguments, "--line", 6)[1] == f"{story.text}\n"
+    assert tell(*arguments, "--line", 6)[1] == f"{text_of(story)}\n"
 
 
 def test_ids_of_a_store_are_told(tell, files):
     ids = [f"p1_{k}" for k in range(5)]
-    arguments = ["--model", files["stored"], "--features", files["store"], *LENGTH]
+    arguments = ["--checkpoint", files["stored"], "--features", files["store"], *LENGTH]
     (story,) = stories_of_split(files, (1,))
-    assert tell(*arguments, "--ids", *ids)[1] == f"{story.text}\n"
+    assert tell(*arguments, "--ids", *ids)[1] == f"{text_of(story)}\n"
     ids[2] = "-"
     status, output, errors = tell(*arguments, "--ids", *ids, "--jsonl")
     assert (status, errors) == (0, "")
@@ -232,13 +248,13 @@ def test_cells_of_a_table_are_folded_in_their_columns():
     ]
 
 
-def test_systems_with_one_extractor_read_the_images_once(tell, files, teller, images, monkeypatch):
+def test_systems_with_one_extractor_read_the_images_once(tell, files, model, images, monkeypatch):
     other = fairseq_mm.from_pretrained(files["other"], device="cpu")
-    stories = [x.tell(images, **OPTIONS) for x in (teller, other)]
+    stories = [story_of(x, images) for x in (model, other)]
     calls = []
-    read = type(teller).features_of
+    read = ImageReader.features_of
     monkeypatch.setattr(
-        type(teller), "features_of", lambda *args, **kwargs: calls.append(1) or read(*args)
+        ImageReader, "features_of", lambda *args, **kwargs: calls.append(1) or read(*args)
     )
     systems = ["--compare", files["pixels"], f"b={files['other']}"]
     _, output, _ = tell(*images, *systems, "--raw", *LENGTH)
@@ -246,20 +262,20 @@ def test_systems_with_one_extractor_read_the_images_once(tell, files, teller, im
     assert len(calls) == 1
 
 
-def test_the_page_shows_images_and_sentences(tell, files, teller, images, tmp_path):
+def test_the_page_shows_images_and_sentences(tell, files, model, images, tmp_path):
     page = tmp_path / "story.html"
-    arguments = [*images, "--model", files["pixels"], *LENGTH, "--html", page]
+    arguments = [*images, "--checkpoint", files["pixels"], *LENGTH, "--html", page]
     status, output, errors = tell(*arguments)
     assert (status, output) == (0, "")
     assert re.fullmatch(rf"wrote {page}: 1 story, 0\.\d MB\n", errors)
     text = page.read_text()
-    story = teller.tell(images, **OPTIONS)
+    story = story_of(model, images)
     assert re.findall(r"<td>(.*?)</td>", text.split("</tbody>")[0]) == [
         sentence.replace("'", "&#x27;") for sentence in story.sentences
     ]
     assert len(re.findall(r'<img src="data:image/jpeg;base64,[^"]{99}', text)) == 5
     assert re.findall(r'alt="(.*?)"', text) == [os.path.basename(path) for path in images]
-    assert "told by glac_tiny" in text
+    assert "generated by glac_tiny" in text
     assert sha256_of(str(files["pixels"] / "checkpoint_best.pt"))[:16] in text
     assert "http" not in text.replace("http-equiv", "")
     # what is printed is asked for
@@ -298,74 +314,130 @@ SPLIT = ["--data", "{data}", "--split", "valid"]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "{pixels}", *P5[:4]], "a story is told of 5 images, but there are 4."),
-        (["--model", "{pixels}", *P5, "f.jpg"], "a story is told of 5 images, but there are 6."),
-        (["--model", "{pixels}", *P5], "a.jpg: No such file or directory."),
-        (["--model", "{pixels}", *"-----"], "all 5 images are missing: there is nothing to tell"),
-        (["--model", "{text}", *P5], "text.pt: was trained with --task translation, and tells no"),
+        (["--checkpoint", "{pixels}", *P5[:4]], "a story has 5 images, but there are 4."),
+        (["--checkpoint", "{pixels}", *P5, "f.jpg"], "a story has 5 images, but there are 6."),
+        (["--checkpoint", "{pixels}", *P5], "a.jpg: No such file or directory."),
+        (["--checkpoint", "{pixels}", *"-----"], "all 5 images are missing."),
         (
-            ["--model", "{pixels}", "--prompt", "x"],
-            "(--arch glac_tiny), and reads no text: fairs",
+            ["--checkpoint", "{text}", *P5],
+            "IMAGE: is no option of models that read prompts, such as ",
         ),
-        (["--model", "{pixels}", "--prompt", "x", *P5], "--prompt: is of stories of prompts, but "),
-        (["--model", "{pixels}", "--words", "9", *P5], "--words: sets the length of stories of pr"),
-        (["--model", "{stored}", *P5], "no `preprocessing` is recorded, so the extractor"),
-        (["--model", "{without}", *P5], "was trained on features of squeezenet1_1 with weights"),
         (
-            ["--model", "{without}", "--weights", "{text}", *P5],
+            ["--checkpoint", "{pixels}", "--prompt", "x"],
+            "--prompt: is no option of models that read image sequences, ",
+        ),
+        (
+            ["--checkpoint", "{pixels}", "--prompt", "x", *P5],
+            "--prompt: is no option of models that read image sequences, ",
+        ),
+        (
+            ["--checkpoint", "{pixels}", "--max-len-b", "9", *P5],
+            "`max_len_b`: the length of stories is",
+        ),
+        (["--checkpoint", "{stored}", *P5], "no `preprocessing` is recorded, so the extractor"),
+        (
+            ["--checkpoint", "{without}", *P5],
+            "was trained on features of squeezenet1_1 with weights",
+        ),
+        (
+            ["--checkpoint", "{without}", "--weights", "{text}", *P5],
             "text.pt: must have the SHA-256",
         ),
-        (["--model", "{pixels}", "--html", "x.html"], "no images: give five (before --compare),"),
-        (["--compare", "{pixels}"], "no images: give five (before --compare), or --albums FILE"),
-        (P5, "no model: give a checkpoint of a model of visual stories (--model, --compare)."),
-        (["--model", "{pixels}", *P5, "--compare", "{other}"], "--model and --compare: give one"),
-        ([*P5, "--compare", "{pixels}", "{other}"], "two systems are named glac_tiny: give them"),
-        (["--model", "{stored}", "--features", "{store}", *IDS[:5]], "there are 4."),
         (
-            ["--model", "{stored}", "--features", "{store}", *IDS[:5], "p0_9"],
+            ["--checkpoint", "{pixels}", "--html", "x.html"],
+            "no images: give five (before --compare),",
+        ),
+        (["--compare", "{pixels}"], "no images: give five (before --compare), or --sequences FILE"),
+        (P5, "no model: give a checkpoint of a model of stories (--checkpoint)."),
+        (
+            ["--checkpoint", "{pixels}", *P5, "--compare", "{other}"],
+            "--checkpoint and --compare: give one",
+        ),
+        ([*P5, "--compare", "{pixels}", "{other}"], "two systems are named glac_tiny: give them"),
+        (["--checkpoint", "{stored}", "--features", "{store}", *IDS[:5]], "there are 4."),
+        (
+            ["--checkpoint", "{stored}", "--features", "{store}", *IDS[:5], "p0_9"],
             "no features for 'p0_9' among 19 items. Closest: 'p0_4'",
         ),
-        (["--model", "{stored}", "--features", "{wide}", *IDS], "features have 6 channels, but"),
         (
-            ["--model", "{stored}", "--features", "{grid}", *IDS],
+            ["--checkpoint", "{stored}", "--features", "{wide}", *IDS],
+            "features have 6 channels, but",
+        ),
+        (
+            ["--checkpoint", "{stored}", "--features", "{grid}", *IDS],
             "image 'p0_0' has 4 rows of features, but",
         ),
         (
-            ["--model", "{stored}", "--features", "{other_store}", *IDS],
+            ["--checkpoint", "{stored}", "--features", "{other_store}", *IDS],
             "was made with layer = 'top', but",
         ),
         (
-            ["--model", "{stored}", *IDS],
+            ["--checkpoint", "{stored}", *IDS],
             "--ids: are of a feature store; name it (--feature",
         ),
-        (["--model", "{stored}", *IDS, *SPLIT], "--ids and --split: leave one of the two out."),
-        (["--model", "{stored}", "--split", "valid"], "--split: needs --data beside it."),
-        (["--model", "{stored}", *SPLIT, "--line", "8"], "--line 8: {data}/valid.visual_ids has"),
-        (["--model", "{stored}", *SPLIT, "--limit", "0"], "--limit must be 1 or more, but is 0"),
-        (["--model", "{stored}", *SPLIT, "--n", "2"], "--n: the stories of a split are numbered"),
-        (["--model", "{stored}", *SPLIT, "--first-id", "2"], "--first-id: the stories of a split"),
-        (["--model", "{stored}", *SPLIT, "--weights", "w"], "--weights: no image is read where"),
-        (["--model", "{stored}", *SPLIT, "--images", "w"], "--images: are shown on the page (--ht"),
-        (["--model", "{stored}", *SPLIT, "--seed", "-1"], "--seed must be 0 or more, but is -1"),
-        (["--model", "{stored}", *SPLIT, "--html", "no/x"], "--html no/x: there is no folder no."),
         (
-            ["--model", "{stored}", "--data", "{data}", "--split", "test"],
+            ["--checkpoint", "{stored}", *IDS, *SPLIT],
+            "--ids and --split: leave one of the two out.",
+        ),
+        (["--checkpoint", "{stored}", "--split", "valid"], "--split: needs --data beside it."),
+        (
+            ["--checkpoint", "{stored}", *SPLIT, "--line", "8"],
+            "--line 8: {data}/valid.visual_ids has",
+        ),
+        (["--checkpoint", "{stored}", *SPLIT, "--limit", "0"], "--limit must be from 1 to"),
+        (
+            ["--checkpoint", "{stored}", *SPLIT, "--n", "2"],
+            "--n: the stories of a split are indexed",
+        ),
+        (
+            ["--checkpoint", "{stored}", *SPLIT, "--first-id", "2"],
+            "--first-id: the stories of a split",
+        ),
+        (
+            ["--checkpoint", "{stored}", *SPLIT, "--weights", "w"],
+            "--weights: no image is read where",
+        ),
+        (
+            ["--checkpoint", "{stored}", *SPLIT, "--images", "w"],
+            "--images: are shown on the page (--ht",
+        ),
+        (
+            ["--checkpoint", "{stored}", *SPLIT, "--html", "no/x"],
+            "--html no/x: there is no folder no.",
+        ),
+        (
+            ["--checkpoint", "{stored}", "--data", "{data}", "--split", "test"],
             "test.visual_ids: no such file",
         ),
-        (["--model", "{pixels}", *P5, "--limit", "2"], "--limit: is of a --split."),
-        (["--model", "{pixels}", *P5, "--features", "{store}"], "--features: is for images of a"),
+        (["--checkpoint", "{pixels}", *P5, "--limit", "2"], "--limit: is of a --split."),
         (
-            ["--model", "{pixels}", *P5, "--n", "2"],
-            "--n 2: a search finds the same story each",
+            ["--checkpoint", "{pixels}", *P5, "--features", "{store}"],
+            "--features: is for images of a",
         ),
-        (["--model", "{pixels}", *P5, "--topk", "99"], "`topk` must be at most 17, so many words"),
-        (["--model", "{pixels}", *P5, "--min-words", "0"], "`min_words` must be from 1 to `max_wo"),
         (
-            ["--model", "{pixels}", *P5, "--repetition-penalty", "-1"],
+            ["--checkpoint", "{pixels}", *P5, "--n", "2"],
+            "--n 2: a search generates the same story each",
+        ),
+        (
+            ["--checkpoint", "{pixels}", *P5, "--sampling-topk", "99"],
+            "`sampling_topk` must be at most 17",
+        ),
+        (
+            ["--checkpoint", "{pixels}", *P5, "--min-words-per-sentence", "0"],
+            "`min_words_per_sentence` must be from 1 to",
+        ),
+        (
+            ["--checkpoint", "{pixels}", *P5, "--repetition-penalty", "-1"],
             "`repetition_penalty` must ",
         ),
-        (["--model", "{pixels}", "--albums", "none.jsonl"], "none.jsonl: cannot be read (No such"),
-        (["--model", "{text}", "--prompt", "x", "--preset", "sampling"], "`preset` must be one of"),
+        (
+            ["--checkpoint", "{pixels}", "--sequences", "none.jsonl"],
+            "none.jsonl: cannot be read (No such",
+        ),
+        (
+            ["--checkpoint", "{text}", "--prompt", "x", "--repetition-penalty", "2"],
+            "`repetition_penalty` is no",
+        ),
     ],
 )
 def test_what_cannot_be_told_is_one_line(tell, files, arguments, message):
@@ -378,18 +450,18 @@ def test_what_cannot_be_told_is_one_line(tell, files, arguments, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"images": ["a", "b", "c", "d"]}', ":1: a story is told of 5 images, but there are 4."),
+        ('{"images": ["a", "b", "c", "d"]}', ":1: a story has 5 images, but there are 4."),
         ('{"images": "a.jpg"}', ':1: must be {"images": [five paths]}, with an "id" if you like,'),
         ('{"id": "a"}', ':1: must be {"images": [five paths]}, with an "id" if you like, but is'),
         ("[1]", ":1: must be"),
         ("a.jpg", ":1: must be"),
-        (" ", ": must have albums, one a line, but is empty."),
+        (" ", ": must have image sequences, one a line, but is empty."),
     ],
 )
 def test_a_file_of_albums_that_is_none_is_named(tell, files, tmp_path, line, message):
     path = tmp_path / "albums.jsonl"
     path.write_text(f"{line}\n")
-    status, output, errors = tell("--albums", path, "--model", files["pixels"])
+    status, output, errors = tell("--sequences", path, "--checkpoint", files["pixels"])
     assert (status, output) == (2, "")
     assert f"{path}{message}" in errors
 
@@ -399,10 +471,10 @@ def test_a_split_with_other_than_five_images_a_line_is_named(tell, files, tmp_pa
     lines = (data / "valid.visual_ids").read_text().splitlines()
     lines[2] = lines[3] = "p1_0\tp1_1"
     (data / "valid.visual_ids").write_text("".join(f"{line}\n" for line in lines))
-    arguments = ["--model", files["stored"], "--data", data, "--split", "valid"]
+    arguments = ["--checkpoint", files["stored"], "--data", data, "--split", "valid"]
     status, _, errors = tell(*arguments)
     assert status == 2
-    assert f"{data}/valid.visual_ids:3: a story is told of 5 images, but there are 2." in errors
+    assert f"{data}/valid.visual_ids:3: a story has 5 images, but there are 2." in errors
     lines[2] = lines[3] = "p1_0\tp1_1\tp1_2\tp1_3\tgone"
     (data / "valid.visual_ids").write_text("".join(f"{line}\n" for line in lines))
     assert "valid.visual_ids:3: " in tell(*arguments)[2]
@@ -410,7 +482,15 @@ def test_a_split_with_other_than_five_images_a_line_is_named(tell, files, tmp_pa
 
 
 def test_words_that_the_model_does_not_know_are_never_told(tell, files):
-    arguments = ["--model", files["stored"], "--data", files["data"], "--split", "valid", *LENGTH]
+    arguments = [
+        "--checkpoint",
+        files["stored"],
+        "--data",
+        files["data"],
+        "--split",
+        "valid",
+        *LENGTH,
+    ]
     _, output, _ = tell(*arguments, "--raw", "--preset", "sampling", "--temperature", 9)
     words = set(output.split()) - {"<sent>"}
     assert words <= set(STORY_WORDS)

@@ -205,7 +205,7 @@ VISUAL_STORY_FIELDS = {
     "item": "item",
 }
 STORY_FIELDS = {
-    "text": "story",
+    "text": "hypothesis",
     "tokens": "tokens",
     "score": "score",
     "words": "words",
@@ -215,6 +215,7 @@ STORY_FIELDS = {
     "unknown_words": "unknown_words",
     "prompt_words_cut": "prompt_words_cut",
 }
+PROMPT_FIELDS = {name: name for name in ("tokens", "score", "words")} | {"prompt": "hypothesis"}
 SUMMARY_FIELDS = {
     "text": "hypothesis",
     "score": "score",
@@ -249,15 +250,17 @@ STRUCTURED_OPTIONS = (
 
 
 def told_of_images(template: str) -> Callable[[Case], Records]:
-    return command(f"tell --model {{model}} {OUT} {template}", jsonl(VISUAL_STORY_FIELDS))
+    return command(f"tell --checkpoint {{model}} {OUT} {template}", jsonl(VISUAL_STORY_FIELDS))
 
 
-SPLIT = "--data {data} --split valid --max-words 8"
+SPLIT = "--data {data} --split valid --max-words-per-sentence 8"
 ALBUM = " ".join(f"{{images}}/valid1_{i}.jpg" for i in range(5))
 
 
 def told(template: str) -> Callable[[Case], Records]:
-    return command(f"tell --model {{model}} {{dictionaries}} {OUT} {template}", jsonl(STORY_FIELDS))
+    return command(
+        f"tell --checkpoint {{model}} {{dictionaries}} {OUT} {template}", jsonl(STORY_FIELDS)
+    )
 
 
 PROMPTS = '--prompt "[WP] You find a door ." --prompt "the old zebra house in a"'
@@ -296,8 +299,8 @@ def ranked(case: Case) -> Records:
 def ranked_stories(subcommand: str, extra: str) -> Callable[[Case], Records]:
     def run(case: Case) -> Records:
         case.mm(
-            f"{subcommand} {{data}} --path {{checkpoint}} --split valid --device cpu --draws 2 "
-            f"--output {{out}} {extra}"
+            f"{subcommand} {{data}} --checkpoint {{checkpoint}} --split valid --device cpu "
+            f"--draws 2 --output {{out}} {extra}"
         )
         fields = {"rank": "rank", "ranks": "ranks", "log_likelihood": "log_likelihood"}
         fields["best_other"] = "best_other"
@@ -307,7 +310,9 @@ def ranked_stories(subcommand: str, extra: str) -> Callable[[Case], Records]:
     return run
 
 
-PERPLEXITY = "perplexity {data} --path {checkpoint} --split valid --device cpu --json {out}/o.json"
+PERPLEXITY = (
+    "perplexity {data} --checkpoint {checkpoint} --split valid --device cpu --json {out}/o.json"
+)
 
 
 def perplexity(template: str) -> Callable[[Case], Records]:
@@ -397,6 +402,10 @@ def _texts(texts: list[str]) -> Records:
     return {str(i): {"text": text} for i, text in enumerate(texts)}
 
 
+def _best(generated: list[list[Any]]) -> Records:
+    return _texts([best.text for best, *_ in generated])
+
+
 def python_caption(case: Case) -> Records:
     from fairseq_mm.data.feature_store import FeatureStore
 
@@ -440,9 +449,8 @@ def python_ensemble(*others: str) -> Callable[[Case], Records]:
         paths = [case.folder, *(case.root / case.system.family / name for name in others)]
         model = fairseq_mm.from_pretrained(paths, device="cpu")
         if case.system.kind == STORY:
-            return _texts(
-                model.tell(["[ WP ] You find a door ."], preset="beam", max_words=12, min_words=1)
-            )
+            prompts = ["[ WP ] You find a door ."]
+            return _best(model.generate(prompts, preset="beam", max_len_b=12, min_len=1))
 
         from fairseq_mm.data.feature_store import FeatureStore
 
@@ -476,33 +484,33 @@ def python_embed(case: Case) -> Records:
 def python_tell_images(case: Case) -> Records:
     paths = [Path(case.places["images"]) / f"valid1_{i}.jpg" for i in range(5)]
     model = _loaded(case, weights=case.places["weights"])
-    story = model.tell([*paths[:4], None], preset="beam", max_words=8)
-    return {"0": {"text": story.text, "score": story.score}}
+    (story,) = model.generate([*paths[:4], None], preset="beam", max_words_per_sentence=8)
+    return {"0": {"text": "\n".join(story.sentences), "score": story.score}}
 
 
 def python_visual_stories(case: Case) -> Records:
-    from fairseq_mm.inference.visual_storyteller import image_telling
 
     from fairseq_mm.data.feature_store import FeatureStore
 
     store = FeatureStore(case.places["features"])
     albums = [[store.read(f"valid{i}_{k}") for k in range(5)] for i in range(3)]
-    telling = image_telling("greedy", max_words=8)
-    found = _loaded(case).stories(range(3), albums, telling)
-    return {str(i): {"text": x.line, "score": x.score} for i, x in enumerate(found)}
+    found = _loaded(case).generate(albums, preset="greedy", max_words_per_sentence=8)
+    return {str(i): {"text": x.line, "score": x.score} for i, (x, *_) in enumerate(found)}
 
 
 def python_stories(case: Case) -> Records:
     model = _loaded(case)
     prompts = ["[WP] You find a door .", "the old house"]
-    return _texts(model.tell(prompts, preset="greedy", max_words=12, min_words=1))
+    return _best(model.generate(prompts, preset="greedy", max_len_b=12, min_len=1))
 
 
 def python_language_model(case: Case) -> Records:
-    return _texts(_loaded(case).tell(n=3, preset="paper", max_words=12, min_words=1, seed=3))
+    model = _loaded(case)
+    return _best(model.generate(n=3, preset="paper", max_len_b=12, min_len=1, seed=3))
 
 
 def python_summaries(case: Case) -> Records:
+
     from fairseq_mm.data.feature_store import FeatureStore
 
     has_dictionary = case.system.name not in WITHOUT_DICTIONARY
@@ -684,7 +692,8 @@ def converted_stories(case: Case) -> Records:
     """The stories of the converted model."""
     case.mm("convert {releases}/fconv/checkpoint.pt {out}/made.pt --data {prompts}")
     case.mm(
-        f"tell --model {{out}}/made.pt {OUT} {PROMPTS} --preset beam --min-words 1 --max-words 12"
+        f"tell --checkpoint {{out}}/made.pt {OUT} {PROMPTS} --preset beam --min-len 1 "
+        "--max-len-b 12"
     )
     return records.of_jsonl(case.out / "o.jsonl", fields=STORY_FIELDS)
 
@@ -849,7 +858,7 @@ INVOCATIONS = (
     Invocation(
         "tell split sampling",
         of_kind(VISUAL_STORY),
-        told_of_images(f"{SPLIT} --topk 8 --temperature 0.8 --seed 5"),
+        told_of_images(f"{SPLIT} --sampling-topk 8 --temperature 0.8 --seed 5"),
         exact=False,
     ),
     Invocation(
@@ -861,13 +870,14 @@ INVOCATIONS = (
         "tell ids",
         of_kind(VISUAL_STORY),
         told_of_images(
-            "--features {features} --max-words 8 --ids " + " ".join(f"valid2_{i}" for i in range(5))
+            "--features {features} --max-words-per-sentence 8 --ids "
+            + " ".join(f"valid2_{i}" for i in range(5))
         ),
     ),
     Invocation(
         "tell images",
         named("glac_images"),
-        told_of_images(f"{ALBUM} --weights {{weights}} --max-words 8"),
+        told_of_images(f"{ALBUM} --weights {{weights}} --max-words-per-sentence 8"),
         fast=("glac_images",),
         exact=False,
     ),
@@ -891,7 +901,7 @@ INVOCATIONS = (
     Invocation(
         "perplexity of visual stories",
         of_kind(VISUAL_STORY),
-        perplexity("--counting transtory --exchange-images --seed 1"),
+        perplexity("--counting transtory --shuffled-images --seed 1"),
         fast=("glac_non_local",),
     ),
     Invocation(
@@ -902,20 +912,28 @@ INVOCATIONS = (
     Invocation(
         "inspect told stories",
         named("transtory_full"),
-        inspected("{data} --split valid --lines 0 --tell"),
+        inspected("{data} --split valid --lines 0 --generate"),
     ),
     # stories of prompts
-    Invocation("tell prompts", of_kind(STORY), told(f"{PROMPTS} --words 20 --seed 3"), exact=False),
+    Invocation(
+        "tell prompts",
+        of_kind(STORY),
+        told(f"{PROMPTS} --min-len 20 --max-len-b 20 --seed 3"),
+        exact=False,
+    ),
     Invocation(
         "tell prompts beam",
         of_kind(STORY),
-        told(f"{PROMPTS} --preset beam --min-words 1 --max-words 20"),
+        told(f"{PROMPTS} --preset beam --min-len 1 --max-len-b 20"),
         fast=("conv_story_gated", "conv_story_wp"),
     ),
     Invocation(
         "tell prompts nucleus",
         named("conv_story_gated", "conv_story_fusion"),
-        told(f"{PROMPTS} --n 2 --topp 0.9 --temperature 1.2 --words 12 --seed 4 --first-id 5"),
+        told(
+            f"{PROMPTS} --n 2 --preset paper --sampling-topp 0.9 --temperature 1.2 --min-len 12 "
+            "--max-len-b 12 --seed 4 --first-id 5"
+        ),
         exact=False,
     ),
     Invocation(
@@ -927,7 +945,10 @@ INVOCATIONS = (
     Invocation(
         "tell made-up prompts",
         named("conv_story_fusion"),
-        told("--prompt-model {root}/prompts/gcnn_lm_self_att --n 3 --words 12 --seed 3"),
+        told(
+            "--prompt-model {root}/prompts/gcnn_lm_self_att --n 3 --min-len 12 --max-len-b 12 "
+            "--seed 3"
+        ),
         exact=False,
     ),
     Invocation(
@@ -935,20 +956,20 @@ INVOCATIONS = (
         named("gcnn_lm", "gcnn_lm_self_att"),
         command(
             f"tell --prompt-model {{model}} --prompts-only --n 4 --seed 3 {OUT}",
-            jsonl(STORY_FIELDS),
+            jsonl(PROMPT_FIELDS),
         ),
         exact=False,
     ),
     Invocation(
         "tell without prompts",
         named("gcnn_lm_stories"),
-        told("--words 20 --preset greedy"),
+        told("--min-len 20 --max-len-b 20 --preset greedy"),
         fast=("gcnn_lm_stories",),
     ),
     Invocation(
         "tell without prompts sampling",
         named("gcnn_lm_stories"),
-        told("--n 3 --words 20 --seed 3"),
+        told("--n 3 --min-len 20 --max-len-b 20 --seed 3"),
         exact=False,
     ),
     Invocation("python stories", of_kind(STORY, but=WITHOUT_DICTIONARY), python_stories),
