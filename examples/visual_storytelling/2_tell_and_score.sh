@@ -10,7 +10,7 @@ mkdir -p "$out"
 
 fairseq-mm perplexity "$data" --checkpoint "$model" --split "$split" --json "$out/perplexity.json"
 fairseq-mm perplexity "$data" --checkpoint "$model" --split "$split" --counting transtory
-fairseq-mm perplexity "$data" --checkpoint "$model" --split "$split" --exchange-images
+fairseq-mm perplexity "$data" --checkpoint "$model" --split "$split" --shuffled-images
 fairseq-mm rank-albums "$data" --checkpoint "$model" --split "$split" --draws "${DRAWS:-20}" \
     --candidates "${CANDIDATES:-10}" --output "$out/ranks"
 fairseq-generate "$data" --user-dir "$USER_DIR" --task visual_storytelling --gen-subset "$split" \

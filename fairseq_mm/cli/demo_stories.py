@@ -106,7 +106,7 @@ def run_story_steps(
     images = [fresh / "images" / name for name in image_names(FRESH)]
     runner.command(
         "Tell the story of five fresh images",
-        *("fairseq-mm tell", *images, "--model", checkpoints, "--weights", weights),
+        *("fairseq-mm tell", *images, "--checkpoint", checkpoints, "--weights", weights),
         *("--html", page, "--jsonl"),
         output=told,
     )

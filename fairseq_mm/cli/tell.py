@@ -34,7 +34,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.records import hashes_of, model_facts
+from fairseq_mm.cli.progress import progress_bar
+from fairseq_mm.cli.records import hashes_of, model_facts, opened
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.cli.tell_inputs import (
     GivenPrompt,
@@ -52,8 +53,6 @@ from fairseq_mm.cli.tell_inputs import (
 from fairseq_mm.cli.tell_output import (
     Page,
     VisualStoryFormatter,
-    opened,
-    progress_bar,
     story_lines,
 )
 from fairseq_mm.errors import EXIT_STATUS, UserError
@@ -331,7 +330,7 @@ def _tell_prompts(
         indices=[index for index, _ in readable],
         batch_size=args.batch_size,
     )
-    with opened(args.output) as file, progress_bar(len(readable)) as bar:
+    with opened(args.output) as file, progress_bar(len(readable), "stories") as bar:
         for hypotheses in found:
             lines = story_lines(hypotheses, _form(args), facts, has_heading=has_heading)
             print(*lines, sep="\n", file=file, flush=True)
@@ -454,7 +453,10 @@ def _write_stories(
     """
     failed, total = 0, len(source.sequences)
     is_silent = args.html and not (args.output or args.jsonl or args.raw)
-    with opened(os.devnull if is_silent else args.output) as file, progress_bar(total) as bar:
+    with (
+        opened(os.devnull if is_silent else args.output) as file,
+        progress_bar(total, "stories") as bar,
+    ):
         for start in range(0, total, source.piece):
             piece = source.sequences[start : start + source.piece]
             readable = []

@@ -1,18 +1,16 @@
 """``fairseq-mm tell``: stories as text, as records, as a table of several systems, and as one HTML
 page with the images."""
 
-import contextlib
 import json
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, TextIO
+from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli.records import scored
 from fairseq_mm.cli.tell_inputs import ImageSequence
-from fairseq_mm.data.output_file import output_file
 from fairseq_mm.data.story_text import detokenize_story
 from fairseq_mm.data.visual_story_text import SEPARATOR
 from fairseq_mm.errors import UserError
@@ -22,28 +20,10 @@ if TYPE_CHECKING:
     from fairseq_mm.inference.prompt_processor import Prompt
     from fairseq_mm.report.visual_story_table import Strip
 
-# stories from which on a bar shows how far the work is
-MANY = 50
 PEOPLE = "people"
 # of the table where the output is no terminal, or a narrow one
 _WIDE, _NARROWEST = 160, 12
 SIDE = 400  # pixels of an image on the page
-
-
-@contextlib.contextmanager
-def opened(path: Optional[str]) -> Iterator[TextIO]:
-    """stdout, or a file that appears when it is complete."""
-    if path is None:
-        yield sys.stdout
-        return
-    with output_file(path) as file:
-        yield file
-
-
-def progress_bar(total: int) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=total, unit=" stories", file=sys.stderr, disable=total < MANY or None)
 
 
 def heading(index: int, title: str) -> str:

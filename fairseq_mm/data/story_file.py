@@ -1,4 +1,5 @@
-"""Told or retrieved stories: one JSON object a line, ``{"id", "prompt", "story"}`` and more."""
+"""Generated or retrieved stories: a JSON object a line, ``{"id", "prompt", "hypothesis"}``, or
+``story`` in the place of ``hypothesis``, and more."""
 
 import json
 from pathlib import Path
@@ -48,7 +49,7 @@ def read_stories(path: Union[str, Path]) -> list[Story]:
         story = _story_of(line)
         if story is None:
             raise UserError(
-                f'{path}:{number}: must be {{"id": ..., "prompt": "...", "story": "..."}}, but is '
+                f'{path}:{number}: must be {{"id": ..., "prompt": "...", "hypothesis": "..."}}, but is '
                 f"{line[:60]!r}."
             )
         if not story.story:
@@ -68,7 +69,9 @@ def _story_of(line: str) -> Optional[Story]:
         return None
     if not isinstance(entry, dict):
         return None
-    key, prompt, story = entry.get("id"), entry.get("prompt") or "", entry.get("story")
+    key, prompt = entry.get("id"), entry.get("prompt") or ""
+    # files of version 0.1 have it as `story`, and so has `retrieve prompts`
+    story = entry.get("hypothesis", entry.get("story"))
     if (
         not isinstance(key, (str, int))
         or isinstance(key, bool)

@@ -162,7 +162,7 @@ def one_line(text: str) -> str:
 def test_each_option_that_fairseq_evaluates_is_refused(name, save, code, capsys, trace):
     option, change = SECTIONS[name]
     path = save(**change(code))
-    assert main(["tell", "--model", str(path), "--prompt", "You find a door ."]) == 2
+    assert main(["tell", "--checkpoint", str(path), "--prompt", "You find a door ."]) == 2
     line = one_line(capsys.readouterr().err)
     assert f"{path}: cfg.{option} must be " in line
     assert "but is \"__import__('os')" in line
@@ -172,27 +172,27 @@ def test_each_option_that_fairseq_evaluates_is_refused(name, save, code, capsys,
 def test_lists_that_are_too_long_are_refused(save, capsys):
     # far longer ones in tests/test_evaluated_options.py, where nothing would be built of them
     path = save(model={**SELF_ATTENTION, "encoder_layers": "[(8, 3)] * 1001"})
-    assert main(["tell", "--model", str(path), "--prompt", "You find a door ."]) == 2
+    assert main(["tell", "--checkpoint", str(path), "--prompt", "You find a door ."]) == 2
     assert "cfg.model.encoder_layers must be a list of layers" in one_line(capsys.readouterr().err)
 
 
 COMMANDS = {
     "embed": ("multimodal_captioning", "embed --model {path} {captions} --output {out}"),
     "rank": ("multimodal_captioning", "rank --path {path} {captions}"),
-    "rank-prompts": ("translation", "rank-prompts --path {path} {stories}"),
-    "rank-albums": ("visual_storytelling", "rank-albums --path {path} {captions}"),
-    "perplexity": ("translation", "perplexity --path {path} {stories}"),
-    "perplexity of images": ("visual_storytelling", "perplexity --path {path} {captions}"),
-    "inspect": ("translation", "inspect --path {path} --data {stories}"),
-    "inspect images": ("visual_storytelling", "inspect --path {path} --data {captions}"),
-    "inspect videos": ("video_summarization", "inspect --path {path} --data {captions}"),
+    "rank-prompts": ("translation", "rank-prompts --checkpoint {path} {stories}"),
+    "rank-albums": ("visual_storytelling", "rank-albums --checkpoint {path} {captions}"),
+    "perplexity": ("translation", "perplexity --checkpoint {path} {stories}"),
+    "perplexity of images": ("visual_storytelling", "perplexity --checkpoint {path} {captions}"),
+    "inspect": ("translation", "inspect --checkpoint {path} --data {stories}"),
+    "inspect images": ("visual_storytelling", "inspect --checkpoint {path} --data {captions}"),
+    "inspect videos": ("video_summarization", "inspect --checkpoint {path} --data {captions}"),
     "convert": ("translation", "convert {path} {out} --data {stories}"),
     "convert to huggingface": ("translation", "convert {path} {out} --to huggingface"),
-    "tell": ("translation", "tell --model {path} --prompt door"),
+    "tell": ("translation", "tell --checkpoint {path} --prompt door"),
     "tell prompts": ("language_modeling", "tell --prompt-model {path} --prompts-only"),
     "tell images": (
         "visual_storytelling",
-        "tell --model {path} --data {captions} --split valid",
+        "tell --checkpoint {path} --data {captions} --split valid",
     ),
     "tell comparing": (
         "visual_storytelling",
@@ -286,7 +286,7 @@ def test_code_that_a_checkpoint_names_is_not_imported(save, tmp_path, capsys, tr
     package.mkdir()
     (package / "__init__.py").write_text(f"open({str(trace)!r}, 'w')")
     path = save(common={"user_dir": str(package)}, bpe={"_target_": "os.system"})
-    assert main(["tell", "--model", str(path), "--prompt", "door", "--words", "5"]) == 0
+    assert main(["tell", "--checkpoint", str(path), "--prompt", "door", "--min-len", "5", "--max-len-b", "5"]) == 0
     assert capsys.readouterr().out
 
 
@@ -294,7 +294,7 @@ def test_variables_of_the_environment_are_not_read(save, monkeypatch, capsys):
     monkeypatch.setenv("SECRET", "password")
     for value in ("${oc.env:SECRET}", "${env:SECRET}"):
         path = save(task={"_name": "translation", "data": value})
-        assert main(["tell", "--model", str(path), "--prompt", "door"]) == 2
+        assert main(["tell", "--checkpoint", str(path), "--prompt", "door"]) == 2
         line = one_line(capsys.readouterr().err)
         assert f"{path}: cfg.task.data must be a plain value, but is '{value}' instead" in line
         assert "password" not in line

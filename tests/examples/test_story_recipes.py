@@ -66,8 +66,7 @@ def test_recipes_train_tell_and_score(calls_of, tmp_path, monkeypatch, capsys):
             "out",
             model,
             "valid",
-            "--words",
-            words,
+            *("--min-len", words, "--max-len-b", words),
             STORIES="3",
             DRAWS="2",
         )

@@ -1,0 +1,265 @@
+"""Stories of image sequences by the engine: extractors, constraints, missing images, batches,
+ensembles, refusals."""
+
+import numpy as np
+import pytest
+import torch
+from toy_album_teller import STORY_WORDS, save_pixel_teller, save_teller, write_told_split
+from toy_captioner import save_images
+from toy_data import run_fairseq
+from toy_text_models import save_text_model
+
+import fairseq_mm
+from fairseq_mm.errors import UserError
+from fairseq_mm.generation.config import GenerationConfig
+from fairseq_mm.tasks.visual_storytelling import VisualStorytellingTask
+
+LENGTHS = {"max_words_per_sentence": 6}
+
+
+@pytest.fixture(scope="module")
+def pixel_model(tmp_path_factory):
+    folder = save_pixel_teller(tmp_path_factory.mktemp("pixels")).parent
+    return fairseq_mm.from_pretrained(folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tellers")
+    return [save_teller(folder / f"{seed}.pt", rows=2, seed=seed) for seed in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def model(checkpoints):
+    return fairseq_mm.from_pretrained(checkpoints[0], device="cpu")
+
+
+def random_sequences(count=5, rows=2, dim=5):
+    generator = np.random.default_rng(3)
+    return [list(generator.normal(size=(5, rows, dim)).astype(np.float32)) for _ in range(count)]
+
+
+def generated(model, sequences, **options):
+    return [best for best, *_ in model.generate(sequences, **{**LENGTHS, **options})]
+
+
+def lines_of(found):
+    return [best.line for best in found]
+
+
+def test_images_are_read_by_the_extractor_of_the_training_features(pixel_model, tmp_path):
+    images = save_images(tmp_path / "images")
+    (story,) = pixel_model.generate(images, **LENGTHS)
+    features = pixel_model.processor.reader.extractor.extract(images)
+    (expected,) = generated(pixel_model, [[rows.reshape(1, -1) for rows in features]])
+    assert story == expected
+    assert story.text == " ".join(story.sentences)
+    assert repr(pixel_model).endswith("checkpoint_best.pt': stories by glac_tiny, cpu)")
+    contents = [open(path, "rb").read() for path in images]  # noqa: SIM115
+    assert pixel_model.generate(contents, **LENGTHS) == [story]
+    (backwards,) = pixel_model.generate(images[::-1], **LENGTHS)
+    both = generated(pixel_model, [images, images[::-1]])
+    for alone, beside in zip((story, backwards), both):
+        assert beside.line == alone.line
+        assert beside.score == pytest.approx(alone.score, abs=1e-5)
+
+
+@pytest.mark.parametrize("arch", ["transtory_decoder_tiny", "transtory_full_tiny"])
+def test_a_checkpoint_from_before_an_option_generates_the_same_story(arch, tmp_path):
+    path = save_teller(tmp_path / "new.pt", arch)
+    state = torch.load(path)
+    del state["cfg"]["model"]["attention_dropout"]
+    torch.save(state, tmp_path / "old.pt")
+    new, old = (
+        fairseq_mm.from_pretrained(tmp_path / name, device="cpu") for name in ("new.pt", "old.pt")
+    )
+    sequences = random_sequences(rows=1)
+    assert generated(old, sequences) == generated(new, sequences)
+
+
+@pytest.mark.parametrize("preset", ["beam", "greedy", "paper", "sampling"])
+def test_a_story_has_five_sentences_of_words_that_are_known(model, preset):
+    for story in generated(model, random_sequences(), preset=preset, min_words_per_sentence=2):
+        sentences = [part.split() for part in story.line.split(" <sent> ")]
+        assert len(sentences) == len(story.sentences) == 5
+        assert all(2 <= len(words) <= 6 for words in sentences)
+        assert {word for words in sentences for word in words} <= set(STORY_WORDS)
+        assert story.score < 0
+
+
+@pytest.mark.parametrize("preset", ["beam", "sampling"])
+def test_a_story_does_not_depend_on_the_stories_beside_it(model, preset):
+    sequences, options = random_sequences(), {"preset": preset, "seed": 4}
+    together = generated(model, sequences, **options)
+    for batch_size in (1, 3):
+        other = generated(model, sequences, batch_size=batch_size, **options)
+        assert lines_of(other) == lines_of(together)
+        expected = [best.score for best in together]
+        assert [best.score for best in other] == pytest.approx(expected, abs=1e-5)
+    (alone,) = generated(model, sequences[3:4], indices=[3], **options)
+    assert alone.line == together[3].line
+
+
+def test_draws_depend_on_the_seed_and_the_index_of_the_story(model):
+    sequences = random_sequences(1) * 2
+    drawn = {"sampling": True, "sampling_topk": 9}
+    first, second = lines_of(generated(model, sequences, **drawn))
+    assert first != second
+    assert lines_of(generated(model, sequences[:1], seed=2, **drawn)) != [first]
+    assert lines_of(generated(model, sequences[:1], indices=[1], **drawn)) == [second]
+    greedy = generated(model, sequences[:1], beam=1)
+    assert generated(model, sequences[:1], sampling=True, sampling_topk=1)[0].line == greedy[0].line
+
+
+def test_several_hypotheses_are_the_best_of_the_beam(model):
+    best, *others = model.generate(random_sequences(1), beam=4, nbest=3, **LENGTHS)[0]
+    assert len(others) == 2
+    assert lines_of([best]) == lines_of(generated(model, random_sequences(1), beam=4))
+    scores = [hypothesis.score for hypothesis in (best, *others)]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_a_missing_image_is_padding_in_its_place(model):
+    (sequence,) = random_sequences(1)
+    for place in (0, 2, 4):
+        changed = [None if i == place else rows for i, rows in enumerate(sequence)]
+        example = model.processor.example_of(0, changed)
+        expected = np.concatenate([np.zeros((2, 5)) if rows is None else rows for rows in changed])
+        np.testing.assert_array_equal(example.features, expected.astype(np.float32))
+        assert example.missing.nonzero()[0].tolist() == [2 * place, 2 * place + 1]
+        assert len(generated(model, [changed])[0].sentences) == 5
+
+
+def test_sentences_are_joined_as_people_read_them(model):
+    for story in generated(model, random_sequences(3), preset="sampling"):
+        for words, sentence in zip(story.line.split(" <sent> "), story.sentences):
+            # nothing but white space goes
+            assert sentence.replace(" ", "") == words.replace(" ", "")
+            assert " ." not in sentence
+            assert " n't" not in sentence
+
+
+def test_models_with_few_positions_generate_short_sentences(checkpoints, monkeypatch):
+    model = fairseq_mm.from_pretrained(checkpoints[0], device="cpu")
+    # 40 tokens and the start: five sentences of 7 words with their ends
+    monkeypatch.setattr(model.models[0], "max_decoder_positions", lambda: 41)
+    assert generated(model, random_sequences(1), max_words_per_sentence=7)
+    with pytest.raises(UserError, match="of up to 8 words have up to 45 tokens, but the"):
+        generated(model, random_sequences(1), max_words_per_sentence=8)
+
+
+def test_presets_have_defaults():
+    def config(preset=None, **options):
+        return GenerationConfig.of_task(VisualStorytellingTask, preset, **options)
+
+    paper = config("paper", repetition_penalty=2)
+    assert (paper.beam, paper.sampling) == (1, False)
+    assert paper.constraints["repetition_penalty"] == 2
+    assert paper.constraints["end_after_punctuation"] is True
+    assert config().beam == config(temperature=0.5).beam == 5
+    assert config(sampling=True, sampling_topk=3).beam == 1
+
+
+def test_an_ensemble_averages_probabilities(checkpoints, model):
+    sequences = random_sequences(2)
+    both = fairseq_mm.from_pretrained(checkpoints, device="cpu")
+    assert both.files == [str(path) for path in checkpoints]
+    other = fairseq_mm.from_pretrained(checkpoints[1], device="cpu")
+    stories = [generated(x, sequences, beam=1)[0].line for x in (model, other, both)]
+    assert len(set(stories)) > 1
+    joined = fairseq_mm.from_pretrained(f"{checkpoints[0]}:{checkpoints[1]}", device="cpu")
+    assert generated(joined, sequences, beam=1)[0].line == stories[2]
+
+
+def test_fairseqs_own_generation_gives_the_same(checkpoints, tmp_path, monkeypatch, capsys):
+    data = write_told_split(tmp_path / "data", missing="p2_1")
+    path = save_teller(tmp_path / "model.pt")
+    arguments = (
+        f"{data} --task visual_storytelling --path {path} --gen-subset valid --unkpen inf --beam 1 "
+        "--max-words-per-sentence 6 --sampling --sampling-topk 5 --seed 3 --cpu --num-workers 0 "
+        "--batch-size 3"
+    )
+    run_fairseq(monkeypatch, "generate", *arguments.split())
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    expected = {int(x[0][2:]): x[2] for x in lines if x[0].startswith("H-")}
+    from fairseq_mm.data.feature_store import open_features
+
+    store = open_features([str(data / "features.h5")])
+    sequences = [
+        [None if key not in store else store.read(key) for key in (f"p{i}_{k}" for k in range(5))]
+        for i in range(4)
+    ]
+    model = fairseq_mm.from_pretrained(path, device="cpu")
+    options = {"sampling": True, "sampling_topk": 5, "seed": 3}
+    stories = generated(model, sequences, indices=[0, 2, 4, 6], **options)
+    assert lines_of(stories) == [expected[line] for line in (0, 2, 4, 6)]
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (["a.jpg"] * 4, "a story is told of 5 images, but there are 4"),
+        (["a.jpg"] * 6, "a story is told of 5 images, but there are 6"),
+        (["a.jpg"], "a story is told of 5 images, but there is 1"),
+        ([None] * 5, "all 5 images are missing: there is nothing to tell of"),
+        (["absent.jpg"] * 5, "absent.jpg: No such file or directory"),
+        ([b"no image"] * 5, "image 0: is no image, or of a format that Pillow cannot read"),
+    ],
+)
+def test_what_is_no_image_sequence_is_refused(pixel_model, images, message):
+    with pytest.raises(UserError, match=message):
+        pixel_model.generate([images])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"preset": "best"},
+            "`preset` must be one of beam, greedy, paper, sampling, but is 'best'",
+        ),
+        ({"words": 9}, "`words` is no option of generation by"),
+        (
+            {"min_words_per_sentence": 0},
+            r"`min_words_per_sentence` must be from 1 to `max_words_per_sentence` \(6\), but is 0",
+        ),
+        ({"repetition_penalty": -1.0}, r"`repetition_penalty` must be 0 or more, but is -1\.0"),
+        ({"sampling": True, "sampling_topk": 18}, "`sampling_topk` must be at most 17, the size"),
+        ({"beam": 18}, "`beam` must be at most 17, the size of the vocabulary, but is 18"),
+        ({"preset": "beam", "sampling_topk": 3}, "`sampling_topk` is 3, but needs `sampling`"),
+        ({"max_len_b": 30}, "`max_len_b`: the length of stories is set sentence by sentence"),
+        ({"batch_size": 0}, "`batch_size` must be 1 or more, but is 0"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(model, options, message):
+    with pytest.raises(UserError, match=message):
+        generated(model, random_sequences(1), **options)
+
+
+def test_features_of_another_shape_are_refused(model):
+    (sequence,) = random_sequences(1)
+    for rows, message in (
+        (
+            np.zeros((3, 5)),
+            r"image 4 of image sequence 1 must be \[2, 5\], as .*1.pt was trained on, but",
+        ),
+        (np.zeros((2, 6)), r"but are \[2, 6\]"),
+    ):
+        with pytest.raises(UserError, match=message):
+            generated(model, [sequence, [*sequence[:3], rows, sequence[4]]])
+
+
+def test_a_checkpoint_that_has_diverged_is_refused(checkpoints, tmp_path):
+    state = torch.load(checkpoints[0])
+    state["model"]["decoder.embedding.weight"][0, 0] = float("nan")
+    torch.save(state, tmp_path / "nan.pt")
+    with pytest.raises(UserError, match=r"nan.pt: has weights that are not finite"):
+        fairseq_mm.from_pretrained(tmp_path / "nan.pt", device="cpu")
+
+
+def test_an_ensemble_of_images_and_prompts_is_refused(checkpoints, tmp_path):
+    text = save_text_model(tmp_path / "text.pt")
+    with pytest.raises(
+        UserError, match=r"text.pt: was trained with --task translation, but .*1.pt"
+    ):
+        fairseq_mm.from_pretrained([checkpoints[0], text])
