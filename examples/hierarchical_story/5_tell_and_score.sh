@@ -8,11 +8,11 @@ data=$1 out=$2 model=$3 split=${4:-valid}
 mkdir -p "$out"
 head -n "${STORIES:-500}" "$data/text/$split.wp_source" > "$out/prompts.txt"
 
-fairseq-mm perplexity "$data" --path "$model" --split "$split" --tune-temperature \
+fairseq-mm perplexity "$data" --checkpoint "$model" --split "$split" --tune-temperature \
     --json "$out/perplexity.json"
-fairseq-mm rank-prompts "$data" --path "$model" --split "$split" --draws "${DRAWS:-20}" \
+fairseq-mm rank-prompts "$data" --checkpoint "$model" --split "$split" --draws "${DRAWS:-20}" \
     --output "$out/rank-prompts"
-fairseq-mm tell --model "$model" --data "$data" --prompts "$out/prompts.txt" --jsonl \
+fairseq-mm tell --checkpoint "$model" --data "$data" --prompts "$out/prompts.txt" --jsonl \
     --seed 0 --output "$out/told.jsonl" "${@:5}"
 fairseq-mm retrieve prompts "$data" --split "$split" --output "$out/nearest.jsonl"
 for stories in told nearest; do

@@ -18,4 +18,4 @@ for decoding in greedy beam; do
         --reference-scores "$out/reference-$split.txt" --card \
         --per-item "$out/$decoding-$split.jsonl" --json "$out/$decoding-$split.json" "${@:4}"
 done
-fairseq-mm rank "$data" --path "$out" --split "$split" --marginal-images "${MARGINAL_IMAGES:-100}"
+fairseq-mm rank "$data" --checkpoint "$out" --split "$split" --marginal-images "${MARGINAL_IMAGES:-100}"

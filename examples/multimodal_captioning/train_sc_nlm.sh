@@ -7,7 +7,7 @@ data=$1 out=$2 embedding=$3
 vectors=$out/data
 mkdir -p "$vectors"
 for split in train valid; do
-    fairseq-mm embed "$data" --model "$embedding" --split $split --of sentences \
+    fairseq-mm embed "$data" --checkpoint "$embedding" --split $split --of sentences \
         --output "$vectors/$split.h5" --overwrite
     mv "$vectors/$split.$split.visual_ids" "$vectors/$split.visual_ids"
     cp "$data/$split.bin" "$data/$split.idx" "$data/$split.tags" "$vectors"

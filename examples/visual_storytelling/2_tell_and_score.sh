@@ -8,10 +8,10 @@ data=$1 out=$2 model=$3 split=${4:-valid}
 USER_DIR="${USER_DIR:-$(dirname "$0")/../../fairseq_mm}"
 mkdir -p "$out"
 
-fairseq-mm perplexity "$data" --path "$model" --split "$split" --json "$out/perplexity.json"
-fairseq-mm perplexity "$data" --path "$model" --split "$split" --counting transtory
-fairseq-mm perplexity "$data" --path "$model" --split "$split" --exchange-images
-fairseq-mm rank-albums "$data" --path "$model" --split "$split" --draws "${DRAWS:-20}" \
+fairseq-mm perplexity "$data" --checkpoint "$model" --split "$split" --json "$out/perplexity.json"
+fairseq-mm perplexity "$data" --checkpoint "$model" --split "$split" --counting transtory
+fairseq-mm perplexity "$data" --checkpoint "$model" --split "$split" --exchange-images
+fairseq-mm rank-albums "$data" --checkpoint "$model" --split "$split" --draws "${DRAWS:-20}" \
     --candidates "${CANDIDATES:-10}" --output "$out/ranks"
 fairseq-generate "$data" --user-dir "$USER_DIR" --task visual_storytelling --gen-subset "$split" \
     --path "$model" --beam 3 --max-words-per-sentence 25 --repetition-penalty 5 \
