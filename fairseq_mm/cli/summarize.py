@@ -52,15 +52,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Video, folder (with its subfolders) or .tar of videos, or .jsonl with their "
         "transcripts; with --features an id of the store or .jsonl.",
     )
+    transcripts: dict[str, Any] = {"dest": "transcripts", "metavar": "FILE"}
     parser.add_argument(
         "--transcript",
+        action="append",
+        default=[],
+        help="What is said in a video: .srt, .vtt, or text; once for each video, in their order.",
+        **transcripts,
+    )
+    parser.add_argument(
         "--transcripts",
         action="extend",
         nargs="+",
-        default=[],
-        dest="transcripts",
-        metavar="FILE",
-        help="What is said in a video: .srt, .vtt, or text; one for each video, in their order.",
+        help="The same, several at once.",
+        **transcripts,
     )
     arguments.add(parser, "checkpoint", "weights", "features")
     parser.add_argument(
