@@ -40,7 +40,7 @@ PAGE_IMAGES = 6
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from fairseq_mm.data.transcript_text import TOKENIZERS
     from fairseq_mm.extract.images import MAX_PIXELS
-    from fairseq_mm.prepare.videos_file import KEYS
+    from fairseq_mm.prepare.jsonl import KEYS
 
     parser.add_argument(
         "videos",

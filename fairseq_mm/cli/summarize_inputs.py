@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Optional
 from fairseq_mm.data.input_files import check_id, read_lines
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import VIDEOS, MediaFile, list_images
+from fairseq_mm.prepare.jsonl import key_of, transcript_of
 from fairseq_mm.prepare.subtitles import TRANSCRIPT_SUFFIXES, read_transcript
-from fairseq_mm.prepare.videos_file import key_of, transcript_of
 
 
 class Input(NamedTuple):
