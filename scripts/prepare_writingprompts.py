@@ -1,9 +1,6 @@
 #!/usr/bin/env python3
 """WritingPrompts -> data folder: the same as `fairseq-mm prepare writingprompts`."""
 
-import sys
+from fairseq_mm.cli.script import run_subcommand
 
-from fairseq_mm.cli.main import main
-
-if __name__ == "__main__":
-    sys.exit(main(["prepare", "writingprompts", *sys.argv[1:]]))
+run_subcommand("prepare", "writingprompts")

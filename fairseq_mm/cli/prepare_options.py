@@ -22,83 +22,99 @@ from fairseq_mm.prepare.videos import VideoWriter
 from fairseq_mm.prepare.visual_stories import VisualStoryWriter
 from fairseq_mm.prepare.writer import FolderWriter, Vocabulary
 
-_RARE = (
-    "Words that occur less than N times in the training {} become <unk> (default: {{threshold}})."
-)
+_FLAG: dict[str, Any] = {"action": "store_true"}
+_NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
+_FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+_JSONL: dict[str, Any] = {**_FILE, "metavar": "FILE.jsonl", "action": "append", "default": []}
+_RARE = "Words that occur less than N times in the training {} become <unk> (default: "
 _DICTIONARY = "Dictionary of an existing model{}, taken instead of one of the training split."
-# In all help texts {names} are those of add_options.
-FLAGS = {
-    "--verify": "Decode every image of --images; those that cannot be are missing too.",
-    "--overwrite": "Replace prepared data in DIR.",
-    "--no-binarize": "Only print the fairseq-preprocess command for the text that is written.",
-    "--strict": "Refuse splits and dictionaries of other sizes than the published ones.",
-    "--keep-case": "Do not lower-case the text.",
-    "--keep-punctuation": "Keep tokens without a letter or a digit.",
-    "--skip-empty": "Leave out {nouns} with a text that has no word (of an image the caption "
-    "alone), and count or list them, instead of refusing them.",
-    "--split-symbols": "Write fairseq's control symbols, <s>, </s> and <pad>, as three words, such "
-    "as < s >, where the text has them, instead of refusing them.",
-}
-NUMBERS = {
-    "--valid-size": "Number of training {groups} to draw as the valid split, with all that belongs "
-    "to each (default: 0).",
-    "--test-size": "The same for the test split (default: 0).",
-    "--seed": "Seed of drawn splits (default: 1).",
-    "--threshold": _RARE.format("split"),
-    "--source-threshold": _RARE.format("prompts"),
-    "--target-threshold": _RARE.format("stories"),
-    "--max-words": "Size of the dictionary: only the N most frequent words (default: all).",
-    "--story-words": "Maximum number of words per story; longer stories are truncated, 0 leaves "
-    "them whole (default: 1000).",
-    "--numbered-unknowns": "Maximum number of indexed OOV tokens per video, for pointer_generator: "
-    "words outside the dictionary are written as <unk-0>, <unk-1>, ..., so that the model can copy "
-    "them (default: 0).",
-    "--workers": "Number of processes of fairseq-preprocess (default: one a core, at most 8).",
-}
-NUMBERS_BY_DEFAULT = {
-    "--valid-size": 0,
-    "--test-size": 0,
-    "--seed": 1,
-    "--story-words": 1000,
-    "--numbered-unknowns": 0,
-    "--workers": min(8, os.cpu_count() or 1),
-}
-PATHS = {
-    "--output": "Data folder to write.",
-    "--dictionary": _DICTIONARY.format(""),
-    "--source-dictionary": _DICTIONARY.format(" for prompts"),
-    "--target-dictionary": _DICTIONARY.format(" for stories"),
-    "--pretrained": "Folder of a pretrained model, whose dictionary and subwords are taken.",
-    "--gpt2-encoder-json": "File encoder.json of --subwords gpt2.",
-    "--gpt2-vocab-bpe": "File vocab.bpe of --subwords gpt2.",
-    "--sentencepiece-model": "File sentencepiece.model of --subwords sentencepiece.",
-}
-LISTS = {
-    "--features": "Feature stores in which the {visual}s are looked up; those that they lack are "
-    "missing.",
-    "--images": "Folders or .tar archives of images, ID.jpg or with another suffix, in which the "
-    "images are looked up; others are missing.",
-}
-SPLIT_FILES = {
-    "--valid": "JSON lines of the valid split alone; may be given again.",
-    "--test": "JSON lines of the test split alone; may be given again.",
-}
-CHOICES: dict[str, tuple[Iterable[str], str]] = {
-    "--keys": (
-        KEYS,
-        "What {visual}s are called in the feature store: by the name, the stem (without ending) "
-        "or the path of their file; as --ids of fairseq-mm extract (default: name).",
+# option -> help text, in which {names} are those of add_options, and what else argparse takes
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "--valid": ("JSON lines of the valid split alone; may be given again.", _JSONL),
+    "--test": ("JSON lines of the test split alone; may be given again.", _JSONL),
+    "--valid-size": (
+        "Number of training {groups} to draw as the valid split, with all that belongs to each "
+        "(default: 0).",
+        {**_NUMBER, "default": 0},
     ),
+    "--test-size": ("The same for the test split (default: 0).", {**_NUMBER, "default": 0}),
+    "--seed": ("Seed of drawn splits (default: 1).", {**_NUMBER, "default": 1}),
+    "--keys": (
+        "What {visual}s are called in the feature store: by the name, the stem (without ending) or "
+        "the path of their file; as --ids of fairseq-mm extract (default: name).",
+        {"choices": KEYS, "default": "name"},
+    ),
+    "--features": (
+        "Feature stores in which the {visual}s are looked up; those that they lack are missing.",
+        {"nargs": "+", "metavar": "STORE"},
+    ),
+    "--images": (
+        "Folders or .tar archives of images, ID.jpg or with another suffix, in which the images "
+        "are looked up; others are missing.",
+        {"nargs": "+", "metavar": "IMAGES"},
+    ),
+    "--verify": ("Decode every image of --images; those that cannot be are missing too.", _FLAG),
     "--missing": (
-        POLICIES,
         "What to do about {nouns} of missing {visual}s: refuse them, drop them, or keep visual "
         "stories that have an image left, with the missing ones as padding, listed in "
         "missing_images.txt (default: {missing}).",
+        {"choices": POLICIES},
+    ),
+    "--output": ("Data folder to write.", {"type": Path, "metavar": "DIR", "required": True}),
+    "--overwrite": ("Replace prepared data in DIR.", _FLAG),
+    "--no-binarize": (
+        "Only print the fairseq-preprocess command for the text that is written.",
+        _FLAG,
+    ),
+    "--strict": ("Refuse splits and dictionaries of other sizes than the published ones.", _FLAG),
+    "--keep-case": ("Do not lower-case the text.", _FLAG),
+    "--keep-punctuation": ("Keep tokens without a letter or a digit.", _FLAG),
+    "--threshold": (_RARE.format("split") + "{threshold}).", _NUMBER),
+    "--source-threshold": (_RARE.format("prompts") + "{threshold}).", _NUMBER),
+    "--target-threshold": (_RARE.format("stories") + "{threshold}).", _NUMBER),
+    "--max-words": (
+        "Size of the dictionary: only the N most frequent words (default: all).",
+        _NUMBER,
+    ),
+    "--dictionary": (_DICTIONARY.format(""), _FILE),
+    "--source-dictionary": (_DICTIONARY.format(" for prompts"), _FILE),
+    "--target-dictionary": (_DICTIONARY.format(" for stories"), _FILE),
+    "--story-words": (
+        "Maximum number of words per story; longer stories are truncated, 0 leaves them whole "
+        "(default: 1000).",
+        {**_NUMBER, "default": 1000},
+    ),
+    "--skip-empty": (
+        "Leave out {nouns} with a text that has no word (of an image the caption alone), and count "
+        "or list them, instead of refusing them.",
+        _FLAG,
+    ),
+    "--split-symbols": (
+        "Write fairseq's control symbols, <s>, </s> and <pad>, as three words, such as < s >, "
+        "where the text has them, instead of refusing them.",
+        _FLAG,
     ),
     "--subwords": (
-        subwords.KINDS,
         "What the tokens are: words, the pieces of GPT-2's BPE, as BART's, or of a sentencepiece "
         "model, as T5's (default: none, for words).",
+        {"choices": subwords.KINDS},
+    ),
+    "--gpt2-encoder-json": ("File encoder.json of --subwords gpt2.", _FILE),
+    "--gpt2-vocab-bpe": ("File vocab.bpe of --subwords gpt2.", _FILE),
+    "--sentencepiece-model": ("File sentencepiece.model of --subwords sentencepiece.", _FILE),
+    "--pretrained": (
+        "Folder of a pretrained model, whose dictionary and subwords are taken.",
+        {"type": Path, "metavar": "DIR"},
+    ),
+    "--numbered-unknowns": (
+        "Maximum number of indexed OOV tokens per video, for pointer_generator: words outside the "
+        "dictionary are written as <unk-0>, <unk-1>, ..., so that the model can copy them "
+        "(default: 0).",
+        {**_NUMBER, "default": 0},
+    ),
+    "--workers": (
+        "Number of processes of fairseq-preprocess (default: one a core, at most 8).",
+        {**_NUMBER, "default": min(8, os.cpu_count() or 1)},
     ),
 }
 OWN = ("--valid", "--test", "--valid-size", "--test-size", "--seed")
@@ -147,14 +163,7 @@ class Kind(NamedTuple):
 def add_options(
     parser: Any, kind: Kind, options: Iterable[str], settled: Mapping[str, Any]
 ) -> None:
-    """Adds options of the tables above.
-
-    Args:
-        parser: of the command, or a group of it.
-        kind: of data.
-        options: their names.
-        settled: defaults.
-    """
+    """Adds options of the table above to a parser, or to a group of one."""
     table = kind.module.TABLE
     names = {
         "nouns": table.nouns,
@@ -163,29 +172,11 @@ def add_options(
         "missing": settled["missing_by_default"],
         "threshold": settled["default_threshold"],
     }
+    how = "; ".join(f"{name}: {what}" for name, what in kind.tokenizers.items())
+    default = settled["tokenizer"] or "words, but none for subwords and How2"
+    tokenizer = f"{how} (default: {default}).", {"choices": tuple(kind.tokenizers)}
     for option in options:
-        more: dict[str, Any]
-        if option == "--tokenizer":
-            how = "; ".join(f"{name}: {what}" for name, what in kind.tokenizers.items())
-            default = settled["tokenizer"] or "words, but none for subwords and How2"
-            more, text = {"choices": tuple(kind.tokenizers)}, f"{how} (default: {default})."
-        elif option in FLAGS:
-            more, text = {"action": "store_true"}, FLAGS[option]
-        elif option in NUMBERS:
-            default = NUMBERS_BY_DEFAULT.get(option)
-            more, text = {"type": int, "metavar": "N", "default": default}, NUMBERS[option]
-        elif option in PATHS:
-            metavar = "DIR" if option in ("--output", "--pretrained") else "FILE"
-            more, text = {"type": Path, "metavar": metavar}, PATHS[option]
-            more["required"] = option == "--output"
-        elif option in LISTS:
-            more, text = {"nargs": "+", "metavar": option[2:].upper()}, LISTS[option]
-        elif option in SPLIT_FILES:
-            more, text = {"action": "append", "default": []}, SPLIT_FILES[option]
-            more.update(type=Path, metavar="FILE.jsonl")
-        else:
-            choices, text = CHOICES[option]
-            more = {"choices": choices, "default": "name" if option == "--keys" else None}
+        text, more = tokenizer if option == "--tokenizer" else OPTIONS[option]
         parser.add_argument(option, help=text.format(**names), **more)
 
 

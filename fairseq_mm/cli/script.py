@@ -1,11 +1,17 @@
-"""The main function of ``scripts/*.py`` that are no subcommand."""
+"""Main functions of ``scripts/*.py``."""
 
 import argparse
 import logging
 import sys
 from typing import Callable, Optional
 
+from fairseq_mm.cli.main import main
 from fairseq_mm.errors import EXIT_STATUS, UserError
+
+
+def run_subcommand(*words: str) -> None:
+    """Runs ``fairseq-mm WORDS`` with the options of the command line, and exits with its status."""
+    sys.exit(main([*words, *sys.argv[1:]]))
 
 
 def run_script(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 from fairseq_mm.data.input_files import check_id, read_lines
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import VIDEOS, MediaFile, list_images
-from fairseq_mm.prepare.jsonl import key_of, transcript_of
+from fairseq_mm.prepare.jsonl import key_of, text_or_file
 from fairseq_mm.prepare.subtitles import TRANSCRIPT_SUFFIXES, read_transcript
 
 
@@ -136,7 +136,7 @@ def _of_line(line: str, folder: Path, ids: str, where: str) -> Input:
         item = item._replace(video=MediaFile(item.name, os.path.join(folder, known["video"])))
     if "transcript" in known or "transcript_file" in known:
         try:
-            item = item._replace(transcript=transcript_of(known, folder, where))
+            item = item._replace(transcript=text_or_file(known, "transcript", folder, where))
         except UserError as error:
             item = item._replace(error=error)
     return item

@@ -43,19 +43,12 @@ def run_preprocess(arguments: list[str]) -> None:
     os.remove(os.path.join(args.destdir, "preprocess.log"))
 
 
-def check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
+def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
     """
-    Args:
-        output: the data folder.
-        files: which files of it are prepared data, by their paths inside it.
-        kind: of data.
-        overwrite: prepared data of this kind may be replaced.
-
     Raises:
-        UserError: if ``output`` is no folder or one that fairseq-preprocess would stumble over,
-            or has prepared data that may not be replaced.
+        UserError: if fairseq-preprocess would stumble over the path, or the folder has prepared
+            data that may not be replaced.
     """
-    _check_is_no_file(output)
     if "," in os.path.abspath(output):
         raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
     found = sorted(name for name in {*files, _REPORT} if (output / name).exists())
@@ -64,25 +57,15 @@ def check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -
             f"--output {output}: has prepared data already ({found[0]}); give --overwrite to "
             "replace it, or another folder."
         )
-    other = _kind_of(output)
+    try:
+        other = json.loads((output / _REPORT).read_text(encoding="utf-8"))["kind"]
+    except (OSError, ValueError, KeyError, TypeError):
+        other = None
     if other not in (None, kind):
         raise UserError(
             f"--output {output}: holds prepared {other}, and {kind} would stand among their files; "
             "give another folder."
         )
-
-
-def _check_is_no_file(output: Path) -> None:
-    if output.exists() and not output.is_dir():
-        raise UserError(f"--output {output}: is a file; a folder was expected.")
-
-
-def _kind_of(folder: Path) -> object:
-    """What ``prepare.json`` says that the folder holds, None where there is none to read."""
-    try:
-        return json.loads((folder / _REPORT).read_text(encoding="utf-8"))["kind"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 # (process, thread, folder) that writes; what it calls may lock the folder too
@@ -103,10 +86,10 @@ def locked_output(output: Path) -> Iterator[None]:
     if writer in _writers:
         yield
         return
-    _check_is_no_file(output)
-    is_new = not output.exists()
+    if output.exists() and not output.is_dir():
+        raise UserError(f"--output {output}: is a file; a folder was expected.")
     with contextlib.ExitStack() as stack:
-        if is_new:
+        if not output.exists():
             stack.callback(_remove_if_empty, output)
         try:
             stack.enter_context(only_writer(str(output)))
@@ -140,7 +123,7 @@ def partial_folder(
     """
     output = Path(os.path.abspath(output))
     with locked_output(output):
-        check_output(output, files, kind=kind, overwrite=overwrite)
+        _check_output(output, files, kind=kind, overwrite=overwrite)
         partial = output / ".partial"
         _check_leftover(partial, files)
         try:

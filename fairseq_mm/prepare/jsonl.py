@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Optional
 
@@ -36,8 +37,11 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
             if path.exists() and not path.is_file():
                 raise UserError(f"{path}: must be a file, as it is read twice, but is none.")
         sizes = Counter(split for split, _ in _examples(table, paths, keys))
-        for split, size in sizes.items():
-            splits[split] = _streamed(table, paths, keys, split, size)
+
+        def read(split: str) -> Iterator[Example]:
+            return (one for found, one in _examples(table, paths, keys) if found == split)
+
+        splits = {s: Streamed(partial(read, s), size) for s, size in sizes.items()}
     else:
         for split, example in _examples(table, paths, keys):
             splits.setdefault(split, []).append(example)
@@ -53,26 +57,6 @@ def key_of(path: str, keys: str) -> str:
     """What an image or a video is called in a feature store; ``keys`` is one of ``KEYS``."""
     found = PurePosixPath(path)
     return {"name": found.name, "stem": found.stem, "path": path}[keys]
-
-
-def transcript_of(entry: dict[str, Any], folder: Path, where: str) -> str:
-    """
-    Args:
-        entry: with ``transcript``, text or the name of a file, or ``transcript_file``.
-        folder: of relative names.
-        where: of the entry, for messages.
-
-    Raises:
-        UserError: if a file is named and cannot be read.
-    """
-    return _text_or_file(entry, "transcript", folder, where)
-
-
-def _streamed(table: FieldTable, paths: Paths, keys: str, split: str, size: int) -> Streamed:
-    def read() -> Iterator[Example]:
-        return (example for found, example in _examples(table, paths, keys) if found == split)
-
-    return Streamed(read, size)
 
 
 def _examples(table: FieldTable, paths: Paths, keys: str) -> Iterator[tuple[str, Example]]:
@@ -113,7 +97,7 @@ def _example(
     texts = {}
     for field in table.texts:
         found = (
-            _text_or_file(entry, field.name, folder, where)
+            text_or_file(entry, field.name, folder, where)
             if field.may_be_file
             else entry[field.name]
         )
@@ -203,16 +187,8 @@ def _check_uniform(
 def _visual_key(
     table: FieldTable, path: str, where: str, keys: str, seen: dict[str, tuple[str, str]]
 ) -> str:
-    """The key of an image or a video in the feature store.
-
-    Args:
-        table: of the task.
-        path: as it stands in the line.
-        where: the line.
-        keys: one of ``KEYS``.
-        seen: key -> path that has it, and where; neither the store nor the text could tell two
-            paths of one key apart.
-    """
+    """The key of an image or a video in the feature store. ``seen`` has the path of each key, and
+    where it stands: neither the store nor the text could tell two paths of one key apart."""
     key = check_id(key_of(path, keys), where, what=_article(table.visual_noun))
     other, elsewhere = seen.setdefault(key, (path, where))
     if other != path:
@@ -223,8 +199,18 @@ def _visual_key(
     return key
 
 
-def _text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str) -> str:
-    """The text of a field, or of the file of subtitles that it or ``NAME_file`` names."""
+def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str) -> str:
+    """The text of a field, or of the file of subtitles or text that it or ``NAME_file`` names.
+
+    Args:
+        entry: with one of the two fields.
+        name: of the field.
+        folder: of relative paths.
+        where: the line, for messages.
+
+    Raises:
+        UserError: if the file cannot be read.
+    """
     given = entry.get(name)
     if given is not None and not given.lower().endswith(TRANSCRIPT_SUFFIXES):
         return given

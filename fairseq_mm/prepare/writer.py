@@ -45,11 +45,11 @@ class Vocabulary:
         threshold: words that occur less often in the training split become unknown.
         max_words: number of words, the most frequent ones; None for all.
         dictionary: a ``dict.txt`` that is taken instead.
-        prefix: of the options' names.
+        prefix: of the options' names, in messages and ``prepare.json``.
 
     Raises:
-        UserError: if a number is below 1, is given beside a dictionary, or the dictionary is one
-            that fairseq would stumble over.
+        UserError: if a number is below 1 or given beside a dictionary, or fairseq would stumble
+            over the dictionary.
     """
 
     text: str
@@ -143,8 +143,6 @@ class FolderWriter:
         self.skip_empty = skip_empty
         self.workers = workers
 
-    # What a task's writer declares
-
     def begin(self) -> None:
         """Forgets what was collected of another corpus."""
 
@@ -176,8 +174,6 @@ class FolderWriter:
         """Counts of a split, as people read them."""
         raise NotImplementedError
 
-    # What all writers share
-
     @classmethod
     def dictionary_files(cls) -> list[str]:
         """That fairseq-preprocess writes."""
@@ -185,7 +181,7 @@ class FolderWriter:
 
     @classmethod
     def files(cls) -> frozenset[str]:
-        """Paths inside the data folder of all files that the writer may make."""
+        """All files that the writer may make, by their paths inside the data folder."""
         pair, sides = "-".join(cls.sides), tuple(cls.sides)
         binarised = [""] if len(sides) == 1 else [f".{pair}.{side}" for side in sides]
         made = [
@@ -254,8 +250,7 @@ class FolderWriter:
                 **({"commands": commands} if len(commands) > 1 else {"command": commands[0]}),
             }
             if binarize:
-                self._binarize(partial, counts)
-                self._check_dictionaries(partial, corpus, report, strict)
+                self._binarize(partial, corpus, report, strict)
                 self.finish_folder(partial, list(counts))
             self._count_unknown(partial, counts)
             return write_report(partial, kind, report)
@@ -381,26 +376,24 @@ class FolderWriter:
             arguments += vocabulary.arguments(short, self.dictionary_in(folder, name))
         return [[*arguments, "--padding-factor", "1", "--workers", str(self.workers)]]
 
-    def _binarize(self, folder: Path, counts: dict[str, dict[str, int]]) -> None:
+    def _binarize(self, folder: Path, corpus: Corpus, report: dict[str, Any], strict: bool) -> None:
+        """Calls fairseq-preprocess, and reports the sizes of the dictionaries.
+
+        Raises:
+            UserError: if a dictionary that was made has no word, or, if ``strict``, not the
+                published size.
+        """
+        counts = report["counts"]
         words = sum(one[name] for one in counts.values() for name, _ in self.sides.values())
         if words > _WORDS_A_MINUTE:
             minutes = round(words / _WORDS_A_MINUTE)
             logger.info(f"binarising {words:,} words, about {minutes} minutes of one core's time")
         run_preprocess(self.preprocess_arguments(folder, list(counts))[0])
-
-    def _check_dictionaries(
-        self, folder: Path, corpus: Corpus, report: dict[str, Any], strict: bool
-    ) -> None:
-        """
-        Raises:
-            UserError: if a dictionary that was made has no word, or, if ``strict``, not the
-                published size.
-        """
         sizes: dict[str, int] = {}
         for name, vocabulary in self.vocabularies.items():
-            words = read_dictionary_words(folder / name)
-            sizes[name] = len(words)
-            if vocabulary.dictionary is None and not (self.required < words):
+            found = read_dictionary_words(folder / name)
+            sizes[name] = len(found)
+            if vocabulary.dictionary is None and not self.required < found:
                 even = "".join(f" or not even {word}" for word in self.required)
                 raise UserError(
                     f"no word{even} occurs {vocabulary.threshold} times or more in the training "
@@ -418,11 +411,9 @@ class FolderWriter:
             name = self.dictionary_of(side)
             made = (folder / name).exists()
             words = read_dictionary_words(folder / name) if made else self.vocabularies[name].words
-            if words is None:
-                continue
-            for split in counts:
+            for split in counts if words is not None else ():
                 text = folder / "text" / f"{split}.{side}"
-                counts[split][unknown] = count_unknown(text, words)
+                counts[split][unknown] = count_unknown(text, words or set())
                 self.check_unknown(side, split, counts[split])
 
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:

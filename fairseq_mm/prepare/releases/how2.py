@@ -32,7 +32,7 @@ from fairseq_mm.prepare.corpus import Corpus, Example, in_order
 from fairseq_mm.prepare.videos import TABLE
 
 if TYPE_CHECKING:
-    from fairseq_mm.data.feature_importers import FeatureSource, Progress
+    from fairseq_mm.data.feature_importers import FeatureSource
 
 # the split -> the set that the paper takes for it
 SETS = {"train": ["sum_train"], "valid": ["sum_cv"], "test": ["sum_devtest"]}
@@ -85,8 +85,7 @@ def read(args: argparse.Namespace) -> Corpus:
 
         def write(output: Path) -> str:
             path, number = output / FEATURES_FILE, f"{len(source.keys):,} videos"
-            bar = functools.partial(tqdm, desc="features", unit=" videos", disable=None)
-            if write_features(source, path, dtype=args.dtype, progress=bar):
+            if write_features(source, path, dtype=args.dtype):
                 return f"wrote {path}: {number}"
             return (
                 f"{path} has the features of all {number} already and stays; delete it to have it "
@@ -133,12 +132,7 @@ def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
 
 
 def _video(key: str, transcript: tuple[str, str], summary: tuple[str, str]) -> Example:
-    """
-    Args:
-        key: of the video.
-        transcript: text and ``path:line``.
-        summary: the same.
-    """
+    """A video; transcript and summary with ``path:line`` of each."""
     texts = {"transcript": [transcript[0]], "summary": [summary[0]]}
     return Example(texts, transcript[1], key, [key], places={"summary": summary[1]})
 
@@ -232,9 +226,7 @@ def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSour
     return open_files(folder.name, paths, dim=FEATURE_DIM)
 
 
-def write_features(
-    source: "FeatureSource", path: Path, *, dtype: str, progress: "Progress" = iter
-) -> bool:
+def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
     """Writes the feature store, continuing an interrupted writer; one that has all the videos
     stays as it is, because it may have taken hours.
 
@@ -242,7 +234,6 @@ def write_features(
         source: of :func:`find_features`.
         path: of the store.
         dtype: float16 or float32.
-        progress: wraps the iteration over the videos.
 
     Returns:
         Whether it was written.
@@ -263,6 +254,6 @@ def write_features(
         attributes=FEATURE_ATTRIBUTES,
         dtype=dtype,
         overwrite=True,
-        progress=progress,
+        progress=functools.partial(tqdm, desc="features", unit=" videos", disable=None),
     )
     return True
