@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fairseq_mm.cli.prepare_script import run_prepare_script
+from fairseq_mm.cli.script import run_script
 from fairseq_mm.errors import UserError
 from fairseq_mm.ngrams.arpa import write_arpa
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
@@ -34,4 +34,4 @@ def run(args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_prepare_script(__doc__, [add_arguments], run))
+    sys.exit(run_script(__doc__, [add_arguments], run))

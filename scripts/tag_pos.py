@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fairseq_mm.cli.prepare_script import run_prepare_script
+from fairseq_mm.cli.script import run_script
 from fairseq_mm.data.taggers import TAGGERS
 from fairseq_mm.prepare.tagging import tag_folder
 
@@ -31,4 +31,4 @@ def run(args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_prepare_script(__doc__, [add_arguments], run))
+    sys.exit(run_script(__doc__, [add_arguments], run))

@@ -168,7 +168,7 @@ def _side_of(models: "LoadedModels", args: argparse.Namespace) -> str:
         return str(args.side)
     from fairseq_mm.data.story_split import side_path
     from fairseq_mm.models._provenance import words_of
-    from fairseq_mm.prepare.prepared import read_dictionary_words
+    from fairseq_mm.prepare.data_folder import read_dictionary_words
 
     words = set(words_of(models.dictionary))
     found = []

@@ -1,35 +1,178 @@
-"""Makes a data folder of one's own data, ready for fairseq-train.
+"""Makes a data folder of a published release or of your own JSON lines, ready for fairseq-train.
 
-Each KIND has its own help: fairseq-mm prepare captions --help
+Each NAME has its own help, which shows the data:
+
+  fairseq-mm prepare captions --help
 """
 
 import argparse
-from typing import Optional
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, Optional
 
-from fairseq_mm.cli import prepare_captions, prepare_prompts, prepare_stories, prepare_videos
+from fairseq_mm.cli.image_lookup import keys_in_stores, missing_in_folders
+from fairseq_mm.cli.prepare_options import FOLDER, KINDS, OWN, Kind, add_options
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.corpus import Corpus
+from fairseq_mm.prepare.data_folder import locked_output
+from fairseq_mm.prepare.jsonl import read_jsonl
+from fairseq_mm.prepare.releases import (
+    coco,
+    flickr8k,
+    flickr30k,
+    how2,
+    iapr_tc12,
+    vist,
+    writingprompts,
+)
+from fairseq_mm.prepare.writer import FolderWriter
+
+
+class Release(NamedTuple):
+    """
+    Attributes:
+        kind: of its data, by the name for one's own.
+        module: with a docstring, ``add_arguments(parser)`` and ``read(args)``.
+        options: that it has beside those of the kind.
+        settled: values of options of the kind that it lacks, and other defaults.
+    """
+
+    kind: str
+    module: ModuleType
+    options: str
+    settled: Mapping[str, Any]
+
+
+RELEASES = {
+    "flickr8k": Release("captions", flickr8k, "--features --missing", {}),
+    "flickr30k": Release("captions", flickr30k, "--features --missing", {}),
+    "coco": Release("captions", coco, "--features --missing", {}),
+    "iapr_tc12": Release("captions", iapr_tc12, "--valid-size --seed --features --missing", {}),
+    "vist": Release(
+        "stories",
+        vist,
+        "--images --features --verify --missing",
+        # the last two are for descriptions in isolation, which are captions
+        {
+            "tokenizer": "whitespace",
+            "missing_by_default": "drop",
+            "by_stem": True,
+            "skip_empty": True,
+            "keep_punctuation": True,
+            "max_words": None,
+        },
+    ),
+    "writingprompts": Release("prompts", writingprompts, "", {"tokenizer": "whitespace"}),
+    "how2": Release("videos", how2, "--missing", {"tokenizer_of_words": "none"}),
+}
+# options of a kind that a release settles
+SETTLED = {"vist": {"--skip-empty"}, "writingprompts": {"--tokenizer"}}
 
 HELP = "official release or own JSONL -> text and what belongs to it, binarised"
 
-# kind -> module with a docstring, add_arguments(parser) and run(args)
-KINDS = {
-    "captions": prepare_captions,
-    "prompts": prepare_prompts,
-    "stories": prepare_stories,
-    "videos": prepare_videos,
-}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    for name, module in KINDS.items():
-        kind = kinds.add_parser(
-            name,
-            help=module.HELP,
-            description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_arguments(kind)
+    names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
+
+    def add(name: str, summary: str, module: ModuleType) -> argparse.ArgumentParser:
+        layout = argparse.RawDescriptionHelpFormatter
+        text = module.__doc__
+        return names.add_parser(name, help=summary, description=text, formatter_class=layout)
+
+    def add_all(one: argparse.ArgumentParser, name: str, kind: Kind, data: list[str]) -> None:
+        own = name in KINDS
+        defaults = {**kind.defaults(), **({} if own else RELEASES[name].settled)}
+        text = [x for x in kind.text_options.split() if x not in SETTLED.get(name, ())]
+        add_options(one, kind, data, defaults)
+        add_options(one.add_argument_group("text"), kind, text, defaults)
+        folder = FOLDER if own else (*FOLDER, "--strict")
+        add_options(one.add_argument_group("folder"), kind, folder, defaults)
+        one.set_defaults(**defaults)
+
+    for name, kind in KINDS.items():
+        one = add(name, f"your own {kind.module.TABLE.kind}, for the task {kind.task}", kind.module)
+        one.add_argument("data", type=Path, nargs="+", metavar="data.jsonl", help="See above.")
+        add_all(one, name, kind, [*OWN, *kind.own_options.split()])
+        one.set_defaults(read=_read_own)
+    for name, (kind_name, module, options, _) in RELEASES.items():
+        one = add(name, str(module.__doc__).partition("\n")[0].rstrip(".:"), module)
+        module.add_arguments(one)
+        add_all(one, name, KINDS[kind_name], options.split())
+        one.set_defaults(read=module.read)
+
+
+def _read_own(args: argparse.Namespace) -> Corpus:
+    paths = {None: args.data, "valid": args.valid, "test": args.test}
+    return read_jsonl(KINDS[args.name].module.TABLE, paths, keys=getattr(args, "keys", "name"))
 
 
 def run(args: argparse.Namespace) -> Optional[int]:
-    return KINDS[args.kind].run(args)
+    # before fairseq-preprocess, which would send its log to stdout
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    logging.getLogger("fairseq_mm.prepare").setLevel(logging.INFO)
+    corpus = args.read(args)
+    for split in ("valid", "test"):
+        corpus.draw(split, getattr(args, f"{split}_size", 0), seed=getattr(args, "seed", 1))
+    _leave_out_missing(corpus, args)
+    kind = next(kind for kind in KINDS.values() if kind.module.TABLE is corpus.table)
+    writer = kind.writer(args)
+    # features of another run than the text's would be as wrong as another run's text
+    with locked_output(args.output):
+        report = writer.write(
+            corpus,
+            args.output,
+            strict=getattr(args, "strict", False),
+            binarize=not args.no_binarize,
+            overwrite=args.overwrite,
+        )
+        _print_report(report, writer, args.output)
+        if corpus.write_features is not None:
+            print(corpus.write_features(args.output))
+    return 0
+
+
+def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
+    if corpus.write_features is not None:  # a release with features of its own
+        return
+    images, features = (getattr(args, name, None) for name in ("images", "features"))
+    if getattr(args, "verify", False) and not images:
+        raise UserError("--verify decodes the images of --images; give both or neither.")
+    policy = getattr(args, "missing", None)
+    if not images and not features:
+        if policy is not None:
+            raise UserError("--missing needs --features, or --images, to say what is missing.")
+        return
+    keys = corpus.visual_keys()
+    if images:
+        missing = missing_in_folders(keys, images, verify=args.verify)
+    else:
+        renamed, missing = keys_in_stores(keys, features, by_stem=args.by_stem)
+        corpus.rename_visual(renamed)
+    corpus.leave_out_missing(missing, policy=policy or args.missing_by_default)
+
+
+def _print_report(report: dict[str, Any], writer: FolderWriter, output: Path) -> None:
+    for line in [*report["notes"], *report["deviations"]]:
+        print(line, file=sys.stderr)
+    if "valid" not in report["counts"] and "train" in report["counts"]:
+        print("no valid split: train with --disable-validation", file=sys.stderr)
+    for split, counts in report["counts"].items():
+        print(f"{split}: {writer.describe(counts)}")
+    for what, ids in report["exceptions"].items():
+        shown = ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
+        print(f"exception, {what}: {len(ids):,} ({shown}; all in prepare.json)")
+    if report.get("masked"):
+        print(f"missing_images.txt: images without features: {len(report['masked']):,}")
+    sizes = report.get("dictionary_words", {})
+    if not isinstance(sizes, dict):
+        sizes = {" = ".join(writer.dictionary_files()): sizes}
+    numbered = report["options"].get("numbered_unknowns")
+    indexed = f", {numbered:,} of them indexed OOV tokens" if numbered else ""
+    for name, words in sizes.items():
+        print(f"{name}: {words:,} words, {words + 4:,} types with fairseq's symbols{indexed}")
+    for command in report.get("commands") or [report["command"]]:
+        print(command)
+    print(f"wrote {output}")

@@ -43,7 +43,7 @@ MAX_NAMED = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from fairseq_mm.data.transcript_text import TOKENIZERS
     from fairseq_mm.extract.images import MAX_PIXELS
-    from fairseq_mm.prepare.videos_file import KEYS
+    from fairseq_mm.prepare.jsonl import KEYS
 
     parser.add_argument(
         "videos",

@@ -13,8 +13,8 @@ import numpy as np
 from fairseq_mm.data.input_files import check_id, parse_object, read_lines
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import VIDEOS, MediaFile, list_images
+from fairseq_mm.prepare.jsonl import key_of, text_or_file
 from fairseq_mm.prepare.subtitles import TRANSCRIPT_SUFFIXES, read_transcript
-from fairseq_mm.prepare.videos_file import key_of, transcript_of
 
 # middle frames of a video on the page
 PAGE_IMAGES = 6
@@ -244,7 +244,7 @@ def _of_line(line: str, folder: Path, ids: str, where: str) -> Input:
         item = item._replace(video=MediaFile(name, os.path.join(folder, known["video"])))
     if "transcript" in known or "transcript_file" in known:
         try:
-            item = item._replace(transcript=transcript_of(known, folder, where))
+            item = item._replace(transcript=text_or_file(known, "transcript", folder, where))
         except UserError as error:
             item = item._replace(error=error)
     return item

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from typing import Callable, Optional
 
-from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.input_files import SPLITS, read_lines
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.captions import CaptionCorpus, CaptionItem, check_once
+from fairseq_mm.prepare.corpus import Corpus, Example
 
 _IMAGE_NAME = re.compile(r".+\.(?:jpe?g|png)", re.IGNORECASE)
 
@@ -35,15 +35,34 @@ def read_id_list(path: Path, *, id_of: Optional[Callable[[str], str]] = None) ->
     return list(line_of)
 
 
+def split_files(pairs: list[str]) -> dict[str, Path]:
+    """Reads ``SPLIT=FILE`` arguments of ``--split-ids``.
+
+    Raises:
+        UserError: if one has another form, an unknown split or one given before.
+    """
+    files: dict[str, Path] = {}
+    for pair in pairs:
+        split, _, file = pair.partition("=")
+        if split not in SPLITS or not file:
+            raise UserError(
+                f"--split-ids must be train=FILE, valid=FILE or test=FILE, but is {pair} instead."
+            )
+        if split in files:
+            raise UserError(f"--split-ids gives {split} twice.")
+        files[split] = Path(file)
+    return files
+
+
 def select_splits(
-    corpus: CaptionCorpus, captions: dict[str, CaptionItem], lists: dict[str, list[str]]
+    corpus: Corpus, captions: dict[str, Example], lists: dict[str, list[str]]
 ) -> None:
-    """Fills ``corpus.items`` by lists of images, and notes what does not fit.
+    """Fills ``corpus.splits`` by lists of images, and notes what does not fit.
 
     Args:
-        corpus: gets the items, and as exceptions the listed images without captions, the images
+        corpus: gets the examples, and as exceptions the listed images without captions, the images
             with captions that no list names, and names that are no image's.
-        captions: id -> item.
+        captions: id -> example.
         lists: split -> ids.
 
     Raises:
@@ -51,8 +70,9 @@ def select_splits(
     """
     listed = set()
     for split, ids in lists.items():
-        corpus.items[split] = [captions[key] for key in ids if key in captions]
-        if not corpus.items[split]:
+        examples = [captions[key] for key in ids if key in captions]
+        corpus.splits[split] = examples
+        if not examples:
             raise UserError(
                 f"{corpus.files[0]}: has captions of none of the {len(ids):,} images listed for "
                 f"{split}" + (f", such as {ids[0]}." if ids else ".")
@@ -64,4 +84,4 @@ def select_splits(
         "not an image's name": [key for key in captions if not _IMAGE_NAME.fullmatch(key)],
     }
     corpus.exceptions.update({what: sorted(ids) for what, ids in exceptions.items() if ids})
-    check_once(corpus.items)
+    corpus.check_ids()

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from fairseq_mm.data.output_file import output_file
 from fairseq_mm.data.taggers import installed_tagger, tag_lines
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.prepared import locked_output
+from fairseq_mm.prepare.data_folder import locked_output
 
 
 def tag_folder(

@@ -16,7 +16,7 @@ from fairseq_mm.cli import doctor_environment as environment
 from fairseq_mm.cli import doctor_stories
 from fairseq_mm.cli.main import main
 from fairseq_mm.models._provenance import fingerprint
-from fairseq_mm.prepare import prepared_prompts
+from fairseq_mm.prepare import prompts
 
 PAIR = "wp_source-wp_target"
 LSTM = "--encoder-embed-dim 8 --decoder-embed-dim 8 --decoder-out-embed-dim 6"
@@ -63,10 +63,10 @@ def write_text(path, dictionary, lines):
 
 def test_the_layout_is_that_of_prepare():
     assert (doctor_stories.SOURCE, doctor_stories.TARGET) == (
-        prepared_prompts.SOURCE,
-        prepared_prompts.TARGET,
+        prompts.SOURCE,
+        prompts.TARGET,
     )
-    assert doctor_stories.LANGUAGE_MODELS == prepared_prompts.LANGUAGE_MODELS
+    assert doctor_stories.LANGUAGE_MODELS == prompts.LANGUAGE_MODELS
 
 
 @pytest.mark.parametrize("part", ["", "prompts", "stories"])

@@ -12,9 +12,10 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.models._provenance import STATE_KEY, encode_json
-from fairseq_mm.prepare import prepared_videos
-from fairseq_mm.prepare.prepared_videos import write_video_folder
-from fairseq_mm.prepare.videos_file import Video, VideoCorpus
+from fairseq_mm.prepare import videos as prepare_videos
+from fairseq_mm.prepare.corpus import Corpus, Example
+from fairseq_mm.prepare.videos import VideoWriter
+from fairseq_mm.prepare.writer import Vocabulary
 
 
 def write_folder(folder, **options):
@@ -25,17 +26,19 @@ def write_folder(folder, **options):
         ],
         "valid": [("c", "the lute the guitar the the", "the guitar")],
     }
-    corpus = VideoCorpus(
-        name="own",
-        split="as given",
-        videos={
-            split: [Video(*row, (f"{row[0]}:1", f"{row[0]}:1")) for row in rows]
-            for split, rows in videos.items()
-        },
-        files=["data.jsonl"],
-    )
-    options = {"tokenize": str, "subwords": Subwords(), "settings": {}, **options}
-    write_video_folder(corpus, folder, **options)
+    splits = {
+        split: [
+            Example({"transcript": [said], "summary": [summary]}, f"{key}:1", key, [key])
+            for key, said, summary in rows
+        ]
+        for split, rows in videos.items()
+    }
+    corpus = Corpus(prepare_videos.TABLE, "own", "as given", splits, ["data.jsonl"])
+    subwords = options.pop("subwords", Subwords())
+    tokenize = options.pop("tokenize", str)
+    settings = options.pop("settings", {})
+    writer = VideoWriter(tokenize, Vocabulary("text", 1, **options), subwords, settings=settings)
+    writer.write(corpus, folder)
     return folder
 
 
@@ -227,7 +230,7 @@ def test_a_checkpoint_of_fairseqs_own_carries_no_dictionary(state):
 
 def test_the_doctor_knows_what_prepare_writes():
     for name in ("SOURCE", "TARGET", "MAX_TOKENS"):
-        assert getattr(doctor_videos, name) == getattr(prepared_videos, name)
+        assert getattr(doctor_videos, name) == getattr(prepare_videos, name)
 
 
 def test_a_broken_report_is_no_crash(folder):

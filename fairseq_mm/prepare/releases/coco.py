@@ -1,21 +1,25 @@
-"""COCO captions (Lin et al. 2014), in one of three divisions that never share a table.
+"""COCO captions (Lin et al. 2014), in one of three divisions, whose scores do not compare.
 
-- ``karpathy``: 113,287 (his train and restval) / 5,000 / 5,000 images, of ``dataset_coco.json``;
-- ``official``: 82,783 / 40,504, ``captions_train2014.json`` and ``captions_val2014.json``;
-- ``m_rnn``: 118,286 / 4,000 / 1,000, the official files and the paper's lists.
+  --split karpathy  dataset_coco.json: 113,287 (his train and restval), 5,000 and 5,000 images
+  --split official  captions_train2014.json captions_val2014.json: 82,783 and 40,504 images
+  --split m_rnn     the same two, and --split-ids valid=FILE test=FILE: 118,286 images, and the
+                    paper's 4,000 and 1,000 of val2014, numbers or file names, one a line
 
-m-RNN (Mao et al. 2015, section 6) drew its 4,000 and 1,000 images from val2014 and trained on
-all others; the released lists leave out image 167126, a broken file in early downloads.
+m-RNN (Mao et al. 2015, section 6) was trained on all images but those that it drew from val2014;
+the released lists leave out image 167126, a broken file in early downloads.
 """
 
+import argparse
 import json
 import re
 from pathlib import Path
 
 from fairseq_mm.data.input_files import check_id, read_json, read_lines
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.captions import CaptionCorpus, CaptionItem, check_once
+from fairseq_mm.prepare.captions import TABLE, captioned_image
+from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.releases.karpathy import read_karpathy
+from fairseq_mm.prepare.split_lists import split_files
 
 COCO_IMAGES = {
     "karpathy": {"train": 113287, "valid": 5000, "test": 5000},
@@ -25,7 +29,25 @@ COCO_IMAGES = {
 M_RNN_EXCLUDED = 167126
 
 
-def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> CaptionCorpus:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", type=Path, nargs="+", help="Files of the division, see above.")
+    parser.add_argument(
+        "--split", choices=COCO_IMAGES, required=True, help="Division of the images into splits."
+    )
+    parser.add_argument(
+        "--split-ids",
+        nargs="+",
+        default=[],
+        metavar="SPLIT=FILE",
+        help="Lists of the images of valid and test, for the division m_rnn.",
+    )
+
+
+def read(args: argparse.Namespace) -> Corpus:
+    return read_coco(args.split, args.files, split_files(args.split_ids))
+
+
+def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpus:
     """Reads COCO captions in one division; ids are file names.
 
     Args:
@@ -59,8 +81,8 @@ def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Capti
     return _read_m_rnn(train, valid, lists)
 
 
-def read_annotations(path: Path) -> dict[int, CaptionItem]:
-    """Reads an official annotation file: image number -> item, captions by annotation number.
+def read_annotations(path: Path) -> dict[int, Example]:
+    """Reads an official annotation file: image number -> image, captions by annotation number.
 
     Images without captions are included.
 
@@ -72,7 +94,7 @@ def read_annotations(path: Path) -> dict[int, CaptionItem]:
         isinstance(content.get(name), list) for name in ("images", "annotations")
     ):
         raise UserError(f"{path}: must be a JSON object with lists `images` and `annotations`.")
-    items: dict[int, CaptionItem] = {}
+    items: dict[int, Example] = {}
     for number, image in enumerate(content["images"]):
         where = f"{path}: images[{number}]"
         try:
@@ -81,7 +103,7 @@ def read_annotations(path: Path) -> dict[int, CaptionItem]:
             raise UserError(f"{where}: field is missing or malformed ({error}).") from None
         if image_number in items:
             raise UserError(f"{where}: image {image_number} was given before.")
-        items[image_number] = CaptionItem(check_id(str(name), where), [], where)
+        items[image_number] = captioned_image(check_id(str(name), where), [], where)
     captions: dict[int, list[tuple[int, str]]] = {}
     for number, annotation in enumerate(content["annotations"]):
         where = f"{path}: annotations[{number}]"
@@ -94,21 +116,22 @@ def read_annotations(path: Path) -> dict[int, CaptionItem]:
             raise UserError(f"{where}: image {image_number} is not in `images`.")
         captions.setdefault(image_number, []).append(caption)
     for image_number, numbered in captions.items():
-        items[image_number].captions = [caption for _, caption in sorted(numbered)]
+        captions_of = items[image_number].texts["captions"]
+        captions_of += [caption for _, caption in sorted(numbered)]
     return items
 
 
-def _read_official(train: Path, valid: Path) -> CaptionCorpus:
+def _read_official(train: Path, valid: Path) -> Corpus:
     corpus = _corpus("official", [train, valid])
-    corpus.items = {
+    corpus.splits = {
         "train": list(read_annotations(train).values()),
         "valid": list(read_annotations(valid).values()),
     }
-    check_once(corpus.items)
+    corpus.check_ids()
     return corpus
 
 
-def _read_m_rnn(train: Path, valid: Path, lists: dict[str, Path]) -> CaptionCorpus:
+def _read_m_rnn(train: Path, valid: Path, lists: dict[str, Path]) -> Corpus:
     corpus = _corpus("m_rnn", [train, valid, *lists.values()])
     drawn_from = read_annotations(valid)
     listed: dict[int, Path] = {}
@@ -120,25 +143,20 @@ def _read_m_rnn(train: Path, valid: Path, lists: dict[str, Path]) -> CaptionCorp
             if number in listed:
                 raise UserError(f"{path}: image {number} was given before, in {listed[number]}.")
             listed[number] = path
-        corpus.items[split] = [drawn_from[number] for number in numbers]
+        corpus.splits[split] = [drawn_from[number] for number in numbers]
     everything = read_annotations(train)
     if M_RNN_EXCLUDED in everything or M_RNN_EXCLUDED in drawn_from:
         corpus.exceptions["left out, as in the released lists"] = [str(M_RNN_EXCLUDED)]
     everything.update({n: item for n, item in drawn_from.items() if n not in listed})
     everything.pop(M_RNN_EXCLUDED, None)
-    corpus.items = {"train": list(everything.values()), **corpus.items}
-    check_once(corpus.items)
+    corpus.splits = {"train": list(everything.values()), **corpus.splits}
+    corpus.check_ids()
     return corpus
 
 
-def _corpus(split: str, files: list[Path]) -> CaptionCorpus:
-    return CaptionCorpus(
-        name="coco",
-        split=split,
-        items={},
-        files=[str(path) for path in files],
-        published=COCO_IMAGES[split],
-    )
+def _corpus(split: str, files: list[Path]) -> Corpus:
+    files_read = [str(path) for path in files]
+    return Corpus(TABLE, "coco", split, {}, files_read, published=COCO_IMAGES[split])
 
 
 def read_image_numbers(path: Path) -> list[int]:

@@ -1,31 +1,38 @@
-"""How2's videos with transcripts and summaries, in the two layouts in which people have them.
+"""How2 (Sanabria et al. 2018): videos with transcripts, summaries and action features.
 
-A set is a folder, such as ``sum_train``, ``sum_cv`` and ``sum_devtest`` (written transcripts) or
-``sum_asr_train`` and so on (automatic ones), with
+TEXT has a folder for each set, such as sum_train, sum_cv and sum_devtest (written transcripts) or
+sum_asr_train and so on (automatic ones), in one of two layouts:
 
-- ``tran.tok.txt`` and ``desc.tok.txt``: lines ``VIDEO word word ...``, each file in its own order;
-- or ``tr_tran_text.txt``, ``tr_desc_text.txt`` and ``tr_action.txt`` (also ``cv_``, ``dete_``):
-  line by line the words and the path of the file of features, whose name is the video.
+  tran.tok.txt and desc.tok.txt: lines `VIDEO word word ...`, each file in its own order;
+  tr_tran_text.txt, tr_desc_text.txt and tr_action.txt (also cv_, dete_): line by line the words,
+  and the path of the file of features, whose name is the video.
 
-Features are ``VIDEO.npy``, ``[T, 2048]``: a 3D ResNeXt-101 (Hara et al. 2018, trained on Kinetics)
-pooled over 16 frames a row, one run of frames after the other (Sanabria et al. 2018, section 3).
+Features are VIDEO.npy, [T, 2048]: a 3D ResNeXt-101 (Hara et al. 2018, trained on Kinetics) pooled
+over 16 frames a row, one run of frames after the other (section 3). Several sets make one split:
+
+  fairseq-mm prepare how2 TEXT --features video_action_features --output data-bin/how2
+  ... --train sum_train sum_asr_train --valid sum_cv --test sum_devtest
+
+An interrupted import of features continues when started again with --overwrite.
 """
 
+import argparse
+import functools
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fairseq_mm.data.feature_importers import FeatureSource, Progress, import_features, open_files
-from fairseq_mm.data.feature_store import FeatureStore
+from tqdm import tqdm
+
 from fairseq_mm.data.input_files import SPLITS, check_id, read_lines
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.videos_file import (
-    Video,
-    VideoCorpus,
-    check_videos_once,
-    leave_out_videos,
-)
+from fairseq_mm.prepare.corpus import Corpus, Example, in_order
+from fairseq_mm.prepare.videos import TABLE
+
+if TYPE_CHECKING:
+    from fairseq_mm.data.feature_importers import FeatureSource
 
 # the split -> the set that the paper takes for it
 SETS = {"train": ["sum_train"], "valid": ["sum_cv"], "test": ["sum_devtest"]}
@@ -43,7 +50,53 @@ FEATURE_ATTRIBUTES = {
 }
 
 
-def read_how2(folder: Path, sets: dict[str, list[str]]) -> VideoCorpus:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text", type=Path, metavar="TEXT", help="Folder of the sets.")
+    for split, sets in SETS.items():
+        parser.add_argument(
+            f"--{split}",
+            nargs="*",
+            default=sets,
+            metavar="SET",
+            help=f"Sets that make the {split} split; none for no such split (default: "
+            f"{' '.join(sets)}).",
+        )
+    parser.add_argument(
+        "--features",
+        type=Path,
+        metavar="ACTIONS",
+        help="Folder of VIDEO.npy, which become DIR/features.h5; without it the data folder is for "
+        "models that read text alone.",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float16", "float32"),
+        default="float32",
+        help="Type of the numbers in the feature store (default: %(default)s).",
+    )
+
+
+def read(args: argparse.Namespace) -> Corpus:
+    corpus = read_how2(args.text, {split: getattr(args, split) for split in SETS})
+    if args.features is not None:
+        source = find_features(
+            corpus, args.features, missing=args.missing or args.missing_by_default
+        )
+
+        def write(output: Path) -> str:
+            path, number = output / FEATURES_FILE, f"{len(source.keys):,} videos"
+            if write_features(source, path, dtype=args.dtype):
+                return f"wrote {path}: {number}"
+            return (
+                f"{path} has the features of all {number} already and stays; delete it to have it "
+                "made anew"
+            )
+
+        corpus.write_features = write
+    return corpus
+
+
+def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
     """
     Args:
         folder: with a folder for each set.
@@ -53,7 +106,7 @@ def read_how2(folder: Path, sets: dict[str, list[str]]) -> VideoCorpus:
         UserError: if a set is missing or incomplete, its files do not fit together, or a video
             stands twice.
     """
-    videos: dict[str, list[Video]] = {}
+    videos: dict[str, list[Example]] = {}
     exceptions: dict[str, list[str]] = {}
     files: list[str] = []
     for split in SPLITS:
@@ -64,26 +117,34 @@ def read_how2(folder: Path, sets: dict[str, list[str]]) -> VideoCorpus:
             exceptions.update((f"{name}: {what}", ids) for what, ids in unpaired.items())
     if not videos:
         raise UserError(f"{folder}: name the sets of a split at least.")
-    check_videos_once(videos, remedy=" Do two of the sets have the same videos?")
     is_whole = {split: sets.get(split) == SETS[split] for split in SPLITS}
-    return VideoCorpus(
-        name="how2",
-        split=", ".join(f"{split} {' + '.join(sets[split])}" for split in videos),
-        videos=videos,
-        files=files,
+    corpus = Corpus(
+        TABLE,
+        "how2",
+        ", ".join(f"{split} {' + '.join(sets[split])}" for split in videos),
+        in_order(videos),
+        files,
         published={split: number for split, number in HOW2_VIDEOS.items() if is_whole[split]},
         exceptions={what: ids for what, ids in exceptions.items() if ids},
     )
+    corpus.check_ids("; do two of the sets have the same videos?")
+    return corpus
 
 
-def _read_set(folder: Path) -> tuple[list[Video], list[Path], dict[str, list[str]]]:
+def _video(key: str, transcript: tuple[str, str], summary: tuple[str, str]) -> Example:
+    """A video; transcript and summary with ``path:line`` of each."""
+    texts = {"transcript": [transcript[0]], "summary": [summary[0]]}
+    return Example(texts, transcript[1], key, [key], places={"summary": summary[1]})
+
+
+def _read_set(folder: Path) -> tuple[list[Example], list[Path], dict[str, list[str]]]:
     """Videos of a set, the files they were read from, and ids that only one file has."""
     with_ids = [folder / f"{side}.tok.txt" for side in ("tran", "desc")]
     if any(path.exists() for path in with_ids):
         transcripts, summaries = map(_read_by_id, with_ids)
         videos = [
-            Video(key, text, summaries[key][0], (where, summaries[key][1]))
-            for key, (text, where) in transcripts.items()
+            _video(key, transcript, summaries[key])
+            for key, transcript in transcripts.items()
             if key in summaries
         ]
         unpaired = {
@@ -119,7 +180,7 @@ def _read_by_id(path: Path) -> dict[str, tuple[str, str]]:
     return texts
 
 
-def _read_triple(tran: Path, desc: Path, action: Path) -> Iterator[Video]:
+def _read_triple(tran: Path, desc: Path, action: Path) -> Iterator[Example]:
     lines = {path: list(read_lines(path)) for path in (tran, desc, action)}
     counts = {path: len(found) for path, found in lines.items()}
     if len(set(counts.values())) > 1:
@@ -135,37 +196,37 @@ def _read_triple(tran: Path, desc: Path, action: Path) -> Iterator[Video]:
                 f"{where}: must be the path of a file VIDEO.npy, but is {feature_file[:80]!r}."
             )
         key = check_id(stem, where, what="a video")
-        yield Video(key, transcript, summary, (f"{tran}:{number}", f"{desc}:{number}"))
+        yield _video(key, (transcript, f"{tran}:{number}"), (summary, f"{desc}:{number}"))
 
 
-def find_features(corpus: VideoCorpus, folder: Path, *, missing: str) -> FeatureSource:
+def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSource":
     """The features of the videos, and of no others; ``corpus`` loses the videos without.
 
     Args:
         corpus: of :func:`read_how2`.
         folder: with ``VIDEO.npy``.
-        missing: ``error``, or ``drop`` videos without features.
+        missing: ``drop`` or ``refuse`` videos without features.
 
     Raises:
         UserError: if there is no such folder, or videos are missing that must not be.
     """
+    from fairseq_mm.data.feature_importers import open_files
+
     try:
         names = set(os.listdir(folder))
     except OSError as error:
         raise UserError(f"--features {folder}: cannot be read ({error.strerror}).") from None
-    known = {name[: -len(".npy")] for name in names if name.endswith(".npy")}
-    leave_out_videos(corpus, known, f"--features {folder}", missing=missing)
-    paths = {
-        video.id: folder / f"{video.id}.npy"
-        for videos in corpus.videos.values()
-        for video in videos
+    absent = {
+        key: f"{folder} has no {key}.npy"
+        for key in corpus.visual_keys()
+        if f"{key}.npy" not in names
     }
+    corpus.leave_out_missing(absent, policy=missing)
+    paths = {key: folder / f"{key}.npy" for key in corpus.visual_keys()}
     return open_files(folder.name, paths, dim=FEATURE_DIM)
 
 
-def write_features(
-    source: FeatureSource, path: Path, *, dtype: str, progress: Progress = iter
-) -> bool:
+def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
     """Writes the feature store, continuing an interrupted writer; one that has all the videos
     stays as it is, because it may have taken hours.
 
@@ -173,7 +234,6 @@ def write_features(
         source: of :func:`find_features`.
         path: of the store.
         dtype: float16 or float32.
-        progress: wraps the iteration over the videos.
 
     Returns:
         Whether it was written.
@@ -181,6 +241,9 @@ def write_features(
     Raises:
         UserError: naming the file, if features are not ``[T, 2048]`` finite numbers.
     """
+    from fairseq_mm.data.feature_importers import import_features
+    from fairseq_mm.data.feature_store import FeatureStore
+
     if path.exists():
         store = FeatureStore(path)
         if store.dim == FEATURE_DIM and store.dtype == dtype and set(source.keys) <= set(store.ids):
@@ -191,6 +254,6 @@ def write_features(
         attributes=FEATURE_ATTRIBUTES,
         dtype=dtype,
         overwrite=True,
-        progress=progress,
+        progress=functools.partial(tqdm, desc="features", unit=" videos", disable=None),
     )
     return True

@@ -7,16 +7,40 @@ and 1,962 test images is Guillaumin et al.'s, as two lists.
 m-RNN's paper (section 6) counts 1.7 sentence annotations an image, so a sentence is a caption.
 """
 
+import argparse
 import re
 from pathlib import Path
 
 from fairseq_mm.data.input_files import check_id, read_lines
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.captions import CaptionCorpus, CaptionItem
-from fairseq_mm.prepare.split_lists import read_id_list, select_splits
+from fairseq_mm.prepare.captions import TABLE, captioned_image
+from fairseq_mm.prepare.corpus import Corpus, Example
+from fairseq_mm.prepare.split_lists import read_id_list, select_splits, split_files
 
 IAPR_TC12_IMAGES = {"train": 17665, "test": 1962}
 CAPTION_UNITS = ("sentences", "description")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("annotations", type=Path, help="The folder annotations_complete_eng.")
+    parser.add_argument(
+        "--split-ids",
+        nargs="+",
+        required=True,
+        metavar="SPLIT=FILE",
+        help="The division's lists, train=iaprtc12_train_list.txt test=iaprtc12_test_list.txt.",
+    )
+    parser.add_argument(
+        "--captions",
+        choices=CAPTION_UNITS,
+        default=CAPTION_UNITS[0],
+        help="Whether each sentence of a description is a caption, or all of it is one (default: "
+        "%(default)s).",
+    )
+
+
+def read(args: argparse.Namespace) -> Corpus:
+    return read_iapr_tc12(args.annotations, split_files(args.split_ids), captions=args.captions)
 
 
 def read_description(path: Path) -> tuple[str, str]:
@@ -44,7 +68,7 @@ def _image_name(name: str) -> str:
 
 def read_iapr_tc12(
     annotations: Path, lists: dict[str, Path], *, captions: str = "sentences"
-) -> CaptionCorpus:
+) -> Corpus:
     """
     Args:
         annotations: folder of the English annotation files, in any depth.
@@ -58,7 +82,7 @@ def read_iapr_tc12(
     paths = sorted(annotations.rglob("*.eng"))
     if not paths:
         raise UserError(f"{annotations}: no annotation files (*.eng) found in this folder.")
-    items: dict[str, CaptionItem] = {}
+    items: dict[str, Example] = {}
     for path in paths:
         image, description = read_description(path)
         key = check_id(_image_name(image), str(path))
@@ -68,14 +92,9 @@ def read_iapr_tc12(
         if captions == "description" and sentences:
             sentences = ["; ".join(sentences)]
         if sentences:
-            items[key] = CaptionItem(key, sentences, str(path))
-    corpus = CaptionCorpus(
-        name="iapr_tc12",
-        split="guillaumin",
-        items={},
-        files=[str(annotations), *map(str, lists.values())],
-        published=IAPR_TC12_IMAGES,
-    )
+            items[key] = captioned_image(key, sentences, str(path))
+    files = [str(annotations), *map(str, lists.values())]
+    corpus = Corpus(TABLE, "iapr_tc12", "guillaumin", {}, files, published=IAPR_TC12_IMAGES)
     ids = {split: read_id_list(path, id_of=_image_name) for split, path in lists.items()}
     select_splits(corpus, items, ids)
     return corpus

@@ -9,14 +9,15 @@ from pathlib import Path
 
 from fairseq_mm.data.input_files import check_id, read_json
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.captions import CaptionCorpus, CaptionItem, check_once
+from fairseq_mm.prepare.captions import TABLE, captioned_image
+from fairseq_mm.prepare.corpus import Corpus, Example, in_order
 
 _SPLITS = {"train": "train", "restval": "train", "val": "valid", "test": "test"}
 
 
 def read_karpathy(
     path: Path, *, name: str, published: dict[str, int], key: str = "filename"
-) -> CaptionCorpus:
+) -> Corpus:
     """
     Args:
         path: the division file.
@@ -33,25 +34,22 @@ def read_karpathy(
         raise UserError(f"{path}: must be a JSON object with a list `images`.")
     if content.get("dataset", name) != name:
         raise UserError(f"{path}: must hold {name}, but holds {content['dataset']} instead.")
-    items: dict[str, list[CaptionItem]] = {}
-    for number, image in enumerate(content["images"]):
+    images: dict[str, list[Example]] = {}
+    for number, entry in enumerate(content["images"]):
         where = f"{path}: images[{number}]"
         try:
-            found, image_id = image["split"], image[key]
-            captions = [sentence["raw"].strip() for sentence in image["sentences"]]
+            found, image_id = entry["split"], entry[key]
+            captions = [sentence["raw"].strip() for sentence in entry["sentences"]]
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{where}: field is missing or malformed ({error}).") from None
         if found not in _SPLITS:
             raise UserError(
                 f"{where}: `split` must be one of {', '.join(_SPLITS)}, but is {found} instead."
             )
-        item = CaptionItem(check_id(str(image_id), where), captions, where)
-        items.setdefault(_SPLITS[found], []).append(item)
-    check_once(items)
-    return CaptionCorpus(
-        name=name,
-        split="karpathy",
-        items={split: items[split] for split in ("train", "valid", "test") if split in items},
-        files=[str(path)],
-        published=published,
+        image = captioned_image(check_id(str(image_id), where), captions, where)
+        images.setdefault(_SPLITS[found], []).append(image)
+    corpus = Corpus(
+        TABLE, name, "karpathy", in_order(images), files=[str(path)], published=published
     )
+    corpus.check_ids()
+    return corpus

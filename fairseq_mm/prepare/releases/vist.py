@@ -1,14 +1,26 @@
-"""VIST (Huang et al. 2016): official JSON of stories, and of its tiers of descriptions.
+"""VIST (Huang et al. 2016): visual stories, and the tiers of descriptions.
 
-A file has ``images`` and ``annotations``, a list of lists of one object each. A story is five
-annotations of one ``story_id``: ``photo_flickr_id``, ``text`` (tokenised, lower case, names as
-``[male]``), ``original_text``, ``album_id`` and ``worker_arranged_photo_order``, which alone says
-where in the story it stands: the order of the file is not that of the story everywhere.
+  fairseq-mm prepare vist FOLDER --output DIR       stories, for the task visual_storytelling
+  ... --tier description-in-sequence                the same of that tier, for whoever has it
+  ... --tier description-in-isolation               for the task multimodal_captioning
 
-Descriptions in sequence were released in an early version alone and have the same fields, or
-``photo_order_in_story``; descriptions in isolation have no ``story_id``.
+FOLDER has {train,val,test}.TIER.json; a split may be missing (train only with --dictionary).
+A story is five annotations of one story_id, in the order of worker_arranged_photo_order, which is
+not that of the file everywhere. The release's text is tokenised: it is lower-cased and split at
+white space, so that placeholders such as [male] stay one word. --text original_text --tokenizer
+words takes the text as it was written.
+
+Images are called by their Flickr number, such as 4996714644. Their features come from
+
+  fairseq-mm extract IMAGES --ids stem --model resnet152 --output DIR/features.h5
+
+or, where a store calls them otherwise (4996714644.jpg), give it as --features: its keys are taken.
+
+Some images of VIST are gone from Flickr or cannot be read. --images IMAGES or --features STORE
+finds out which, and --missing says what becomes of their stories.
 """
 
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +28,9 @@ from typing import Any
 from fairseq_mm.data.input_files import check_id, read_json
 from fairseq_mm.data.visual_story_text import NUM_IMAGES
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.captions import CaptionCorpus, CaptionItem
-from fairseq_mm.prepare.visual_stories import VisualStory, VisualStoryCorpus
+from fairseq_mm.prepare import captions, visual_stories
+from fairseq_mm.prepare.captions import captioned_image
+from fairseq_mm.prepare.corpus import Corpus, Example
 
 VIST_STORIES = {"train": 40_155, "valid": 4_990, "test": 5_055}
 STORIES, IN_SEQUENCE, IN_ISOLATION = (
@@ -32,9 +45,26 @@ _RELEASE_SPLITS = {"train": "train", "valid": "val", "test": "test"}
 _ORDER_FIELDS = ("worker_arranged_photo_order", "photo_order_in_story")
 
 
-def read_vist_stories(
-    folder: Path, *, tier: str = STORIES, text_field: str = "text"
-) -> VisualStoryCorpus:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("release", type=Path, help="Folder of one tier's JSON files.")
+    parser.add_argument(
+        "--tier", choices=TIERS, default=STORIES, help="Tier to read (default: %(default)s)."
+    )
+    parser.add_argument(
+        "--text",
+        choices=TEXT_FIELDS,
+        default=TEXT_FIELDS[0],
+        help="Field of the text (default: %(default)s).",
+    )
+
+
+def read(args: argparse.Namespace) -> Corpus:
+    if args.tier == IN_ISOLATION:
+        return read_vist_descriptions(args.release, text_field=args.text)
+    return read_vist_stories(args.release, tier=args.tier, text_field=args.text)
+
+
+def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "text") -> Corpus:
     """
     Args:
         folder: with ``{train,val,test}.<tier>.json``; a split may be missing.
@@ -48,12 +78,10 @@ def read_vist_stories(
     Raises:
         UserError: if there is no split, or a file is malformed.
     """
-    corpus = VisualStoryCorpus(
-        name="vist",
-        split="official",
-        stories={},
-        files=[],
-        published=VIST_STORIES if tier == STORIES else {},
+    published = VIST_STORIES if tier == STORIES else {}
+    options: dict[str, object] = {"tier": tier, "text": text_field}
+    corpus = Corpus(
+        visual_stories.TABLE, "vist", "official", {}, [], options=options, published=published
     )
     for split, path in _files(folder, tier).items():
         corpus.files.append(str(path))
@@ -68,22 +96,23 @@ def read_vist_stories(
                 _text(annotation, text_field, where),
             )
             parts.setdefault(key, []).append(part)
-        corpus.stories[split] = []
+        stories = []
         malformed: list[str] = []
         for key, several in parts.items():
             positions, albums, images, sentences = map(list, zip(*sorted(several)))
             if len(several) == len(set(positions)) == NUM_IMAGES and len(set(albums)) == 1:
-                story = VisualStory(key, albums[0], images, sentences, where=str(path))
-                corpus.stories[split].append(story)
+                texts = {"sentences": sentences}
+                stories.append(Example(texts, str(path), key, images, group=albums[0]))
             else:
                 malformed.append(key)
+        corpus.splits[split] = stories
         if malformed:
             what = f"{split} stories left out, not five sentences at five positions of one album"
             corpus.exceptions[what] = malformed
     return corpus
 
 
-def read_vist_descriptions(folder: Path, *, text_field: str = "text") -> CaptionCorpus:
+def read_vist_descriptions(folder: Path, *, text_field: str = "text") -> Corpus:
     """Images with their descriptions in isolation.
 
     Args:
@@ -94,15 +123,15 @@ def read_vist_descriptions(folder: Path, *, text_field: str = "text") -> Caption
         UserError: if there is no split, or a file is malformed.
     """
     name = f"vist, {IN_ISOLATION}, {text_field}"
-    corpus = CaptionCorpus(name=name, split="official", items={}, files=[])
+    corpus = Corpus(captions.TABLE, name, "official", {}, [])
     for split, path in _files(folder, IN_ISOLATION).items():
         corpus.files.append(str(path))
-        items: dict[str, CaptionItem] = {}
+        found: dict[str, Example] = {}
         for where, annotation in _annotations(path):
             key = check_id(_text(annotation, "photo_flickr_id", where), where)
-            item = items.setdefault(key, CaptionItem(key, [], where))
-            item.captions.append(_text(annotation, text_field, where))
-        corpus.items[split] = list(items.values())
+            image = found.setdefault(key, captioned_image(key, [], where))
+            image.texts["captions"].append(_text(annotation, text_field, where))
+        corpus.splits[split] = list(found.values())
     return corpus
 
 

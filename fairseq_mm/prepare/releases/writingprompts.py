@@ -1,21 +1,25 @@
-"""WritingPrompts (Fan et al. 2018): ``{train,valid,test}.wp_source`` and ``.wp_target``.
+"""WritingPrompts (Fan et al. 2018): prompts and stories, both tokenised already.
 
-A line of the one is a prompt, the same line of the other its story, both tokenised already.
+The release has {train,valid,test}.wp_source and .wp_target: a line of the one is a prompt, the
+same line of the other its story.
 
 The published models' vocabularies have 19,025 and 104,960 types, fairseq's four control symbols
 included. They come out of stories cut to 1,000 words, words that occur ten times or more (the
 paper says "more than 10", fairseq keeps a count that equals the threshold) and a padding factor
 of 1; the two sizes that people get otherwise are 112,832 (stories not cut) and 19,032 (fairseq's
-default padding factor).
+default padding factor). Other sizes are named with their usual cause, since the published models
+do not load with them.
 """
 
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fairseq_mm.data.input_files import SPLITS, read_lines
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.prompts import StoryCorpus, StoryPair
+from fairseq_mm.prepare.corpus import Corpus, Example, Examples, Streamed
+from fairseq_mm.prepare.prompts import TABLE
 
 WRITING_PROMPTS_PAIRS = {"train": 272_600, "valid": 15_620, "test": 15_138}
 # number of types, fairseq's four control symbols included
@@ -25,7 +29,21 @@ STORY_WORDS = 1000
 THRESHOLD = 10
 
 
-def read_writingprompts(folder: Path, *, drop_unpaired: bool = False) -> StoryCorpus:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("release", type=Path, help="The folder writingPrompts.")
+    parser.add_argument(
+        "--drop-unpaired",
+        action="store_true",
+        help="Leave out, and count, the last lines of the longer of a split's two files where "
+        "their numbers of lines differ, instead of refusing them.",
+    )
+
+
+def read(args: argparse.Namespace) -> Corpus:
+    return read_writingprompts(args.release, drop_unpaired=args.drop_unpaired)
+
+
+def read_writingprompts(folder: Path, *, drop_unpaired: bool = False) -> Corpus:
     """
     Args:
         folder: with the release's files; a split may be missing.
@@ -36,9 +54,9 @@ def read_writingprompts(folder: Path, *, drop_unpaired: bool = False) -> StoryCo
         UserError: if there is no split, a split has one file alone, or its files have different
             numbers of lines.
     """
-    num_pairs: dict[str, int] = {}
-    unpaired: dict[str, int] = {}
-    files: dict[str, tuple[Path, Path]] = {}
+    splits: dict[str, Examples] = {}
+    counts: dict[str, dict[str, int]] = {}
+    files: list[str] = []
     for split in SPLITS:
         source, target = folder / f"{split}.wp_source", folder / f"{split}.wp_target"
         if not source.exists() and not target.exists():
@@ -49,34 +67,35 @@ def read_writingprompts(folder: Path, *, drop_unpaired: bool = False) -> StoryCo
                 f"{source} has {lengths[0]:,} lines and {target} {lengths[1]:,}, where a line of "
                 "each makes a pair; --drop-unpaired leaves out the last lines of the longer one."
             )
-        files[split] = source, target
-        num_pairs[split] = min(lengths)
-        unpaired[split] = max(lengths) - min(lengths)
+        splits[split] = _pairs(source, target, min(lengths))
+        counts[split] = {"unpaired_lines": max(lengths) - min(lengths)}
+        files += [str(source), str(target)]
     if not files:
         raise UserError(
             f"{folder}: no train.wp_source, valid.wp_source or test.wp_source found in this folder."
         )
 
-    def read() -> Iterator[StoryPair]:
-        for split, (source, target) in files.items():
-            for (number, prompt), (_, story) in zip(read_lines(source), read_lines(target)):
-                where = (f"{source}:{number}", f"{target}:{number}")
-                yield StoryPair(split, prompt, story, where)
-
-    return StoryCorpus(
-        name="writingprompts",
-        split="official",
-        files=[str(path) for pair in files.values() for path in pair],
-        read=read,
-        num_pairs=num_pairs,
-        unpaired=unpaired,
+    corpus = Corpus(
+        TABLE,
+        "writingprompts",
+        "official",
+        splits,
+        files,
+        counts=counts,
         published=WRITING_PROMPTS_PAIRS,
-        vocabulary_deviations=(
-            vocabulary_deviations
-            if num_pairs.get("train") == WRITING_PROMPTS_PAIRS["train"]
-            else lambda options, num_types: []
-        ),
     )
+    if len(splits.get("train", ())) == WRITING_PROMPTS_PAIRS["train"]:
+        corpus.vocabulary_deviations = vocabulary_deviations
+    return corpus
+
+
+def _pairs(source: Path, target: Path, length: int) -> Streamed:
+    def read() -> Iterator[Example]:
+        for (number, prompt), (_, story) in zip(read_lines(source), read_lines(target)):
+            texts = {"prompt": [prompt], "story": [story]}
+            yield Example(texts, f"{source}:{number}", places={"story": f"{target}:{number}"})
+
+    return Streamed(read, length)
 
 
 def count_lines(path: Path) -> int:

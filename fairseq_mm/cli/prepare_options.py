@@ -1,0 +1,363 @@
+"""Options of ``fairseq-mm prepare``: one table for all kinds of data and all releases."""
+
+import argparse
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Callable, NamedTuple, Optional
+
+from fairseq_mm.data import subwords, transcript_text
+from fairseq_mm.data.caption_text import CaptionTokenizer
+from fairseq_mm.data.story_split import SOURCE, TARGET
+from fairseq_mm.data.story_text import tokenize_story_text
+from fairseq_mm.data.subwords import Subwords
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare import captions, prompts, videos, visual_stories
+from fairseq_mm.prepare.captions import CaptionWriter
+from fairseq_mm.prepare.corpus import POLICIES
+from fairseq_mm.prepare.jsonl import KEYS
+from fairseq_mm.prepare.prompts import PromptWriter
+from fairseq_mm.prepare.videos import VideoWriter
+from fairseq_mm.prepare.visual_stories import VisualStoryWriter
+from fairseq_mm.prepare.writer import FolderWriter, Vocabulary
+
+_FLAG: dict[str, Any] = {"action": "store_true"}
+_NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
+_FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+_JSONL: dict[str, Any] = {**_FILE, "metavar": "FILE.jsonl", "action": "append", "default": []}
+_RARE = "Words that occur less than N times in the training {} become <unk> (default: "
+_DICTIONARY = "Dictionary of an existing model{}, taken instead of one of the training split."
+# option -> help text, in which {names} are those of add_options, and what else argparse takes
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "--valid": ("JSON lines of the valid split alone; may be given again.", _JSONL),
+    "--test": ("JSON lines of the test split alone; may be given again.", _JSONL),
+    "--valid-size": (
+        "Number of training {groups} to draw as the valid split, with all that belongs to each "
+        "(default: 0).",
+        {**_NUMBER, "default": 0},
+    ),
+    "--test-size": ("The same for the test split (default: 0).", {**_NUMBER, "default": 0}),
+    "--seed": ("Seed of drawn splits (default: 1).", {**_NUMBER, "default": 1}),
+    "--keys": (
+        "What {visual}s are called in the feature store: by the name, the stem (without ending) or "
+        "the path of their file; as --ids of fairseq-mm extract (default: name).",
+        {"choices": KEYS, "default": "name"},
+    ),
+    "--features": (
+        "Feature stores in which the {visual}s are looked up; those that they lack are missing.",
+        {"nargs": "+", "metavar": "STORE"},
+    ),
+    "--images": (
+        "Folders or .tar archives of images, ID.jpg or with another suffix, in which the images "
+        "are looked up; others are missing.",
+        {"nargs": "+", "metavar": "IMAGES"},
+    ),
+    "--verify": ("Decode every image of --images; those that cannot be are missing too.", _FLAG),
+    "--missing": (
+        "What to do about {nouns} of missing {visual}s: refuse them, drop them, or keep visual "
+        "stories that have an image left, with the missing ones as padding, listed in "
+        "missing_images.txt (default: {missing}).",
+        {"choices": POLICIES},
+    ),
+    "--output": ("Data folder to write.", {"type": Path, "metavar": "DIR", "required": True}),
+    "--overwrite": ("Replace prepared data in DIR.", _FLAG),
+    "--no-binarize": (
+        "Only print the fairseq-preprocess command for the text that is written.",
+        _FLAG,
+    ),
+    "--strict": ("Refuse splits and dictionaries of other sizes than the published ones.", _FLAG),
+    "--keep-case": ("Do not lower-case the text.", _FLAG),
+    "--keep-punctuation": ("Keep tokens without a letter or a digit.", _FLAG),
+    "--threshold": (_RARE.format("split") + "{threshold}).", _NUMBER),
+    "--source-threshold": (_RARE.format("prompts") + "{threshold}).", _NUMBER),
+    "--target-threshold": (_RARE.format("stories") + "{threshold}).", _NUMBER),
+    "--max-words": (
+        "Size of the dictionary: only the N most frequent words (default: all).",
+        _NUMBER,
+    ),
+    "--dictionary": (_DICTIONARY.format(""), _FILE),
+    "--source-dictionary": (_DICTIONARY.format(" for prompts"), _FILE),
+    "--target-dictionary": (_DICTIONARY.format(" for stories"), _FILE),
+    "--story-words": (
+        "Maximum number of words per story; longer stories are truncated, 0 leaves them whole "
+        "(default: 1000).",
+        {**_NUMBER, "default": 1000},
+    ),
+    "--skip-empty": (
+        "Leave out {nouns} with a text that has no word (of an image the caption alone), and count "
+        "or list them, instead of refusing them.",
+        _FLAG,
+    ),
+    "--split-symbols": (
+        "Write fairseq's control symbols, <s>, </s> and <pad>, as three words, such as < s >, "
+        "where the text has them, instead of refusing them.",
+        _FLAG,
+    ),
+    "--subwords": (
+        "What the tokens are: words, the pieces of GPT-2's BPE, as BART's, or of a sentencepiece "
+        "model, as T5's (default: none, for words).",
+        {"choices": subwords.KINDS},
+    ),
+    "--gpt2-encoder-json": ("File encoder.json of --subwords gpt2.", _FILE),
+    "--gpt2-vocab-bpe": ("File vocab.bpe of --subwords gpt2.", _FILE),
+    "--sentencepiece-model": ("File sentencepiece.model of --subwords sentencepiece.", _FILE),
+    "--pretrained": (
+        "Folder of a pretrained model, whose dictionary and subwords are taken.",
+        {"type": Path, "metavar": "DIR"},
+    ),
+    "--numbered-unknowns": (
+        "Maximum number of indexed OOV tokens per video, for pointer_generator: words outside the "
+        "dictionary are written as <unk-0>, <unk-1>, ..., so that the model can copy them "
+        "(default: 0).",
+        {**_NUMBER, "default": 0},
+    ),
+    "--workers": (
+        "Number of processes of fairseq-preprocess (default: one a core, at most 8).",
+        {**_NUMBER, "default": min(8, os.cpu_count() or 1)},
+    ),
+}
+OWN = ("--valid", "--test", "--valid-size", "--test-size", "--seed")
+FOLDER = ("--output", "--overwrite", "--no-binarize")
+# kind of subwords -> name of its file -> option that gives it
+SUBWORD_OPTIONS = {
+    "gpt2": {"encoder.json": "--gpt2-encoder-json", "vocab.bpe": "--gpt2-vocab-bpe"},
+    "sentencepiece": {"sentencepiece.model": "--sentencepiece-model"},
+}
+
+
+class Kind(NamedTuple):
+    """A kind of data.
+
+    Attributes:
+        task: of fairseq's that reads it.
+        module: of the package, whose docstring shows one's own data.
+        writer: options -> its writer.
+        tokenizers: name -> what it does.
+        tokenizer: the default.
+        threshold: default of ``--threshold``.
+        text_options: how text becomes tokens.
+        own_options: further options of one's own data.
+    """
+
+    task: str
+    module: ModuleType
+    writer: Callable[[argparse.Namespace], FolderWriter]
+    tokenizers: dict[str, str]
+    tokenizer: Optional[str]
+    threshold: int
+    text_options: str
+    own_options: str = "--keys --features --missing"
+
+    def defaults(self) -> dict[str, Any]:
+        """Values that releases may settle otherwise."""
+        return {
+            "tokenizer": self.tokenizer,
+            "default_threshold": self.threshold,
+            "tokenizer_of_words": "words",
+            "missing_by_default": "refuse",
+            "by_stem": False,
+        }
+
+
+def add_options(
+    parser: Any, kind: Kind, options: Iterable[str], settled: Mapping[str, Any]
+) -> None:
+    """Adds options of the table above to a parser, or to a group of one."""
+    table = kind.module.TABLE
+    names = {
+        "nouns": table.nouns,
+        "groups": table.groups,
+        "visual": table.visual_noun,
+        "missing": settled["missing_by_default"],
+        "threshold": settled["default_threshold"],
+    }
+    how = "; ".join(f"{name}: {what}" for name, what in kind.tokenizers.items())
+    default = settled["tokenizer"] or "words, but none for subwords and How2"
+    tokenizer = f"{how} (default: {default}).", {"choices": tuple(kind.tokenizers)}
+    for option in options:
+        text, more = tokenizer if option == "--tokenizer" else OPTIONS[option]
+        parser.add_argument(option, help=text.format(**names), **more)
+
+
+def _vocabulary(args: argparse.Namespace, text: str, **options: Any) -> Vocabulary:
+    return Vocabulary(
+        text, args.default_threshold, args.threshold, dictionary=args.dictionary, **options
+    )
+
+
+def _caption_writer(args: argparse.Namespace) -> CaptionWriter:
+    vocabulary = _vocabulary(args, "captions", max_words=args.max_words)
+    if args.tokenizer in ("m_rnn", "ptb") and (args.keep_case or args.keep_punctuation):
+        raise UserError(
+            f"--tokenizer {args.tokenizer} has its own rules for case and punctuation; leave "
+            "--keep-case and --keep-punctuation out with it."
+        )
+    tokenize: Any
+    if args.tokenizer == "ptb":
+        from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
+
+        # its tokens may hold a no-break space, where fairseq would split them
+        tokenize, settings = lambda text: " ".join(ptb_tokenize(text)).split(), {"tokenizer": "ptb"}
+    else:
+        tokenize = CaptionTokenizer(
+            args.tokenizer, keep_case=args.keep_case, keep_punctuation=args.keep_punctuation
+        )
+        settings = tokenize.settings()
+    return CaptionWriter(
+        tokenize, {"dict.txt": vocabulary}, settings=settings, skip_empty=args.skip_empty
+    )
+
+
+def _story_writer(args: argparse.Namespace) -> VisualStoryWriter:
+    vocabulary = _vocabulary(args, "stories")
+    tokenize = CaptionTokenizer(args.tokenizer, keep_case=args.keep_case, keep_punctuation=True)
+    policy = args.missing or args.missing_by_default
+    return VisualStoryWriter(
+        tokenize,
+        {"dict.txt": vocabulary},
+        settings={**tokenize.settings(), "missing": policy},
+        skip_empty=args.skip_empty,
+    )
+
+
+def _prompt_writer(args: argparse.Namespace) -> PromptWriter:
+    vocabularies = {
+        f"dict.{side}.txt": Vocabulary(
+            text,
+            args.default_threshold,
+            getattr(args, f"{prefix}_threshold"),
+            dictionary=getattr(args, f"{prefix}_dictionary"),
+            prefix=f"{prefix}-",
+        )
+        for side, prefix, text in ((SOURCE, "source", "prompts"), (TARGET, "target", "stories"))
+    }
+    return PromptWriter(
+        {"story": tokenize_story_text, "whitespace": str.split}[args.tokenizer],
+        vocabularies,
+        story_words=args.story_words,
+        split_symbols=args.split_symbols,
+        settings={"tokenizer": args.tokenizer},
+        skip_empty=args.skip_empty,
+        workers=args.workers,
+    )
+
+
+def _video_writer(args: argparse.Namespace) -> VideoWriter:
+    if args.dictionary is not None and args.pretrained is not None:
+        raise UserError("--pretrained brings its dictionary; leave --dictionary out with it.")
+    if args.pretrained is not None:
+        args.dictionary = args.pretrained / "dict.txt"
+        if not args.pretrained.is_dir():
+            raise UserError(f"--pretrained {args.pretrained}: no such folder.")
+        if not args.dictionary.exists():
+            raise UserError(
+                f"--pretrained {args.pretrained}: has no dict.txt; fairseq-mm convert writes one "
+                "beside a checkpoint."
+            )
+    vocabulary = _vocabulary(args, "text", max_words=args.max_words)
+    subwords = _subwords(args)
+    tokenizer = args.tokenizer or (args.tokenizer_of_words if subwords.kind == "none" else "none")
+    return VideoWriter(
+        transcript_text.TOKENIZERS[tokenizer],
+        vocabulary,
+        subwords,
+        settings={
+            "tokenizer": tokenizer,
+            "pretrained": str(args.pretrained) if args.pretrained else None,
+        },
+        skip_empty=args.skip_empty,
+        workers=args.workers,
+    )
+
+
+def _subwords(args: argparse.Namespace) -> Subwords:
+    """
+    Raises:
+        UserError: if options contradict each other, or a file is missing or damaged.
+    """
+    if args.numbered_unknowns < 0:
+        raise UserError(
+            f"--numbered-unknowns must be at least 0, but is {args.numbered_unknowns} instead."
+        )
+    paths = {}
+    for kind, options in SUBWORD_OPTIONS.items():
+        for name, option in options.items():
+            value = getattr(args, option[2:].replace("-", "_"))
+            if kind == args.subwords and value is None:
+                raise UserError(f"--subwords {kind} needs {option}, its {name}.")
+            if kind == args.subwords:
+                paths[name] = value
+            elif value is not None:
+                raise UserError(f"{option} is for --subwords {kind}.")
+    if args.subwords is None and args.pretrained is not None:
+        subwords = Subwords.of_pretrained(args.pretrained)
+        if args.numbered_unknowns:
+            return Subwords.from_paths(  # refuses what has pieces
+                subwords.kind, {}, numbered_unknowns=args.numbered_unknowns
+            )
+        return subwords
+    return Subwords.from_paths(
+        args.subwords or "none", paths, numbered_unknowns=args.numbered_unknowns
+    )
+
+
+KINDS = {
+    "captions": Kind(
+        "multimodal_captioning",
+        captions,
+        _caption_writer,
+        {
+            "words": "simple rules, for text as people write it",
+            "whitespace": "the text is split already",
+            "m_rnn": "the released m-RNN code's rules",
+            "ptb": "coco-caption's, as scoring uses them",
+        },
+        "words",
+        5,
+        "--tokenizer --keep-case --keep-punctuation --threshold --max-words --dictionary "
+        "--skip-empty",
+    ),
+    "stories": Kind(
+        "visual_storytelling",
+        visual_stories,
+        _story_writer,
+        # the m-RNN paper's rules are for captions: they drop the full stops that end sentences
+        {
+            "words": "simple rules, for text as people write it; punctuation is kept",
+            "whitespace": "the text is split already",
+        },
+        "words",
+        10,
+        "--tokenizer --keep-case --threshold --dictionary --skip-empty",
+    ),
+    "prompts": Kind(
+        "hierarchical_story",
+        prompts,
+        _prompt_writer,
+        {
+            "story": "as WritingPrompts is split",
+            "whitespace": "the text is split already (line breaks are lost; write <newline>)",
+        },
+        "story",
+        10,
+        "--tokenizer --story-words --source-threshold --source-dictionary --target-threshold "
+        "--target-dictionary --skip-empty --split-symbols --workers",
+        own_options="",
+    ),
+    "videos": Kind(
+        "video_summarization",
+        videos,
+        _video_writer,
+        {
+            "none": "the text as it is (for words: split at spaces)",
+            "lower": "the same in lower case",
+            "words": "lower case, split into words and punctuation",
+        },
+        None,
+        1,
+        "--tokenizer --subwords --gpt2-encoder-json --gpt2-vocab-bpe --sentencepiece-model "
+        "--pretrained --dictionary --threshold --max-words --numbered-unknowns --skip-empty "
+        "--workers",
+    ),
+}

@@ -1,0 +1,200 @@
+"""A data folder that one process at a time writes to, whose files appear when all are complete."""
+
+import contextlib
+import json
+import logging
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from pathlib import Path
+
+from fairseq_mm import __version__
+from fairseq_mm.data.caption_text import RESERVED_TOKENS
+from fairseq_mm.data.folder_lock import only_writer
+from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.errors import UserError
+
+_REPORT = "prepare.json"
+# fairseq-preprocess's own, while it works: its log, and what its workers have written so far
+_PASSING = re.compile(r"(?:.*/)?preprocess\.log|.*\.pt\d+\.(?:bin|idx)")
+
+
+def run_preprocess(arguments: list[str]) -> None:
+    """Calls fairseq-preprocess in this process, and leaves none of its log handlers behind."""
+    from fairseq import options
+    from fairseq_cli import preprocess
+
+    args = options.get_preprocessing_parser().parse_args(arguments)
+    handlers = list(preprocess.logger.handlers)
+    level = preprocess.logger.level
+    preprocess.logger.setLevel(logging.WARNING)
+    try:
+        preprocess.main(args)
+    finally:
+        preprocess.logger.setLevel(level)
+        for handler in preprocess.logger.handlers[:]:
+            if handler not in handlers:
+                preprocess.logger.removeHandler(handler)
+                handler.close()
+    # Names files by the folder they were made in, and prepare.json has the command.
+    os.remove(os.path.join(args.destdir, "preprocess.log"))
+
+
+def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
+    """
+    Raises:
+        UserError: if fairseq-preprocess would stumble over the path, or the folder has prepared
+            data that may not be replaced.
+    """
+    if "," in os.path.abspath(output):
+        raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
+    found = sorted(name for name in {*files, _REPORT} if (output / name).exists())
+    if found and not overwrite:
+        raise UserError(
+            f"--output {output}: has prepared data already ({found[0]}); give --overwrite to "
+            "replace it, or another folder."
+        )
+    try:
+        other = json.loads((output / _REPORT).read_text(encoding="utf-8"))["kind"]
+    except (OSError, ValueError, KeyError, TypeError):
+        other = None
+    if other not in (None, kind):
+        raise UserError(
+            f"--output {output}: holds prepared {other}, and {kind} would stand among their files; "
+            "give another folder."
+        )
+
+
+# (process, thread, folder) that writes; what it calls may lock the folder too
+_writers: set[tuple[int, int, str]] = set()
+
+
+@contextmanager
+def locked_output(output: Path) -> Iterator[None]:
+    """Holds a data folder, making it where needed: another writer's files would mix with these.
+
+    A folder that was made is removed if nothing is in it at the end. Feature stores have a lock of
+    their own, and can be written meanwhile.
+
+    Raises:
+        UserError: if another process or thread holds it, or it cannot be made.
+    """
+    writer = (os.getpid(), threading.get_ident(), os.path.realpath(output))
+    if writer in _writers:
+        yield
+        return
+    if output.exists() and not output.is_dir():
+        raise UserError(f"--output {output}: is a file; a folder was expected.")
+    with contextlib.ExitStack() as stack:
+        if not output.exists():
+            stack.callback(_remove_if_empty, output)
+        try:
+            stack.enter_context(only_writer(str(output)))
+        except OSError as error:
+            raise UserError(f"{output}: cannot be written ({error}).") from error
+        _writers.add(writer)
+        stack.callback(_writers.discard, writer)
+        yield
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+@contextmanager
+def partial_folder(
+    output: Path, files: Set[str], *, kind: str, overwrite: bool = False
+) -> Iterator[Path]:
+    """A folder in ``output`` whose files move there at the end, and vanish after an error.
+
+    Args:
+        output: the data folder, which is held meanwhile. Other files in it stay.
+        files: which files of it are prepared data, by their paths inside it.
+        kind: of data.
+        overwrite: prepared data of this kind may be replaced.
+
+    Raises:
+        UserError: if another process writes to ``output``, it has prepared data that may not be
+            replaced, it cannot be written, or stands there with anything else in it.
+    """
+    output = Path(os.path.abspath(output))
+    with locked_output(output):
+        _check_output(output, files, kind=kind, overwrite=overwrite)
+        partial = output / ".partial"
+        _check_leftover(partial, files)
+        try:
+            if partial.is_dir():
+                shutil.rmtree(partial)
+            partial.mkdir()
+            yield partial
+            _move_over(partial, output, files)
+        except OSError as error:
+            raise UserError(f"--output {output}: cannot be written ({error}).") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _check_leftover(partial: Path, files: Set[str]) -> None:
+    """
+    Raises:
+        UserError: if the folder holds anything but what a killed run leaves.
+    """
+    names = {name for name in _files_in(partial) if not _PASSING.fullmatch(name)}
+    foreign = sorted(names - files - {_REPORT})
+    if foreign:
+        raise UserError(f"{partial}: holds {foreign[0]}; remove or rename that folder.")
+
+
+def _files_in(folder: Path) -> list[str]:
+    paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return sorted(path.relative_to(folder).as_posix() for path in paths)
+
+
+def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
+    # The folder may hold a feature store that took hours: only prepared files are replaced,
+    # prepare.json first away and last in, so that a folder with it is whole.
+    for name in [_REPORT, *sorted(files)]:
+        (output / name).unlink(missing_ok=True)
+    for folder in {(output / name).parent for name in files} - {output}:
+        with contextlib.suppress(OSError):  # somebody else's files stand in it
+            folder.rmdir()
+    for name in sorted(_files_in(partial), key=lambda name: (name == _REPORT, name)):
+        (output / name).parent.mkdir(exist_ok=True)
+        os.replace(partial / name, output / name)
+
+
+def write_report(folder: Path, kind: str, report: dict[str, object]) -> dict[str, object]:
+    """Writes ``prepare.json`` and returns what stands in it."""
+    report = {"kind": kind, "package_version": __version__, **report}
+    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+    (folder / _REPORT).write_text(text, encoding="utf-8")
+    return report
+
+
+def read_dictionary_words(path: Path) -> set[str]:
+    """The words of a ``dict.txt``.
+
+    Raises:
+        UserError: ``path:line``, if a line is not ``word count``, repeats a word or defines one
+            of fairseq's control symbols.
+    """
+    words: set[str] = set()
+    for number, line in read_lines(path):
+        word, _, count = line.rpartition(" ")
+        if not word or not count.isdecimal():
+            raise UserError(f"{path}:{number}: must be `word count`, but is {line[:60]!r} instead.")
+        if word in words or word in (*RESERVED_TOKENS, "<unk>"):
+            what = "was given before" if word in words else "is a control symbol of fairseq"
+            raise UserError(f"{path}:{number}: {word} {what}.")
+        words.add(word)
+    return words
+
+
+def count_unknown(path: Path, known: set[str]) -> int:
+    """Words of a text file that are not in ``known``."""
+    with open(path, encoding="utf-8", newline="\n") as file:
+        return sum(word not in known for line in file for word in line.split())

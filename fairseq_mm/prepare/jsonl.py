@@ -1,0 +1,225 @@
+"""One's own JSON lines, one example a line -> a corpus, by the field table of a task."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, Optional
+
+from fairseq_mm.data.input_files import SPLITS, check_id, parse_object, read_lines
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.corpus import Corpus, Example, Field, FieldTable, Streamed, in_order
+from fairseq_mm.prepare.subtitles import TRANSCRIPT_SUFFIXES, read_transcript
+
+KEYS = ("name", "stem", "path")
+Paths = dict[Optional[str], list[Path]]
+
+
+def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus:
+    """Reads one's own data.
+
+    Args:
+        table: of the task. A line has its required fields, and may have the optional ones and
+            ``split`` (train, valid or test), which every line has or none.
+        paths: split -> files that hold it alone; None -> files whose lines may name a split and
+            belong to train otherwise.
+        keys: what images and videos are called in the feature store: by their file's ``name``, its
+            ``stem``, or their ``path`` as it stands in the line.
+
+    Raises:
+        UserError: ``path:line`` and what is wrong there, or if there is no example.
+    """
+    files = [path for several in paths.values() for path in several]
+    splits: dict[str, Any] = {}
+    if table.streamed:
+        for path in files:
+            if path.exists() and not path.is_file():
+                raise UserError(f"{path}: must be a file, as it is read twice, but is none.")
+        sizes = Counter(split for split, _ in _examples(table, paths, keys))
+
+        def read(split: str) -> Iterator[Example]:
+            return (one for found, one in _examples(table, paths, keys) if found == split)
+
+        splits = {s: Streamed(partial(read, s), size) for s, size in sizes.items()}
+    else:
+        for split, example in _examples(table, paths, keys):
+            splits.setdefault(split, []).append(example)
+    named = [str(path) for path in files]
+    if not splits:
+        raise UserError(f"{', '.join(named)}: no {table.nouns}.")
+    corpus = Corpus(table, "own", "as given", in_order(splits), named)
+    corpus.check_ids()
+    return corpus
+
+
+def key_of(path: str, keys: str) -> str:
+    """What an image or a video is called in a feature store; ``keys`` is one of ``KEYS``."""
+    found = PurePosixPath(path)
+    return {"name": found.name, "stem": found.stem, "path": path}[keys]
+
+
+def _examples(table: FieldTable, paths: Paths, keys: str) -> Iterator[tuple[str, Example]]:
+    """Split and example of each line, in the order of the files."""
+    first_with: dict[tuple[str, bool], str] = {}
+    seen: dict[str, tuple[str, str]] = {}
+    number_of_examples = 0
+    for file_split, files in paths.items():
+        for path in files:
+            for number, line in read_lines(path):
+                if not line.strip():
+                    continue
+                number_of_examples += 1
+                where = f"{path}:{number}"
+                entry = _parse(table, line, where)
+                uniform = [*table.uniform, *(["split"] if file_split is None else [])]
+                for name in uniform:
+                    _check_uniform(name, entry.get(name) is not None, where, first_with)
+                split = entry.get("split")
+                if file_split is not None and split not in (None, file_split):
+                    raise UserError(
+                        f"{where}: says split {split}, but the file is given as {file_split}."
+                    )
+                example = _example(table, entry, path.parent, where, keys, seen)
+                if example.id is None and table.visual is not None:
+                    example.id = str(number_of_examples)
+                yield split or file_split or "train", example
+
+
+def _example(
+    table: FieldTable,
+    entry: dict[str, Any],
+    folder: Path,
+    where: str,
+    keys: str,
+    seen: dict[str, tuple[str, str]],
+) -> Example:
+    texts = {}
+    for field in table.texts:
+        found = (
+            text_or_file(entry, field.name, folder, where)
+            if field.may_be_file
+            else entry[field.name]
+        )
+        texts[field.name] = found if field.many else [found]
+    key, album = entry.get("id"), entry.get("album")
+    if key is not None and (table.id_field or "id" in table.uniform):
+        check_id(key, where, what=_article(table.noun))
+    if table.visual is None:
+        # the text of the first field is what several examples may share
+        group = " ".join(texts[table.texts[0].name][0].split())
+        return Example(texts, where, key, group=group)
+    given = entry[table.visual.name]
+    if table.id_is_key:
+        if table.id_field is None or key is None:
+            key = _visual_key(table, given, where, keys, seen)
+        return Example(texts, where, key, [key])
+    visual = [_visual_key(table, path, where, keys, seen) for path in given]
+    return Example(texts, where, key, visual, "\t".join(visual) if album is None else album)
+
+
+def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
+    """The fields of a line, of which the known ones are checked."""
+    entry = parse_object(line, where)
+    required = [*([table.visual] if table.visual else []), *table.texts]
+    known = []
+    for field in required:
+        name = field.name
+        if field.may_be_file and f"{name}_file" in entry:
+            if name in entry:
+                raise UserError(f"{where}: has both `{name}` and `{name}_file`; give one of them.")
+            name = f"{name}_file"
+        if name not in entry:
+            raise UserError(
+                f"{where}: field `{name}` is missing; found {', '.join(entry) or 'none'}."
+            )
+        _check_type(table, field._replace(name=name), entry[name], where)
+        known.append(name)
+    optional = [*table.uniform, *([table.id_field] if table.id_field else []), "split"]
+    for name in optional:
+        if entry.get(name) is not None:
+            _check_type(table, Field(name), entry[name], where)
+            known.append(name)
+    if entry.get("split") not in (None, *SPLITS):
+        raise UserError(
+            f"{where}: `split` must be train, valid or test, but is "
+            f"{json.dumps(entry['split'])[:80]} instead."
+        )
+    try:
+        for name in known:
+            "".join(entry[name]).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: text holds half a character (a lone surrogate).") from None
+    return entry
+
+
+def _check_type(table: FieldTable, field: Field, value: object, where: str) -> None:
+    if not field.many:
+        if not isinstance(value, str):
+            raise UserError(
+                f"{where}: `{field.name}` must be text, but is {json.dumps(value)[:80]} instead."
+            )
+        return
+    of = "" if field.length is None else f"{field.length} "
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise UserError(
+            f"{where}: `{field.name}` must be a list of {of}texts, but is "
+            f"{json.dumps(value)[:80]} instead."
+        )
+    if field.length is not None and len(value) != field.length:
+        raise UserError(
+            f"{where}: {_article(table.noun)} has {field.length} {field.name}, but this one has "
+            f"{len(value)}."
+        )
+
+
+def _check_uniform(
+    name: str, given: bool, where: str, first_with: dict[tuple[str, bool], str]
+) -> None:
+    first_with.setdefault((name, given), where)
+    if (name, not given) in first_with:
+        without, having = (first_with[name, found] for found in (False, True))
+        raise UserError(
+            f"{without}: names no {name}, but {having} does; give one to every line or to none."
+        )
+
+
+def _visual_key(
+    table: FieldTable, path: str, where: str, keys: str, seen: dict[str, tuple[str, str]]
+) -> str:
+    """The key of an image or a video in the feature store. ``seen`` has the path of each key, and
+    where it stands: neither the store nor the text could tell two paths of one key apart."""
+    key = check_id(key_of(path, keys), where, what=_article(table.visual_noun))
+    other, elsewhere = seen.setdefault(key, (path, where))
+    if other != path:
+        raise UserError(
+            f"{where}: {path} and {other} ({elsewhere}) would both be called {key} in the feature "
+            "store; --keys path tells them apart."
+        )
+    return key
+
+
+def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str) -> str:
+    """The text of a field, or of the file of subtitles or text that it or ``NAME_file`` names.
+
+    Args:
+        entry: with one of the two fields.
+        name: of the field.
+        folder: of relative paths.
+        where: the line, for messages.
+
+    Raises:
+        UserError: if the file cannot be read.
+    """
+    given = entry.get(name)
+    if given is not None and not given.lower().endswith(TRANSCRIPT_SUFFIXES):
+        return given
+    try:
+        return read_transcript(folder / (entry[f"{name}_file"] if given is None else given))
+    except (UserError, ValueError) as error:  # a name with a zero byte
+        remedy = "" if given is None else " A text that ends like a file's name needs a full stop."
+        raise UserError(f"{where}: {error}{remedy}") from None
+
+
+def _article(noun: str) -> str:
+    return f"an {noun}" if noun == "image" else f"a {noun}"

@@ -1,0 +1,96 @@
+"""Flickr8k (Hodosh et al. 2013) as its authors released it.
+
+RELEASE has Flickr8k.token.txt (lines `name.jpg#0<TAB>caption`), Flickr_8k.trainImages.txt,
+Flickr_8k.devImages.txt and Flickr_8k.testImages.txt; a missing list other than train's leaves its
+split out.
+"""
+
+import argparse
+from pathlib import Path
+
+from fairseq_mm.data.input_files import check_id, read_lines
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.captions import TABLE, captioned_image
+from fairseq_mm.prepare.corpus import Corpus, Example
+from fairseq_mm.prepare.split_lists import read_id_list, select_splits
+
+FLICKR8K_LISTS = {
+    "train": "Flickr_8k.trainImages.txt",
+    "valid": "Flickr_8k.devImages.txt",
+    "test": "Flickr_8k.testImages.txt",
+}
+FLICKR8K_IMAGES = {"train": 6000, "valid": 1000, "test": 1000}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("release", type=Path, help="Folder of the release's text files.")
+
+
+def read(args: argparse.Namespace) -> Corpus:
+    return read_flickr8k(args.release)
+
+
+def read_flickr8k(folder: Path) -> Corpus:
+    """Reads Flickr8k's text release from one folder; lists other than train's may be absent.
+
+    The release has captions of 92 images that are in no list; one of them carries a name that
+    is no image's, ``2258277193_586949ec62.jpg.1``. Both are listed as exceptions.
+
+    Raises:
+        UserError: if the captions or the training list are missing, or a line is malformed.
+    """
+    token_file = folder / "Flickr8k.token.txt"
+    corpus = Corpus(TABLE, "flickr8k", "official", {}, [str(token_file)], published=FLICKR8K_IMAGES)
+    captions = read_token_file(token_file)
+    lists = {}
+    for split, name in FLICKR8K_LISTS.items():
+        if split != "train" and not (folder / name).exists():
+            corpus.notes.append(f"{split}: skipped, {folder / name} is not there")
+            continue
+        lists[split] = read_id_list(folder / name)
+        corpus.files.append(str(folder / name))
+    select_splits(corpus, captions, lists)
+    return corpus
+
+
+def read_token_file(path: Path) -> dict[str, Example]:
+    """Reads ``name.jpg#0<TAB>caption`` lines: image name -> example, captions by their numbers.
+
+    Raises:
+        UserError: ``path:line``, if a line has another form or a caption's number stands twice.
+    """
+    numbered: dict[str, dict[int, str]] = {}
+    first_line: dict[str, int] = {}
+    for line_number, line in read_lines(path):
+        if not line.strip():
+            continue
+        key, tab, caption = line.partition("\t")
+        image, _, number = key.rpartition("#")
+        if not tab or not image or not number.isdecimal():
+            raise UserError(
+                f"{path}:{line_number}: must be `image#number<TAB>caption`, but is "
+                f"{line[:60]!r} instead."
+            )
+        add_caption(numbered, image, int(number), caption, f"{path}:{line_number}")
+        first_line.setdefault(image, line_number)
+    return images_of(numbered, first_line, path)
+
+
+def add_caption(
+    numbered: dict[str, dict[int, str]], image: str, number: int, caption: str, where: str
+) -> None:
+    captions = numbered.setdefault(check_id(image, where), {})
+    if number in captions:
+        raise UserError(f"{where}: caption {number} of {image} was given before.")
+    captions[number] = caption.strip()
+
+
+def images_of(
+    numbered: dict[str, dict[int, str]], first_line: dict[str, int], path: Path
+) -> dict[str, Example]:
+    return {
+        image: captioned_image(
+            image, [captions[n] for n in sorted(captions)], f"{path}:{first_line[image]}"
+        )
+        for image, captions in numbered.items()
+    }

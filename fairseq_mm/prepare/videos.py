@@ -1,0 +1,217 @@
+"""Makes a data folder of videos: their transcripts and their summaries.
+
+The data is JSON lines, one video a line:
+
+  {"video": "a.mp4", "transcript": "hi , i 'm ann ...", "summary": "learn how to ..."}
+
+"transcript" is the text itself, or the name of a file that ends in .srt, .vtt or .txt, seen from
+the folder of data.jsonl; "transcript_file" in its place names a file with any ending. Subtitles
+lose their times, numbers and marks, and the lines that automatic captions repeat. For a video
+without one write "transcript not available". Optional field: "split" (train, valid or test).
+
+A pretrained model's text must become the tokens that it knows: --pretrained with the folder that
+fairseq-mm convert has written, or with fairseq's BART (dict.txt, encoder.json, vocab.bpe in one
+folder). The folder's features come from
+
+  fairseq-mm extract data.jsonl --model resnext101_3d --weights FILE --output DIR/features.h5
+
+Videos that this cannot read are named in DIR/features.h5.unreadable.tsv. Prepare again with
+--features DIR/features.h5 --missing drop --overwrite to leave them out.
+"""
+
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Callable, ClassVar, Optional
+
+from fairseq_mm.data.numbered_unknowns import number_unknowns, number_with, numbered_unknown
+from fairseq_mm.data.subwords import SUBWORD_FILES, Subwords
+from fairseq_mm.data.transcript_text import NOT_AVAILABLE, SOURCE, TARGET, is_not_available
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.corpus import Corpus, Example, Field, FieldTable
+from fairseq_mm.prepare.writer import FolderWriter, Vocabulary, json_line
+
+TABLE = FieldTable(
+    kind="videos",
+    noun="video",
+    nouns="videos",
+    groups="videos",
+    texts=(Field("transcript", may_be_file=True), Field("summary")),
+    visual=Field("video"),
+    id_is_key=True,
+)
+# what the paper truncates texts to, </s> included
+MAX_TOKENS = {SOURCE: 512, TARGET: 64}
+_FIELDS = {SOURCE: "transcript", TARGET: "summary"}
+_PLURALS = {SOURCE: "transcripts", TARGET: "summaries"}
+DICTIONARY = f"dict.{SOURCE}.txt"
+
+
+class VideoWriter(FolderWriter):
+    """Writes ``text/<split>.tran`` and ``.desc``.
+
+    Args:
+        tokenize: text -> the text that ``subwords`` encode.
+        vocabulary: of transcripts and summaries together.
+        subwords: text -> tokens, with their number of indexed OOV tokens.
+        options: of :class:`FolderWriter`.
+    """
+
+    table = TABLE
+    sides: ClassVar[dict[str, tuple[str, str]]] = {
+        SOURCE: ("transcript_tokens", "unknown_transcript_tokens"),
+        TARGET: ("summary_tokens", "unknown_summary_tokens"),
+    }
+    endings = ("visual_ids", "references.jsonl", "transcripts.jsonl", "unknowns.jsonl")
+    extra_files = SUBWORD_FILES
+    counts = (
+        "videos",
+        "transcripts_not_available",
+        "transcript_tokens",
+        "summary_tokens",
+        "transcripts_cut",
+        "summaries_cut",
+    )
+    left_out = "videos left out, a text has no word"
+
+    def __init__(
+        self,
+        tokenize: Callable[[str], str],
+        vocabulary: Vocabulary,
+        subwords: Subwords,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            lambda text: subwords.encode(tokenize(text)), {DICTIONARY: vocabulary}, **options
+        )
+        self.subwords = subwords
+        self.vocabulary = vocabulary
+        symbols = list(map(numbered_unknown, range(subwords.numbered_unknowns + 1)))
+        found = [symbol for symbol in symbols if symbol in (vocabulary.words or ())]
+        if found and found != symbols[:-1]:
+            raise UserError(
+                f"--dictionary {vocabulary.dictionary}: has {found[-1]}, but --numbered-unknowns "
+                f"is {subwords.numbered_unknowns}; give as many as the dictionary has."
+            )
+
+    def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
+        tokens = {side: self.tokens_of(example, field)[0] for side, field in _FIELDS.items()}
+        if not all(tokens.values()):
+            return None
+        (transcript,), (summary,) = (example.texts[field] for field in _FIELDS.values())
+        counts["videos"] += 1
+        counts["transcripts_not_available"] += is_not_available(transcript)
+        for side, (number, _) in self.sides.items():
+            counts[number] += len(tokens[side])
+            counts[f"{_PLURALS[side]}_cut"] += len(tokens[side]) >= MAX_TOKENS[side]
+        references = {"id": example.id, "references": [" ".join(summary.split())]}
+        return {
+            **{side: [" ".join(words)] for side, words in tokens.items()},
+            "visual_ids": [str(example.id)],
+            "references.jsonl": [json_line(references)],
+            "transcripts.jsonl": [json_line({"id": example.id, "transcript": transcript})],
+        }
+
+    def empty_remedy(self, name: str) -> str:
+        return f', and one may read "{NOT_AVAILABLE}"' if name == "transcript" else ""
+
+    def options(self) -> dict[str, object]:
+        return {
+            "subwords": self.subwords.kind,
+            "subwords_fingerprint": self.subwords.fingerprint,
+            "numbered_unknowns": self.subwords.numbered_unknowns,
+            **super().options(),
+        }
+
+    def dictionary_in(self, folder: Path, name: str) -> Optional[Path]:
+        # one with indexed OOV tokens is made by finish_text
+        return folder / name if self.subwords.numbered_unknowns else self.vocabulary.dictionary
+
+    def dictionary_of(self, side: str) -> str:
+        return DICTIONARY
+
+    def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
+        """Writes the subwords, and indexed OOV tokens in the place of unknown words."""
+        self.subwords.save(folder)
+        if not self.subwords.numbered_unknowns:
+            return
+        known = self._write_dictionary(folder)
+        for split in counts:
+            counts[split].update(self._index_oov(folder, split, known))
+
+    def _write_dictionary(self, folder: Path) -> set[str]:
+        """Writes train's words, as fairseq-preprocess would find them, or those of the given
+        dictionary, and behind them the indexed OOV tokens; returns all of them."""
+        from fairseq.data import Dictionary
+
+        symbols = list(map(numbered_unknown, range(self.subwords.numbered_unknowns)))
+        vocabulary = self.vocabulary
+        if vocabulary.dictionary is not None:
+            words = Dictionary.load(str(vocabulary.dictionary))
+        else:
+            words = Dictionary()
+            frequencies: Counter[str] = Counter()
+            for side in self.sides:
+                path = folder / "text" / f"train.{side}"
+                with open(path, encoding="utf-8", newline="\n") as file:
+                    for line in file:
+                        frequencies.update(line.split())
+            for symbol in ("<unk>", *symbols):
+                frequencies.pop(symbol, None)  # no words, though the text has them
+            for word, count in frequencies.items():
+                words.add_symbol(word, n=count)
+            limit = vocabulary.max_words + words.nspecial if vocabulary.max_words else -1
+            words.finalize(threshold=vocabulary.threshold, nwords=limit, padding_factor=1)
+        for symbol in symbols:
+            words.add_symbol(symbol, n=0)
+        words.save(str(folder / DICTIONARY))
+        return set(words.symbols[words.nspecial :])
+
+    def _index_oov(self, folder: Path, split: str, known: set[str]) -> dict[str, int]:
+        """Rewrites a split's text with indexed OOV tokens, and lists what they stand for."""
+        counts = dict.fromkeys((f"numbered_in_{plural}" for plural in _PLURALS.values()), 0)
+        paths = [folder / "text" / f"{split}.{side}" for side in self.sides]
+        texts = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths]
+        with ExitStack() as files:
+            source, target, listed = (
+                files.enter_context(open(path, "w", encoding="utf-8", newline="\n"))
+                for path in (*paths, folder / f"{split}.unknowns.jsonl")
+            )
+            for transcript, summary in zip(*texts):
+                number = self.subwords.numbered_unknowns
+                words, unknowns = number_unknowns(transcript.split(), known, number)
+                summary_words = number_with(summary.split(), known, unknowns)
+                symbols = {numbered_unknown(k) for k in range(len(unknowns))}
+                counts["numbered_in_transcripts"] += sum(word in symbols for word in words)
+                counts["numbered_in_summaries"] += sum(word in symbols for word in summary_words)
+                source.write(" ".join(words) + "\n")
+                target.write(" ".join(summary_words) + "\n")
+                listed.write(json_line(unknowns) + "\n")
+        return counts
+
+    def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
+        total, unknown = (counts[name] for name in self.sides[side])
+        if self.vocabulary.dictionary is not None and 2 * unknown > total:
+            raise UserError(
+                f"--dictionary {self.vocabulary.dictionary}: {unknown:,} of {total:,} tokens of "
+                f"the {split} split's {_FIELDS[side]} texts are not in it; is it of other subwords "
+                f"than {self.subwords.kind}?"
+            )
+
+    def describe(self, counts: dict[str, int]) -> str:
+        parts = [f"{counts['videos']:,} videos"]
+        for side, (number, unknown) in self.sides.items():
+            tokens, plural = counts[number], _PLURALS[side]
+            remarks = []
+            if unknown in counts:
+                remarks.append(f"{100 * counts[unknown] / tokens:.2f} % unknown")
+            if f"numbered_in_{plural}" in counts:
+                remarks.append(f"{100 * counts[f'numbered_in_{plural}'] / tokens:.2f} % numbered")
+            if counts[f"{plural}_cut"]:
+                cut = counts[f"{plural}_cut"]
+                remarks.append(f"{cut:,} {plural} longer than {MAX_TOKENS[side]} with </s>")
+            shown = f" ({', '.join(remarks)})" if remarks else ""
+            parts.append(f"{tokens:,} tokens in {plural}{shown}")
+        if counts["transcripts_not_available"]:
+            parts.append(f"{counts['transcripts_not_available']:,} transcripts not available")
+        return ", ".join(parts)

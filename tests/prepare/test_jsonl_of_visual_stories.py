@@ -1,0 +1,179 @@
+"""One's own JSON lines -> stories by split, and every mistake in them by path and line."""
+
+import json
+
+import pytest
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.corpus import Corpus, Example
+from fairseq_mm.prepare.jsonl import read_jsonl
+from fairseq_mm.prepare.visual_stories import TABLE
+
+
+@pytest.fixture
+def jsonl(tmp_path):
+    def write(*entries, name="data.jsonl"):
+        path = tmp_path / name
+        lines = [entry if isinstance(entry, str) else json.dumps(entry) for entry in entries]
+        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        return path
+
+    return write
+
+
+def entry(number, **more):
+    return {
+        "images": [f"a{number}/{k}.jpg" for k in "pqrst"],
+        "sentences": [f"{k} {number}" for k in range(5)],
+        **more,
+    }
+
+
+def read(*paths, **options):
+    return read_jsonl(TABLE, {None: list(paths)}, **options)
+
+
+def ids_of(corpus):
+    return {split: [story.id for story in stories] for split, stories in corpus.splits.items()}
+
+
+def test_lines_without_a_split_are_for_training(jsonl):
+    path = jsonl(entry(1), "", entry(2))
+    corpus = read(path, keys="path")
+    assert corpus.splits == {
+        "train": [
+            Example(
+                {"sentences": entry(i)["sentences"]},
+                f"{path}:{line}",
+                str(i),
+                entry(i)["images"],
+                "\t".join(entry(i)["images"]),
+            )
+            for i, line in ((1, 1), (2, 3))
+        ]
+    }
+
+
+def test_ids_albums_and_splits_come_from_the_lines(jsonl):
+    corpus = read(
+        jsonl(entry(1, id="x", album="A", split="test"), entry(1, id="y", album="B", split="train"))
+    )
+    assert ids_of(corpus) == {"train": ["y"], "test": ["x"]}
+    assert corpus.splits["test"][0].group == "A"
+
+
+def test_splits_come_from_several_files(jsonl):
+    paths = {
+        None: [jsonl(entry(1, id="a"), name="a.jsonl")],
+        "valid": [jsonl(entry(1, id="b", split="valid"), name="v.jsonl")],
+    }
+    assert ids_of(read_jsonl(TABLE, paths)) == {"train": ["a"], "valid": ["b"]}
+
+
+def test_the_key_of_a_image_is_its_files_name_or_path(jsonl):
+    path = jsonl(entry(1))
+    assert read(path).splits["train"][0].visual == ["p.jpg", "q.jpg", "r.jpg", "s.jpg", "t.jpg"]
+    assert read(path, keys="path").splits["train"][0].visual[0] == "a1/p.jpg"
+
+
+def test_stories_without_an_album_are_of_one_if_of_the_same_images(jsonl):
+    first, second, third = read(jsonl(entry(1), entry(1), entry(2)), keys="path").splits["train"]
+    assert first.group == second.group != third.group
+
+
+def wrong(name, change, **more):
+    changed = entry(1, **more)
+    changed[name] = change(changed.get(name))
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([wrong("images", lambda i: i[:4])], "data.jsonl:1: a story has 5 images, but this one ha"),
+        ([entry(1), wrong("images", lambda i: [*i, "x"])], "jsonl:2: a .* images, .* one has 6"),
+        ([wrong("sentences", lambda s: s[:4])], "a story has 5 sentences, but this one has 4"),
+        ([wrong("sentences", lambda s: [*s, "x"])], "a story has 5 sentences, but this one has 6"),
+        ([wrong("sentences", " ".join)], r"`sentences` must be a list of 5 texts, but is \"0 1"),
+        ([wrong("images", lambda i: [*i[:4], 7])], "jsonl:1: `images` must be a list of 5 texts"),
+        ([{"images": ["a"]}], "jsonl:1: a story has 5 images, but this one has 1"),
+        ([{"sentences": ["a"]}], "jsonl:1: field `images` is missing; found sentences"),
+        (["{}"], "jsonl:1: field `images` is missing; found none"),
+        (["[]"], "jsonl:1: must be a JSON object, but is list instead"),
+        (["{"], r"jsonl:1: not JSON \("),
+        (["[" * 100_000], r"jsonl:1: not JSON \(brackets in brackets too deep\)"),
+        ([entry(1, id=3)], "jsonl:1: `id` must be text, but is 3 instead"),
+        ([entry(1, album=["a"])], r"`album` must be text, but is \[\"a\"\] instead"),
+        ([entry(1, split="dev")], '`split` must be train, valid or test, but is "dev" instead'),
+        ([entry(1, id="a\tb")], r"a story's id must be text without tabs.*'a\\tb'"),
+        ([wrong("images", lambda i: ["", *i[1:]])], "an image's id must be text without tabs"),
+        ([entry(1, id="a"), entry(2)], "jsonl:2: names no id, but .*jsonl:1 does; give one to ev"),
+        ([entry(1), entry(2, album="a")], "jsonl:1: names no album, but .*jsonl:2 does"),
+        ([entry(1), entry(2, split="test")], "jsonl:1: names no split, but .*jsonl:2 does"),
+        ([entry(1, id="a"), entry(1, id="a")], "jsonl:2: story a was given before, at .*jsonl:1"),
+        (
+            [entry(1), entry(2)],
+            r"jsonl:2: a2/p.jpg and a1/p.jpg \(.*jsonl:1\) would both be called p.jpg in the feat",
+        ),
+        ([json.dumps(entry(1, id="x")).replace('"x"', '"\\ud800"')], "half a character"),
+        ([""], "data.jsonl: no stories"),
+    ],
+)
+def test_a_mistake_is_named_by_path_and_line(jsonl, lines, message):
+    with pytest.raises(UserError, match=message):
+        read(jsonl(*lines))
+
+
+def test_a_line_that_contradicts_its_files_split_is_refused(jsonl):
+    paths = {"valid": [jsonl(entry(1, split="test"))]}
+    with pytest.raises(UserError, match="jsonl:1: says split test, but the file is given as valid"):
+        read_jsonl(TABLE, paths)
+
+
+def albums(corpus):
+    return {split: {s.group for s in stories} for split, stories in corpus.splits.items()}
+
+
+def test_albums_are_drawn_with_all_their_stories(jsonl):
+    lines = [entry(i, album=f"A{i // 2}", id=str(i)) for i in range(8)]
+    corpus = read(jsonl(*lines), keys="path")
+    corpus.draw("valid", 1, seed=3)
+    corpus.draw("test", 2, seed=3)
+    assert {split: len(ids) for split, ids in ids_of(corpus).items()} == {
+        "train": 2, "valid": 2, "test": 4,
+    }  # fmt: skip
+    assert set.union(*albums(corpus).values()) == {"A0", "A1", "A2", "A3"}
+    assert corpus.division == (
+        "as given, 1 valid albums drawn with seed 3, 2 test albums drawn with seed 3"
+    )
+    again = read(jsonl(*lines[::-1]), keys="path")
+    again.draw("valid", 1, seed=3)
+    assert albums(again)["valid"] == albums(corpus)["valid"]
+
+
+@pytest.mark.parametrize("size", [-1, 2, 3])
+def test_a_draw_leaves_albums_for_training(jsonl, size):
+    corpus = read(jsonl(entry(1), entry(1), entry(2)), keys="path")
+    message = rf"--test-size must be between 1 and 1 \(of 2 training albums .*but is {size} inst"
+    with pytest.raises(UserError, match=message):
+        corpus.draw("test", size, seed=1)
+
+
+def test_a_split_that_the_data_has_is_not_drawn(jsonl):
+    corpus = read(jsonl(entry(1, split="train"), entry(1, split="test")))
+    with pytest.raises(UserError, match="--test-size 1: the data has 1 test stories already"):
+        corpus.draw("test", 1, seed=1)
+
+
+def test_counts_that_are_not_as_published_are_named():
+    story = Example({"sentences": list("vwxyz")}, "file", "1", list("abcde"), "A")
+    corpus = Corpus(
+        TABLE,
+        "vist",
+        "official",
+        {"train": [story], "valid": [story] * 3},
+        [],
+        published={"train": 2, "valid": 1_003, "test": 9},
+        further_references={"train": [story]},
+    )
+    assert corpus.deviations() == ["valid: 3 stories found, 1,003 expected (vist, split official)"]

@@ -1,0 +1,167 @@
+"""``fairseq-mm prepare captions``: options, messages, exit status."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fairseq_mm.cli.main import main
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data.jsonl"
+    with open(path, "w") as file:
+        for number in range(7):
+            captions = [f"A cat no{number}.", "The cat's ball"]
+            file.write(json.dumps({"image": f"{number}.jpg", "captions": captions}) + "\n")
+    return path
+
+
+@pytest.fixture
+def prepare(data, tmp_path, capsys):
+    """Runs the command on ``data``; returns exit status, stdout, stderr."""
+
+    def call(*options, files=(data,)):
+        arguments = [*files, "--output", tmp_path / "out", *options]
+        status = main(["prepare", "captions", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+def test_own_data_becomes_a_data_folder(prepare, tmp_path):
+    status, out, _ = prepare("--valid-size", 2, "--test-size", 1, "--threshold", 2)
+    assert status == 0
+    lines = out.splitlines()
+    # four images: "a cat noN" and "the cat 's ball", where noN stands once
+    assert lines[0] == "train: 4 images, 8 captions, 28 words, 14.29 % of them unknown"
+    assert lines[1] == "valid: 2 images, 4 captions, 14 words, 14.29 % of them unknown"
+    assert lines[2] == "test: 1 images, 2 captions, 7 words, 14.29 % of them unknown"
+    assert lines[3] == "dict.txt: 5 words, 9 types with fairseq's symbols"
+    assert lines[4].startswith("fairseq-preprocess --only-source --trainpref ")
+    assert lines[4].endswith(f"--destdir {tmp_path / 'out'} --thresholdsrc 2 --padding-factor 1"
+                             " --workers 1")  # fmt: skip
+    assert lines[5:] == [f"wrote {tmp_path / 'out'}"]
+    report = json.loads((tmp_path / "out" / "prepare.json").read_text())
+    assert report["data_set"] == "own"
+    assert report["options"]["tokenizer"] == "words"
+    assert report["counts"]["valid"]["images"] == 2
+    references = (tmp_path / "out" / "train.references.jsonl").read_text().splitlines()
+    assert json.loads(references[0])["references"] == ["A cat no0.", "The cat's ball"]
+
+
+def test_the_same_call_gives_the_same_folder(prepare, tmp_path):
+    prepare("--valid-size", 2)
+    first = {p.name: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    assert prepare("--valid-size", 2, "--overwrite")[0] == 0
+    again = {p.name: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    assert first == again
+
+
+def test_nothing_is_binarised_on_request(prepare, tmp_path):
+    status, out, _ = prepare("--no-binarize")
+    assert status == 0
+    assert "unknown" not in out
+    assert not (tmp_path / "out" / "dict.txt").exists()
+    assert (tmp_path / "out" / "text" / "train.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "options", "text"),
+    [
+        ("words", [], "a cat no0\nthe cat 's ball\n"),
+        ("words", ["--keep-case", "--keep-punctuation"], "A cat no0 .\nThe cat 's ball\n"),
+        ("whitespace", [], "a cat no0.\nthe cat's ball\n"),
+        ("m_rnn", [], "a cat no0\nthe cat ' s ball\n"),
+        ("ptb", [], "a cat no0\nthe cat 's ball\n"),
+    ],
+)
+def test_the_tokenizer_can_be_chosen(prepare, tmp_path, tokenizer, options, text):
+    assert prepare("--tokenizer", tokenizer, "--threshold", 1, *options)[0] == 0
+    assert (tmp_path / "out" / "text" / "train.txt").read_text().startswith(text)
+
+
+def test_a_folder_without_valid_split_says_what_follows(prepare):
+    assert "no valid split: train with --disable-validation" in prepare()[2]
+
+
+def test_files_can_be_given_by_split(prepare, data, tmp_path):
+    other = tmp_path / "valid.jsonl"
+    other.write_text('{"image": "v.jpg", "captions": ["A cat"]}\n')
+    status, out, err = prepare("--valid", other)
+    assert status == 0
+    assert "valid: 1 images, 1 captions" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--dictionary", "d.txt", "--threshold", "2"],
+            "d.txt fixes the words; leave --th",
+        ),
+        (["--dictionary", "d.txt"], "d.txt: cannot be read (No such file or directory)."),
+        (["--threshold", "0"], "--threshold must be at least 1, but is 0 instead."),
+        (["--max-words", "0"], "--max-words must be at least 1, but is 0 instead."),
+        (["--threshold", "99"], "no word occurs 99 times or more in the training captions"),
+        (["--tokenizer", "m_rnn", "--keep-case"], "--tokenizer m_rnn has its own rules"),
+        (["--tokenizer", "ptb", "--keep-punctuation"], "--tokenizer ptb has its own rules"),
+        (["--valid-size", "7"], "--valid-size must be between 1 and 6"),
+        (["--valid", "none.jsonl"], "none.jsonl: cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(prepare, tmp_path, options, message):
+    status, out, err = prepare(*options)
+    assert status == 2
+    assert out == ""
+    assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_existing_folder_is_refused_and_left_alone(prepare, tmp_path):
+    prepare()
+    before = (tmp_path / "out" / "prepare.json").stat().st_mtime_ns
+    status, _, err = prepare()
+    assert status == 2
+    assert "out: has prepared data already (dict.txt); give --overwrite" in err
+    assert (tmp_path / "out" / "prepare.json").stat().st_mtime_ns == before
+
+
+def test_features_must_have_every_image(prepare, tmp_path):
+    from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+
+    def store(name, numbers):
+        with FeatureStoreWriter(tmp_path / name, dim=3, dtype="float32", attributes={}) as writer:
+            for number in numbers:
+                writer.append(f"{number}.jpg", np.full((1, 3), number, dtype=np.float32))
+            writer.finish()
+        return tmp_path / name
+
+    first, second = store("first.h5", range(4)), store("second.h5", range(4, 7))
+    status, _, err = prepare("--features", first)
+    assert status == 2
+    assert "data.jsonl:5: image 4.jpg is missing (not in the feature store); of 7 train im" in err
+    assert prepare("--features", first, second)[0] == 0
+
+
+def test_empty_captions_left_out_are_counted(prepare, data):
+    with open(data, "a") as file:
+        file.write('{"image": "e.jpg", "captions": ["..."]}\n')
+    status, _, err = prepare()
+    assert status == 2
+    assert "data.jsonl:8: caption 1 of e.jpg has no word: '...'; --skip-empty leaves such" in err
+    _, out, _ = prepare("--skip-empty")
+    assert "train: 7 images, 14 captions" in out
+    assert "1 empty captions left out" in out
+    assert "exception, train images without a caption: 1 (e.jpg; all in prepare.json)" in out
+
+
+def test_every_kind_has_help(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["prepare", "captions", "--help"])
+    assert '"captions": ["A dog runs ."' in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main(["prepare"])

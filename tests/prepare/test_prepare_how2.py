@@ -1,0 +1,135 @@
+"""``scripts/prepare_how2.py``: the release becomes a data folder with features."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toy_subwords
+
+from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.subwords import Subwords
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_how2.py"
+
+
+@pytest.fixture
+def run_script(tmp_path, monkeypatch, capsys):
+    def call(*options):
+        argv = [SCRIPT, *options, "--output", tmp_path / "out", "--workers", 1]
+        monkeypatch.setattr(sys, "argv", [str(argument) for argument in argv])
+        with pytest.raises(SystemExit) as exit_:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def release(tmp_path):
+    """Text with ids, features of all videos but one."""
+    for name, keys in (("sum_train", ["a", "b", "c"]), ("sum_cv", ["d"]), ("sum_devtest", ["e"])):
+        folder = tmp_path / "text" / name
+        folder.mkdir(parents=True)
+        for side in ("tran", "desc"):
+            text = "".join(f"{key} {side} of the video\n" for key in keys)
+            (folder / f"{side}.tok.txt").write_text(text)
+    (tmp_path / "actions").mkdir()
+    for i, key in enumerate("acdef", start=1):
+        np.save(tmp_path / "actions" / f"{key}.npy", np.full((i, 2048), i, np.float32))
+    return tmp_path
+
+
+def test_text_and_features_become_a_data_folder(run_script, release):
+    options = [release / "text", "--features", release / "actions"]
+    status, out, err = run_script(*options)
+    assert (status, out) == (2, "")
+    assert err == (
+        f"fairseq-mm prepare: {release}/text/sum_train/tran.tok.txt:2: video b is missing "
+        f"({release}/actions has no b.npy); of 3 train videos 1 lack features. --missing drop "
+        "leaves them out.\n"
+    )
+    status, out, err = run_script(*options, "--missing", "drop")
+    assert status == 0
+    assert err.splitlines() == [
+        "test: 1 videos found, 2,127 expected (how2, split train sum_train, valid sum_cv, test "
+        "sum_devtest)"
+    ]
+    folder = release / "out"
+    lines = out.splitlines()
+    assert lines[0].startswith("train: 2 videos, 8 tokens in transcripts (0.00 % unknown), 8 token")
+    assert lines[3] == ("exception, train videos missing: 1 (b; all in prepare.json)")
+    assert lines[-2:] == [f"wrote {folder}", f"wrote {folder}/features.h5: 4 videos"]
+    assert (folder / "text" / "train.tran").read_text() == "tran of the video\n" * 2
+    store = FeatureStore(folder / "features.h5")
+    assert list(store.ids) == ["a", "c", "d", "e"]
+    status, out, _ = run_script(*options, "--missing", "drop", "--overwrite")
+    assert status == 0
+    assert out.splitlines()[-1] == (
+        f"{folder}/features.h5 has the features of all 4 videos already and stays; delete it to "
+        "have it made anew"
+    )
+
+
+def test_text_alone_of_some_splits_is_enough(run_script, release):
+    status, _, _ = run_script(release / "text", "--valid", "--test", "sum_cv")
+    assert status == 0
+    files = {path.name for path in (release / "out").glob("*.visual_ids")}
+    assert files == {"train.visual_ids", "test.visual_ids"}
+    assert not (release / "out" / "features.h5").exists()
+
+
+SETS = (
+    "--train sum_train sum_asr_train --valid sum_cv sum_asr_cv --test sum_devtest sum_asr_devtest"
+)
+
+
+def test_the_twelve_real_videos_are_prepared(run_script, shared_data, tmp_path):
+    clips = shared_data("how2/clips")
+    status, out, err = run_script(
+        clips / "text", *SETS.split(), "--features", clips / "video_action_features"
+    )
+    assert (status, err) == (0, "")
+    folder = tmp_path / "out"
+    assert out.splitlines()[:3] == [
+        "train: 4 videos, 1,460 tokens in transcripts (0.00 % unknown), 129 tokens in summaries "
+        "(0.00 % unknown)",
+        "valid: 4 videos, 906 tokens in transcripts (30.24 % unknown), 83 tokens in summaries "
+        "(38.55 % unknown)",
+        "test: 4 videos, 863 tokens in transcripts (31.40 % unknown), 117 tokens in summaries "
+        "(38.46 % unknown)",
+    ]
+    store = FeatureStore(folder / "features.h5")
+    ids = [
+        line
+        for split in ("train", "valid", "test")
+        for line in (folder / f"{split}.visual_ids").read_text().splitlines()
+    ]
+    assert list(store.ids) == ids
+    frames = sorted(store.rows_of(key) for key in ids)
+    assert (len(ids), frames[0], frames[-1], sum(frames)) == (12, 88, 301, 2295)
+    key = "gk0hmh49gCQ"
+    original = np.load(clips / "video_action_features" / f"{key}.npy")
+    assert np.array_equal(store.read(key), original)
+    first = json.loads((folder / "test.references.jsonl").read_text().splitlines()[0])
+    assert first["id"] == key
+    assert first["references"][0].startswith("learn tips on how to design your garden around a col")
+
+
+def test_the_twelve_real_videos_are_prepared_in_pieces(run_script, shared_data, tmp_path):
+    text = shared_data("how2/clips") / "text"
+    sentences = (text / "sum_train" / "tr_tran_text.txt").read_text().split(" . ")
+    model = toy_subwords.write_sentencepiece(tmp_path / "m", sentences=sentences, size=200)
+    status, _, err = run_script(
+        text, *SETS.split(), "--subwords", "sentencepiece", "--sentencepiece-model", model
+    )
+    assert (status, err) == (0, "")
+    subwords = Subwords.load(tmp_path / "out")
+    pieces = (tmp_path / "out" / "text" / "test.tran").read_text().splitlines()
+    transcripts = (tmp_path / "out" / "test.transcripts.jsonl").read_text().splitlines()
+    assert [subwords.decode(line) for line in pieces] == [
+        json.loads(line)["transcript"] for line in transcripts
+    ]

@@ -1,0 +1,135 @@
+"""``fairseq-mm prepare prompts``: options, messages, exit status."""
+
+import json
+
+import pytest
+
+from fairseq_mm.cli.main import main
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data.jsonl"
+    with open(path, "w") as file:
+        for number in range(6):
+            story = f'He said "no{number}".\n\nIt can\'t be.'
+            file.write(json.dumps({"prompt": f"[WP] A cat{number}.", "story": story}) + "\n")
+    return path
+
+
+@pytest.fixture
+def prepare(data, tmp_path, capsys):
+    """Runs the command on ``data``; returns exit status, stdout, stderr."""
+
+    def call(*options):
+        arguments = [data, "--output", tmp_path / "out", "--workers", 1, *options]
+        status = main(["prepare", "prompts", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+def test_own_data_becomes_a_data_folder(prepare, tmp_path):
+    status, out, err = prepare(
+        "--valid-size", 2, "--source-threshold", 2, "--target-threshold", 3, "--story-words", 9
+    )
+    assert status == 0
+    assert err == ""
+    lines = out.splitlines()
+    # [ WP ] A catN . and: He said `` noN '' . <newline> <newline> It | ca n't be .
+    assert lines[0] == (
+        "train: 4 pairs of 4 different prompts, 24 words in prompts (16.67 % unknown), 36 words in "
+        "stories (11.11 % unknown), 4 stories cut by 16 words"
+    )
+    assert lines[1].startswith("valid: 2 pairs of 2 different prompts, 12 words in prompts (16.67 ")
+    assert lines[2] == "dict.wp_source.txt: 5 words, 9 types with fairseq's symbols"
+    assert lines[3] == "dict.wp_target.txt: 7 words, 11 types with fairseq's symbols"
+    assert lines[4].startswith("fairseq-preprocess --source-lang wp_source --target-lang wp_target")
+    assert lines[4].endswith("--thresholdsrc 2 --thresholdtgt 3 --padding-factor 1 --workers 1")
+    assert [line.split()[1] for line in lines[5:7]] == ["--only-source"] * 2
+    assert lines[7:] == [f"wrote {tmp_path / 'out'}"]
+    text = (tmp_path / "out" / "text" / "train.wp_target").read_text().splitlines()
+    assert text[0].split()[:3] == ["He", "said", "``"]
+    assert text[0].split()[4:] == ["''", ".", "<newline>", "<newline>", "It"]
+    report = json.loads((tmp_path / "out" / "prepare.json").read_text())
+    assert (report["kind"], report["options"]["tokenizer"]) == ("prompts", "story")
+
+
+def test_remarks_stand_where_there_is_something_to_say(prepare, data):
+    with open(data, "a") as file:
+        for story in ("Hm.", "Hm.", "..\n", " "):
+            file.write(json.dumps({"prompt": "Same.", "story": story}) + "\n")
+    options = ["--source-threshold", 1, "--target-threshold", 1]
+    status, _, err = prepare(*options)
+    assert status == 2
+    assert "data.jsonl:10: the story has no word: ' '; --skip-empty leaves such pairs out." in err
+    status, out, err = prepare(*options, "--skip-empty")
+    assert "0 stories cut by 0 words, 1 empty pairs left out, 1 pairs that stood before" in out
+    assert err == "no valid split: train with --disable-validation\n"
+
+
+def test_text_that_is_split_already_is_left_alone(prepare, data, tmp_path):
+    data.write_text('{"prompt": "[WP] x.", "story": "a. <newline> </s>\\nb"}\n')
+    options = ["--tokenizer", "whitespace", "--no-binarize"]
+    status, _, err = prepare(*options)
+    assert status == 2
+    assert "data.jsonl:1: the story holds fairseq's control symbol </s>, which would be" in err
+    assert prepare(*options, "--split-symbols")[0] == 0
+    text = tmp_path / "out" / "text"
+    assert (text / "train.wp_source").read_text() == "[WP] x.\n"
+    assert (text / "train.wp_target").read_text() == "a. <newline> < /s > b\n"
+    assert not (tmp_path / "out" / "prompts").exists()
+
+
+def test_dictionaries_of_another_folder_fit(prepare, data, tmp_path):
+    assert prepare("--source-threshold", 2, "--target-threshold", 2)[0] == 0
+    (tmp_path / "out").rename(tmp_path / "first")
+    first = tmp_path / "first"
+    options = [
+        f"--{side}-dictionary={first / f'dict.wp_{side}.txt'}" for side in ("source", "target")
+    ]
+    data.write_text('{"prompt": "A new cat", "story": "He said so"}\n')
+    assert prepare(*options)[0] == 0
+    for name in ("dict.wp_source.txt", "dict.wp_target.txt", "stories/dict.txt"):
+        assert (tmp_path / "out" / name).read_bytes() == (first / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--source-dictionary", "d.txt", "--source-threshold", "2"],
+            "d.txt fixes the words; leave --source-threshold out with it.",
+        ),
+        (["--target-dictionary", "d.txt"], "d.txt: cannot be read (No such file or directory)."),
+        (["--source-threshold", "0"], "--source-threshold must be at least 1, but is 0 instead."),
+        (["--target-threshold", "-3"], "--target-threshold must be at least 1, but is -3 instead."),
+        (["--story-words", "-1"], "--story-words must be at least 0, but is -1 instead."),
+        (["--workers", "0"], "--workers must be at least 1, but is 0 instead."),
+        (["--valid-size", "6"], "--valid-size must be between 1 and 5 (of 6 training prompts one"),
+        ([], "no word occurs 10 times or more in the training prompts; give a smaller --source-th"),
+        (["--valid", "none.jsonl"], "none.jsonl: cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(prepare, tmp_path, options, message):
+    status, out, err = prepare(*options)
+    assert status == 2
+    assert out == ""
+    assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_prepared_data_is_replaced_on_request_alone(prepare):
+    options = ["--source-threshold", 1, "--target-threshold", 1]
+    assert prepare(*options)[0] == 0
+    status, _, err = prepare(*options)
+    assert status == 2
+    assert "has prepared data already (dict.wp_source.txt); give --overwrite" in err
+    assert prepare(*options, "--overwrite")[0] == 0
+
+
+def test_the_help_shows_the_data(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["prepare", "prompts", "--help"])
+    assert '{"prompt": "[WP] You can\'t die.", "story": "It began with' in capsys.readouterr().out

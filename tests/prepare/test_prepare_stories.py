@@ -1,0 +1,182 @@
+"""``fairseq-mm prepare stories``: options, messages, exit status."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Six stories of three image sequences."""
+    path = tmp_path / "data.jsonl"
+    with open(path, "w") as file:
+        for number in range(6):
+            entry = {
+                "images": [f"photos/{number // 2}_{k}.jpg" for k in range(5)],
+                "sentences": [f"It's Day{number}.", "We ran!", "We ran.", "We ran.", "Home."],
+            }
+            file.write(json.dumps(entry) + "\n")
+    return path
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Writes a store of all images but some."""
+
+    def write(*lacking):
+        path = tmp_path / "features.h5"
+        with FeatureStoreWriter(path, dim=3, dtype="float32", attributes={}) as writer:
+            for key in [f"{i}_{k}.jpg" for i in range(3) for k in range(5)]:
+                if key not in lacking:
+                    writer.append(key, np.ones((1, 3), dtype="float32"))
+            writer.finish()
+        return path
+
+    return write
+
+
+@pytest.fixture
+def prepare(data, tmp_path, capsys):
+    """Runs the command on ``data``; returns exit status, stdout, stderr."""
+
+    def call(*options):
+        arguments = [data, "--output", tmp_path / "out", *options]
+        status = main(["prepare", "stories", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+def test_own_data_becomes_a_data_folder(prepare, tmp_path):
+    status, out, err = prepare("--valid-size", 1, "--threshold", 4)
+    assert (status, err) == (0, "")
+    # it 's dayN . <sent> we ran ! <sent> we ran . <sent> we ran . <sent> home .
+    assert out.splitlines() == [
+        "train: 4 stories of 2 image sequences, 2 albums and 10 images, 60 words, 6.67 % of "
+        "them unknown",
+        "valid: 2 stories of 1 image sequences, 1 albums and 5 images, 30 words, 6.67 % of "
+        "them unknown",
+        "dict.txt: 8 words, 12 types with fairseq's symbols",
+        f"fairseq-preprocess --only-source --trainpref {tmp_path}/out/text/train.txt --validpref "
+        f"{tmp_path}/out/text/valid.txt --destdir {tmp_path}/out --thresholdsrc 4 "
+        "--padding-factor 1 --workers 1",
+        f"wrote {tmp_path / 'out'}",
+    ]
+    text = (tmp_path / "out" / "text" / "train.txt").read_text().splitlines()[0]
+    assert re.fullmatch(
+        r"it 's day\d \. <sent> we ran ! <sent> we ran \. <sent> we ran \. <sent> home \.", text
+    )
+    report = json.loads((tmp_path / "out" / "prepare.json").read_text())
+    assert report["kind"] == "visual stories"
+    assert report["options"] == {
+        "tokenizer": "words", "keep_case": False, "keep_punctuation": True, "missing": "refuse",
+        "threshold": 4, "dictionary": None, "skip_empty": False,
+    }  # fmt: skip
+
+
+def test_text_can_keep_its_case_and_its_splits(prepare, tmp_path):
+    options = ["--threshold", 1, "--keep-case", "--tokenizer", "whitespace", "--no-binarize"]
+    status, out, err = prepare(*options)
+    assert (status, err) == (0, "no valid split: train with --disable-validation\n")
+    assert "unknown" not in out
+    text = (tmp_path / "out" / "text" / "train.txt").read_text().splitlines()[0]
+    assert text == "It's Day0. <sent> We ran! <sent> We ran. <sent> We ran. <sent> Home."
+    assert not (tmp_path / "out" / "train.bin").exists()
+
+
+def test_images_that_the_store_lacks_are_refused_dropped_or_masked(prepare, store, tmp_path):
+    path = store("1_3.jpg")
+    options = ["--threshold", 1, "--features", path]
+    status, out, err = prepare(*options)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1] == (
+        f"fairseq-mm prepare: {tmp_path / 'data.jsonl'}:3: image 1_3.jpg of story 3 is missing "
+        "(not in the feature store); of 6 train stories 2 lack features. --missing drop leaves "
+        "them out, --missing keep keeps them without the image."
+    )
+    status, out, _ = prepare(*options, "--missing", "drop")
+    assert status == 0
+    assert out.startswith("train: 4 stories of 2 image sequences")
+    assert "exception, train stories left out, images missing: 2 (3, 4; all in pre" in out
+    status, out, _ = prepare(*options, "--missing", "keep", "--overwrite")
+    assert out.startswith("train: 6 stories of 3 image sequences")
+    assert "missing_images.txt: images without features: 1" in out
+    assert (tmp_path / "out" / "missing_images.txt").read_text() == "1_3.jpg\n"
+
+
+def test_keys_are_as_they_stand_in_the_data_on_request(prepare, store, tmp_path):
+    options = ["--threshold", 1, "--features", store()]
+    assert prepare(*options)[0] == 0
+    status, _, err = prepare(*options, "--keys", "path", "--overwrite")
+    assert status == 2
+    assert "image photos/0_0.jpg of story 1 is missing (not in the feature store)" in err
+    ids = (tmp_path / "out" / "train.visual_ids").read_text().splitlines()
+    assert ids[0].split("\t")[0] == "0_0.jpg"
+
+
+def test_stories_with_an_empty_sentence_are_left_out_on_request(prepare, data):
+    entry = {"images": ["a", "b", "c", "d", "e"], "sentences": ["a", "", "b", "c", "d"]}
+    with open(data, "a") as file:
+        file.write(json.dumps(entry) + "\n")
+    status, _, err = prepare("--threshold", 1)
+    assert status == 2
+    assert f"{data}:7: sentence 2 of story 7 has no word: ''; --skip-empty leaves" in err
+    status, out, _ = prepare("--threshold", 1, "--skip-empty")
+    assert status == 0
+    assert "exception, train stories left out, a sentence has no word: 1 (7; all in" in out
+
+
+@pytest.mark.parametrize("number", [4, 6])
+@pytest.mark.parametrize("field", ["images", "sentences"])
+def test_a_story_of_another_length_is_one_line(prepare, data, field, number):
+    entry = {"images": list("abcde"), "sentences": list("abcde")}
+    entry[field] = list("abcdef")[:number]
+    data.write_text(data.read_text() + json.dumps(entry) + "\n")
+    status, out, err = prepare("--threshold", 1)
+    assert (status, out) == (2, "")
+    assert err == (
+        f"fairseq-mm prepare: {data}:7: a story has 5 {field}, but this one has {number}.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--dictionary", "d.txt", "--threshold", "2"],
+            "d.txt fixes the words; leave --th",
+        ),
+        (["--dictionary", "d.txt"], "d.txt: cannot be read (No such file or directory)."),
+        (["--threshold", "0"], "--threshold must be at least 1, but is 0 instead."),
+        (["--valid-size", "3"], "--valid-size must be between 1 and 2 (of 3 training albums"),
+        (["--threshold", "25"], "no word or not even <sent> occurs 25 times or more in the tr"),
+        (["--missing", "drop"], "--missing needs --features, or --images, to say what"),
+        (["--test", "none.jsonl"], "none.jsonl: cannot be read"),
+        (["--features", "none.h5"], "none.h5: feature store not found."),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(prepare, tmp_path, options, message):
+    status, out, err = prepare(*options)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dictionary_of_another_folder_fits(prepare, data, tmp_path):
+    assert prepare("--threshold", 4)[0] == 0
+    (tmp_path / "out").rename(tmp_path / "first")
+    dictionary = tmp_path / "first" / "dict.txt"
+    assert prepare("--dictionary", dictionary)[0] == 0
+    assert (tmp_path / "out" / "dict.txt").read_bytes() == dictionary.read_bytes()
+
+
+def test_the_help_shows_the_data(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["prepare", "stories", "--help"])
+    assert '{"images": ["1.jpg", "2.jpg", "3.jpg",' in capsys.readouterr().out

@@ -1,0 +1,192 @@
+"""``fairseq-mm prepare videos``: options, messages, exit status."""
+
+import json
+
+import numpy as np
+import pytest
+import toy_subwords
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "sub.vtt").write_text("WEBVTT\n\n00:01.000 --> 00:02.000\n<i>It's</i> Talk5\n")
+    path = tmp_path / "data.jsonl"
+    with open(path, "w") as file:
+        for number in range(6):
+            text = "sub.vtt" if number == 5 else f"It's talk{number}."
+            entry = {"video": f"v/{number}.mp4", "transcript": text, "summary": "The  Talk!"}
+            file.write(json.dumps(entry) + "\n")
+    return path
+
+
+@pytest.fixture
+def prepare(data, tmp_path, capsys):
+    """Runs the command on ``data``; returns exit status, stdout, stderr."""
+
+    def call(*options):
+        arguments = [data, "--output", tmp_path / "out", "--workers", 1, *options]
+        status = main(["prepare", "videos", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+def lines(path):
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def test_own_data_becomes_a_data_folder(prepare, tmp_path):
+    status, out, err = prepare("--valid-size", 1, "--threshold", 2)
+    assert status == 0
+    assert err == ""
+    out_folder = tmp_path / "out"
+    # it 's talkN . (of 5.mp4, which stays in train, without the point) and: the talk !
+    assert out.splitlines() == [
+        "train: 5 videos, 19 tokens in transcripts (26.32 % unknown), 15 tokens in summaries "
+        "(0.00 % unknown)",
+        "valid: 1 videos, 4 tokens in transcripts (25.00 % unknown), 3 tokens in summaries "
+        "(0.00 % unknown)",
+        "dict.tran.txt = dict.desc.txt: 6 words, 10 types with fairseq's symbols",
+        f"fairseq-preprocess --source-lang tran --target-lang desc --joined-dictionary --trainpref "
+        f"{out_folder}/text/train --validpref {out_folder}/text/valid --destdir {out_folder} "
+        "--thresholdsrc 2 --padding-factor 1 --workers 1",
+        f"wrote {out_folder}",
+    ]
+    ids = [*lines(out_folder / "train.visual_ids"), *lines(out_folder / "valid.visual_ids")]
+    assert sorted(ids) == [f"{i}.mp4" for i in range(6)]
+    assert set(lines(out_folder / "text" / "train.desc")) == {"the talk !"}
+    assert json.loads(lines(out_folder / "train.references.jsonl")[0])["references"] == [
+        "The Talk!"
+    ]
+    options = json.loads((out_folder / "prepare.json").read_text())["options"]
+    assert (options["tokenizer"], options["subwords"], options["threshold"]) == ("words", "none", 2)
+
+
+def test_without_valid_videos_the_remedy_is_named(prepare, tmp_path):
+    status, _, err = prepare("--tokenizer", "none", "--keys", "stem", "--no-binarize")
+    assert status == 0
+    assert err == "no valid split: train with --disable-validation\n"
+    out = tmp_path / "out"
+    assert lines(out / "text" / "train.desc")[0] == "The Talk!"
+    assert lines(out / "train.visual_ids") == [str(i) for i in range(6)]
+    assert not (out / "dict.tran.txt").exists()
+
+
+def test_videos_without_features_are_left_out_when_asked_for(prepare, tmp_path):
+    store = tmp_path / "features.h5"
+    with FeatureStoreWriter(store, dim=2, attributes={}) as writer:
+        for number in range(5):
+            writer.append(f"{number}.mp4", np.ones((number + 1, 2), np.float32))
+        writer.finish()
+    status, _, err = prepare("--features", store)
+    assert status == 2
+    assert err == (
+        f"fairseq-mm prepare: {tmp_path}/data.jsonl:6: video 5.mp4 is missing (not in the feature "
+        "store); of 6 train videos 1 lack features. --missing drop leaves them out.\n"
+    )
+    options = ["--features", store, "--missing", "drop", "--no-binarize"]
+    status, out, _ = prepare(*options)
+    assert status == 0
+    assert "exception, train videos missing: 1 (5.mp4; all in prep" in out
+    assert len(lines(tmp_path / "out" / "train.visual_ids")) == 5
+    status, _, err = prepare(*options, "--keys", "stem", "--overwrite")
+    assert (
+        status,
+        "and so it is with all train videos; do features or files have other na" in err,
+    ) == (
+        2,
+        True,
+    )
+    status, _, err = prepare("--missing", "drop", "--overwrite")
+    assert (status, "--missing needs --features, or --images, to say" in err) == (2, True)
+
+
+def test_a_pretrained_folder_brings_dictionary_and_subwords(prepare, tmp_path):
+    encoder, merges = toy_subwords.write_gpt2(tmp_path / "bart")
+    dictionary = tmp_path / "bart" / "dict.txt"
+    dictionary.write_text("".join(f"{number} 1\n" for number in range(262)))
+    status, out, _ = prepare("--pretrained", tmp_path / "bart")
+    assert status == 0
+    folder = tmp_path / "out"
+    assert json.loads((folder / "subwords.json").read_text()) == {"kind": "gpt2"}
+    assert (folder / "vocab.bpe").read_text() == merges.read_text()
+    assert lines(folder / "dict.desc.txt") == lines(dictionary)
+    assert "(0.00 % unknown)" in out.splitlines()[0]
+    assert f"--srcdict {dictionary} --padding-factor 1" in out
+    texts = lines(folder / "text" / "train.desc")
+    files = ["--gpt2-encoder-json", encoder, "--gpt2-vocab-bpe", merges]
+    prepare("--subwords", "gpt2", *files, "--dictionary", dictionary, "--overwrite")
+    assert lines(folder / "text" / "train.desc") == texts
+
+
+def test_a_sentencepiece_model_is_taken(prepare, tmp_path):
+    model = toy_subwords.write_sentencepiece(tmp_path / "m.model")
+    options = ["--subwords", "sentencepiece", "--sentencepiece-model", model, "--tokenizer"]
+    assert prepare(*options, "lower")[0] == 0
+    assert (tmp_path / "out" / "sentencepiece.model").read_bytes() == model.read_bytes()
+    assert "".join(lines(tmp_path / "out" / "text" / "train.desc")[0].split()) == "▁the▁talk!"
+    dictionary = tmp_path / "dict.txt"
+    (tmp_path / "out" / "dict.tran.txt").rename(dictionary)
+    (tmp_path / "spiece.model").write_bytes(model.read_bytes())
+    assert prepare("--pretrained", tmp_path, "--tokenizer", "lower", "--overwrite")[0] == 0
+    assert lines(tmp_path / "out" / "dict.tran.txt") == lines(dictionary)
+
+
+def test_unknown_words_are_numbered(prepare, tmp_path):
+    status, out, _ = prepare("--threshold", 2, "--numbered-unknowns", 3)
+    assert status == 0
+    dictionary = next(line for line in out.splitlines() if line.startswith("dict"))
+    assert dictionary.startswith("dict.tran.txt = dict.desc.txt: 9 words, 13 types")
+    assert dictionary.endswith("3 of them indexed OOV tokens")
+    assert "(0.00 % unknown, 26.09 % numbered)" in out.splitlines()[0]  # 6 of 23
+    assert lines(tmp_path / "out" / "text" / "train.tran")[0] == "it 's <unk-0> ."
+    assert lines(tmp_path / "out" / "train.unknowns.jsonl")[0] == '["talk0"]'
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--subwords", "gpt2"], "--subwords gpt2 needs --gpt2-encoder-json, its encoder.json."),
+        (["--gpt2-vocab-bpe", "x"], "--gpt2-vocab-bpe is for --subwords gpt2."),
+        (
+            ["--subwords", "sentencepiece", "--sentencepiece-model", "x.model"],
+            "x.model: no such file.",
+        ),
+        (["--pretrained", "p", "--dictionary", "x"], "--pretrained brings its dictionary; leave"),
+        (["--pretrained", "p"], "--pretrained p: has no dict.txt; fairseq-mm convert writes one"),
+        (["--pretrained", "q"], "--pretrained q: no such folder."),
+        (["--dictionary", "x"], "x: cannot be read (No such file or directory)."),
+        (["--threshold", "0"], "--threshold must be at least 1, but is 0 instead."),
+        (["--max-words", "-1"], "--max-words must be at least 1, but is -1 instead."),
+        (["--threshold", "2", "--dictionary", "d"], "d fixes the words; leave --threshold out"),
+        (["--numbered-unknowns", "-1"], "--numbered-unknowns must be at least 0, but is -1"),
+        (["--workers", "0"], "--workers must be at least 1, but is 0 instead."),
+        (["--valid-size", "6"], "--valid-size must be between 1 and 5 (of 6 training videos"),
+        (["--tokenizer", "none", "--threshold", "7"], "no word occurs 7 times or more in the tr"),
+    ],
+)
+def test_mistakes_are_one_line(prepare, tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p").mkdir()
+    status, out, err = prepare(*options)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
+    assert "Traceback" not in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pretrained_folder_without_subwords_is_refused(prepare, tmp_path):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "dict.txt").write_text("a 1\n")
+    status, _, err = prepare("--pretrained", tmp_path / "p")
+    assert status == 2
+    assert "p: must have subwords.json, encoder.json and vocab.bpe, or sentencepiece.model" in err
+    (tmp_path / "p" / "subwords.json").write_text('{"kind": "gpt2"}')
+    toy_subwords.write_gpt2(tmp_path / "p")
+    status, _, err = prepare("--pretrained", tmp_path / "p", "--numbered-unknowns", 3)
+    assert status == 2
+    assert "numbered unknowns (3) are for text in words, but subwords are gpt2" in err

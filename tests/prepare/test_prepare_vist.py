@@ -1,0 +1,256 @@
+"""``scripts/prepare_vist.py``: the official release becomes a data folder."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.data.missing_images import read_missing_images
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_vist.py"
+
+
+@pytest.fixture
+def run_script(release, tmp_path, monkeypatch, capsys):
+    def call(*options):
+        argv = [SCRIPT, release, "--output", tmp_path / "out", *options]
+        monkeypatch.setattr(sys, "argv", [str(argument) for argument in argv])
+        with pytest.raises(SystemExit) as exit_:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return call
+
+
+def annotations(key, *, tier, order=(4, 0, 3, 1, 2), photo=0):
+    return [
+        [
+            {
+                "story_id": key,
+                "album_id": f"album of {key}",
+                "photo_flickr_id": str(photo + place),
+                "text": f"[Male] was at {place} .",
+                "original_text": f"Joe was at {place}.",
+                "worker_arranged_photo_order": place,
+                "tier": tier,
+            }
+        ]
+        for place in order
+    ]
+
+
+@pytest.fixture
+def release(tmp_path):
+    """Stories a and b (images 10 to 14), c (20 to 24) for training, v (30 to 34), one bad."""
+    folder = tmp_path / "release"
+    folder.mkdir()
+    for tier in ("story-in-sequence", "description-in-sequence", "description-in-isolation"):
+        parts = {
+            "train": [("a", 10), ("b", 10), ("c", 20)],
+            "val": [("v", 30)],
+        }
+        for split, stories in parts.items():
+            content = [one for key, n in stories for one in annotations(key, tier=tier, photo=n)]
+            if split == "train":
+                content += annotations("bad", tier=tier, order=(0, 1, 2, 3), photo=40)
+            path = folder / f"{split}.{tier}.json"
+            path.write_text(json.dumps({"images": [], "annotations": content}))
+    return folder
+
+
+def lines(path):
+    return path.read_text().splitlines()
+
+
+def test_the_release_becomes_a_data_folder(run_script, tmp_path):
+    status, out, err = run_script("--threshold", 3)
+    assert status == 0
+    assert err.splitlines() == [
+        "train: 3 stories found, 40,155 expected (vist, split official)",
+        "valid: 1 stories found, 4,990 expected (vist, split official)",
+    ]
+    assert out.splitlines()[:4] == [
+        "train: 3 stories of 2 image sequences, 3 albums and 10 images, 75 words, 0.00 % of "
+        "them unknown",
+        "valid: 1 stories of 1 image sequences, 1 albums and 5 images, 25 words, 0.00 % of "
+        "them unknown",
+        "exception, train stories left out, not five sentences at five positions of one album: 1 "
+        "(bad; all in prepare.json)",
+        "dict.txt: 10 words, 14 types with fairseq's symbols",
+    ]
+    folder = tmp_path / "out"
+    assert lines(folder / "train.visual_ids")[1:] == ["10\t11\t12\t13\t14", "20\t21\t22\t23\t24"]
+    assert lines(folder / "text" / "valid.txt") == [
+        " <sent> ".join(f"[male] was at {place} ." for place in range(5))
+    ]
+    report = json.loads((folder / "prepare.json").read_text())
+    assert (report["options"]["tier"], report["options"]["missing"]) == (
+        "story-in-sequence",
+        "drop",
+    )
+
+
+def test_the_original_text_can_be_taken(run_script, tmp_path):
+    status, _, _ = run_script("--threshold", 1, "--text", "original_text", "--tokenizer", "words")
+    assert status == 0
+    text = lines(tmp_path / "out" / "text" / "valid.txt")[0]
+    assert text.startswith("joe was at 0 . <sent> joe was at 1 . <sent>")
+
+
+def test_a_part_of_the_release_is_refused_when_strict(run_script, tmp_path):
+    status, out, err = run_script("--strict")
+    assert (status, out) == (2, "")
+    assert err.startswith(
+        "fairseq-mm prepare: --strict: train: 3 stories found, 40,155 expected (vi"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def images(tmp_path):
+    """All but 23 and 40 to 44; 34 cannot be read."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in [*range(10, 15), 20, 21, 22, 24, *range(30, 34)]:
+        Image.fromarray(np.zeros((2, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+    (folder / "34.jpg").write_text("Photo is no longer available")
+    return folder
+
+
+def test_stories_of_images_that_are_gone_are_dropped(run_script, images, tmp_path):
+    status, out, _ = run_script("--threshold", 1, "--images", images)
+    assert status == 0
+    assert "exception, train images missing: 1 (23; all in prepare.json)" in out
+    assert "exception, train stories left out, images missing: 1 (c; all in" in out
+    assert lines(tmp_path / "out" / "train.visual_ids") == ["10\t11\t12\t13\t14"] * 2
+    report = json.loads((tmp_path / "out" / "prepare.json").read_text())
+    assert report["missing"] == {"23": "no such file"}
+    # as many stories as were read, whatever was left out
+    assert (
+        report["deviations"][0] == "train: 3 stories found, 40,155 expected (vist, split official)"
+    )
+
+
+def test_stories_of_images_that_cannot_be_read_are_kept(run_script, images, tmp_path):
+    options = ["--threshold", 1, "--images", images, "--verify", "--missing", "keep"]
+    status, out, _ = run_script(*options)
+    assert status == 0
+    assert read_missing_images(tmp_path / "out") == {"23", "34"}
+    assert "exception, valid stories kept with images masked: 1 (v; all in" in out
+    assert lines(tmp_path / "out" / "valid.visual_ids") == ["30\t31\t32\t33\t34"]
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = tmp_path / "features.h5"
+    with FeatureStoreWriter(path, dim=3, dtype="float32", attributes={}) as writer:
+        for number in [*range(10, 15), *range(30, 35)]:
+            writer.append(f"{number}.jpg", np.ones((1, 3), dtype="float32"))
+        writer.finish()
+    return path
+
+
+def test_the_stores_own_keys_are_taken(run_script, store, tmp_path):
+    status, out, _ = run_script("--threshold", 1, "--features", store)
+    assert status == 0
+    assert "exception, train images missing: 5 (20, 21, 22, ...; all in" in out
+    ids = "\t".join(f"{n}.jpg" for n in range(10, 15))
+    assert lines(tmp_path / "out" / "train.visual_ids") == [ids] * 2
+    with open(tmp_path / "out" / "train.references.jsonl") as file:
+        assert json.loads(file.readline())["id"] == ids
+
+
+def test_missing_images_can_be_refused(run_script, store, release):
+    status, _, err = run_script("--threshold", 1, "--features", store, "--missing", "refuse")
+    assert status == 2
+    where = release / "train.story-in-sequence.json"
+    assert f"{where}: image 20 of story c is missing (not in the feature store); of 3 t" in err
+
+
+def test_a_sentence_with_the_separator_is_named_by_file_and_story(run_script, release, tmp_path):
+    path = release / "val.story-in-sequence.json"
+    path.write_text(path.read_text().replace("was at 2", "was <SENT> 2"))
+    status, _, err = run_script("--threshold", 1)
+    assert status == 2
+    assert err.splitlines()[-1] == (
+        f"fairseq-mm prepare: {path}: sentence 3 of story v holds the separator of sentences "
+        "<sent>, which would be read as such."
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_descriptions_in_sequence_have_the_layout_of_stories(run_script, tmp_path):
+    status, out, err = run_script("--threshold", 1, "--tier", "description-in-sequence")
+    assert (status, err) == (0, "")
+    assert out.startswith("train: 3 stories of 2 image sequences")
+    assert (tmp_path / "out" / "train.stories.jsonl").exists()
+
+
+def test_descriptions_in_isolation_are_captions(run_script, images, tmp_path):
+    options = ["--tier", "description-in-isolation", "--threshold", 2]
+    status, out, err = run_script(*options, "--images", images)
+    assert (status, err) == (0, "")
+    assert out.startswith("train: 9 images, 14 captions, 70 words")
+    assert "exception, train images missing: 5 (23, 40, 41, ...; all in prep" in out
+    folder = tmp_path / "out"
+    assert json.loads((folder / "prepare.json").read_text())["kind"] == "captions"
+    assert lines(folder / "text" / "valid.txt")[0] == "[male] was at 4 ."
+    assert lines(folder / "train.visual_ids")[:3] == ["14", "14", "10"]
+
+
+def test_descriptions_take_the_stores_keys_too(run_script, store, tmp_path):
+    options = ["--tier", "description-in-isolation", "--threshold", 2, "--features", store]
+    assert run_script(*options)[0] == 0
+    assert set(lines(tmp_path / "out" / "valid.visual_ids")) == {f"{n}.jpg" for n in range(30, 35)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--verify"], "--verify decodes the images of --images; give both or neither."),
+        (["--threshold", "99"], "no word or not even <sent> occurs 99 times or more in the tra"),
+        (["--missing", "keep"], "--missing needs --features, or --images, to say"),
+        (["--images", "nowhere"], "nowhere: no such file or folder."),
+    ],
+)
+def test_a_mistake_is_one_line(run_script, tmp_path, options, message):
+    status, out, err = run_script(*options)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("tier", ["story-in-sequence", "description-in-isolation"])
+def test_without_training_data_a_dictionary_is_needed(run_script, release, tmp_path, tier):
+    (release / f"train.{tier}.json").unlink()
+    status, _, err = run_script("--tier", tier)
+    assert status == 2
+    assert "without them --dictionary must give the words." in err
+    (tmp_path / "dict.txt").write_text("was 9\n<sent> 4\n")
+    assert run_script("--tier", tier, "--dictionary", tmp_path / "dict.txt")[0] == 0
+
+
+def test_a_description_of_a_missing_image_can_be_refused(run_script, store, release):
+    options = ["--tier", "description-in-isolation", "--features", store, "--missing", "refuse"]
+    status, _, err = run_script(*options)
+    assert status == 2
+    path = release / "train.description-in-isolation.json"
+    assert f"{path}: annotations[10]: image 24 is missing (not in the feature store); of" in err
+
+
+def test_the_small_release_becomes_a_data_folder(run_script, shared_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [])
+    release = shared_data("vist_mini")
+    argv = [SCRIPT, release, "--output", tmp_path / "out", "--threshold", 3, "--no-binarize"]
+    monkeypatch.setattr(sys, "argv", [str(argument) for argument in argv])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    counts = json.loads((tmp_path / "out" / "prepare.json").read_text())["counts"]
+    assert counts["train"]["stories"] == len(lines(tmp_path / "out" / "text" / "train.txt")) == 2802
+    assert counts["valid"]["photo_sequences"] == 100

@@ -1,0 +1,83 @@
+"""``scripts/prepare_writingprompts.py``: the official release becomes a data folder."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_writingprompts.py"
+
+
+@pytest.fixture
+def run_script(tmp_path, monkeypatch, capsys):
+    def call(*options):
+        argv = [SCRIPT, tmp_path, "--output", tmp_path / "out", "--workers", 1, *options]
+        monkeypatch.setattr(sys, "argv", [str(argument) for argument in argv])
+        with pytest.raises(SystemExit) as exit_:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def release(tmp_path):
+    for split, stories in (("train", 4), ("valid", 2)):
+        (tmp_path / f"{split}.wp_source").write_text("[ WP ] a  cat .\n[ WP ] a dog .\n" * 2)
+        (tmp_path / f"{split}.wp_target").write_text("It was n't. <newline> \n" * stories)
+    (tmp_path / "valid.wp_source").write_text("[ WP ] a bird .\n" * 2)
+    return tmp_path
+
+
+THRESHOLDS = ["--source-threshold", 2, "--target-threshold", 4]
+
+
+def test_the_release_is_taken_as_it_is_split(run_script, release):
+    status, out, err = run_script(*THRESHOLDS)
+    assert status == 0
+    assert out.splitlines()[:2] == [
+        "train: 4 pairs of 2 different prompts, 24 words in prompts (0.00 % unknown), 16 words in "
+        "stories (0.00 % unknown), 0 stories cut by 0 words, 2 pairs that stood before",
+        "valid: 2 pairs of 1 different prompts, 12 words in prompts (16.67 % unknown), 8 words in "
+        "stories (0.00 % unknown), 0 stories cut by 0 words, 1 pairs that stood before",
+    ]
+    assert err.splitlines() == [
+        "train: 4 pairs found, 272,600 expected (writingprompts, split official)",
+        "valid: 2 pairs found, 15,620 expected (writingprompts, split official)",
+    ]
+    assert (release / "out" / "text" / "train.wp_target").read_text().splitlines() == (
+        ["It was n't. <newline>"] * 4
+    )
+
+
+def test_a_part_of_the_release_is_refused_when_strict(run_script, release):
+    status, out, err = run_script(*THRESHOLDS, "--strict")
+    assert (status, out) == (2, "")
+    assert err.startswith("fairseq-mm prepare: --strict: train: 4 pairs found, 272,600 expe")
+    assert not (release / "out").exists()
+
+
+def test_unpaired_lines_are_refused_or_left_out_and_counted(run_script, release):
+    with open(release / "valid.wp_target", "a") as file:
+        file.write("one more\n")
+    status, _, err = run_script(*THRESHOLDS)
+    assert status == 2
+    assert "valid.wp_source has 2 lines and" in err
+    status, out, _ = run_script(*THRESHOLDS, "--drop-unpaired")
+    assert status == 0
+    assert "1 unpaired lines left out" in out
+
+
+def test_an_interruption_is_one_line(run_script, release, monkeypatch):
+    from fairseq_mm.prepare import writer
+
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer, "run_preprocess", interrupt)
+    status, out, err = run_script(*THRESHOLDS)
+    assert (status, out) == (130, "")
+    assert err.endswith("fairseq-mm prepare: interrupted\n")
+    assert not (release / "out").exists()

@@ -1,0 +1,166 @@
+"""VIST's official JSON -> stories in their own order, and every mistake in it by annotation."""
+
+import json
+
+import pytest
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.releases.vist import read_vist_descriptions, read_vist_stories
+
+
+def story(key, *, album="A", order=(0, 1, 2, 3, 4), **more):
+    """Annotations in the order of ``order``; image and text say where each belongs."""
+    return [
+        {
+            "story_id": key,
+            "album_id": album,
+            "photo_flickr_id": f"{key}{place}",
+            "text": f"[male] {key} {place}",
+            "original_text": f"Joe {key} {place}",
+            "worker_arranged_photo_order": place,
+            **more,
+        }
+        for place in order
+    ]
+
+
+@pytest.fixture
+def release(tmp_path):
+    def write(*annotations, name="train.story-in-sequence.json", annotated=None):
+        content = {"images": [], "annotations": [[one] for one in annotations]}
+        (tmp_path / name).write_text(json.dumps(annotated or content))
+        return tmp_path
+
+    return write
+
+
+def test_the_order_is_the_workers_not_the_files(release):
+    first, second = story("7", order=(3, 0, 4, 2, 1)), story("5", album="B", order=(4, 3, 2, 1, 0))
+    mixed = [one for pair in zip(first, second) for one in pair]
+    corpus = read_vist_stories(release(*mixed))
+    assert [(s.id, s.group) for s in corpus.splits["train"]] == [("7", "A"), ("5", "B")]
+    for one in corpus.splits["train"]:
+        assert one.visual == [f"{one.id}{place}" for place in range(5)]
+        assert one.texts["sentences"] == [f"[male] {one.id} {place}" for place in range(5)]
+    assert corpus.exceptions == {}
+
+
+def test_val_is_valid_and_a_split_may_be_missing(release):
+    release(*story("1"), name="val.story-in-sequence.json")
+    folder = release(*story("2"), name="test.story-in-sequence.json")
+    corpus = read_vist_stories(folder)
+    assert list(corpus.splits) == ["valid", "test"]
+    assert corpus.files == [str(folder / f"{s}.story-in-sequence.json") for s in ("val", "test")]
+    assert corpus.deviations() == [
+        "valid: 1 stories found, 4,990 expected (vist, split official)",
+        "test: 1 stories found, 5,055 expected (vist, split official)",
+    ]
+
+
+def test_stories_that_are_not_five_sentences_at_five_positions_are_listed(release):
+    moved = story("m")
+    moved[3]["album_id"] = "B"
+    folder = release(
+        *story("4", order=(0, 1, 2, 3)),
+        *story("6", order=(0, 1, 2, 3, 4, 5)),
+        *story("t", order=(0, 1, 2, 3, 3)),
+        *moved,
+        *story("g", order=(1, 2, 3, 4, 9)),
+    )
+    corpus = read_vist_stories(folder)
+    assert [one.id for one in corpus.splits["train"]] == ["g"]
+    assert corpus.exceptions == {
+        "train stories left out, not five sentences at five positions of one album": [
+            "4", "6", "t", "m",
+        ]
+    }  # fmt: skip
+
+
+def test_the_original_text_and_the_tier_of_descriptions_in_sequence_can_be_read(release):
+    annotations = story("1", order=(1, 0, 2, 3, 4))
+    for one in annotations:
+        one["photo_order_in_story"] = one.pop("worker_arranged_photo_order")
+    folder = release(*annotations, name="train.description-in-sequence.json")
+    options = {"tier": "description-in-sequence", "text_field": "original_text"}
+    corpus = read_vist_stories(folder, **options)
+    assert corpus.splits["train"][0].texts["sentences"] == [f"Joe 1 {place}" for place in range(5)]
+    assert corpus.published == {}
+
+
+def test_ids_may_be_numbers(release):
+    annotations = story("1", album=72157)
+    for one in annotations:
+        one["photo_flickr_id"] = 40 + one["worker_arranged_photo_order"]
+    one = read_vist_stories(release(*annotations)).splits["train"][0]
+    assert (one.group, one.visual) == ("72157", ["40", "41", "42", "43", "44"])
+
+
+def test_descriptions_in_isolation_are_gathered_by_image(release):
+    annotations = [
+        {"photo_flickr_id": photo, "album_id": "A", "text": text, "original_text": text.upper()}
+        for photo, text in (("8", "a dog ."), ("9", "a cat ."), ("8", "one dog ."))
+    ]
+    folder = release(*annotations, name="train.description-in-isolation.json")
+    items = read_vist_descriptions(folder).splits["train"]
+    assert [(item.id, item.texts["captions"]) for item in items] == [
+        ("8", ["a dog .", "one dog ."]),
+        ("9", ["a cat ."]),
+    ]
+    items = read_vist_descriptions(folder, text_field="original_text").splits["train"]
+    assert items[1].texts["captions"] == ["A CAT ."]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"story_id": None}, r"annotations\[0\]: `story_id` must be text, but is None instead"),
+        ({"text": 3}, r"annotations\[0\]: `text` must be text, but is 3 instead"),
+        ({"album_id": True}, r"`album_id` must be text, but is True instead"),
+        ({"text": "\ud800"}, r"annotations\[0\]: `text` holds half a character"),
+        ({"photo_flickr_id": "1\t2"}, r"annotations\[0\]: an image's id must be text without tabs"),
+        (
+            {"worker_arranged_photo_order": "1"},
+            r"`worker_arranged_photo_order` must be a whole number, but is '1' instead",
+        ),
+    ],
+)
+def test_a_malformed_field_is_named(release, change, message):
+    with pytest.raises(UserError, match=rf"train.story-in-sequence.json: {message}|{message}"):
+        read_vist_stories(release(*story("1", **change)))
+
+
+@pytest.mark.parametrize("name", ["story_id", "text", "worker_arranged_photo_order"])
+def test_a_missing_field_is_named(release, name):
+    annotations = story("1")
+    del annotations[2][name]
+    with pytest.raises(UserError, match=rf"annotations\[2\]: `{name}` must be .*but is missing"):
+        read_vist_stories(release(*annotations))
+
+
+@pytest.mark.parametrize(
+    ("annotated", "message"),
+    [
+        ([1], "must be a JSON object with a list `annotations`"),
+        ({"annotations": {}}, "must be a JSON object with a list `annotations`"),
+        ({"annotations": [{"text": "x"}]}, r"annotations\[0\]: must be a list of one JSON object"),
+        ({"annotations": [[{}, {}]]}, r"annotations\[0\]: must be a list of one JSON object"),
+    ],
+)
+def test_another_layout_is_refused(release, annotated, message):
+    with pytest.raises(UserError, match=f"train.story-in-sequence.json: {message}"):
+        read_vist_stories(release(annotated=annotated))
+
+
+def test_a_folder_without_the_tiers_files_is_refused(release):
+    folder = release(*story("1"))
+    message = r"none of train.description-in-isolation.json, val.desc.*json found in this folder"
+    with pytest.raises(UserError, match=message):
+        read_vist_descriptions(folder)
+
+
+def test_the_small_release_is_read_whole(shared_data):
+    corpus = read_vist_stories(shared_data("vist_mini"))
+    assert {split: len(stories) for split, stories in corpus.splits.items()} == {
+        "train": 2802, "valid": 365,
+    }  # fmt: skip
+    assert corpus.exceptions == {}

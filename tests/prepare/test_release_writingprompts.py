@@ -1,0 +1,129 @@
+"""The official WritingPrompts release: pairing of its files, published figures."""
+
+import pytest
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.releases import writingprompts as release_writingprompts
+from fairseq_mm.prepare.releases.writingprompts import (
+    count_lines,
+    read_writingprompts,
+    vocabulary_deviations,
+)
+
+
+@pytest.fixture
+def release(tmp_path):
+    """Writes a release of so many prompts and stories a split."""
+
+    def call(**lengths):
+        for split, (prompts, stories) in lengths.items():
+            for side, number in (("wp_source", prompts), ("wp_target", stories)):
+                lines = "".join(f"{split} {side} {n}\n" for n in range(number))
+                (tmp_path / f"{split}.{side}").write_text(lines)
+        return tmp_path
+
+    return call
+
+
+def test_lines_of_the_two_files_make_pairs(release):
+    folder = release(train=(3, 3), test=(2, 2))
+    corpus = read_writingprompts(folder)
+    assert {split: len(pairs) for split, pairs in corpus.splits.items()} == {"train": 3, "test": 2}
+    pairs = list(corpus.splits["test"])
+    assert pairs[1].texts == {"prompt": ["test wp_source 1"], "story": ["test wp_target 1"]}
+    assert pairs[1].where == f"{folder / 'test.wp_source'}:2"
+    assert pairs[1].places == {"story": f"{folder / 'test.wp_target'}:2"}
+    assert list(corpus.splits["test"]) == pairs
+    assert len(list(corpus.splits["train"])) == 3
+
+
+def test_files_of_unequal_length_are_refused_or_cut(release):
+    folder = release(train=(3, 5), valid=(4, 4))
+    with pytest.raises(
+        UserError, match=r"train.wp_source has 3 lines and .*train.wp_target 5, .*--drop-unpaired"
+    ):
+        read_writingprompts(folder)
+    corpus = read_writingprompts(folder, drop_unpaired=True)
+    assert {split: len(pairs) for split, pairs in corpus.splits.items()} == {"train": 3, "valid": 4}
+    assert corpus.counts == {"train": {"unpaired_lines": 2}, "valid": {"unpaired_lines": 0}}
+    assert len(list(corpus.splits["train"])) == 3
+
+
+def test_a_missing_file_is_named(release, tmp_path):
+    (release(train=(3, 3)) / "train.wp_target").unlink()
+    with pytest.raises(UserError, match=r"train.wp_target: cannot be read \(No such file"):
+        read_writingprompts(tmp_path)
+    (tmp_path / "train.wp_source").unlink()
+    with pytest.raises(UserError, match=r"no train.wp_source, valid.wp_source or test.wp_source"):
+        read_writingprompts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\n\nb", 3), (b"a\rb\x85\xe2\x80\xa8\n", 1)],
+)
+def test_lines_end_at_line_feeds_alone(tmp_path, content, lines):
+    (tmp_path / "file").write_bytes(content)
+    assert count_lines(tmp_path / "file") == lines
+
+
+def test_other_numbers_of_pairs_than_the_release_has_are_named(release):
+    corpus = read_writingprompts(release(train=(3, 3)))
+    assert corpus.deviations() == [
+        "train: 3 pairs found, 272,600 expected (writingprompts, split official)"
+    ]
+
+
+def test_vocabularies_are_checked_where_the_whole_release_is_read(release, monkeypatch):
+    folder = release(train=(3, 3))
+    sizes = {"dict.wp_source.txt": 9, "dict.wp_target.txt": 104_960}
+    options = {"story_words": 1000, "source_threshold": 10, "target_threshold": 10}
+    assert read_writingprompts(folder).vocabulary_deviations(options, sizes) == []
+    monkeypatch.setitem(release_writingprompts.WRITING_PROMPTS_PAIRS, "train", 3)
+    assert read_writingprompts(folder).vocabulary_deviations(options, sizes) == [
+        "dict.wp_source.txt: 9 types, 19,025 published; usual cause: text that is not the "
+        "release's, word for word"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "source", "target", "causes"),
+    [
+        ({}, 19_025, 104_960, []),
+        (
+            {"story_words": 0},
+            19_025,
+            112_832,
+            [
+                "dict.wp_target.txt: 112,832 types, 104,960 published; usual cause: --story-words "
+                "0 instead of 1000; without any cut 112,832 types come out"
+            ],
+        ),
+        (
+            {"source_threshold": 11, "target_threshold": 5},
+            18_000,
+            180_000,
+            [
+                "dict.wp_source.txt: 18,000 types, 19,025 published; usual cause: "
+                "--source-threshold 11 instead of 10",
+                "dict.wp_target.txt: 180,000 types, 104,960 published; usual cause: "
+                "--target-threshold 5 instead of 10",
+            ],
+        ),
+        (
+            {"source_threshold": None, "target_threshold": None},
+            19_032,
+            112_832,
+            [
+                "dict.wp_source.txt: 19,032 types, 19,025 published; usual cause: a dictionary "
+                "made without --padding-factor 1",
+                "dict.wp_target.txt: 112,832 types, 104,960 published; usual cause: a dictionary "
+                "of stories that were not cut to 1000 words",
+            ],
+        ),
+    ],
+)
+def test_a_vocabulary_of_another_size_is_named_with_its_cause(changed, source, target, causes):
+    options = {"story_words": 1000, "source_threshold": 10, "target_threshold": 10, **changed}
+    sizes = {"dict.wp_source.txt": source, "dict.wp_target.txt": target}
+    assert vocabulary_deviations(options, sizes) == causes

@@ -1,0 +1,266 @@
+"""Items by split -> data folder: what stands in it, and that a failure leaves nothing."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare import data_folder, writer
+from fairseq_mm.prepare.captions import TABLE, CaptionWriter, captioned_image
+from fairseq_mm.prepare.corpus import Corpus
+from fairseq_mm.prepare.writer import Vocabulary
+
+
+def corpus(**splits):
+    return Corpus(
+        TABLE,
+        "own",
+        "as given",
+        {
+            split: [
+                captioned_image(f"{split}{number}.jpg", captions, f"data.jsonl:{number}")
+                for number, captions in enumerate(items, 1)
+            ]
+            for split, items in splits.items()
+        },
+        ["data.jsonl"],
+    )
+
+
+def write(items, output, *, skip_empty=False, binarize=True, overwrite=False, **options):
+    if "dictionary" not in options:
+        options = {"threshold": 1, **options}
+    vocabularies = {"dict.txt": Vocabulary("captions", 5, **options)}
+    made = CaptionWriter(str.split, vocabularies, skip_empty=skip_empty)
+    return made.write(items, output, binarize=binarize, overwrite=overwrite)
+
+
+def example():
+    return corpus(
+        train=[["a red cat", "a cat"], ["a blue dog", "a dog runs", "one dog"]],
+        valid=[["a green cat", "a cat runs"]],
+    )
+
+
+def files_in(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_folder_holds_text_ids_and_references_line_by_line(tmp_path):
+    write(example(), tmp_path / "out")
+    assert files_in(tmp_path / "out") == sorted(
+        ["dict.txt", "prepare.json", "text/train.txt", "text/valid.txt"]
+        + [f"{s}.{e}" for s in ("train", "valid") for e in ("bin", "idx", "visual_ids")]
+        + ["train.references.jsonl", "valid.references.jsonl"]
+    )
+    out = tmp_path / "out"
+    assert (out / "text" / "train.txt").read_text().splitlines() == [
+        "a red cat", "a cat", "a blue dog", "a dog runs", "one dog",
+    ]  # fmt: skip
+    assert (out / "train.visual_ids").read_text().splitlines() == (
+        ["train1.jpg"] * 2 + ["train2.jpg"] * 3
+    )
+    lines = (out / "train.references.jsonl").read_text().splitlines()
+    references = [json.loads(line) for line in lines]
+    assert references == [
+        {"id": "train1.jpg", "references": ["a red cat", "a cat"]},
+        {"id": "train2.jpg", "references": ["a blue dog", "a dog runs", "one dog"]},
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_fairseq_reads_back_what_was_written(tmp_path):
+    from fairseq.data import Dictionary, data_utils
+
+    report = write(example(), tmp_path / "out", threshold=2)
+    dictionary = Dictionary.load(str(tmp_path / "out" / "dict.txt"))
+    # a 4+2 of train's five captions, cat 2, dog 3; no invented words fill it up to eight
+    assert dictionary.symbols[4:] == ["a", "dog", "cat"]
+    assert report["dictionary_words"] == 3
+    dataset = data_utils.load_indexed_dataset(str(tmp_path / "out" / "valid"), dictionary)
+    assert [dictionary.string(line) for line in dataset] == ["a <unk> cat", "a cat <unk>"]
+    assert all(int(line[-1]) == dictionary.eos() for line in dataset)
+    assert report["counts"]["valid"] == {
+        "images": 1, "captions": 2, "words": 6, "empty_captions_skipped": 0, "unknown": 2,
+    }  # fmt: skip
+
+
+def test_the_number_of_words_can_be_limited(tmp_path):
+    write(example(), tmp_path / "out", max_words=2)
+    assert (tmp_path / "out" / "dict.txt").read_text().split()[::2] == ["a", "dog"]
+
+
+def test_a_dictionary_can_be_given(tmp_path):
+    (tmp_path / "words.txt").write_text("runs 7\ncat 3\n")
+    report = write(example(), tmp_path / "out", dictionary=tmp_path / "words.txt")
+    assert (tmp_path / "out" / "dict.txt").read_text() == "runs 7\ncat 3\n"
+    assert f"--srcdict {tmp_path / 'words.txt'}" in report["command"]
+
+
+def test_the_printed_command_makes_the_same_files(tmp_path):
+    import shlex
+
+    made = tmp_path / "made here"
+    report = write(example(), made, threshold=2)
+    bare = tmp_path / "bare"
+    command = write(example(), bare, threshold=2, binarize=False)["command"]
+    assert files_in(bare) == [f for f in files_in(made) if f[-4:] not in (".bin", ".idx", ".txt")
+                              or f.startswith("text")]  # fmt: skip
+    assert command == report["command"].replace(shlex.quote(f"{made}"), str(bare)).replace(
+        f"'{made}/text/train.txt'", f"{bare}/text/train.txt"
+    ).replace(f"'{made}/text/valid.txt'", f"{bare}/text/valid.txt")
+    program, *arguments = shlex.split(command)
+    assert program == "fairseq-preprocess"
+    data_folder.run_preprocess(arguments)
+    for name in ("dict.txt", "train.bin", "train.idx", "valid.bin", "valid.idx"):
+        assert np.array_equal(
+            np.fromfile(made / name, dtype=np.uint8), np.fromfile(bare / name, dtype=np.uint8)
+        )
+
+
+def test_prepared_data_is_not_replaced_unasked(tmp_path):
+    write(example(), tmp_path / "out")
+    with pytest.raises(UserError, match=r"--output .*out: has prepared data already \(dict.txt\)"):
+        write(example(), tmp_path / "out")
+
+
+def test_overwriting_replaces_prepared_files_and_no_others(tmp_path):
+    out = tmp_path / "out"
+    write(example(), out)
+    (out / "features.h5").write_text("took hours")
+    write(corpus(train=[["a bird"]]), out, overwrite=True)
+    assert (out / "features.h5").read_text() == "took hours"
+    assert not (out / "valid.bin").exists()
+    assert not (out / "text" / "valid.txt").exists()
+    assert (out / "text" / "train.txt").read_text() == "a bird\n"
+
+
+def test_somebody_elses_file_among_the_texts_survives(tmp_path):
+    out = tmp_path / "out"
+    write(example(), out)
+    (out / "text" / "raw.txt").write_text("not ours")
+    write(corpus(train=[["a bird"]]), out, overwrite=True)
+    assert [path.name for path in sorted((out / "text").iterdir())] == ["raw.txt", "train.txt"]
+
+
+def test_data_of_another_kind_is_not_overwritten(tmp_path):
+    out = tmp_path / "out"
+    write(example(), out)
+    (out / "prepare.json").write_text('{"kind": "prompts"}')
+    with pytest.raises(UserError, match=r"out: holds prepared prompts, and captions would stand"):
+        write(example(), out, overwrite=True)
+
+
+def test_a_folder_with_features_alone_is_filled(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "features.h5").write_text("took hours")
+    write(example(), out)
+    assert "features.h5" in files_in(out)
+    assert "train.bin" in files_in(out)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_interrupted_run_leaves_nothing_and_keeps_what_was(tmp_path, monkeypatch, error):
+    def fail(arguments):
+        raise error
+
+    out = tmp_path / "out"
+    write(example(), out)
+    before = {name: (out / name).read_bytes() for name in files_in(out)}
+    monkeypatch.setattr(writer, "run_preprocess", fail)
+    with pytest.raises(error):
+        write(corpus(train=[["a bird"]]), out, overwrite=True)
+    with pytest.raises(error):
+        write(example(), tmp_path / "new")
+    assert {name: (out / name).read_bytes() for name in files_in(out)} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_what_a_killed_run_left_is_cleared_and_anything_else_is_not(tmp_path):
+    out = tmp_path / "out"
+    partial = out / ".partial"
+    (partial / "text").mkdir(parents=True)
+    (partial / "text" / "test.txt").write_text("half a li")
+    (out / "lock").touch()
+    write(example(), out)
+    assert not {"text/test.txt", "lock"} & set(files_in(out))
+    assert not partial.exists()
+    partial.mkdir()
+    (partial / "thesis.tex").write_text("dear")
+    with pytest.raises(UserError, match=r"out/.partial: holds thesis.tex; remove or rename"):
+        write(example(), out, overwrite=True)
+    assert (partial / "thesis.tex").read_text() == "dear"
+    assert "train.bin" in files_in(out)
+
+
+def test_a_folder_of_somebody_else_beside_the_output_stays(tmp_path):
+    write(example(), tmp_path / "out.partial")
+    write(example(), tmp_path / "out")
+    assert "train.bin" in files_in(tmp_path / "out.partial")
+
+
+def test_the_current_folder_can_be_the_output(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(example(), Path("."))
+    assert "train.bin" in files_in(tmp_path)
+    assert not (tmp_path / ".partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("cat 3\ndog\n", r"words.txt:2: must be `word count`, but is 'dog' instead"),
+        ("cat 3\n\n", r"words.txt:2: must be `word count`, but is '' instead"),
+        ("cat 3\ncat 2\n", r"words.txt:2: cat was given before"),
+        ("cat 3\n<unk> 2\n", r"words.txt:2: <unk> is a control symbol of fairseq"),
+    ],
+)
+def test_a_malformed_dictionary_is_refused(tmp_path, content, message):
+    (tmp_path / "words.txt").write_text(content)
+    with pytest.raises(UserError, match=message):
+        data_folder.read_dictionary_words(tmp_path / "words.txt")
+
+
+def test_an_output_that_is_a_file_or_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"--output .*file: is a file; a folder was expected"):
+        write(example(), tmp_path / "file")
+    with pytest.raises(UserError, match=r"deeper: cannot be written \(.*Not a directory"):
+        write(example(), tmp_path / "file" / "deeper")
+
+
+def test_an_empty_caption_is_refused_by_line_or_left_out_and_counted(tmp_path):
+    items = corpus(train=[["a cat", " "], ["a dog"]], valid=[["\t"], ["a dog", ""]])
+    with pytest.raises(UserError, match=r"data.jsonl:1: caption 2 of train1.jpg has no word: ' '"):
+        write(items, tmp_path / "out")
+    report = write(items, tmp_path / "out", skip_empty=True)
+    assert report["counts"]["train"]["empty_captions_skipped"] == 1
+    assert report["counts"]["valid"]["empty_captions_skipped"] == 2
+    assert report["exceptions"] == {"valid images without a caption": ["valid1.jpg"]}
+    assert (tmp_path / "out" / "valid.visual_ids").read_text() == "valid2.jpg\n"
+
+
+def test_an_image_without_captions_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"data.jsonl:2: image train2.jpg has no caption"):
+        write(corpus(train=[["a cat"], []]), tmp_path / "out")
+
+
+def test_a_control_symbol_in_a_caption_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"data.jsonl:1: caption 1 .*control symbol </s>"):
+        write(corpus(train=[["a </s> cat"]]), tmp_path / "out")
+
+
+def test_a_threshold_that_leaves_no_word_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no word occurs 9 times or more in the training captions"):
+        write(example(), tmp_path / "out", threshold=9)
+
+
+def test_no_training_caption_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"data.jsonl: no images are left for train"):
+        write(corpus(train=[[""]], valid=[["a cat"]]), tmp_path / "out", skip_empty=True)
+    with pytest.raises(UserError, match=r"data.jsonl: no images are left for valid"):
+        write(corpus(train=[["a cat"]], valid=[[""]]), tmp_path / "out", skip_empty=True)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,335 @@
+"""Pairs by split -> data folder: what stands in it, and that a failure leaves nothing."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare import writer
+from fairseq_mm.prepare.corpus import Corpus, Example, Streamed
+from fairseq_mm.prepare.data_folder import run_preprocess
+from fairseq_mm.prepare.prompts import TABLE, PromptWriter
+from fairseq_mm.prepare.writer import Vocabulary
+
+EXAMPLE = {
+    "train": [
+        ("[ WP ] a cat", "the cat sat . <newline> the end"),
+        ("[ WP ] a cat", "a cat the cat saw"),
+        ("a dog", "the dog ran"),
+    ],
+    "valid": [("a dog", "the bird ran off ."), ("a bird", "it flew")],
+    "test": [("one cat", "the end .")],
+}
+
+
+def corpus(splits, *, ids=False, **fields):
+    def stream(split, pairs):
+        def read():
+            for number, (prompt, story) in enumerate(pairs, 1):
+                yield Example(
+                    {"prompt": [prompt], "story": [story]},
+                    f"{split}.wp_source:{number}",
+                    f"{split}-{number}" if ids else None,
+                    places={"story": f"{split}.wp_target:{number}"},
+                )
+
+        return Streamed(read, len(pairs))
+
+    read = {split: stream(split, pairs) for split, pairs in splits.items()}
+    return Corpus(TABLE, "own", "as given", read, ["data.jsonl"], **fields)
+
+
+def write(splits, output, *, fields=None, strict=False, binarize=True, overwrite=False, **options):
+    vocabularies = {}
+    for side in ("source", "target"):
+        given = {
+            name: options.pop(f"{side}_{name}")
+            for name in ("threshold", "dictionary")
+            if f"{side}_{name}" in options
+        }
+        vocabularies[f"dict.wp_{side}.txt"] = Vocabulary(
+            {"source": "prompts", "target": "stories"}[side], 1, prefix=f"{side}-", **given
+        )
+    made = PromptWriter(str.split, vocabularies, **options)
+    data = splits if isinstance(splits, Corpus) else corpus(splits, **(fields or {}))
+    return made.write(data, output, strict=strict, binarize=binarize, overwrite=overwrite)
+
+
+def files_in(folder):
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def lines_of(path):
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_folder_holds_text_and_binarised_pairs_and_two_language_models(tmp_path):
+    out = tmp_path / "out"
+    write(EXAMPLE, out)
+    splits = ("train", "valid", "test")
+    layout = "{}.wp_source-wp_target.{}.{}"
+    assert sorted(files_in(out)) == sorted(
+        ["dict.wp_source.txt", "dict.wp_target.txt", "prepare.json"]
+        + ["prompts/dict.txt", "stories/dict.txt"]
+        + [f"text/{split}.{side}" for split in splits for side in ("wp_source", "wp_target")]
+        + [
+            name
+            for split in splits
+            for end in ("bin", "idx")
+            for name in (
+                layout.format(split, "wp_source", end),
+                layout.format(split, "wp_target", end),
+                f"prompts/{split}.{end}",
+                f"stories/{split}.{end}",
+            )
+        ]
+    )
+    assert lines_of(out / "text" / "valid.wp_source") == ["a dog", "a bird"]
+    assert lines_of(out / "text" / "valid.wp_target") == ["the bird ran off .", "it flew"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_fairseq_reads_back_what_was_written(tmp_path):
+    from fairseq.data import Dictionary, data_utils
+
+    report = write(EXAMPLE, tmp_path / "out", source_threshold=2, target_threshold=3)
+    base = tmp_path / "out" / "valid.wp_source-wp_target"
+    words = {}
+    for side in ("wp_source", "wp_target"):
+        dictionary = Dictionary.load(str(tmp_path / "out" / f"dict.{side}.txt"))
+        words[side] = dictionary.symbols[4:]
+        dataset = data_utils.load_indexed_dataset(f"{base}.{side}", dictionary)
+        words[f"valid {side}"] = [dictionary.string(line) for line in dataset]
+    # prompts: a 3, and 2 each of [, ], WP, cat; stories: the 4, cat 3; a count that equals the
+    # threshold stays
+    assert words["wp_source"] == ["a", "WP", "[", "]", "cat"]
+    assert words["wp_target"] == ["the", "cat"]
+    assert words["valid wp_source"] == ["a <unk>", "a <unk>"]
+    assert words["valid wp_target"] == ["the <unk> <unk> <unk> <unk>", "<unk> <unk>"]
+    assert report["dictionary_words"] == {"dict.wp_source.txt": 5, "dict.wp_target.txt": 2}
+    assert report["counts"]["valid"] == {
+        "pairs": 2, "prompts": 2, "prompt_words": 4, "story_words": 7, "stories_cut": 0,
+        "words_cut": 0, "empty_pairs_skipped": 0, "unpaired_lines": 0, "duplicate_pairs": 0,
+        "symbols_split": 0, "prompts_in_train": 1, "unknown_prompt_words": 2,
+        "unknown_story_words": 6,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_printed_commands_make_the_same_files(tmp_path, workers):
+    made, bare = tmp_path / "made", tmp_path / "bare"
+    write(EXAMPLE, made, target_threshold=2, workers=workers)
+    commands = write(EXAMPLE, bare, target_threshold=2, binarize=False)["commands"]
+    assert sorted(path.name for path in bare.iterdir()) == ["prepare.json", "text"]
+    assert len(commands) == 3
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        assert program == "fairseq-preprocess"
+        run_preprocess(arguments)
+    expected, found = files_in(made), files_in(bare)
+    del expected["prepare.json"], found["prepare.json"]
+    assert found == expected
+
+
+def test_stories_are_cut_to_their_first_words(tmp_path):
+    report = write(EXAMPLE, tmp_path / "out", story_words=4)
+    assert lines_of(tmp_path / "out" / "text" / "train.wp_target") == [
+        "the cat sat .", "a cat the cat", "the dog ran",
+    ]  # fmt: skip
+    counts = report["counts"]["train"]
+    assert (counts["stories_cut"], counts["words_cut"], counts["story_words"]) == (2, 3 + 1, 11)
+    whole = write(EXAMPLE, tmp_path / "whole", story_words=0)["counts"]["train"]
+    assert (whole["stories_cut"], whole["story_words"]) == (0, 15)
+
+
+def test_pairs_that_stand_twice_and_prompts_of_train_are_counted(tmp_path):
+    pairs = [("a", "x y"), ("a", "x z"), ("b", "x y"), ("a", "x  y")]
+    report = write(
+        {"train": pairs, "valid": [("b", "q"), ("b", "x y"), ("c", "q")]}, tmp_path / "o"
+    )
+    train, valid = report["counts"]["train"], report["counts"]["valid"]
+    assert (train["pairs"], train["prompts"], train["duplicate_pairs"]) == (4, 2, 1)
+    assert (valid["prompts"], valid["prompts_in_train"], valid["duplicate_pairs"]) == (2, 1, 0)
+
+
+def test_dictionaries_can_be_given_for_one_side_or_for_data_without_train(tmp_path):
+    (tmp_path / "source.txt").write_text("dog 7\na 3\n")
+    (tmp_path / "target.txt").write_text("flew 2\n")
+    one = write(EXAMPLE, tmp_path / "one", source_dictionary=tmp_path / "source.txt")
+    assert one["dictionary_words"]["dict.wp_source.txt"] == 2
+    assert (tmp_path / "one" / "prompts" / "dict.txt").read_text() == "dog 7\na 3\n"
+    assert f"--srcdict {tmp_path / 'source.txt'} --thresholdtgt 1" in one["commands"][0]
+    assert one["options"]["source_threshold"] is None
+    valid = {"valid": EXAMPLE["valid"]}
+    with pytest.raises(UserError, match=r"data.jsonl: no training pairs; without them --source-di"):
+        write(valid, tmp_path / "two", source_dictionary=tmp_path / "source.txt")
+    two = write(
+        valid,
+        tmp_path / "two",
+        source_dictionary=tmp_path / "source.txt",
+        target_dictionary=tmp_path / "target.txt",
+    )
+    assert two["counts"]["valid"]["unknown_story_words"] == 6
+    assert "prompts_in_train" not in two["counts"]["valid"]
+
+
+def test_ids_are_listed_line_by_line(tmp_path):
+    write(EXAMPLE, tmp_path / "out", fields={"ids": True})
+    assert lines_of(tmp_path / "out" / "train.ids") == ["train-1", "train-2", "train-3"]
+    assert lines_of(tmp_path / "out" / "test.ids") == ["test-1"]
+
+
+@pytest.mark.parametrize(
+    ("pair", "where", "half"),
+    [
+        ((" ", "a b"), "train.wp_source:2", "prompt"),
+        (("a", ""), "train.wp_target:2", "story"),
+        (("a", "<newline> <newline>"), "train.wp_target:2", "story"),
+    ],
+)
+def test_a_half_without_words_is_refused_by_line_or_left_out_and_counted(
+    tmp_path, pair, where, half
+):
+    splits = {"train": [("a", "b"), pair, ("c", "d e")]}
+    with pytest.raises(UserError, match=rf"^{where}: the {half} has no word: '.*'; --skip-em"):
+        write(splits, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+    counts = write(splits, tmp_path / "out", skip_empty=True)["counts"]["train"]
+    assert (counts["pairs"], counts["empty_pairs_skipped"]) == (2, 1)
+    assert lines_of(tmp_path / "out" / "text" / "train.wp_source") == ["a", "c"]
+    assert lines_of(tmp_path / "out" / "text" / "train.wp_target") == ["b", "d e"]
+
+
+def test_a_control_symbol_is_refused_by_line_or_split(tmp_path):
+    splits = {"train": [("a", "b"), ("<s> x <s>", "b </s> c")]}
+    with pytest.raises(
+        UserError, match=r"^train.wp_source:2: the prompt holds fairseq's control symbol <s>, which"
+    ):
+        write(splits, tmp_path / "out")
+    counts = write(splits, tmp_path / "out", split_symbols=True)["counts"]["train"]
+    assert counts["symbols_split"] == 3
+    assert lines_of(tmp_path / "out" / "text" / "train.wp_source")[1] == "< s > x < s >"
+    assert lines_of(tmp_path / "out" / "text" / "train.wp_target")[1] == "b < /s > c"
+
+
+def test_an_unknown_word_in_the_text_is_no_mistake(tmp_path):
+    report = write({"train": [("a <unk>", "b <unk>")]}, tmp_path / "out")
+    assert report["counts"]["train"]["unknown_story_words"] == 1
+
+
+@pytest.mark.parametrize(("side", "half"), [("source", "prompts"), ("target", "stories")])
+def test_a_threshold_that_leaves_no_word_is_refused(tmp_path, side, half):
+    message = f"no word occurs 99 times or more in the training {half}; give a smaller --{side}-t"
+    with pytest.raises(UserError, match=message):
+        write(EXAMPLE, tmp_path / "out", **{f"{side}_threshold": 99})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_split_of_which_nothing_is_left_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"data.jsonl: no pairs are left for valid"):
+        write({"train": [("a", "b")], "valid": [("", "")]}, tmp_path / "out", skip_empty=True)
+
+
+def test_vocabularies_of_other_sizes_are_reported_and_refused_when_strict(tmp_path):
+    seen = []
+
+    def deviations(options, num_types):
+        seen.append((options["story_words"], num_types))
+        return ["dict.wp_target.txt: too large"]
+
+    fields = {"vocabulary_deviations": deviations, "published": {"train": 5, "valid": 2}}
+    report = write(EXAMPLE, tmp_path / "out", fields=fields)
+    # [ ] WP a cat dog; the cat sat . <newline> end a saw dog ran; four control symbols
+    assert seen == [(1000, {"dict.wp_source.txt": 6 + 4, "dict.wp_target.txt": 10 + 4})]
+    assert report["deviations"] == [
+        "train: 3 pairs found, 5 expected (own, split as given)", "dict.wp_target.txt: too large",
+    ]  # fmt: skip
+    del fields["published"]
+    with pytest.raises(UserError, match=r"--strict: dict.wp_target.txt: too large"):
+        write(EXAMPLE, tmp_path / "strict", fields=fields, strict=True)
+    assert not (tmp_path / "strict").exists()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("step", ["run_preprocess", "finish_folder"])
+def test_an_interrupted_run_leaves_nothing_and_keeps_what_was(tmp_path, monkeypatch, error, step):
+    def fail(*arguments):
+        raise error
+
+    out = tmp_path / "out"
+    write(EXAMPLE, out)
+    before = files_in(out)
+    where = writer if step == "run_preprocess" else PromptWriter
+    monkeypatch.setattr(where, step, fail)
+    with pytest.raises(error):
+        write({"train": [("a", "b")]}, out, overwrite=True)
+    with pytest.raises(error):
+        write(EXAMPLE, tmp_path / "new")
+    assert files_in(out) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_overwriting_replaces_prepared_files_and_no_others(tmp_path):
+    out = tmp_path / "out"
+    write(EXAMPLE, out, fields={"ids": True})
+    with pytest.raises(UserError, match=r"--output .*out: has prepared data already \(dict.wp_so"):
+        write(EXAMPLE, out)
+    (out / "stories" / "drafts.txt").write_text("a novel")
+    write({"train": [("a", "b")]}, out, overwrite=True)
+    assert (out / "stories" / "drafts.txt").read_text() == "a novel"
+    assert lines_of(out / "text" / "train.wp_target") == ["b"]
+    assert {name for name in files_in(out) if "valid" in name or name.endswith(".ids")} == set()
+
+
+def test_what_a_killed_run_left_is_cleared(tmp_path):
+    partial = tmp_path / "out" / ".partial"
+    (partial / "text").mkdir(parents=True)
+    (partial / "text" / "test.wp_target").write_text("half a li")
+    (partial / "train.wp_source-wp_target.wp_target.pt1.bin").write_text("a worker's")
+    (partial / "preprocess.log").write_text("")
+    write({"train": [("a", "b")]}, tmp_path / "out")
+    assert "text/test.wp_target" not in files_in(tmp_path / "out")
+    assert not partial.exists()
+
+
+def test_a_long_wait_is_announced(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO", logger="fairseq_mm.prepare")
+    write(EXAMPLE, tmp_path / "short")
+    assert caplog.messages == []
+    monkeypatch.setattr(writer, "_WORDS_A_MINUTE", 8)
+    write(EXAMPLE, tmp_path / "long")
+    # 12 + 4 + 2 words of prompts, 15 + 7 + 3 of stories
+    assert caplog.messages == ["binarising 43 words, about 5 minutes of one core's time"]
+
+
+def test_a_path_that_fairseq_would_split_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"--output .*a,b: fairseq-preprocess cannot read paths wi"):
+        write(EXAMPLE, tmp_path / "a,b")
+
+
+def test_real_stories_are_binarised_as_by_fairseq_preprocess_alone(tmp_path, shared_data):
+    """The release's files, cut by the original's recipe, one line of Python."""
+    from fairseq_mm.prepare.releases.writingprompts import read_writingprompts
+
+    release = shared_data("writingprompts")
+    plain, out = tmp_path / "plain", tmp_path / "out"
+    plain.mkdir()
+    for path in release.glob("*.wp_*"):
+        lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+        if path.suffix == ".wp_target":
+            lines = [" ".join(line.split()[0:1000]) for line in lines]
+        (plain / path.name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = "--source-lang wp_source --target-lang wp_target --thresholdsrc 2 --thresholdtgt 5"
+    prefixes = ["--trainpref", str(plain / "train"), "--validpref", str(plain / "valid")]
+    run_preprocess([*command.split(), *prefixes, "--destdir", str(plain), "--padding-factor", "1"])
+    report = write(read_writingprompts(release), out, source_threshold=2, target_threshold=5)
+    found = files_in(out)
+    for name, content in files_in(plain).items():
+        assert found[name if name.startswith("dict") or "-" in name else f"text/{name}"] == content
+    assert report["counts"]["train"]["stories_cut"] == 72
+    assert report["dictionary_words"] == {"dict.wp_source.txt": 1046, "dict.wp_target.txt": 4677}
+    assert json.loads((out / "prepare.json").read_text())["counts"] == report["counts"]
+    assert Path(out, "stories", "train.bin").stat().st_size == 494_386

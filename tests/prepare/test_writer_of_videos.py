@@ -1,0 +1,270 @@
+"""The data folder has what the task reads, whatever the tokens are, and appears when complete."""
+
+import json
+
+import pytest
+import toy_subwords
+
+from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
+from fairseq_mm.data.subwords import Subwords
+from fairseq_mm.data.transcript_text import is_not_available
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.corpus import Corpus, Example
+from fairseq_mm.prepare.videos import TABLE, VideoWriter
+from fairseq_mm.prepare.writer import Vocabulary
+
+TEXTS = {
+    "train": [
+        ("v1", "we tune the guitar , zither and lyre", "tune the  guitar"),
+        ("v2", "transcript not available", "the guitar"),
+        ("v3", "the guitar the guitar", "the lute"),
+    ],
+    "test": [("v4", "Zo the\nzither , zo the <unk> guitar", "zo tune the harp")],
+}
+
+
+@pytest.fixture
+def corpus():
+    videos = {
+        split: [
+            Example(
+                {"transcript": [a], "summary": [b]},
+                f"t:{i}",
+                key,
+                [key],
+                places={"summary": f"d:{i}"},
+            )
+            for i, (key, a, b) in enumerate(rows, 1)
+        ]
+        for split, rows in TEXTS.items()
+    }
+    return Corpus(TABLE, "own", "as given", videos, ["data.jsonl"])
+
+
+@pytest.fixture
+def write(corpus, tmp_path):
+    def call(subwords=None, *, skip_empty=False, binarize=True, overwrite=False, **options):
+        made = VideoWriter(
+            str.lower,
+            Vocabulary("text", 1, **options),
+            subwords or Subwords(),
+            settings={"tokenizer": "lower"},
+            skip_empty=skip_empty,
+        )
+        return made.write(corpus, tmp_path / "out", binarize=binarize, overwrite=overwrite)
+
+    return call
+
+
+def lines(path):
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def jsonl(path):
+    return [json.loads(line) for line in lines(path)]
+
+
+def binarised(folder, split, side):
+    """The words of each line, through the dictionary, ``</s>`` left out."""
+    dictionary = load_dictionary(str(folder / f"dict.{side}.txt"))
+    base = str(folder / f"{split}.tran-desc.{side}")
+    text = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
+    return [dictionary.string(line) for line in text]
+
+
+def test_words_become_a_folder(write, tmp_path):
+    report = write()
+    out = tmp_path / "out"
+    assert lines(out / "text" / "train.tran") == [text for _, text, _ in TEXTS["train"]]
+    assert lines(out / "text" / "test.tran") == ["zo the zither , zo the <unk> guitar"]
+    assert lines(out / "text" / "train.desc")[0] == "tune the guitar"
+    assert lines(out / "train.visual_ids") == ["v1", "v2", "v3"]
+    assert jsonl(out / "train.references.jsonl")[0] == {
+        "id": "v1",
+        "references": ["tune the guitar"],
+    }
+    assert jsonl(out / "test.transcripts.jsonl") == [
+        {"id": "v4", "transcript": TEXTS["test"][0][1]}
+    ]
+    assert json.loads((out / "subwords.json").read_text()) == {"kind": "none"}
+    assert (out / "dict.tran.txt").read_text() == (out / "dict.desc.txt").read_text()
+    assert lines(out / "dict.tran.txt")[:3] == ["the 6", "guitar 5", "tune 2"]
+    assert binarised(out, "test", "tran") == ["<unk> the zither , <unk> the <unk> guitar"]
+    assert binarised(out, "test", "desc") == ["<unk> tune the <unk>"]
+    assert not list(out.glob("*.unknowns.jsonl"))
+    assert report["counts"]["train"] == {
+        "videos": 3,
+        "transcripts_not_available": 1,
+        "transcript_tokens": 8 + 3 + 4,
+        "summary_tokens": 3 + 2 + 2,
+        "transcripts_cut": 0,
+        "summaries_cut": 0,
+        "unknown_transcript_tokens": 0,
+        "unknown_summary_tokens": 0,
+    }
+    assert report["counts"]["test"]["unknown_transcript_tokens"] == 3
+    assert report["dictionary_words"] == len(lines(out / "dict.tran.txt")) == 12
+    assert report["kind"] == "videos"
+    assert report == json.loads((out / "prepare.json").read_text())
+
+
+def test_rare_words_and_words_beyond_the_maximum_are_left_out(write, tmp_path):
+    write(threshold=2)
+    assert [line.split()[0] for line in lines(tmp_path / "out" / "dict.desc.txt")] == [
+        "the",
+        "guitar",
+        "tune",
+    ]
+    write(max_words=2, overwrite=True)
+    assert len(lines(tmp_path / "out" / "dict.desc.txt")) == 2
+    with pytest.raises(UserError, match="no word occurs 9 times or more in the training text"):
+        write(threshold=9, overwrite=True)
+    assert len(lines(tmp_path / "out" / "dict.desc.txt")) == 2
+
+
+def test_unknown_words_are_numbered_by_video(write, tmp_path):
+    report = write(Subwords(numbered_unknowns=2), threshold=2)
+    out = tmp_path / "out"
+    # known: the guitar tune
+    assert lines(out / "text" / "train.tran") == [
+        "<unk-0> tune the guitar <unk-1> <unk> <unk> <unk>",
+        "<unk-0> <unk-1> <unk>",
+        "the guitar the guitar",
+    ]
+    assert jsonl(out / "train.unknowns.jsonl") == [["we", ","], ["transcript", "not"], []]
+    assert lines(out / "text" / "test.tran") == [
+        "<unk-0> the <unk-1> <unk> <unk-0> the <unk> guitar"
+    ]
+    assert lines(out / "text" / "test.desc") == ["<unk-0> tune the <unk>"]
+    assert jsonl(out / "test.unknowns.jsonl") == [["zo", "zither"]]
+    assert lines(out / "dict.tran.txt") == lines(out / "dict.desc.txt")
+    assert lines(out / "dict.tran.txt") == ["the 6", "guitar 5", "tune 2", "<unk-0> 0", "<unk-1> 0"]
+    assert binarised(out, "test", "tran") == lines(out / "text" / "test.tran")
+    assert report["counts"]["test"]["numbered_in_transcripts"] == 3
+    assert report["counts"]["test"]["numbered_in_summaries"] == 1
+    assert report["counts"]["test"]["unknown_transcript_tokens"] == 2
+    assert f"--srcdict {out}/dict.tran.txt" in report["command"]
+    assert Subwords.load(out).numbered_unknowns == 2
+
+
+def test_words_are_numbered_by_an_existing_dictionary_too(write, corpus, tmp_path):
+    given = tmp_path / "dict.txt"
+    given.write_text("guitar 9\nthe 3\ntune 2\nand 1\n<unk-0> 0\n<unk-1> 0\n")
+    del corpus.splits["train"]
+    with pytest.raises(UserError, match=r"dict\.txt: has <unk-1>, but --numbered-unknowns is 1"):
+        write(Subwords(numbered_unknowns=1), dictionary=given)
+    with pytest.raises(UserError, match=r"has <unk-0>, but --numbered-unknowns is 0"):
+        write(dictionary=given)
+    write(Subwords(numbered_unknowns=2), dictionary=given)
+    assert (tmp_path / "out" / "dict.desc.txt").read_text() == given.read_text()
+    given.write_text("guitar 9\nthe 3\ntune 2\nand 1\n")
+    write(Subwords(numbered_unknowns=1), dictionary=given, overwrite=True)
+    assert lines(tmp_path / "out" / "dict.desc.txt") == [*lines(given), "<unk-0> 0"]
+
+
+def test_symbols_of_numbered_unknowns_in_the_text_are_unknown_words(write, corpus, tmp_path):
+    corpus.splits["train"][0].texts["transcript"] = ["<unk-0> <unk-0> tune"]
+    write(Subwords(numbered_unknowns=1))
+    assert lines(tmp_path / "out" / "train.unknowns.jsonl")[0] == '["<unk-0>"]'
+    assert lines(tmp_path / "out" / "dict.tran.txt")[-1] == "<unk-0> 0"
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "sentencepiece"])
+def test_pieces_become_a_folder_that_says_how(write, tmp_path, kind):
+    encoder, merges = toy_subwords.write_gpt2(tmp_path)
+    model = toy_subwords.write_sentencepiece(tmp_path / "m.model")
+    paths = {
+        "gpt2": {"encoder.json": encoder, "vocab.bpe": merges},
+        "sentencepiece": {"sentencepiece.model": model},
+    }[kind]
+    given = Subwords.from_paths(kind, paths)
+    report = write(given)
+    out = tmp_path / "out"
+    subwords = Subwords.load(out)
+    assert subwords.fingerprint == given.fingerprint == report["options"]["subwords_fingerprint"]
+    assert lines(out / "text" / "train.desc")[0] == " ".join(subwords.encode("tune the guitar"))
+    assert binarised(out, "train", "desc") == lines(out / "text" / "train.desc")
+    assert subwords.decode(lines(out / "text" / "train.tran")[0]) == TEXTS["train"][0][1]
+    write(overwrite=True)
+    assert not (out / "vocab.bpe").exists()
+    assert not (out / "sentencepiece.model").exists()
+
+
+def test_a_dictionary_is_taken_for_both_sides(write, corpus, tmp_path):
+    given = tmp_path / "dict.txt"
+    given.write_text("zo 1\nthe 1\ntune 1\nguitar 1\nzither 1\n")
+    report = write(dictionary=given)
+    assert (tmp_path / "out" / "dict.tran.txt").read_text() == given.read_text()
+    assert (tmp_path / "out" / "dict.desc.txt").read_text() == given.read_text()
+    assert report["options"]["threshold"] is None
+    given.write_text("464 1\n262 1\n")
+    with pytest.raises(UserError, match=r"dict\.txt: 15 of 15 tokens of the train split's transc"):
+        write(dictionary=given, overwrite=True)
+    del corpus.splits["train"]
+    with pytest.raises(UserError, match=r"data\.jsonl: no training videos; without them --dict"):
+        write(overwrite=True)
+
+
+def test_texts_that_will_be_cut_are_counted(write, corpus):
+    video = corpus.splits["train"][0]
+    for words, cut in ((511, 0), (512, 1)):
+        video.texts["transcript"] = ["the " * words]
+        video.texts["summary"] = ["the " * (words - 448)]
+        counts = write(overwrite=True, binarize=False)["counts"]["train"]
+        assert (counts["transcripts_cut"], counts["summaries_cut"]) == (cut, cut)
+
+
+@pytest.mark.parametrize(
+    ("side", "text", "message"),
+    [
+        (
+            "transcript",
+            " \n",
+            r'^t:2: the transcript of v2 has no word: .*; --skip-empty .*, and one may read "tran',
+        ),
+        (
+            "summary",
+            "",
+            r"^d:2: the summary of v2 has no word: ''; --skip-empty leaves such videos out",
+        ),
+        (
+            "transcript",
+            "a </s> b",
+            r"^t:2: the transcript of v2 holds fairseq's control symbol",
+        ),
+    ],
+)
+def test_texts_that_cannot_be_taken_are_refused(write, corpus, tmp_path, side, text, message):
+    corpus.splits["train"][1].texts[side] = [text]
+    with pytest.raises(UserError, match=message):
+        write()
+    assert not (tmp_path / "out").exists()
+
+
+def test_empty_texts_are_left_out_when_asked_for(write, corpus, tmp_path):
+    corpus.splits["train"][1].texts["summary"] = [" "]
+    report = write(skip_empty=True, binarize=False)
+    assert lines(tmp_path / "out" / "train.visual_ids") == ["v1", "v3"]
+    assert report["exceptions"] == {"train videos left out, a text has no word": ["v2"]}
+    corpus.splits["test"][0].texts["transcript"] = [""]
+    with pytest.raises(UserError, match=r"data\.jsonl: no videos are left for test"):
+        write(skip_empty=True, overwrite=True)
+
+
+def test_other_files_stay_and_other_kinds_are_refused(write, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "features.h5").write_text("hours of work")
+    write(binarize=False)
+    with pytest.raises(UserError, match="has prepared data already"):
+        write()
+    write(overwrite=True, binarize=False)
+    assert (out / "features.h5").read_text() == "hours of work"
+    (out / "prepare.json").write_text('{"kind": "prompts"}')
+    with pytest.raises(UserError, match="holds prepared prompts"):
+        write(overwrite=True)
+
+
+def test_how2_says_that_a_transcript_is_missing():
+    assert is_not_available(" Transcript not  available .\n")
+    assert not is_not_available("transcript not available today")

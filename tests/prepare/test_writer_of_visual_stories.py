@@ -1,0 +1,237 @@
+"""Visual stories by split -> data folder: what stands in it, line by line."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fairseq_mm.data.missing_images import read_missing_images
+from fairseq_mm.data.references import read_references
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare import data_folder, writer
+from fairseq_mm.prepare.corpus import Corpus, Example
+from fairseq_mm.prepare.visual_stories import TABLE, VisualStoryWriter
+from fairseq_mm.prepare.writer import Vocabulary
+
+
+def story(key, images, *sentences, album="A"):
+    where = f"data.jsonl:{key}"
+    return Example({"sentences": list(sentences)}, where, key, images.split(), album)
+
+
+def example():
+    """Two stories of one photo sequence, two more of its album and of another; one to validate."""
+    train = [
+        story("1", "p q r s t", "a dog", "it ran", "far", "far  off", "home ."),
+        story("2", "p q r s t", "one dog", "a cat", "a", "b", "c"),
+        story("3", "t q r s u", "a", "b", "a", "b", "a dog"),
+        story("4", "v w x y z", "b", "a", "b", "a", "b", album="B"),
+    ]
+    valid = [story("5", "k l m n o", "a zebra", "a", "b", "a a", "b", album="C")]
+    splits = {"train": train, "valid": valid}
+    return Corpus(TABLE, "own", "as given", splits, ["data.jsonl"])
+
+
+def write(corpus, output, *, skip_empty=False, binarize=True, overwrite=False, **options):
+    if "dictionary" not in options:
+        options = {"threshold": 1, **options}
+    vocabularies = {"dict.txt": Vocabulary("stories", 10, **options)}
+    settings = {"tokenizer": "split"}
+    made = VisualStoryWriter(str.split, vocabularies, settings=settings, skip_empty=skip_empty)
+    return made.write(corpus, output, binarize=binarize, overwrite=overwrite)
+
+
+def lines(path):
+    return path.read_text().splitlines()
+
+
+def objects(path):
+    return [json.loads(line) for line in lines(path)]
+
+
+def files_in(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_folder_holds_each_story_as_one_line(tmp_path):
+    report = write(example(), tmp_path / "out")
+    out = tmp_path / "out"
+    assert files_in(out) == sorted(
+        ["dict.txt", "prepare.json", "text/train.txt", "text/valid.txt"]
+        + [f"{s}.{e}" for s in ("train", "valid") for e in ("bin", "idx", "visual_ids")]
+        + [
+            f"{s}.{e}.jsonl"
+            for s in ("train", "valid")
+            for e in ("references", "album_references", "stories")
+        ]
+    )
+    assert lines(out / "text" / "train.txt") == [
+        "a dog <sent> it ran <sent> far <sent> far off <sent> home .",
+        "one dog <sent> a cat <sent> a <sent> b <sent> c",
+        "a <sent> b <sent> a <sent> b <sent> a dog",
+        "b <sent> a <sent> b <sent> a <sent> b",
+    ]
+    assert lines(out / "train.visual_ids") == ["p\tq\tr\ts\tt"] * 2 + [
+        "t\tq\tr\ts\tu",
+        "v\tw\tx\ty\tz",
+    ]
+    assert objects(out / "train.stories.jsonl") == [
+        {"story_id": key, "album_id": album} for key, album in zip("1234", "AAAB")
+    ]
+    assert report["counts"]["train"] == {
+        "stories": 4, "albums": 2, "photo_sequences": 3, "images": 11, "words": 27,
+        "unknown": 0,
+    }  # fmt: skip
+    assert not (out / ".partial").exists()
+
+
+def test_references_are_all_stories_of_the_sequence_and_of_the_album(tmp_path):
+    out = tmp_path / "out"
+    write(example(), out)
+    first = "a dog it ran far far  off home ."
+    references = {
+        "p\tq\tr\ts\tt": [first, "one dog a cat a b c"],
+        "t\tq\tr\ts\tu": ["a b a b a dog"],
+        "v\tw\tx\ty\tz": ["b a b a b"],
+    }
+    assert read_references(str(out / "train.references.jsonl")) == references
+    album = [first, "one dog a cat a b c", "a b a b a dog"]
+    assert objects(out / "train.album_references.jsonl") == [
+        {"id": "p\tq\tr\ts\tt", "album": "A", "references": album},
+        {"id": "t\tq\tr\ts\tu", "album": "A", "references": album},
+        {"id": "v\tw\tx\ty\tz", "album": "B", "references": ["b a b a b"]},
+    ]
+
+
+def test_fairseq_reads_back_what_was_written(tmp_path):
+    from fairseq.data import Dictionary, data_utils
+
+    report = write(example(), tmp_path / "out", threshold=2)
+    dictionary = Dictionary.load(str(tmp_path / "out" / "dict.txt"))
+    # 16 separators; a 8, b 6, dog 3, far 2; no invented words fill it up to eight
+    assert dictionary.symbols[4:] == ["<sent>", "a", "b", "dog", "far"]
+    assert report["dictionary_words"] == 5
+    dataset = data_utils.load_indexed_dataset(str(tmp_path / "out" / "valid"), dictionary)
+    assert [dictionary.string(line) for line in dataset] == [
+        "a <unk> <sent> a <sent> b <sent> a a <sent> b"
+    ]
+    # separators are no words, and not unknown
+    assert (report["counts"]["valid"]["words"], report["counts"]["valid"]["unknown"]) == (7, 1)
+
+
+def test_the_printed_command_makes_the_same_files(tmp_path):
+    import shlex
+
+    made, bare = tmp_path / "made", tmp_path / "bare"
+    report = write(example(), made, threshold=2)
+    command = write(example(), bare, threshold=2, binarize=False)["command"]
+    assert command == report["command"].replace(str(made), str(bare))
+    program, *arguments = shlex.split(command)
+    assert program == "fairseq-preprocess"
+    data_folder.run_preprocess(arguments)
+    for name in ("dict.txt", "train.bin", "train.idx", "valid.bin", "valid.idx"):
+        assert np.array_equal(np.fromfile(made / name, "u1"), np.fromfile(bare / name, "u1"))
+
+
+def test_images_of_kept_stories_that_are_missing_are_listed_in_their_place(tmp_path):
+    corpus = example()
+    missing = dict.fromkeys([*"skx", "nowhere"], "no such file")
+    corpus.leave_out_missing(missing, policy="keep")
+    report = write(corpus, tmp_path / "out")
+    out = tmp_path / "out"
+    assert read_missing_images(out) == {"s", "x", "k"}
+    assert lines(out / "train.visual_ids")[0] == "p\tq\tr\ts\tt"
+    assert report["masked"] == ["s", "x", "k"]
+    assert report["missing"] == dict.fromkeys("sxk", "no such file")
+    corpus = example()
+    corpus.leave_out_missing({"u": "no such file"}, policy="drop")
+    report = write(corpus, out, overwrite=True)
+    assert not (out / "missing_images.txt").exists()
+    assert report["exceptions"]["train stories left out, images missing"] == ["3"]
+    # told of the album all the same
+    assert "a b a b a dog" in objects(out / "train.album_references.jsonl")[0]["references"]
+
+
+def test_stories_with_an_empty_sentence_are_refused_or_left_out(tmp_path):
+    corpus = example()
+    corpus.splits["train"].append(story("6", "p q r s t", "a", "b", " ", "a", "b"))
+    with pytest.raises(UserError, match=r"data.jsonl:6: sentence 3 of story 6 has no word: ' '; -"):
+        write(corpus, tmp_path / "out")
+    report = write(corpus, tmp_path / "out", skip_empty=True)
+    assert report["counts"]["train"]["stories"] == 4
+    assert report["exceptions"] == {"train stories left out, a sentence has no word": ["6"]}
+    references = read_references(str(tmp_path / "out" / "train.references.jsonl"))
+    assert references["p\tq\tr\ts\tt"][-1] == "a b a b"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "message"),
+    [
+        ("a <sent> b", r"jsonl:7: sentence 2 of story 7 holds the separator of sentences <sent>"),
+        ("a </s>", r"jsonl:7: sentence 2 of story 7 holds fairseq's control symbol </s>, which"),
+        ("<pad> b", r"holds fairseq's control symbol <pad>, which would be read as such"),
+    ],
+)
+def test_a_symbol_inside_a_sentence_is_refused(tmp_path, sentence, message):
+    corpus = example()
+    corpus.splits["valid"].append(story("7", "p q r s t", "a", sentence, "b", "a", "b"))
+    with pytest.raises(UserError, match=message):
+        write(corpus, tmp_path / "out", skip_empty=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("word", ["b", "."])
+def test_a_threshold_that_the_separator_or_every_word_misses_is_refused(tmp_path, word):
+    train = [story("1", "p q r s t", *[f"{word} {word}"] * 5)]
+    if word == "b":
+        train = [story("1", "p q r s t", *"abcde")]
+    corpus = Corpus(TABLE, "own", "as given", {"train": train}, ["data.jsonl"])
+    threshold = {"b": 2, ".": 5}[word]  # four separators, ten full stops
+    message = f"no word or not even <sent> occurs {threshold} times or more in the training stori"
+    with pytest.raises(UserError, match=message):
+        write(corpus, tmp_path / "out", threshold=threshold)
+
+
+def test_a_dictionary_can_be_given_if_it_has_the_separator(tmp_path):
+    corpus = example()
+    del corpus.splits["train"]
+    with pytest.raises(UserError, match="no training stories; without them --dictionary must give"):
+        write(corpus, tmp_path / "out")
+    words = tmp_path / "words.txt"
+    words.write_text("b 7\n")
+    with pytest.raises(UserError, match=r"--dictionary .*words.txt: lacks <sent>, which stands"):
+        write(corpus, tmp_path / "out", dictionary=words)
+    words.write_text("b 7\n<sent> 1\n")
+    report = write(corpus, tmp_path / "out", dictionary=words)
+    assert (tmp_path / "out" / "dict.txt").read_text() == "b 7\n<sent> 1\n"
+    assert report["counts"]["valid"]["unknown"] == 5
+    assert report["options"]["threshold"] is None
+
+
+def test_a_split_of_which_nothing_is_left_is_refused(tmp_path):
+    corpus = example()
+    corpus.splits["valid"] = [story("5", "k l m n o", *["a"] * 4, "")]
+    with pytest.raises(UserError, match=r"data.jsonl: no stories are left for valid"):
+        write(corpus, tmp_path / "out", skip_empty=True)
+
+
+def test_data_of_another_kind_is_not_overwritten(tmp_path):
+    write(example(), tmp_path / "out")
+    (tmp_path / "out" / "prepare.json").write_text('{"kind": "captions"}')
+    with pytest.raises(UserError, match="holds prepared captions, and visual stories would stand"):
+        write(example(), tmp_path / "out", overwrite=True)
+
+
+def test_an_interrupted_run_leaves_what_was(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    write(example(), out)
+    (out / "features.h5").write_text("took hours")
+    before = {name: (out / name).read_bytes() for name in files_in(out)}
+
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer, "run_preprocess", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write(example(), out, overwrite=True, threshold=2)
+    assert {name: (out / name).read_bytes() for name in files_in(out)} == before
