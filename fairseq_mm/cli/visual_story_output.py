@@ -184,17 +184,11 @@ class Page:
         Raises:
             UserError: if the file cannot be written.
         """
-        from fairseq_mm.report.html_page import (
-            Section,
-            key_value_table,
-            render_page,
-            write_page,
-        )
+        from fairseq_mm.report.html_page import render_page, section, write_page
         from fairseq_mm.report.visual_story_table import stories_section
 
         number = len(self._strips)
         title = "A story of five images" if number == 1 else f"{number:,} visual stories"
-        card = f"<details><summary>what was run</summary>{key_value_table(self.card)}</details>"
-        sections = [stories_section(self._strips), Section("", card)]
+        sections = [stories_section(self._strips), section("", "run.html", rows=self.card)]
         subtitle = f"told by {', '.join(self.systems)}"
         write_page(self.path, render_page(title, sections, subtitle=subtitle))

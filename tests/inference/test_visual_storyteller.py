@@ -247,7 +247,7 @@ def test_models_that_tell_no_stories_of_images_are_refused(checkpoints, tmp_path
         visual_storyteller.from_pretrained(tmp_path / "captioner.pt")
     with pytest.raises(UserError, match=r"1.pt: tells stories of five images: fairseq-mm tell"):
         captioner.from_pretrained(checkpoints[0])
-    with pytest.raises(UserError, match=r"for models that tell .* but `path` tells them of pict"):
+    with pytest.raises(UserError, match=r"for models that tell .* but `path` tells them of im"):
         fairseq_mm.from_pretrained(checkpoints[0], prompt_model=text)
     with pytest.raises(UserError, match=r"text.pt: was trained with --task translation, and tells"):
         fairseq_mm.from_pretrained([checkpoints[0], text])
