@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from PIL import Image
 
-from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.errors import UserError
 from fairseq_mm.report.figures import COLORS, Titles, draw
 from fairseq_mm.report.html_page import Section, section
 
@@ -86,13 +86,14 @@ def plot_section(
 
 
 def _add_image(axes: Any, point: PlotPoint, gid: str) -> None:
-    boxes = import_extra("matplotlib.offsetbox", extra="report", purpose="a figure")
+    from matplotlib.offsetbox import AnnotationBbox, OffsetImage
+
     content = io.BytesIO(base64.b64decode(str(point.image).partition(",")[2]))
     with Image.open(content) as opened:
         image = opened.convert("RGB")
     image.thumbnail((2 * _IMAGE, 2 * _IMAGE))
-    shown = boxes.OffsetImage(np.asarray(image), zoom=_IMAGE / max(image.size))
-    box = boxes.AnnotationBbox(shown, (point.x, point.y), frameon=False, pad=0, zorder=1)
+    shown = OffsetImage(np.asarray(image), zoom=_IMAGE / max(image.size))
+    box = AnnotationBbox(shown, (point.x, point.y), frameon=False, pad=0, zorder=1)
     box.set_gid(gid)
     axes.add_artist(box)
 

@@ -55,10 +55,11 @@ def draw(
         UserError: if matplotlib is missing.
     """
     matplotlib = import_extra("matplotlib", extra="report", purpose="a figure")
-    figures = import_extra("matplotlib.figure", extra="report", purpose="a figure")
-    style = import_extra("matplotlib.style", extra="report", purpose="a figure")
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
     with style.context("default"), matplotlib.rc_context(_SETTINGS):
-        figure = figures.Figure(figsize=(width, height), dpi=72, layout="constrained")
+        figure = Figure(figsize=(width, height), dpi=72, layout="constrained")
         axes = figure.subplots()
         if label:  # the page's own ground is seen through
             figure.set_facecolor("none")
