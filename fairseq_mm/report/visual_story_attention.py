@@ -8,10 +8,9 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from fairseq_mm.extract.images import read_image
 from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.report.html_page import Section, section
-from fairseq_mm.report.thumbnails import thumbnail_uri
+from fairseq_mm.report.thumbnails import jpeg_uri, read_listed
 
 _LINE = 104  # letters of the words that stand side by side
 _LEAST = 5  # letters of the shortest word's column
@@ -37,9 +36,8 @@ def embed_image(image: MediaFile, side: int) -> EmbeddedImage:
     Raises:
         UserError: naming the file, if it cannot be read as an image.
     """
-    uri = thumbnail_uri(image, side)
-    width, height = read_image(image.content()).size
-    return EmbeddedImage(uri, width, height)
+    pixels = read_listed(image)
+    return EmbeddedImage(jpeg_uri(pixels, side=side), *pixels.size)
 
 
 class LookingSentence(NamedTuple):
