@@ -33,6 +33,7 @@ EXTRAS = {
     "lm": ["kenlm>=0.2"],  # binary files of KenLM
     "knn": ["faiss-cpu>=1.7.3", "scikit-learn>=1.0"],
     "sharding": ["fairscale>=0.4.13"],  # --zero-sharding os
+    "report": ["jinja2>=3.0", "matplotlib>=3.6"],  # HTML pages and figures
     "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.25"],
     "dev": [
         *("build>=1", "fairscale>=0.4.13", "mypy", "pre-commit", "pytest>=7", "pytest-xdist>=3"),
@@ -61,7 +62,7 @@ setup(
     ],
     python_requires=">=3.9,<3.13",
     packages=find_packages(include=["fairseq_mm", "fairseq_mm.*"]),
-    package_data={"fairseq_mm": ["py.typed"]},
+    package_data={"fairseq_mm": ["py.typed"], "fairseq_mm.report": ["templates/*"]},
     install_requires=[
         "h5py>=3.1",
         "numpy>=1.21",

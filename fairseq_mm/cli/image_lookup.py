@@ -62,9 +62,7 @@ def _reason(image: Any) -> Optional[str]:
     from fairseq_mm.extract.images import read_image
 
     try:
-        read_image(image.content())
-    except OSError as error:
-        return str(error.strerror or error)
+        read_image(image)
     except UserError as error:
         return str(error).rstrip(".")
     return None

@@ -204,9 +204,7 @@ def line_section(
     found: "LineAttention", transcript: str, texts: Texts, times: "Times"
 ) -> "Section":
     """All that is shown of a line."""
-    from html import escape
-
-    from fairseq_mm.report.html_page import Section, key_value_table
+    from fairseq_mm.report.html_page import section
     from fairseq_mm.report.video_attention import watching_section
 
     rows = [("transcript", transcript if texts.is_available else APART)]
@@ -216,7 +214,7 @@ def line_section(
         rows.append(("generated", texts.hypothesis))
     if len(found.gates):
         rows.append(("forget gate", f"{found.gates.mean():.4f}"))
-    body, parts = [key_value_table(rows)], []
+    maps = []
     for side in found.maps:
         part = watching_section(
             side.words,
@@ -226,12 +224,11 @@ def line_section(
             sums_over_words=side.sums_over_words,
             video_shares=side.video_shares,
         )
-        parts.append(part)
-        where = ", ".join(side.layers)
-        body.append(f"<h3>Words of the {side.side}, {escape(where)}</h3>{part.body}")
-    return Section(
+        maps.append((f"Words of the {side.side}, {', '.join(side.layers)}", part))
+    return section(
         f"Line {found.line}: {found.id}, {found.num_frames} rows of features",
-        "".join(body),
-        "".join(dict.fromkeys(part.style for part in parts)),
-        "".join(dict.fromkeys(part.script for part in parts)),
+        "video_line.html",
+        "video_attention.js",
+        rows=rows,
+        maps=maps,
     )

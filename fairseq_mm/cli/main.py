@@ -15,7 +15,7 @@ import sys
 from typing import Optional
 
 from fairseq_mm import __version__
-from fairseq_mm.errors import EXIT_STATUS, UserError
+from fairseq_mm.errors import EXIT_STATUS, UserError, import_extra
 
 # subcommand -> what `fairseq-mm --help` says of it; the module has the same name with _ for -
 SUBCOMMANDS = {
@@ -73,6 +73,8 @@ def main(argv: Optional[list[str]] = None) -> int:
     name_kind = getattr(module, "name_kind", list)
     args = parser.parse_args(name_kind(argv[1:]))
     try:
+        if getattr(args, "html", None):  # not after hours of generating
+            import_extra("jinja2", extra="report", purpose="an HTML page")
         status = module.run(args) or 0
         if sys.stdout is not None:  # it was closed: `>&-`
             sys.stdout.flush()

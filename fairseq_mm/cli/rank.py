@@ -287,7 +287,7 @@ def _report(
     """Table to stdout, files to the output folder."""
     from fairseq_mm.cli.score_output import write_file
     from fairseq_mm.metrics import ranks
-    from fairseq_mm.retrieval.recall_chart import recall_chart
+    from fairseq_mm.report.recall_chart import recall_chart
 
     percentages = ranks.curve_percentages()
     curves = {name: ranks.recall_curve(r, percentages) for name, r in found.items()}
@@ -315,8 +315,11 @@ def _report(
         "ranks.json": json.dumps(result, indent=2) + "\n",
         "ranks.jsonl": _per_query(found, split),
         "recall_curve.csv": _csv(percentages, curves),
-        "recall_curve.svg": recall_chart(title, percentages, named),
     }
+    try:
+        files["recall_curve.svg"] = recall_chart(title, percentages, named)
+    except UserError as error:  # the figures are worth more than their drawing
+        print(f"no recall_curve.svg: {error}", file=sys.stderr)
     for name, text in files.items():
         write_file(os.path.join(output, name), text)
     shape = [len(split.sentences), len(split.images)]

@@ -88,14 +88,6 @@ class MediaFile(NamedTuple):
         member.offset_data, member.size = self.offset, self.size
         return tarfile.open(self.path, "r:").extractfile(member)
 
-    def content(self) -> bytes:
-        """
-        Raises:
-            OSError: if the file cannot be read.
-        """
-        with self.open() as file:
-            return file.read()
-
 
 # a path, the content, a binary file or an entry of a list
 AnyMedia = Union[str, os.PathLike, bytes, BinaryIO, MediaFile]

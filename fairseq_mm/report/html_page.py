@@ -1,40 +1,20 @@
 """The page itself: sections under one head, in one file that loads nothing.
 
-A section is made by one of this package's other files and put in by ``render_page``; further
-kinds of results are further sections.
+A section is made by one of this package's other files from a template of ``templates/`` and put in
+by ``render_page``; further kinds of results are further sections. Everything that a template is
+given is escaped.
 """
 
+import functools
+import re
 from collections.abc import Iterable
-from html import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_mm.data.output_file import output_file
+from fairseq_mm.errors import import_extra
 
-# Nothing is fetched, whatever a caption says: images are data URIs, style and script are inline.
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-
-_STYLE = """
-:root { color-scheme: light dark; --ground: #f6f7f9; --card: #fff; --text: #1b1f24;
-  --quiet: #5c6673; --line: #d9dee5; --accent: #1f6feb; --second: #c2410c; --mark: #fde9b3; }
-@media (prefers-color-scheme: dark) { :root { --ground: #14171c; --card: #1d2229; --text: #dde3ea;
-  --quiet: #94a0ae; --line: #323a45; --accent: #6cb0ff; --second: #f0945d; --mark: #5c4813; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 84rem; padding: 1.5rem; background: var(--ground);
-  color: var(--text); font: 16px/1.5 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
-h1 { font-size: 1.5rem; margin: 0 0 .25rem; }
-h2 { font-size: 1.1rem; margin: 2rem 0 .75rem; }
-p { margin: .25rem 0; }
-.quiet { color: var(--quiet); font-size: .875rem; }
-code, .code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .8125rem;
-  overflow-wrap: anywhere; }
-table { border-collapse: collapse; font-size: .875rem; }
-th, td { padding: .2rem 1rem .2rem 0; text-align: left; vertical-align: top; }
-th { color: var(--quiet); font-weight: 500; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-details { margin: .5rem 0; }
-summary { cursor: pointer; color: var(--quiet); }
-"""
+_TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Section(NamedTuple):
@@ -43,14 +23,36 @@ class Section(NamedTuple):
     Attributes:
         heading: plain text; empty for none.
         body: HTML, everything in it escaped already.
-        style: CSS that it needs.
-        script: JavaScript that it needs, run after the page is built.
+        scripts: names of scripts in ``templates/`` that it needs, run after the page is built.
     """
 
     heading: str
     body: str
-    style: str = ""
-    script: str = ""
+    scripts: tuple[str, ...] = ()
+
+
+def section(heading: str, template: str, *scripts: str, **values: Any) -> Section:
+    """A section from a template.
+
+    Args:
+        heading: plain text; empty for none.
+        template: its file's name in ``templates/``.
+        *scripts: see :class:`Section`.
+        **values: what the template is given.
+
+    Raises:
+        UserError: if jinja2 is missing.
+    """
+    return Section(heading, render(template, **values), scripts)
+
+
+def render(template: str, **values: Any) -> str:
+    """HTML of a template, all values escaped.
+
+    Raises:
+        UserError: if jinja2 is missing.
+    """
+    return _environment().get_template(template).render(**values)
 
 
 def render_page(title: str, sections: Iterable[Section], *, subtitle: str = "") -> str:
@@ -62,23 +64,8 @@ def render_page(title: str, sections: Iterable[Section], *, subtitle: str = "") 
         subtitle: plain text under the title.
     """
     sections = list(sections)
-    style = _STYLE + "".join(dict.fromkeys(section.style for section in sections))
-    script = "".join(dict.fromkeys(section.script for section in sections))
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(title)}</title><style>{style}</style></head><body>",
-        f"<header><h1>{escape(title)}</h1>",
-        f'<p class="quiet">{escape(subtitle)}</p></header>' if subtitle else "</header>",
-    ]
-    for section in sections:
-        heading = f"<h2>{escape(section.heading)}</h2>" if section.heading else ""
-        parts.append(f"<section>{heading}{section.body}</section>")
-    if script:
-        parts.append(f"<script>{script}</script>")
-    return "\n".join([*parts, "</body></html>", ""])
+    scripts = dict.fromkeys(name for part in sections for name in part.scripts)
+    return render("page.html", title=title, subtitle=subtitle, sections=sections, scripts=scripts)
 
 
 def write_page(path: Path, page: str) -> None:
@@ -92,10 +79,20 @@ def write_page(path: Path, page: str) -> None:
         file.write(page)
 
 
-def key_value_table(rows: Iterable[tuple[str, str]]) -> str:
-    """HTML of a table of two columns; all text is escaped."""
-    body = "".join(
-        f'<tr><th scope="row">{escape(key)}</th><td class="code">{escape(value)}</td></tr>'
-        for key, value in rows
+@functools.lru_cache(maxsize=1)
+def _environment() -> Any:
+    jinja2 = import_extra("jinja2", extra="report", purpose="an HTML page")
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_source), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    return f"<table>{body}</table>"
+    environment.globals["zip"] = zip
+    return environment
+
+
+def _source(name: str) -> str:
+    """A template without the line breaks and indentation between its elements."""
+    text = (_TEMPLATES / name).read_text(encoding="utf-8")
+    if not name.endswith(".html"):
+        return text
+    text = re.sub(r"(?<=>)\n\s*|(?<=%\})\n\s*|\n\s*(?=<|\{%)", "", text)
+    return re.sub(r"\n\s*", " ", text)

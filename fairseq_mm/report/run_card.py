@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from html import escape
 from typing import Any, Optional
 
 from fairseq_mm.metrics.result_card import result_card
-from fairseq_mm.report.html_page import Section, key_value_table
+from fairseq_mm.report.html_page import Section, section
 
 
 def card_section(
@@ -29,7 +28,7 @@ def card_section(
     if "decoding" in card:
         rows.append(("decoding", json.dumps(card["decoding"], ensure_ascii=False)))
     rows.append(("versions", ", ".join(f"{k} {v}" for k, v in card["versions"].items())))
-    return Section(heading, key_value_table(rows))
+    return section(heading, "key_values.html", rows=rows)
 
 
 def _file_line(entry: Mapping[str, Any]) -> str:
@@ -49,8 +48,5 @@ def figures_section(result: Mapping[str, Any], *, heading: str) -> Section:
         value = entry.get("value")
         number = "-" if value is None else f"{value:.4f}"
         remark = " ".join(str(entry[key]) for key in ("signature", "note") if entry.get(key))
-        rows.append(
-            f'<tr><th scope="row">{escape(str(entry.get("metric")))}</th>'
-            f'<td class="number">{number}</td><td class="code quiet">{escape(remark)}</td></tr>'
-        )
-    return Section(heading, f"<table>{''.join(rows)}</table>")
+        rows.append((entry.get("metric"), number, remark))
+    return section(heading, "scores.html", rows=rows)

@@ -13,17 +13,20 @@ from fairseq_mm.extract.media_list import MediaFile, by_any_key, list_images
 _QUALITY = 82
 
 
-def thumbnail_uri(image: MediaFile, side: int) -> str:
-    """The data URI of a JPEG whose longer side has at most ``side`` pixels.
-
+def read_listed(image: MediaFile) -> Image.Image:
+    """
     Raises:
         UserError: naming the file, if it cannot be read as an image.
     """
     try:
-        pixels = read_image(image.content())
-    except (UserError, OSError) as error:
+        return read_image(image)
+    except UserError as error:
         raise UserError(f"{image.name}: {error}") from None
-    return jpeg_uri(pixels, side=side)
+
+
+def thumbnail_uri(image: MediaFile, side: int) -> str:
+    """The data URI of a JPEG whose longer side has at most ``side`` pixels, see ``read_listed``."""
+    return jpeg_uri(read_listed(image), side=side)
 
 
 def jpeg_uri(pixels: Image.Image, *, side: Optional[int] = None, quality: int = _QUALITY) -> str:

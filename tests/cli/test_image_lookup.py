@@ -45,12 +45,12 @@ def test_many_images_are_verified_in_order_by_several_processes(images, monkeypa
 
 
 def test_a_image_that_vanishes_meanwhile_is_missing(images, monkeypatch):
-    from fairseq_mm.extract import media_list as media_list
+    from fairseq_mm.extract import media_list
 
     def vanished(image):
         raise FileNotFoundError(2, "No such file or directory")
 
-    monkeypatch.setattr(media_list.MediaFile, "content", vanished)
+    monkeypatch.setattr(media_list.MediaFile, "open", vanished)
     missing = missing_in_folders("1", [str(images)], verify=True)
     assert missing == {"1": "No such file or directory"}
 

@@ -195,7 +195,7 @@ def test_the_page_shows_images_words_and_arrows(inspect, folder, tmp_path):
     for number in (0, 1, 2):
         assert f"<h2>Line {number} of valid</h2>" in html
     assert html.count("What the non-local block relates") == 3
-    assert html.count("Attention to the slices of an image&#x27;s vector") == 3
+    assert html.count("Attention to the slices of an image&#39;s vector") == 3
     assert "Attention to the images" not in html
     assert html.count("data:image/jpeg") == 2 * 10  # in the strip and as a named image
     assert html.count("<svg") == 14  # an image of the third line is missing

@@ -192,7 +192,7 @@ def test_images_and_words_are_drawn_on_their_principal_components(trained, tmp_p
     found = np.array([[point["x"], point["y"]] for point in points])
     np.testing.assert_allclose(np.abs(found), np.abs(left * lengths)[:, :2], atol=1e-5)
     page = (tmp_path / "plane.html").read_text()
-    assert page.count("data:image/jpeg") == 2
+    assert page.count("data:image/png") == 2
     status, err = run("--near", "a dog", "--top", 3)
     assert (status, err) == (0, f"{tmp_path}/plane.html: 3 images, 0 words\n")
     for arguments, message in (

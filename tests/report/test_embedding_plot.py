@@ -1,20 +1,45 @@
 """The plane of words and images: places, scale, labels apart, and escaping."""
 
+import base64
+import io
 import re
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.report.embedding_plot import PlotPoint, plot_section
 from fairseq_mm.report.html_page import render_page
+from fairseq_mm.report.thumbnails import jpeg_uri
 
-URI = "data:image/jpeg;base64,AAAA"
+URI = jpeg_uri(Image.new("RGB", (90, 60), (200, 30, 40)))
 
 
 def svg_of(points, shares=(0.5, 0.25)):
     body = plot_section(points, shares).body
-    return ElementTree.fromstring(re.search("<svg.*</svg>", body).group())
+    return ElementTree.fromstring(re.search("<svg.*</svg>", body, re.DOTALL).group())
+
+
+def place_of(svg, number):
+    """Pixels of a point's dot."""
+    (use,) = svg.find(f".//g[@id='point{number}']").iter("use")
+    return float(use.get("x")), float(use.get("y"))
+
+
+def labels_of(svg, words):
+    """Horizontal range and ground line of each word's label."""
+    boxes = {}
+    for text in svg.iter("text"):
+        if text.text in words:
+            width = 5.2 * len(text.text)
+            style = text.get("style")
+            x, y = float(text.get("x")), float(text.get("y"))
+            shift = 1.0 if "anchor: end" in style else 0.5 if "anchor: middle" in style else 0.0
+            boxes[text.text] = (x - shift * width, x + (1 - shift) * width, y)
+    assert len(boxes) == len(words)
+    return list(boxes.values())
 
 
 def test_words_are_labelled_and_images_shown():
@@ -24,39 +49,49 @@ def test_words_are_labelled_and_images_shown():
         PlotPoint("dot.jpg", 0, 1, False),
     ]
     svg = svg_of(points)
-    assert [text.text for text in svg.findall("text[@class='word']")] == ["red"]
-    image = svg.find("image")
-    assert image.get("href") == URI
+    texts = ["".join(text.itertext()) for text in svg.iter("text")]
+    assert "red" in texts
+    (image,) = svg.iter("image")
     assert image.find("title").text == "a <b>.jpg"
-    assert svg.find("circle[@class='image']/title").text == "dot.jpg"
-    assert any("first principal component, 50 %" in (text.text or "") for text in svg)
-    assert any("second principal component, 25 %" in (text.text or "") for text in svg)
+    content = base64.b64decode(image.get("href").partition(",")[2])
+    shown = np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).astype(int)
+    assert np.abs(shown[10:-10, 10:-10] - (200, 30, 40)).max() < 10
+    assert max(float(image.get("width")), float(image.get("height"))) == pytest.approx(64, abs=2)
+    assert svg.find(".//g[@id='point2']//title").text == "dot.jpg"
+    assert "first principal component, 50 % of the variance" in texts
+    assert "second principal component, 25 % of the variance" in texts
 
 
 def test_both_axes_have_one_scale_and_y_goes_up():
-    # spans 2 and 1: the wider one fills 760 - 2 * 56 = 648 pixels, 324 a unit
     points = [PlotPoint(str(i), x, y, False) for i, (x, y) in enumerate([(-1, 0), (1, 0), (0, 1)])]
-    circles = svg_of(points).findall("circle")
-    places = [(float(circle.get("cx")), float(circle.get("cy"))) for circle in circles]
-    assert places == [(56, 442), (704, 442), (380, 118)]
+    svg = svg_of(points)
+    (x0, y0), (x1, y1), (x2, y2) = (place_of(svg, number) for number in range(3))
+    assert y0 == pytest.approx(y1)
+    assert x2 == pytest.approx((x0 + x1) / 2)
+    assert y0 - y2 == pytest.approx((x1 - x0) / 2, rel=5e-3)
+    assert x1 - x0 > 300
 
 
 def test_labels_of_words_at_one_place_do_not_cover_each_other():
-    labels = svg_of([PlotPoint(word, 0, 0, True) for word in ("rain", "snow", "fog", "sun")])
-    boxes = [
-        (float(text.get("x")), float(text.get("y")), 7 * len(text.text))
-        for text in labels.findall("text[@class='word']")
-    ]
-    for i, (x, y, width) in enumerate(boxes):
-        for other_x, other_y, other_width in boxes[:i]:
-            apart = x >= other_x + other_width or other_x >= x + width or abs(y - other_y) >= 14
-            assert apart
+    words = ("rain", "snow", "fog", "sun")
+    boxes = labels_of(svg_of([PlotPoint(word, 0, 0, True) for word in words]), words)
+    for i, (left, right, ground) in enumerate(boxes):
+        for other_left, other_right, other_ground in boxes[:i]:
+            assert left >= other_right or other_left >= right or abs(ground - other_ground) >= 9
 
 
 def test_a_word_at_the_edge_keeps_its_label_inside():
-    points = [PlotPoint("w" * 40, x, 0, True) for x in (0, 1)]
-    for text in svg_of(points).findall("text[@class='word']"):
-        assert 0 <= float(text.get("x")) <= 760 - 280
+    words = ("w" * 40, "v" * 40)
+    svg = svg_of([PlotPoint(word, x, 0, True) for x, word in enumerate(words)])
+    width = float(svg.get("viewBox").split()[2])
+    for left, right, _ in labels_of(svg, words):
+        assert left >= 0
+        assert right <= width
+
+
+def test_a_plane_is_drawn_to_the_same_bytes():
+    points = [PlotPoint("a", 1, 2, True), PlotPoint("b.jpg", 0, 0, False, URI)]
+    assert plot_section(points, (1, 0)) == plot_section(points, (1, 0))
 
 
 def test_the_section_stands_in_a_page():

@@ -1,14 +1,17 @@
 """One file, nothing loaded, nothing unescaped, written whole."""
 
+import sys
+
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.report.html_page import Section, key_value_table, render_page, write_page
+from fairseq_mm.report import html_page
+from fairseq_mm.report.html_page import Section, render_page, section, write_page
 
 
 def test_title_heading_and_table_are_escaped():
-    table = key_value_table([("<key>", "a & b")])
-    page = render_page("<script>", [Section("<i>", table)], subtitle="1 < 2")
+    table = section("<i>", "key_values.html", rows=[("<key>", "a & b")])
+    page = render_page("<script>", [table], subtitle="1 < 2")
     assert "<title>&lt;script&gt;</title>" in page
     assert "<h2>&lt;i&gt;</h2>" in page
     assert "1 &lt; 2" in page
@@ -17,12 +20,31 @@ def test_title_heading_and_table_are_escaped():
     assert "<script>" not in page
 
 
-def test_style_and_script_of_a_kind_of_section_stand_once():
-    section = Section("", "text", style=".a {}", script="run();")
-    page = render_page("title", [section, section])
-    assert page.count(".a {}") == 1
-    assert page.count("run();") == 1
+def test_the_script_of_a_kind_of_section_stands_once():
+    part = Section("", "text", ("gallery.js",))
+    page = render_page("title", [part, part])
+    assert page.count("querySelector('.gallery')") == 1
     assert page.count("<section>text</section>") == 2
+    assert "<script>" not in render_page("title", [Section("", "text")])
+
+
+def test_templates_lose_line_breaks_between_elements_alone():
+    body = section(
+        "", "key_values.html", rows=[("a", "first line\n  second line"), ("b", "c")]
+    ).body
+    assert body == (
+        '<table><tr><th scope="row">a</th><td class="code">first line\n  second line</td></tr>'
+        '<tr><th scope="row">b</th><td class="code">c</td></tr></table>'
+    )
+
+
+def test_without_jinja2_the_extra_is_named(monkeypatch):
+    html_page._environment.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(
+        UserError, match=r"an HTML page needs the package jinja2.*fairseq-mm\[report"
+    ):
+        render_page("title", [])
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):

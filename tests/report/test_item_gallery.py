@@ -18,7 +18,7 @@ def test_everything_from_the_data_is_escaped():
     )
     body = gallery_section([item], heading="Items", note=nasty).body
     assert "<script" not in body
-    assert "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;" in body
+    assert "&lt;script&gt;alert(&#34;1&#34;)&lt;/script&gt;" in body
 
 
 def test_words_that_no_reference_has_are_marked():

@@ -1,31 +1,47 @@
 """Charts: every point at its place, round numbers at the axis."""
 
 import re
+from xml.etree import ElementTree
+
+import pytest
 
 from fairseq_mm.report.training_curves import curves_section
 
 
-def points(svg: str, kind: str) -> list[tuple[float, float]]:
-    line = re.search(rf'<polyline class="{kind}" points="([^"]*)"', svg).group(1)
-    return [tuple(map(float, place.split(","))) for place in line.split()]
+def svg_of(body):
+    return ElementTree.fromstring(re.search("<svg.*</svg>", body, re.DOTALL).group())
+
+
+def points(svg, number: int) -> list[tuple[float, float]]:
+    marks = svg.find(f".//g[@id='curve{number}']").iter("use")
+    return [(float(mark.get("x")), float(mark.get("y"))) for mark in marks]
 
 
 def test_points_lie_in_proportion_to_updates_and_values():
-    # ticks 0, 1, 2, 3, 4: the plot goes from x 46 to 320 and from y 166 (0) up to 26 (4)
-    section = curves_section(
-        {"loss": {"train": {10: 4.0, 20: 1.0}, "valid": {10: 2.0, 15: 0.0}}}, heading="Training"
-    )
-    assert points(section.body, "first") == [(46, 26), (320, 131)]
-    assert points(section.body, "second") == [(46, 96), (183, 166)]
-    labels = re.findall(r'text-anchor="end">([\d.]+)</text>', section.body)
-    assert labels == ["0", "1", "2", "3", "4"]
+    curves = {"loss": {"train": {10: 4.0, 20: 1.0}, "valid": {10: 2.0, 15: 0.0}}}
+    body = curves_section(curves, heading="Training").body
+    svg = svg_of(body)
+    (left, y4), (right, y1) = points(svg, 0)
+    (x10, y2), (x15, y0) = points(svg, 1)
+    assert x10 == left
+    assert x15 == pytest.approx((left + right) / 2)
+    assert [y1, y2, y4] == pytest.approx([y0 - n * (y0 - y4) / 4 for n in (1, 2, 4)], abs=1e-3)
+    titles = [title.text for title in svg.iter("title")]
+    assert titles == [
+        *("train loss 4 at 10 updates", "train loss 1 at 20 updates"),
+        *("valid loss 2 at 10 updates", "valid loss 0 at 15 updates"),
+    ]
+    texts = {text.text for text in svg.iter("text")}
+    assert {"loss", "train", "valid", "updates", "0", "4"} <= texts
+    assert body == curves_section(curves, heading="Training").body
 
 
 def test_a_first_perplexity_of_thousands_does_not_flatten_the_others():
     section = curves_section({"ppl": {"train": {1: 5000, 2: 30, 3: 20, 4: 15}}}, heading="")
-    places = points(section.body, "first")
-    assert places[0][1] == 26  # at the upper edge
+    svg = svg_of(section.body)
+    places = points(svg, 0)
     assert places[3][1] - places[1][1] > 10
+    assert next(svg.iter("title")).text == "train ppl 5000 at 1 updates"
 
 
 def test_one_epoch_has_no_curve_and_constants_have_no_chart():
