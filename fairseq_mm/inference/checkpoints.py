@@ -12,7 +12,6 @@ from typing import Any, Optional
 import torch
 from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
-from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf, open_dict
 
 from fairseq_mm.errors import UserError
@@ -144,12 +143,6 @@ def check_ensemble(
                 f"{other}: was trained on other features than {first}: {name} is "
                 f"{theirs.get(name)} and {ours.get(name)}."
             )
-
-
-def input_kind(state: Mapping[str, Any]) -> Optional[str]:
-    """What the task of a checkpoint looks at: ``images`` or ``videos``; None of tasks of text."""
-    task = TASK_REGISTRY.get(state["cfg"]["task"]["_name"])
-    return getattr(task, "input_kind", None)
 
 
 def build_model(task: Any, state: Mapping[str, Any], path: str) -> Any:
