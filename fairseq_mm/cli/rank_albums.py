@@ -15,10 +15,9 @@ draws, seeds or stories are added to what is there.
 """
 
 import argparse
-import json
-import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli.likelihood_options import (
@@ -28,6 +27,14 @@ from fairseq_mm.cli.likelihood_options import (
     chosen_lines,
     open_visual_stories,
     positive,
+)
+from fairseq_mm.cli.rank_stories import (
+    Key,
+    add_ranking_arguments,
+    output_of,
+    pairs_of,
+    score_pairs,
+    write_ranking,
 )
 from fairseq_mm.cli.run_set_up import only_writer, register_quietly
 from fairseq_mm.errors import UserError
@@ -45,31 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="data folder of visual stories")
     add_likelihood_arguments(parser, texts=False)
     parser.add_argument(
-        "--stories",
-        type=positive,
-        default=1000,
-        metavar="N",
-        help="drawn from the split; all if it has fewer (default: 1000)",
-    )
-    parser.add_argument(
         "--candidates",
         type=positive,
         default=10,
         metavar="N",
-        help="albums that a story is ranked among, its own included (default: 10)",
+        help="Number of albums that a story is ranked among, its own included (default: 10).",
     )
-    parser.add_argument(
-        "--draws", type=positive, default=20, metavar="N", help="of other albums (default: 20)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=1, help="of stories, albums and bootstrap (default: 1)"
-    )
-    parser.add_argument(
-        "--all-pairs", action="store_true", help="compute each story under each album"
-    )
-    parser.add_argument(
-        "--output", metavar="DIR", help="folder to write (default: CHECKPOINT.rank-albums-SPLIT)"
-    )
+    add_ranking_arguments(parser, "albums")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -101,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
         seed=args.seed,
     )
     identity = _identity(to_score, args)
-    output = args.output or _output_of(to_score.files, args.split)
+    output = args.output or output_of(to_score.files, "albums", args.split)
     with only_writer(output):
         file = PairScores(output, identity, condition="images")
         scores = _score(file, to_score, lines, columns, distractors, args)
@@ -129,11 +118,6 @@ def _identity(to_score: "VisualStories", args: argparse.Namespace) -> dict[str, 
     return {**hashes, "split": args.split, "precision": args.precision}
 
 
-def _output_of(files: list[str], split: str) -> str:
-    others = f"+{len(files) - 1}" if len(files) > 1 else ""
-    return f"{os.path.splitext(files[0])[0]}{others}.rank-albums-{split}"
-
-
 def _score(
     file: "PairScores",
     to_score: "VisualStories",
@@ -143,16 +127,8 @@ def _score(
     args: argparse.Namespace,
 ) -> "np.ndarray":
     """``[stories, albums]`` log-likelihoods; computes those that the file does not have."""
-    import numpy as np
-    from tqdm import tqdm
-
-    from fairseq_mm.metrics.prompt_ranking import needed_pairs, score_matrix
-
     split, likelihood = to_score.split, to_score.likelihood
-    if args.all_pairs:
-        pairs = np.indices((len(lines), len(columns.texts))).reshape(2, -1).T
-    else:
-        pairs = needed_pairs(columns.true, distractors)
+    pairs = pairs_of(columns, distractors, every=args.all_pairs)
     # a photo sequence, and an album's first one, is named by the first line that has it
     first_line: dict[str, int] = {}
     album_line: dict[str, int] = {}
@@ -169,19 +145,14 @@ def _score(
                 first_line[split.visual_ids[line]] if is_own else album_line[columns.texts[column]],
             )
         )
-    missing = [key for key in dict.fromkeys(keys) if key not in file.scores]
-    stories = {line: likelihood.encode_story(split.stories[line]) for line, _ in missing}
-    todo = [(split.visual_ids[images], stories[story]) for story, images in missing]
-    done = len(keys) - len(missing)
-    with tqdm(
-        total=len(keys), initial=done, unit="pair", desc="rank-albums", disable=None
-    ) as progress:
-        for batch, found in likelihood.batches(todo):
-            sums = [float(log_probs.double().sum()) for log_probs in found]
-            file.append(zip((missing[i] for i in batch), sums))
-            progress.update(len(batch))
-    values = [file.scores[key] for key in keys]
-    return score_matrix(pairs, values, len(lines), len(columns.texts))
+
+    def log_probs_of(missing: list[Key]) -> Iterator[Any]:
+        stories = {line: likelihood.encode_story(split.stories[line]) for line, _ in missing}
+        yield from likelihood.batches(
+            [(split.visual_ids[images], stories[story]) for story, images in missing]
+        )
+
+    return score_pairs(file, pairs, keys, columns, log_probs_of)
 
 
 def _report_of(
@@ -253,28 +224,24 @@ def _write(
 ) -> None:
     import numpy as np
 
-    from fairseq_mm.cli.score_output import write_file
     from fairseq_mm.metrics.album_ranking import candidate_ranks
 
     options = ("split", "stories", "candidates", "draws", "seed", "all_pairs", "precision")
     files = to_score.card_files(args.data, args.split)
     card = card_of(args, files, options, to_score.device)
-    write_file(
-        os.path.join(output, "ranking.json"),
-        json.dumps({**report, "card": card}, indent=2) + "\n",
-    )
     ranks = candidate_ranks(scores, columns.true, distractors)
-    text = []
+    entries = []
     for number, line in enumerate(lines):
         own = columns.true[number]
         others = np.delete(scores[number], own)
-        entry = {
-            "story": line,
-            "album": to_score.split.albums[line],
-            "images": to_score.split.visual_ids[line].split("\t"),
-            "log_likelihood": scores[number, own],
-            "best_other": float(np.nanmax(others)),
-            "ranks": ranks[:, number].tolist(),
-        }
-        text.append(json.dumps(entry, ensure_ascii=False) + "\n")
-    write_file(os.path.join(output, "stories.jsonl"), "".join(text))
+        entries.append(
+            {
+                "story": line,
+                "album": to_score.split.albums[line],
+                "images": to_score.split.visual_ids[line].split("\t"),
+                "log_likelihood": scores[number, own],
+                "best_other": float(np.nanmax(others)),
+                "ranks": ranks[:, number].tolist(),
+            }
+        )
+    write_ranking(output, {**report, "card": card}, entries)

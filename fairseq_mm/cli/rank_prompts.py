@@ -14,11 +14,9 @@ draws, seeds or stories are added to what is there.
 """
 
 import argparse
-import json
-import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli.likelihood_options import (
@@ -30,6 +28,14 @@ from fairseq_mm.cli.likelihood_options import (
     encode_prompts,
     positive,
     words_to_score,
+)
+from fairseq_mm.cli.rank_stories import (
+    Key,
+    add_ranking_arguments,
+    output_of,
+    pairs_of,
+    score_pairs,
+    write_ranking,
 )
 from fairseq_mm.cli.run_set_up import only_writer, register_quietly
 from fairseq_mm.errors import UserError
@@ -48,33 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="data folder of prompts and stories")
     add_likelihood_arguments(parser, images=False)
     parser.add_argument(
-        "--stories",
-        type=positive,
-        default=1000,
-        metavar="N",
-        help="drawn from the split; all if it has fewer (default: 1000)",
-    )
-    parser.add_argument(
-        "--draws", type=positive, default=20, metavar="N", help="of other prompts (default: 20)"
-    )
-    parser.add_argument(
         "--distractors",
         type=positive,
         default=9,
         metavar="N",
-        help="other prompts in a draw (default: 9)",
+        help="Number of other prompts in a draw (default: 9).",
     )
-    parser.add_argument(
-        "--seed", type=int, default=1, help="of stories, prompts and bootstrap (default: 1)"
-    )
-    parser.add_argument(
-        "--all-pairs", action="store_true", help="compute each story under each prompt"
-    )
-    parser.add_argument(
-        "--output",
-        metavar="DIR",
-        help="folder to write (default: CHECKPOINT.rank-prompts-SPLIT)",
-    )
+    add_ranking_arguments(parser, "prompts")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -109,10 +95,10 @@ def run(args: argparse.Namespace) -> None:
     likelihood = build_likelihood(models, args)
     num_words = words_to_score(likelihood, args.words)
     identity = _identity(models, args, num_words)
-    output = args.output or _output_of(models.files, args.split)
+    output = args.output or output_of(models.files, "prompts", args.split)
     with only_writer(output):
         file = PairScores(output, identity)
-        pairs = _pairs_of(columns, distractors, args)
+        pairs = pairs_of(columns, distractors, every=args.all_pairs)
         scores = _score(file, pairs, likelihood, split, lines, columns, num_words, args)
         result = prompt_ranking.rank_prompts(scores, columns.true, distractors, seed=args.seed)
         report = _report_of(result, args, identity, len(split.stories), len(columns.texts))
@@ -144,25 +130,6 @@ def _identity(models: "LoadedModels", args: argparse.Namespace, num_words: int) 
     }
 
 
-def _output_of(files: list[str], split: str) -> str:
-    others = f"+{len(files) - 1}" if len(files) > 1 else ""
-    return f"{os.path.splitext(files[0])[0]}{others}.rank-prompts-{split}"
-
-
-def _pairs_of(
-    columns: "PromptColumns", distractors: "np.ndarray", args: argparse.Namespace
-) -> "np.ndarray":
-    """``[N, 2]`` story and column of the pairs to compute."""
-    import numpy as np
-
-    from fairseq_mm.metrics.prompt_ranking import needed_pairs
-
-    if not args.all_pairs:
-        return needed_pairs(columns.true, distractors)
-    stories, prompts = len(columns.true), len(columns.texts)
-    return np.indices((stories, prompts)).reshape(2, -1).T
-
-
 def _score(
     file: "PairScores",
     pairs: "np.ndarray",
@@ -174,10 +141,7 @@ def _score(
     args: argparse.Namespace,
 ) -> "np.ndarray":
     """``[stories, prompts]`` log-likelihoods; computes those that the file does not have."""
-    from tqdm import tqdm
-
     from fairseq_mm.data.story_split import side_path
-    from fairseq_mm.metrics.prompt_ranking import score_matrix
 
     # a prompt is named by the first line of the split that has it
     first_line: dict[str, int] = {}
@@ -198,23 +162,17 @@ def _score(
         (lines[story], representative[tuple(prompts[prompt_lines[column]])])
         for story, column in pairs.tolist()
     ]
-    missing = [key for key in dict.fromkeys(keys) if key not in file.scores]
-    stories = {
-        line: likelihood.encode_story(split.stories[line], num_words=num_words)
-        for line in {story for story, _ in missing}
-    }
-    todo = [(prompts[prompt], stories[story]) for story, prompt in missing]
-    done = len(keys) - len(missing)
-    with tqdm(
-        total=len(keys), initial=done, unit="pair", desc="rank-prompts", disable=None
-    ) as progress:
+
+    def log_probs_of(missing: list[Key]) -> Iterator[Any]:
+        stories = {
+            line: likelihood.encode_story(split.stories[line], num_words=num_words)
+            for line in {story for story, _ in missing}
+        }
+        todo = [(prompts[prompt], stories[story]) for story, prompt in missing]
         for batch in likelihood.batches(todo):
-            found = likelihood([todo[i] for i in batch])
-            sums = [float(log_probs.double().sum()) for log_probs in found]
-            file.append(zip((missing[i] for i in batch), sums))
-            progress.update(len(batch))
-    values = [file.scores[key] for key in keys]
-    return score_matrix(pairs, values, len(lines), len(columns.texts))
+            yield batch, likelihood([todo[i] for i in batch])
+
+    return score_pairs(file, pairs, keys, columns, log_probs_of)
 
 
 def _report_of(
@@ -287,7 +245,6 @@ def _write(
 ) -> None:
     import numpy as np
 
-    from fairseq_mm.cli.score_output import write_file
     from fairseq_mm.data.story_split import side_path
     from fairseq_mm.metrics.prompt_ranking import draw_credits
 
@@ -296,8 +253,6 @@ def _write(
     files["stories"] = str(side_path(args.data, args.split, "wp_target"))
     options = ("split", "stories", "draws", "distractors", "seed", "words", "all_pairs")
     card = card_of(args, files, (*options, "precision"), models.device)
-    text = json.dumps({**report, "card": card}, indent=2)
-    write_file(os.path.join(output, "ranking.json"), text + "\n")
     credits = draw_credits(scores, columns.true, distractors).mean(0)
     entries = []
     for number, line in enumerate(lines):
@@ -316,5 +271,4 @@ def _write(
                 "accuracy": float(credits[number]),
             }
         )
-    lines_of_text = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-    write_file(os.path.join(output, "stories.jsonl"), "".join(lines_of_text))
+    write_ranking(output, {**report, "card": card}, entries)

@@ -4,7 +4,7 @@ fairseq-mm study pairing --stories fusion.jsonl nearest.jsonl --output pairing
 fairseq-mm study preference --a hierarchical.jsonl --b language_model.jsonl --output preference
 fairseq-mm study score pairing answers-*.csv
 
-Stories are the JSONL of fairseq-mm tell or retrieve: {"id", "prompt", "hypothesis"} a line. The folder
+Stories are the JSONL of fairseq-mm tell ({"id", "prompt", "hypothesis"}) or retrieve. The folder
 gets questions.html (open it, answer, download the answers as CSV), questions.csv (for Mechanical
 Turk and the like; fields are escaped HTML) and key.json. Judges must not see key.json: it alone
 says which system is behind a question.

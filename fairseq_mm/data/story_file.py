@@ -49,8 +49,8 @@ def read_stories(path: Union[str, Path]) -> list[Story]:
         story = _story_of(line)
         if story is None:
             raise UserError(
-                f'{path}:{number}: must be {{"id": ..., "prompt": "...", "hypothesis": "..."}}, but is '
-                f"{line[:60]!r}."
+                f'{path}:{number}: must be {{"id": ..., "prompt": "...", "hypothesis": "..."}}, '
+                f"but is {line[:60]!r}."
             )
         if not story.story:
             raise UserError(f"{path}:{number}: the story of {story.id!r} is empty.")

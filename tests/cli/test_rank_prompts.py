@@ -8,8 +8,8 @@ import pytest
 import torch
 from toy_story_models import make_story_folder, train_stories
 
-from fairseq_mm.cli import rank_prompts
 from fairseq_mm.cli.main import main
+from fairseq_mm.cli.rank_stories import output_of
 from fairseq_mm.inference.loading import load_models
 from fairseq_mm.metrics import prompt_ranking
 from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
@@ -163,8 +163,8 @@ def test_stories_are_drawn_and_cut_on_request(rank, tmp_path):
 
 def test_an_ensemble_has_a_folder_of_its_own():
     files = ["/x/checkpoint_best.pt", "/y/checkpoint_best.pt"]
-    assert rank_prompts._output_of(files[:1], "valid") == "/x/checkpoint_best.rank-prompts-valid"
-    assert rank_prompts._output_of(files, "test") == "/x/checkpoint_best+1.rank-prompts-test"
+    assert output_of(files[:1], "prompts", "valid") == "/x/checkpoint_best.rank-prompts-valid"
+    assert output_of(files, "prompts", "test") == "/x/checkpoint_best+1.rank-prompts-test"
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,8 @@ def test_code_that_a_checkpoint_names_is_not_imported(save, tmp_path, capsys, tr
     package.mkdir()
     (package / "__init__.py").write_text(f"open({str(trace)!r}, 'w')")
     path = save(common={"user_dir": str(package)}, bpe={"_target_": "os.system"})
-    assert main(["tell", "--checkpoint", str(path), "--prompt", "door", "--min-len", "5", "--max-len-b", "5"]) == 0
+    length = ["--min-len", "5", "--max-len-b", "5"]
+    assert main(["tell", "--checkpoint", str(path), "--prompt", "door", *length]) == 0
     assert capsys.readouterr().out
 
 
