@@ -177,8 +177,8 @@ def test_lists_that_are_too_long_are_refused(save, capsys):
 
 
 COMMANDS = {
-    "embed": ("multimodal_captioning", "embed --model {path} {captions} --output {out}"),
-    "rank": ("multimodal_captioning", "rank --path {path} {captions}"),
+    "embed": ("multimodal_captioning", "embed --checkpoint {path} {captions} --output {out}"),
+    "rank": ("multimodal_captioning", "rank --checkpoint {path} {captions}"),
     "rank-prompts": ("translation", "rank-prompts --checkpoint {path} {stories}"),
     "rank-albums": ("visual_storytelling", "rank-albums --checkpoint {path} {captions}"),
     "perplexity": ("translation", "perplexity --checkpoint {path} {stories}"),
@@ -198,12 +198,12 @@ COMMANDS = {
         "visual_storytelling",
         "tell --compare a={path} b={path} --data {captions} --split valid --html {out}",
     ),
-    "caption": ("multimodal_captioning", "caption --model {path} a.jpg"),
+    "caption": ("multimodal_captioning", "caption --checkpoint {path} a.jpg"),
     "caption by structures": (
         "multimodal_captioning",
-        "caption --model {path} --embedding {path} --data {captions} a.jpg",
+        "caption --checkpoint {path} --embedding {path} --data {captions} a.jpg",
     ),
-    "summarize": ("video_summarization", "summarize --model {path} a.mp4"),
+    "summarize": ("video_summarization", "summarize --checkpoint {path} a.mp4"),
 }
 
 
