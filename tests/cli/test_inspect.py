@@ -192,13 +192,8 @@ def test_the_page_shows_every_word_and_loads_nothing(inspect, tmp_path, name, ha
         ("story:fusion", None, [], "give one model, not 2"),
         ("story", None, ["--html", "/nowhere/a.html"], "its folder does not exist"),
         ("story", None, ["--line", "1,2"], "--line: one story is inspected, but 2 lines are given"),
-<<<<<<< HEAD
         ("story", None, ["--position", "1,2"], "--position: is of models of visual stories"),
         ("story", None, ["--generate"], "--generate: is of models of visual stories, which .*"),
-=======
-        ("story", None, ["--position", "1,2"], "--position: is of models that tell visual stories"),
-        ("story", None, ["--tell"], "--tell: is of models that tell visual stories, which .*"),
->>>>>>> main
     ],
 )
 def test_mistakes_are_told_in_one_line(inspect, name, source, options, message):
