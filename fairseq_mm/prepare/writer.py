@@ -171,8 +171,19 @@ class FolderWriter:
         return {}
 
     def describe(self, counts: dict[str, int]) -> str:
-        """Counts of a split, as people read them."""
-        raise NotImplementedError
+        """Counts of a split that are not 0, as people read them."""
+        unknown = dict(self.sides.values())
+        parts = []
+        for name, number in counts.items():
+            if number == 0 or name in unknown.values():
+                continue
+            share = (
+                f" ({counts[unknown[name]] / number:.2%} unknown)"
+                if unknown.get(name) in counts
+                else ""
+            )
+            parts.append(f"{number:,} {name.replace('_', ' ')}{share}")
+        return ", ".join(parts)
 
     @classmethod
     def dictionary_files(cls) -> list[str]:

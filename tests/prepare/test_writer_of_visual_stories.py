@@ -79,7 +79,7 @@ def test_the_folder_holds_each_story_as_one_line(tmp_path):
         {"story_id": key, "album_id": album} for key, album in zip("1234", "AAAB")
     ]
     assert report["counts"]["train"] == {
-        "stories": 4, "albums": 2, "photo_sequences": 3, "images": 11, "words": 27,
+        "stories": 4, "albums": 2, "image_sequences": 3, "images": 11, "words": 27,
         "unknown": 0,
     }  # fmt: skip
     assert not (out / ".partial").exists()
