@@ -137,7 +137,8 @@ def run(args: argparse.Namespace) -> Optional[int]:
 def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
     if corpus.write_features is not None:  # a release with features of its own
         return
-    images, features = (getattr(args, name, None) for name in ("images", "features"))
+    images: Any = getattr(args, "images", None)
+    features: Any = getattr(args, "features", None)
     if getattr(args, "verify", False) and not images:
         raise UserError("--verify decodes the images of --images; give both or neither.")
     policy = getattr(args, "missing", None)

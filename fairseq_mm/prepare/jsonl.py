@@ -90,16 +90,16 @@ class _Reader:
     def _example(self, entry: dict[str, Any], folder: Path, where: str) -> Example:
         table = self.table
         self.number += 1
-        texts = {}
+        texts: dict[str, list[str]] = {}
         for name, many, _, may_be_file in table.texts:
             found = text_or_file(entry, name, folder, where) if may_be_file else entry[name]
-            texts[name] = found if many else [found]
+            texts[name] = list(found) if many else [found]
         key, album = entry.get("id"), entry.get("album")
         if key is not None and (table.id_field or "id" in table.uniform):
             check_id(key, where, what=_article(table.noun))
         if table.visual is None:
             # the text of the first field is what several examples may share
-            (first, *_) = texts[table.texts[0].name]
+            first = texts[table.texts[0].name][0]
             return Example(texts, where, key, group=" ".join(first.split()))
         given = entry[table.visual.name]
         if table.id_is_key:
