@@ -25,12 +25,14 @@ class Field(NamedTuple):
         many: a list of texts, not one text.
         length: of the list; None for any.
         may_be_file: the text may stand in a file of subtitles, which it names.
+        remedy: what else to do about an empty text.
     """
 
     name: str
     many: bool = False
     length: Optional[int] = None
     may_be_file: bool = False
+    remedy: str = ""
 
 
 class FieldTable(NamedTuple):

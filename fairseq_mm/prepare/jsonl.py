@@ -91,7 +91,7 @@ class _Reader:
         table = self.table
         self.number += 1
         texts: dict[str, list[str]] = {}
-        for name, many, _, may_be_file in table.texts:
+        for name, many, _, may_be_file, _ in table.texts:
             found = text_or_file(entry, name, folder, where) if may_be_file else entry[name]
             texts[name] = list(found) if many else [found]
         key, album = entry.get("id"), entry.get("album")

@@ -36,7 +36,10 @@ TABLE = FieldTable(
     noun="video",
     nouns="videos",
     groups="videos",
-    texts=(Field("transcript", may_be_file=True), Field("summary")),
+    texts=(
+        Field("transcript", may_be_file=True, remedy=f', and one may read "{NOT_AVAILABLE}"'),
+        Field("summary"),
+    ),
     visual=Field("video"),
     id_is_key=True,
 )
@@ -111,9 +114,6 @@ class VideoWriter(FolderWriter):
             "references.jsonl": [json_line(references)],
             "transcripts.jsonl": [json_line({"id": example.id, "transcript": transcript})],
         }
-
-    def empty_remedy(self, name: str) -> str:
-        return f', and one may read "{NOT_AVAILABLE}"' if name == "transcript" else ""
 
     def options(self) -> dict[str, object]:
         return {

@@ -336,7 +336,7 @@ class FolderWriter:
                 raise UserError(
                     f"{where}: {what} has no word: {text[:60]!r}; --skip-empty leaves such "
                     f"{name if field.many and self.table.id_is_key else self.table.nouns} out"
-                    f"{self.empty_remedy(name)}."
+                    f"{field.remedy}."
                 )
             mark = "the separator of sentences" if symbol in self.required else (
                 "fairseq's control symbol"
@@ -346,10 +346,6 @@ class FolderWriter:
                 f"{self.symbol_remedy(symbol)}."
             )
         return several
-
-    def empty_remedy(self, name: str) -> str:
-        """What else to do about an empty text of a field."""
-        return ""
 
     def symbol_remedy(self, symbol: str) -> str:
         """What to do about a control symbol in the text, behind a semicolon."""

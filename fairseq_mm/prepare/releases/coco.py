@@ -19,7 +19,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE, captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example, Examples
 from fairseq_mm.prepare.releases.karpathy import read_karpathy
-from fairseq_mm.prepare.split_lists import split_files
+from fairseq_mm.prepare.split_lists import entries_of, fields_at, split_files
 
 COCO_IMAGES = {
     "karpathy": {"train": 113287, "valid": 5000, "test": 5000},
@@ -116,28 +116,18 @@ def read_annotations(path: Path) -> dict[int, Example]:
         UserError: naming the file and the entry, if it is malformed.
     """
     content = read_json(path)
-    if not isinstance(content, dict) or not all(
-        isinstance(content.get(name), list) for name in ("images", "annotations")
-    ):
-        raise UserError(f"{path}: must be a JSON object with lists `images` and `annotations`.")
     images: dict[int, Example] = {}
-    for number, image in enumerate(content["images"]):
-        where = f"{path}: images[{number}]"
-        try:
+    for where, image in entries_of(content, path, "images"):
+        with fields_at(where):
             image_number, name = image["id"], image["file_name"]
-        except (KeyError, TypeError) as error:
-            raise UserError(f"{where}: field is missing or malformed ({error}).") from None
         if image_number in images:
             raise UserError(f"{where}: image {image_number} was given before.")
         images[image_number] = captioned_image(check_id(str(name), where), [], where)
     captions: dict[int, list[tuple[int, str]]] = {}
-    for number, annotation in enumerate(content["annotations"]):
-        where = f"{path}: annotations[{number}]"
-        try:
+    for where, annotation in entries_of(content, path, "annotations"):
+        with fields_at(where):
             image_number = annotation["image_id"]
             caption = (annotation["id"], annotation["caption"].strip())
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{where}: field is missing or malformed ({error}).") from None
         if image_number not in images:
             raise UserError(f"{where}: image {image_number} is not in `images`.")
         captions.setdefault(image_number, []).append(caption)
