@@ -9,7 +9,15 @@ from typing import Any, Optional
 
 from fairseq_mm.data.input_files import SPLITS, check_id, parse_object, read_lines
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.corpus import Corpus, Example, Field, FieldTable, Streamed, in_order
+from fairseq_mm.prepare.corpus import (
+    Corpus,
+    Example,
+    Field,
+    FieldTable,
+    Streamed,
+    check_once,
+    in_order,
+)
 from fairseq_mm.prepare.subtitles import TRANSCRIPT_SUFFIXES, read_transcript
 
 KEYS = ("name", "stem", "path")
@@ -48,9 +56,7 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
     named = [str(path) for path in files]
     if not splits:
         raise UserError(f"{', '.join(named)}: no {table.nouns}.")
-    corpus = Corpus(table, "own", "as given", in_order(splits), named)
-    corpus.check_ids()
-    return corpus
+    return Corpus(table, "own", "as given", in_order(splits), named)
 
 
 def key_of(path: str, keys: str) -> str:
@@ -67,6 +73,7 @@ class _Reader:
         self.keys = keys
         self.first_with: dict[tuple[str, bool], str] = {}
         self.path_of: dict[str, tuple[str, str]] = {}  # key -> path, and where it stands
+        self.seen: dict[str, str] = {}
         self.number = 0
 
     def examples(self, paths: Paths) -> Iterator[tuple[str, Example]]:
@@ -85,7 +92,9 @@ class _Reader:
                     raise UserError(
                         f"{where}: says split {split}, but the file is given as {file_split}."
                     )
-                yield split or file_split or "train", self._example(entry, path.parent, where)
+                example = self._example(entry, path.parent, where)
+                check_once(example, self.seen, self.table)
+                yield split or file_split or "train", example
 
     def _example(self, entry: dict[str, Any], folder: Path, where: str) -> Example:
         table = self.table

@@ -120,15 +120,6 @@ def test_a_mistake_is_one_line_and_status_2(prepare, tmp_path, options, message)
     assert not (tmp_path / "out").exists()
 
 
-def test_prepared_data_is_replaced_on_request_alone(prepare):
-    options = ["--source-threshold", 1, "--target-threshold", 1]
-    assert prepare(*options)[0] == 0
-    status, _, err = prepare(*options)
-    assert status == 2
-    assert "has prepared data already (dict.wp_source.txt); give --overwrite" in err
-    assert prepare(*options, "--overwrite")[0] == 0
-
-
 def test_the_help_shows_the_data(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["prepare", "prompts", "--help"])
