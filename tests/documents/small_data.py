@@ -186,6 +186,33 @@ def write_released_embeddings(folder: Path) -> None:
     model.write_vocabulary(folder / "f30k_precomp_vocab.pkl")
 
 
+# the golden checkpoints, by the names that the documentation has for such ones
+CHECKPOINTS = {
+    "m_rnn": "captions/m_rnn_images",
+    "vse_lstm": "captions/vse_images",
+    "sc_nlm": "captions/sc_nlm",
+    "glac": "stories/glac_images",
+    "fusion": "prompts/conv_story_fusion",
+    "prompt_lm": "prompts/gcnn_lm",
+    "lessons": "videos/vg_bart_clips",
+}
+
+
+def write_checkpoints(folder: Path) -> None:
+    """Trained checkpoints, the weights of their extractor and the data folder of one."""
+    from golden.golden_files import unpack
+
+    write_videos(folder)
+    for name in ("captions", "data", "prompts", "stories", "videos"):
+        unpack(name, folder / "golden")
+    (folder / "checkpoints").mkdir()
+    for name, system in CHECKPOINTS.items():
+        (folder / "golden" / system).rename(folder / "checkpoints" / name)
+    data = folder / "golden" / "data"
+    (data / "captions_images").rename(folder / "data-bin" / "flickr8k")
+    (data / "extractor" / "squeezenet.pth").replace(folder / "mobilenet_v2.pt")
+
+
 def _write_weights(folder: Path) -> None:
     """State dicts of the networks that the documented commands extract features with."""
     import torchvision

@@ -10,7 +10,7 @@ import shutil
 import pytest
 from forked_shell import ForkedShell
 from pages import DOCS, PAGES, README, ROOT, RUN, blocks_of, name_of
-from small_data import write_released_embeddings, write_small_data, write_videos
+from small_data import write_checkpoints, write_released_embeddings, write_small_data, write_videos
 from toy_data import PACKAGE
 
 UPDATES = ("--max-update", "2", "--num-workers", "0")
@@ -24,8 +24,11 @@ BEGINS_WITH = {
     README: DOCS / "quickstart.md",
     DOCS / "scale.md": DOCS / "quickstart.md",
 }
-PREPARED = {DOCS / "quickstart.md": write_videos}
-PREPARED[DOCS / "tasks/multimodal_captioning.md"] = write_released_embeddings
+PREPARED = {
+    DOCS / "api.md": write_checkpoints,
+    DOCS / "quickstart.md": write_videos,
+    DOCS / "tasks/multimodal_captioning.md": write_released_embeddings,
+}
 
 
 def made_small(name, words):
