@@ -8,7 +8,7 @@ Each NAME has its own help, which shows the data:
 import argparse
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Optional
@@ -37,26 +37,29 @@ class Release(NamedTuple):
         kind: of its data, by the name for one's own.
         module: with a docstring, ``add_arguments(parser)`` and ``read(args)``.
         options: that it has beside those of the kind.
-        settled: values of options of the kind that it lacks, and other defaults.
+        lacks: options of the kind that are settled.
+        settled: their values, and other defaults.
     """
 
     kind: str
     module: ModuleType
-    options: str
-    settled: Mapping[str, Any]
+    options: str = "--features --missing"
+    lacks: str = ""
+    settled: Optional[dict[str, Any]] = None
 
 
 RELEASES = {
-    "flickr8k": Release("captions", flickr8k, "--features --missing", {}),
-    "flickr30k": Release("captions", flickr30k, "--features --missing", {}),
-    "coco": Release("captions", coco, "--features --missing", {}),
-    "iapr_tc12": Release("captions", iapr_tc12, "--valid-size --seed --features --missing", {}),
+    "flickr8k": Release("captions", flickr8k),
+    "flickr30k": Release("captions", flickr30k),
+    "coco": Release("captions", coco),
+    "iapr_tc12": Release("captions", iapr_tc12, "--valid-size --seed --features --missing"),
     "vist": Release(
         "stories",
         vist,
         "--images --features --verify --missing",
+        lacks="--skip-empty",
         # the last two are for descriptions in isolation, which are captions
-        {
+        settled={
             "tokenizer": "whitespace",
             "missing_by_default": "drop",
             "by_stem": True,
@@ -65,43 +68,49 @@ RELEASES = {
             "max_words": None,
         },
     ),
-    "writingprompts": Release("prompts", writingprompts, "", {"tokenizer": "whitespace"}),
-    "how2": Release("videos", how2, "--missing", {"tokenizer_of_words": "none"}),
+    "writingprompts": Release(
+        "prompts", writingprompts, "", lacks="--tokenizer", settled={"tokenizer": "whitespace"}
+    ),
+    "how2": Release("videos", how2, "--missing", settled={"tokenizer_of_words": "none"}),
 }
-# options of a kind that a release settles
-SETTLED = {"vist": {"--skip-empty"}, "writingprompts": {"--tokenizer"}}
 
 HELP = "official release or own JSONL -> text and what belongs to it, binarised"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
-
-    def add(name: str, summary: str, module: ModuleType) -> argparse.ArgumentParser:
-        layout = argparse.RawDescriptionHelpFormatter
-        text = module.__doc__
-        return names.add_parser(name, help=summary, description=text, formatter_class=layout)
-
-    def add_all(one: argparse.ArgumentParser, name: str, kind: Kind, data: list[str]) -> None:
-        own = name in KINDS
-        defaults = {**kind.defaults(), **({} if own else RELEASES[name].settled)}
-        text = [x for x in kind.text_options.split() if x not in SETTLED.get(name, ())]
-        add_options(one, kind, data, defaults)
-        add_options(one.add_argument_group("text"), kind, text, defaults)
-        folder = FOLDER if own else (*FOLDER, "--strict")
-        add_options(one.add_argument_group("folder"), kind, folder, defaults)
-        one.set_defaults(**defaults)
-
     for name, kind in KINDS.items():
-        one = add(name, f"your own {kind.module.TABLE.kind}, for the task {kind.task}", kind.module)
+        summary = f"your own {kind.module.TABLE.kind}, for the task {kind.task}"
+        one = _add_name(names, name, summary, kind.module)
         one.add_argument("data", type=Path, nargs="+", metavar="data.jsonl", help="See above.")
-        add_all(one, name, kind, [*OWN, *kind.own_options.split()])
-        one.set_defaults(read=_read_own)
-    for name, (kind_name, module, options, _) in RELEASES.items():
-        one = add(name, str(module.__doc__).partition("\n")[0].rstrip(".:"), module)
+        data, text = [*OWN, *kind.own_options.split()], kind.text_options.split()
+        _add_groups(one, kind, data, text, FOLDER, {**kind.defaults(), "read": _read_own})
+    for name, release in RELEASES.items():
+        kind, module = KINDS[release.kind], release.module
+        one = _add_name(names, name, str(module.__doc__).partition("\n")[0].rstrip(".:"), module)
         module.add_arguments(one)
-        add_all(one, name, KINDS[kind_name], options.split())
-        one.set_defaults(read=module.read)
+        text = [x for x in kind.text_options.split() if x not in release.lacks.split()]
+        defaults = {**kind.defaults(), **(release.settled or {}), "read": module.read}
+        _add_groups(one, kind, release.options.split(), text, (*FOLDER, "--strict"), defaults)
+
+
+def _add_name(names: Any, name: str, summary: str, module: ModuleType) -> argparse.ArgumentParser:
+    layout = argparse.RawDescriptionHelpFormatter
+    return names.add_parser(name, help=summary, description=module.__doc__, formatter_class=layout)
+
+
+def _add_groups(
+    parser: argparse.ArgumentParser,
+    kind: Kind,
+    data: Iterable[str],
+    text: Iterable[str],
+    folder: Iterable[str],
+    defaults: dict[str, Any],
+) -> None:
+    add_options(parser, kind, data, defaults)
+    add_options(parser.add_argument_group("text"), kind, text, defaults)
+    add_options(parser.add_argument_group("folder"), kind, folder, defaults)
+    parser.set_defaults(**defaults)
 
 
 def _read_own(args: argparse.Namespace) -> Corpus:
@@ -137,7 +146,8 @@ def run(args: argparse.Namespace) -> Optional[int]:
 def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
     if corpus.write_features is not None:  # a release with features of its own
         return
-    images, features = (getattr(args, name, None) for name in ("images", "features"))
+    images: Any = getattr(args, "images", None)
+    features: Any = getattr(args, "features", None)
     if getattr(args, "verify", False) and not images:
         raise UserError("--verify decodes the images of --images; give both or neither.")
     policy = getattr(args, "missing", None)

@@ -186,6 +186,12 @@ def _vocabulary(args: argparse.Namespace, text: str, **options: Any) -> Vocabula
     )
 
 
+def _common(args: argparse.Namespace, **settings: object) -> dict[str, Any]:
+    """What all writers take."""
+    workers = getattr(args, "workers", 1)
+    return {"settings": settings, "skip_empty": args.skip_empty, "workers": workers}
+
+
 def _caption_writer(args: argparse.Namespace) -> CaptionWriter:
     vocabulary = _vocabulary(args, "captions", max_words=args.max_words)
     if args.tokenizer in ("m_rnn", "ptb") and (args.keep_case or args.keep_punctuation):
@@ -193,32 +199,26 @@ def _caption_writer(args: argparse.Namespace) -> CaptionWriter:
             f"--tokenizer {args.tokenizer} has its own rules for case and punctuation; leave "
             "--keep-case and --keep-punctuation out with it."
         )
-    tokenize: Any
     if args.tokenizer == "ptb":
         from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
 
-        # its tokens may hold a no-break space, where fairseq would split them
-        tokenize, settings = lambda text: " ".join(ptb_tokenize(text)).split(), {"tokenizer": "ptb"}
-    else:
-        tokenize = CaptionTokenizer(
-            args.tokenizer, keep_case=args.keep_case, keep_punctuation=args.keep_punctuation
-        )
-        settings = tokenize.settings()
-    return CaptionWriter(
-        tokenize, {"dict.txt": vocabulary}, settings=settings, skip_empty=args.skip_empty
+        def split(text: str) -> list[str]:
+            # its tokens may hold a no-break space, where fairseq would split them
+            return " ".join(ptb_tokenize(text)).split()
+
+        return CaptionWriter(split, {"dict.txt": vocabulary}, **_common(args, tokenizer="ptb"))
+    tokenize = CaptionTokenizer(
+        args.tokenizer, keep_case=args.keep_case, keep_punctuation=args.keep_punctuation
     )
+    return CaptionWriter(tokenize, {"dict.txt": vocabulary}, **_common(args, **tokenize.settings()))
 
 
 def _story_writer(args: argparse.Namespace) -> VisualStoryWriter:
     vocabulary = _vocabulary(args, "stories")
     tokenize = CaptionTokenizer(args.tokenizer, keep_case=args.keep_case, keep_punctuation=True)
     policy = args.missing or args.missing_by_default
-    return VisualStoryWriter(
-        tokenize,
-        {"dict.txt": vocabulary},
-        settings={**tokenize.settings(), "missing": policy},
-        skip_empty=args.skip_empty,
-    )
+    settings = _common(args, **tokenize.settings(), missing=policy)
+    return VisualStoryWriter(tokenize, {"dict.txt": vocabulary}, **settings)
 
 
 def _prompt_writer(args: argparse.Namespace) -> PromptWriter:
@@ -233,13 +233,11 @@ def _prompt_writer(args: argparse.Namespace) -> PromptWriter:
         for side, prefix, text in ((SOURCE, "source", "prompts"), (TARGET, "target", "stories"))
     }
     return PromptWriter(
-        {"story": tokenize_story_text, "whitespace": str.split}[args.tokenizer],
+        tokenize_story_text if args.tokenizer == "story" else str.split,
         vocabularies,
         story_words=args.story_words,
         split_symbols=args.split_symbols,
-        settings={"tokenizer": args.tokenizer},
-        skip_empty=args.skip_empty,
-        workers=args.workers,
+        **_common(args, tokenizer=args.tokenizer),
     )
 
 
@@ -257,17 +255,13 @@ def _video_writer(args: argparse.Namespace) -> VideoWriter:
             )
     vocabulary = _vocabulary(args, "text", max_words=args.max_words)
     subwords = _subwords(args)
+    pretrained = None if args.pretrained is None else str(args.pretrained)
     tokenizer = args.tokenizer or (args.tokenizer_of_words if subwords.kind == "none" else "none")
     return VideoWriter(
         transcript_text.TOKENIZERS[tokenizer],
         vocabulary,
         subwords,
-        settings={
-            "tokenizer": tokenizer,
-            "pretrained": str(args.pretrained) if args.pretrained else None,
-        },
-        skip_empty=args.skip_empty,
-        workers=args.workers,
+        **_common(args, tokenizer=tokenizer, pretrained=pretrained),
     )
 
 

@@ -65,11 +65,3 @@ class CaptionWriter(FolderWriter):
             "visual_ids": [str(example.id)] * len(kept),
             "references.jsonl": [json_line({"id": example.id, "references": kept})],
         }
-
-    def describe(self, counts: dict[str, int]) -> str:
-        line = "{images:,} images, {captions:,} captions, {words:,} words".format(**counts)
-        if "unknown" in counts:
-            line += f", {100 * counts['unknown'] / counts['words']:.2f} % of them unknown"
-        if counts["empty_captions_skipped"]:
-            line += f", {counts['empty_captions_skipped']:,} empty captions left out"
-        return line

@@ -25,12 +25,14 @@ class Field(NamedTuple):
         many: a list of texts, not one text.
         length: of the list; None for any.
         may_be_file: the text may stand in a file of subtitles, which it names.
+        remedy: what else to do about an empty text.
     """
 
     name: str
     many: bool = False
     length: Optional[int] = None
     may_be_file: bool = False
+    remedy: str = ""
 
 
 class FieldTable(NamedTuple):
@@ -186,14 +188,7 @@ class Corpus:
         seen: dict[str, str] = {}
         for examples in self.splits.values():
             for example in examples:
-                if example.id is None:
-                    continue
-                if example.id in seen:
-                    raise UserError(
-                        f"{example.where}: {self.table.noun} {example.id} was given before, at "
-                        f"{seen[example.id]}{remedy or self.table.repeated}."
-                    )
-                seen[example.id] = example.where
+                check_once(example, seen, self.table, remedy)
 
     def draw(self, split: str, size: int, *, seed: int) -> None:
         """Moves groups of training examples to a split: images with all their captions, prompts
@@ -307,6 +302,26 @@ class Corpus:
                 ):
                     found[f"{split} {table.nouns} {what}"] = [str(one.id) for one in those]
             self.exceptions.update((what, ids) for what, ids in found.items() if ids)
+
+
+def check_once(example: Example, seen: dict[str, str], table: FieldTable, remedy: str = "") -> None:
+    """
+    Args:
+        example: added to ``seen``.
+        seen: id -> where it stands.
+        table: of the task.
+        remedy: what to do about two examples of one id.
+
+    Raises:
+        UserError: if an example of the same id was seen before.
+    """
+    if example.id is not None and example.id in seen:
+        raise UserError(
+            f"{example.where}: {table.noun} {example.id} was given before, at "
+            f"{seen[example.id]}{remedy or table.repeated}."
+        )
+    if example.id is not None:
+        seen[example.id] = example.where
 
 
 def in_order(splits: Mapping[str, Examples]) -> dict[str, Examples]:

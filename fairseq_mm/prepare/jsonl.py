@@ -9,7 +9,15 @@ from typing import Any, Optional
 
 from fairseq_mm.data.input_files import SPLITS, check_id, parse_object, read_lines
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.corpus import Corpus, Example, Field, FieldTable, Streamed, in_order
+from fairseq_mm.prepare.corpus import (
+    Corpus,
+    Example,
+    Field,
+    FieldTable,
+    Streamed,
+    check_once,
+    in_order,
+)
 from fairseq_mm.prepare.subtitles import TRANSCRIPT_SUFFIXES, read_transcript
 
 KEYS = ("name", "stem", "path")
@@ -36,21 +44,19 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
         for path in files:
             if path.exists() and not path.is_file():
                 raise UserError(f"{path}: must be a file, as it is read twice, but is none.")
-        sizes = Counter(split for split, _ in _examples(table, paths, keys))
+        sizes = Counter(split for split, _ in _Reader(table, keys).examples(paths))
 
         def read(split: str) -> Iterator[Example]:
-            return (one for found, one in _examples(table, paths, keys) if found == split)
+            return (one for found, one in _Reader(table, keys).examples(paths) if found == split)
 
         splits = {s: Streamed(partial(read, s), size) for s, size in sizes.items()}
     else:
-        for split, example in _examples(table, paths, keys):
+        for split, example in _Reader(table, keys).examples(paths):
             splits.setdefault(split, []).append(example)
     named = [str(path) for path in files]
     if not splits:
         raise UserError(f"{', '.join(named)}: no {table.nouns}.")
-    corpus = Corpus(table, "own", "as given", in_order(splits), named)
-    corpus.check_ids()
-    return corpus
+    return Corpus(table, "own", "as given", in_order(splits), named)
 
 
 def key_of(path: str, keys: str) -> str:
@@ -59,63 +65,78 @@ def key_of(path: str, keys: str) -> str:
     return {"name": found.name, "stem": found.stem, "path": path}[keys]
 
 
-def _examples(table: FieldTable, paths: Paths, keys: str) -> Iterator[tuple[str, Example]]:
-    """Split and example of each line, in the order of the files."""
-    first_with: dict[tuple[str, bool], str] = {}
-    seen: dict[str, tuple[str, str]] = {}
-    number_of_examples = 0
-    for file_split, files in paths.items():
-        for path in files:
+class _Reader:
+    """Reads examples line by line, and remembers what earlier lines had."""
+
+    def __init__(self, table: FieldTable, keys: str) -> None:
+        self.table = table
+        self.keys = keys
+        self.first_with: dict[tuple[str, bool], str] = {}
+        self.path_of: dict[str, tuple[str, str]] = {}  # key -> path, and where it stands
+        self.seen: dict[str, str] = {}
+        self.number = 0
+
+    def examples(self, paths: Paths) -> Iterator[tuple[str, Example]]:
+        """Split and example of each line, in the order of the files."""
+        several = [(split, path) for split, files in paths.items() for path in files]
+        for file_split, path in several:
             for number, line in read_lines(path):
                 if not line.strip():
                     continue
-                number_of_examples += 1
                 where = f"{path}:{number}"
-                entry = _parse(table, line, where)
-                uniform = [*table.uniform, *(["split"] if file_split is None else [])]
-                for name in uniform:
-                    _check_uniform(name, entry.get(name) is not None, where, first_with)
+                entry = _parse(self.table, line, where)
+                for name in (*self.table.uniform, *(["split"] if file_split is None else [])):
+                    self._check_uniform(name, entry.get(name) is not None, where)
                 split = entry.get("split")
                 if file_split is not None and split not in (None, file_split):
                     raise UserError(
                         f"{where}: says split {split}, but the file is given as {file_split}."
                     )
-                example = _example(table, entry, path.parent, where, keys, seen)
-                if example.id is None and table.visual is not None:
-                    example.id = str(number_of_examples)
+                example = self._example(entry, path.parent, where)
+                check_once(example, self.seen, self.table)
                 yield split or file_split or "train", example
 
+    def _example(self, entry: dict[str, Any], folder: Path, where: str) -> Example:
+        table = self.table
+        self.number += 1
+        texts: dict[str, list[str]] = {}
+        for name, many, _, may_be_file, _ in table.texts:
+            found = text_or_file(entry, name, folder, where) if may_be_file else entry[name]
+            texts[name] = list(found) if many else [found]
+        key, album = entry.get("id"), entry.get("album")
+        if key is not None and (table.id_field or "id" in table.uniform):
+            check_id(key, where, what=_article(table.noun))
+        if table.visual is None:
+            # the text of the first field is what several examples may share
+            first = texts[table.texts[0].name][0]
+            return Example(texts, where, key, group=" ".join(first.split()))
+        given = entry[table.visual.name]
+        if table.id_is_key:
+            if table.id_field is None or key is None:
+                key = self._visual_key(given, where)
+            return Example(texts, where, key, [key])
+        visual = [self._visual_key(path, where) for path in given]
+        key = str(self.number) if key is None else key
+        return Example(texts, where, key, visual, "\t".join(visual) if album is None else album)
 
-def _example(
-    table: FieldTable,
-    entry: dict[str, Any],
-    folder: Path,
-    where: str,
-    keys: str,
-    seen: dict[str, tuple[str, str]],
-) -> Example:
-    texts = {}
-    for field in table.texts:
-        found = (
-            text_or_file(entry, field.name, folder, where)
-            if field.may_be_file
-            else entry[field.name]
-        )
-        texts[field.name] = found if field.many else [found]
-    key, album = entry.get("id"), entry.get("album")
-    if key is not None and (table.id_field or "id" in table.uniform):
-        check_id(key, where, what=_article(table.noun))
-    if table.visual is None:
-        # the text of the first field is what several examples may share
-        group = " ".join(texts[table.texts[0].name][0].split())
-        return Example(texts, where, key, group=group)
-    given = entry[table.visual.name]
-    if table.id_is_key:
-        if table.id_field is None or key is None:
-            key = _visual_key(table, given, where, keys, seen)
-        return Example(texts, where, key, [key])
-    visual = [_visual_key(table, path, where, keys, seen) for path in given]
-    return Example(texts, where, key, visual, "\t".join(visual) if album is None else album)
+    def _check_uniform(self, name: str, given: bool, where: str) -> None:
+        self.first_with.setdefault((name, given), where)
+        if (name, not given) in self.first_with:
+            without, having = (self.first_with[name, found] for found in (False, True))
+            raise UserError(
+                f"{without}: names no {name}, but {having} does; give one to every line or to none."
+            )
+
+    def _visual_key(self, path: str, where: str) -> str:
+        """The key of an image or a video; nothing could tell two paths of one key apart."""
+        key = check_id(key_of(path, self.keys), where, what=_article(self.table.visual_noun))
+        other, elsewhere = self.path_of.setdefault(key, (path, where))
+        if other != path:
+            raise UserError(
+                f"{where}: {path} and {other} ({elsewhere}) would both be called {key} in the "
+                "feature store; --keys path tells them apart."
+            )
+        return key
 
 
 def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
@@ -171,32 +192,6 @@ def _check_type(table: FieldTable, field: Field, value: object, where: str) -> N
             f"{where}: {_article(table.noun)} has {field.length} {field.name}, but this one has "
             f"{len(value)}."
         )
-
-
-def _check_uniform(
-    name: str, given: bool, where: str, first_with: dict[tuple[str, bool], str]
-) -> None:
-    first_with.setdefault((name, given), where)
-    if (name, not given) in first_with:
-        without, having = (first_with[name, found] for found in (False, True))
-        raise UserError(
-            f"{without}: names no {name}, but {having} does; give one to every line or to none."
-        )
-
-
-def _visual_key(
-    table: FieldTable, path: str, where: str, keys: str, seen: dict[str, tuple[str, str]]
-) -> str:
-    """The key of an image or a video in the feature store. ``seen`` has the path of each key, and
-    where it stands: neither the store nor the text could tell two paths of one key apart."""
-    key = check_id(key_of(path, keys), where, what=_article(table.visual_noun))
-    other, elsewhere = seen.setdefault(key, (path, where))
-    if other != path:
-        raise UserError(
-            f"{where}: {path} and {other} ({elsewhere}) would both be called {key} in the feature "
-            "store; --keys path tells them apart."
-        )
-    return key
 
 
 def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str) -> str:

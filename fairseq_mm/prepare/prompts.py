@@ -171,25 +171,6 @@ class PromptWriter(FolderWriter):
                     pair = f"{split}.{SOURCE}-{TARGET}.{side}.{end}"
                     shutil.copyfile(folder / pair, folder / name / f"{split}.{end}")
 
-    def describe(self, counts: dict[str, int]) -> str:
-        parts = [f"{counts['pairs']:,} pairs of {counts['prompts']:,} different prompts"]
-        for (words, unknown), texts in zip(self.sides.values(), ("prompts", "stories")):
-            part = f"{counts[words]:,} words in {texts}"
-            if unknown in counts:
-                part += f" ({100 * counts[unknown] / counts[words]:.2f} % unknown)"
-            parts.append(part)
-        parts.append(f"{counts['stories_cut']:,} stories cut by {counts['words_cut']:,} words")
-        remarks = {
-            "empty_pairs_skipped": "empty pairs left out",
-            "unpaired_lines": "unpaired lines left out",
-            "duplicate_pairs": "pairs that stood before",
-            "symbols_split": "control symbols split",
-            "prompts_in_train": "prompts that train has too",
-        }
-        return ", ".join(
-            parts + [f"{counts[key]:,} {what}" for key, what in remarks.items() if counts.get(key)]
-        )
-
 
 def _split_symbol(word: str) -> list[str]:
     """``</s>`` -> ``<``, ``/s``, ``>``; any other word as it is."""

@@ -1,14 +1,38 @@
-"""Lists of images by which releases divide themselves."""
+"""What readers of releases share: entries of JSON files, and lists of images by split."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 from fairseq_mm.data.input_files import SPLITS, read_lines
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example
 
 _IMAGE_NAME = re.compile(r".+\.(?:jpe?g|png)", re.IGNORECASE)
+
+
+def entries_of(content: object, path: Path, name: str) -> Iterator[tuple[str, Any]]:
+    """``path: name[number]`` and the entry there, of a list in a JSON file.
+
+    Raises:
+        UserError: if the content has no such list.
+    """
+    entries = content.get(name) if isinstance(content, dict) else None
+    if not isinstance(entries, list):
+        raise UserError(f"{path}: must be a JSON object with a list `{name}`.")
+    for number, entry in enumerate(entries):
+        yield f"{path}: {name}[{number}]", entry
+
+
+@contextmanager
+def fields_at(where: str) -> Iterator[None]:
+    """Names the place where an entry lacks a field, or has one of another type."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{where}: field is missing or malformed ({error}).") from None
 
 
 def read_id_list(path: Path, *, id_of: Optional[Callable[[str], str]] = None) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Optional
 
 from tqdm import tqdm
 
+from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.output_file import output_file
 from fairseq_mm.data.taggers import installed_tagger, tag_lines
 from fairseq_mm.errors import UserError
@@ -44,7 +45,7 @@ def tag_folder(
 def _tag_splits(
     folder: Path, splits: list[Path], tagger: str, model: Optional[str]
 ) -> Iterator[str]:
-    texts = {path.stem: _read_lines(path) for path in splits}
+    texts = {path.stem: [line for _, line in read_lines(path)] for path in splits}
     for split, lines in texts.items():
         path = folder / f"{split}.tags"
         counts: Counter[str] = Counter()
@@ -58,16 +59,3 @@ def _tag_splits(
             f"{tag} {n / sum(counts.values()):.0%}" for tag, n in counts.most_common(4)
         )
         yield f"{path}: {len(lines):,} lines, {len(counts)} kinds of tags by {tagger} ({shares})"
-
-
-def _read_lines(path: Path) -> list[str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
-    lines = text.split("\n")  # str.splitlines breaks a line at other signs, too
-    if lines[-1] == "":
-        lines.pop()
-    return lines

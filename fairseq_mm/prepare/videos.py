@@ -36,7 +36,10 @@ TABLE = FieldTable(
     noun="video",
     nouns="videos",
     groups="videos",
-    texts=(Field("transcript", may_be_file=True), Field("summary")),
+    texts=(
+        Field("transcript", may_be_file=True, remedy=f', and one may read "{NOT_AVAILABLE}"'),
+        Field("summary"),
+    ),
     visual=Field("video"),
     id_is_key=True,
 )
@@ -111,9 +114,6 @@ class VideoWriter(FolderWriter):
             "references.jsonl": [json_line(references)],
             "transcripts.jsonl": [json_line({"id": example.id, "transcript": transcript})],
         }
-
-    def empty_remedy(self, name: str) -> str:
-        return f', and one may read "{NOT_AVAILABLE}"' if name == "transcript" else ""
 
     def options(self) -> dict[str, object]:
         return {
@@ -197,21 +197,3 @@ class VideoWriter(FolderWriter):
                 f"the {split} split's {_FIELDS[side]} texts are not in it; is it of other subwords "
                 f"than {self.subwords.kind}?"
             )
-
-    def describe(self, counts: dict[str, int]) -> str:
-        parts = [f"{counts['videos']:,} videos"]
-        for side, (number, unknown) in self.sides.items():
-            tokens, plural = counts[number], _PLURALS[side]
-            remarks = []
-            if unknown in counts:
-                remarks.append(f"{100 * counts[unknown] / tokens:.2f} % unknown")
-            if f"numbered_in_{plural}" in counts:
-                remarks.append(f"{100 * counts[f'numbered_in_{plural}'] / tokens:.2f} % numbered")
-            if counts[f"{plural}_cut"]:
-                cut = counts[f"{plural}_cut"]
-                remarks.append(f"{cut:,} {plural} longer than {MAX_TOKENS[side]} with </s>")
-            shown = f" ({', '.join(remarks)})" if remarks else ""
-            parts.append(f"{tokens:,} tokens in {plural}{shown}")
-        if counts["transcripts_not_available"]:
-            parts.append(f"{counts['transcripts_not_available']:,} transcripts not available")
-        return ", ".join(parts)

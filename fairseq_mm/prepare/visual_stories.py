@@ -42,7 +42,7 @@ class VisualStoryWriter(FolderWriter):
     table = TABLE
     endings = ("visual_ids", "references.jsonl", "album_references.jsonl", "stories.jsonl")
     extra_files = frozenset([MISSING_IMAGES])
-    counts = ("stories", "albums", "photo_sequences", "images", "words")
+    counts = ("stories", "albums", "image_sequences", "images", "words")
     left_out = "stories left out, a sentence has no word"
     required = frozenset([SEPARATOR])
 
@@ -93,7 +93,7 @@ class VisualStoryWriter(FolderWriter):
         images = dict.fromkeys(image for example in kept for image in example.visual)
         self._masked.update((image, None) for image in images if image in corpus.missing)
         counts["albums"] = len({example.group for example in kept})
-        counts["photo_sequences"] = len(album_of)
+        counts["image_sequences"] = len(album_of)
         counts["images"] = len(images)
 
     def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
@@ -103,12 +103,3 @@ class VisualStoryWriter(FolderWriter):
 
     def remarks(self, corpus: Corpus) -> dict[str, object]:
         return {"missing": corpus.missing, "masked": list(self._masked)}
-
-    def describe(self, counts: dict[str, int]) -> str:
-        line = (
-            "{stories:,} stories of {photo_sequences:,} image sequences, {albums:,} albums and "
-            "{images:,} images, {words:,} words".format(**counts)
-        )
-        if "unknown" in counts:
-            line += f", {100 * counts['unknown'] / counts['words']:.2f} % of them unknown"
-        return line

@@ -171,8 +171,19 @@ class FolderWriter:
         return {}
 
     def describe(self, counts: dict[str, int]) -> str:
-        """Counts of a split, as people read them."""
-        raise NotImplementedError
+        """Counts of a split that are not 0, as people read them."""
+        unknown = dict(self.sides.values())
+        parts = []
+        for name, number in counts.items():
+            if number == 0 or name in unknown.values():
+                continue
+            share = (
+                f" ({counts[unknown[name]] / number:.2%} unknown)"
+                if unknown.get(name) in counts
+                else ""
+            )
+            parts.append(f"{number:,} {name.replace('_', ' ')}{share}")
+        return ", ".join(parts)
 
     @classmethod
     def dictionary_files(cls) -> list[str]:
@@ -325,7 +336,7 @@ class FolderWriter:
                 raise UserError(
                     f"{where}: {what} has no word: {text[:60]!r}; --skip-empty leaves such "
                     f"{name if field.many and self.table.id_is_key else self.table.nouns} out"
-                    f"{self.empty_remedy(name)}."
+                    f"{field.remedy}."
                 )
             mark = "the separator of sentences" if symbol in self.required else (
                 "fairseq's control symbol"
@@ -335,10 +346,6 @@ class FolderWriter:
                 f"{self.symbol_remedy(symbol)}."
             )
         return several
-
-    def empty_remedy(self, name: str) -> str:
-        """What else to do about an empty text of a field."""
-        return ""
 
     def symbol_remedy(self, symbol: str) -> str:
         """What to do about a control symbol in the text, behind a semicolon."""

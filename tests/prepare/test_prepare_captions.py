@@ -36,9 +36,9 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
     assert status == 0
     lines = out.splitlines()
     # four images: "a cat noN" and "the cat 's ball", where noN stands once
-    assert lines[0] == "train: 4 images, 8 captions, 28 words, 14.29 % of them unknown"
-    assert lines[1] == "valid: 2 images, 4 captions, 14 words, 14.29 % of them unknown"
-    assert lines[2] == "test: 1 images, 2 captions, 7 words, 14.29 % of them unknown"
+    assert lines[0] == "train: 4 images, 8 captions, 28 words (14.29% unknown)"
+    assert lines[1] == "valid: 2 images, 4 captions, 14 words (14.29% unknown)"
+    assert lines[2] == "test: 1 images, 2 captions, 7 words (14.29% unknown)"
     assert lines[3] == "dict.txt: 5 words, 9 types with fairseq's symbols"
     assert lines[4].startswith("fairseq-preprocess --only-source --trainpref ")
     assert lines[4].endswith(f"--destdir {tmp_path / 'out'} --thresholdsrc 2 --padding-factor 1"
@@ -155,7 +155,7 @@ def test_empty_captions_left_out_are_counted(prepare, data):
     assert "data.jsonl:8: caption 1 of e.jpg has no word: '...'; --skip-empty leaves such" in err
     _, out, _ = prepare("--skip-empty")
     assert "train: 7 images, 14 captions" in out
-    assert "1 empty captions left out" in out
+    assert "1 empty captions skipped" in out
     assert "exception, train images without a caption: 1 (e.jpg; all in prepare.json)" in out
 
 

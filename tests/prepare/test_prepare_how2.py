@@ -60,7 +60,7 @@ def test_text_and_features_become_a_data_folder(run_script, release):
     ]
     folder = release / "out"
     lines = out.splitlines()
-    assert lines[0].startswith("train: 2 videos, 8 tokens in transcripts (0.00 % unknown), 8 token")
+    assert lines[0].startswith("train: 2 videos, 8 transcript tokens (0.00% unknown), 8 summ")
     assert lines[3] == ("exception, train videos missing: 1 (b; all in prepare.json)")
     assert lines[-2:] == [f"wrote {folder}", f"wrote {folder}/features.h5: 4 videos"]
     assert (folder / "text" / "train.tran").read_text() == "tran of the video\n" * 2
@@ -95,12 +95,12 @@ def test_the_twelve_real_videos_are_prepared(run_script, shared_data, tmp_path):
     assert (status, err) == (0, "")
     folder = tmp_path / "out"
     assert out.splitlines()[:3] == [
-        "train: 4 videos, 1,460 tokens in transcripts (0.00 % unknown), 129 tokens in summaries "
-        "(0.00 % unknown)",
-        "valid: 4 videos, 906 tokens in transcripts (30.24 % unknown), 83 tokens in summaries "
-        "(38.55 % unknown)",
-        "test: 4 videos, 863 tokens in transcripts (31.40 % unknown), 117 tokens in summaries "
-        "(38.46 % unknown)",
+        "train: 4 videos, 1,460 transcript tokens (0.00% unknown), 129 summary tokens "
+        "(0.00% unknown)",
+        "valid: 4 videos, 906 transcript tokens (30.24% unknown), 83 summary tokens "
+        "(38.55% unknown)",
+        "test: 4 videos, 863 transcript tokens (31.40% unknown), 117 summary tokens "
+        "(38.46% unknown)",
     ]
     store = FeatureStore(folder / "features.h5")
     ids = [

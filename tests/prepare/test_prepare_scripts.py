@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_mm.cli.main import main
+from fairseq_mm.cli.prepare import RELEASES
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
@@ -161,3 +164,15 @@ def test_a_bad_list_of_splits_is_one_line(run_script, tmp_path, pairs, message):
     status, _, err = run_script("prepare_iapr_tc12", tmp_path, "--split-ids", *pairs)
     assert status == 2
     assert err.startswith(f"fairseq-mm prepare: {message}")
+
+
+def test_every_release_is_a_name_of_the_command_and_has_a_script(capsys):
+    assert {path.stem for path in SCRIPTS.glob("prepare_*.py")} == {
+        f"prepare_{n}" for n in RELEASES
+    }
+    for name, release in RELEASES.items():
+        with pytest.raises(SystemExit, match="0"):
+            main(["prepare", name, "--help"])
+        shown = capsys.readouterr().out
+        assert release.module.__doc__.splitlines()[0] in shown
+        assert "--no-binarize" in shown

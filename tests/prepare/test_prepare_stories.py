@@ -58,10 +58,8 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
     assert (status, err) == (0, "")
     # it 's dayN . <sent> we ran ! <sent> we ran . <sent> we ran . <sent> home .
     assert out.splitlines() == [
-        "train: 4 stories of 2 image sequences, 2 albums and 10 images, 60 words, 6.67 % of "
-        "them unknown",
-        "valid: 2 stories of 1 image sequences, 1 albums and 5 images, 30 words, 6.67 % of "
-        "them unknown",
+        "train: 4 stories, 2 albums, 2 image sequences, 10 images, 60 words (6.67% unknown)",
+        "valid: 2 stories, 1 albums, 1 image sequences, 5 images, 30 words (6.67% unknown)",
         "dict.txt: 8 words, 12 types with fairseq's symbols",
         f"fairseq-preprocess --only-source --trainpref {tmp_path}/out/text/train.txt --validpref "
         f"{tmp_path}/out/text/valid.txt --destdir {tmp_path}/out --thresholdsrc 4 "
@@ -102,10 +100,10 @@ def test_images_that_the_store_lacks_are_refused_dropped_or_masked(prepare, stor
     )
     status, out, _ = prepare(*options, "--missing", "drop")
     assert status == 0
-    assert out.startswith("train: 4 stories of 2 image sequences")
+    assert out.startswith("train: 4 stories, 2 albums, 2 image sequences")
     assert "exception, train stories left out, images missing: 2 (3, 4; all in pre" in out
     status, out, _ = prepare(*options, "--missing", "keep", "--overwrite")
-    assert out.startswith("train: 6 stories of 3 image sequences")
+    assert out.startswith("train: 6 stories, 3 albums, 3 image sequences")
     assert "missing_images.txt: images without features: 1" in out
     assert (tmp_path / "out" / "missing_images.txt").read_text() == "1_3.jpg\n"
 

@@ -76,10 +76,8 @@ def test_the_release_becomes_a_data_folder(run_script, tmp_path):
         "valid: 1 stories found, 4,990 expected (vist, split official)",
     ]
     assert out.splitlines()[:4] == [
-        "train: 3 stories of 2 image sequences, 3 albums and 10 images, 75 words, 0.00 % of "
-        "them unknown",
-        "valid: 1 stories of 1 image sequences, 1 albums and 5 images, 25 words, 0.00 % of "
-        "them unknown",
+        "train: 3 stories, 3 albums, 2 image sequences, 10 images, 75 words (0.00% unknown)",
+        "valid: 1 stories, 1 albums, 1 image sequences, 5 images, 25 words (0.00% unknown)",
         "exception, train stories left out, not five sentences at five positions of one album: 1 "
         "(bad; all in prepare.json)",
         "dict.txt: 10 words, 14 types with fairseq's symbols",
@@ -188,7 +186,7 @@ def test_a_sentence_with_the_separator_is_named_by_file_and_story(run_script, re
 def test_descriptions_in_sequence_have_the_layout_of_stories(run_script, tmp_path):
     status, out, err = run_script("--threshold", 1, "--tier", "description-in-sequence")
     assert (status, err) == (0, "")
-    assert out.startswith("train: 3 stories of 2 image sequences")
+    assert out.startswith("train: 3 stories, 3 albums, 2 image sequences")
     assert (tmp_path / "out" / "train.stories.jsonl").exists()
 
 
@@ -253,4 +251,4 @@ def test_the_small_release_becomes_a_data_folder(run_script, shared_data, tmp_pa
         runpy.run_path(str(SCRIPT), run_name="__main__")
     counts = json.loads((tmp_path / "out" / "prepare.json").read_text())["counts"]
     assert counts["train"]["stories"] == len(lines(tmp_path / "out" / "text" / "train.txt")) == 2802
-    assert counts["valid"]["photo_sequences"] == 100
+    assert counts["valid"]["image_sequences"] == 100

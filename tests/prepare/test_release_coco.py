@@ -116,7 +116,7 @@ def test_a_bad_list_of_images_is_refused(official, tmp_path, name, content, mess
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.pop("images"), "must be a JSON object with lists `images` and `annotations`"),
+        (lambda c: c.pop("images"), "must be a JSON object with a list `images`"),
         (lambda c: c["images"][1].pop("file_name"), r"images\[1\]: field is missing .*file_name"),
         (lambda c: c["images"].append(c["images"][0]), r"images\[3\]: image 25 was given before"),
         (lambda c: c["annotations"][2].pop("id"), r"annotations\[2\]: field is missing .*'id'"),

@@ -99,6 +99,15 @@ def test_a_dictionary_can_be_given(tmp_path):
     assert f"--srcdict {tmp_path / 'words.txt'}" in report["command"]
 
 
+def test_without_training_images_a_dictionary_is_needed(tmp_path):
+    items = corpus(test=[["a cat runs"]])
+    with pytest.raises(UserError, match=r"data.jsonl: no training images; without them --dic"):
+        write(items, tmp_path / "out")
+    (tmp_path / "words.txt").write_text("runs 7\ncat 3\n")
+    report = write(items, tmp_path / "out", dictionary=tmp_path / "words.txt")
+    assert report["counts"]["test"]["unknown"] == 1
+
+
 def test_the_printed_command_makes_the_same_files(tmp_path):
     import shlex
 

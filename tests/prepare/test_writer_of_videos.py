@@ -251,20 +251,6 @@ def test_empty_texts_are_left_out_when_asked_for(write, corpus, tmp_path):
         write(skip_empty=True, overwrite=True)
 
 
-def test_other_files_stay_and_other_kinds_are_refused(write, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "features.h5").write_text("hours of work")
-    write(binarize=False)
-    with pytest.raises(UserError, match="has prepared data already"):
-        write()
-    write(overwrite=True, binarize=False)
-    assert (out / "features.h5").read_text() == "hours of work"
-    (out / "prepare.json").write_text('{"kind": "prompts"}')
-    with pytest.raises(UserError, match="holds prepared prompts"):
-        write(overwrite=True)
-
-
 def test_how2_says_that_a_transcript_is_missing():
     assert is_not_available(" Transcript not  available .\n")
     assert not is_not_available("transcript not available today")

@@ -2,13 +2,11 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from fairseq_mm.data.missing_images import read_missing_images
 from fairseq_mm.data.references import read_references
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare import data_folder, writer
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.visual_stories import TABLE, VisualStoryWriter
 from fairseq_mm.prepare.writer import Vocabulary
@@ -79,7 +77,7 @@ def test_the_folder_holds_each_story_as_one_line(tmp_path):
         {"story_id": key, "album_id": album} for key, album in zip("1234", "AAAB")
     ]
     assert report["counts"]["train"] == {
-        "stories": 4, "albums": 2, "photo_sequences": 3, "images": 11, "words": 27,
+        "stories": 4, "albums": 2, "image_sequences": 3, "images": 11, "words": 27,
         "unknown": 0,
     }  # fmt: skip
     assert not (out / ".partial").exists()
@@ -117,20 +115,6 @@ def test_fairseq_reads_back_what_was_written(tmp_path):
     ]
     # separators are no words, and not unknown
     assert (report["counts"]["valid"]["words"], report["counts"]["valid"]["unknown"]) == (7, 1)
-
-
-def test_the_printed_command_makes_the_same_files(tmp_path):
-    import shlex
-
-    made, bare = tmp_path / "made", tmp_path / "bare"
-    report = write(example(), made, threshold=2)
-    command = write(example(), bare, threshold=2, binarize=False)["command"]
-    assert command == report["command"].replace(str(made), str(bare))
-    program, *arguments = shlex.split(command)
-    assert program == "fairseq-preprocess"
-    data_folder.run_preprocess(arguments)
-    for name in ("dict.txt", "train.bin", "train.idx", "valid.bin", "valid.idx"):
-        assert np.array_equal(np.fromfile(made / name, "u1"), np.fromfile(bare / name, "u1"))
 
 
 def test_images_of_kept_stories_that_are_missing_are_listed_in_their_place(tmp_path):
@@ -213,25 +197,3 @@ def test_a_split_of_which_nothing_is_left_is_refused(tmp_path):
     corpus.splits["valid"] = [story("5", "k l m n o", *["a"] * 4, "")]
     with pytest.raises(UserError, match=r"data.jsonl: no stories are left for valid"):
         write(corpus, tmp_path / "out", skip_empty=True)
-
-
-def test_data_of_another_kind_is_not_overwritten(tmp_path):
-    write(example(), tmp_path / "out")
-    (tmp_path / "out" / "prepare.json").write_text('{"kind": "captions"}')
-    with pytest.raises(UserError, match="holds prepared captions, and visual stories would stand"):
-        write(example(), tmp_path / "out", overwrite=True)
-
-
-def test_an_interrupted_run_leaves_what_was(tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    write(example(), out)
-    (out / "features.h5").write_text("took hours")
-    before = {name: (out / name).read_bytes() for name in files_in(out)}
-
-    def interrupt(arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(writer, "run_preprocess", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        write(example(), out, overwrite=True, threshold=2)
-    assert {name: (out / name).read_bytes() for name in files_in(out)} == before

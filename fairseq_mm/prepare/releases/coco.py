@@ -17,9 +17,9 @@ from pathlib import Path
 from fairseq_mm.data.input_files import check_id, read_json, read_lines
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE, captioned_image
-from fairseq_mm.prepare.corpus import Corpus, Example
+from fairseq_mm.prepare.corpus import Corpus, Example, Examples
 from fairseq_mm.prepare.releases.karpathy import read_karpathy
-from fairseq_mm.prepare.split_lists import split_files
+from fairseq_mm.prepare.split_lists import entries_of, fields_at, split_files
 
 COCO_IMAGES = {
     "karpathy": {"train": 113287, "valid": 5000, "test": 5000},
@@ -59,26 +59,52 @@ def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpu
     Raises:
         UserError: if files or lists are not those of the division, or one is malformed.
     """
-    expected = 1 if division == "karpathy" else 2
-    if len(files) != expected:
-        names = (
-            "dataset_coco.json"
-            if expected == 1
-            else "captions_train2014.json captions_val2014.json"
-        )
+    names = "captions_train2014.json captions_val2014.json"
+    if division == "karpathy":
+        names = "dataset_coco.json"
+    if len(files) != len(names.split()):
         raise UserError(f"--split {division} reads {names}, but {len(files)} files were given.")
-    if set(lists) != ({"valid", "test"} if division == "m_rnn" else set()):
-        wanted = "valid=FILE test=FILE" if division == "m_rnn" else "none"
+    wanted = ["valid", "test"] if division == "m_rnn" else []
+    if set(lists) != set(wanted):
+        expected = " ".join(f"{split}=FILE" for split in wanted)
         raise UserError(
-            f"--split {division} needs --split-ids for {wanted}, but has "
+            f"--split {division} needs --split-ids for {expected or 'none'}, but has "
             f"{', '.join(lists) or 'none'} instead."
         )
     if division == "karpathy":
         return read_karpathy(files[0], name="coco", published=COCO_IMAGES["karpathy"])
-    train, valid = files
+    train, valid = map(read_annotations, files)
+    read = [str(path) for path in (*files, *lists.values())]
+    corpus = Corpus(TABLE, "coco", division, {}, read, published=COCO_IMAGES[division])
     if division == "official":
-        return _read_official(train, valid)
-    return _read_m_rnn(train, valid, lists)
+        corpus.splits = {"train": list(train.values()), "valid": list(valid.values())}
+    else:
+        splits = _draw_listed(valid, files[1], lists)
+        if M_RNN_EXCLUDED in train or M_RNN_EXCLUDED in valid:
+            corpus.exceptions["left out, as in the released lists"] = [str(M_RNN_EXCLUDED)]
+        drawn = {image.id for images in splits.values() for image in images}
+        train.update((n, image) for n, image in valid.items() if image.id not in drawn)
+        train.pop(M_RNN_EXCLUDED, None)
+        corpus.splits = {"train": list(train.values()), **splits}
+    corpus.check_ids()
+    return corpus
+
+
+def _draw_listed(
+    images: dict[int, Example], source: Path, lists: dict[str, Path]
+) -> dict[str, Examples]:
+    listed: dict[int, Path] = {}
+    splits: dict[str, Examples] = {}
+    for split, path in lists.items():
+        numbers = read_image_numbers(path)
+        for number in numbers:
+            if number not in images:
+                raise UserError(f"{path}: image {number} is not in {source}.")
+            if number in listed:
+                raise UserError(f"{path}: image {number} was given before, in {listed[number]}.")
+            listed[number] = path
+        splits[split] = [images[number] for number in numbers]
+    return splits
 
 
 def read_annotations(path: Path) -> dict[int, Example]:
@@ -90,73 +116,24 @@ def read_annotations(path: Path) -> dict[int, Example]:
         UserError: naming the file and the entry, if it is malformed.
     """
     content = read_json(path)
-    if not isinstance(content, dict) or not all(
-        isinstance(content.get(name), list) for name in ("images", "annotations")
-    ):
-        raise UserError(f"{path}: must be a JSON object with lists `images` and `annotations`.")
-    items: dict[int, Example] = {}
-    for number, image in enumerate(content["images"]):
-        where = f"{path}: images[{number}]"
-        try:
+    images: dict[int, Example] = {}
+    for where, image in entries_of(content, path, "images"):
+        with fields_at(where):
             image_number, name = image["id"], image["file_name"]
-        except (KeyError, TypeError) as error:
-            raise UserError(f"{where}: field is missing or malformed ({error}).") from None
-        if image_number in items:
+        if image_number in images:
             raise UserError(f"{where}: image {image_number} was given before.")
-        items[image_number] = captioned_image(check_id(str(name), where), [], where)
+        images[image_number] = captioned_image(check_id(str(name), where), [], where)
     captions: dict[int, list[tuple[int, str]]] = {}
-    for number, annotation in enumerate(content["annotations"]):
-        where = f"{path}: annotations[{number}]"
-        try:
+    for where, annotation in entries_of(content, path, "annotations"):
+        with fields_at(where):
             image_number = annotation["image_id"]
             caption = (annotation["id"], annotation["caption"].strip())
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{where}: field is missing or malformed ({error}).") from None
-        if image_number not in items:
+        if image_number not in images:
             raise UserError(f"{where}: image {image_number} is not in `images`.")
         captions.setdefault(image_number, []).append(caption)
     for image_number, numbered in captions.items():
-        captions_of = items[image_number].texts["captions"]
-        captions_of += [caption for _, caption in sorted(numbered)]
-    return items
-
-
-def _read_official(train: Path, valid: Path) -> Corpus:
-    corpus = _corpus("official", [train, valid])
-    corpus.splits = {
-        "train": list(read_annotations(train).values()),
-        "valid": list(read_annotations(valid).values()),
-    }
-    corpus.check_ids()
-    return corpus
-
-
-def _read_m_rnn(train: Path, valid: Path, lists: dict[str, Path]) -> Corpus:
-    corpus = _corpus("m_rnn", [train, valid, *lists.values()])
-    drawn_from = read_annotations(valid)
-    listed: dict[int, Path] = {}
-    for split, path in lists.items():
-        numbers = read_image_numbers(path)
-        for number in numbers:
-            if number not in drawn_from:
-                raise UserError(f"{path}: image {number} is not in {valid}.")
-            if number in listed:
-                raise UserError(f"{path}: image {number} was given before, in {listed[number]}.")
-            listed[number] = path
-        corpus.splits[split] = [drawn_from[number] for number in numbers]
-    everything = read_annotations(train)
-    if M_RNN_EXCLUDED in everything or M_RNN_EXCLUDED in drawn_from:
-        corpus.exceptions["left out, as in the released lists"] = [str(M_RNN_EXCLUDED)]
-    everything.update({n: item for n, item in drawn_from.items() if n not in listed})
-    everything.pop(M_RNN_EXCLUDED, None)
-    corpus.splits = {"train": list(everything.values()), **corpus.splits}
-    corpus.check_ids()
-    return corpus
-
-
-def _corpus(split: str, files: list[Path]) -> Corpus:
-    files_read = [str(path) for path in files]
-    return Corpus(TABLE, "coco", split, {}, files_read, published=COCO_IMAGES[split])
+        images[image_number].texts["captions"] += [caption for _, caption in sorted(numbered)]
+    return images
 
 
 def read_image_numbers(path: Path) -> list[int]:

@@ -9,10 +9,8 @@ import re
 from pathlib import Path
 from typing import Optional
 
-from fairseq_mm.data.input_files import read_lines
-from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example
-from fairseq_mm.prepare.releases.flickr8k import add_caption, images_of, read_token_file
+from fairseq_mm.prepare.releases.flickr8k import read_numbered_captions, read_token_file
 from fairseq_mm.prepare.releases.karpathy import read_karpathy
 from fairseq_mm.prepare.split_lists import select_splits
 
@@ -70,28 +68,18 @@ def read_results_csv(path: Path) -> tuple[dict[str, Example], list[str]]:
     number is split off there.
 
     Returns:
-        items: image name -> example.
+        images: image name -> image.
         repaired: images with such a line.
-
-    Raises:
-        UserError: ``path:line``, if a line has another form or a caption's number stands twice.
     """
-    numbered: dict[str, dict[int, str]] = {}
-    first_line: dict[str, int] = {}
     repaired = []
-    for line_number, line in read_lines(path):
-        if not line.strip() or (line_number == 1 and line.startswith("image_name")):
-            continue
+
+    def parse(line: str) -> Optional[tuple[str, int, str]]:
         match = re.fullmatch(r"([^|]+)\|\s*(\d+)\s*(\||\s)\s*(.*)", line)
         if match is None:
-            raise UserError(
-                f"{path}:{line_number}: must be `image| number| caption`, but is "
-                f"{line[:60]!r} instead."
-            )
+            return None
         image, number, bar, caption = match.groups()
-        image = image.strip()
         if bar != "|":
-            repaired.append(image)
-        add_caption(numbered, image, int(number), caption, f"{path}:{line_number}")
-        first_line.setdefault(image, line_number)
-    return images_of(numbered, first_line, path), repaired
+            repaired.append(image.strip())
+        return image.strip(), int(number), caption
+
+    return read_numbered_captions(path, parse, "image| number| caption"), repaired

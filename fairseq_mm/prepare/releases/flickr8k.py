@@ -6,7 +6,9 @@ split out.
 """
 
 import argparse
+import re
 from pathlib import Path
+from typing import Callable, Optional
 
 from fairseq_mm.data.input_files import check_id, read_lines
 from fairseq_mm.errors import UserError
@@ -54,43 +56,43 @@ def read_flickr8k(folder: Path) -> Corpus:
 
 
 def read_token_file(path: Path) -> dict[str, Example]:
-    """Reads ``name.jpg#0<TAB>caption`` lines: image name -> example, captions by their numbers.
+    """Reads ``name.jpg#0<TAB>caption`` lines: image name -> image, captions by their numbers."""
+
+    def parse(line: str) -> Optional[tuple[str, int, str]]:
+        match = re.fullmatch(r"([^\t]+)#(\d+)\t(.*)", line)
+        return match and (match[1], int(match[2]), match[3])
+
+    return read_numbered_captions(path, parse, "image#number<TAB>caption")
+
+
+def read_numbered_captions(
+    path: Path, parse: Callable[[str], Optional[tuple[str, int, str]]], form: str
+) -> dict[str, Example]:
+    """
+    Args:
+        path: of a file with a caption a line.
+        parse: line -> image name, number and caption; None if it has another form.
+        form: of a line, for messages.
 
     Raises:
         UserError: ``path:line``, if a line has another form or a caption's number stands twice.
     """
     numbered: dict[str, dict[int, str]] = {}
-    first_line: dict[str, int] = {}
+    places: dict[str, str] = {}
     for line_number, line in read_lines(path):
-        if not line.strip():
+        if not line.strip() or (line_number == 1 and line.startswith("image_name")):
             continue
-        key, tab, caption = line.partition("\t")
-        image, _, number = key.rpartition("#")
-        if not tab or not image or not number.isdecimal():
-            raise UserError(
-                f"{path}:{line_number}: must be `image#number<TAB>caption`, but is "
-                f"{line[:60]!r} instead."
-            )
-        add_caption(numbered, image, int(number), caption, f"{path}:{line_number}")
-        first_line.setdefault(image, line_number)
-    return images_of(numbered, first_line, path)
-
-
-def add_caption(
-    numbered: dict[str, dict[int, str]], image: str, number: int, caption: str, where: str
-) -> None:
-    captions = numbered.setdefault(check_id(image, where), {})
-    if number in captions:
-        raise UserError(f"{where}: caption {number} of {image} was given before.")
-    captions[number] = caption.strip()
-
-
-def images_of(
-    numbered: dict[str, dict[int, str]], first_line: dict[str, int], path: Path
-) -> dict[str, Example]:
+        where = f"{path}:{line_number}"
+        found = parse(line)
+        if found is None:
+            raise UserError(f"{where}: must be `{form}`, but is {line[:60]!r} instead.")
+        image, number, caption = found
+        captions = numbered.setdefault(check_id(image, where), {})
+        if number in captions:
+            raise UserError(f"{where}: caption {number} of {image} was given before.")
+        captions[number] = caption.strip()
+        places.setdefault(image, where)
     return {
-        image: captioned_image(
-            image, [captions[n] for n in sorted(captions)], f"{path}:{first_line[image]}"
-        )
+        image: captioned_image(image, [captions[n] for n in sorted(captions)], places[image])
         for image, captions in numbered.items()
     }

@@ -6,11 +6,13 @@ of 2014 that train together with the training images.
 """
 
 from pathlib import Path
+from typing import Any
 
 from fairseq_mm.data.input_files import check_id, read_json
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE, captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example, in_order
+from fairseq_mm.prepare.split_lists import entries_of, fields_at
 
 _SPLITS = {"train": "train", "restval": "train", "val": "valid", "test": "test"}
 
@@ -29,19 +31,15 @@ def read_karpathy(
         UserError: naming the file and the image's number, if it holds another data set or an
             image lacks a field.
     """
-    content = read_json(path)
-    if not isinstance(content, dict) or not isinstance(content.get("images"), list):
-        raise UserError(f"{path}: must be a JSON object with a list `images`.")
+    content: Any = read_json(path)
+    entries = list(entries_of(content, path, "images"))
     if content.get("dataset", name) != name:
         raise UserError(f"{path}: must hold {name}, but holds {content['dataset']} instead.")
     images: dict[str, list[Example]] = {}
-    for number, entry in enumerate(content["images"]):
-        where = f"{path}: images[{number}]"
-        try:
+    for where, entry in entries:
+        with fields_at(where):
             found, image_id = entry["split"], entry[key]
             captions = [sentence["raw"].strip() for sentence in entry["sentences"]]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{where}: field is missing or malformed ({error}).") from None
         if found not in _SPLITS:
             raise UserError(
                 f"{where}: `split` must be one of {', '.join(_SPLITS)}, but is {found} instead."

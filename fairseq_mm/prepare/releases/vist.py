@@ -31,6 +31,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import captions, visual_stories
 from fairseq_mm.prepare.captions import captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example
+from fairseq_mm.prepare.split_lists import entries_of
 
 VIST_STORIES = {"train": 40_155, "valid": 4_990, "test": 5_055}
 STORIES, IN_SEQUENCE, IN_ISOLATION = (
@@ -146,12 +147,7 @@ def _files(folder: Path, tier: str) -> dict[str, Path]:
 
 def _annotations(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """``path: annotations[number]`` and the object there."""
-    content = read_json(path)
-    annotations = content.get("annotations") if isinstance(content, dict) else None
-    if not isinstance(annotations, list):
-        raise UserError(f"{path}: must be a JSON object with a list `annotations`.")
-    for number, several in enumerate(annotations):
-        where = f"{path}: annotations[{number}]"
+    for where, several in entries_of(read_json(path), path, "annotations"):
         if not isinstance(several, list) or len(several) != 1 or not isinstance(several[0], dict):
             raise UserError(f"{where}: must be a list of one JSON object.")
         yield where, several[0]

@@ -103,15 +103,11 @@ def count_lines(path: Path) -> int:
     Raises:
         UserError: if the file cannot be read.
     """
-    lines, last = 0, b"\n"
     try:
         with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                lines += block.count(b"\n")
-                last = block[-1:]
+            return sum(1 for _ in file)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    return lines + (last != b"\n")
 
 
 def vocabulary_deviations(options: dict[str, Any], num_types: dict[str, int]) -> list[str]:

@@ -1,0 +1,103 @@
+"""The shell and Python blocks of each page of the documentation run, in their order, on small data.
+
+What is made small: a training is two updates, stories are short, images and clips have 32 pixels a
+side, and the weights of extractors are random. A block that needs more is marked above it, such as
+<!-- needs: GPU -->. Blocks that need Java run in `make soak`.
+"""
+
+import shutil
+
+import pytest
+from forked_shell import ForkedShell
+from pages import DOCS, PAGES, README, ROOT, RUN, blocks_of, name_of
+from small_data import write_checkpoints, write_released_embeddings, write_small_data, write_videos
+from toy_data import PACKAGE
+
+UPDATES = ("--max-update", "2", "--num-workers", "0")
+SMALL_IMAGES = ("--size", "32", "--resize-size", "32", "--workers", "0", "--batch-size", "8")
+SHORT = {
+    "hierarchical_story": ("--min-len", "12", "--max-len-b", "12"),
+    "visual_storytelling": ("--max-words-per-sentence", "5"),
+}
+# a page whose commands go on from what the first block of another has made
+BEGINS_WITH = {
+    README: DOCS / "quickstart.md",
+    DOCS / "scale.md": DOCS / "quickstart.md",
+}
+PREPARED = {
+    DOCS / "api.md": write_checkpoints,
+    DOCS / "quickstart.md": write_videos,
+    DOCS / "tasks/multimodal_captioning.md": write_released_embeddings,
+}
+
+
+def made_small(name, words):
+    if "--user-dir" in words:  # the folder from which this process has imported the package
+        words[words.index("--user-dir") + 1] = str(PACKAGE)
+    words = [f"common.user_dir={PACKAGE}" if "common.user_dir=" in x else x for x in words]
+    if name == "fairseq-train":
+        return [*words, *UPDATES]
+    if name == "fairseq-hydra-train":
+        return [*words, "optimization.max_update=2", "dataset.num_workers=0"]
+    if name == "fairseq-mm" and words[0] == "extract":
+        random = "none" if "r3d_18" in words else "mobilenet_v2.pt"
+        return [*words, *SMALL_IMAGES, "--weights", random]
+    if name == "fairseq-generate":
+        return [*words, *SHORT.get(words[words.index("--task") + 1], ())]
+    return words
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A checkout's folder as the commands see it."""
+    for name in ("examples", "scripts", "fairseq_mm"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+def runnable(page):
+    return [block for block in blocks_of(page) if block.language in RUN]
+
+
+def run_blocks(page, folder, *, present=()):
+    shell = ForkedShell(folder, made_small, write_small_data(folder))
+    PREPARED.get(page, lambda folder: None)(folder)
+    blocks = [block for block in runnable(page) if block.needs in (None, *present)]
+    if page in BEGINS_WITH:
+        blocks = [blocks_of(BEGINS_WITH[page])[0], *blocks]
+    try:
+        for block in blocks:
+            text = block.text
+            if block.language == "python":
+                (folder / "block.py").write_text(text)
+                text = "python block.py"
+            done = shell.run(text)
+            assert done.status == 0, f"{block.name}:\n{block.text}\n{done.output[-4000:]}"
+    finally:
+        shell.close()
+
+
+WITH_BLOCKS = [page for page in PAGES if any(block.needs is None for block in runnable(page))]
+
+
+@pytest.mark.parametrize("page", WITH_BLOCKS, ids=name_of)
+def test_blocks_run_in_their_order(page, folder):
+    run_blocks(page, folder)
+
+
+NEED_JAVA = [page for page in PAGES if any(block.needs == "Java" for block in runnable(page))]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("java") is None, reason="needs Java")
+@pytest.mark.parametrize("page", NEED_JAVA, ids=name_of)
+def test_blocks_that_need_java_run_among_the_others(page, folder):
+    run_blocks(page, folder, present=("Java",))
+
+
+def test_most_blocks_are_run(record_property):
+    blocks = [block for page in PAGES for block in runnable(page)]
+    marked = [block for block in blocks if block.needs is not None]
+    record_property("blocks", f"{len(blocks) - len(marked)} run, {len(marked)} marked")
+    print(f"{len(blocks) - len(marked)} blocks run, {len(marked)} are marked")
+    assert len(blocks) - len(marked) > len(marked)
