@@ -1,14 +1,13 @@
 """fairseq_mm: multimodal and long-form generation for fairseq (``--user-dir fairseq_mm``).
 
-Importing the package registers its tasks, models, criterions and optimizers. fairseq itself
-scans only ``tasks/`` and ``models/``, and nothing at all when the package was imported before,
-so the imports stand here.
+Importing the package where fairseq is imported, which is how ``--user-dir`` comes, registers its
+tasks, models, criterions and optimizers. Elsewhere the import loads neither torch nor fairseq and
+changes nothing; :func:`register` and :func:`from_pretrained` register.
 """
 
 import sys
 from collections.abc import Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any, Optional, Union
 
 from fairseq_mm import errors
@@ -26,8 +25,6 @@ def register() -> None:
 
     compat.apply()
     from fairseq_mm import criterions, models, optim, tasks  # noqa: F401
-
-    errors.report_on_exit()
 
 
 def from_pretrained(
@@ -80,6 +77,18 @@ def from_pretrained(
     )
 
 
-# The `fairseq-mm` command registers only where it builds a model.
-if Path(sys.argv[0] if sys.argv else "").stem != "fairseq-mm":
+def _is_user_dir() -> bool:
+    """Whether fairseq is importing the package for ``--user-dir``."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "import_user_module":
+            return frame.f_globals.get("__name__") == "fairseq.utils"
+        frame = frame.f_back
+    return False
+
+
+# a program that uses fairseq already finds our names there; others wait for what they ask for
+if "fairseq" in sys.modules:
     register()
+    if _is_user_dir():
+        errors.report_on_exit()

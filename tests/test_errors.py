@@ -11,8 +11,6 @@ import fairseq_mm
 from fairseq_mm.errors import UserError, import_extra
 
 SCRIPT = """
-import sys
-sys.argv[0] = "fairseq-mm"  # no registration: this is about errors alone
 from fairseq_mm import errors
 errors.report_on_exit()
 def fail():
@@ -57,8 +55,6 @@ def test_mistake_in_a_data_loader_is_one_line():
 def test_mistake_in_a_spawned_process_is_one_line(tmp_path):
     path = tmp_path / "spawned.py"
     path.write_text(
-        "import sys\n"
-        "sys.argv[0] = 'fairseq-mm'\n"
         "import torch.multiprocessing as mp\n"
         "from fairseq_mm import errors\n"
         "def work(i):\n"

@@ -14,6 +14,7 @@ from toy_story_models import make_story_folder
 from toy_text_models import save_text_model
 
 import fairseq_mm
+from fairseq_mm import errors
 from fairseq_mm.cli.main import main
 from fairseq_mm.errors import UserError
 
@@ -275,6 +276,8 @@ def test_fairseqs_own_commands_refuse_it(
     with pytest.raises(Exception) as caught:  # noqa: PT011  fairseq wraps it
         run_fairseq(monkeypatch, command, *[x.format(**values) for x in options.split()])
     capsys.readouterr()
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    errors.report_on_exit()
     with pytest.raises(SystemExit, match="2"):
         sys.excepthook(caught.type, caught.value, caught.tb)
     line = one_line(capsys.readouterr().err)

@@ -1,0 +1,79 @@
+"""Importing the package changes nothing of other people's programs, and costs little."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROBE = """
+import json, sys, time, warnings
+{before}
+hook, showwarning, filters = sys.excepthook, warnings.showwarning, list(warnings.filters)
+modules = set(sys.modules)
+started = time.process_time()
+import fairseq_mm
+seconds = time.process_time() - started
+{after}
+tasks = sys.modules.get("fairseq.tasks")
+print(json.dumps({{
+    "seconds": seconds,
+    "torch": "torch" in sys.modules,
+    "fairseq": "fairseq" in sys.modules,
+    "registered": tasks is not None and "visual_storytelling" in tasks.TASK_REGISTRY,
+    "hook": sys.excepthook is not hook,
+    "filters": list(warnings.filters) != filters and not {before!r},
+}}))
+"""
+
+
+def probe(before="", after=""):
+    code = PROBE.format(before=before, after=after)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_importing_alone_loads_neither_torch_nor_fairseq():
+    found = probe()
+    assert found.pop("seconds") < 1
+    assert not any(found.values())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "hook"),
+    [
+        ("import fairseq", "", False),
+        ("", "fairseq_mm.register()", False),
+        (
+            "import argparse, fairseq.utils\n"
+            "fairseq.utils.import_user_module(argparse.Namespace(user_dir={package!r}))",
+            "",
+            False,
+        ),
+    ],
+    ids=["with fairseq", "on request", "after --user-dir"],
+)
+def test_registers_where_fairseq_is_used(before, after, hook):
+    import fairseq_mm
+
+    package = fairseq_mm.__path__[0]
+    found = probe(before.format(package=package), after)
+    assert found["registered"]
+    assert found["hook"] is hook
+
+
+def test_mistakes_under_fairseqs_commands_are_one_line():
+    import fairseq_mm
+
+    code = (
+        "import argparse, sys, fairseq.utils\n"
+        "hook = sys.excepthook\n"
+        f"path = {fairseq_mm.__path__[0]!r}\n"
+        "fairseq.utils.import_user_module(argparse.Namespace(user_dir=path))\n"
+        "assert sys.excepthook is not hook\n"
+        "from fairseq_mm.errors import UserError\n"
+        "raise UserError('x.txt:3: must be one.')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "error: x.txt:3: must be one."
