@@ -55,8 +55,8 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "--verify": ("Decode every image of --images; those that cannot be are missing too.", _FLAG),
     "--missing": (
-        "What to do about {nouns} of missing {visual}s: refuse them, drop them, or keep visual "
-        "stories that have an image left, with the missing ones as padding, listed in "
+        "What to do about missing {visual}s: refuse them, drop the {nouns} that need them, or keep "
+        "visual stories that have an image left, with the missing ones as padding, listed in "
         "missing_images.txt (default: {missing}).",
         {"choices": POLICIES},
     ),

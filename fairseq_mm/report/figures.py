@@ -2,6 +2,7 @@
 the page's colours, which follow a dark page."""
 
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 from xml.etree import ElementTree
@@ -41,7 +42,10 @@ Titles = Mapping[str, Sequence[str]]
 
 
 def draw(
-    plot: Callable[[Any], Optional[Titles]], width: float, height: float, label: str = ""
+    plot: Callable[[Any], Optional[Titles]],
+    width: float,
+    height: float,
+    label: Optional[str] = None,
 ) -> str:
     """An ``<svg>`` element.
 
@@ -49,7 +53,7 @@ def draw(
         plot: draws onto matplotlib's axes, which it is given, and returns the titles.
         width: in inches of 72 pixels.
         height: likewise.
-        label: what the figure shows, for screen readers; none makes a file of its own.
+        label: what the figure shows, for screen readers; None makes a file of its own.
 
     Raises:
         UserError: if matplotlib is missing.
@@ -58,35 +62,37 @@ def draw(
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    with style.context("default"), matplotlib.rc_context(_SETTINGS):
+    with warnings.catch_warnings(), style.context("default"), matplotlib.rc_context(_SETTINGS):
+        warnings.simplefilter("ignore")  # letters that are only measured, not drawn here
         figure = Figure(figsize=(width, height), dpi=72, layout="constrained")
         axes = figure.subplots()
-        if label:  # the page's own ground is seen through
+        if label is not None:  # the page's own ground is seen through
             figure.set_facecolor("none")
             axes.set_facecolor("none")
         titles = plot(axes) or {}
         stream = io.BytesIO()
         figure.savefig(stream, format="svg", metadata={"Date": None})
     root = ElementTree.fromstring(stream.getvalue())
-    _simplify(root)
+    _simplify(root, COLORS if label is not None else {})
     _add_titles(root, titles)
-    if not label:
+    if label is None:
         root.set("xmlns", "http://www.w3.org/2000/svg")
         return ElementTree.tostring(root, encoding="unicode") + "\n"
     root.set("role", "img")
     root.set("aria-label", label)
-    text = ElementTree.tostring(root, encoding="unicode")
-    for name, color in COLORS.items():
-        text = text.replace(color, f"var(--{name}, {color})")
-    return text
+    return ElementTree.tostring(root, encoding="unicode")
 
 
-def _simplify(root: ElementTree.Element) -> None:
-    """Leaves out namespaces and metadata, which HTML does not need, and keeps the style inside."""
+def _simplify(root: ElementTree.Element, colors: Mapping[str, str]) -> None:
+    """Leaves out namespaces and metadata, which HTML does not need, keeps the style inside, and
+    gives ``colors`` the names that they have on the page."""
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
         for name in [name for name in element.attrib if "}" in name]:
             element.set(name.rpartition("}")[2], element.attrib.pop(name))
+        if "style" in element.attrib:
+            for name, color in colors.items():
+                element.set("style", element.get("style").replace(color, f"var(--{name})"))
         if element.tag == "style":
             element.text = f"svg {element.text}"
     for metadata in root.findall("metadata"):

@@ -1,15 +1,14 @@
 """The recipes of examples/multimodal_captioning run as a user runs them."""
 
 import json
-import os
 import re
-import shutil
+import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from toy_data import make_captions_folder
+from forked_shell import ForkedShell
+from toy_data import PACKAGE, make_captions_folder
 from toy_structures import write_text_and_tags
 
 from fairseq_mm.cli.main import main
@@ -20,7 +19,6 @@ EXAMPLES = ROOT / "examples"
 SOURCED = {"sizes.sh", "systems.sh"}
 RECIPES = sorted(path for path in EXAMPLES.glob("*/*.sh") if path.name not in SOURCED)
 CAPTIONING = EXAMPLES / "multimodal_captioning"
-BIN = Path(sys.executable).parent
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
@@ -32,30 +30,22 @@ def test_recipe_without_arguments_says_what_it_takes(recipe):
 
 @pytest.fixture
 def run_recipe(tmp_path):
-    """Runs a recipe in bash with the commands that stand beside this Python."""
-    for program in ("fairseq-mm", "fairseq-train", "fairseq-generate"):
-        if shutil.which(program, path=str(BIN)) is None:
-            pytest.skip(f"{program} is not installed beside {sys.executable}")
-    environment = {
-        **os.environ,
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "CUDA_VISIBLE_DEVICES": "",
-        "MARGINAL_IMAGES": "5",
-    }
+    """Runs a recipe of captioning in bash."""
+
+    def adapt(name, words):
+        if "--user-dir" in words:  # the folder from which this process has imported the package
+            words[words.index("--user-dir") + 1] = str(PACKAGE)
+        return words
+
+    shell = ForkedShell(tmp_path, adapt, {"MARGINAL_IMAGES": "5"})
 
     def call(name, *arguments):
-        done = subprocess.run(
-            ["bash", str(CAPTIONING / f"{name}.sh"), *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
+        done = shell.run(shlex.join([str(CAPTIONING / f"{name}.sh"), *map(str, arguments)]))
+        assert done.status == 0, done.output[-3000:]
+        return done.output
 
-    return call
+    yield call
+    shell.close()
 
 
 def test_recipes_train_generate_score_and_rank(run_recipe, tmp_path):

@@ -48,6 +48,16 @@ def test_rows_equal_plain_torchvision_code(extractor, weights):
         np.testing.assert_allclose(rows[0], row, rtol=1e-4, atol=1e-5)
 
 
+def test_images_of_every_kind_give_one_row(extractor, tmp_path):
+    noise(3).save(tmp_path / "a.png")
+    with open(tmp_path / "a.png", "rb") as file:
+        images = [tmp_path / "a.png", (tmp_path / "a.png").read_bytes(), file, np.asarray(noise(3))]
+        one, *others = extractor.extract([noise(3), *images], batch_size=1)
+    assert len(others) == 4
+    for rows in others:
+        np.testing.assert_array_equal(rows, one)
+
+
 @pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2", "squeezenet1_1"])
 def test_the_batch_does_not_change_a_row(model):
     extractor = build_extractor(model, weights="none", size=64)

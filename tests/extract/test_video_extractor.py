@@ -71,6 +71,15 @@ def test_clips_of_several_videos_share_a_batch_that_changes_nothing(extractor, v
     assert extractor.extract([]) == []
 
 
+def test_a_video_is_a_path_its_content_or_a_binary_file(extractor, videos):
+    (expected,) = extractor.extract(videos[2:3])
+    with open(videos[2], "rb") as file:
+        content = file.read()  # the position is at the end
+        for rows in extractor.extract([content, file]):
+            np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=1e-5)
+        assert not file.closed
+
+
 def test_the_recorded_identity_builds_the_extractor_again(extractor, videos, weights):
     assert extractor.identity["frame_rate"] == "native"
     assert (extractor.identity["stride"], extractor.identity["frames_per_clip"]) == (4, 4)
