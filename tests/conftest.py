@@ -8,8 +8,13 @@ from typing import Callable
 
 import pytest
 
+import fairseq_mm
+
 # Spinning OpenMP threads of several test processes cost minutes on few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# tests look for our names in fairseq's registries
+fairseq_mm.register()
 
 
 @pytest.fixture(scope="session")
