@@ -17,7 +17,11 @@ from fairseq_mm.compat.fairseq import (
     silence_libraries,
     silence_pin_memory,
 )
-from fairseq_mm.compat.fairseq_data import repair_disabled_validation, warn_of_dropped_batches
+from fairseq_mm.compat.fairseq_data import (
+    repair_disabled_validation,
+    repair_index_of_fasta,
+    warn_of_dropped_batches,
+)
 from fairseq_mm.compat.loading import guard_evaluation, guard_loading
 from fairseq_mm.compat.pytorch import convolution_memory_format
 from fairseq_mm.compat.saving import name_cut_checkpoints, repair_writing_of_checkpoints
@@ -41,6 +45,7 @@ def apply() -> None:
     allow_checkpoint_classes()
     guard_loading()
     guard_evaluation()
+    repair_index_of_fasta()
     silence_pin_memory()
     silence_libraries()
     repair_call_main()

@@ -23,6 +23,19 @@ OWN_DATA = {
     "modules/quantization/pq/em.py": "a temporary file that the same function has just written",
     "models/speech_to_text/hub_interface.py": "torch.hub, of a program that calls its interface",
 }
+# where it starts programs -> why no checkpoint chooses which, or what a shell reads
+PROGRAMS = {
+    "data/fasta_dataset.py:FastaDataset._build_index": "replaced by repair_index_of_fasta",
+    "data/plasma_utils.py:PlasmaArray.start_server": (
+        "a fixed program without a shell: plasma_store"
+    ),
+    "data/plasma_utils.py:PlasmaStore.start": "a fixed program without a shell: plasma_store",
+    "distributed/utils.py:_infer_slurm_init": "a fixed program without a shell: scontrol",
+    "tasks/audio_pretraining.py:AudioPretrainingConfig": "declares post_save_script",
+    "tasks/audio_pretraining.py:AudioPretrainingTask.post_save": (
+        "training alone calls it, whose task comes from the command line"
+    ),
+}
 
 
 def guard_loading() -> None:
