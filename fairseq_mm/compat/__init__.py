@@ -22,7 +22,7 @@ from fairseq_mm.compat.fairseq_data import (
     repair_index_of_fasta,
     warn_of_dropped_batches,
 )
-from fairseq_mm.compat.loading import guard_evaluation, guard_loading
+from fairseq_mm.compat.loading import guard_evaluation, guard_loading, name_unusable_checkpoints
 from fairseq_mm.compat.pytorch import convolution_memory_format
 from fairseq_mm.compat.saving import name_cut_checkpoints, repair_writing_of_checkpoints
 from fairseq_mm.compat.training import repair_amp, repair_position_of_resumed_data
@@ -59,5 +59,6 @@ def apply() -> None:
     repair_position_of_resumed_data()
     repair_amp()
     repair_writing_of_checkpoints()
+    name_unusable_checkpoints()
     name_cut_checkpoints()
     _applied = True

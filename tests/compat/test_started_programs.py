@@ -94,5 +94,9 @@ def test_an_index_of_fasta_is_read_without_a_shell(tmp_path, monkeypatch):
     for dataset in (FastaDataset(str(name)), FastaDataset(str(name), cache_indices=True)):
         assert dataset.sizes.tolist() == [3, 0, 4]
         assert dataset.sizes.dtype == dataset.offsets.dtype == np.int64
-        assert [dataset[i] for i in range(3)] == [(">one", "ABC"), (">two", ""), (">three x", "DEFG")]
+        assert [dataset[i] for i in range(3)] == [
+            (">one", "ABC"),
+            (">two", ""),
+            (">three x", "DEFG"),
+        ]
     assert not (tmp_path / "PWNED").exists()
