@@ -28,6 +28,7 @@ def register() -> None:
     from fairseq_mm import criterions, models, optim, tasks  # noqa: F401
 
     errors.report_on_exit()
+    compat.check_hydra_recipe()
 
 
 def from_pretrained(

@@ -8,6 +8,7 @@ Python 3.10 with PyTorch 1.12.
 from fairseq_mm.compat.checkpoints import allow_checkpoint_classes, load_weights
 from fairseq_mm.compat.fairseq import (
     check_fairseq,
+    name_unknown_architectures,
     repair_beams_in_training,
     repair_call_main,
     repair_ddp_on_cpu,
@@ -22,12 +23,13 @@ from fairseq_mm.compat.fairseq_data import (
     repair_index_of_fasta,
     warn_of_dropped_batches,
 )
+from fairseq_mm.compat.hydra_recipes import check_hydra_recipe
 from fairseq_mm.compat.loading import guard_evaluation, guard_loading, name_unusable_checkpoints
 from fairseq_mm.compat.pytorch import convolution_memory_format
 from fairseq_mm.compat.saving import name_cut_checkpoints, repair_writing_of_checkpoints
 from fairseq_mm.compat.training import repair_amp, repair_position_of_resumed_data
 
-__all__ = ["apply", "convolution_memory_format", "load_weights"]
+__all__ = ["apply", "check_hydra_recipe", "convolution_memory_format", "load_weights"]
 
 _applied = False
 
@@ -49,6 +51,7 @@ def apply() -> None:
     silence_pin_memory()
     silence_libraries()
     repair_call_main()
+    name_unknown_architectures()
     repair_ddp_on_cpu()
     repair_diverse_beam()
     repair_repeat_blocking()
