@@ -26,6 +26,8 @@ def register() -> None:
     compat.apply()
     from fairseq_mm import criterions, models, optim, tasks  # noqa: F401
 
+    compat.check_hydra_recipe()
+
 
 def from_pretrained(
     path: Union[str, PathLike, Sequence[Union[str, PathLike]]],

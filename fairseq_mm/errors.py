@@ -60,6 +60,11 @@ def _message_of(error: Optional[BaseException]) -> Optional[str]:
     return None
 
 
+def is_user_error(error: BaseException) -> bool:
+    """Whether the line of a :class:`UserError` is what a program says of ``error``."""
+    return _message_of(error) is not None
+
+
 def report_on_exit() -> None:
     """Makes an uncaught :class:`UserError` print its line and exit with status 2."""
     previous = sys.excepthook

@@ -25,7 +25,7 @@ ALLOWED = {
     "retrieval": {"data", "metrics"},
     "extract": {"compat", "data"},
     "inference": {
-        *("data", "extract", "generation", "models", "ngrams", "retrieval", "tasks"),
+        *("compat", "data", "extract", "generation", "models", "ngrams", "retrieval", "tasks"),
     },
     "conversion": {"compat", "data", "extract", "models", "modules", "tasks"},
     "analysis": {"data", "inference", "models", "retrieval", "tasks"},

@@ -8,6 +8,7 @@ Python 3.10 with PyTorch 1.12.
 from fairseq_mm.compat.checkpoints import allow_checkpoint_classes, load_weights
 from fairseq_mm.compat.fairseq import (
     check_fairseq,
+    name_unknown_architectures,
     repair_beams_in_training,
     repair_call_main,
     repair_ddp_on_cpu,
@@ -17,13 +18,18 @@ from fairseq_mm.compat.fairseq import (
     silence_libraries,
     silence_pin_memory,
 )
-from fairseq_mm.compat.fairseq_data import repair_disabled_validation, warn_of_dropped_batches
-from fairseq_mm.compat.loading import guard_evaluation, guard_loading
+from fairseq_mm.compat.fairseq_data import (
+    repair_disabled_validation,
+    repair_index_of_fasta,
+    warn_of_dropped_batches,
+)
+from fairseq_mm.compat.hydra_recipes import check_hydra_recipe
+from fairseq_mm.compat.loading import guard_evaluation, guard_loading, name_unusable_checkpoints
 from fairseq_mm.compat.pytorch import convolution_memory_format
 from fairseq_mm.compat.saving import name_cut_checkpoints, repair_writing_of_checkpoints
 from fairseq_mm.compat.training import repair_amp, repair_position_of_resumed_data
 
-__all__ = ["apply", "convolution_memory_format", "load_weights"]
+__all__ = ["apply", "check_hydra_recipe", "convolution_memory_format", "load_weights"]
 
 _applied = False
 
@@ -41,9 +47,11 @@ def apply() -> None:
     allow_checkpoint_classes()
     guard_loading()
     guard_evaluation()
+    repair_index_of_fasta()
     silence_pin_memory()
     silence_libraries()
     repair_call_main()
+    name_unknown_architectures()
     repair_ddp_on_cpu()
     repair_diverse_beam()
     repair_repeat_blocking()
@@ -54,5 +62,6 @@ def apply() -> None:
     repair_position_of_resumed_data()
     repair_amp()
     repair_writing_of_checkpoints()
+    name_unusable_checkpoints()
     name_cut_checkpoints()
     _applied = True

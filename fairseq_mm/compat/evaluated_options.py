@@ -9,12 +9,11 @@ Both builds of fairseq are known, 0.12.2 and fairseq-fixed 0.12.3.1; a test walk
 installed one and fails where a place is missing.
 """
 
-import re
-from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
 from fairseq_mm.compat.literals import LONGEST_TEXT, parse_literal
+from fairseq_mm.compat.option_values import check_values, shortened, values_of
 from fairseq_mm.errors import UserError
 
 FLAG = "True or False"
@@ -207,59 +206,16 @@ def check_options(state: Any, source: str) -> None:
         source: its file, for messages.
 
     Raises:
-        UserError: if an option that fairseq evaluates is no literal of its type, or a string
-            refers to what lies outside the checkpoint (``${oc.env:HOME}``).
+        UserError: if an option that fairseq evaluates is no literal of its type, or as
+            :func:`.check_values`.
     """
     if not isinstance(state, Mapping):
         return
     for section in ("args", "cfg"):
-        for path, name, value in _strings(state.get(section), section):
-            _check_reference(source, path, value)
-            if name in EXPECTED and value.strip():
+        check_values(state.get(section), section, source)
+        for path, name, value in values_of(state.get(section), section):
+            if name in EXPECTED and isinstance(value, str) and value.strip():
                 _check_literal(source, path, value, EXPECTED[name])
-
-
-def _strings(options: Any, root: str) -> Iterator[tuple[str, str, str]]:
-    """All strings in ``options``: their path, the option that they belong to, and themselves.
-
-    Reads omegaconf's nodes as they are stored, so that nothing in them is resolved.
-    """
-    todo: list[tuple[str, str, Any]] = [(root, "", options)]
-    seen = set()
-    while todo:
-        path, name, value = todo.pop()
-        if isinstance(value, str):
-            yield path, name, value
-        elif (id(value), name) not in seen:
-            seen.add((id(value), name))
-            todo += reversed(list(_items(path, name, value)))
-
-
-def _items(path: str, name: str, value: Any) -> Iterator[tuple[str, str, Any]]:
-    from omegaconf import Node
-
-    if isinstance(value, (list, tuple, set, frozenset)):
-        yield from ((f"{path}[{i}]", name, item) for i, item in enumerate(value))
-    elif isinstance(value, Mapping) and not isinstance(value, Node):
-        yield from ((f"{path}.{key}", str(key), item) for key, item in value.items())
-    # attributes win over items of the same name, also in mappings
-    if isinstance(value, (Node, Namespace, Mapping)):
-        for key, item in getattr(value, "__dict__", {}).items():
-            if key in ("_content", "_val") and isinstance(value, Node):
-                yield path, name, item
-            elif key != "_parent":
-                yield f"{path}.{key}", str(key), item
-
-
-_PLAIN_REFERENCE = re.compile(r"\$\{[A-Za-z0-9_.]+\}")
-
-
-def _check_reference(source: str, path: str, value: str) -> None:
-    if "${" in _PLAIN_REFERENCE.sub("", value):
-        raise UserError(
-            f"{source}: {path} must be a plain value, but is {_cut(value)} instead, which reads "
-            "something outside of the checkpoint."
-        )
 
 
 def _check_literal(source: str, path: str, text: str, expected: str) -> None:
@@ -269,13 +225,9 @@ def _check_literal(source: str, path: str, text: str, expected: str) -> None:
     except ValueError:
         pass
     raise UserError(
-        f"{source}: {path} must be {expected}, but is {_cut(text)} instead. fairseq would evaluate "
-        "it as Python."
+        f"{source}: {path} must be {expected}, but is {shortened(text)} instead. fairseq would "
+        "evaluate it as Python."
     )
-
-
-def _cut(text: str) -> str:
-    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
 
 
 def _is_flag(value: Any) -> bool:
@@ -319,5 +271,5 @@ def evaluate_literal(text: Any, *scopes: Optional[Mapping[str, Any]]) -> Any:
         raise UserError(
             "an option that fairseq evaluates must be a literal (numbers, strings, True, False, "
             f"None, and lists, tuples and dictionaries of them, of at most {LONGEST_TEXT} "
-            f"characters), but is {_cut(text)} instead."
+            f"characters), but is {shortened(text)} instead."
         ) from None

@@ -1,6 +1,7 @@
 """Repairs of fairseq itself: each with its defect, and when it can go."""
 
 import contextlib
+import difflib
 import functools
 import importlib.util
 import logging
@@ -140,6 +141,28 @@ def repair_call_main() -> None:
         return original(cfg, main, **kwargs)
 
     distributed_utils.call_main = call_main
+
+
+def name_unknown_architectures() -> None:
+    """An architecture that nobody has registered ends in an assertion with all options in it.
+
+    Goes when fairseq names the architecture alone.
+    """
+    from fairseq import models
+
+    original = models.build_model
+
+    @functools.wraps(original)
+    def build_model(cfg: Any, *args: Any, **kwargs: Any) -> Any:
+        name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+        known = {**models.ARCH_MODEL_REGISTRY, **models.MODEL_DATACLASS_REGISTRY}
+        if isinstance(name, str) and name not in known:
+            near = difflib.get_close_matches(name, known, n=3)
+            hint = f": did you mean {' or '.join(near)}?" if near else "."
+            raise UserError(f"--arch {name} (model._name) is not known{hint}")
+        return original(cfg, *args, **kwargs)
+
+    models.build_model = build_model
 
 
 def repair_ddp_on_cpu() -> None:

@@ -5,6 +5,8 @@ import logging
 import weakref
 from typing import Any
 
+import numpy as np
+
 logger = logging.getLogger(__name__)
 
 
@@ -87,3 +89,35 @@ def warn_of_dropped_batches() -> None:
         return batches
 
     FairseqDataset.batch_by_size = batch_by_size
+
+
+def repair_index_of_fasta() -> None:
+    """``--dataset-impl fasta`` puts the file's name into a command that a shell runs.
+
+    A checkpoint can name both, as its task's ``dataset_impl`` and ``source_lang``, and
+    ``fairseq-validate`` sets up the task of the checkpoint. Here Python reads the file, and the
+    programs ``tqdm`` and ``awk`` are needed no more. Goes when fairseq starts no shell there.
+    """
+    from fairseq.data.fasta_dataset import FastaDataset
+
+    FastaDataset._build_index = _index_of_fasta
+
+
+def _index_of_fasta(self: Any, path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Offset in bytes and length in letters of each sequence.
+
+    Args:
+        self: the dataset.
+        path: of the file, without ``.fasta``.
+    """
+    offsets, sizes = [], []
+    position = 0
+    with open(f"{path}.fasta", "rb") as file:
+        for line in file:
+            if line.startswith(b">"):
+                offsets.append(position)
+                sizes.append(0)
+            elif sizes:
+                sizes[-1] += len(line.strip())
+            position += len(line)
+    return np.array(offsets, dtype=np.int64), np.array(sizes, dtype=np.int64)

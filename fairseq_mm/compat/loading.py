@@ -1,14 +1,17 @@
 """fairseq's loading of checkpoints: checked, whichever command or model asks for it."""
 
+import contextlib
+import functools
 import os
-import pickle
 import sys
+import traceback
 import types
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairseq_mm.compat.evaluated_options import EVALUATED, check_options, evaluate_literal
-from fairseq_mm.compat.unpickling import UNNEEDED, checkpoints, read_torch_file
-from fairseq_mm.errors import UserError
+from fairseq_mm.compat.unpickling import UNNEEDED, checkpoints, read_torch_file, refusal
+from fairseq_mm.errors import UserError, is_user_error
 
 # where fairseq reads files that a user, or the options of a checkpoint, name
 LOADING = (
@@ -22,6 +25,19 @@ OWN_DATA = {
     "distributed/utils.py": "what the processes of one training send each other",
     "modules/quantization/pq/em.py": "a temporary file that the same function has just written",
     "models/speech_to_text/hub_interface.py": "torch.hub, of a program that calls its interface",
+}
+# where it starts programs -> why no checkpoint chooses which, or what a shell reads
+PROGRAMS = {
+    "data/fasta_dataset.py:FastaDataset._build_index": "replaced by repair_index_of_fasta",
+    "data/plasma_utils.py:PlasmaArray.start_server": (
+        "a fixed program without a shell: plasma_store"
+    ),
+    "data/plasma_utils.py:PlasmaStore.start": "a fixed program without a shell: plasma_store",
+    "distributed/utils.py:_infer_slurm_init": "a fixed program without a shell: scontrol",
+    "tasks/audio_pretraining.py:AudioPretrainingConfig": "declares post_save_script",
+    "tasks/audio_pretraining.py:AudioPretrainingTask.post_save": (
+        "training alone calls it, whose task comes from the command line"
+    ),
 }
 
 
@@ -54,18 +70,84 @@ class _GuardedTorch(types.ModuleType):
 
     @staticmethod
     def load(file: Any, map_location: Any = None, *args: Any, **options: Any) -> Any:
+        name = _name_of(file)
         try:
             state = read_torch_file(
                 file, checkpoints(), emptied=UNNEEDED, map_location=map_location
             )
-        except pickle.UnpicklingError as error:
-            raise UserError(
-                f"{_name_of(file)}: is no fairseq checkpoint that can be loaded safely (with "
-                f"weights only): {str(error)[:300]}. If you trust it, load it once with "
-                "torch.load(..., weights_only=False), and save its tensors, containers and options."
-            ) from None
-        check_options(state, _name_of(file))
+        except OSError:
+            raise
+        except Exception as error:  # PyTorch and pickle raise nearly anything on a crafted file
+            raise refusal(name, error, kind="fairseq checkpoint") from None
+        check_options(state, name)
+        _check_weights(state, name)
         return state
+
+
+def _check_weights(state: Any, name: str) -> None:
+    """Complex numbers would lose their imaginary part where they are copied into a model."""
+    weights = state.get("model") if isinstance(state, Mapping) else None
+    for key, weight in weights.items() if isinstance(weights, Mapping) else ():
+        if hasattr(weight, "is_complex") and weight.is_complex():
+            raise UserError(f"{name}: its weights must be real numbers, but {key} is complex.")
+
+
+@contextlib.contextmanager
+def named_failures(path: str) -> Iterator[None]:
+    """Around what is made of a checkpoint: what fails there becomes one line that names the file.
+
+    Options may be of any type, and task and model are built of them before weights are compared.
+    The line ends with the place that failed, for those who develop a model.
+
+    Raises:
+        UserError: from whatever was raised, but for errors of files and the system.
+    """
+    try:
+        yield
+    except (UserError, OSError):
+        raise
+    except Exception as error:
+        if is_user_error(error):
+            raise
+        while error.__cause__ is not None:  # fairseq tells of the model, its cause of the tensor
+            error = error.__cause__  # type: ignore[assignment]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise UserError(
+            f"{path}: no model can be made of this checkpoint: {type(error).__name__}: "
+            f"{str(error)[:500]} ({os.path.basename(frame.filename)}:{frame.lineno})"
+        ) from error
+
+
+def name_unusable_checkpoints() -> None:
+    """fairseq's commands end with a traceback where a checkpoint's content is of another type than
+    its own. Goes with: nothing."""
+    from fairseq import checkpoint_utils
+    from fairseq.trainer import Trainer
+
+    load, load_to_cpu = (
+        checkpoint_utils.load_model_ensemble_and_task,
+        checkpoint_utils.load_checkpoint_to_cpu,
+    )
+    resume = Trainer.load_checkpoint
+
+    @functools.wraps(load)
+    def load_model_ensemble_and_task(filenames: Any, *args: Any, **kwargs: Any) -> Any:
+        with named_failures(os.pathsep.join(map(str, filenames))):
+            return load(filenames, *args, **kwargs)
+
+    @functools.wraps(load_to_cpu)
+    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
+        with named_failures(path):
+            return load_to_cpu(path, *args, **kwargs)
+
+    @functools.wraps(resume)
+    def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+        with named_failures(filename):
+            return resume(self, filename, *args, **kwargs)
+
+    checkpoint_utils.load_model_ensemble_and_task = load_model_ensemble_and_task
+    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+    Trainer.load_checkpoint = load_checkpoint
 
 
 def _name_of(file: Any) -> str:

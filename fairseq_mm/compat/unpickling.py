@@ -19,16 +19,27 @@ import re
 import tarfile
 import types
 import typing
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
 import numpy as np
+
+from fairseq_mm.errors import UserError
 
 Table = Mapping[tuple[str, str], Any]
 
 _REBUILDING = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter")
 _STORAGE = re.compile(r"[A-Za-z0-9]+Storage")
 _SIMPLE_DTYPE = re.compile(r"[<>=|]?(\?|[bBiufcSUV]\d+|O8)")
+
+
+def _shown(value: Any) -> str:
+    """A value of a pickle, for messages: a list could be far longer than what it was read from."""
+    if isinstance(value, str):
+        return repr(value[:50])
+    is_short = callable(value) or isinstance(value, (int, float))
+    return str(value)[:100] if is_short else f"a {type(value).__name__}"
 
 
 class Emptied(dict):
@@ -50,7 +61,7 @@ class Emptied(dict):
 def _encode(text: str, encoding: str = "latin1") -> bytes:
     """numpy's bytes under Python 3. Another encoding would import the module of its name."""
     if encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
+        raise pickle.UnpicklingError(f"it asks for the encoding {_shown(encoding)}")
     return text.encode("latin1")
 
 
@@ -63,7 +74,7 @@ class Dtype:
 
     def __init__(self, code: Any, *unused: Any) -> None:
         if not isinstance(code, str) or not _SIMPLE_DTYPE.fullmatch(code):
-            raise pickle.UnpicklingError(f"it asks for the numpy type {str(code)[:50]!r}")
+            raise pickle.UnpicklingError(f"it asks for the numpy type {_shown(code)}")
         self.dtype = np.dtype(code)
 
     def __setstate__(self, state: Any) -> None:
@@ -116,6 +127,12 @@ VALUES: Table = {
 _RENAMED = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 # of fairseq's and numpy's own classes, whose objects nothing needs; see :class:`Emptied`
 UNNEEDED = re.compile(r"(fairseq|numpy)(\.|$)")
+# made of what they are given, which is not to be a size, or what takes more memory than its pickle
+_COPYING = (str, bytes, bytearray, list, tuple, set, frozenset, dict)
+_COPIED = (*_COPYING, collections.OrderedDict, type(None))
+_MOST_COPIED = 10_000_000  # items, or 8 bytes each
+_LARGEST_RATIO = 100  # of what an archive holds to its own size; PyTorch compresses nothing
+_RECONSTRUCTOR = VALUES["copyreg", "_reconstructor"]
 # named in a pickle, but not called there
 _UNCALLED = (object, np.ndarray, typing.Any)
 
@@ -190,6 +207,7 @@ class RestrictedUnpickler(_PythonUnpickler):
         found = [x for x in table.values() if callable(x) and not _is_storage(x)]
         found = [x for x in found if not any(x is other for other in _UNCALLED)]
         self._called = {id(x) for x in (*found, Emptied)}
+        self._num_copied = 0
         self._holders = (
             *(x for x in found if isinstance(x, type) and _has_attributes(x)),
             Emptied,
@@ -203,25 +221,76 @@ class RestrictedUnpickler(_PythonUnpickler):
             return Emptied
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
-    def _check_call(self, function: Any) -> None:
+    def _check_call(self, function: Any, args: Any) -> None:
         if id(function) not in self._called:
-            raise pickle.UnpicklingError(f"it calls {str(function)[:100]}")
+            raise pickle.UnpicklingError(f"it calls {_shown(function)}")
+        if function is _RECONSTRUCTOR and isinstance(args, tuple) and len(args) == 3:
+            function, args = args[1], args[2:]
+        is_class = isinstance(function, type) and function is not Emptied
+        if not is_class or not issubclass(function, _COPYING):
+            return
+        for arg in args:
+            is_text = function is not str or type(arg) in (str, bytes)
+            if (type(arg) not in _COPIED and not isinstance(arg, type)) or not is_text:
+                raise pickle.UnpicklingError(
+                    f"it makes a {function.__name__} of a {type(arg).__name__}"
+                )
+            if isinstance(arg, _COPYING):
+                is_of_bytes = isinstance(arg, (str, bytes, bytearray))
+                self._num_copied += len(arg) // (8 if is_of_bytes else 1)
+            if isinstance(arg, (list, tuple, set)):
+                pairs = issubclass(function, dict)
+                _check_keys(item[0] if pairs and item else item for item in arg)
+        if self._num_copied > _MOST_COPIED:
+            raise pickle.UnpicklingError("it copies its content again and again")
 
     def load_reduce(self) -> None:
-        self._check_call(self.stack[-2])
+        function, args = self.stack[-2:]
+        if _is_of_omegaconf(function):  # which would copy what it holds; its pickles set attributes
+            raise pickle.UnpicklingError(f"it calls {_shown(function)}")
+        self._check_call(function, args)
         super().load_reduce()
 
     def load_newobj(self) -> None:
-        self._check_call(self.stack[-2])
+        self._check_call(*self.stack[-2:])
         super().load_newobj()
 
     def load_newobj_ex(self) -> None:
-        self._check_call(self.stack[-3])
+        self._check_call(*self.stack[-3:-1])
         super().load_newobj_ex()
 
     def _instantiate(self, kind: Any, args: Any) -> None:
-        self._check_call(kind)
+        if _is_of_omegaconf(kind):
+            raise pickle.UnpicklingError(f"it calls {_shown(kind)}")
+        self._check_call(kind, args)
         super()._instantiate(kind, args)
+
+    def load_bytearray8(self) -> None:
+        size = int.from_bytes(self.read(8), "little")
+        content = self.read(size)  # Python's own makes room for the size before
+        if len(content) < size:
+            raise pickle.UnpicklingError("it is cut off")
+        self.append(bytearray(content))
+
+    def load_setitem(self) -> None:
+        _check_keys(self.stack[-2:-1])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        _check_keys(self.stack[::2])
+        super().load_setitems()
+
+    def load_dict(self) -> None:
+        _check_keys(self.stack[::2])
+        super().load_dict()
+
+    def load_additems(self) -> None:
+        _check_keys(self.stack)
+        super().load_additems()
+
+    def load_frozenset(self) -> None:
+        _check_keys(self.stack)
+        super().load_frozenset()
 
     def load_build(self) -> None:
         state = self.stack.pop()
@@ -236,7 +305,7 @@ class RestrictedUnpickler(_PythonUnpickler):
             else:
                 vars(holder).update(state)
         else:
-            raise pickle.UnpicklingError(f"it sets attributes of {str(holder)[:100]}")
+            raise pickle.UnpicklingError(f"it sets attributes of {_shown(holder)}")
 
     def load_persid(self) -> None:
         raise pickle.UnpicklingError("it refers to other objects by text")
@@ -248,12 +317,29 @@ class RestrictedUnpickler(_PythonUnpickler):
             raise pickle.UnpicklingError("it refers to something that is no storage")
         super().load_binpersid()
 
+    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+    dispatch[pickle.DICT[0]] = load_dict
+    dispatch[pickle.ADDITEMS[0]] = load_additems
+    dispatch[pickle.FROZENSET[0]] = load_frozenset
     dispatch[pickle.REDUCE[0]] = load_reduce
     dispatch[pickle.NEWOBJ[0]] = load_newobj
     dispatch[pickle.NEWOBJ_EX[0]] = load_newobj_ex
     dispatch[pickle.BUILD[0]] = load_build
     dispatch[pickle.PERSID[0]] = load_persid
     dispatch[pickle.BINPERSID[0]] = load_binpersid
+
+
+def _check_keys(keys: Iterable[Any]) -> None:
+    """A tuple's hash is that of all that it holds: 40 tuples, each twice in the next, never end."""
+    for key in keys:
+        if type(key) is tuple and any(type(item) is tuple for item in key):
+            raise pickle.UnpicklingError("its keys are nested")
+
+
+def _is_of_omegaconf(found: Any) -> bool:
+    return isinstance(found, type) and found.__module__.partition(".")[0] == "omegaconf"
 
 
 def _is_storage(found: Any) -> bool:
@@ -277,6 +363,38 @@ def _checked_array_state(state: Any) -> Any:
     return version, shape, kind.dtype, bool(is_fortran), content
 
 
+def reason_of(error: Exception) -> str:
+    """Why a pickle could not be read, in a few words."""
+    if isinstance(error, MemoryError):
+        return "it needs more memory than there is"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, KeyError):
+        return f"it has no {str(error)[:200]}"
+    lines = str(error).strip().splitlines()
+    return lines[0][:300].rstrip(".") if lines else "it is damaged"
+
+
+def refusal(path: str, error: Exception, *, kind: str = "checkpoint") -> UserError:
+    """What a user reads of a file that :func:`read_torch_file` does not.
+
+    Args:
+        path: the file.
+        error: that it raised.
+        kind: what the file should be.
+    """
+    remedy = ""
+    if isinstance(error, pickle.UnpicklingError):
+        remedy = (
+            " If you trust it, load it once with torch.load(..., weights_only=False), and save its "
+            "tensors, containers and options."
+        )
+    return UserError(
+        f"{path}: is no {kind} that can be loaded safely (with weights only): "
+        f"{reason_of(error)}.{remedy}"
+    )
+
+
 def read_torch_file(
     file: Any, table: Table, *, emptied: Optional[re.Pattern] = None, map_location: Any = "cpu"
 ) -> Any:
@@ -290,7 +408,7 @@ def read_torch_file(
 
     Raises:
         pickle.UnpicklingError: if the file asks for anything else, or is TorchScript or a tar
-            archive.
+            archive, or holds far more than its size.
     """
     import torch
 
@@ -328,6 +446,14 @@ def _refuse_other_forms(file: Any) -> None:
             reader: Any = torch._C.PyTorchFileReader(file)
             if reader.has_record("constants.pkl"):
                 raise pickle.UnpicklingError("it is TorchScript, which is a program")
+            file.seek(start)
+            with zipfile.ZipFile(file) as archive:
+                content = sum(record.file_size for record in archive.infolist())
+            size = file.seek(0, os.SEEK_END)
+            if content > _LARGEST_RATIO * size:
+                raise pickle.UnpicklingError(
+                    f"it is an archive of {size:,} bytes that holds {content:,} bytes"
+                )
         else:
             with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=file, mode="r:"):
                 raise pickle.UnpicklingError("it is a tar archive")

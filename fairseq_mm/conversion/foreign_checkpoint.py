@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mm.compat.evaluated_options import check_options
-from fairseq_mm.compat.unpickling import UNNEEDED, checkpoints, read_torch_file
+from fairseq_mm.compat.unpickling import UNNEEDED, checkpoints, read_torch_file, refusal
 from fairseq_mm.errors import UserError
 
 
@@ -63,12 +63,7 @@ def read_foreign_checkpoint(path: str) -> dict[str, Any]:
     try:
         state = read_torch_file(path, checkpoints(), emptied=UNNEEDED)
     except Exception as error:  # torch raises nearly anything on other files
-        lines = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
-        raise UserError(
-            f"{path}: is no checkpoint that can be read safely (tensors, containers and options, "
-            f"nothing that runs): {reason}."
-        ) from None
+        raise refusal(path, error) from None
     if not isinstance(state, dict):
         raise UserError(f"{path}: must hold a dictionary, but holds a {type(state).__name__}.")
     check_options(state, path)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from fairseq_mm.compat.unpickling import VALUES, RestrictedUnpickler
+from fairseq_mm.compat.unpickling import VALUES, RestrictedUnpickler, reason_of
 from fairseq_mm.errors import UserError
 
 
@@ -38,7 +38,7 @@ def read_plain_pickle(
     except Exception as error:  # pickle raises nearly anything on other files
         raise UserError(
             f"{path}: is no pickle that can be read safely (containers, numbers and options, "
-            f"nothing that runs): {type(error).__name__}: {str(error)[:200]}."
+            f"nothing that runs): {reason_of(error)}."
         ) from None
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from fairseq_mm.errors import UserError
 
 _PART = 1 << 20
+_LARGEST_DIM = 1 << 20
 _LONGEST_WORD = 4096  # bytes; word2vec itself cuts words at 100
 
 
@@ -80,7 +81,7 @@ def find_binary(
 
     Raises:
         UserError: if the file is shorter or longer than its first line says, a word is not UTF-8,
-            or a wanted vector is not finite.
+            a wanted vector is not finite, or has more than a million dimensions.
     """
     _check_size(file, header, path)
     found: dict[str, np.ndarray] = {}
@@ -101,6 +102,11 @@ def find_binary(
 def _check_size(file: BinaryIO, header: Word2vecHeader, path: str) -> None:
     """A word takes a byte and a space at least; compressed files and pipes have no size to hold
     against that, and end as they are read."""
+    if header.dim > _LARGEST_DIM:
+        raise UserError(
+            f"{path}: its first line says {header.dim} dimensions, but at most {_LARGEST_DIM} are "
+            "read."
+        )
     expected = header.length + header.num_words * (4 * header.dim + 2)
     size = os.path.getsize(path)
     if os.path.isfile(path) and not path.endswith(".gz") and size < expected:

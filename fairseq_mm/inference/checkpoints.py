@@ -14,6 +14,8 @@ from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from omegaconf import OmegaConf, open_dict
 
+from fairseq_mm.compat.loading import named_failures
+from fairseq_mm.compat.unpickling import refusal
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._provenance import (
     STATE_KEY,
@@ -65,17 +67,18 @@ def load_checkpoint(path: str) -> dict[str, Any]:
     try:
         state = checkpoint_utils.load_checkpoint_to_cpu(path)
         _unify_sections(state["cfg"])
-        if state["model"] and state["cfg"]["task"]["_name"] and state["cfg"]["model"]["_name"]:
+        names = [state["cfg"][section]["_name"] for section in ("task", "model")]
+        if state["model"] and all(names):
+            for kind, found in ((Mapping, state["model"]), *((str, name) for name in names)):
+                if not isinstance(found, kind):
+                    raise TypeError(f"its model or configuration is a {type(found).__name__}")
             return state
-        reason = "no model or configuration in it"
+        error: Exception = ValueError("no model or configuration in it")
     except UserError:
         raise
-    except Exception as error:  # torch and fairseq raise nearly anything on other files
-        lines = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
-    raise UserError(
-        f"{path}: is no fairseq checkpoint that can be loaded safely (with weights only): {reason}"
-    )
+    except Exception as raised:  # torch and fairseq raise nearly anything on other files
+        error = raised
+    raise refusal(path, error, kind="fairseq checkpoint")
 
 
 def _unify_sections(cfg: Any) -> None:
@@ -96,19 +99,20 @@ def provenance_of(state: Mapping[str, Any], path: str) -> dict[str, Any]:
     see :func:`fairseq_mm.models._provenance.decode_provenance`.
 
     Raises:
-        UserError: if the checkpoint does not carry them.
+        UserError: if the checkpoint does not carry them, or not as they should be.
     """
     try:
-        provenance = decode_provenance(state["model"][STATE_KEY])
-        if not isinstance(provenance["words"], list) or provenance["feature_dim"] < 0:
-            raise ValueError("no list of words")
-        return {**provenance, "extractor": dict(provenance["extractor"])}
-    except (KeyError, ValueError, TypeError):
+        carried = state["model"][STATE_KEY]
+    except KeyError:
         raise UserError(
             f"{path}: carries no dictionary (--arch {state['cfg']['model']['_name']}, --task "
             f"{state['cfg']['task']['_name']}): it is no model of fairseq_mm, or of an earlier "
             "version: train it again."
         ) from None
+    try:
+        return decode_provenance(carried)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def check_ensemble(
@@ -159,10 +163,17 @@ def build_model(task: Any, state: Mapping[str, Any], path: str) -> Any:
             "install -U fairseq-mm"
         )
     try:
-        model = task.build_model(cfg, from_checkpoint=True)
-        model.load_state_dict(state["model"], strict=True, model_cfg=cfg)
+        with named_failures(path):
+            model = task.build_model(cfg, from_checkpoint=True)
+            try:
+                model.load_state_dict(state["model"], strict=True, model_cfg=cfg)
+            except RuntimeError as error:
+                raise UserError(f"its weights do not fit --arch {name}: {error}") from None
     except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    except RuntimeError as error:
-        raise UserError(f"{path}: its weights do not fit --arch {name}: {error}") from None
+        raise naming(path, error) from None
     return model.eval()
+
+
+def naming(path: str, error: UserError) -> UserError:
+    """The error with the checkpoint's name before it, where it has none."""
+    return error if str(error).startswith(f"{path}: ") else UserError(f"{path}: {error}")

@@ -18,6 +18,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import open_dict
 
+from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import SOURCE
@@ -223,13 +224,14 @@ def _task_of(kind: Any, state: Mapping[str, Any], file: str, provenance: Mapping
             "train it without."
         )
     try:
-        task = kind.from_provenance(
-            provenance["words"], provenance["extractor"], provenance["feature_dim"], **others
-        )
+        with named_failures(file):
+            task = kind.from_provenance(
+                provenance["words"], provenance["extractor"], provenance["feature_dim"], **others
+            )
+            task.load_state_dict(state.get("task_state") or {})
+            return task
     except UserError as error:
-        raise UserError(f"{file}: {error}") from None
-    task.load_state_dict(state.get("task_state") or {})
-    return task
+        raise checkpoints.naming(file, error) from None
 
 
 class _TextModelBuilder:

@@ -7,6 +7,7 @@ way of loading, and a checkpoint needs no ``dict.txt`` beside it.
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any, Optional
 
 import numpy as np
@@ -40,8 +41,18 @@ def encode_json(content: Any) -> Tensor:
 
 
 def decode_json(state: Tensor) -> Any:
-    """Inverse of :func:`encode_json`."""
-    return json.loads(state.cpu().numpy().astype(np.uint8).tobytes().decode())
+    """Inverse of :func:`encode_json`.
+
+    Raises:
+        UserError: if there is no such tensor.
+    """
+    # a tensor of another layout may be far larger than the file that it comes from
+    if not isinstance(state, Tensor) or state.dim() != 1 or not state.is_contiguous():
+        raise UserError("what a checkpoint carries of its data must be a row of numbers.")
+    try:
+        return json.loads(state.cpu().numpy().astype(np.uint8).tobytes().decode())
+    except (ValueError, RecursionError):
+        raise UserError("what a checkpoint carries of its data must be JSON, but is not.") from None
 
 
 class Provenance(nn.Module):
@@ -207,5 +218,41 @@ def decode_provenance(state: Tensor) -> dict[str, Any]:
         ``words``, ``extractor``, ``feature_dim``, of models that read a text ``source_words``,
         of those of visual stories ``rows_per_image``, and of those of transcripts and videos
         ``subwords`` and ``max_frames``, as given to :class:`Provenance`.
+
+    Raises:
+        UserError: if one of them is of another type, or a needed one is missing.
     """
-    return decode_json(state)
+    content = decode_json(state)
+    if not isinstance(content, dict):
+        raise UserError("what a checkpoint carries of its data must be a JSON object.")
+    for name, (is_one, expected) in _TYPES.items():
+        value = content.get(name)
+        if not is_one(value) and (value is not None or name in _NEEDED):
+            raise UserError(
+                f"what the checkpoint carries of its data: `{name}` must be {expected}, but is "
+                f"{repr(value)[:100]}."
+            )
+    return content
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+_WORDS = (_are_words, "a list of strings")
+_SIZE = (_is_size, "a number of 0 or more")
+_OBJECT = (lambda value: isinstance(value, dict), "an object")
+_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "words": _WORDS,
+    "source_words": _WORDS,
+    "extractor": _OBJECT,
+    "subwords": _OBJECT,
+    "feature_dim": _SIZE,
+    "rows_per_image": _SIZE,
+    "max_frames": _SIZE,
+}
+_NEEDED = ("words", "extractor", "feature_dim")

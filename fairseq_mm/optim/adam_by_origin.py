@@ -21,6 +21,7 @@ from fairseq.optim import register_optimizer
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.optim.adam_l2 import check_adam, check_rate
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +55,14 @@ class AdamByOrigin(FairseqAdam):
 
     def __init__(self, cfg: AdamByOriginConfig, params: Any) -> None:
         lr: Any = cfg.lr
-        if isinstance(lr, Collection):  # one an epoch
-            lr = next(iter(lr))
-        if not lr > 0:
+        rates = list(lr) if isinstance(lr, Collection) else [lr]  # one an epoch
+        lr = rates[0]
+        for rate in rates:
+            check_rate("--lr", rate)
+        if lr == 0:
             raise UserError(f"--lr must be above 0 for --optimizer adam_by_origin, but is {lr}.")
-        if not cfg.new_lr >= 0:
-            raise UserError(f"--new-lr must be 0 or more, but is {cfg.new_lr}.")
+        check_rate("--new-lr", cfg.new_lr)
+        check_adam(cfg)
         self._base_lr = lr
         params = list(params)
         groups = [

@@ -75,20 +75,40 @@ class FairseqAdamL2(FairseqAdam):
     def optimizer_config(self) -> dict[str, Any]:
         """Arguments of :class:`AdamL2`, which also replace those that a checkpoint recorded."""
         lr = self.cfg.lr
-        if isinstance(lr, Collection):  # one an epoch
-            lr = next(iter(lr))
-        for name in ("adam_eps", "weight_decay"):
-            value = getattr(self.cfg, name)
-            if not value >= 0:
-                option = f"--{name.replace('_', '-')}"
-                raise UserError(f"{option} must be 0 or more, but is {value}.")
+        rates = list(lr) if isinstance(lr, Collection) else [lr]  # one an epoch
+        for rate in rates:
+            check_rate("--lr", rate)
+        check_adam(self.cfg)
         return {
-            "lr": lr,
+            "lr": rates[0],
             "betas": _betas(self.cfg.adam_betas),
             "eps": self.cfg.adam_eps,
             "weight_decay": self.cfg.weight_decay,
             "amsgrad": self.cfg.amsgrad,
         }
+
+
+def check_rate(option: str, value: float) -> None:
+    """
+    Raises:
+        UserError: if a learning rate is negative or not finite.
+    """
+    if not 0 <= value < math.inf:
+        raise UserError(f"{option} must be a number of 0 or more, but is {value}.")
+
+
+def check_adam(cfg: Any) -> None:
+    """
+    Args:
+        cfg: of an optimizer with ``adam_eps`` and ``weight_decay``.
+
+    Raises:
+        UserError: if one of them is out of range.
+    """
+    if not 0 < cfg.adam_eps < math.inf:  # with 0, a gradient of 0 makes a weight NaN
+        raise UserError(f"--adam-eps must be a number above 0, but is {cfg.adam_eps}.")
+    if not 0 <= cfg.weight_decay < math.inf:
+        raise UserError(f"--weight-decay must be a number of 0 or more, but is {cfg.weight_decay}.")
 
 
 def _betas(value: Any) -> tuple[float, float]:

@@ -462,6 +462,39 @@ def test_hydra_trains(tmp_path, data):
     assert state["model"]["decoder.output_proj.weight"].shape[1] == 20
 
 
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "line"),
+    [
+        (
+            "video_summarization/config/vg_bart_base.yaml",
+            ["model.dropout=0.1", "++model.attention_dropout=0.1", "task.data=DATA"],
+            "vg_bart_base.yaml: model.activation_dropout, checkpoint.save_dir, "
+            "checkpoint.finetune_from_model must be given on the command line, such as "
+            "model.activation_dropout=...",
+        ),
+        (
+            "multimodal_captioning/config/m_rnn.yaml",
+            ["model._name=m_rnn_gigantic", "task.data=DATA", "checkpoint.save_dir=ck"],
+            "--arch m_rnn_gigantic (model._name) is not known: did you mean m_rnn",
+        ),
+    ],
+)
+def test_a_recipe_that_is_not_complete_ends_hydra_in_one_line(
+    recipe, overrides, line, tmp_path, data
+):
+    path = PACKAGE.parent / "examples" / recipe
+    command = [sys.executable, "-m", "fairseq_cli.hydra_train", "--config-dir", str(path.parent)]
+    command += ["--config-name", path.stem, f"common.user_dir={PACKAGE}", "common.cpu=True"]
+    command += [x.replace("DATA", str(data)) for x in overrides]
+    environment = {key: x for key, x in os.environ.items() if key != "HYDRA_FULL_ERROR"}
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert line in last
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+
+
 def test_user_dir_is_found_by_its_bare_name_from_a_checkout(tmp_path, data):
     command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAINING]
     command += ["--user-dir", "fairseq_mm", "--save-dir", str(tmp_path), "--batch-size", "6"]

@@ -9,7 +9,9 @@ from argparse import Namespace
 from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from fairseq import utils as fairseq_utils
 from omegaconf import OmegaConf
 
@@ -194,7 +196,8 @@ def test_options_are_found_wherever_a_checkpoint_keeps_them(state, path):
 
 
 @pytest.mark.parametrize(
-    "value", ["${oc.env:HOME}", "${env:HOME}", "a${x.y}${ oc.env:HOME}b", "${a.${b}}"]
+    "value",
+    ["${oc.env:HOME}", "${env:HOME}", "a${x.y}${ oc.env:HOME}b", "${a.${b}}", "${a.b}${a.b}"],
 )
 @pytest.mark.parametrize("wrap", [dict, OmegaConf.create, lambda cfg: OmegaConf.create(dict(cfg))])
 def test_references_out_of_the_checkpoint_are_refused(value, wrap):
@@ -209,10 +212,41 @@ def test_references_inside_the_configuration_and_other_files_pass():
         check_options(other, "a.pt")
 
 
-def test_a_configuration_that_holds_itself_is_walked_once():
+def test_a_configuration_that_holds_itself_is_refused():
     cfg = {"a": {}}
     cfg["a"]["cfg"] = cfg
-    check_options({"cfg": cfg}, "a.pt")
+    with pytest.raises(UserError, match=r"^a\.pt: cfg must be a tree of options, but holds itself"):
+        check_options({"cfg": cfg}, "a.pt")
+
+
+@pytest.mark.parametrize("kind", [lambda x: [x, x], lambda x: {"a": x, "b": x}])
+def test_values_are_counted_as_often_as_they_would_be_built(kind):
+    value = [1]
+    for _ in range(40):
+        value = kind(value)
+    for cfg in ({"model": value}, {"model": Namespace(a=value)}):
+        with pytest.raises(UserError, match=r"^a\.pt: cfg must have 100,000 values at most, but"):
+            check_options({"cfg": cfg}, "a.pt")
+    with pytest.raises(UserError, match=r"^a\.pt: args must have 100,000 values"):
+        check_options({"args": value}, "a.pt")
+    check_options({"cfg": OmegaConf.create({"layers": [[1, 2]] * 1000})}, "a.pt")
+
+
+def test_depth_is_bounded():
+    value = []
+    for _ in range(50_000):
+        value = [value]
+    with pytest.raises(UserError, match=r"^a\.pt: cfg is nested more than 100 deep\.$"):
+        check_options({"cfg": value}, "a.pt")
+    while value:  # one by one: Python frees nested lists by recursion
+        value = value[0]
+
+
+@pytest.mark.parametrize("value", [b"[1]", np.zeros(3), torch.zeros(2)])
+def test_arrays_and_bytes_are_no_options(value):
+    for wrap in (dict, lambda cfg: Namespace(**cfg)):
+        with pytest.raises(UserError, match=r"^a\.pt: cfg\.model\.x must be a plain value, but is"):
+            check_options({"cfg": {"model": wrap({"x": value})}}, "a.pt")
 
 
 def test_sizes_are_bounded_without_being_computed():

@@ -57,6 +57,13 @@ def test_a_compressed_file_that_is_damaged_is_named(tmp_path):
         read_word_vectors(str(path), ["dog"], dim=2)
 
 
+def test_a_header_of_endless_vectors_takes_no_memory(tmp_path):
+    path = tmp_path / "v.bin.gz"
+    path.write_bytes(gzip.compress(b"1 2000000000\ndog \0\1\2\3"))
+    with pytest.raises(UserError, match=r"v\.bin\.gz: its first line says 2000000000 dimensions"):
+        read_word_vectors(str(path), ["dog"], dim=2_000_000_000)
+
+
 def test_words_with_spaces_do_not_disturb(tmp_path):
     lines = ["the 1 2 3", "a 1 2 3", "dog 4 5 6", "at name@x.org 7 8 9", ". . 1 2 3"]
     found = read_word_vectors(write(tmp_path / "v.txt", lines), ["dog", "at", "."], dim=3)

@@ -134,7 +134,10 @@ def test_a_state_of_other_groups_is_refused():
     ("rates", "message"),
     [
         ({"lr": [0.0]}, r"^--lr must be above 0 for --optimizer adam_by_origin, but is 0\.0\."),
-        ({"new_lr": -1.0}, r"^--new-lr must be 0 or more, but is -1\.0\."),
+        ({"lr": [-1.0]}, r"^--lr must be a number of 0 or more, but is -1\.0\."),
+        ({"new_lr": -1.0}, r"^--new-lr must be a number of 0 or more, but is -1\.0\."),
+        ({"adam_eps": 0.0}, r"^--adam-eps must be a number above 0, but is 0\.0\."),
+        ({"weight_decay": float("inf")}, r"^--weight-decay must be a number of 0 or more, but is"),
     ],
 )
 def test_rates_out_of_range_are_refused(rates, message):

@@ -1,5 +1,6 @@
 """L2 regularisation in Adam, as PyTorch's own optimizer has it."""
 
+import math
 from argparse import Namespace
 
 import pytest
@@ -129,8 +130,12 @@ def test_penalty_of_half_precision_weights_is_computed_in_single_precision(dtype
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weight_decay": -1.0}, r"^--weight-decay must be 0 or more, but is -1\.0\.$"),
-        ({"adam_eps": -1e-8}, r"^--adam-eps must be 0 or more, but is -1e-08\.$"),
+        ({"weight_decay": -1.0}, r"^--weight-decay must be a number of 0 or more, but is -1\.0\.$"),
+        ({"weight_decay": math.inf}, r"^--weight-decay must be a number of 0 or more, but is inf"),
+        ({"adam_eps": -1e-8}, r"^--adam-eps must be a number above 0, but is -1e-08\.$"),
+        ({"adam_eps": 0.0}, r"^--adam-eps must be a number above 0, but is 0\.0\.$"),
+        ({"lr": [-1.0]}, r"^--lr must be a number of 0 or more, but is -1\.0\.$"),
+        ({"lr": [0.1, math.nan]}, r"^--lr must be a number of 0 or more, but is nan\.$"),
         (
             {"adam_betas": "(0.9, 1.0)"},
             r"^--adam-betas must be .* is \(0\.9, 1\.0\)\.$",
@@ -199,5 +204,5 @@ def test_two_processes_update_as_one_does(tmp_path):
     train(data, tmp_path / "one", *options, "--update-freq", "2")
     one, two = last_checkpoint(tmp_path / "one")[0], last_checkpoint(tmp_path / "two")[0]
     for name, weight in one.items():
-        if "images.norm." not in name:  # batch statistics are each process's own
+        if "pictures.norm." not in name:  # batch statistics are each process's own
             torch.testing.assert_close(two[name], weight, atol=1e-5, rtol=1e-4, msg=name)

@@ -1,0 +1,102 @@
+"""fairseq starts programs at a few places: each is known, and no checkpoint chooses what runs."""
+
+import ast
+import importlib.util
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fairseq.data.fasta_dataset import FastaDataset
+
+from fairseq_mm.compat.loading import PROGRAMS
+
+# what `os` and `pty` start programs by; all of `subprocess` does
+_STARTING = ("system", "popen", "startfile", "exec", "spawn", "posix_spawn", "fork")
+
+
+def folder_of(package: str) -> Path:
+    return Path(importlib.util.find_spec(package).submodule_search_locations[0])
+
+
+def places_in(root: Path, prefix: str = "") -> set[str]:
+    """Every class or function that starts a program, or names ``post_save_script``."""
+    found = set()
+
+    def visit(node, place):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            place += ("." if not place.endswith(":") else "") + node.name
+        if starts(node):
+            found.add(place)
+        for child in ast.iter_child_nodes(node):
+            visit(child, place)
+
+    for path in sorted(root.rglob("*.py")):
+        file = path.relative_to(root).as_posix()
+        # scripts of fairseq's examples; none that starts programs is imported by fairseq itself
+        if not file.startswith("examples/"):
+            visit(ast.parse(path.read_text(encoding="utf-8")), f"{prefix}{file}:")
+    return found
+
+
+def starts(node: ast.AST) -> bool:
+    if isinstance(node, ast.keyword):
+        return node.arg == "shell"
+    if isinstance(node, ast.ImportFrom):
+        names = [alias.name for alias in node.names]
+        return node.module == "subprocess" or (
+            node.module in ("os", "pty") and any(name.startswith(_STARTING) for name in names)
+        )
+    if isinstance(node, ast.AnnAssign):
+        return getattr(node.target, "id", "") == "post_save_script"
+    if not isinstance(node, ast.Attribute):
+        return False
+    module = getattr(node.value, "id", "")
+    return (
+        node.attr == "post_save_script"
+        or (module == "subprocess" and not node.attr.endswith("Error"))
+        or (module in ("os", "pty") and node.attr.startswith(_STARTING))
+    )
+
+
+def test_every_place_of_fairseq_that_starts_a_program_is_known():
+    places = places_in(folder_of("fairseq"))
+    places |= places_in(folder_of("fairseq_cli"), "fairseq_cli/")
+    assert "data/fasta_dataset.py:FastaDataset._build_index" in places
+    unknown = sorted(places - set(PROGRAMS))
+    assert not unknown, f"not in fairseq_mm/compat/loading.py: {unknown}"
+    assert all(PROGRAMS.values())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.system(x)",
+        "os.popen(x)",
+        "os.execvp(x, y)",
+        "subprocess.run(x)",
+        "from subprocess import run",
+        "from os import system",
+        "start(x, shell=True)",
+        "self.cfg.post_save_script",
+    ],
+)
+def test_the_walk_finds_what_starts(code, tmp_path):
+    (tmp_path / "a.py").write_text(f"class A:\n    def f(self):\n        {code}\n")
+    assert places_in(tmp_path) == {"a.py:A.f"}
+
+
+def test_an_index_of_fasta_is_read_without_a_shell(tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocess, "check_output", lambda *args, **kwargs: pytest.fail("a shell"))
+    name = tmp_path / "a$(touch PWNED)"
+    Path(f"{name}.fasta").write_bytes(b">one\nAB\nC\n>two\n>three x\r\nDEFG  \n")
+    monkeypatch.chdir(tmp_path)
+    for dataset in (FastaDataset(str(name)), FastaDataset(str(name), cache_indices=True)):
+        assert dataset.sizes.tolist() == [3, 0, 4]
+        assert dataset.sizes.dtype == dataset.offsets.dtype == np.int64
+        assert [dataset[i] for i in range(3)] == [
+            (">one", "ABC"),
+            (">two", ""),
+            (">three x", "DEFG"),
+        ]
+    assert not (tmp_path / "PWNED").exists()
