@@ -26,8 +26,6 @@ def register() -> None:
     compat.apply()
     from fairseq_mm import criterions, models, optim, tasks  # noqa: F401
 
-    compat.check_hydra_recipe()
-
 
 def from_pretrained(
     path: Union[str, PathLike, Sequence[Union[str, PathLike]]],
@@ -91,6 +89,10 @@ def _is_user_dir() -> bool:
 
 # a program that uses fairseq already finds our names there; others wait for what they ask for
 if "fairseq" in sys.modules:
-    register()
     if _is_user_dir():
         errors.report_on_exit()
+    register()
+    if _is_user_dir():
+        from fairseq_mm import compat
+
+        compat.check_hydra_recipe()
