@@ -37,7 +37,7 @@ $(STAMP): setup.py constraints.txt
 	@command -v g++ >/dev/null || { echo "g++ is missing: fairseq is built from source (apt-get install g++)" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL_ENV) $(BIN)/python -m pip install -q torch torchvision
-	$(INSTALL_ENV) $(BIN)/python -m pip install -q -e '.[fairseq,eval,heif,knn,video,convert,report,dev]'
+	$(INSTALL_ENV) $(BIN)/python -m pip install -q -e '.[fairseq,eval,heif,knn,video,convert,report,docs,dev]'
 	touch $@
 
 install: $(STAMP)
@@ -57,7 +57,6 @@ demo: $(STAMP)
 	$(BIN)/fairseq-mm demo --output demo
 
 docs: $(STAMP)
-	$(INSTALL_ENV) $(BIN)/python -m pip install -q -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 dist-check: $(STAMP)

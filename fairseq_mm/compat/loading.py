@@ -137,8 +137,12 @@ def name_unusable_checkpoints() -> None:
 
     @functools.wraps(load_to_cpu)
     def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
-        with named_failures(path):
+        try:
             return load_to_cpu(path, *args, **kwargs)
+        except (UserError, OSError):
+            raise
+        except Exception as error:  # fairseq takes any file for a checkpoint of some age
+            raise refusal(path, error, kind="fairseq checkpoint") from error
 
     @functools.wraps(resume)
     def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:

@@ -102,17 +102,15 @@ def provenance_of(state: Mapping[str, Any], path: str) -> dict[str, Any]:
         UserError: if the checkpoint does not carry them, or not as they should be.
     """
     try:
-        carried = state["model"][STATE_KEY]
+        return decode_provenance(state["model"][STATE_KEY])
+    except UserError as error:
+        raise naming(path, error) from None
     except KeyError:
         raise UserError(
             f"{path}: carries no dictionary (--arch {state['cfg']['model']['_name']}, --task "
             f"{state['cfg']['task']['_name']}): it is no model of fairseq_mm, or of an earlier "
             "version: train it again."
         ) from None
-    try:
-        return decode_provenance(carried)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
 
 
 def check_ensemble(

@@ -220,14 +220,17 @@ def decode_provenance(state: Tensor) -> dict[str, Any]:
         ``subwords`` and ``max_frames``, as given to :class:`Provenance`.
 
     Raises:
-        UserError: if one of them is of another type, or a needed one is missing.
+        UserError: if one of them is of another type.
+        KeyError: if a needed one is missing, as in checkpoints of earlier versions.
     """
     content = decode_json(state)
     if not isinstance(content, dict):
         raise UserError("what a checkpoint carries of its data must be a JSON object.")
     for name, (is_one, expected) in _TYPES.items():
         value = content.get(name)
-        if not is_one(value) and (value is not None or name in _NEEDED):
+        if value is None and name in _NEEDED:
+            raise KeyError(name)
+        if value is not None and not is_one(value):
             raise UserError(
                 f"what the checkpoint carries of its data: `{name}` must be {expected}, but is "
                 f"{repr(value)[:100]}."

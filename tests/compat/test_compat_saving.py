@@ -171,7 +171,7 @@ def test_every_loader_names_the_intact_checkpoint(trained, tmp_path, capsys):
         with pytest.raises(UserError, match="cut off after") as caught:
             load(tmp_path / "run")
         assert expected in str(caught.value)
-    assert main(["caption", "--model", str(tmp_path / "run"), str(PACKAGE)]) == 2
+    assert main(["caption", "--checkpoint", str(tmp_path / "run"), str(PACKAGE)]) == 2
     error = capsys.readouterr().err
     assert expected in error
     assert error.count("\n") == 1

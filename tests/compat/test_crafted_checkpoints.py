@@ -109,7 +109,7 @@ PROVENANCE = {"words": ["a", "b"], "extractor": {}, "feature_dim": 0}
         ({"words": "ab"}, "`words` must be a list of strings"),
         ({"source_words": 7}, "`source_words` must be a list of strings, but is 7"),
         ({"subwords": [3]}, r"`subwords` must be an object, but is \[3\]"),
-        ({"extractor": None}, "`extractor` must be an object, but is None"),
+        ({"extractor": "a"}, "`extractor` must be an object, but is 'a'"),
         ({"feature_dim": 5.5}, "`feature_dim` must be a number of 0 or more, but is 5.5"),
         ({"feature_dim": True}, "`feature_dim` must be a number"),
         ({"rows_per_image": "x"}, "`rows_per_image` must be a number of 0 or more, but is 'x'"),

@@ -26,6 +26,7 @@ BEGINS_WITH = {
 }
 PREPARED = {
     DOCS / "api.md": write_checkpoints,
+    DOCS / "generation.md": write_checkpoints,
     DOCS / "quickstart.md": write_videos,
     DOCS / "tasks/multimodal_captioning.md": write_released_embeddings,
 }

@@ -1,6 +1,7 @@
 """What the documentation names is there: commands, options, recipes, architectures and files."""
 
 import argparse
+import dataclasses
 import importlib
 import json
 import os
@@ -18,6 +19,7 @@ from toy_data import PACKAGE
 from toy_hydra import composed_config
 
 from fairseq_mm.cli.main import SUBCOMMANDS
+from fairseq_mm.generation.config import GenerationConfig
 
 EXAMPLES = ROOT / "examples"
 REPOSITORY = "https://github.com/fairseq-mm/fairseq_mm"
@@ -162,3 +164,10 @@ def test_every_architecture_is_documented():
     assert len(ours) > 50
     assert sorted(ours - overview) == []
     assert sorted(ours - named) == []
+
+
+def test_every_option_of_generation_is_documented():
+    page = (DOCS / "generation.md").read_text("utf-8")
+    fields = {field.name for field in dataclasses.fields(GenerationConfig)}
+    fields -= {"constraints", "max_len_a"}
+    assert [name for name in sorted(fields) if f"`{name}`" not in page] == []
