@@ -313,11 +313,11 @@ def build_model(arch: str, task: Any, **options: Any) -> Any:
     return model.eval()
 
 
-def run_fairseq(monkeypatch: Any, command: str, *arguments: Any) -> Any:
-    """Runs ``fairseq-<command>`` in this process, with the package as its --user-dir."""
+def run_fairseq(monkeypatch: Any, command: str, *arguments: Any, user_dir: Path = PACKAGE) -> Any:
+    """Runs ``fairseq-<command>`` in this process, by default with the package as --user-dir."""
     # the best score of the process, by which a second training would write no checkpoint_best.pt
     vars(checkpoint_utils.save_checkpoint).pop("best", None)
     module = importlib.import_module(f"fairseq_cli.{command}")
-    argv = [f"fairseq-{command}", *map(str, arguments), "--user-dir", str(PACKAGE)]
+    argv = [f"fairseq-{command}", *map(str, arguments), "--user-dir", str(user_dir)]
     monkeypatch.setattr(sys, "argv", argv)
     return module.cli_main()
