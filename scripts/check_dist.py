@@ -48,6 +48,15 @@ def run(*command: object, cwd: Path) -> None:
         sys.exit(f"failed: {' '.join(words)}")
 
 
+def files_of(package: Path) -> set[str]:
+    """Names of all files of a package, compiled ones left out."""
+    return {
+        str(path.relative_to(package))
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
 def try_package(package: Path, folder: Path) -> None:
     """Installs a wheel or sdist in a new environment below ``folder`` and uses it there."""
     environment = folder / f"venv-{package.suffix[1:]}"
@@ -63,6 +72,9 @@ def try_package(package: Path, folder: Path) -> None:
     )
     run(environment / "bin" / "fairseq-mm", "--version", cwd=folder)
     run(python, "-c", SMOKE_TEST, cwd=folder)
+    missing = files_of(ROOT / "fairseq_mm") - files_of(Path(paths["purelib"]) / "fairseq_mm")
+    if missing:
+        sys.exit(f"{package.name} lacks {', '.join(sorted(missing))}")
 
 
 def main() -> None:
