@@ -100,7 +100,8 @@ def test_its_hypotheses_are_scored_and_shown(trained, lines, tmp_path):
     assert lines(*scored, "--json", result)[0] == 0
     names = [score["metric"] for score in json.loads(result.read_text())["scores"]]
     assert any("bleu" in name.lower() for name in names)
-    assert lines("report", written, "--data", data, "--split", "valid", "--output", page)[0] == 0
+    shown = ("report", "--hypotheses", written, "--data", data, "--split", "valid")
+    assert lines(*shown, "--output", page)[0] == 0
     assert "a dog runs" in page.read_text()
 
 
