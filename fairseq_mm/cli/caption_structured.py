@@ -20,92 +20,63 @@ _OTHERS = ("candidate_batch_size",)
 _GENERATION = ("beam", "seed", "max_len_b")
 
 
+# flag -> what argparse needs to know
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "data": {
+        "metavar": "DIR",
+        "help": "Data folder with the training captions and their tags (default: that of --split).",
+    },
+    "vectors": {
+        "metavar": "FILE",
+        "help": "Feature store with the vectors of the training captions, made by fairseq-mm embed "
+        "--split train --of sentences (default: they are embedded now).",
+    },
+    "language_model": {
+        "metavar": "FILE",
+        "help": "ARPA file of the n-gram model (default: a Kneser-Ney trigram model of the "
+        "training captions).",
+    },
+    "candidates": {"type": int, "help": "Number of draws for each image (default: 1000)."},
+    "conditions": {
+        "nargs": "+",
+        "choices": ("image", "words", "sentences"),
+        "help": "Conditions of candidates: the image's vector, or the mean vector of the nearest "
+        "words or training captions (default: all three).",
+    },
+    "num_nearest": {"type": int, "help": "Number of words or captions of a mean (default: 5)."},
+    "shortest": {
+        "type": int,
+        "help": "Minimum length of a part-of-speech sequence (default: 4).",
+    },
+    "longest": {
+        "type": int,
+        "help": "Maximum length of a part-of-speech sequence (default: 12).",
+    },
+    "translation_weight": {"type": float, "help": "Weight of the cosine (default: 1)."},
+    "language_weight": {"type": float, "help": "Weight of the log-probability (default: 0.2)."},
+    "language_score": {
+        "choices": ("word", "sentence"),
+        "help": "Log-probability of a word on average, or of the sentence, which prefers short "
+        "ones (default: word).",
+    },
+    "repeat_penalty": {
+        "type": float,
+        "help": "Factor of the cosine for each content word that occurred before (default: 0.7).",
+    },
+    "top": {"type": int, "help": "Number of captions of an image in --jsonl (default: 5)."},
+    "candidate_batch_size": {
+        "type": int,
+        "help": "Number of candidates that are generated at a time (default: 1000).",
+    },
+}
+_METAVARS = {int: "N", float: "X"}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("candidates by part-of-speech sequences (sc_nlm)")
-    group.add_argument(
-        "--data",
-        metavar="DIR",
-        help="Data folder with the training captions and their tags (default: that of --split).",
-    )
-    group.add_argument(
-        "--vectors",
-        metavar="FILE",
-        help="Feature store with the vectors of the training captions, made by fairseq-mm embed "
-        "--split train --of sentences (default: they are embedded now).",
-    )
-    group.add_argument(
-        "--language-model",
-        metavar="FILE",
-        help="ARPA file of the n-gram model (default: a Kneser-Ney trigram model of the training "
-        "captions).",
-    )
-    group.add_argument(
-        "--candidates",
-        type=int,
-        metavar="N",
-        help="Number of draws for each image (default: 1000).",
-    )
-    group.add_argument(
-        "--conditions",
-        nargs="+",
-        choices=("image", "words", "sentences"),
-        help="Conditions of candidates: the image's vector, or the mean vector of the nearest "
-        "words or training captions (default: all three).",
-    )
-    group.add_argument(
-        "--num-nearest",
-        type=int,
-        metavar="N",
-        help="Number of words or captions of a mean (default: 5).",
-    )
-    group.add_argument(
-        "--shortest",
-        type=int,
-        metavar="N",
-        help="Minimum length of a part-of-speech sequence (default: 4).",
-    )
-    group.add_argument(
-        "--longest",
-        type=int,
-        metavar="N",
-        help="Maximum length of a part-of-speech sequence (default: 12).",
-    )
-    group.add_argument(
-        "--translation-weight",
-        type=float,
-        metavar="X",
-        help="Weight of the cosine (default: 1).",
-    )
-    group.add_argument(
-        "--language-weight",
-        type=float,
-        metavar="X",
-        help="Weight of the log-probability (default: 0.2).",
-    )
-    group.add_argument(
-        "--language-score",
-        choices=("word", "sentence"),
-        help="Log-probability of a word on average, or of the sentence, which prefers short ones "
-        "(default: word).",
-    )
-    group.add_argument(
-        "--repeat-penalty",
-        type=float,
-        metavar="X",
-        help="Factor of the cosine for each content word that occurred before (default: 0.7).",
-    )
-    group.add_argument(
-        "--top",
-        type=int,
-        metavar="N",
-        help="Number of captions of an image in --jsonl (default: 5).",
-    )
-    group.add_argument(
-        "--candidate-batch-size",
-        type=int,
-        metavar="N",
-        help="Number of candidates that are generated at a time (default: 1000).",
-    )
+    for name, about in _ARGUMENTS.items():
+        metavar = _METAVARS.get(about.get("type", str))
+        group.add_argument(_flag(name), **({"metavar": metavar} if metavar else {}), **about)
 
 
 def refuse_options(args: argparse.Namespace) -> None:

@@ -34,6 +34,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("paths", nargs="+", metavar="PATH", help="feature stores")
     verify.set_defaults(action_function=_verify)
 
+    _add_import(actions)
+
+    merge = actions.add_parser("merge", help="several stores -> one")
+    merge.add_argument("paths", nargs="+", metavar="PATH", help="the stores to read")
+    merge.add_argument("out", help="the store to make")
+    merge.add_argument(
+        "--force", action="store_true", help="merge what different extractors have made"
+    )
+    _add_overwrite(merge)
+    merge.set_defaults(action_function=_merge)
+
+    convert = actions.add_parser("convert", help="store -> another dtype, some ids, or one row")
+    convert.add_argument("path", help="the store to read")
+    convert.add_argument("out", help="the store to make")
+    convert.add_argument("--dtype", choices=("float16", "float32"), help="of the new store")
+    convert.add_argument("--select", metavar="FILE", help="ids to take, one a line")
+    convert.add_argument("--pool", choices=("mean",), help="average the rows of each item")
+    _add_overwrite(convert)
+    convert.set_defaults(action_function=_convert)
+
+
+def _add_import(actions: Any) -> None:
     importing = actions.add_parser(
         "import",
         help="numpy files -> store",
@@ -89,24 +111,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_overwrite(importing)
     importing.set_defaults(action_function=_import)
-
-    merge = actions.add_parser("merge", help="several stores -> one")
-    merge.add_argument("paths", nargs="+", metavar="PATH", help="the stores to read")
-    merge.add_argument("out", help="the store to make")
-    merge.add_argument(
-        "--force", action="store_true", help="merge what different extractors have made"
-    )
-    _add_overwrite(merge)
-    merge.set_defaults(action_function=_merge)
-
-    convert = actions.add_parser("convert", help="store -> another dtype, some ids, or one row")
-    convert.add_argument("path", help="the store to read")
-    convert.add_argument("out", help="the store to make")
-    convert.add_argument("--dtype", choices=("float16", "float32"), help="of the new store")
-    convert.add_argument("--select", metavar="FILE", help="ids to take, one a line")
-    convert.add_argument("--pool", choices=("mean",), help="average the rows of each item")
-    _add_overwrite(convert)
-    convert.set_defaults(action_function=_convert)
 
 
 def _add_overwrite(parser: argparse.ArgumentParser) -> None:
