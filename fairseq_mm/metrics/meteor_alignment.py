@@ -64,7 +64,7 @@ def align(
         paths = [Path(folder, name) for name in ("hypotheses", "references")]
         for path, texts in zip(paths, (hypotheses, references)):
             content = "".join(" ".join(tokens) + "\n" for tokens in texts)
-            path.write_text(content, encoding="utf-8", errors="replace", newline="\n")
+            path.write_bytes(content.encode("utf-8", errors="replace"))
         prefix = str(Path(folder, "pairs"))
         command = [java, "-Xmx2G", "-Dfile.encoding=UTF-8", "-jar", str(jar), *map(str, paths)]
         command += ["-l", "en", "-writeAlignments", "-q", "-f", prefix]
