@@ -88,7 +88,7 @@ def _is_user_dir() -> bool:
 
 
 # a program that uses fairseq already finds our names there; others wait for what they ask for
-if "fairseq" in sys.modules:
+if sys.modules.get("fairseq") is not None:
     if _is_user_dir():
         errors.report_on_exit()
     register()

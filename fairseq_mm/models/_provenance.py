@@ -146,7 +146,7 @@ class Provenance(nn.Module):
             )
         if saved.get("rows_per_image") != self.rows_per_image:
             raise UserError(
-                f"the checkpoint was trained on {saved.get('rows_per_image')} rows of features a "
+                f"the checkpoint was trained on {saved.get('rows_per_image')} rows of features for each "
                 f"image, but the feature store has {self.rows_per_image}: pooled features are no "
                 "grid."
             )

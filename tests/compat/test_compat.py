@@ -336,6 +336,7 @@ filters = warnings.filters[:]
 root = logging.getLogger()
 state = root.handlers[:], root.level
 import fairseq_mm, h5py
+fairseq_mm.register()
 assert "fairseq" in sys.modules
 assert (root.handlers, root.level) == state, (root.handlers, root.level)
 assert warnings.filters[: len(filters)] == filters

@@ -17,6 +17,7 @@ from toy_story_models import make_story_folder
 from toy_text_models import save_text_model
 
 import fairseq_mm
+from fairseq_mm import errors
 from fairseq_mm.compat.unpickling import VALUES, RestrictedUnpickler, checkpoints
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, encode_json
@@ -216,6 +217,8 @@ def fails_in_one_line(monkeypatch, capsys, command: str, path: Path) -> None:
     with pytest.raises(Exception) as caught:  # noqa: PT011  fairseq wraps it
         run_fairseq(monkeypatch, *command.split())
     capsys.readouterr()
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    errors.report_on_exit()
     with pytest.raises(SystemExit, match="2"):
         sys.excepthook(caught.type, caught.value, caught.tb)
     assert_one_line(capsys.readouterr().err, path)

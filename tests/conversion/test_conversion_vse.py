@@ -135,10 +135,7 @@ def test_a_network_of_vsepp_comes_along(images, tmp_path, capsys):
     output = tmp_path / "out"
     assert convert(source, output, "--vocabulary", vocabulary) == 0
     printed = capsys.readouterr().out
-    assert (
-        f"features: fairseq-mm extract ... --checkpoint resnet18 --weights {output}/cnn.pt"
-        in printed
-    )
+    assert f"features: fairseq-mm extract ... --model resnet18 --weights {output}/cnn.pt" in printed
     # their evaluation: short side 256, centre of 224, mean and deviation of ImageNet
     transform = torchvision.models.ResNet18_Weights.IMAGENET1K_V1.transforms()
     network.fc = torch.nn.Identity()

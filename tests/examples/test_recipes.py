@@ -79,7 +79,7 @@ def test_recipes_embed_and_caption_by_structures(run_recipe, tmp_path):
     small = ["--max-update", "2", "--batch-size", "8"]
     run_recipe("train_vse", data.name, "vse", "vse_tiny", *small)
     run_recipe("train_sc_nlm", data.name, "sc nlm", "vse", "sc_nlm_tiny", *small)
-    arguments = ["--features", data / "features.h5", "--model", tmp_path / "sc nlm"]
+    arguments = ["--features", data / "features.h5", "--checkpoint", tmp_path / "sc nlm"]
     arguments += ["--embedding", tmp_path / "vse", "--data", data, "--candidates", 9]
     arguments += ["--shortest", 1, "--output", tmp_path / "captions.txt"]
     assert main(["caption", *map(str, arguments)]) == 0

@@ -12,7 +12,8 @@ from toy_processes import needs_fork, run_two_processes
 from fairseq_mm.criterions.pairwise_ranking import PairwiseRankingCriterion
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference import checkpoints
+from fairseq_mm.inference.checkpoints import load_checkpoint
+from fairseq_mm.inference.loading import load_models
 from fairseq_mm.metrics.ranks import median_rank
 from fairseq_mm.tasks._ranking_validation import ranking_scores
 
@@ -38,10 +39,8 @@ def train(monkeypatch, data, save_dir, *options, arch="vse_tiny"):
 
 
 def load(checkpoint):
-    state = checkpoints.load_checkpoint(str(checkpoint))
-    provenance = checkpoints.provenance_of(state, str(checkpoint))
-    task = checkpoints.build_task(state, str(checkpoint), provenance)
-    return checkpoints.build_model(task, state, str(checkpoint)), task, state
+    loaded = load_models(checkpoint, device="cpu")
+    return loaded.models[0], loaded.task, load_checkpoint(str(checkpoint))
 
 
 def scores_by_loops(checkpoint, data):
@@ -148,8 +147,9 @@ def test_models_that_embed_write_no_captions(monkeypatch, tmp_path, data):
         run_fairseq(monkeypatch, "generate", *arguments)
     import fairseq_mm
 
-    with pytest.raises(UserError, match=r"checkpoint_last\.pt: embeds images and sentences, and"):
-        fairseq_mm.from_pretrained(checkpoint)
+    model = fairseq_mm.from_pretrained(checkpoint, device="cpu")
+    assert not hasattr(model, "generate")
+    assert model.embed_texts(["a dog"]).shape == (1, model.models[0].embed_dim)
 
 
 @pytest.mark.parametrize("stop", [("--max-epoch", "2"), ("--max-update", "6")])

@@ -70,7 +70,7 @@ def test_a_model_of_structures_is_in_no_ensemble_of_others_and_ranks_nothing(
                 *(folder, "--task", "multimodal_captioning", "--gen-subset", "valid", "--cpu"),
                 *("--path", ":".join(order), "--batch-size", 3),
             )
-    assert main(["rank", str(folder), "--path", paths[0]]) == 2
+    assert main(["rank", str(folder), "--checkpoint", paths[0]]) == 2
     assert "reads the tags of a sentence" in capsys.readouterr().err
 
 
