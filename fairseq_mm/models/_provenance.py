@@ -146,9 +146,9 @@ class Provenance(nn.Module):
             )
         if saved.get("rows_per_image") != self.rows_per_image:
             raise UserError(
-                f"the checkpoint was trained on {saved.get('rows_per_image')} rows of features for each "
-                f"image, but the feature store has {self.rows_per_image}: pooled features are no "
-                "grid."
+                f"the checkpoint was trained on {saved.get('rows_per_image')} rows of features for "
+                f"each image, but the feature store has {self.rows_per_image}: pooled features are "
+                "no grid."
             )
         split_by = saved.get("subwords")
         if split_by and self.subwords and not are_same_subwords(split_by, self.subwords):
