@@ -43,10 +43,10 @@ $(STAMP): setup.py constraints.txt
 install: $(STAMP)
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 soak: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow" $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "slow or not slow" $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -72,7 +72,7 @@ $(LEGACY_STAMP): setup.py constraints.txt
 	touch $@
 
 test-legacy: $(LEGACY_STAMP)
-	OMP_NUM_THREADS=1 $(LEGACY_VENV)/bin/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(LEGACY_VENV)/bin/python -m pytest -n 2 $(PYTEST_ARGS)
 
 clean:
 	rm -rf $(VENV) $(LEGACY_VENV) demo build dist site *.egg-info

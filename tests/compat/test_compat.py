@@ -393,7 +393,7 @@ warnings.warn("'pin_memory' argument is another one")
     "options",
     [
         ("--ddp-backend", "legacy_ddp", "--bucket-cap-mb", "1"),
-        ("--ddp-backend", "pytorch_ddp"),
+        pytest.param(("--ddp-backend", "pytorch_ddp"), marks=pytest.mark.slow),
         pytest.param(
             ("--ddp-backend", "legacy_ddp", "--zero-sharding", "os"),
             marks=[

@@ -81,7 +81,17 @@ def run_blocks(page, folder, *, present=()):
 WITH_BLOCKS = [page for page in PAGES if any(block.needs is None for block in runnable(page))]
 
 
-@pytest.mark.parametrize("page", WITH_BLOCKS, ids=name_of)
+# half a minute of training models that others of the suite train as well
+LONG = {"docs/tasks/hierarchical_story"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] * (name_of(page) in LONG))
+        for page in WITH_BLOCKS
+    ],
+)
 def test_blocks_run_in_their_order(page, folder):
     run_blocks(page, folder)
 

@@ -70,7 +70,14 @@ def generate(monkeypatch, capsys, data, checkpoint, *options, kind="D"):
     return texts
 
 
-@pytest.mark.parametrize("model", [LSTM, TRANSFORMER, VIDEO, T5, POINTER])
+@pytest.mark.parametrize(
+    "model",
+    [
+        LSTM,
+        VIDEO,
+        *(pytest.param(model, marks=pytest.mark.slow) for model in (TRANSFORMER, T5, POINTER)),
+    ],
+)
 def test_each_test_video_is_summarised_once(monkeypatch, capsys, tmp_path, data, model):
     if model is not VIDEO:  # models of text ask for no videos
         (data / "features.h5").unlink()
