@@ -32,7 +32,7 @@ def check_hydra_recipe() -> None:
         for key, _, value in (override.partition("=") for override in run.overrides.task)
         if value != _MISSING
     }
-    recipe = _recipe_file(run.job.config_name)
+    recipe = _recipe_file(str(run.job.config_name))
     missing = [
         key for key in _missing_in(recipe) if not any(f"{key}.".startswith(f"{g}.") for g in given)
     ]

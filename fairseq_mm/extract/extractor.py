@@ -175,8 +175,9 @@ class Extractor:
             places = range(len(inputs)) if self.preprocessing.fixed_shape else members
             batch = np.zeros((len(places), *shape), dtype=np.uint8)
             for place, i in enumerate(places):
-                if inputs[i] is not None:
-                    batch[place] = inputs[i]
+                one = inputs[i]
+                if one is not None:
+                    batch[place] = one
             for i, rows in zip(places, self.rows(batch)):
                 features[i] = None if inputs[i] is None else rows
         return features

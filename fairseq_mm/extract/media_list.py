@@ -86,7 +86,8 @@ class MediaFile(NamedTuple):
             return open(self.path, "rb")
         member = tarfile.TarInfo(self.member)
         member.offset_data, member.size = self.offset, self.size
-        return tarfile.open(self.path, "r:").extractfile(member)
+        # a regular file, which has a content
+        return tarfile.open(self.path, "r:").extractfile(member)  # type: ignore[return-value]
 
 
 # a path, the content, a binary file or an entry of a list

@@ -316,7 +316,7 @@ class Generator:
             UserError: if there are not as many texts as inputs, or one cannot be read.
         """
         single = isinstance(texts, str)
-        given = [texts] if single else list(texts)  # type: ignore[list-item]
+        given: list[str] = [texts] if isinstance(texts, str) else list(texts)
         if inputs is None:
             values: list[Any] = [None] * len(given)
         else:

@@ -116,7 +116,7 @@ class ImageReader:
                 waiting, following = following, submit(start + batch_size)
                 decoded = [future.result() for future in waiting]
                 readable = [pixels for pixels in decoded if not isinstance(pixels, UserError)]
-                rows = iter(extractor.rows_of_each(readable))
+                rows: Iterator[Any] = iter(extractor.rows_of_each(readable))
                 for pixels in decoded:
                     yield pixels if isinstance(pixels, UserError) else next(rows)
 

@@ -67,7 +67,7 @@ def field_of(record: Mapping[str, Any], name: str, kind: type = str) -> Any:
     return value
 
 
-_KINDS = {str: "text", list: "a list"}
+_KINDS: dict[type, str] = {str: "text", list: "a list"}
 
 
 class Processor(Generic[Input]):
@@ -119,10 +119,11 @@ class Processor(Generic[Input]):
         """
         raise NotImplementedError
 
-    def name_of(self, value: Input, position: int) -> str:
+    def name_of(self, value: Any, position: int) -> str:
         """What messages call an input."""
-        is_path = isinstance(value, (str, os.PathLike))
-        return os.fspath(value) if is_path else f"{self.task.input_names[0]} {position}"  # type: ignore[arg-type]
+        if isinstance(value, (str, os.PathLike)):
+            return os.fspath(value)
+        return f"{self.task.input_names[0]} {position}"
 
     def batches(self, examples: Sequence[Example], batch_size: int) -> Iterator[list[int]]:
         """Positions of the examples of each batch; together they are all, each once."""
