@@ -89,10 +89,11 @@ def _is_user_dir() -> bool:
 
 # a program that uses fairseq already finds our names there; others wait for what they ask for
 if sys.modules.get("fairseq") is not None:
-    if _is_user_dir():
+    _for_user_dir = _is_user_dir()
+    if _for_user_dir:
         errors.report_on_exit()
     register()
-    if _is_user_dir():
+    if _for_user_dir:
         from fairseq_mm import compat
 
         compat.check_hydra_recipe()

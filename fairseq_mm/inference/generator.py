@@ -11,6 +11,7 @@ them, calls the task's fairseq generator, and returns hypotheses in the order of
 """
 
 import importlib
+import inspect
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Optional, Union
@@ -148,14 +149,32 @@ class Generator:
         elif n is not None:
             raise UserError("`n` is the number of texts without inputs, but there are inputs.")
         inputs = [inputs] if single else list(inputs)
+        examples = self._read(inputs, reading)
+        generated = list(self.stream(examples, config, indices=indices, batch_size=batch_size))
+        return generated[0] if single else generated
+
+    def _read(self, inputs: Sequence[Any], reading: Optional[dict[str, Any]]) -> list[Example]:
+        """
+        Raises:
+            UserError: naming the first input that cannot be read.
+        """
         examples = []
-        found = self.processor.examples(inputs, **(reading or {}))
-        for position, example in enumerate(found):
+        for position, example in enumerate(self.processor.examples(inputs, **(reading or {}))):
             if isinstance(example, UserError):
                 raise UserError(f"{self.processor.name_of(inputs[position], position)}: {example}")
             examples.append(example)
-        generated = list(self.stream(examples, config, indices=indices, batch_size=batch_size))
-        return generated[0] if single else generated
+        return examples
+
+    def _size_of_batches(self, batch_size: Optional[int]) -> int:
+        """
+        Raises:
+            UserError: if there is nothing in a batch.
+        """
+        if batch_size is None:
+            return self.processor.batch_sizes[self.device.type != "cpu"]
+        if batch_size < 1:
+            raise UserError(f"`batch_size` must be 1 or more, but is {batch_size}.")
+        return batch_size
 
     def sample(self, inputs: Any = None, **options: Any) -> Any:
         """:meth:`generate` by sampling, as in fairseq's hub interface."""
@@ -205,15 +224,12 @@ class Generator:
         Raises:
             UserError: if options do not fit the models, or they give no probabilities.
         """
-        if batch_size is None:
-            batch_size = self.processor.batch_sizes[self.device.type != "cpu"]
-        if batch_size < 1:
-            raise UserError(f"`batch_size` must be 1 or more, but is {batch_size}.")
+        size = self._size_of_batches(batch_size)
         indices = numbers_of(indices, len(examples))
         generator = self.task.generator_for(self.models, config, stream=STREAMS.index(stream))
         waiting: dict[int, list[Hypothesis]] = {}
         following = 0
-        for positions in self.processor.batches(examples, batch_size):
+        for positions in self.processor.batches(examples, size):
             batch = [examples[position] for position in positions]
             numbers = [indices[position] for position in positions]
             found = self._generate(generator, config, batch, numbers)
@@ -320,18 +336,14 @@ class Generator:
         if inputs is None:
             values: list[Any] = [None] * len(given)
         else:
-            values = [inputs] if single or self.processor.is_single(inputs) else list(inputs)
+            values = [inputs] if self.processor.is_single(inputs) else list(inputs)
         if len(values) != len(given):
             raise UserError(
                 f"`texts` and `inputs` must be as many, but are {len(given)} and {len(values)}."
             )
         targets = [self.encode(text) for text in given]
-        examples = []
-        for position, example in enumerate(self.processor.examples(values, **(reading or {}))):
-            if isinstance(example, UserError):
-                raise UserError(f"{self.processor.name_of(values[position], position)}: {example}")
-            examples.append(example)
-        size = batch_size or self.processor.batch_sizes[self.device.type != "cpu"]
+        examples = self._read(values, reading)
+        size = self._size_of_batches(batch_size)
         scored: dict[int, Hypothesis] = {}
         for positions in self.processor.batches(examples, size):
             batch = [examples[position] for position in positions]
@@ -368,8 +380,7 @@ def build_processor(loaded: LoadedModels, options: dict[str, Any]) -> Processor:
         module, _, name = named.partition(":")
         named = getattr(importlib.import_module(module), name)
     given = {name: value for name, value in options.items() if value is not None}
-    parameters = named.__init__.__code__.co_varnames[: named.__init__.__code__.co_argcount
-        + named.__init__.__code__.co_kwonlyargcount]  # fmt: skip
+    parameters = inspect.signature(named).parameters
     for name in given:
         if name not in parameters:
             raise UserError(

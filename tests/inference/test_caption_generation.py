@@ -114,7 +114,10 @@ def test_given_texts_are_scored_as_they_are_generated(captioner, images):
         assert (found.text, found.tokens) == (best.text, best.tokens)
         assert found.score == pytest.approx(best.score, abs=1e-5)
     (best,) = captioner.generate(images[0], beam=2)
-    assert captioner.score(best.line, images[0]).score == pytest.approx(best.score, abs=1e-5)
+    for inputs in (images[0], images[:1]):
+        assert captioner.score(best.line, inputs).score == pytest.approx(best.score, abs=1e-5)
+    with pytest.raises(UserError, match="`batch_size` must be 1 or more, but is 0"):
+        captioner.score(best.line, images[0], batch_size=0)
     with pytest.raises(UserError, match="must be as many, but are 1 and 2"):
         captioner.score(["a dog"], images[:2])
 
