@@ -1,16 +1,91 @@
-"""The doctor's look at feature stores and data folders."""
+"""The doctor's findings of feature stores and data folders: what opening the stores, setting up the
+task and loading its splits say."""
 
-import importlib.util
 import json
 import os
-from collections import Counter
-from typing import Any, Callable, Optional
+from collections.abc import Iterator, Sequence
+from glob import escape, glob
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Optional
 
-from fairseq_mm.cli.doctor_findings import Finding, note, ok, problem
+from fairseq_mm.cli.doctor_environment import Finding, note, ok, problem, reason_of
 from fairseq_mm.errors import UserError
 
 SPLITS = ("train", "valid", "test")
-_SPLIT_FILES = ("idx", "bin", "visual_ids", "references.jsonl")
+ANEW = "prepare the folder anew with fairseq-mm prepare"
+# folder of a language model -> side of the prompts and stories that it is of
+LANGUAGE_MODELS = {"prompts": "wp_source", "stories": "wp_target"}
+# longer than any text or video: the doctor counts what would be cut, and cuts nothing
+_ANY_LENGTH = 10**9
+# percent of a text's tokens outside the vocabulary that are more than rare words
+_MANY_UNKNOWN = 20
+
+
+class Kind(NamedTuple):
+    """A kind of data folder.
+
+    Attributes:
+        task: that reads it.
+        inputs: ``input_kind`` of that task.
+        languages: endings of its texts and dictionaries; none where there is one of each.
+    """
+
+    task: str
+    inputs: str
+    languages: tuple[str, ...] = ()
+
+    @property
+    def dictionaries(self) -> list[str]:
+        return [f"dict.{language}.txt" for language in self.languages] or ["dict.txt"]
+
+
+# by the names that prepare.json has for them
+KINDS = {
+    "captions": Kind("multimodal_captioning", "images"),
+    "visual stories": Kind("visual_storytelling", "images"),
+    "prompts": Kind("hierarchical_story", "prompts", ("wp_source", "wp_target")),
+    "videos": Kind("video_summarization", "videos", ("tran", "desc")),
+}
+
+
+def folder_of(folder: str) -> tuple[str, str]:
+    """The data folder, which holds a language model's part, and its kind."""
+    parent, name = os.path.split(os.path.abspath(folder))
+    for place in (folder, parent) if name in LANGUAGE_MODELS else (folder,):
+        kind = prepared_as(place).get("kind")
+        for other in ("prompts", "videos"):
+            if any(os.path.exists(os.path.join(place, x)) for x in KINDS[other].dictionaries):
+                kind = other
+        if kind in KINDS and (place == folder or kind == "prompts"):
+            return place, kind
+    has_sentences = any(x.startswith("<sent> ") for x in _lines(os.path.join(folder, "dict.txt")))
+    return folder, "visual stories" if has_sentences else "captions"
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return list(file)
+    except OSError:
+        return []
+
+
+def prepared_as(folder: str) -> dict[str, Any]:
+    """The content of ``prepare.json``, empty where there is none."""
+    try:
+        with open(os.path.join(folder, "prepare.json"), encoding="utf-8") as file:
+            content = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def needs_features(folder: str) -> bool:
+    """Whether features are expected beside the text: summarizers may read transcripts alone."""
+    inputs = KINDS[folder_of(folder)[1]].inputs
+    has_features = os.path.exists(os.path.join(folder, "features.h5"))
+    return inputs == "images" or (inputs == "videos" and has_features)
 
 
 def check_features(paths: list[str]) -> tuple[Any, list[Finding]]:
@@ -31,177 +106,240 @@ def check_features(paths: list[str]) -> tuple[Any, list[Finding]]:
         weights = str(store.attributes.get("weights", "unknown weights"))
         findings.append(ok("extractor", f"{name}, {weights[:40]}"))
     else:
-        findings.append(
-            note(
-                "extractor",
-                f"{subject} does not say which network made it: images cannot be captioned",
-                "store import with --extractor, --weights, --layer and --preprocessing",
-            )
-        )
+        text = f"{subject} does not say which network made it: images cannot be captioned"
+        remedy = "store import with --extractor, --weights, --layer and --preprocessing"
+        findings.append(note("extractor", text, remedy))
     return store, findings
 
 
-def check_data(folder: str, store: Any) -> list[Finding]:
-    if not os.path.isdir(folder):
-        return [problem(folder, "no such folder", "make it with fairseq-mm prepare")]
-    if importlib.util.find_spec("numpy") is None:
-        return [note(folder, "not checked", "install numpy first")]
-    words, findings = check_dictionary(os.path.join(folder, "dict.txt"))
-    if words is None:
-        return findings
-    splits = [
-        split
-        for split in SPLITS
-        if any(os.path.exists(os.path.join(folder, f"{split}.{end}")) for end in _SPLIT_FILES)
-    ]
-    if not splits:
-        findings.append(
-            problem(folder, f"has none of the splits {', '.join(SPLITS)}", "run fairseq-mm prepare")
-        )
-    for split in splits:
-        findings += check_split(folder, split, len(words), store)
-    return findings
-
-
-def check_dictionary(path: str) -> tuple[Optional[list[str]], list[Finding]]:
-    """The words of a dictionary, and what was found; None where it cannot be read."""
-    words = read_words(path)
-    if isinstance(words, Finding):
-        return None, [words]
-    findings = [ok(path, f"{len(words)} words")]
-    for word, count in Counter(words).most_common(1):
-        if count > 1:
-            findings.append(problem(path, f"has {word!r} twice", "prepare the folder anew"))
-    return words, findings
-
-
-def read_words(path: str) -> Any:
-    """The words of a ``dict.txt`` in their order, or what is wrong with it."""
-    words = []
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                fields = line.rstrip("\n").removesuffix(" #fairseq:overwrite").rsplit(" ", 1)
-                if len(fields) != 2 or not fields[1].isdigit():
-                    return problem(
-                        path,
-                        f"line {number} must be a word and its count, but is {line.strip()!r}",
-                        "prepare the folder anew",
-                    )
-                words.append(fields[0])
-    except OSError as error:
-        return problem(path, f"{error.strerror}", "make the folder with fairseq-mm prepare")
-    except UnicodeDecodeError:
-        return problem(path, "is no UTF-8 text", "prepare the folder anew")
-    return words
-
-
-def check_split(folder: str, split: str, num_words: int, store: Any) -> list[Finding]:
-    from fairseq_mm.data.missing_images import read_missing_images
-    from fairseq_mm.data.references import read_references
-    from fairseq_mm.data.visual_ids import read_visual_ids
-
-    base = os.path.join(folder, split)
-    anew = "prepare the folder anew"
-    findings = []
-    try:
-        visual_ids = read_visual_ids(f"{base}.visual_ids")
-        missing = read_missing_images(folder)  # known to have no features
-    except UserError as error:
-        return [problem(split, str(error), anew)]
-    sizes: dict[str, Any] = {}
-    findings += checked(split, anew, lambda: check_text(base, num_words, sizes))
-    counts = {f"{base}.visual_ids": len(visual_ids)}
-    counts.update(line_counts(sizes, os.path.join(folder, "text", f"{split}.txt")))
-    (first, expected), *others = counts.items()
-    for path, count in others:
-        if count != expected:
-            text = f"{first} has {expected} lines, but {path} has {count}"
-            findings.append(problem(split, text, anew))
-    items = list(dict.fromkeys(visual_ids))
-    path = f"{base}.references.jsonl"
-    if os.path.exists(path) or split != "train":
-        findings += checked(split, anew, lambda: _check_references(read_references(path), items))
-    if store is not None:
-        keys = dict.fromkeys(key for item in items for key in item.split("\t"))
-        absent = [key for key in keys if key not in store and key not in missing]
-        if absent:
-            findings.append(
-                problem(
-                    split,
-                    f"{len(absent)} of {len(keys)} ids have no features in {store.path}, the first "
-                    f"{absent[0]!r}",
-                    "extract them and join the stores with fairseq-mm store merge",
-                )
-            )
-    if not findings:
-        findings.append(ok(split, f"{len(visual_ids)} lines of {len(items)} items"))
-    return findings
-
-
-def check_text(base: str, num_words: int, sizes: dict[str, Any]) -> Optional[str]:
-    """What is wrong with a binarised text.
-
-    Args:
-        base: its path without ``.bin`` and ``.idx``.
-        num_words: size of the dictionary, special symbols left out.
-        sizes: gets the number of tokens of each line, ``</s>`` included, by ``base``.
+def set_up(task: str, folder: str, features: Optional[str]) -> Any:
+    """A task of a data folder, with its defaults.
 
     Raises:
-        UserError: if it cannot be read, or a line is empty.
+        UserError: if the folder's files are missing or do not fit.
     """
+    import fairseq_mm
+
+    fairseq_mm.register()
+    from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
+
+    options: dict[str, Any] = {"features": features} if features else {}
+    cfg = TASK_DATACLASS_REGISTRY[task](data=folder, seed=1, **options)
+    return TASK_REGISTRY[task].setup_task(cfg)
+
+
+def check_data(folder: str, features: Optional[str], *, is_readable: bool) -> Iterator[Finding]:
+    """
+    Args:
+        folder: of the data.
+        features: feature stores that are given, or None.
+        is_readable: False where features are expected, and cannot be read.
+    """
+    if not os.path.isdir(folder):
+        yield problem(folder, "no such folder", "make it with fairseq-mm prepare")
+        return
+    root, name = folder_of(folder)
+    kind = KINDS[name]
+    if not is_readable and kind.inputs == "images":
+        text = "its text is not checked, as no task can be set up without features"
+        yield note(folder, text, "repair the features first")
+        return
     try:
-        import numpy as np
-
-        from fairseq_mm.data.binarised_text import load_binarised_text
-        from fairseq_mm.data.multimodal_dataset import check_no_empty_line
-    except Exception:  # fairseq's own line says why
-        return None
-    text = load_binarised_text(base, num_types=num_words + 4, end=2)  # fairseq's special symbols
-    sizes[base] = np.array(text.sizes)  # a copy: fairseq unmaps the file with ``text``
-    if len(text) == 0:
-        return f"{base}.idx: has no line"
-    check_no_empty_line(f"{base}.idx", sizes[base])
-    return None
-
-
-def line_counts(sizes: dict[str, Any], *paths: str) -> dict[str, int]:
-    """Numbers of lines of binarised texts, see :func:`check_text`, and of those text files that
-    there are."""
-    counts = {f"{base}.idx": len(found) for base, found in sizes.items()}
-    for path in paths:
-        if os.path.isfile(path):
-            with open(path, "rb") as file:
-                counts[path] = sum(1 for _ in file)
-    return counts
-
-
-def kind_of(folder: str) -> Optional[str]:
-    """What ``prepare.json`` says that a data folder is of; None where it says nothing."""
-    return prepared_as(folder).get("kind")
-
-
-def prepared_as(folder: str) -> dict[str, Any]:
-    """The content of ``prepare.json``, empty where there is none."""
-    try:
-        with open(os.path.join(folder, "prepare.json"), encoding="utf-8") as file:
-            content = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def checked(subject: str, remedy: str, check: Callable[[], Optional[str]]) -> list[Finding]:
-    """The finding of a check that returns or raises what is wrong."""
-    try:
-        text = check()
+        task = set_up(kind.task, root, features if kind.inputs != "prompts" else None)
     except UserError as error:
-        text = str(error)
-    return [problem(subject, text, remedy)] if text else []
+        yield problem(folder, str(error), ANEW)
+        return
+    except Exception as error:  # a broken package raises anything
+        text = f"its text is not checked ({reason_of(error)})"
+        yield note(folder, text, "repair the installation first")
+        return
+    dictionaries = [task.source_dictionary, task.target_dictionary] if kind.languages else []
+    for file, dictionary in zip(kind.dictionaries, dictionaries or [task.target_dictionary]):
+        words = len(dictionary) - dictionary.nspecial
+        yield ok(os.path.join(root, file), f"{words} words")
+    if kind.inputs == "videos":
+        yield from _check_subwords(root, task)
+        if features is None and not (is_readable and needs_features(root)):
+            if is_readable:
+                text = "has no features.h5; models that read the transcript alone need none"
+                yield note(root, text, "make it with fairseq-mm extract")
+            any_positions = (_ANY_LENGTH, _ANY_LENGTH)
+            reader = SimpleNamespace(reads_video=False, max_positions=lambda: any_positions)
+            task.models.append(reader)
+    parts: list[str] = []
+    if kind.inputs == "prompts":
+        yield from _check_parts(root, task, parts)
+    splits = [split for split in SPLITS if _has_split(root, split)]
+    if not splits:
+        text = f"has none of the splits {', '.join(SPLITS)}"
+        yield problem(root, text, "run fairseq-mm prepare")
+    limits = SimpleNamespace(**vars(task.cfg))
+    for option in ("max_source_positions", "max_target_positions", "max_frames"):
+        if hasattr(task.cfg, option):
+            setattr(task.cfg, option, _ANY_LENGTH)
+    for split in splits:
+        yield from _check_split(task, root, split, kind, limits, parts)
 
 
-def _check_references(references: dict[str, list[str]], items: list[str]) -> Optional[str]:
-    absent = [item for item in items if item not in references]
-    if absent:
-        return f"{len(absent)} of {len(items)} items have no references, the first {absent[0]!r}"
-    return None
+def _check_parts(folder: str, task: Any, parts: list[str]) -> Iterator[Finding]:
+    """Adds to ``parts`` the language models' folders that have the dictionary of the pairs."""
+    from fairseq_mm.data.binarised_text import load_dictionary
+
+    for part, side in LANGUAGE_MODELS.items():
+        path = os.path.join(folder, part, "dict.txt")
+        if not os.path.isdir(os.path.dirname(path)):
+            text = "is missing; it is for language models only"
+            yield note(os.path.dirname(path), text, ANEW)
+            continue
+        try:
+            if load_dictionary(path).symbols == _dictionary_of(task, part).symbols:
+                parts.append(part)
+                continue
+            text = f"is not the dictionary of the pairs, dict.{side}.txt"
+        except UserError as error:
+            text = str(error)
+        yield problem(path, text, ANEW)
+
+
+def _dictionary_of(task: Any, part: str) -> Any:
+    is_source = LANGUAGE_MODELS[part] == "wp_source"
+    return task.source_dictionary if is_source else task.target_dictionary
+
+
+def _has_split(root: str, split: str) -> bool:
+    files = glob(f"{escape(os.path.join(root, split))}.*")
+    parts = [os.path.join(root, part, f"{split}.idx") for part in LANGUAGE_MODELS]
+    return any(x.endswith((".idx", ".bin", ".visual_ids")) for x in files) or any(
+        map(os.path.exists, parts)
+    )
+
+
+def _check_subwords(folder: str, task: Any) -> Iterator[Finding]:
+    from fairseq_mm.data.numbered_unknowns import numbered_unknown
+
+    subwords = task.subwords
+    recorded = prepared_as(folder).get("options", {}).get("subwords_fingerprint")
+    indexed = [numbered_unknown(k) for k in range(subwords.numbered_unknowns)]
+    lacking = [token for token in indexed if token not in task.dictionary]
+    if recorded not in (None, subwords.fingerprint):
+        text = f"the folder was prepared with others ({recorded}) than it has now"
+        yield problem("subwords", f"{text} ({subwords.fingerprint}, {subwords.kind})", ANEW)
+    if lacking:
+        text = f"the dictionary lacks {lacking[0]} of {len(indexed)} indexed OOV tokens"
+        yield problem("subwords", text, ANEW)
+    if recorded in (None, subwords.fingerprint) and not lacking:
+        text = f"{subwords.kind}, {subwords.fingerprint}"
+        more = f", {len(indexed)} indexed OOV tokens" if indexed else ""
+        yield ok("subwords", text + more)
+
+
+def _check_split(
+    task: Any, folder: str, split: str, kind: Kind, limits: Any, parts: Sequence[str]
+) -> Iterator[Finding]:
+    """
+    Args:
+        task: of the folder.
+        folder: of the data.
+        split: its name.
+        kind: of the folder.
+        limits: the task's options before they were made to cut nothing.
+        parts: language models' folders.
+    """
+    from fairseq_mm.data.input_files import read_lines
+    from fairseq_mm.data.multimodal_dataset import check_line_counts
+
+    base = os.path.join(folder, split)
+    if hasattr(task.cfg, "eval_gen"):  # its references are read as for validation
+        task.cfg.eval_gen = split != "train" or os.path.exists(f"{base}.references.jsonl")
+    try:
+        task.load_dataset(split, combine=False, epoch=1)
+        dataset = task.datasets[split]
+        counts = {base: len(dataset)}
+        for language in kind.languages or ("txt",):
+            path = os.path.join(folder, "text", f"{split}.{language}")
+            if os.path.isfile(path):
+                counts[path] = len(list(read_lines(Path(path))))
+        check_line_counts(counts)
+    except UserError as error:
+        yield problem(split, str(error), ANEW)
+        return
+    findings = [x for part in parts for x in _check_part(task, dataset, folder, part)]
+    if kind.inputs == "images":
+        text = f"{len(dataset)} lines of {len(set(dataset.visual_ids))} items"
+    elif kind.inputs == "prompts":
+        text = f"{len(dataset)} pairs"
+        for name, lines, side in _texts(dataset, ("prompt", "story")):
+            text += f", longest {name} of {lines.sizes.max():,} tokens"
+            findings += _check_positions(split, name, lines.sizes, side, limits)
+    else:
+        text = f"{len(dataset)} videos"
+        for name, lines, side in _texts(dataset, ("transcripts", "summaries")):
+            described, share = _describe(lines, getattr(limits, f"max_{side}_positions"), task)
+            text += f"; {name} {described}"
+            if share > _MANY_UNKNOWN:
+                many = f"{share:.0f} % of the tokens in {name} are unknown"
+                remedy = "prepare with a smaller --threshold, subwords, or more training text"
+                findings.append(note(split, many, remedy))
+        if dataset.features is not None:
+            text += f"; {_describe_frames(dataset, limits.max_frames)}"
+    yield from findings
+    if not any(finding.level == "PROBLEM" for finding in findings):
+        yield ok(split, text)
+
+
+def _texts(dataset: Any, names: Sequence[str]) -> Iterator[tuple[str, Any, str]]:
+    return zip(names, (dataset.source, dataset.target), ("source", "target"))
+
+
+def _check_part(task: Any, dataset: Any, folder: str, part: str) -> Iterator[Finding]:
+    """Whether a language model's folder has the text of the pairs."""
+    from fairseq_mm.data.binarised_text import load_binarised_text
+
+    dictionary = _dictionary_of(task, part)
+    ours = (dataset.source if part == "prompts" else dataset.target).sizes
+    base = os.path.join(folder, part, dataset.split)
+    try:
+        lines = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
+    except UserError as error:
+        yield problem(dataset.split, str(error), ANEW)
+        return
+    theirs = lines.sizes
+    if len(ours) != len(theirs) or (ours != theirs).any():
+        other = [i for i, (x, y) in enumerate(zip(ours, theirs), start=1) if x != y]
+        where = f"line {other[0]} differs" if other else f"{len(theirs)} lines, not {len(ours)}"
+        text = f"{base}.idx must be of the same text as the pairs, but is not ({where})"
+        yield problem(dataset.split, text, ANEW)
+
+
+def _check_positions(
+    split: str, name: str, sizes: Any, side: str, limits: Any
+) -> Iterator[Finding]:
+    limit = getattr(limits, f"max_{side}_positions") - 2  # two positions are padding's
+    if sizes.max() > limit:
+        text = (
+            f"the {name} of line {sizes.argmax() + 1} has {sizes.max():,} tokens, its end "
+            f"included, but models have positions for {limit:,} by default ({(sizes > limit).sum()}"
+            " such lines)"
+        )
+        remedy = f"train with --max-{side}-positions {sizes.max() + 2} or --truncate-{side}"
+        yield note(split, text, remedy)
+
+
+def _describe(lines: Any, limit: int, task: Any) -> tuple[str, float]:
+    """Lengths of a text and the percentage of its tokens outside the vocabulary."""
+    sizes, unk = lines.sizes, task.dictionary.unk()
+    unknown = sum(int((lines[i] == unk).sum()) for i in range(len(lines)))
+    share = 100 * unknown / max(1, int(sizes.sum()) - len(sizes))
+    cut = int((sizes > limit).sum())
+    text = f"of {sizes.min()} to {sizes.max()} tokens, {cut} cut to {limit}, {share:.2f} % unknown"
+    return text, share
+
+
+def _describe_frames(dataset: Any, limit: int) -> str:
+    import numpy as np
+
+    rows = np.array([dataset.features.rows_of(key) for key in dict.fromkeys(dataset.visual_ids)])
+    return (
+        f"videos of {rows.min()} to {rows.max()} rows of features, median {np.median(rows):g}, "
+        f"{int((rows > limit).sum())} cut to {limit}"
+    )

@@ -1,4 +1,4 @@
-"""The doctor's look at the installation: Python, packages, fairseq, programs, device."""
+"""Lines of the doctor's report, and the checks of Python, packages, fairseq, programs, device."""
 
 import importlib
 import importlib.metadata
@@ -7,9 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from typing import Optional
-
-from fairseq_mm.cli.doctor_findings import Finding, note, ok, problem, reason_of
+from typing import NamedTuple, Optional
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 9), (3, 12)
 # extra -> the module that it brings, what for
@@ -24,6 +22,40 @@ EXTRAS = {
 }
 # compiled parts of fairseq without which it reads no data
 FAIRSEQ_EXTENSIONS = ("fairseq.data.data_utils_fast", "fairseq.data.token_block_utils_fast")
+
+
+class Finding(NamedTuple):
+    """One line of the report.
+
+    Attributes:
+        level: ``ok``, ``note`` or ``PROBLEM``.
+        subject: what was checked.
+        text: what was found.
+        remedy: what to do.
+    """
+
+    level: str
+    subject: str
+    text: str
+    remedy: str = ""
+
+
+def ok(subject: str, text: str) -> Finding:
+    return Finding("ok", subject, text)
+
+
+def note(subject: str, text: str, remedy: str) -> Finding:
+    return Finding("note", subject, text, remedy)
+
+
+def problem(subject: str, text: str, remedy: str) -> Finding:
+    return Finding("PROBLEM", subject, text, remedy)
+
+
+def reason_of(error: BaseException) -> str:
+    """Kind and first line of an error."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
 def check_python() -> Finding:

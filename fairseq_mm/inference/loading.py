@@ -171,8 +171,7 @@ def load_models(
     builder = task if kind is not HierarchicalStoryTask else _TextModelBuilder(task)
     models = []
     for file, state in states.items():
-        state = _without_files(state, is_foreign=STATE_KEY not in state["model"])
-        models.append(checkpoints.build_model(builder, state, file).to(place))
+        models.append(checkpoints.build_model(builder, without_files(state), file).to(place))
     architectures = [str(state["cfg"].model._name) for state in states.values()]
     return LoadedModels(task, models, list(states), architectures, provenances[first], place)
 
@@ -246,14 +245,14 @@ class _TextModelBuilder:
         return ARCH_MODEL_REGISTRY[cfg._name].build_model(cfg, self)
 
 
-def _without_files(state: dict[str, Any], *, is_foreign: bool) -> dict[str, Any]:
+def without_files(state: dict[str, Any]) -> dict[str, Any]:
     """A checkpoint whose model is built without the files that its training began with: it carries
     what has become of them."""
     cfg = state["cfg"].model
     if getattr(cfg, "pretrained_checkpoint", None):
         with open_dict(cfg):
             cfg.pretrained_checkpoint = f"{cfg.pretrained_checkpoint} (carried)"
-    if not is_foreign:
+    if STATE_KEY in state["model"]:
         return state
     # BART asks for options that a configuration would lose
     options = dict(cfg)

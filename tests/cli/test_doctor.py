@@ -16,7 +16,7 @@ from toy_data import WORDS, make_captions_folder, write_split, write_store
 
 from fairseq_mm import compat
 from fairseq_mm.cli import doctor_environment as environment
-from fairseq_mm.cli.doctor_weights import check_extractor_weights
+from fairseq_mm.cli.doctor_checkpoint import _check_extractor
 from fairseq_mm.cli.main import main
 from fairseq_mm.models._provenance import fingerprint
 
@@ -76,7 +76,7 @@ def test_it_runs_where_fairseq_is_missing(tmp_path):
     assert problem.startswith("PROBLEM  fairseq: ")
     assert "fairseq_mm is a plugin of fairseq, which is missing: pip install" in problem
     assert any(line.startswith("note     a.pt: not checked") for line in lines)
-    assert any(line.startswith("ok       train: 36 lines of 12 items") for line in lines)
+    assert any("its text is not checked" in line for line in lines)
     assert "Traceback" not in done.stderr
 
 
@@ -172,10 +172,10 @@ def test_lines_that_do_not_agree_are_found(examine, data):
     (data / "text" / "train.txt").write_text("a dog\n" * 35)
     _, _, problems = examine("--data", data)
     assert len(problems) == 2
-    assert "train.visual_ids has 36 lines, but" in problems[0]
+    assert "data/train has 36 lines, but" in problems[0]
     assert "train.txt has 35" in problems[0]
-    assert "valid.visual_ids has 18 lines, but" in problems[1]
-    assert "valid.idx has 21" in problems[1]
+    assert "valid.idx has 21 lines, but" in problems[1]
+    assert "valid.visual_ids has 18" in problems[1]
 
 
 def test_ids_without_features_or_references_are_found(examine, data):
@@ -184,20 +184,21 @@ def test_ids_without_features_or_references_are_found(examine, data):
     path = data / "valid.references.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
     _, _, problems = examine("--data", data)
-    assert "3 of 12 ids have no features" in problems[0]
-    assert "the first 'train9.jpg'" in problems[0]
-    assert "2 of 7 items have no references, the first 'valid5.jpg'" in problems[1]
-    assert "7 of 7 ids have no features" in problems[2]
+    assert "no features for 'train10.jpg'" in problems[0]
+    assert "3 of 12 images of train have none there" in problems[0]
+    assert "7 of 7 images of valid have none there" in problems[1]
+    write_store(data / "all.h5", [f"{x}{i}.jpg" for x in ("train", "valid") for i in range(12)])
+    _, _, (problem,) = examine("--data", data, "--features", data / "all.h5")
+    assert "valid.references.jsonl: has no references for 'valid5.jpg'" in problem
 
 
 def test_images_that_are_listed_as_missing_need_no_features(examine, data):
     (data / "features.h5").unlink()
     write_store(data / "features.h5", [f"train{i}.jpg" for i in range(12)])
-    (data / "missing_images.txt").write_text("".join(f"valid{i}.jpg\n" for i in range(6)))
-    _, _, problems = examine("--data", data)
-    assert len(problems) == 1
-    assert "1 of 7 ids have no features" in problems[0]
-    assert "the first 'valid6.jpg'" in problems[0]
+    (data / "missing_images.txt").write_text("".join(f"valid{i}.jpg\n" for i in range(7)))
+    (data / "prepare.json").write_text('{"kind": "visual stories"}')
+    _, _, (problem,) = examine("--data", data)
+    assert "'<sent>'" in problem  # its task is that of stories
 
 
 def test_values_that_are_not_finite_are_found(examine, data, tmp_path):
@@ -220,10 +221,10 @@ def test_a_store_that_names_no_extractor_is_noted(examine, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("dog 3\ncat\n", "dict.txt: line 2 must be a word and its count, but is 'cat'"),
-        ("dog 3\ncat 2\ndog 1\n", "dict.txt: has 'dog' twice"),
-        (b"\xff\xfe 3\n", "dict.txt: is no UTF-8 text"),
-        (None, "dict.txt: No such file or directory"),
+        ("dog 3\ncat\n", "dict.txt: cannot be read as a dictionary: Incorrect dictionary format"),
+        ("dog 3\ncat 2\ndog 1\n", "Duplicate word found when loading Dictionary: 'dog'"),
+        (b"\xff\xfe 3\n", "dict.txt, please rebuild the dataset"),
+        (None, "dict.txt: no such file; is"),
     ],
 )
 def test_a_broken_dictionary_is_found(examine, data, content, message):
@@ -257,6 +258,9 @@ def test_broken_splits_are_found(examine, data, tmp_path):
     assert "test.idx: line 2 is empty" in problems[2]
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "dict.txt").write_text("a 1\n")
+    (_, lines, _) = examine("--data", tmp_path / "bare")
+    assert any("no task can be set up without features" in line for line in lines)
+    write_store(tmp_path / "bare" / "features.h5", ["a"])
     _, _, problems = examine("--data", tmp_path / "bare")
     assert any("has none of the splits train, valid, test" in line for line in problems)
     _, _, problems = examine("--data", tmp_path / "nowhere")
@@ -341,7 +345,7 @@ def test_weights_that_torchvision_fetches_are_a_note(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     for model in ("squeezenet1_1", "r3d_18"):
         identity = {"extractor": model, "weights": "torchvision:DEFAULT"}
-        (found,) = check_extractor_weights(identity, "a.pt", None)
+        (found,) = _check_extractor(identity, "a.pt", None)
         assert found.level == "note"
         assert (
             f"torchvision:DEFAULT is not there yet: {tmp_path}/checkpoints/{model}-" in found.text
@@ -350,11 +354,11 @@ def test_weights_that_torchvision_fetches_are_a_note(monkeypatch, tmp_path):
         path = Path(found.text.partition(": ")[2])
         path.parent.mkdir(exist_ok=True)
         path.touch()
-        assert check_extractor_weights(identity, "a.pt", None)[0].level == "ok"
+        assert next(_check_extractor(identity, "a.pt", None)).level == "ok"
     unknown = {"extractor": "squeezenet1_1", "weights": "torchvision:LARGE"}
-    assert check_extractor_weights(unknown, "a.pt", None)[0].level == "PROBLEM"
+    assert next(_check_extractor(unknown, "a.pt", None)).level == "PROBLEM"
     for weights in ("none:3", "open_clip:openai"):
-        assert check_extractor_weights({**unknown, "weights": weights}, "a.pt", None) == []
+        assert list(_check_extractor({**unknown, "weights": weights}, "a.pt", None)) == []
 
 
 def test_weights_need_a_checkpoint(capsys):

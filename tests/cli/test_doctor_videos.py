@@ -4,14 +4,15 @@ import json
 
 import numpy as np
 import pytest
+from toy_captioner import change_checkpoint
+from toy_data import run_fairseq
 
-from fairseq_mm.cli import doctor_videos
-from fairseq_mm.cli.doctor_videos import check_video_checkpoint, check_videos, holds_videos
+from fairseq_mm.cli.doctor_checkpoint import check_checkpoint
+from fairseq_mm.cli.doctor_data import KINDS, check_data, folder_of
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.data.subwords import Subwords
-from fairseq_mm.models._provenance import STATE_KEY, encode_json
 from fairseq_mm.prepare import videos as prepare_videos
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.videos import VideoWriter
@@ -60,6 +61,10 @@ def store(folder):
     return write_store(folder / "features.h5", {"a": 2, "b": 300, "c": 7})
 
 
+def found_in(folder, store=None):
+    return list(check_data(str(folder), store and store.path, is_readable=True))
+
+
 def texts(findings, level=None):
     return [f"{x.subject}: {x.text}" for x in findings if level in (None, x.level)]
 
@@ -85,16 +90,16 @@ def test_a_whole_folder_has_no_problem(folder, store, capsys):
 
 
 def test_folders_of_videos_are_told_from_others(folder, tmp_path):
-    assert holds_videos(str(folder))
-    assert not holds_videos(str(tmp_path))
+    assert folder_of(str(folder)) == (str(folder), "videos")
+    assert folder_of(str(tmp_path)) == (str(tmp_path), "captions")
     for side in ("tran", "desc"):
         (folder / f"dict.{side}.txt").unlink()
-    assert holds_videos(str(folder))
-    assert "No such file" in texts(check_videos(str(folder), None), "PROBLEM")[0]
+    assert folder_of(str(folder)) == (str(folder), "videos")
+    assert "no such file" in texts(found_in(folder), "PROBLEM")[0]
 
 
 def test_a_folder_without_features_is_for_models_of_text(folder):
-    findings = check_videos(str(folder), None)
+    findings = found_in(folder)
     assert texts(findings, "PROBLEM") == []
     assert texts(findings, "note") == [
         f"{folder}: has no features.h5; models that read the transcript alone need none"
@@ -103,16 +108,15 @@ def test_a_folder_without_features_is_for_models_of_text(folder):
 
 def test_many_unknown_words_are_noted(tmp_path):
     folder = write_folder(tmp_path / "data", max_words=1)
-    notes = texts(check_videos(str(folder), None), "note")
+    notes = texts(found_in(folder), "note")
     assert "valid: 33 % of the tokens in transcripts are unknown" in notes
     assert "train: 75 % of the tokens in summaries are unknown" in notes
 
 
 def test_videos_without_features_are_a_problem(folder, tmp_path):
     store = write_store(tmp_path / "other.h5", {"a": 2, "c": 3})
-    assert texts(check_videos(str(folder), store), "PROBLEM") == [
-        f"train: 1 of 2 videos have no features in {tmp_path}/other.h5, the first 'b'"
-    ]
+    (found,) = texts(found_in(folder, store), "PROBLEM")
+    assert "1 of 2 videos of train have none there" in found
 
 
 def shorten(path):
@@ -124,20 +128,19 @@ def shorten(path):
     [
         ("train.visual_ids", shorten, "train.visual_ids has 1: they must agree line by line"),
         ("text/train.desc", shorten, "text/train.desc has 1: they must agree line by line"),
-        ("train.visual_ids", lambda path: path.unlink(), "train.visual_ids: no such file"),
         ("valid.references.jsonl", lambda path: path.unlink(), "references.jsonl: no such file"),
         (
             "train.references.jsonl",
             shorten,
-            "1 of 2 videos have no references, the first 'b'",
+            "train.references.jsonl: has no references for 'b'",
         ),
         ("train.tran-desc.desc.bin", lambda path: path.write_bytes(b""), "desc.bin and .idx can"),
-        ("dict.desc.txt", shorten, "is not the dictionary of"),
+        ("dict.desc.txt", shorten, "must be equal, but have"),
         ("subwords.json", lambda path: path.write_text("{}"), "`kind` must be none or gpt2"),
         (
             "subwords.json",
             lambda path: path.write_text('{"kind": "none", "numbered_unknowns": 2}'),
-            "the dictionary lacks <unk-0> of 2 numbered unknowns",
+            "the dictionary lacks <unk-0> of 2 indexed OOV tokens",
         ),
         (
             "subwords.json",
@@ -148,91 +151,83 @@ def shorten(path):
 )
 def test_damage_is_a_problem(folder, name, damage, message):
     damage(folder / name)
-    found = " ".join(texts(check_videos(str(folder), None), "PROBLEM"))
+    found = " ".join(texts(found_in(folder), "PROBLEM"))
     assert message in found
 
 
 def test_numbered_unknowns_need_their_list(tmp_path):
     folder = write_folder(tmp_path / "data", subwords=Subwords(numbered_unknowns=3))
-    findings = check_videos(str(folder), None)
+    findings = found_in(folder)
     assert texts(findings, "PROBLEM") == []
-    assert any("none, " in text and "3 numbered unknowns" in text for text in texts(findings))
+    assert any("none, " in text and "3 indexed OOV tokens" in text for text in texts(findings))
     (folder / "valid.unknowns.jsonl").write_text("")
-    assert "valid.unknowns.jsonl" in texts(check_videos(str(folder), None), "PROBLEM")[0]
+    assert "valid.unknowns.jsonl" in texts(found_in(folder), "PROBLEM")[0]
 
 
 def test_a_folder_without_splits_is_a_problem(folder):
     for path in [*folder.glob("*.bin"), *folder.glob("*.idx"), *folder.glob("*.visual_ids")]:
         path.unlink()
-    found = texts(check_videos(str(folder), None), "PROBLEM")
+    found = texts(found_in(folder), "PROBLEM")
     assert found == [f"{folder}: has none of the splits train, valid, test"]
 
 
-@pytest.fixture
-def state(folder):
-    words = [line.split()[0] for line in (folder / "dict.tran.txt").read_text().splitlines()]
-    content = {
-        "words": words,
-        "source_words": words,
-        "extractor": {"extractor": "x"},
-        "feature_dim": 5,
-        "subwords": Subwords().to_state(),
-    }
-
-    def make(**changed):
-        return {
-            "cfg": {"task": {"_name": "video_summarization"}, "model": {"_name": "vg_bart"}},
-            "model": {STATE_KEY: encode_json({**content, **changed})},
-        }
-
-    return make
-
-
-def check(state, folder, store=None):
-    return check_video_checkpoint("a.pt", state, folder and str(folder), store)
-
-
-def test_a_checkpoint_of_the_folder_fits(folder, state):
-    findings = check(state(), folder)
-    assert [finding.level for finding in findings] == ["ok"]
-    assert findings[0].text.startswith("dictionary of 4 words, ")
-    assert findings[0].text.endswith("subwords none")
-
-
-def test_missing_weights_of_a_video_extractor_are_found(folder, state):
-    of_file = {"extractor": "resnext101_3d", "weights": "0" * 64}
-    (found,) = texts(check(state(extractor=of_file), folder), "PROBLEM")
-    assert f"weights of resnext101_3d: no file with the SHA-256 {'0' * 64} in " in found
-    # reads transcripts alone
-    assert not texts(check(state(extractor=of_file, feature_dim=0), folder), "PROBLEM")
-
-
-def test_a_checkpoint_of_other_data_is_a_problem(folder, state, store, tmp_path):
-    (found,) = texts(check(state(words=["the"]), folder), "PROBLEM")
-    assert "its dictionary (1 words, " in found
-    assert f"is not that of {folder} (4 words, " in found
-    (found,) = texts(check(state(subwords={"kind": "none", "numbered_unknowns": 4}), folder))[1:]
-    assert "its subwords (none, " in found
-    (found,) = texts(check(state(feature_dim=9), folder, store), "PROBLEM")
-    assert found == f"checkpoint: needs 9 channels, but {folder}/features.h5 has 5"
-    (found,) = texts(check(state(extractor={"extractor": "y"}), folder, store), "PROBLEM")
-    assert "y" in found
-    (found,) = texts(check(state(), tmp_path), "PROBLEM")
-    assert found == f"checkpoint: summarises videos, but {tmp_path} has none"
-
-
-def test_a_checkpoint_of_fairseqs_own_carries_no_dictionary(state):
-    without = state()
-    without["model"] = {}
-    (found,) = check(without, None)
-    assert (found.level, "carries no dictionary" in found.text) == ("note", True)
-
-
 def test_the_doctor_knows_what_prepare_writes():
-    for name in ("SOURCE", "TARGET", "MAX_TOKENS"):
-        assert getattr(doctor_videos, name) == getattr(prepare_videos, name)
+    assert KINDS["videos"].languages == (prepare_videos.SOURCE, prepare_videos.TARGET)
 
 
 def test_a_broken_report_is_no_crash(folder):
     (folder / "prepare.json").write_text(json.dumps(["x"]))
-    assert texts(check_videos(str(folder), None), "PROBLEM") == []
+    assert texts(found_in(folder), "PROBLEM") == []
+
+
+@pytest.fixture
+def trained(folder, store, tmp_path, monkeypatch):
+    """A checkpoint of ``vg_bart`` on the folder."""
+    command = (
+        f"{folder} --task video_summarization --arch vg_bart_tiny --save-dir {tmp_path}/c --cpu "
+        "--max-update 1 --batch-size 2 --optimizer adam --num-workers 0 --disable-validation "
+        "--log-format none"
+    )
+    run_fairseq(monkeypatch, "train", *command.split())
+    return tmp_path / "c" / "checkpoint_last.pt"
+
+
+def fit(checkpoint, folder, store=None):
+    features = store and store.path
+    return list(check_checkpoint(str(checkpoint), folder and str(folder), features, store, None))
+
+
+def test_a_checkpoint_of_the_folder_fits(folder, trained):
+    findings = fit(trained, folder)
+    assert texts(findings, "PROBLEM") == []
+    assert any("dictionary of 4 words, " in x and "subwords none" in x for x in texts(findings))
+
+
+def test_a_checkpoint_of_other_data_is_a_problem(folder, trained, tmp_path):
+    path = folder / "dict.tran.txt"
+    lines = path.read_text().splitlines(keepends=True)
+    for side in ("tran", "desc"):
+        (folder / f"dict.{side}.txt").write_text("".join(lines[::-1]))
+    (found,) = texts(fit(trained, folder), "PROBLEM")
+    assert "the same words in another order" in found
+    for side in ("tran", "desc"):
+        (folder / f"dict.{side}.txt").write_text("".join(lines))
+    narrow = write_store(tmp_path / "narrow.h5", {"a": 1}, dim=9)
+    (found,) = texts(fit(trained, folder, narrow), "PROBLEM")
+    assert "trained on features of 5 channels, but the feature store has 9" in found
+    (found,) = texts(fit(trained, None, narrow), "PROBLEM")
+    assert found == f"checkpoint: needs 5 channels, but {tmp_path}/narrow.h5 has 9"
+    (found,) = texts(fit(trained, tmp_path), "PROBLEM")
+    assert (
+        f"is a model of videos (--task video_summarization), but {tmp_path} has captions" in found
+    )
+    (folder / "subwords.json").write_text('{"kind": "none", "numbered_unknowns": 1}')
+    (found,) = texts(fit(trained, folder), "PROBLEM")
+    assert "subwords" in found
+
+
+def test_missing_weights_of_a_video_extractor_are_found(trained, tmp_path):
+    extractor = {"extractor": "resnext101_3d", "weights": "0" * 64}
+    path = change_checkpoint(trained, tmp_path / "o.pt", provenance={"extractor": extractor})
+    (found,) = texts(fit(path, None), "PROBLEM")
+    assert f"weights of resnext101_3d: no file with the SHA-256 {'0' * 64} in " in found
