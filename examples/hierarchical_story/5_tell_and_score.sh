@@ -10,8 +10,8 @@ head -n "${STORIES:-500}" "$data/text/$split.wp_source" > "$out/prompts.txt"
 
 fairseq-mm perplexity "$data" --checkpoint "$model" --split "$split" --tune-temperature \
     --json "$out/perplexity.json"
-fairseq-mm rank-prompts "$data" --checkpoint "$model" --split "$split" --draws "${DRAWS:-20}" \
-    --output "$out/rank-prompts"
+fairseq-mm rank "$data" --checkpoint "$model" --split "$split" --draws "${DRAWS:-20}" \
+    --output "$out/ranks"
 fairseq-mm tell --checkpoint "$model" --data "$data" --prompts "$out/prompts.txt" --jsonl \
     --seed 0 --output "$out/told.jsonl" "${@:5}"
 fairseq-mm retrieve prompts "$data" --split "$split" --output "$out/nearest.jsonl"

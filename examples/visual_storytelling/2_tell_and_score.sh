@@ -11,7 +11,7 @@ mkdir -p "$out"
 fairseq-mm perplexity "$data" --checkpoint "$model" --split "$split" --json "$out/perplexity.json"
 fairseq-mm perplexity "$data" --checkpoint "$model" --split "$split" --counting transtory
 fairseq-mm perplexity "$data" --checkpoint "$model" --split "$split" --shuffled-images
-fairseq-mm rank-albums "$data" --checkpoint "$model" --split "$split" --draws "${DRAWS:-20}" \
+fairseq-mm rank "$data" --checkpoint "$model" --split "$split" --draws "${DRAWS:-20}" \
     --candidates "${CANDIDATES:-10}" --output "$out/ranks"
 fairseq-generate "$data" --user-dir "$USER_DIR" --task visual_storytelling --gen-subset "$split" \
     --path "$model" --beam 3 --max-words-per-sentence 25 --repetition-penalty 5 \

@@ -192,6 +192,19 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
+def positive(text: str) -> int:
+    """The type of an option that is a number of 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of 1 or more, but is {text!r}")
+    return int(text)
+
+
+def add_numbers(group: Any, **helps: str) -> None:
+    """Adds options whose value is a number of 1 or more: name -> help."""
+    for name, text in helps.items():
+        group.add_argument(_flag(name), type=positive, metavar="N", help=text)
+
+
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 

@@ -48,10 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     register_quietly()
-    from fairseq_mm.cli.rank import device_of, load_on_data
-    from fairseq_mm.inference.checkpoints import checkpoint_file
+    from fairseq_mm.cli.rank_images import load_on_data
+    from fairseq_mm.inference.checkpoints import checkpoint_file, usable_device
 
-    args.device = device_of(args.device)
+    args.device = usable_device(args.device)
     checkpoint = checkpoint_file(args.checkpoint)
     model, task = load_on_data(checkpoint, args)
     if not hasattr(model, "embed_sentences"):
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
     found: list[tuple[str, np.ndarray]] = []
     sentence_ids: list[str] = []
     if set(args.of) & {"images", "sentences"}:
-        from fairseq_mm.cli.rank_vectors import embed_split_in_order
+        from fairseq_mm.cli.rank_images import embed_split_in_order
 
         # the sentences of an image are not needed for its vector
         task.cfg.one_per_item = "sentences" not in args.of

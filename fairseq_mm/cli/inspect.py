@@ -51,7 +51,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments, inspect_images, inspect_videos
-from fairseq_mm.cli.likelihood_options import generates_visual_stories, positive
+from fairseq_mm.cli.arguments import positive
+from fairseq_mm.cli.likelihood import generates_visual_stories
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 

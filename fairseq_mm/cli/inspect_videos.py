@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
+from fairseq_mm.cli.arguments import positive
 from fairseq_mm.cli.inspect_videos_output import (
     Texts,
     attention_entry,
@@ -19,7 +20,6 @@ from fairseq_mm.cli.inspect_videos_output import (
     line_section,
     summary_lines,
 )
-from fairseq_mm.cli.likelihood_options import positive
 from fairseq_mm.cli.progress import progress_bar
 from fairseq_mm.errors import UserError
 

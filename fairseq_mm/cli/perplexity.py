@@ -1,317 +1,337 @@
 """Perplexity of a split's texts under a model or an ensemble, and the softmax's best temperature.
 
-fairseq-mm perplexity DATA --checkpoint checkpoints/checkpoint_best.pt --split valid
-fairseq-mm perplexity DATA --checkpoint a.pt:b.pt --tune-temperature
-fairseq-mm perplexity DATA --checkpoint lm/checkpoint_best.pt --side wp_target
+fairseq-mm perplexity data-bin/wp --checkpoint checkpoints/conv_story_fusion --split valid
+fairseq-mm perplexity data-bin/wp --checkpoint a.pt:b.pt --tune-temperature
+fairseq-mm perplexity data-bin/wp --checkpoint lm/checkpoint_best.pt --side wp_target
+fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac --counting transtory
+fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac --shuffled-images --seed 1
 
 The first figure is fairseq-validate's: over all tokens, the end of each text and unknown words
-(scored as <unk>) included. The others leave out ends, and unknown words. Texts are read from
-DATA/text; words are looked up in the checkpoint's own dictionary.
+(scored as <unk>) included. The others leave out ends, and unknown words; the separators between the
+sentences of a visual story are ends, too. Texts are read from DATA/text; words are looked up in the
+checkpoint's own dictionary.
 
---tune-temperature: the temperature at which the same tokens are most likely. With top-k sampling
-no temperature gives a real text a probability other than 0, so the temperature for it is that at
-which those tokens that are among the k likeliest at their place (<unk> is none of them) are most
-likely among those k. An ensemble, where the k depend on the temperature, has none.
+--tune-temperature: the temperature at which the same tokens are most likely. With top-k sampling no
+temperature gives a real text a probability other than 0, so the temperature for it is that at which
+those tokens that are among the k likeliest at their place (<unk> is none of them) are most likely
+among those k. An ensemble, where the k depend on the temperature, has none.
 
-Models of visual stories (--task visual_storytelling):
-
-fairseq-mm perplexity DATA --checkpoint checkpoints/checkpoint_best.pt --counting transtory
-fairseq-mm perplexity DATA --checkpoint checkpoints/checkpoint_best.pt --shuffled-images --seed 1
-
-All tokens are words, the separators between sentences and the end of the story; the figures
-without ends leave separators out as well. --counting transtory adds the figure that the released
-code of Transtory-XL would report, which is lower: the mean within each sentence, which begins with
-a token that costs nothing, then over sentences. --shuffled-images adds the perplexity of the same
-stories under the images of another album: the more a model follows its images, the higher.
+--counting transtory adds the figure that the released code of Transtory-XL would report, which is
+lower: the mean within each sentence, which begins with a token that costs nothing, then over
+sentences. --shuffled-images adds the perplexity of the same stories under the images of another
+album: the more a model follows its images, the higher.
 """
 
 import argparse
 import json
 import math
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from fairseq_mm.cli.likelihood_options import (
-    add_likelihood_arguments,
-    build_likelihood,
-    card_of,
-    check_seed,
-    chosen_lines,
-    encode_prompts,
-    generates_visual_stories,
-    positive,
-    words_to_score,
-)
+from fairseq_mm.cli import arguments, likelihood
+from fairseq_mm.cli.arguments import positive
+from fairseq_mm.cli.likelihood import AlbumTexts, PromptTexts, Texts
 from fairseq_mm.cli.run_set_up import register_quietly
+from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
-    from fairseq_mm.inference.loading import LoadedModels
-    from fairseq_mm.retrieval.story_likelihood import Pair, StoryLikelihood
+    from fairseq_mm.metrics.perplexity import LogProbability
+    from fairseq_mm.retrieval.word_likelihood import TemperatureSums
 
 SIDES = ("wp_source", "wp_target")
+OPTIONS: likelihood.Options = {
+    "prompts": {"words": None, "side": None},
+    "albums": {"features": None, "counting": "tokens", "shuffled_images": False},
+}
+# row -> its title, and whether ends and unknown words are counted
+ROWS = {
+    "all": ("all tokens", True, True),
+    "without_ends": ("without ends", False, True),
+    "known_words": ("known words", False, False),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATA", help="data folder")
-    add_likelihood_arguments(parser)
+    likelihood.add_scoring_arguments(parser)
+    arguments.add(parser, "json")
+    arguments.add_numbers(parser, stories="Number of texts, drawn with --seed (default: all).")
     parser.add_argument(
-        "--side",
-        choices=SIDES,
-        help="what a language model is of: prompts (wp_source) or stories (wp_target) (default: "
-        "that whose dictionary it has)",
-    )
-    parser.add_argument(
-        "--stories", type=positive, metavar="N", help="only N texts, drawn (default: all)"
-    )
-    parser.add_argument("--seed", type=int, default=1, help="of what is drawn (default: 1)")
-    parser.add_argument(
-        "--tune-temperature", action="store_true", help="find the softmax's best temperature"
+        "--tune-temperature", action="store_true", help="Find the softmax's best temperature."
     )
     parser.add_argument(
         "--top-k",
         type=positive,
         default=10,
         metavar="K",
-        help="of the second temperature (default: 10)",
+        help="Number of tokens that the second temperature is for (default: 10).",
     )
-    parser.add_argument(
+    prompts = parser.add_argument_group("stories of prompts, and language models")
+    arguments.add_numbers(prompts, words=likelihood.WORDS_HELP)
+    prompts.add_argument(
+        "--side",
+        choices=SIDES,
+        help="What a language model is of: prompts (wp_source) or stories (wp_target) (default: "
+        "that whose dictionary it has).",
+    )
+    stories = parser.add_argument_group("visual stories")
+    stories.add_argument(
         "--counting",
         choices=("tokens", "transtory"),
-        default="tokens",
-        help="transtory: also as Transtory-XL's released code counts (default: tokens)",
+        help="With transtory, also as Transtory-XL's released code counts (default: tokens).",
     )
-    parser.add_argument(
+    stories.add_argument(
         "--shuffled-images",
         action="store_true",
-        help="also under the images of another album, drawn with --seed",
+        help="Also under the images of another album, drawn with --seed.",
     )
-    parser.add_argument("--json", metavar="FILE", help="write figures and card as JSON")
 
 
 class Counts(NamedTuple):
-    """Natural log-probabilities and tokens of a text's parts."""
+    """Log2-probabilities and tokens of a split's parts, and of each sentence with its end.
 
-    known: tuple[float, int]
-    unknown: tuple[float, int]
-    ends: tuple[float, int]
-    texts: int
-    cut: int
+    Attributes:
+        truncated: number of texts of which not all words were scored.
+    """
+
+    known: "LogProbability"
+    unknown: "LogProbability"
+    ends: "LogProbability"
+    sentences: "list[LogProbability]"
+    truncated: int
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.json and not Path(args.json).absolute().parent.is_dir():
-        raise UserError(f"--json {args.json}: its folder does not exist.")
-    check_seed(args.seed)
+    arguments.check_writable("--json", args.json)
     register_quietly()
-    from fairseq_mm.data.story_split import read_side, side_path
-    from fairseq_mm.inference.loading import load_models, load_states
+    from fairseq_mm.inference.loading import load_states
 
     states = load_states(args.checkpoint)
-    if any(map(generates_visual_stories, states.values())):
-        from fairseq_mm.cli import perplexity_of_visual_stories
-
-        perplexity_of_visual_stories.run(args, states)
-        return
-    _check_text_options(args, states)
-    models = load_models(args.checkpoint, data=args.data, device=args.device, states=states)
-    likelihood = build_likelihood(models, args)
-    side = _side_of(models, args)
-    num_words = words_to_score(likelihood, args.words)
-    texts = read_side(args.data, args.split, side)
-    lines = chosen_lines(len(texts), args.stories, args.seed)
-    prompts: dict[int, Any] = dict.fromkeys(lines)
-    if not models.are_language_models:
-        from fairseq_mm.data.story_split import read_story_split
-
-        all_prompts = read_story_split(args.data, args.split).prompts
-        path = side_path(args.data, args.split, SIDES[0])
-        prompts = encode_prompts(likelihood, {i: all_prompts[i] for i in lines}, path)
-    pairs = [
-        (prompts[line], likelihood.encode_story(texts[line], num_words=num_words)) for line in lines
-    ]
-    counts, tuned = _score(likelihood, pairs, args)
-    result = _result_of(counts, tuned, args, side, len(texts), len(models.files))
+    kind = likelihood.resolve_options(args, OPTIONS, states)
+    texts: Texts = (PromptTexts if kind == "prompts" else AlbumTexts)(args, states)
+    lines = likelihood.chosen_lines(len(texts.texts), args.stories, args.seed)
+    sums = _temperature_sums(texts, args) if args.tune_temperature else None
+    counts = _score(texts, lines, [texts.condition(line) for line in lines], sums)
+    result = _result_of(counts, texts, lines, args)
+    if args.shuffled_images and isinstance(texts, AlbumTexts):
+        given = shuffled_images(texts.visual_ids, texts.names, seed=args.seed, data=args.data)
+        other = _score(texts, lines, [given[line] for line in lines], None)
+        result["shuffled"] = _perplexities(other, "of-another-album", texts, lines, args)
+        result["ratio"] = (
+            result["shuffled"]["all"]["perplexity"] / result["perplexities"]["all"]["perplexity"]
+        )
+    if sums is not None:
+        result["temperatures"] = _tuned(sums, result["perplexities"]["all"]["tokens"])
     _print(result)
     if args.json:
-        from fairseq_mm.cli.score_output import write_file
-
-        files = {f"checkpoint_{i}": file for i, file in enumerate(models.files)}
-        files["text"] = str(side_path(args.data, args.split, side))
-        options = ("split", "words", "stories", "seed", "precision")
-        result["card"] = card_of(args, files, options, models.device)
+        names = ("words", "stories", "counting", "shuffled_images")
+        result["card"] = likelihood.card_of(args, texts.files, names, texts.models.device)
         write_file(args.json, json.dumps(result, indent=2) + "\n")
 
 
-def _check_text_options(args: argparse.Namespace, states: "dict[str, dict[str, Any]]") -> None:
-    file, state = next(iter(states.items()))
-    for option, is_given in (
-        ("features", args.features is not None),
-        ("counting", args.counting != "tokens"),
-        ("shuffled-images", args.shuffled_images),
-    ):
-        if is_given:
-            raise UserError(
-                f"--{option}: is for models of visual stories, but {file} was trained "
-                f"with --task {state['cfg']['task']['_name']}."
-            )
+def shuffled_images(
+    visual_ids: Sequence[str], albums: Sequence[str], *, seed: int, data: str
+) -> list[str]:
+    """For each line the images of another album, the same for all lines of an image sequence.
 
+    Albums stand in a circle, in an order drawn with the seed, and each gets the next one's image
+    sequences: the first for its first, and so on, from the beginning where they run out.
 
-def _side_of(models: "LoadedModels", args: argparse.Namespace) -> str:
-    if not models.are_language_models:
-        if args.side == SIDES[0]:
-            raise UserError(
-                f"--side {args.side}: {models.files[0]} generates stories, not prompts."
-            )
-        return SIDES[1]
-    if args.side:
-        return str(args.side)
-    from fairseq_mm.data.story_split import side_path
-    from fairseq_mm.models._provenance import words_of
-    from fairseq_mm.prepare.data_folder import read_dictionary_words
+    Raises:
+        UserError: if there is but one album.
+    """
+    import numpy as np
 
-    words = set(words_of(models.dictionary))
-    found = []
-    for side in SIDES:
-        path = side_path(args.data, args.split, side).parents[1] / f"dict.{side}.txt"
-        if path.is_file() and words == set(read_dictionary_words(path)):
-            found.append(side)
-    if len(found) != 1:
+    sequences: dict[str, dict[str, None]] = {}
+    for line, album in zip(visual_ids, albums):
+        sequences.setdefault(album, {})[line] = None
+    if len(sequences) < 2:
         raise UserError(
-            f"{models.files[0]}: its dictionary ({len(words)} words) is that of "
-            f"{'both sides' if found else 'neither side'} of {args.data}: give --side."
+            f"--shuffled-images: the stories of {data} are of one album, and no other has "
+            "images to give them."
         )
-    return found[0]
+    names = list(sequences)
+    order = np.random.default_rng(seed).permutation(len(names)).tolist()
+    following = {names[a]: names[b] for a, b in zip(order, [*order[1:], order[0]])}
+    given = {}
+    for album, own in sequences.items():
+        other = list(sequences[following[album]])
+        for number, line in enumerate(own):
+            given[album, line] = other[number % len(other)]
+    return [given[album, line] for line, album in zip(visual_ids, albums)]
+
+
+def _temperature_sums(texts: Texts, args: argparse.Namespace) -> "TemperatureSums":
+    from fairseq_mm.metrics.temperature import GRID
+    from fairseq_mm.retrieval.word_likelihood import TemperatureSums
+
+    models = texts.likelihood.models
+    top_k = args.top_k if len(models) == 1 else None
+    return TemperatureSums(models, texts.likelihood.dictionary, GRID, top_k=top_k)
 
 
 def _score(
-    likelihood: "StoryLikelihood", pairs: "list[Pair]", args: argparse.Namespace
-) -> tuple[Counts, dict[str, Any]]:
+    texts: Texts,
+    lines: Sequence[int],
+    conditions: Sequence[Any],
+    sums: "Optional[TemperatureSums]",
+) -> Counts:
     import torch
     from tqdm import tqdm
 
-    from fairseq_mm.metrics.temperature import GRID
-    from fairseq_mm.retrieval.tempered_likelihood import TemperatureSums
+    from fairseq_mm.metrics.perplexity import LogProbability
 
-    score: Any = likelihood
-    if args.tune_temperature:
-        top_k = args.top_k if len(likelihood.models) == 1 else None
-        score = TemperatureSums(likelihood, GRID, top_k=top_k)
-    unk, eos = likelihood.dictionary.unk(), likelihood.dictionary.eos()
+    pairs = [(condition, texts.tokens(line)) for condition, line in zip(conditions, lines)]
+    unk, ends = texts.likelihood.dictionary.unk(), torch.tensor(texts.ends)
     # columns: known words, unknown words, ends
-    sums, numbers = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.long)
-    cut = sum(story[-1] != eos for _, story in pairs)
+    log_probs, numbers = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.long)
+    sentences = []
     with tqdm(total=len(pairs), unit="text", desc="perplexity", disable=None) as progress:
-        for batch in likelihood.batches(pairs):
-            for number, log_probs in zip(batch, score([pairs[i] for i in batch])):
-                story = torch.tensor(pairs[number][1])
-                kind = (story == unk).long() + 2 * (story == eos).long()
-                sums.index_add_(0, kind, log_probs.double())
+        for batch, found in texts.likelihood.batches(pairs, log_probs_of=sums):
+            for number, of_text in zip(batch, found):
+                tokens = torch.tensor(pairs[number][1])
+                log2_probs = of_text.double() / math.log(2)
+                is_end = torch.isin(tokens, ends)
+                kind = (tokens == unk).long() + 2 * is_end.long()
+                log_probs.index_add_(0, kind, log2_probs)
                 numbers += torch.bincount(kind, minlength=3)
+                bounds = [0, *(torch.flatten(is_end.nonzero()) + 1).tolist()]
+                sentences += [
+                    LogProbability(float(log2_probs[a:b].sum()), b - a)
+                    for a, b in zip(bounds, bounds[1:])
+                ]
             progress.update(len(batch))
-    parts = list(zip(sums.tolist(), numbers.tolist()))
-    counts = Counts(*parts, len(pairs), cut)
-    if not math.isfinite(float(sums.sum())):
-        raise UserError(f"{args.checkpoint}: gives a word a probability that is no number.")
-    return counts, _tuned(score, args) if args.tune_temperature else {}
+    parts = [LogProbability(*part) for part in zip(log_probs.tolist(), numbers.tolist())]
+    eos = texts.likelihood.dictionary.eos()
+    truncated = sum(tokens[-1] != eos for _, tokens in pairs)
+    return Counts(parts[0], parts[1], parts[2], sentences, truncated)
 
 
-def _tuned(score: Any, args: argparse.Namespace) -> dict[str, Any]:
+def _result_of(
+    counts: Counts, texts: Texts, lines: Sequence[int], args: argparse.Namespace
+) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "data": args.data,
+        "split": args.split,
+        "texts": len(lines),
+        "texts_available": len(texts.texts),
+        "words": counts.known.num_tokens + counts.unknown.num_tokens,
+        "unknown_words": counts.unknown.num_tokens,
+        "ends": counts.ends.num_tokens,
+    }
+    if isinstance(texts, AlbumTexts):
+        sequences = {texts.visual_ids[line] for line in lines}
+        result["sentences"] = len(counts.sentences)
+        result["sequences"] = len(sequences)
+        result["sequences_with_missing_images"] = sum(
+            not texts.missing.isdisjoint(line.split("\t")) for line in sequences
+        )
+    else:
+        result["side"] = texts.side
+        result["texts_cut"] = counts.truncated
+    images = "own" if isinstance(texts, AlbumTexts) else None
+    result["perplexities"] = _perplexities(counts, images, texts, lines, args)
+    return result
+
+
+def _perplexities(
+    counts: Counts,
+    images: Optional[str],
+    texts: Texts,
+    lines: Sequence[int],
+    args: argparse.Namespace,
+) -> dict[str, Any]:
+    from fairseq_mm.metrics.perplexity import corpus_perplexity, transtory_perplexity
+    from fairseq_mm.metrics.signature import signature
+
+    is_drawn = len(lines) < len(texts.texts) or images == "of-another-album"
+    models = len(texts.models.files)
+
+    def entry(
+        value: Optional[float], tokens: int, ends: bool, unknown: bool, **counting: str
+    ) -> dict[str, Any]:
+        return {
+            "perplexity": value,
+            "tokens": tokens,
+            "signature": signature(
+                "ppl",
+                **counting,
+                unit="dictionary-token",
+                ends="counted" if ends else "left-out",
+                unk="counted" if unknown else "left-out",
+                words=args.words,
+                images=images,
+                models=models if models > 1 else None,
+                prec=args.precision,
+                seed=args.seed if is_drawn else None,
+            ),
+        }
+
+    rows = {}
+    for name, (_, ends, unknown) in ROWS.items():
+        parts = [counts.known] + [counts.unknown] * unknown + [counts.ends] * ends
+        tokens = sum(part.num_tokens for part in parts)
+        value = corpus_perplexity(parts) if tokens else None
+        rows[name] = entry(value, tokens, ends, unknown, counting="tokens")
+    if args.counting == "transtory":
+        tokens = sum(sentence.num_tokens for sentence in counts.sentences)
+        value = transtory_perplexity(counts.sentences)
+        rows["transtory"] = entry(
+            value, tokens, True, True, counting="transtory", mean="sentences", free="1-a-sentence"
+        )
+    return rows
+
+
+def _tuned(sums: "TemperatureSums", tokens: int) -> dict[str, Any]:
     import numpy as np
 
     from fairseq_mm.metrics.temperature import GRID, best_temperature
 
-    tuned = {"softmax": (best_temperature(np.array(GRID), score.sums), None)}
-    if score.top_k is not None and score.top_words:
-        found = best_temperature(np.array(GRID), score.top_sums)
-        tuned[f"top_{score.top_k}"] = (found, score.top_words)
-    return tuned
-
-
-def _result_of(
-    counts: Counts,
-    tuned: dict[str, Any],
-    args: argparse.Namespace,
-    side: str,
-    available: int,
-    num_models: int,
-) -> dict[str, Any]:
-    from fairseq_mm.metrics.signature import signature
-
-    rows = {
-        "all": ((counts.known, counts.unknown, counts.ends), "counted", "counted"),
-        "without_ends": ((counts.known, counts.unknown), "left out", "counted"),
-        "known_words": ((counts.known,), "left out", "left out"),
-    }
-    perplexities = {}
-    for name, (parts, ends, unknown) in rows.items():
-        log_likelihood, tokens = (sum(column) for column in zip(*parts))
-        perplexities[name] = {
-            "perplexity": _perplexity(log_likelihood, tokens),
-            "tokens": tokens,
-            "signature": signature(
-                "ppl",
-                unit="dictionary-token",
-                eos=ends.replace(" ", "-"),
-                unk=unknown.replace(" ", "-"),
-                words=args.words,
-                models=num_models if num_models > 1 else None,
-                prec=args.precision,
-                seed=args.seed if counts.texts < available else None,
-            ),
-        }
-    result = {
-        "data": args.data,
-        "split": args.split,
-        "side": side,
-        "texts": counts.texts,
-        "texts_available": available,
-        "texts_cut": counts.cut,
-        "words": counts.known[1] + counts.unknown[1],
-        "unknown_words": counts.unknown[1],
-        "ends": counts.ends[1],
-        "perplexities": perplexities,
-    }
-    tokens = perplexities["all"]["tokens"]
-    for name, (found, covered) in tuned.items():
-        result.setdefault("temperatures", {})[name] = {
+    kinds = {"softmax": (sums.sums, tokens)}
+    if sums.top_k is not None and sums.top_words:
+        kinds[f"top_{sums.top_k}"] = (sums.top_sums, sums.top_words)
+    tuned = {}
+    for name, (values, covered) in kinds.items():
+        found = best_temperature(np.array(GRID), values)
+        tuned[name] = {
             "temperature": found.temperature,
-            "perplexity": _perplexity(found.log_likelihood, covered or tokens),
-            "tokens": covered or tokens,
+            "perplexity": math.exp(min(-found.log_likelihood / covered, 700.0)),
+            "tokens": covered,
             "is_inside": found.is_inside,
         }
-    return result
-
-
-def _perplexity(log_likelihood: float, tokens: int) -> Optional[float]:
-    return math.exp(min(-log_likelihood / tokens, 700.0)) if tokens else None
+    return tuned
 
 
 def _print(result: dict[str, Any]) -> None:
     words, unknown = result["words"], result["unknown_words"]
-    print(
-        f"{result['split']}.{result['side']}: {result['texts']:,} of {result['texts_available']:,} "
-        f"texts, {words:,} words, {unknown:,} of them unknown ({unknown / max(1, words):.1%}), "
-        f"{result['ends']:,} ends, {result['texts_cut']:,} texts cut"
-    )
-    titles = {
-        "all": "all tokens",
-        "without_ends": "without ends",
-        "known_words": "known words",
-    }
-    for name, title in titles.items():
-        entry = result["perplexities"][name]
-        value = entry["perplexity"]
-        shown = "-" if value is None else f"{value:.2f}"
-        print(
-            f"perplexity, {title:<14} {shown:>12} {entry['tokens']:>12,} tokens  "
-            f"{entry['signature']}"
-        )
+    name = result["split"] + (f".{result['side']}" if "side" in result else "")
+    head = f"{name}: {result['texts']:,} of {result['texts_available']:,} texts, "
+    if "sentences" in result:
+        head += f"{result['sentences']:,} sentences, "
+    head += f"{words:,} words, {unknown:,} of them unknown ({unknown / max(1, words):.1%}), "
+    if "sequences" in result:
+        head += f"{result['sequences']:,} image sequences, "
+        head += f"{result['sequences_with_missing_images']:,} with missing images"
+    else:
+        head += f"{result['ends']:,} ends, {result['texts_cut']:,} texts truncated"
+    print(head)
+    titles = {name: title for name, (title, _, _) in ROWS.items()}
+    titles["transtory"] = "transtory counting"
+    for images in ("perplexities", "shuffled"):
+        for name, row in result.get(images, {}).items():
+            title = titles[name] + (", shuffled" if images == "shuffled" else "")
+            shown = "-" if row["perplexity"] is None else f"{row['perplexity']:.2f}"
+            print(
+                f"perplexity, {title:<29} {shown:>10} {row['tokens']:>10,} tokens  "
+                f"{row['signature']}"
+            )
+    if "ratio" in result:
+        print(f"under other albums' images / under their own: {result['ratio']:.4f}")
     for name, entry in result.get("temperatures", {}).items():
         share = entry["tokens"] / result["perplexities"]["all"]["tokens"]
-        title = name.replace("_", " ")
         edge = "" if entry["is_inside"] else ", at the end of what was tried"
         print(
-            f"temperature, {title:<13} {entry['temperature']:>12.3f} {entry['tokens']:>12,} tokens "
-            f"({share:.1%}), perplexity {entry['perplexity']:.2f} there{edge}"
+            f"temperature, {name.replace('_', ' '):<28} {entry['temperature']:>10.3f} "
+            f"{entry['tokens']:>10,} tokens ({share:.1%}), perplexity {entry['perplexity']:.2f} "
+            f"there{edge}"
         )

@@ -1,116 +1,227 @@
-"""What ``rank-prompts`` and ``rank-albums`` share: options, pairs, likelihoods, files."""
+"""``fairseq-mm rank`` of stories: under their own prompt or images, among those of others."""
 
 import argparse
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Union
 
-from fairseq_mm.cli.likelihood_options import positive
+import numpy as np
+
+from fairseq_mm.cli.likelihood import AlbumTexts, PromptTexts, Texts, card_of, chosen_lines, pair_of
+from fairseq_mm.cli.run_set_up import only_writer
+from fairseq_mm.data.output_file import write_file
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics import condition_ranking
+from fairseq_mm.metrics.signature import signature
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from fairseq_mm.metrics.prompt_ranking import PromptColumns
+    from fairseq_mm.inference.loading import States
+    from fairseq_mm.metrics.condition_ranking import AlbumRanking, Columns, PromptRanking
     from fairseq_mm.retrieval.pair_scores import PairScores
 
-# lines of a story and of its condition
-Key = tuple[int, int]
+# figure -> title, factor, decimals and unit in the table
+ROWS = {
+    "accuracy": ("accuracy", 100, 1, " %"),
+    "first": ("ranked first", 100, 1, " %"),
+    "mean_rank": ("mean rank", 1, 2, ""),
+}
 
 
-def add_ranking_arguments(parser: argparse.ArgumentParser, condition: str) -> None:
+def rank_stories(args: argparse.Namespace, states: "States", kind: str) -> None:
     """
     Args:
-        parser: gets the options.
-        condition: what stories are ranked under, in the plural: ``prompts`` or ``albums``.
+        args: of ``fairseq-mm rank``.
+        states: the checkpoints.
+        kind: of them, ``prompts`` or ``albums``.
+
+    Raises:
+        UserError: if files or options do not fit.
     """
-    parser.add_argument(
-        "--stories",
-        type=positive,
-        default=1000,
-        metavar="N",
-        help="Number of stories drawn from the split; all if it has fewer (default: 1000).",
+    from fairseq_mm.retrieval.pair_scores import PairScores
+
+    started = time.time()
+    if args.candidates < 2:
+        raise UserError("--candidates: must be 2 or more, the story's own included.")
+    texts: Texts = (PromptTexts if kind == "prompts" else AlbumTexts)(args, states)
+    if not texts.names:
+        raise UserError(f"{texts.models.files[0]}: is a language model, which reads no prompt.")
+    lines = chosen_lines(len(texts.texts), args.stories, args.seed)
+    columns = condition_ranking.condition_columns(texts.names[line] for line in lines)
+    if len(columns.texts) < args.candidates:
+        raise UserError(
+            f"{args.data}: {len(lines)} stories of {args.split} have {len(columns.texts)} "
+            f"different {kind}, but --candidates {args.candidates} needs as many: give more "
+            "--stories, or fewer --candidates."
+        )
+    distractors = condition_ranking.draw_distractors(
+        columns.true,
+        len(columns.texts),
+        draws=args.draws,
+        distractors=args.candidates - 1,
+        seed=args.seed,
     )
-    parser.add_argument(
-        "--draws",
-        type=positive,
-        default=20,
-        metavar="N",
-        help=f"Number of draws of other {condition} (default: 20).",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=1,
-        help=f"Seed of the drawn stories and {condition} and of the bootstrap (default: 1).",
-    )
-    parser.add_argument(
-        "--all-pairs",
-        action="store_true",
-        help=f"Compute the likelihood of each story under each of the {condition}.",
-    )
-    parser.add_argument(
-        "--output",
-        metavar="DIR",
-        help=f"Folder to write (default: CHECKPOINT.rank-{condition}-SPLIT).",
+    identity = {**texts.identity(), "split": args.split, "precision": args.precision}
+    output = args.output or output_of(texts.models.files, args.split)
+    with only_writer(output):
+        file = PairScores(output, identity, condition="prompt" if kind == "prompts" else "images")
+        pairs = condition_ranking.needed_pairs(columns.true, distractors)
+        if args.all_pairs:
+            pairs = np.indices((len(lines), len(columns.texts))).reshape(2, -1).T
+        scores = _score(file, pairs, texts, lines, columns)
+        rank = getattr(condition_ranking, f"rank_{kind}")
+        result = rank(scores, columns.true, distractors, seed=args.seed)
+        report = {
+            **_figures_of(result),
+            "stories": len(lines),
+            "stories_available": len(texts.texts),
+            kind: len(columns.texts),
+            "candidates": args.candidates,
+            "draws": args.draws,
+            "seed": args.seed,
+            "signature": _signature(kind, args, len(lines), len(columns.texts), texts),
+            "scores_of": identity,
+        }
+        _print(report, kind)
+        names = ("stories", "draws", "candidates", "words", "all_pairs")
+        report["card"] = card_of(args, texts.files, names, texts.models.device)
+        write_file(os.path.join(output, "ranking.json"), json.dumps(report, indent=2) + "\n")
+        entries = _entries(texts, lines, scores, columns.true, distractors)
+        text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+        write_file(os.path.join(output, "stories.jsonl"), text)
+    seconds = time.time() - started
+    print(
+        f"{output}: wrote ranking.json, stories.jsonl, likelihoods.jsonl "
+        f"({len(file.scores):,} pairs) in {seconds:.0f} s",
+        file=sys.stderr,
     )
 
 
-def output_of(files: Sequence[str], condition: str, split: str) -> str:
+def output_of(files: Sequence[str], split: str) -> str:
     """The folder that is written by default."""
     others = f"+{len(files) - 1}" if len(files) > 1 else ""
-    return f"{os.path.splitext(files[0])[0]}{others}.rank-{condition}-{split}"
+    return f"{os.path.splitext(files[0])[0]}{others}.rank-{split}"
 
 
-def pairs_of(columns: "PromptColumns", distractors: "np.ndarray", *, every: bool) -> "np.ndarray":
-    """``[N, 2]`` story and column of the pairs to compute; of every pair, or of those drawn."""
-    import numpy as np
-
-    from fairseq_mm.metrics.prompt_ranking import needed_pairs
-
-    if not every:
-        return needed_pairs(columns.true, distractors)
-    return np.indices((len(columns.true), len(columns.texts))).reshape(2, -1).T
-
-
-def score_pairs(
+def _score(
     file: "PairScores",
-    pairs: "np.ndarray",
-    keys: Sequence[Key],
-    columns: "PromptColumns",
-    log_probs_of: Callable[[list[Key]], Iterator[tuple[Sequence[int], Iterable[Any]]]],
-) -> "np.ndarray":
-    """``[stories, columns]`` log-likelihoods; those that the file lacks are computed and kept.
-
-    Args:
-        file: what was computed before.
-        pairs: ``[N, 2]`` story and column.
-        keys: under which the file has each pair; equal ones are computed once.
-        columns: of the matrix.
-        log_probs_of: computes pairs, batch by batch: their positions, and of each the
-            log-probabilities of the story's tokens.
-    """
+    pairs: np.ndarray,
+    texts: Texts,
+    lines: Sequence[int],
+    columns: "Columns",
+) -> np.ndarray:
+    """``[stories, columns]`` log-likelihoods; those that the file lacks are computed and kept."""
     from tqdm import tqdm
 
-    from fairseq_mm.metrics.prompt_ranking import score_matrix
-
+    lines_of = texts.lines_of(columns.texts)
+    keys = [
+        (
+            lines[story],
+            texts.own_line(lines[story], lines_of)
+            if columns.true[story] == column
+            else lines_of[columns.texts[column]],
+        )
+        for story, column in pairs.tolist()
+    ]
     missing = [key for key in dict.fromkeys(keys) if key not in file.scores]
-    done = len(keys) - len(missing)
-    with tqdm(total=len(keys), initial=done, unit="pair", disable=None) as progress:
-        for batch, found in log_probs_of(missing):
+    to_score = [pair_of(texts, *key) for key in missing]
+    with tqdm(
+        total=len(keys), initial=len(keys) - len(missing), unit="pair", disable=None
+    ) as progress:
+        for batch, found in texts.likelihood.batches(to_score):
             sums = [float(log_probs.double().sum()) for log_probs in found]
             file.append(zip((missing[i] for i in batch), sums))
             progress.update(len(batch))
     values = [file.scores[key] for key in keys]
-    return score_matrix(pairs, values, len(columns.true), len(columns.texts))
+    return condition_ranking.score_matrix(pairs, values, len(lines), len(columns.texts))
 
 
-def write_ranking(
-    output: str, report: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]
-) -> None:
-    """Writes ``ranking.json``, and ``stories.jsonl`` with a story a line."""
-    from fairseq_mm.cli.score_output import write_file
+def _figures_of(result: "Union[PromptRanking, AlbumRanking]") -> dict[str, Any]:
+    """Its figures and ties, as JSON."""
+    found: dict[str, Any] = {}
+    for name, value in result._asdict().items():
+        if isinstance(value, condition_ranking.Figure):
+            value = value._asdict()
+        found[name] = value.tolist() if isinstance(value, np.ndarray) else value
+    return found
 
-    write_file(os.path.join(output, "ranking.json"), json.dumps(report, indent=2) + "\n")
-    lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-    write_file(os.path.join(output, "stories.jsonl"), "".join(lines))
+
+def _signature(
+    kind: str, args: argparse.Namespace, stories: int, num_columns: int, texts: Texts
+) -> str:
+    return signature(
+        f"{kind[:-1]}_ranking",
+        split=args.split,
+        stories=stories,
+        **{kind: num_columns},
+        candidates=args.candidates,
+        draws=args.draws,
+        seed=args.seed,
+        words=getattr(texts, "num_words", None),
+        models=len(texts.models.files),
+        prec=args.precision,
+        ties="shared"
+        if kind == "prompts"
+        else f"against-the-model-within-{condition_ranking.TIE:g}-nats",
+    )
+
+
+def _print(report: Mapping[str, Any], kind: str) -> None:
+    print(
+        f"{report['stories']:,} of {report['stories_available']:,} stories, {report[kind]:,} "
+        f"different {kind}, {report['candidates']} candidates, {report['draws']} draws, seed "
+        f"{report['seed']}"
+    )
+    for name, (title, factor, digits, unit) in ROWS.items():
+        if name not in report:
+            continue
+        figure = report[name]
+
+        def shown(value: float) -> str:
+            return f"{factor * value:.{digits}f}"  # noqa: B023 (called at once)
+
+        line = f"{title:<13} {shown(figure['value']):>6}{unit}  {_interval(figure, '', shown)}  "
+        line += f"chance {shown(figure['chance'])}{unit}"
+        if figure["all_draws"] is not None:
+            line += f"  over all draws {shown(figure['all_draws'])}{unit}"
+        if figure["all_draws_interval"] is not None:
+            line += f" {_interval(figure, 'all_draws_', shown)}"
+        print(line)
+    print(f"{'ties':<13} {100 * report['ties']:6.1f} %")
+    print(report["signature"])
+
+
+def _interval(figure: Mapping[str, Any], name: str, shown: Any) -> str:
+    return f"95% interval [{', '.join(map(shown, figure[f'{name}interval']))}]"
+
+
+def _entries(
+    texts: Texts,
+    lines: Sequence[int],
+    scores: np.ndarray,
+    true: np.ndarray,
+    distractors: np.ndarray,
+) -> list[dict[str, Any]]:
+    """A record of each story: its line, its own condition, and how it compares with the others."""
+    is_prompt = isinstance(texts, PromptTexts)
+    compare = condition_ranking.draw_credits if is_prompt else condition_ranking.candidate_ranks
+    by_draw = compare(scores, true, distractors)  # [draws, stories]
+    entries = []
+    for number, line in enumerate(lines):
+        own = scores[number, true[number]]
+        others = np.delete(scores[number], true[number])
+        others = others[~np.isnan(others)]
+        entry: dict[str, Any] = {"id": line, "score": own, "best_other": float(others.max())}
+        if isinstance(texts, PromptTexts):
+            entry["prompt"] = texts.names[line]
+            entry["prompts"] = 1 + len(others)
+            entry["rank"] = 1 + int((others > own).sum())
+            entry["accuracy"] = float(by_draw[:, number].mean())
+        else:
+            entry["album"] = texts.names[line]
+            entry["images"] = texts.visual_ids[line].split("\t")
+            entry["ranks"] = by_draw[:, number].tolist()
+        entries.append(entry)
+    return entries

@@ -21,7 +21,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Optional
 
-from fairseq_mm.cli.likelihood_options import positive
+from fairseq_mm.cli.arguments import positive
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from fairseq_mm.cli.likelihood_options import positive
+from fairseq_mm.cli.arguments import positive
 from fairseq_mm.cli.retrieve_nearest import load_model_of
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from fairseq_mm.cli.score_inputs import JoinedTexts, References
-from fairseq_mm.data.output_file import output_file
+from fairseq_mm.data.output_file import write_file  # noqa: F401 (for the commands)
 from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
 from fairseq_mm.metrics.score_rows import Row
 
@@ -15,16 +15,6 @@ _COUNTS = ("vocabulary",)
 _TWO_DECIMALS = frozenset(
     ["perplexity", "perplexity_sentence", "length", "words_per_sentence", "copied_words"]
 )
-
-
-def write_file(path: str, text: str) -> None:
-    """Writes a file whole or not at all.
-
-    Raises:
-        UserError: if it cannot be written.
-    """
-    with output_file(path) as file:
-        file.write(text)
 
 
 def describe(system: JoinedTexts) -> dict[str, object]:

@@ -39,6 +39,16 @@ def output_file(path: Union[str, os.PathLike], *, errors: str = "strict") -> Ite
         raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
 
 
+def write_file(path: Union[str, os.PathLike], text: str) -> None:
+    """Writes a file whole or not at all.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    with output_file(path) as file:
+        file.write(text)
+
+
 def _is_device(path: str) -> bool:
     is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
     # where /dev/stdout is a file, it is one that the shell has opened

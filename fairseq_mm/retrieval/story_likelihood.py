@@ -1,52 +1,43 @@
-"""log P(story | prompt), word by word, under a model or an ensemble; of texts for language models.
+"""log P(story | prompt) or P(story | images), token by token, under a model or an ensemble.
 
     likelihood = StoryLikelihood(load_models(path))
     pairs = [(likelihood.encode_prompt(prompt), likelihood.encode_story(story)), ...]
-    for batch in likelihood.batches(pairs):
-        for number, log_probs in zip(batch, likelihood([pairs[i] for i in batch])):
-            ...
+    for numbers, log_probs in likelihood.batches(pairs):
+        ...
 
-A pair's words are one row of a batch; of rows of similar length, so that little padding is
-computed. Between the pairs of one story nothing can be shared: its hidden states depend on the
-prompt from the first layer on.
+Stories of similar length share a batch, so that little padding is computed. An image sequence is
+encoded once, however many stories are scored with it; of a prompt nothing can be shared between
+its pairs, for the hidden states depend on it from the first layer on.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_mm.data.collate import pad_tokens, shift_right
+from fairseq_mm.data.feature_store import FeatureStores
 from fairseq_mm.errors import UserError
 from fairseq_mm.retrieval.word_likelihood import SLICE_BYTES, mean_log_probs, word_log_probs
 
 PRECISIONS = ("float32", "bfloat16")
 
-# words of the prompt (None for language models) and of the story, their ends included where meant
-Pair = tuple[Optional[list[int]], list[int]]
+# what the story is conditioned on, and the tokens of the story, its end included where it is scored
+Pair = tuple[Any, list[int]]
+# hidden states of each model [N, E], and targets [N] -> log P of these [N]
+LogProbs = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
-class BatchFeatures(NamedTuple):
-    """Hidden states of a batch's words, rows side by side, padding left out.
+class TextLikelihood:
+    """Base of what scores texts: subclasses encode what a text is conditioned on.
 
-    Attributes:
-        features: of each model, ``[N, E]``.
-        target: ``[N]`` the words that they predict.
-        lengths: of each row.
-    """
-
-    features: list[Tensor]
-    target: Tensor
-    lengths: list[int]
-
-
-class StoryLikelihood:
-    """
     Args:
         models: of :func:`fairseq_mm.inference.loading.load_models`.
-        precision: ``bfloat16`` runs the networks under autocast; a word's own logit, where the
+        precision: ``bfloat16`` runs the networks under autocast; a token's own logit, where the
             output layer is linear, and all sums are float32.
-        batch_tokens: story words, padding included, in a batch; one pair is always one.
+        batch_tokens: tokens of stories, padding included, in a batch; one pair is always one.
         slice_bytes: of logits that are held at once.
     """
 
@@ -62,11 +53,88 @@ class StoryLikelihood:
             raise ValueError(f"`precision` must be of {PRECISIONS}, but is {precision!r} instead.")
         self.models = models.models
         self.dictionary = models.dictionary
-        self.source_dictionary = models.source_dictionary
         self.device = models.device
         self.precision = precision
         self.batch_tokens = batch_tokens
         self.slice_bytes = slice_bytes
+
+    def encode_story(self, words: Sequence[str], *, num_words: Optional[int] = None) -> list[int]:
+        """Tokens of the words and the end; of the first ``num_words`` alone, without an end, if
+        there are more: a truncated story does not end there."""
+        tokens = [self.dictionary.index(word) for word in words]
+        if num_words is not None and len(tokens) > num_words:
+            return tokens[:num_words]
+        return [*tokens, self.dictionary.eos()]
+
+    @torch.no_grad()
+    def batches(
+        self, pairs: Sequence[Pair], *, log_probs_of: Optional[LogProbs] = None
+    ) -> Iterator[tuple[list[int], list[Tensor]]]:
+        """
+        Args:
+            pairs: to score.
+            log_probs_of: instead of the mean probability of the models.
+
+        Yields:
+            indices of some pairs, each once in all, and for each ``[tokens]`` log P of its tokens,
+            float32 on the CPU.
+
+        Raises:
+            UserError: if a probability is no number.
+        """
+        for numbers, encoded in self._encoded_batches(pairs):
+            stories = [pairs[number][1] for number in numbers]
+            yield numbers, self._score(encoded, stories, log_probs_of or self._log_probs)
+
+    def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
+        """Indices of the pairs of a batch, and the output of each model's encoder."""
+        raise NotImplementedError
+
+    def _score(
+        self, encoded: Sequence[Any], stories: Sequence[list[int]], log_probs_of: LogProbs
+    ) -> list[Tensor]:
+        pad, start = self.dictionary.pad(), self.dictionary.eos()
+        targets = [torch.tensor(story) for story in stories]
+        lengths = [len(story) for story in stories]
+        target = pad_tokens(targets, pad).to(self.device)
+        previous = pad_tokens(shift_right(targets, start), pad).to(self.device)
+        is_real = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+        is_real = is_real.to(self.device)
+        with self.autocast():
+            features = [
+                model.decoder.extract_features(previous, encoder_out)[0][is_real]
+                for model, encoder_out in zip(self.models, encoded)
+            ]
+            log_probs = log_probs_of(features, target[is_real])
+        if not bool(torch.isfinite(log_probs).all()):
+            raise UserError(
+                "the checkpoint gives a word a probability that is no number: its weights hold NaN "
+                "or infinite values."
+            )
+        return list(log_probs.cpu().split(lengths))
+
+    def _log_probs(self, features: Sequence[Tensor], target: Tensor) -> Tensor:
+        found = [
+            word_log_probs(model.decoder, hidden, target, slice_bytes=self.slice_bytes)
+            for model, hidden in zip(self.models, features)
+        ]
+        return found[0] if len(found) == 1 else mean_log_probs(torch.stack(found))
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(
+            self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"
+        )
+
+
+class StoryLikelihood(TextLikelihood):
+    """Of stories given prompts (token indices), and of texts under language models (None).
+
+    Arguments as of the base.
+    """
+
+    def __init__(self, models: Any, **options: Any) -> None:
+        super().__init__(models, **options)
+        self.source_dictionary = models.source_dictionary
         # a model that attends to padding gives a pair another probability in another batch
         self.pads_prompts = self.source_dictionary is not None and all(
             getattr(part, "masks_padding", False) and getattr(part, "frozen_masks_padding", True)
@@ -86,16 +154,8 @@ class StoryLikelihood:
         found = [model.max_positions() for model in self.models]
         return min(n[side] if isinstance(n, (tuple, list)) else n for n in found)
 
-    def encode_story(self, words: Sequence[str], *, num_words: Optional[int] = None) -> list[int]:
-        """Types of the words and the end; of the first ``num_words`` alone, without an end, if
-        there are more: where a story was cut, it does not end."""
-        types = [self.dictionary.index(word) for word in words]
-        if num_words is not None and len(types) > num_words:
-            return types[:num_words]
-        return [*types, self.dictionary.eos()]
-
     def encode_prompt(self, words: Sequence[str]) -> Optional[list[int]]:
-        """Types of the words and the end; None for language models.
+        """Tokens of the words and the end; None for language models.
 
         Raises:
             UserError: if the models have no positions for so many.
@@ -109,8 +169,20 @@ class StoryLikelihood:
             )
         return [*map(self.source_dictionary.index, words), self.source_dictionary.eos()]
 
-    def batches(self, pairs: Sequence[Pair]) -> Iterator[list[int]]:
-        """Numbers of the pairs, each once, in batches; the longest first."""
+    def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
+        for numbers in self._batches(pairs):
+            if self.source_dictionary is None:
+                yield numbers, [None] * len(self.models)
+                continue
+            prompts = [torch.tensor(pairs[number][0]) for number in numbers]
+            lengths = torch.tensor([len(prompt) for prompt in prompts]).to(self.device)
+            source = pad_tokens(prompts, self.source_dictionary.pad(), left=True).to(self.device)
+            with self.autocast():
+                encoded = [model.encoder(source, src_lengths=lengths) for model in self.models]
+            yield numbers, encoded
+
+    def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[int]]:
+        """Indices of the pairs, each once; the longest first."""
 
         def key(number: int) -> tuple[int, int]:
             prompt, story = pairs[number]
@@ -131,56 +203,111 @@ class StoryLikelihood:
         if batch:
             yield batch
 
-    @torch.no_grad()
-    def __call__(self, pairs: Sequence[Pair]) -> list[Tensor]:
-        """log P of the words of each pair of a batch: ``[words]`` each, float32 on the CPU."""
-        batch = self.features(pairs)
-        with self.autocast():
-            log_probs = [
-                word_log_probs(model.decoder, features, batch.target, slice_bytes=self.slice_bytes)
-                for model, features in zip(self.models, batch.features)
-            ]
-        joined = log_probs[0] if len(log_probs) == 1 else mean_log_probs(torch.stack(log_probs))
-        if not bool(torch.isfinite(joined).all()):
-            raise UserError(
-                "the checkpoint gives a word a probability that is no number: its weights hold NaN "
-                "or infinite values."
-            )
-        return list(joined.cpu().split(batch.lengths))
 
-    @torch.no_grad()
-    def features(self, pairs: Sequence[Pair]) -> BatchFeatures:
-        """Hidden states of a batch's words, of each model."""
-        stories = [story for _, story in pairs]
-        pad = self.dictionary.pad()
-        target = _padded(stories, pad).to(self.device)
-        shifted = [[self.dictionary.eos(), *story[:-1]] for story in stories]
-        previous = _padded(shifted, pad).to(self.device)
-        is_real = _padded([[1] * len(story) for story in stories], 0).bool().to(self.device)
-        prompts = [prompt for prompt, _ in pairs if prompt is not None]
-        features = []
-        with self.autocast():
-            for model in self.models:
-                kwargs = {}
-                if prompts:
-                    lengths = torch.tensor([len(prompt) for prompt in prompts])
-                    source = _padded(prompts, self.source_dictionary.pad(), left=True)
-                    kwargs["encoder_out"] = model.encoder(
-                        source.to(self.device), src_lengths=lengths.to(self.device)
-                    )
-                hidden, _ = model.decoder.extract_features(previous, **kwargs)
-                features.append(hidden[is_real])
-        return BatchFeatures(features, target[is_real], [len(story) for story in stories])
+class SequenceImages:
+    """Features of image sequences; missing images are padding at their position.
 
-    def autocast(self) -> torch.autocast:
-        return torch.autocast(
-            self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"
+    Args:
+        features: opened stores.
+        missing: images that are left out, as in training.
+        rows_per_image: R regions of each image.
+    """
+
+    def __init__(
+        self, features: FeatureStores, missing: frozenset[str], rows_per_image: int
+    ) -> None:
+        self.features = features
+        self.missing = missing
+        self.rows_per_image = rows_per_image
+
+    def check(self, sequences: Sequence[str]) -> None:
+        """
+        Raises:
+            UserError: if an image has no features and is not known to be missing, or has another
+                number of rows.
+        """
+        for image in dict.fromkeys(key for line in sequences for key in line.split("\t")):
+            if image in self.missing:
+                continue
+            rows = self.features.rows_of(image)
+            if rows != self.rows_per_image:
+                raise UserError(
+                    f"{self.features.path}: {image!r} has {rows} rows of features, but the "
+                    f"model was trained on {self.rows_per_image} an image."
+                )
+
+    def read(self, sequences: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """
+        Args:
+            sequences: B lines of visual_ids of equally many images N.
+
+        Returns:
+            features: ``[B, N R, D]``, zero for missing images.
+            padding_mask: ``[B, N R]`` bool, True there.
+        """
+        B, R = len(sequences), self.rows_per_image
+        N = len(sequences[0].split("\t"))
+        features = np.zeros((B, N, R, self.features.dim), dtype=self.features.dtype)
+        padding_mask = np.ones((B, N, R), dtype=bool)
+        for b, line in enumerate(sequences):
+            for n, image in enumerate(line.split("\t")):
+                if image not in self.missing:
+                    features[b, n] = self.features.read(image)
+                    padding_mask[b, n] = False
+        return (
+            torch.from_numpy(features).flatten(1, 2),
+            torch.from_numpy(padding_mask).flatten(1, 2),
         )
 
 
-def _padded(rows: Sequence[Sequence[int]], pad: int, *, left: bool = False) -> Tensor:
-    width = max(map(len, rows))
-    padding = [[pad] * (width - len(row)) for row in rows]
-    return torch.tensor(
-        [[*p, *row] if left else [*row, *p] for row, p in zip(rows, padding)], dtype=torch.long
-    )
+class VisualStoryLikelihood(TextLikelihood):
+    """Of stories given image sequences (lines of visual_ids).
+
+    Args:
+        models: see :class:`TextLikelihood`.
+        images: features of the sequences.
+        sequences_at_once: image sequences whose encodings are held.
+        **options: of the base.
+    """
+
+    def __init__(
+        self, models: Any, images: SequenceImages, *, sequences_at_once: int = 32, **options: Any
+    ) -> None:
+        super().__init__(models, **options)
+        self.images = images
+        self.sequences_at_once = sequences_at_once
+
+    def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
+        numbers_of: dict[str, list[int]] = {}
+        for number, (sequence, _) in enumerate(pairs):
+            numbers_of.setdefault(sequence, []).append(number)
+        sequences = list(numbers_of)
+        for start in range(0, len(sequences), self.sequences_at_once):
+            chosen = sequences[start : start + self.sequences_at_once]
+            row_of = {sequence: row for row, sequence in enumerate(chosen)}
+            features, padding_mask = (x.to(self.device) for x in self.images.read(chosen))
+            with self.autocast():
+                encoded = [
+                    model.encoder(features=features, padding_mask=padding_mask)
+                    for model in self.models
+                ]
+            for batch in self._batches([n for line in chosen for n in numbers_of[line]], pairs):
+                rows = torch.tensor([row_of[pairs[number][0]] for number in batch]).to(self.device)
+                with self.autocast():
+                    reordered = [
+                        model.encoder.reorder_encoder_out(encoder_out, rows)
+                        for model, encoder_out in zip(self.models, encoded)
+                    ]
+                yield batch, reordered
+
+    def _batches(self, numbers: list[int], pairs: Sequence[Pair]) -> Iterator[list[int]]:
+        """The longest first, so that little padding is computed."""
+        batch: list[int] = []
+        for number in sorted(numbers, key=lambda number: -len(pairs[number][1])):
+            width = len(pairs[batch[0] if batch else number][1])
+            if batch and width * (len(batch) + 1) > self.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(number)
+        if batch:
+            yield batch

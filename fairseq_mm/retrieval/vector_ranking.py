@@ -132,7 +132,12 @@ def rank_vectors(
 
 
 def rank_folds(
-    images: Any, sentences: Any, image_of_sentence: Sequence[int], *, folds: int
+    images: Any,
+    sentences: Any,
+    image_of_sentence: Sequence[int],
+    *,
+    folds: int,
+    image_names: Optional[Sequence[str]] = None,
 ) -> list[VectorRanks]:
     """Ranks within each of several equal parts of the images, as in the 5 x 1k of COCO.
 
@@ -141,13 +146,14 @@ def rank_folds(
         sentences: likewise.
         image_of_sentence: likewise.
         folds: number of parts; each has the images that follow one another, and their sentences.
+        image_names: likewise.
 
     Raises:
         UserError: if the images cannot be parted equally, and as :func:`rank_vectors`.
     """
-    images, image_of = float32_rows(images, "image"), np.asarray(image_of_sentence)
-    sentences = float32_rows(sentences, "sentence")
-    _check_belonging(image_of, len(images), len(sentences), None)
+    images = float32_rows(images, "image", names=image_names)
+    sentences, image_of = float32_rows(sentences, "sentence"), np.asarray(image_of_sentence)
+    _check_belonging(image_of, len(images), len(sentences), image_names)
     if folds < 1 or len(images) % folds:
         raise UserError(f"{len(images)} images cannot be parted into {folds} equal folds.")
     size = len(images) // folds

@@ -1,13 +1,21 @@
-"""log P of given words from a decoder's hidden states, a slice of logits at a time.
+"""log P of given tokens from a decoder's hidden states, a slice of logits at a time.
 
-An output layer gives ``[words, vocabulary]`` logits, of which the probability of a given word
+An output layer gives ``[tokens, vocabulary]`` logits, of which the probability of a given token
 needs one and a sum. Only a slice of rows is held, and the sum is taken in pieces of columns that
 stay in the cache.
+
+A temperature T divides the logits, of each model of an ensemble, as in generation. With top-k
+sampling every token outside the k likeliest has probability 0, and a real text has none at any
+temperature. What is defined is the likelihood of those of its tokens that are among the k likeliest
+at their place, given that they are: the temperature found for them makes sampling among k as
+peaked as the text is. Which tokens those are does not depend on T for one model; for an ensemble it
+does, so there it is not computed. Unknown words are no candidates, as in generation.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -151,3 +159,70 @@ def top_candidates(
     matches = words == target.unsqueeze(1)
     is_covered = matches.any(1)
     return values[is_covered], matches[is_covered].float().argmax(1)
+
+
+class TemperatureSums:
+    """Sums over tokens of their log-probabilities at several temperatures, in one pass: the
+    ``log_probs_of`` of :meth:`.TextLikelihood.batches`.
+
+    Args:
+        models: with ``decoder``.
+        dictionary: theirs.
+        temperatures: ascending; 1 is one of them.
+        top_k: of the second sums; one model only.
+        slice_bytes: of logits that are held at once.
+
+    Attributes:
+        sums: ``[3, G]`` over all tokens so far: log-probability, slope and curvature by 1 / T.
+        top_sums: the same for tokens among the ``top_k``.
+        top_words: number of those.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Any],
+        dictionary: Any,
+        temperatures: Sequence[float],
+        *,
+        top_k: Optional[int] = None,
+        slice_bytes: int = SLICE_BYTES,
+    ) -> None:
+        if top_k is not None and len(models) > 1:
+            raise ValueError("`top_k` must be None for an ensemble.")
+        self.models = models
+        self.excluded = (dictionary.pad(), dictionary.unk())
+        self.inverse = 1 / torch.tensor(temperatures, dtype=torch.float64)
+        self.unity = list(temperatures).index(1.0)
+        self.top_k = top_k
+        self.slice_bytes = slice_bytes
+        self.sums = np.zeros((3, len(temperatures)))
+        self.top_sums = np.zeros((3, len(temperatures)))
+        self.top_words = 0
+
+    def __call__(self, features: Sequence[Tensor], target: Tensor) -> Tensor:
+        """``[N]`` log-probabilities at temperature 1; adds to the sums."""
+        log_probs = []
+        for parts in zip(
+            *(
+                logit_slices(model.decoder, hidden, slice_bytes=self.slice_bytes)
+                for model, hidden in zip(self.models, features)
+            )
+        ):
+            rows = parts[0][0]
+            tempered = mixture(
+                [tempered_log_probs(logits, target[rows], self.inverse) for _, logits in parts]
+            )
+            self.sums += _summed(tempered)
+            log_probs.append(tempered.log_probs[:, self.unity])
+            if self.top_k is not None:
+                candidates, place = top_candidates(
+                    parts[0][1], target[rows], self.top_k, self.excluded
+                )
+                if len(place):
+                    self.top_sums += _summed(tempered_log_probs(candidates, place, self.inverse))
+                    self.top_words += len(place)
+        return torch.cat(log_probs)
+
+
+def _summed(tempered: Tempered) -> np.ndarray:
+    return torch.stack([x.sum(0) for x in tempered]).cpu().numpy()

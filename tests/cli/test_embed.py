@@ -149,7 +149,9 @@ def test_a_captioner_has_no_vectors(trained, captioner, tmp_path, capsys):
     assert "checkpoint_best.pt: must embed images and sentences" in err
     assert len(err.splitlines()) == 1
     assert main(["rank", str(trained[0]), "--checkpoint", str(captioner), "--folds", "2"]) == 2
-    assert "--folds is of models that rank by vectors" in capsys.readouterr().err
+    assert (
+        "--folds: is for checkpoints of image-sentence embeddings, but" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(("options", "folds", "count"), [([], 1, 7), (["--max-images", 6], 2, 6)])
@@ -187,7 +189,7 @@ def test_ranks_are_those_of_the_models_own_cosines(
         rank = 1 + sum(scores[n] >= best for n in listed if visual_ids[n] != key)
         expected.append(("sentence_retrieval", key, rank))
     written = [json.loads(line) for line in (tmp_path / "ranks.jsonl").read_text().splitlines()]
-    assert [(entry["task"], entry["query"], entry["rank"]) for entry in written] == expected
+    assert [(entry["task"], entry["id"], entry["rank"]) for entry in written] == expected
     result = json.loads((tmp_path / "ranks.json").read_text())
     figures = result["results"]["sentence_retrieval"]
     assert figures["candidates"] == 3 * size
@@ -202,10 +204,27 @@ def test_ranks_are_those_of_the_models_own_cosines(
     assert ("means over 2 folds" in out) == (folds == 2)
 
 
+def test_the_best_of_each_query_are_written(trained, model_and_task, tmp_path, capsys):
+    arguments = [trained[0], "--checkpoint", trained[1], "--output", tmp_path, "--top", 3]
+    assert main(["rank", *map(str, arguments)]) == 0
+    images, lines = vectors_one_by_one(*model_and_task)
+    entries = [json.loads(line) for line in (tmp_path / "ranks.jsonl").open()]
+    for entry in entries:
+        if entry["task"] == "image_retrieval":
+            cosines = {key: vector @ lines[entry["id"]] for key, vector in images.items()}
+        else:
+            cosines = {n: vector @ images[entry["id"]] for n, vector in enumerate(lines)}
+            assert all(best["text"] for best in entry["top"])
+        wanted = sorted(cosines, key=cosines.__getitem__)[:-4:-1]
+        assert [best["id"] for best in entry["top"]] == wanted
+        scores = [best["score"] for best in entry["top"]]
+        assert scores == pytest.approx([cosines[key] for key in wanted], abs=1e-3)
+
+
 def test_options_of_likelihoods_are_refused(trained, tmp_path, capsys):
     data, checkpoints = trained
     arguments = ["rank", str(data), "--checkpoint", str(checkpoints), "--output", str(tmp_path)]
     assert main([*arguments, "--shortlist", "3"]) == 2
-    assert "--shortlist is of models that rank by likelihood" in capsys.readouterr().err
+    assert "--shortlist: is for checkpoints of captions, but" in capsys.readouterr().err
     assert main([*arguments, "--folds", "2"]) == 2
     assert "7 images cannot be parted into 2 equal folds" in capsys.readouterr().err

@@ -98,7 +98,7 @@ def test_parts_join_to_the_whole(perplexity, trained):
     assert parts["known_words"]["tokens"] == len(words) - unknown
     assert parts["without_ends"]["tokens"] == len(words)
     assert f"{unknown} of them unknown" in out
-    assert "eos:left-out|unk:counted" in parts["without_ends"]["signature"]
+    assert "ends:left-out|unk:counted" in parts["without_ends"]["signature"]
 
 
 def test_an_ensemble_is_better_than_the_mean_of_its_members(perplexity):
@@ -178,9 +178,9 @@ def test_the_dictionary_tells_the_side(perplexity, trained, tmp_path):
     [
         ("story", ["--words", 62], r"--words 62: the model has positions for 61 words\."),
         ("story", ["--side", "wp_source"], "generates stories, not prompts"),
-        ("story", ["--split", "test"], r"test\.wp_target: cannot be read"),
+        ("story", ["--split", "test"], r"test\.wp_source: cannot be read"),
         ("story", ["--seed", -1], "--seed: must be 0 or more, but is -1"),
-        ("story", ["--json", "/nowhere/a.json"], "its folder does not exist"),
+        ("story", ["--json", "/nowhere/a.json"], "there is no folder /nowhere"),
         ("nothing", [], "nothing: no such checkpoint or folder"),
         ("story:gcnn", [], "has another dictionary"),
     ],

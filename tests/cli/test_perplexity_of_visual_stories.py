@@ -10,7 +10,7 @@ from toy_data import make_dictionary, make_visual_stories_folder, write_store
 from toy_visual_storyteller import random_storyteller, write_visual_storyteller
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.cli.perplexity_of_visual_stories import shuffled_images
+from fairseq_mm.cli.perplexity import shuffled_images
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.errors import UserError
 
@@ -91,7 +91,7 @@ def test_figures_equal_loops_over_the_models_losses(perplexity, made):
     assert found["all"]["tokens"] == len(everything)
     assert found["known_words"]["tokens"] == len(known)
     assert result["sequences_with_missing_images"] == 1
-    assert "10 of 10 stories, 50 sentences" in out
+    assert "10 of 10 texts, 50 sentences" in out
     assert "ppl|counting:tokens|unit:dictionary-token|ends:counted|unk:counted|images:own" in out
     assert "ppl|counting:transtory|mean:sentences|free:1-a-sentence|" in out
     assert "transtory" not in perplexity()[1]["perplexities"]
@@ -154,17 +154,16 @@ def test_an_ensemble_is_better_than_the_mean_of_its_members(perplexity, made, tm
 
 def test_some_stories_are_drawn(perplexity):
     _, result, out, _ = perplexity("--stories", 3, "--seed", 2)
-    assert result["stories"] == 3
-    assert "3 of 10 stories, 15 sentences" in out
+    assert result["texts"] == 3
+    assert "3 of 10 texts, 15 sentences" in out
     assert result["perplexities"]["all"]["signature"].count("|seed:2") == 1
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--words", "5"], "--words: models of visual stories have no such option."),
-        (["--side", "wp_target"], "--side: models of visual stories have no such option."),
-        (["--tune-temperature"], "--tune-temperature: is no option of models of visual stories."),
+        (["--words", "5"], "--words: is for checkpoints of stories of prompts, but "),
+        (["--side", "wp_target"], "--side: is for checkpoints of stories of prompts, but "),
         (["--split", "nowhere"], "nowhere.txt: cannot be read (No such file or directory); it hol"),
         (["--features", "F5"], "f.h5: features have 6 channels, but "),
         (["--features", "G5"], "g.h5: was made with layer = 'fc', but "),
@@ -217,5 +216,5 @@ def test_options_of_visual_stories_are_refused_for_texts(perplexity, tmp_path):
     for options in (["--counting", "transtory"], ["--shuffled-images"], ["--features", "x"]):
         status, _, _, err = perplexity(*options, path=tmp_path / "t.pt")
         assert status == 2
-        assert f"{options[0]}: is for models of visual stories, but " in err
-        assert "was trained with --task translation." in err
+        assert f"{options[0]}: is for checkpoints of visual stories, but " in err
+        assert "is one of stories of prompts." in err

@@ -118,7 +118,7 @@ def test_figures_are_those_of_the_models_own_probabilities(rank, trained, tmp_pa
     assert [e["rank"] for e in lines if e["task"] == "image_retrieval"] == by_image
     sentences = [e for e in lines if e["task"] == "sentence_retrieval"]
     assert [e["rank"] for e in sentences] == by_sentence
-    assert [e["query"] for e in sentences] == [f"valid{i}.jpg" for i in range(7)]
+    assert [e["id"] for e in sentences] == [f"valid{i}.jpg" for i in range(7)]
 
     assert "sentences for an image, shortlist" in out
     assert f"rsum {result['rsum']:.1f}" in out
@@ -197,6 +197,29 @@ def test_finished_scores_are_not_computed_again(rank, monkeypatch):
     assert again["results"]["sentence_retrieval_shortlist"]["candidates"] == 6
 
 
+def test_the_best_of_each_query_are_written(rank, trained, tmp_path):
+    assert rank("--top", 2, "--marginal", "none")[0] == 0
+    entries = [json.loads(line) for line in (tmp_path / "out/ranks.jsonl").open()]
+    log_probs = np.load(tmp_path / "out/log_probs.npy")
+    references = {}
+    for line in (trained[0] / "valid.references.jsonl").open():
+        entry = json.loads(line)
+        references[entry["id"]] = entry["references"]
+    for entry in entries:
+        best = entry["top"]
+        if entry["task"] == "image_retrieval":
+            scores = log_probs[entry["id"]]
+            assert [int(x["id"][5:-4]) for x in best] == np.argsort(-scores)[:2].tolist()
+            assert (entry["rank"] == 1) == (int(best[0]["id"][5:-4]) == entry["id"] // 3)
+        else:
+            scores = log_probs[:, int(entry["id"][5:-4])]
+            assert [x["id"] for x in best] == np.argsort(-scores)[:2].tolist()
+            assert [x["text"] for x in best] == [
+                references[f"valid{x['id'] // 3}.jpg"][x["id"] % 3] for x in best
+            ]
+        np.testing.assert_allclose([x["score"] for x in best], np.sort(scores)[:-3:-1], atol=1e-4)
+
+
 def test_only_the_first_images_are_ranked_when_asked(rank):
     _, result, _, _ = rank("--max-images", 4)
     assert result["results"]["image_retrieval"]["queries"] == 12
@@ -224,7 +247,7 @@ def test_a_model_that_looks_at_no_image_ranks_last(rank, trained, tmp_path):
         (("--marginal-images", 13), r"--marginal-images 13 .* than the 12 of .*train\.visual_ids"),
         (("--split", "dev"), r"dev\.visual_ids: no such file"),
         (("--features", "other.h5"), r"other\.h5"),
-        (("--device", "nonsense"), r"--device nonsense: "),
+        (("--device", "nonsense"), r"device nonsense: "),
     ],
 )
 def test_a_mistake_is_one_line(rank, options, message):
@@ -292,10 +315,7 @@ def test_checkpoints_that_cannot_be_ranked_with_are_refused(rank, trained, tmp_p
     assert "its weights hold NaN or infinite values" in err
     state["cfg"]["task"]["_name"] = "language_modeling"
     torch.save(state, tmp_path / "other.pt")
-    assert (
-        "must be a checkpoint of --task multimodal_captioning, but is one of language"
-        in (rank(path=tmp_path / "other.pt")[3])
-    )
+    assert "other.pt is one of stories of prompts." in rank(path=tmp_path / "other.pt")[3]
 
 
 def test_a_second_run_on_the_same_output_is_refused(rank, tmp_path):

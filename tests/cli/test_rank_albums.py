@@ -1,4 +1,4 @@
-"""`fairseq-mm rank-albums` on toy data: figures against the model itself, resuming, messages."""
+"""`fairseq-mm rank` of visual stories: figures against the model itself, resuming, messages."""
 
 import json
 
@@ -10,9 +10,8 @@ from toy_visual_storyteller import random_storyteller, write_visual_storyteller
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import open_features
-from fairseq_mm.metrics.album_ranking import rank_albums
-from fairseq_mm.metrics.prompt_ranking import draw_distractors
-from fairseq_mm.retrieval.visual_story_likelihood import VisualStoryLikelihood
+from fairseq_mm.metrics.condition_ranking import draw_distractors, rank_albums
+from fairseq_mm.retrieval.story_likelihood import VisualStoryLikelihood
 
 ALBUMS = np.arange(10) // 2  # two stories each
 
@@ -35,7 +34,7 @@ def rank(made, tmp_path, capsys):
 
     def run(*options, output=tmp_path / "out", path=path):
         arguments = [data, "--checkpoint", path, "--output", output, "--device", "cpu", *options]
-        status = main(["rank-albums", *map(str, arguments)])
+        status = main(["rank", *map(str, arguments)])
         file = output / "ranking.json"
         result = json.loads(file.read_text()) if file.exists() else {}
         printed = capsys.readouterr()
@@ -78,16 +77,16 @@ def test_figures_are_those_of_the_models_own_probabilities(rank, made, tmp_path)
         assert result[name]["interval"] == pytest.approx(list(figure.interval))
         assert result[name]["all_draws"] == pytest.approx(figure.all_draws)
     assert (result["first"]["chance"], result["mean_rank"]["chance"]) == (0.25, 2.5)
-    assert "10 of 10 stories, 5 albums, 4 candidates, 6 draws, seed 3" in out
+    assert "10 of 10 stories, 5 different albums, 4 candidates, 6 draws, seed 3" in out
     assert f"ranked first  {100 * expected.first.value:6.1f} %  95% interval [" in out
     assert "chance 25.0 %" in out
     assert f"mean rank     {expected.mean_rank.value:6.2f}  95% interval [" in out
     assert "ties:against-the-model-within-0.001-nats" in out
     assert "(50 pairs)" in err
     entries = [json.loads(line) for line in (tmp_path / "out/stories.jsonl").open()]
-    assert [entry["story"] for entry in entries] == list(range(10))
+    assert [entry["id"] for entry in entries] == list(range(10))
     np.testing.assert_allclose(
-        [entry["log_likelihood"] for entry in entries], scores[range(10), ALBUMS], atol=1e-3
+        [entry["score"] for entry in entries], scores[range(10), ALBUMS], atol=1e-3
     )
     assert np.mean([entry["ranks"] for entry in entries]) == pytest.approx(expected.mean_rank.value)
 
@@ -96,24 +95,24 @@ def test_an_interrupted_run_continues_and_more_draws_add_pairs(rank, monkeypatch
     options = ("--candidates", 3, "--batch-tokens", 60)
     _, whole, _, _ = rank(*options, "--draws", 2, output=tmp_path / "whole")
     scored = []
-    log_probs = VisualStoryLikelihood._log_probs
+    score = VisualStoryLikelihood._score
 
-    def interrupted(self, encoded, rows, stories):
+    def interrupted(self, encoded, stories, log_probs_of):
         if len(scored) > 8:
             raise KeyboardInterrupt
         scored.extend(stories)
-        return log_probs(self, encoded, rows, stories)
+        return score(self, encoded, stories, log_probs_of)
 
-    monkeypatch.setattr(VisualStoryLikelihood, "_log_probs", interrupted)
+    monkeypatch.setattr(VisualStoryLikelihood, "_score", interrupted)
     assert rank(*options, "--draws", 2)[0] == 130
     kept = len((tmp_path / "out/likelihoods.jsonl").read_text().splitlines()) - 1
     assert kept == len(scored) > 8
 
-    def counted(self, encoded, rows, stories):
+    def counted(self, encoded, stories, log_probs_of):
         scored.extend(stories)
-        return log_probs(self, encoded, rows, stories)
+        return score(self, encoded, stories, log_probs_of)
 
-    monkeypatch.setattr(VisualStoryLikelihood, "_log_probs", counted)
+    monkeypatch.setattr(VisualStoryLikelihood, "_score", counted)
     _, resumed, _, _ = rank(*options, "--draws", 2)
     # no pair twice; equal but for what batches do to the last digits
     pairs = len((tmp_path / "out/likelihoods.jsonl").read_text().splitlines()) - 1
@@ -135,7 +134,7 @@ def test_likelihoods_of_another_checkpoint_are_not_mixed(rank, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--candidates", "1"], "--candidates: must be 2 or more, the story's own album included."),
+        (["--candidates", "1"], "--candidates: must be 2 or more, the story's own included."),
         (["--candidates", "6"], "10 stories of valid have 5 different albums, but --candidates 6"),
         (["--seed", "-1"], "--seed: must be 0 or more, but is -1."),
     ],
@@ -147,10 +146,12 @@ def test_wrong_options_are_one_line(rank, options, message):
     assert message in err
 
 
-def test_a_model_of_captions_is_refused(rank, tmp_path):
-    state = torch.load(write_visual_storyteller(tmp_path / "c.pt", "glac_tiny"))
-    state["cfg"]["task"]["_name"] = "multimodal_captioning"
-    torch.save(state, tmp_path / "c.pt")
-    status, _, _, err = rank(path=tmp_path / "c.pt")
+@pytest.mark.parametrize(
+    ("options", "of"),
+    [(["--words", 9], "stories of prompts"), (["--marginal", "none"], "captions")],
+)
+def test_options_of_other_checkpoints_are_refused(rank, options, of):
+    status, _, _, err = rank(*options)
     assert status == 2
-    assert "c.pt: was trained with --task multimodal_captioning, which generates no stories" in err
+    assert f"{options[0]}: is for checkpoints of {of}, but " in err
+    assert "a.pt is one of visual stories." in err

@@ -1,4 +1,4 @@
-"""`fairseq-mm rank-prompts` on toy data: figures against the models themselves, resuming."""
+"""`fairseq-mm rank` of stories of prompts: figures against the models themselves, resuming."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from toy_story_models import make_story_folder, train_stories
 from fairseq_mm.cli.main import main
 from fairseq_mm.cli.rank_stories import output_of
 from fairseq_mm.inference.loading import load_models
-from fairseq_mm.metrics import prompt_ranking
+from fairseq_mm.metrics import condition_ranking
 from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
 
 
@@ -29,7 +29,7 @@ def rank(trained, tmp_path, capsys):
 
     def run(*options, output=tmp_path / "out", data=data, path=path):
         arguments = [data, "--checkpoint", path, "--output", output, *options]
-        status = main(["rank-prompts", *map(str, arguments)])
+        status = main(["rank", *map(str, arguments)])
         file = output / "ranking.json"
         result = json.loads(file.read_text()) if file.exists() else {}
         printed = capsys.readouterr()
@@ -69,34 +69,38 @@ def test_figures_are_those_of_the_models_own_probabilities(rank, trained, tmp_pa
     assert status == 0
     scores = naive_scores(trained)
     true = np.arange(13)
-    distractors = prompt_ranking.draw_distractors(true, 13, draws=4, seed=6)
-    expected = prompt_ranking.rank_prompts(scores, true, distractors, seed=6)
-    assert result["accuracy"] == expected.accuracy
+    distractors = condition_ranking.draw_distractors(true, 13, draws=4, seed=6)
+    expected = condition_ranking.rank_prompts(scores, true, distractors, seed=6)
+    assert result["accuracy"]["value"] == expected.accuracy.value
     assert result["per_draw"] == expected.per_draw.tolist()
-    assert result["interval"] == list(expected.interval)
-    assert result["all_draws"] == expected.all_draws
-    assert result["chance"] == 0.1
+    assert result["accuracy"]["interval"] == list(expected.accuracy.interval)
+    assert result["accuracy"]["all_draws"] == expected.accuracy.all_draws
+    assert result["accuracy"]["chance"] == 0.1
     assert result["scores_of"]["words"] == 61
-    assert f"accuracy           {100 * expected.accuracy:5.1f} %  95% interval [" in out
-    assert "13 of 13 stories, 13 different prompts, 4 draws, seed 6" in out
-    assert "stories:13|distractors:9|draws:4|seed:6|words:61|models:1" in out
+    assert f"accuracy      {100 * expected.accuracy.value:6.1f} %  95% interval [" in out
+    assert "13 of 13 stories, 13 different prompts, 10 candidates, 4 draws, seed 6" in out
+    assert "stories:13|prompts:13|candidates:10|draws:4|seed:6|words:61|models:1" in out
     assert "over all draws" in out
     assert "(169 pairs)" in err
 
     lines = (tmp_path / "out/stories.jsonl").read_text().splitlines()
     entries = [json.loads(line) for line in lines]
-    assert [entry["story"] for entry in entries] == list(range(13))
+    assert [entry["id"] for entry in entries] == list(range(13))
     own = np.diag(scores)
     assert [e["rank"] for e in entries] == (1 + (scores > own[:, None]).sum(1)).tolist()
-    np.testing.assert_allclose([e["log_likelihood"] for e in entries], own, atol=1e-4)
-    assert np.mean([entry["accuracy"] for entry in entries]) == pytest.approx(expected.accuracy)
+    np.testing.assert_allclose([e["score"] for e in entries], own, atol=1e-4)
+    assert np.mean([entry["accuracy"] for entry in entries]) == pytest.approx(
+        expected.accuracy.value
+    )
 
 
 def test_a_pair_is_scored_once_however_often_it_is_drawn(rank, monkeypatch):
     scored = []
-    call = StoryLikelihood.__call__
+    batches = StoryLikelihood.batches
     monkeypatch.setattr(
-        StoryLikelihood, "__call__", lambda self, pairs: scored.extend(pairs) or call(self, pairs)
+        StoryLikelihood,
+        "batches",
+        lambda self, pairs: scored.extend(pairs) or batches(self, pairs),
     )
     _, first, _, _ = rank("--draws", 2)
     number = len(scored)
@@ -113,25 +117,25 @@ def test_a_pair_is_scored_once_however_often_it_is_drawn(rank, monkeypatch):
 def test_an_interrupted_run_continues(rank, monkeypatch, tmp_path):
     _, whole, _, _ = rank("--draws", 3, output=tmp_path / "whole")
     calls = []
-    call = StoryLikelihood.__call__
+    score = StoryLikelihood._score
 
-    def interrupted(self, pairs):
-        calls.append(len(pairs))
+    def interrupted(self, encoded, stories, log_probs_of):
+        calls.append(len(stories))
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return call(self, pairs)
+        return score(self, encoded, stories, log_probs_of)
 
     options = ("--draws", 3, "--batch-tokens", 150)
     with monkeypatch.context() as patch:
-        patch.setattr(StoryLikelihood, "__call__", interrupted)
+        patch.setattr(StoryLikelihood, "_score", interrupted)
         status, result, _, err = rank(*options)
     assert (status, result) == (130, {})
-    assert "rank-prompts: interrupted" in err
+    assert "rank: interrupted" in err
     calls.clear()
     monkeypatch.setattr(
         StoryLikelihood,
-        "__call__",
-        lambda self, pairs: calls.append(len(pairs)) or call(self, pairs),
+        "_score",
+        lambda self, *args: calls.append(len(args[1])) or score(self, *args),
     )
     status, result, _, _ = rank(*options)
     assert result["accuracy"] == whole["accuracy"]
@@ -149,13 +153,17 @@ def test_prompts_that_differ_in_unknown_words_alone_are_equally_likely(rank, tra
     (other / "valid.wp_target").write_text("".join(stories[:11]))
     status, result, _, err = rank(data=tmp_path / "data")
     assert status == 0
-    assert (result["accuracy"], result["ties"]) == (pytest.approx(0.1), 1)
+    assert (result["accuracy"]["value"], result["ties"]) == (pytest.approx(0.1), 1)
     assert "(11 pairs)" in err
 
 
 def test_stories_are_drawn_and_cut_on_request(rank, tmp_path):
-    _, result, out, _ = rank("--stories", 7, "--distractors", 4, "--words", 9)
-    assert (result["stories"], result["stories_available"], result["chance"]) == (7, 13, 0.2)
+    _, result, out, _ = rank("--stories", 7, "--candidates", 5, "--words", 9)
+    assert (result["stories"], result["stories_available"], result["accuracy"]["chance"]) == (
+        7,
+        13,
+        0.2,
+    )
     assert "7 of 13 stories" in out
     assert result["card"]["options"]["words"] == 9
     assert "checkpoint_0" in result["card"]["files"]
@@ -163,24 +171,27 @@ def test_stories_are_drawn_and_cut_on_request(rank, tmp_path):
 
 def test_an_ensemble_has_a_folder_of_its_own():
     files = ["/x/checkpoint_best.pt", "/y/checkpoint_best.pt"]
-    assert output_of(files[:1], "prompts", "valid") == "/x/checkpoint_best.rank-prompts-valid"
-    assert output_of(files, "prompts", "test") == "/x/checkpoint_best+1.rank-prompts-test"
+    assert output_of(files[:1], "valid") == "/x/checkpoint_best.rank-valid"
+    assert output_of(files, "test") == "/x/checkpoint_best+1.rank-test"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--stories", 9], r"9 stories of valid have 9 different prompts, .* 9 others"),
+        (
+            ["--stories", 9],
+            "have 9 different prompts, but --candidates 10 needs as many",
+        ),
         (["--split", "test"], r"test\.wp_source: cannot be read"),
         (["--seed", -4], "--seed: must be 0 or more, but is -4"),
         (["--words", 100], "--words 100: the model has positions for 61 words"),
-        (["--device", "nowhere"], "^fairseq-mm rank-prompts: device nowhere: Expected one of"),
+        (["--device", "nowhere"], "^fairseq-mm rank: device nowhere: Expected one of"),
     ],
 )
 def test_mistakes_are_told_in_one_line(rank, options, message):
     status, _, _, err = rank(*options)
     assert status == 2
-    (line,) = [x for x in err.splitlines() if x.startswith("fairseq-mm rank-prompts:")]
+    (line,) = [x for x in err.splitlines() if x.startswith("fairseq-mm rank:")]
     assert re.search(message, line)
 
 

@@ -180,8 +180,8 @@ def test_lists_that_are_too_long_are_refused(save, capsys):
 COMMANDS = {
     "embed": ("multimodal_captioning", "embed --checkpoint {path} {captions} --output {out}"),
     "rank": ("multimodal_captioning", "rank --checkpoint {path} {captions}"),
-    "rank-prompts": ("translation", "rank-prompts --checkpoint {path} {stories}"),
-    "rank-albums": ("visual_storytelling", "rank-albums --checkpoint {path} {captions}"),
+    "rank of stories": ("translation", "rank --checkpoint {path} {stories}"),
+    "rank of visual stories": ("visual_storytelling", "rank --checkpoint {path} {captions}"),
     "perplexity": ("translation", "perplexity --checkpoint {path} {stories}"),
     "perplexity of images": ("visual_storytelling", "perplexity --checkpoint {path} {captions}"),
     "inspect": ("translation", "inspect --checkpoint {path} --data {stories}"),

@@ -290,21 +290,20 @@ def ranked(case: Case) -> Records:
     found = records.of_json(case.out / "ranks.json", drop=("curves",))
     ranks: dict[str, dict[str, Any]] = {}
     for record in records.of_jsonl(
-        case.out / "ranks.jsonl", fields={"task": "task", "query": "query", "rank": "rank"}
+        case.out / "ranks.jsonl", fields={"task": "task", "id": "id", "rank": "rank"}
     ).values():
-        ranks.setdefault(str(record["task"]), {})[str(record["query"])] = record["rank"]
+        ranks.setdefault(str(record["task"]), {})[str(record["id"])] = record["rank"]
     return {**found, **ranks}
 
 
-def ranked_stories(subcommand: str, extra: str) -> Callable[[Case], Records]:
+def ranked_stories(extra: str) -> Callable[[Case], Records]:
     def run(case: Case) -> Records:
         case.mm(
-            f"{subcommand} {{data}} --checkpoint {{checkpoint}} --split valid --device cpu "
+            f"rank {{data}} --checkpoint {{checkpoint}} --split valid --device cpu "
             f"--draws 2 --output {{out}} {extra}"
         )
-        fields = {"rank": "rank", "ranks": "ranks", "log_likelihood": "log_likelihood"}
-        fields["best_other"] = "best_other"
-        stories = records.of_jsonl(case.out / "stories.jsonl", fields=fields, key="story")
+        fields = {name: name for name in ("rank", "ranks", "score", "best_other")}
+        stories = records.of_jsonl(case.out / "stories.jsonl", fields=fields)
         return {**records.of_json(case.out / "ranking.json", drop=("scores_of",)), **stories}
 
     return run
@@ -894,9 +893,9 @@ INVOCATIONS = (
         "python story of image files", named("glac_images"), python_tell_images, exact=False
     ),
     Invocation(
-        "rank-albums",
+        "rank of visual stories",
         of_kind(VISUAL_STORY),
-        ranked_stories("rank-albums", "--candidates 3 --all-pairs"),
+        ranked_stories("--candidates 3 --all-pairs"),
     ),
     Invocation(
         "perplexity of visual stories",
@@ -980,9 +979,9 @@ INVOCATIONS = (
         "python language model", named("gcnn_lm_stories"), python_language_model, exact=False
     ),
     Invocation(
-        "rank-prompts",
+        "rank of stories",
         of_kind(STORY, but=WITHOUT_DICTIONARY),
-        ranked_stories("rank-prompts", "--distractors 2 --all-pairs"),
+        ranked_stories("--candidates 3 --all-pairs"),
     ),
     Invocation(
         "perplexity of stories",

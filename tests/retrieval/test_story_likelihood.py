@@ -51,6 +51,14 @@ def encoded(likelihood, pairs=PAIRS):
     ]
 
 
+def scored(likelihood, pairs):
+    """Log-probabilities of all pairs, in their order."""
+    found = {}
+    for numbers, log_probs in likelihood.batches(pairs):
+        found.update(zip(numbers, log_probs))
+    return [found[number] for number in range(len(pairs))]
+
+
 @torch.no_grad()
 def expected_log_probs(models, prompt, story):
     """Of one pair alone, by the whole softmax."""
@@ -72,11 +80,11 @@ def test_every_pair_has_the_probability_that_it_has_alone(kinds, batch_tokens):
     likelihood = StoryLikelihood(models, batch_tokens=batch_tokens, slice_bytes=700)
     pairs = encoded(likelihood)
     seen = Counter()
-    for batch in likelihood.batches(pairs):
+    for batch, log_probs in likelihood.batches(pairs):
         seen.update(batch)
         width = max(len(pairs[i][1]) for i in batch)
         assert len(batch) == 1 or width * len(batch) <= batch_tokens
-        for number, found in zip(batch, likelihood([pairs[i] for i in batch])):
+        for number, found in zip(batch, log_probs):
             expected = expected_log_probs(models, *pairs[number])
             torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
     assert seen == Counter(range(len(pairs)))
@@ -86,7 +94,7 @@ def test_stories_of_equal_length_share_a_batch():
     likelihood = StoryLikelihood(build_models({}), batch_tokens=14)
     lengths = [3, 7, 3, 7, 3, 3]
     pairs = [([4, 2], [5] * length) for length in lengths]
-    batches = [[lengths[i] for i in batch] for batch in likelihood.batches(pairs)]
+    batches = [[lengths[i] for i in batch] for batch, _ in likelihood.batches(pairs)]
     assert batches == [[7, 7], [3, 3, 3, 3]]
 
 
@@ -96,7 +104,7 @@ def test_bfloat16_is_close():
         StoryLikelihood(models, precision=precision) for precision in ("float32", "bfloat16")
     )
     pairs = encoded(exact)
-    for a, b in zip(exact(pairs), rounded(pairs)):
+    for a, b in zip(scored(exact, pairs), scored(rounded, pairs)):
         assert b.dtype == torch.float32
         assert not torch.equal(a, b)
         torch.testing.assert_close(b.mean(), a.mean(), atol=0.05, rtol=0)
@@ -122,7 +130,7 @@ def test_lengths_are_those_of_the_smallest_table_of_positions():
     likelihood = StoryLikelihood(models)
     assert (likelihood.max_prompt_words, likelihood.max_story_words) == (9, 27)
     story = likelihood.encode_story(["I"] * 50, num_words=likelihood.max_story_words)
-    assert len(likelihood([(likelihood.encode_prompt(["a"] * 9), story)])[0]) == 27
+    assert len(scored(likelihood, [(likelihood.encode_prompt(["a"] * 9), story)])[0]) == 27
 
 
 def test_a_prompt_longer_than_the_positions_is_refused():
@@ -139,7 +147,7 @@ def test_weights_that_are_no_numbers_are_an_error():
         models.models[0].decoder.output_proj.bias[3] = float("nan")
     likelihood = StoryLikelihood(models)
     with pytest.raises(UserError, match="gives a word a probability that is no number"):
-        likelihood(encoded(likelihood))
+        scored(likelihood, encoded(likelihood))
 
 
 def test_unknown_precision_is_refused():
@@ -162,7 +170,7 @@ def test_a_language_model_needs_no_prompt():
     likelihood = StoryLikelihood(models)
     assert likelihood.max_story_words == 18
     pairs = encoded(likelihood)
-    for (prompt, story), found in zip(pairs, likelihood(pairs)):
+    for (prompt, story), found in zip(pairs, scored(likelihood, pairs)):
         assert prompt is None
         previous = torch.tensor([[2, *story[:-1]]])
         logits, _ = model(previous)

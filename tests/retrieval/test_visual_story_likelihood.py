@@ -10,7 +10,7 @@ from toy_visual_storyteller import random_storyteller
 
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.errors import UserError
-from fairseq_mm.retrieval.visual_story_likelihood import SequenceImages, VisualStoryLikelihood
+from fairseq_mm.retrieval.story_likelihood import SequenceImages, VisualStoryLikelihood
 
 IMAGES = [f"p{i}" for i in range(11)]
 SEQUENCES = ["p0 p1 p2 p3 p4", "p5 p6 gone p7 p8", "p9 p10 p0 p1 p2"]
@@ -32,8 +32,10 @@ def lines():
 
 
 def likelihood_of(models, images, **options):
-    dictionary = make_dictionary(separator=True)
-    return VisualStoryLikelihood(models, dictionary, images, torch.device("cpu"), **options)
+    loaded = Namespace(
+        models=models, dictionary=make_dictionary(separator=True), device=torch.device("cpu")
+    )
+    return VisualStoryLikelihood(loaded, images, **options)
 
 
 @torch.no_grad()

@@ -1,16 +1,19 @@
-"""Prompt ranking: what is drawn, what a draw gives, and the limit of all draws by enumeration."""
+"""Rankings by prompt and by album: what is drawn, what a draw gives, and the limit of all draws by
+enumeration."""
 
 from itertools import combinations
 
 import numpy as np
 import pytest
 
-from fairseq_mm.metrics.prompt_ranking import (
+from fairseq_mm.metrics.condition_ranking import (
     all_draws_credits,
+    candidate_ranks,
+    condition_columns,
     draw_credits,
     draw_distractors,
     needed_pairs,
-    prompt_columns,
+    rank_albums,
     rank_prompts,
     score_matrix,
 )
@@ -35,7 +38,7 @@ def true():
 
 
 def test_equal_prompts_share_a_column():
-    columns = prompt_columns(["[ WP ] a", "b", "[ WP ]  a ", "c", "b"])
+    columns = condition_columns(["[ WP ] a", "b", "[ WP ]  a ", "c", "b"])
     assert columns.texts == ["[ WP ] a", "b", "c"]
     assert columns.true.tolist() == [0, 1, 0, 2, 1]
 
@@ -73,10 +76,10 @@ def test_needed_pairs_are_exactly_those_compared(scores, true):
     assert (draw_credits(sparse, true, drawn) == draw_credits(scores, true, drawn)).all()
     story, column = pairs[5]
     sparse[story, column] = np.nan
-    with pytest.raises(ValueError, match=f"is NaN for story {story} and prompt {column} instead"):
+    with pytest.raises(ValueError, match=f"is NaN for story {story} and column {column} instead"):
         draw_credits(sparse, true, drawn)
     sparse[2, true[2]] = np.nan
-    with pytest.raises(ValueError, match=r"is NaN for story \d and prompt \d instead"):
+    with pytest.raises(ValueError, match=r"is NaN for story \d and column \d instead"):
         draw_credits(sparse, true, drawn)
 
 
@@ -104,15 +107,15 @@ def test_a_system_that_ignores_prompts_is_at_chance():
     scores = np.random.default_rng(1).normal(size=(S, P))
     true = np.arange(S) % P
     result = rank_prompts(scores, true, draw_distractors(true, P, draws=6))
-    assert result.chance == 0.1
-    assert result.interval[0] < 0.1 < result.interval[1]
-    assert result.all_draws_interval[0] < 0.1 < result.all_draws_interval[1]
+    assert result.accuracy.chance == 0.1
+    assert result.accuracy.interval[0] < 0.1 < result.accuracy.interval[1]
+    assert result.accuracy.all_draws_interval[0] < 0.1 < result.accuracy.all_draws_interval[1]
     assert result.per_draw.shape == (6,)
-    assert result.accuracy == pytest.approx(result.per_draw.mean())
+    assert result.accuracy.value == pytest.approx(result.per_draw.mean())
     assert (result.stories, result.ties) == (S, 0)
     constant = rank_prompts(np.zeros((S, P)), true, draw_distractors(true, P, draws=2))
-    assert constant.accuracy == pytest.approx(0.1)
-    assert constant.all_draws == pytest.approx(0.1)
+    assert constant.accuracy.value == pytest.approx(0.1)
+    assert constant.accuracy.all_draws == pytest.approx(0.1)
     assert constant.ties == 1
 
 
@@ -125,14 +128,18 @@ def test_the_interval_is_that_of_resampled_stories_and_draws(scores, true):
         credit[np.ix_(generator.integers(9, size=9), generator.integers(6, size=6))].mean()
         for _ in range(4000)
     ]
-    assert result.interval == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.02)
+    assert result.accuracy.interval == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.02)
 
 
 def test_perfect_scores_give_one(true):
     scores = np.full((6, 12), -9.0)
     scores[np.arange(6), true] = -1.0
     result = rank_prompts(scores, true, draw_distractors(true, 12))
-    assert (result.accuracy, result.interval, result.all_draws) == (1.0, (1.0, 1.0), 1.0)
+    assert (result.accuracy.value, result.accuracy.interval, result.accuracy.all_draws) == (
+        1.0,
+        (1.0, 1.0),
+        1.0,
+    )
 
 
 def test_the_limit_needs_every_score(scores, true):
@@ -140,8 +147,8 @@ def test_the_limit_needs_every_score(scores, true):
     unneeded = set(range(8)) - {true[0], *drawn[0, 0]}
     scores[0, min(unneeded)] = np.nan
     result = rank_prompts(scores, true, drawn)
-    assert result.all_draws is None
-    assert result.all_draws_interval is None
+    assert result.accuracy.all_draws is None
+    assert result.accuracy.all_draws_interval is None
 
 
 def test_what_cannot_be_drawn_is_refused(true):
@@ -151,3 +158,69 @@ def test_what_cannot_be_drawn_is_refused(true):
         draw_distractors(true, 7, distractors=2)
     with pytest.raises(ValueError, match=r"must not be empty, but has shape \(2, 0, 9\)"):
         rank_prompts(np.zeros((0, 12)), true[:0], draw_distractors(true[:0], 12, draws=2))
+
+
+# Albums
+
+SCORES = np.array([[-3.0, -4.0, -2.0, -9.0], [-5.0, -5.0004, -5.0, -8.0]])
+TRUE = np.array([0, 1])
+
+
+def test_ties_and_near_ties_count_against_the_model():
+    distractors = np.array([[[1, 3], [3, 3]], [[1, 2], [0, 2]]])
+    assert candidate_ranks(SCORES, TRUE, distractors).tolist() == [[1, 1], [2, 3]]
+    # likelier by less than a tie
+    scores = np.array([[-5.0, -5.0004, -7]])
+    assert candidate_ranks(scores, TRUE[:1], np.array([[[1, 2]]])).tolist() == [[2]]
+
+
+def test_figures_by_hand():
+    distractors = np.array([[[1, 3], [3, 3]], [[1, 2], [0, 2]]])
+    result = rank_albums(SCORES, TRUE, distractors, samples=50)
+    assert result.first.value == 1 / 2
+    assert result.first.chance == pytest.approx(1 / 3)
+    assert result.mean_rank.value == (1 + 1 + 2 + 3) / 4
+    assert result.mean_rank.chance == 2
+    assert result.ties == 1 / 4
+    assert result.stories == 2
+    assert result.first.interval == (0.5, 0.5)  # both stories are first in one draw of two
+    assert result.mean_rank.interval == (1.5, 2.0)
+
+
+def test_all_draws_are_the_mean_of_every_possible_draw():
+    scores = np.random.default_rng(4).integers(-6, 0, size=(5, 7)).astype(float)
+    true = np.array([0, 6, 3, 3, 2])
+    ranks = []
+    for story, own in enumerate(true):
+        others = [column for column in range(7) if column != own]
+        ranks.append(
+            [
+                1 + sum(scores[story, column] >= scores[story, own] for column in drawn)
+                for drawn in combinations(others, 3)
+            ]
+        )
+    distractors = draw_distractors(true, 7, draws=3, distractors=3, seed=1)
+    result = rank_albums(scores, true, distractors)
+    assert result.first.all_draws == pytest.approx(np.mean(np.array(ranks) == 1))
+    assert result.mean_rank.all_draws == pytest.approx(np.mean(ranks))
+    assert result.first.interval[0] <= result.first.value <= result.first.interval[1]
+
+
+def test_a_model_that_ignores_images_is_never_first():
+    scores = -50 + np.random.default_rng(1).normal(size=(6, 12)) * 1e-5
+    true = np.arange(6)
+    result = rank_albums(scores, true, draw_distractors(true, 12, draws=4, distractors=9))
+    assert result.first.value == 0
+    assert result.mean_rank.value == 10
+    assert result.ties == 1
+
+
+def test_missing_scores_are_named():
+    scores = SCORES.copy()
+    scores[1, 2] = np.nan
+    with pytest.raises(ValueError, match="is NaN for story 1 and column 2 instead"):
+        candidate_ranks(scores, TRUE, np.array([[[1], [2]]]))
+    result = rank_albums(scores, TRUE, np.array([[[1], [0]]]))
+    assert result.first.all_draws is None
+    with pytest.raises(ValueError, match="`distractors` must not be empty, but has shape"):
+        rank_albums(scores, TRUE, np.zeros((0, 2, 1), dtype=int))

@@ -1,0 +1,350 @@
+"""What the commands that score the texts of a data folder share: options, texts, models, the card.
+
+A checkpoint says what it is of (its kind): captions, vectors of images and sentences, stories of
+prompts (and language models of these), visual stories, or summaries.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from fairseq_mm.cli import arguments
+from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import SEED
+
+if TYPE_CHECKING:
+    from fairseq_mm.inference.loading import LoadedModels, States
+    from fairseq_mm.retrieval.story_likelihood import Pair
+
+# kind of a checkpoint -> what its models are of, for messages
+KINDS = {
+    "captions": "captions",
+    "vectors": "image-sentence embeddings",
+    "prompts": "stories of prompts",
+    "albums": "visual stories",
+    "summaries": "summaries of videos",
+}
+WORDS_HELP = (
+    "Score only the first N words of each story of a prompt; the end of a truncated story is not "
+    "scored (default: as many as the model has positions for)."
+)
+# options and their defaults, by the kinds of checkpoints that have them
+Options = Mapping[str, Mapping[str, Any]]
+
+
+def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
+    """The options of all kinds.
+
+    Returns:
+        group: of options of speed and memory, to add to.
+    """
+    parser.add_argument("data", metavar="DATA", help="Data folder, made by fairseq-mm prepare.")
+    arguments.add(
+        parser,
+        *("checkpoint", "split", "features", "seed"),
+        split={"default": "valid", "help": "Split of the data folder (default: valid)."},
+        features={
+            "help": "Feature store of the images, or several, separated by the system's path "
+            "separator (default: features.h5 in DATA)."
+        },
+        seed={"default": SEED},
+    )
+    group = parser.add_argument_group("speed and memory")
+    arguments.add(group, "device")
+    group.add_argument(
+        "--precision",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="Precision of the networks; bfloat16 rounds a token's log-probability in its third "
+        "digit (default: float32).",
+    )
+    arguments.add_numbers(
+        group,
+        threads="Number of threads of the CPU.",
+        batch_tokens="Maximum number of tokens of stories in a batch (default: 4000 on a CPU, "
+        "32000 on a GPU).",
+    )
+    return group
+
+
+def kind_of(state: Mapping[str, Any]) -> str:
+    """One of :data:`KINDS`; empty for the task of another package."""
+    from fairseq_mm.inference.loading import command_of, task_class_of
+
+    kind = task_class_of(state).input_kind
+    if command_of(state) == "tell":
+        return "prompts" if kind == "prompts" else "albums"
+    return {"rank": "vectors", "caption": "captions", "summarize": "summaries"}.get(
+        command_of(state), ""
+    )
+
+
+def generates_visual_stories(state: Mapping[str, Any]) -> bool:
+    return kind_of(state) == "albums"
+
+
+def resolve_options(args: argparse.Namespace, options: Options, states: "States") -> str:
+    """Gives options of the checkpoints' kind their defaults.
+
+    Returns:
+        kind: of the checkpoints.
+
+    Raises:
+        UserError: if the command is not for the checkpoints, or an option that was given is for
+            another kind; or the seed is below 0, which NumPy does not take.
+    """
+    if args.seed < 0:
+        raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
+    file, state = next(iter(states.items()))
+    kind, task = kind_of(state), state["cfg"]["task"]["_name"]
+    if kind not in options:
+        *others, last = (KINDS[name] for name in options)
+        raise UserError(
+            f"{file}: must be a checkpoint of {', '.join(others)} or {last}, but was trained with "
+            f"--task {task}."
+        )
+    for name in dict.fromkeys(name for table in options.values() for name in table):
+        if name in options[kind]:
+            if getattr(args, name) is None:
+                setattr(args, name, options[kind][name])
+        elif getattr(args, name) not in (None, False):
+            of = " or ".join(KINDS[other] for other in options if name in options[other])
+            raise UserError(
+                f"--{name.replace('_', '-')}: is for checkpoints of {of}, but {file} is one of "
+                f"{KINDS[kind]}."
+            )
+    if args.threads:
+        import torch
+
+        torch.set_num_threads(args.threads)
+    return kind
+
+
+def chosen_lines(total: int, wanted: Optional[int], seed: int) -> list[int]:
+    """``wanted`` of ``total`` lines, drawn with ``seed``, in their order; all if there are fewer.
+
+    More lines drawn with the same seed include those that fewer would give.
+    """
+    import numpy as np
+
+    if wanted is None or wanted >= total:
+        return list(range(total))
+    return sorted(np.random.default_rng(seed).permutation(total)[:wanted].tolist())
+
+
+def card_of(
+    args: argparse.Namespace, files: Mapping[str, Any], options: Sequence[str], device: Any
+) -> dict[str, Any]:
+    """The result's card."""
+    from fairseq_mm.metrics.result_card import result_card
+
+    card = result_card(
+        command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
+        files={role: None if path is None else str(path) for role, path in files.items()},
+        generated=os.devnull,
+    )
+    card["options"] = {name: getattr(args, name) for name in ("split", "seed", *options)}
+    card["options"].update(precision=args.precision, device=str(device))
+    return card
+
+
+class _Texts:
+    """Texts of a split, and what scores them.
+
+    Attributes:
+        models: loaded.
+        likelihood: of the models.
+        texts: words of each line.
+        names: prompt or album of each line; empty of language models.
+        files: role -> path of what decides the scores.
+        ends: tokens that end a text or a sentence.
+    """
+
+    likelihood: Any
+    texts: list[list[str]]
+    names: list[str]
+    files: dict[str, str]
+    ends: list[int]
+
+    def __init__(self, models: "LoadedModels", args: argparse.Namespace) -> None:
+        self.models = models
+        self.options = {
+            "precision": args.precision,
+            "batch_tokens": args.batch_tokens or (4000 if models.device.type == "cpu" else 32000),
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """Hashes of the files, by role: what decides the likelihood of a pair of lines."""
+        from fairseq_mm.metrics.result_card import file_hash
+
+        hashes: dict[str, Any] = {}
+        for role, path in self.files.items():
+            found = file_hash(path)
+            digest = str(found.get("sha256", found.get("bytes")))[:12]
+            hashes.setdefault(role.partition("_")[0], []).append(digest)
+        return hashes
+
+
+def _numbered(role: str, paths: Sequence[str]) -> dict[str, str]:
+    return {f"{role}_{number}": path for number, path in enumerate(paths)}
+
+
+class PromptTexts(_Texts):
+    """Stories of prompts, or the texts of a language model."""
+
+    def __init__(self, args: argparse.Namespace, states: "States") -> None:
+        from fairseq_mm.data import story_split
+        from fairseq_mm.inference.loading import load_models
+        from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
+
+        models = load_models(args.checkpoint, data=args.data, device=args.device, states=states)
+        super().__init__(models, args)
+        self.likelihood = StoryLikelihood(models, **self.options)
+        most = self.likelihood.max_story_words
+        if args.words is not None and args.words > most:
+            raise UserError(f"--words {args.words}: the model has positions for {most} words.")
+        self.num_words = args.words or most
+        self.side = self._side_of(args)
+        self.files = _numbered("checkpoint", models.files)
+        self.files["text"] = str(story_split.side_path(args.data, args.split, self.side))
+        self.prompts: list[list[str]] = []
+        if models.are_language_models:
+            self.texts = story_split.read_side(args.data, args.split, self.side)
+        else:
+            self.prompts, self.texts = story_split.read_story_split(args.data, args.split)
+            path = story_split.side_path(args.data, args.split, story_split.SOURCE)
+            self.files["prompts"] = str(path)
+        self.names = [" ".join(words) for words in self.prompts]
+        self.ends = [self.likelihood.dictionary.eos()]
+
+    def _side_of(self, args: argparse.Namespace) -> str:
+        from fairseq_mm.data.story_split import SOURCE, TARGET, side_path
+        from fairseq_mm.models._provenance import words_of
+        from fairseq_mm.prepare.data_folder import read_dictionary_words
+
+        file, given = self.models.files[0], getattr(args, "side", None)
+        if not self.models.are_language_models:
+            if given == SOURCE:
+                raise UserError(f"--side {given}: {file} generates stories, not prompts.")
+            return TARGET
+        if given:
+            return str(given)
+        words = set(words_of(self.models.dictionary))
+        found = []
+        for side in (SOURCE, TARGET):
+            path = side_path(args.data, args.split, side).parents[1] / f"dict.{side}.txt"
+            if path.is_file() and words == set(read_dictionary_words(path)):
+                found.append(side)
+        if len(found) != 1:
+            raise UserError(
+                f"{file}: its dictionary ({len(words)} words) is that of "
+                f"{'both sides' if found else 'neither side'} of {args.data}: give --side."
+            )
+        return found[0]
+
+    def identity(self) -> dict[str, Any]:
+        return {**super().identity(), "words": self.num_words}
+
+    def tokens(self, line: int) -> list[int]:
+        """Of a text, its end included unless it is truncated."""
+        return self.likelihood.encode_story(self.texts[line], num_words=self.num_words)
+
+    def condition(self, line: int) -> Optional[list[int]]:
+        """Tokens of the line's prompt.
+
+        Raises:
+            UserError: naming the line, if the prompt is too long.
+        """
+        if self.models.are_language_models:
+            return None
+        try:
+            return self.likelihood.encode_prompt(self.prompts[line])
+        except UserError as error:
+            raise UserError(f"{self.files['prompts']}:{line + 1}: {error}") from None
+
+    def lines_of(self, names: Sequence[str]) -> dict[str, int]:
+        """For each prompt the line that stands for it: prompts that differ in unknown words alone
+        are one to the model, so that their scores are equal to the last bit."""
+        first: dict[str, int] = {}
+        for line, name in enumerate(self.names):
+            first.setdefault(name, line)
+        standing: dict[Any, int] = {}
+        found = {}
+        for name in sorted(names, key=first.__getitem__):
+            key = tuple(self.condition(first[name]) or ())
+            found[name] = standing.setdefault(key, first[name])
+        return found
+
+    def own_line(self, line: int, lines_of: Mapping[str, int]) -> int:
+        """The line that stands for the line's own prompt."""
+        return lines_of[self.names[line]]
+
+
+class AlbumTexts(_Texts):
+    """Visual stories and their image sequences."""
+
+    def __init__(self, args: argparse.Namespace, states: "States") -> None:
+        from fairseq_mm.data.feature_store import open_features
+        from fairseq_mm.data.missing_images import read_missing_images
+        from fairseq_mm.data.visual_story_split import read_visual_story_split, story_text_path
+        from fairseq_mm.data.visual_story_text import SEPARATOR
+        from fairseq_mm.inference.extractor_provenance import check_trained_features
+        from fairseq_mm.inference.loading import load_models
+        from fairseq_mm.retrieval.story_likelihood import SequenceImages, VisualStoryLikelihood
+
+        split = read_visual_story_split(args.data, args.split)
+        stores = (args.features or str(Path(args.data) / "features.h5")).split(os.pathsep)
+        features = open_features(stores)
+        models = load_models(list(states), device=args.device, states=states)
+        super().__init__(models, args)
+        check_trained_features(
+            models.provenance["extractor"],
+            models.provenance["feature_dim"],
+            models.files[0],
+            attributes=features.attributes,
+            dim=features.dim,
+            path=features.path,
+        )
+        self.missing = read_missing_images(args.data)
+        images = SequenceImages(features, self.missing, models.task.rows_per_image)
+        images.check(split.visual_ids)
+        self.likelihood = VisualStoryLikelihood(models, images, **self.options)
+        self.texts, self.visual_ids, self.names = split
+        self.files = {
+            **_numbered("checkpoint", models.files),
+            "stories": str(story_text_path(args.data, args.split)),
+            "visual_ids": str(Path(args.data) / f"{args.split}.visual_ids"),
+            **_numbered("features", stores),
+        }
+        self.ends = [models.dictionary.index(SEPARATOR), models.dictionary.eos()]
+
+    def tokens(self, line: int) -> list[int]:
+        """Of a story, its separators and its end included."""
+        return self.likelihood.encode_story(self.texts[line])
+
+    def condition(self, line: int) -> str:
+        """The line's image sequence."""
+        return self.visual_ids[line]
+
+    def lines_of(self, names: Sequence[str]) -> dict[str, int]:
+        """For each album the first line of its first image sequence."""
+        first: dict[str, int] = {}
+        for line, name in enumerate(self.names):
+            first.setdefault(" ".join(name.split()), line)
+        return {name: first[name] for name in names}
+
+    def own_line(self, line: int, lines_of: Mapping[str, int]) -> int:
+        """The first line of the line's own image sequence."""
+        return self.visual_ids.index(self.visual_ids[line])
+
+
+Texts = Union[PromptTexts, AlbumTexts]
+
+
+def pair_of(texts: Texts, line: int, condition: int) -> "Pair":
+    """The story of a line, under the prompt or the images of another."""
+    return texts.condition(condition), texts.tokens(line)

@@ -1,0 +1,452 @@
+"""``fairseq-mm rank`` of images and sentences: by likelihood, or by vectors."""
+
+import argparse
+import csv
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import numpy as np
+
+from fairseq_mm.cli.likelihood import card_of
+from fairseq_mm.cli.run_set_up import only_writer
+from fairseq_mm.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+    from fairseq_mm.inference.loading import States
+    from fairseq_mm.metrics.ranks import RankSummary, TrueRanks
+    from fairseq_mm.retrieval.score_file import ScoreFile
+    from fairseq_mm.retrieval.split_to_rank import SplitToRank
+
+# name in ranks.json -> title in the table
+TITLES = {
+    "image_retrieval": "images for a sentence",
+    "sentence_retrieval": "sentences for an image",
+    "sentence_retrieval_shortlist": "sentences for an image, shortlist",
+}
+
+
+class Task(NamedTuple):
+    """One direction of retrieval.
+
+    Attributes:
+        summary: its figures.
+        ids: of the queries: of a sentence its line, of an image its line of visual_ids.
+        ranks: of the best true candidate of each query.
+        best: of each query its ``--top``, None without.
+        curve: recall at the percentages, where it is drawn.
+    """
+
+    summary: "RankSummary"
+    ids: Sequence[Any]
+    ranks: list[int]
+    best: Optional[list[list[dict[str, Any]]]] = None
+    curve: Optional[np.ndarray] = None
+
+
+def load_on_data(checkpoint: str, args: argparse.Namespace) -> tuple[Any, Any]:
+    """The model, in evaluation mode and float32, and its task on the data folder.
+
+    Raises:
+        UserError: if the checkpoint is of another task, or its weights do not fit.
+    """
+    from fairseq import checkpoint_utils
+
+    from fairseq_mm.inference.checkpoints import load_checkpoint, provenance_of
+
+    state = load_checkpoint(checkpoint)
+    name = state["cfg"]["task"]["_name"]
+    if name != "multimodal_captioning":
+        raise UserError(
+            f"{checkpoint}: must be a checkpoint of --task multimodal_captioning, but is one of "
+            f"{name} instead."
+        )
+    provenance_of(state, checkpoint)
+    overrides = {
+        "data": args.data,
+        "features": args.features,
+        "eval_gen": False,
+        "one_per_item": False,
+    }
+    try:
+        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+            [checkpoint], arg_overrides=overrides
+        )
+    except RuntimeError as error:
+        raise UserError(f"{checkpoint}: its weights do not fit: {error}") from None
+    return models[0].eval().float(), task
+
+
+def rank_images(args: argparse.Namespace, states: "States", kind: str) -> None:
+    """
+    Args:
+        args: of ``fairseq-mm rank``.
+        states: the checkpoint.
+        kind: of it, ``captions`` or ``vectors``.
+
+    Raises:
+        UserError: if there are several, or what they need does not fit together.
+    """
+    from fairseq_mm.inference.checkpoints import usable_device
+    from fairseq_mm.inference.loading import reads_structures
+    from fairseq_mm.metrics.ranks import curve_percentages
+
+    started = time.time()
+    checkpoint, *others = states
+    if others:
+        raise UserError(f"{args.checkpoint}: images are ranked by one checkpoint, not an ensemble.")
+    if reads_structures(states[checkpoint]):
+        raise UserError(
+            f"{checkpoint}: reads the tags of a sentence, and has no likelihood without them: rank "
+            "by a model of captions (m_rnn, mlbl_f) or of vectors (vse_lstm, vse_gru, vse_bow)."
+        )
+    device = usable_device(args.device)
+    model, task = load_on_data(checkpoint, args)
+    task.load_dataset(args.split, combine=False)
+    output = args.output or f"{os.path.splitext(checkpoint)[0]}.rank-{args.split}"
+    card = _card_of(args, checkpoint, task, device)
+    with only_writer(output):
+        if kind == "vectors":
+            found = _by_vectors(model, task, args, device)
+            result: dict[str, Any] = {"folds": args.folds}
+            card["scores"] = {"of": "inner products of vectors"}
+        else:
+            found, card["scores"] = _by_likelihood(model, task, args, device, checkpoint, output)
+            curves = {name: done.curve.tolist() for name, done in found.items()}  # type: ignore[union-attr]
+            result = {"curves": {"percentage": curve_percentages().tolist(), **curves}}
+        card["seconds"] = round(time.time() - started, 1)
+        _report(found, result, output, args, card)
+
+
+def _card_of(
+    args: argparse.Namespace, checkpoint: str, task: Any, device: "torch.device"
+) -> dict[str, Any]:
+    import torch
+
+    from fairseq_mm.models._provenance import fingerprint, words_of
+
+    files = {
+        "checkpoint": checkpoint,
+        "dictionary": os.path.join(args.data, "dict.txt"),
+        "text": os.path.join(args.data, f"{args.split}.bin"),
+        "visual_ids": os.path.join(args.data, f"{args.split}.visual_ids"),
+    }
+    names = ("marginal", "marginal_images", "shortlist", "max_images", "folds")
+    card = card_of(args, files, names, device)
+    card["options"]["threads"] = torch.get_num_threads()
+    card["features"] = {"path": task.features.path, **task.feature_attributes}
+    card["dictionary_fingerprint"] = fingerprint(words_of(task.target_dictionary))
+    return card
+
+
+# By likelihood ---------------------------------------------------------------------------------
+
+
+def _by_likelihood(
+    model: Any,
+    task: Any,
+    args: argparse.Namespace,
+    device: "torch.device",
+    checkpoint: str,
+    output: str,
+) -> tuple[dict[str, Task], dict[str, Any]]:
+    """The tasks, and what decides their scores."""
+    from fairseq_mm.metrics.result_card import file_hash
+    from fairseq_mm.retrieval import ranking
+    from fairseq_mm.retrieval.score_file import ScoreFile
+    from fairseq_mm.retrieval.split_to_rank import SplitToRank, sample_training_images
+
+    sampled = []
+    if args.marginal == "sampled":
+        sampled = sample_training_images(args.data, args.marginal_images, args.seed)
+    split = SplitToRank(task.datasets[args.split], max_images=args.max_images, sampled=sampled)
+    blocks = ranking.sentence_blocks(split.sentences, len(split))
+    identity = {
+        "checkpoint": str(file_hash(checkpoint).get("sha256"))[:12],
+        **split.identity(),
+        "precision": args.precision,
+        "blocks": len(blocks),
+    }
+    file = ScoreFile(output, identity, len(split.sentences), len(split.images))
+    if not file.is_finished:
+        _fill(file, model.to(device), task, split, blocks, args)
+    print(f"{output}: log_probs.npy {list(file.log_probs.shape)}", file=sys.stderr)
+
+    truth = split.image_of_sentence
+    normalised = (file.log_probs, file.log_marginals, truth)
+    found = {
+        "image_retrieval": ranking.rank_images(file.log_probs, truth),
+        "sentence_retrieval": ranking.rank_sentences(*normalised),
+    }
+    if args.shortlist:
+        nearest = ranking.nearest_images(split.mean_features(), args.shortlist)
+        found["sentence_retrieval_shortlist"] = ranking.rank_sentences(*normalised, nearest)
+    best: dict[str, Any] = {}
+    if args.top:
+        texts = [_string(task, sentence) for sentence in split.sentences]
+        scores = file.log_probs - file.log_marginals[:, None]
+        best["image_retrieval"] = _best(file.log_probs, args.top, split.images)
+        best["sentence_retrieval"] = _best(scores.T, args.top, split.lines, texts)
+    return {
+        name: _task_of(
+            ranks, split.lines if name == "image_retrieval" else split.images, best.get(name)
+        )
+        for name, ranks in found.items()
+    }, identity
+
+
+def _task_of(ranks: "TrueRanks", ids: Sequence[Any], best: Any) -> Task:
+    from fairseq_mm.metrics.ranks import recall_curve, summarize_ranks
+
+    return Task(summarize_ranks(ranks), ids, ranks.first.tolist(), best, recall_curve(ranks))
+
+
+def _fill(
+    file: "ScoreFile",
+    model: Any,
+    task: Any,
+    split: "SplitToRank",
+    blocks: list[np.ndarray],
+    args: argparse.Namespace,
+) -> None:
+    """Computes what the file does not have."""
+    from tqdm import tqdm
+
+    from fairseq_mm.retrieval.likelihood import build_likelihood
+    from fairseq_mm.retrieval.ranking import fill_scores
+
+    device = next(model.parameters()).device
+    likelihood = build_likelihood(
+        model,
+        split.read_images,
+        len(split),
+        start=task.target_dictionary.eos(),
+        precision=args.precision,
+        block_rows=args.block_rows or (1024 if device.type == "cpu" else 65536),
+    )
+    with tqdm(
+        total=len(split.sentences),
+        initial=sum(len(blocks[block]) for block in file.finished_blocks),
+        unit="sentence",
+        desc=f"{len(split)} images",
+        disable=None,  # on a terminal only
+    ) as progress:
+        fill_scores(
+            file,
+            likelihood,
+            split.sentences,
+            blocks,
+            len(split.images),
+            on_block=progress.update,
+        )
+
+
+def _string(task: Any, sentence: Sequence[int]) -> str:
+    import torch
+
+    return task.target_dictionary.string(torch.tensor(sentence))
+
+
+def _best(
+    scores: np.ndarray, top: int, ids: Sequence[Any], texts: Optional[Sequence[str]] = None
+) -> list[list[dict[str, Any]]]:
+    """The candidates of the highest scores ``[queries, candidates]``, for each query."""
+    found = []
+    for row in scores:
+        places = np.argsort(-row, kind="stable")[:top].tolist()
+        found.append(_records(places, row[places].tolist(), ids, texts))
+    return found
+
+
+def _records(
+    places: Sequence[int],
+    scores: Sequence[float],
+    ids: Sequence[Any],
+    texts: Optional[Sequence[str]],
+) -> list[dict[str, Any]]:
+    return [
+        {"id": ids[i], "score": round(score, 4), **({} if texts is None else {"text": texts[i]})}
+        for i, score in zip(places, scores)
+    ]
+
+
+# By vectors ------------------------------------------------------------------------------------
+
+
+class SplitVectors(NamedTuple):
+    """
+    Attributes:
+        images: ``[I, K]`` float32.
+        sentences: ``[N, K]`` float32.
+        image_of_sentence: ``[N]`` row of its image.
+        image_names: ``[I]`` lines of visual_ids.
+        lines: ``[N]`` lines of the split, ascending.
+    """
+
+    images: np.ndarray
+    sentences: np.ndarray
+    image_of_sentence: np.ndarray
+    image_names: list[str]
+    lines: np.ndarray
+
+
+def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
+    """Vectors of a split: images in the order of their first lines, sentences in that of the lines.
+
+    Args:
+        dataset: of the split, not shuffled.
+        model: in evaluation mode.
+        device: to compute on.
+
+    Raises:
+        UserError: if a vector is not finite.
+    """
+    import torch
+
+    from fairseq_mm.tasks._ranking_validation import embed_split
+
+    images, sentences, items = embed_split(dataset, model.to(device), torch.device(device))
+    lines = dataset.lines[dataset.ordered_indices()]
+    order = np.argsort(lines)
+    return SplitVectors(
+        images,
+        sentences[order],
+        items[order],
+        list(dict.fromkeys(dataset.visual_ids[line] for line in dataset.lines)),
+        lines[order],
+    )
+
+
+def _by_vectors(
+    model: Any, task: Any, args: argparse.Namespace, device: "torch.device"
+) -> dict[str, Task]:
+    from fairseq_mm.retrieval.vector_index import nearest, unit_vectors
+    from fairseq_mm.retrieval.vector_ranking import mean_summary, rank_folds
+
+    dataset = task.datasets[args.split]
+    split = embed_split_in_order(dataset, model, device)
+    images, owner, names = split.images, split.image_of_sentence, split.image_names
+    is_kept = owner < (args.max_images or len(images))
+    images, names = images[: args.max_images], names[: args.max_images]
+    sentences, owner, lines = split.sentences[is_kept], owner[is_kept], split.lines[is_kept]
+    found = rank_folds(images, sentences, owner, folds=args.folds, image_names=names)
+    summary = mean_summary([ranks.summary() for ranks in found])
+    # folds have the sentences of their images, in the order of the lines
+    by_fold = np.argsort(owner // (len(images) // args.folds), kind="stable")
+    image_ranks = np.empty(len(lines), dtype=np.int64)
+    image_ranks[by_fold] = np.concatenate([fold.image_ranks for fold in found])
+    sentence_ranks = np.concatenate([fold.sentence_ranks for fold in found])
+    best: list[Any] = [None, None]
+    if args.top:
+        texts = [_string(task, dataset.target[line].tolist()) for line in lines.tolist()]
+        both = unit_vectors(sentences, "sentence"), unit_vectors(images, "image")
+        for side, (queries, candidates, ids, words) in enumerate(
+            ((*both, names, None), (*both[::-1], lines.tolist(), texts))
+        ):
+            places, cosines = nearest(queries, candidates, min(args.top, len(candidates)))
+            rows = zip(places.tolist(), cosines.tolist())
+            best[side] = [_records(*row, ids, words) for row in rows]
+    return {
+        "image_retrieval": Task(
+            summary.image_retrieval, lines.tolist(), image_ranks.tolist(), best[0]
+        ),
+        "sentence_retrieval": Task(
+            summary.sentence_retrieval, names, sentence_ranks.tolist(), best[1]
+        ),
+    }
+
+
+# The report ------------------------------------------------------------------------------------
+
+
+def _report(
+    found: Mapping[str, Task],
+    result: Mapping[str, Any],
+    output: str,
+    args: argparse.Namespace,
+    card: dict[str, Any],
+) -> None:
+    """Table to stdout, files to the output folder."""
+    from fairseq_mm.data.output_file import write_file
+
+    figures = {name: _figures_of(task.summary) for name, task in found.items()}
+    rsum = sum(
+        value
+        for name in ("image_retrieval", "sentence_retrieval")
+        for value in figures[name]["recall_at"].values()
+    )
+    _print(figures, rsum)
+    if result.get("folds", 1) > 1:
+        print(f"means over {result['folds']} folds of the images, in their order")
+    whole = {"results": figures, "rsum": rsum, **result, "card": card}
+    files = {
+        "ranks.json": json.dumps(whole, indent=2) + "\n",
+        "ranks.jsonl": "".join(_lines(found)),
+    }
+    if "curves" in result:
+        files.update(_curve_files(found, args))
+    for name, text in files.items():
+        write_file(os.path.join(output, name), text)
+    print(f"{output}: wrote {', '.join(files)}", file=sys.stderr)
+
+
+def _lines(found: Mapping[str, Task]) -> list[str]:
+    lines = []
+    for name, task in found.items():
+        for number, (query, rank) in enumerate(zip(task.ids, task.ranks)):
+            entry = {"task": name, "id": query, "rank": rank}
+            if task.best is not None:
+                entry["top"] = task.best[number]
+            lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
+    return lines
+
+
+def _figures_of(summary: "RankSummary") -> dict[str, Any]:
+    return {
+        "recall_at": {str(k): value for k, value in summary.recall_at.items()},
+        "median_rank": summary.median_rank,
+        "mean_rank": summary.mean_rank,
+        "queries": summary.queries,
+        "candidates": summary.candidates,
+    }
+
+
+def _print(figures: Mapping[str, dict[str, Any]], rsum: float) -> None:
+    """The table on stdout, a task a line."""
+    width = max(len(TITLES[name]) for name in figures)
+    print(f"{'':{width}}    R@1    R@5   R@10   Med r  mean r  queries  candidates")
+    for name, entry in figures.items():
+        recall = " ".join(f"{value:6.1f}" for value in entry["recall_at"].values())
+        print(
+            f"{TITLES[name]:{width}} {recall} {entry['median_rank']:7.4g} "
+            f"{entry['mean_rank']:7.1f} {entry['queries']:8} {entry['candidates']:11.6g}"
+        )
+    print(f"rsum {rsum:.1f}")
+
+
+def _curve_files(found: Mapping[str, Task], args: argparse.Namespace) -> dict[str, str]:
+    from fairseq_mm.metrics.ranks import curve_percentages
+    from fairseq_mm.report.recall_chart import recall_chart
+
+    percentages = curve_percentages()
+    curves = {name: task.curve for name, task in found.items() if task.curve is not None}
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["percentage", *curves])
+    for row in zip(percentages, *curves.values()):
+        writer.writerow([f"{value:.6g}" for value in row])
+    files = {"recall_curve.csv": table.getvalue()}
+    data = os.path.basename(args.data.rstrip(os.sep))
+    title = f"{data}, {args.split}: {len(found['sentence_retrieval'].ids)} images"
+    try:
+        named = {TITLES[name]: curve for name, curve in curves.items()}
+        files["recall_curve.svg"] = recall_chart(title, percentages, named)
+    except UserError as error:  # the figures are worth more than their drawing
+        print(f"no recall_curve.svg: {error}", file=sys.stderr)
+    return files
