@@ -20,6 +20,8 @@ INSTALL_ENV := PIP_CONSTRAINT=$(CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(CONSTRAINTS)
 
 # Spinning OpenMP threads cost minutes where cores are few or shared.
 export OMP_WAIT_POLICY ?= PASSIVE
+# Without bytecode, which images of containers forbid, each process compiles the package again.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help install test soak lint demo docs dist-check test-legacy clean
 

@@ -1,7 +1,10 @@
 """Fixtures shared by all tests."""
 
+import gc
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
@@ -13,8 +16,18 @@ import fairseq_mm
 # Spinning OpenMP threads of several test processes cost minutes on few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# tests look for our names in fairseq's registries
-fairseq_mm.register()
+
+def pytest_configure(config: pytest.Config) -> None:
+    # tests look for our names in fairseq's registries; xdist's first process runs none
+    if not config.getoption("numprocesses", None):
+        fairseq_mm.register()
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector the modules and thousands of tests, which all stay."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +42,21 @@ def shared_data() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def started_python(tmp_path_factory) -> Iterator[str]:
+    """A program that runs as ``python`` does where fairseq and the package are not imported."""
+    folder = tmp_path_factory.mktemp("started") / "programs"
+    server = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("forked_shell.py")), str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout.readline() == "ready\n"
+    yield str(folder / "python")
+    server.communicate()
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,9 @@
-"""Runs shell scripts in which fairseq's commands, ``fairseq-mm`` and ``python`` are forks of this
-process, which has PyTorch and fairseq imported already: a command starts within milliseconds."""
+"""Commands that start within milliseconds, as forks of a process that has imported before.
+
+:class:`ForkedShell` runs scripts in which fairseq's commands, ``fairseq-mm`` and ``python`` are
+forks of this process, with PyTorch, fairseq and the package. This file as a program serves a
+``python`` that has imported what fairseq needs, but neither fairseq nor the package.
+"""
 
 import contextlib
 import importlib
@@ -8,11 +12,12 @@ import logging
 import os
 import runpy
 import select
+import signal
 import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Callable, NamedTuple
 
@@ -31,6 +36,16 @@ with server.makefile("rw") as stream:
 
 # torch._dynamo is what the first step of an optimizer imports, for seconds
 IMPORTED_ONCE = ("fairseq_cli.generate", "fairseq_cli.train", "torch._dynamo", "torchvision")
+
+# what takes seconds of `import fairseq`, and of training and reading features with it
+NEEDED_BY_FAIRSEQ = (
+    *("torch", "torchaudio", "sklearn.metrics", "scipy.stats", "hydra.experimental", "omegaconf"),
+    *("sacrebleu", "bitarray", "h5py", "fairscale", "torch._dynamo", "torchvision"),
+)
+
+
+# seconds after which a command is ended
+LIMIT = 300
 
 
 class Done(NamedTuple):
@@ -60,14 +75,7 @@ class ForkedShell:
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
         programs = folder / ".shell"
-        programs.mkdir()
-        address = str(programs / "socket")
-        self.server = socket.socket(socket.AF_UNIX)
-        self.server.bind(address)
-        self.server.listen()
-        for name in self.PROGRAMS:
-            (programs / name).write_text(CLIENT.format(python=sys.executable, address=address))
-            (programs / name).chmod(0o755)
+        self.server = _listen(programs, self.PROGRAMS)
         self.environment = {
             **os.environ,
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
@@ -99,29 +107,52 @@ class ForkedShell:
         self.server.close()
 
     def _fork(self) -> int:
-        client, _ = self.server.accept()
-        _, streams, *_ = socket.recv_fds(client, 1, 3)
-        child = os.fork()
-        if child:
-            client.close()
-            for stream in streams:
-                os.close(stream)
-            return child
-        with client.makefile("rw") as connection:
-            name, words, folder, environment = json.loads(connection.readline())
-            for number, stream in enumerate(streams):
-                os.dup2(stream, number)
-            os.chdir(folder)
-            os.environ.clear()
-            os.environ.update(environment)
-            print(_call(name, self.adapt(name, words)), file=connection, flush=True)
-        os._exit(0)
+        return _fork(self.server, lambda name, words: _call(name, self.adapt(name, words)))
+
+
+def _listen(folder: Path, names: Sequence[str]) -> socket.socket:
+    """Writes programs of these names into a new folder; they connect to the socket."""
+    folder.mkdir()
+    address = str(folder / "socket")
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(address)
+    server.listen()
+    for name in names:
+        (folder / name).write_text(CLIENT.format(python=sys.executable, address=address))
+        (folder / name).chmod(0o755)
+    return server
+
+
+def _fork(server: socket.socket, call: Callable[[str, list[str]], int]) -> int:
+    """Process id of a child that calls with the next program's name and arguments."""
+    client, _ = server.accept()
+    _, streams, *_ = socket.recv_fds(client, 1, 3)
+    child = os.fork()
+    if child:
+        client.close()
+        for stream in streams:
+            os.close(stream)
+        return child
+    signal.alarm(LIMIT)
+    with client.makefile("rw") as connection:
+        name, words, folder, environment = json.loads(connection.readline())
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.stdin = os.fdopen(0, "r", closefd=False)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+        status = call(name, words)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        print(status, file=connection, flush=True)
+    os._exit(0)
 
 
 def _call(name: str, words: list[str]) -> int:
     """The command's exit status."""
-    sys.stdin = os.fdopen(0, "r", closefd=False)
-    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
     sys.argv = [name, *words]
     logging.basicConfig(
         format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
@@ -140,9 +171,6 @@ def _call(name: str, words: list[str]) -> int:
     except BaseException:
         traceback.print_exc()
         status = 1
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
     return int(status or 0)
 
 
@@ -160,3 +188,45 @@ def _program(name: str, words: list[str]) -> object:
     vars(save_checkpoint).pop("best", None)
     module = name.replace("fairseq-", "").replace("-", "_")
     return importlib.import_module(f"fairseq_cli.{module}").cli_main()
+
+
+def _call_python(_: str, words: list[str]) -> int:
+    """The exit status of ``python FILE``, ``python -m MODULE`` or ``python -c CODE``."""
+    sys.path[0] = "" if words[0].startswith("-") else str(Path(words[0]).parent)
+    sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    try:
+        if words[0] == "-c":
+            sys.argv = ["-c", *words[2:]]
+            exec(words[1], {"__name__": "__main__"})
+        elif words[0] == "-m":
+            sys.argv = words[1:]
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = words
+            runpy.run_path(words[0], run_name="__main__")
+        status = 0
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        status = 1
+        try:
+            sys.excepthook(*sys.exc_info())
+        except SystemExit as end:  # errors.report_on_exit
+            status = end.code
+    return int(status or 0)
+
+
+def serve(folder: Path) -> None:
+    """Writes a program ``python`` into a new folder, and runs it until standard input ends."""
+    for module in NEEDED_BY_FAIRSEQ:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    server = _listen(folder, ["python"])
+    print("ready", flush=True)
+    while sys.stdin not in select.select([sys.stdin, server], [], [])[0]:
+        _fork(server, _call_python)
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

@@ -19,9 +19,9 @@ def fail():
 """
 
 
-def run(body):
+def run(body, python=sys.executable):
     script = SCRIPT.format(body=body)
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    return subprocess.run([python, "-c", script], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_uncaught_mistake_is_one_line_and_status_2(body):
     assert result.stderr == "error: x.txt:3: must be one, but is two.\n"
 
 
-def test_mistake_in_a_data_loader_is_one_line():
+def test_mistake_in_a_data_loader_is_one_line(started_python):
     body = (
         "import torch\n"
         "class Data(torch.utils.data.Dataset):\n"
@@ -46,7 +46,7 @@ def test_mistake_in_a_data_loader_is_one_line():
         "    def __getitem__(self, i): fail()\n"
         "list(torch.utils.data.DataLoader(Data(), num_workers=1))"
     )
-    result = run(body)
+    result = run(body, started_python)
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1] == "error: x.txt:3: must be one, but is two."
     assert "Traceback" not in result.stderr

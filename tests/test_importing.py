@@ -27,14 +27,14 @@ print(json.dumps({{
 """
 
 
-def probe(before="", after=""):
+def probe(python, before="", after=""):
     code = PROBE.format(before=before, after=after)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_importing_alone_loads_neither_torch_nor_fairseq():
-    found = probe()
+    found = probe(sys.executable)
     assert found.pop("seconds") < 1
     assert not any(found.values())
 
@@ -53,16 +53,16 @@ def test_importing_alone_loads_neither_torch_nor_fairseq():
     ],
     ids=["with fairseq", "on request", "after --user-dir"],
 )
-def test_registers_where_fairseq_is_used(before, after, hook):
+def test_registers_where_fairseq_is_used(started_python, before, after, hook):
     import fairseq_mm
 
     package = fairseq_mm.__path__[0]
-    found = probe(before.format(package=package), after)
+    found = probe(started_python, before.format(package=package), after)
     assert found["registered"]
     assert found["hook"] is hook
 
 
-def test_mistakes_under_fairseqs_commands_are_one_line():
+def test_mistakes_under_fairseqs_commands_are_one_line(started_python):
     import fairseq_mm
 
     code = (
@@ -74,6 +74,6 @@ def test_mistakes_under_fairseqs_commands_are_one_line():
         "from fairseq_mm.errors import UserError\n"
         "raise UserError('x.txt:3: must be one.')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([started_python, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "error: x.txt:3: must be one."

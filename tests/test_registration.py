@@ -1,8 +1,8 @@
 """Every name resolves to our class: fairseq silently keeps its own when a name is taken."""
 
-import ast
 import dataclasses
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -27,15 +27,15 @@ REGISTRIES = {
 }
 
 
+DECORATOR = re.compile(rf"^@({'|'.join(REGISTRIES)})\(\s*\"(\w+)\"", re.M)
+
+
 def registrations():
     """(decorator, name, module) of every registration in the sources, and of every preset."""
     for path in sorted(PACKAGE.rglob("*.py")):
         module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-        for node in ast.walk(ast.parse(path.read_text())):
-            for decorator in getattr(node, "decorator_list", []):
-                name = getattr(getattr(decorator, "func", None), "id", None)
-                if name in REGISTRIES:
-                    yield name, decorator.args[0].value, module
+        for decorator, name in DECORATOR.findall(path.read_text()):
+            yield decorator, name, module
     for name, (model, _) in PRESETS.items():
         yield "register_model_architecture", name, f"fairseq_mm.models.{model}"
 

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -133,14 +132,16 @@ def test_there_and_back(source, tmp_path, capsys):
     assert all(torch.equal(second[name], x) for name, x in first.items())
 
 
-def test_converting_back_prints_nothing_of_fairseqs_imports(source, tmp_path, capsys):
+def test_converting_back_prints_nothing_of_fairseqs_imports(
+    started_python, source, tmp_path, capsys
+):
     assert convert(source, tmp_path / "bart") == 0
     command = (
         "from fairseq_mm.cli.main import main; import sys; "
         f"sys.exit(main(['convert', {str(tmp_path / 'bart')!r}, {str(tmp_path / 'back')!r}, "
         "'--to', 'huggingface']))"
     )
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
+    done = subprocess.run([started_python, "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 

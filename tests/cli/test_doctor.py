@@ -62,14 +62,14 @@ def test_a_whole_installation_has_no_problem(capsys):
     assert lines[-1] == "no problem found"
 
 
-def test_it_runs_where_fairseq_is_missing(tmp_path):
+def test_it_runs_where_fairseq_is_missing(started_python, tmp_path):
     make_captions_folder(tmp_path / "data")
     code = (
         "import sys; sys.argv[0] = 'fairseq-mm'; sys.modules['fairseq'] = None;"
         "from fairseq_mm.cli.main import main;"
         f"sys.exit(main(['doctor', '--data', {str(tmp_path / 'data')!r}, '--checkpoint', 'a.pt']))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([started_python, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     lines = done.stdout.splitlines()
     (problem,) = [line for line in lines if line.startswith("PROBLEM")]

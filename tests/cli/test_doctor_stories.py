@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 from fairseq.data import Dictionary, indexed_dataset
@@ -91,14 +90,14 @@ def test_folders_are_told_apart(tmp_path, data):
         assert folder_of(str(data)) == (str(data), "captions")
 
 
-def test_it_runs_on_stories_where_fairseq_is_missing(data):
+def test_it_runs_on_stories_where_fairseq_is_missing(started_python, data):
     code = (
         "import sys; sys.argv[0] = 'fairseq-mm'; sys.modules['fairseq'] = None;"
         "sys.modules['tqdm'] = None;"
         "from fairseq_mm.cli.main import main;"
         f"sys.exit(main(['doctor', '--data', {str(data)!r}]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([started_python, "-c", code], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
     lines = done.stdout.splitlines()
     assert matches(r"^note .*: its text is not checked \(.* -> repair the installation", lines)

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import socket
 import subprocess
 import sys
 from argparse import Namespace
@@ -24,6 +23,7 @@ from toy_data import (
     needs_float16_on_cpu,
     run_fairseq,
 )
+from toy_processes import needs_fork, train_by, training_configuration
 
 from fairseq_mm import compat
 from fairseq_mm.errors import UserError
@@ -45,34 +45,6 @@ def data(tmp_path):
 
 def load(path):
     return torch.load(path, map_location="cpu")
-
-
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
-
-
-def train_with_two_processes(data, save_dir, *options):
-    """Output of both ranks."""
-    address = f"tcp://127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAINING]
-    command += ["--user-dir", str(PACKAGE), "--save-dir", str(save_dir)]
-    command += ["--distributed-world-size", "2", "--distributed-no-spawn"]
-    command += ["--distributed-backend", "gloo", "--distributed-init-method", address]
-    ranks = [
-        subprocess.Popen(
-            [*command, "--distributed-rank", str(rank), *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], outputs[0][-3000:] + outputs[1][-3000:]
-    return outputs
 
 
 def test_checkpoint_loads_with_weights_only(monkeypatch, tmp_path, data):
@@ -327,7 +299,7 @@ def test_building_a_generator_leaves_training_of_bart_as_it_was():
     assert scores_of_a_beam_of_one() == alone
 
 
-def test_a_program_keeps_its_log_and_sees_no_warnings_of_fairseq():
+def test_a_program_keeps_its_log_and_sees_no_warnings_of_fairseq(started_python):
     code = """
 import logging, sys, warnings
 import torch
@@ -345,20 +317,20 @@ logging.getLogger("mine").warning("heard")
 warnings.warn("mine too", FutureWarning)
 """
 
-    def stderr(before):
+    def stderr(python, before=""):
         return subprocess.run(
-            [sys.executable, "-c", code.format(before=before)],
+            [python, "-c", code.format(before=before)],
             capture_output=True,
             text=True,
             check=True,
             cwd=PACKAGE.parent,
         ).stderr.splitlines()
 
-    *noise, heard, warning = stderr("")
+    *noise, heard, warning = stderr(sys.executable)
     assert (noise, heard) == ([], "heard")
     assert warning.endswith("FutureWarning: mine too")
     own = "logging.basicConfig(level=logging.WARNING, format='own %(message)s')"
-    *noise, heard, warning = stderr(own)
+    *noise, heard, warning = stderr(started_python, own)
     assert (noise, heard) == ([], "own heard")
 
 
@@ -370,7 +342,7 @@ def test_command_lines_of_fairseq_keep_their_log(tmp_path, data):
     assert "pin_memory" not in result.stderr
 
 
-def test_pinned_memory_is_silent_in_command_lines_of_fairseq_alone():
+def test_pinned_memory_is_silent_in_command_lines_of_fairseq_alone(started_python):
     code = """
 import warnings
 {before}
@@ -380,7 +352,7 @@ warnings.warn("'pin_memory' argument is another one")
 """
     for before, count in (("", 2), ("import fairseq_cli.train", 1)):
         result = subprocess.run(
-            [sys.executable, "-c", code.format(before=before)],
+            [started_python, "-c", code.format(before=before)],
             capture_output=True,
             text=True,
             check=True,
@@ -403,15 +375,18 @@ warnings.warn("'pin_memory' argument is another one")
         ),
     ],
 )
+@needs_fork
 def test_two_processes_train_as_one_does(monkeypatch, tmp_path, data, options):
     """36 captions in batches of 5: the last step has one caption, one process has none."""
     generated = ("--eval-gen", "--eval-gen-args", '{"beam": 2, "max_len_b": 9}')
     metric = ("--best-checkpoint-metric", "cider", "--maximize-best-checkpoint-metric")
-    outputs = train_with_two_processes(
-        *(data, tmp_path / "two", *options, *generated, *metric, "--batch-size", "5")
+    two = train_by(
+        2,
+        training_configuration(
+            *(data, *TRAINING, *options, *generated, *metric, "--batch-size", "5")
+        ),
+        tmp_path / "two",
     )
-    assert not any("Traceback" in output for output in outputs)
-    two = load(tmp_path / "two" / "checkpoint_last.pt")
     # one process takes both processes' batches before each step
     run_fairseq(
         monkeypatch,
@@ -425,7 +400,7 @@ def test_two_processes_train_as_one_does(monkeypatch, tmp_path, data, options):
     assert two["extra_state"]["val_loss"] == pytest.approx(one["extra_state"]["val_loss"], abs=1e-3)
 
 
-def test_generation_prints_no_debugging_of_libraries():
+def test_generation_prints_no_debugging_of_libraries(started_python):
     code = (
         "import logging, fairseq_cli.generate, fairseq_mm, h5py\n"
         "logging.getLogger('h5py._conv').debug('converter')\n"
@@ -433,13 +408,13 @@ def test_generation_prints_no_debugging_of_libraries():
     )
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+        [started_python, "-c", code], capture_output=True, text=True, env=environment
     )
     assert result.returncode == 0, result.stderr
     assert "DEBUG" not in result.stderr + result.stdout
 
 
-def test_hydra_trains(tmp_path, data):
+def test_hydra_trains(started_python, tmp_path, data):
     config = {
         "common": {"user_dir": str(PACKAGE), "cpu": True, "log_format": "none"},
         "task": {"_name": "multimodal_captioning", "data": str(data)},
@@ -453,7 +428,7 @@ def test_hydra_trains(tmp_path, data):
         "checkpoint": {"save_dir": str(tmp_path / "ck")},
     }
     OmegaConf.save(OmegaConf.create(config), tmp_path / "m_rnn.yaml")
-    command = [sys.executable, "-m", "fairseq_cli.hydra_train"]
+    command = [started_python, "-m", "fairseq_cli.hydra_train"]
     command += ["--config-dir", str(tmp_path), "--config-name", "m_rnn"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
@@ -481,10 +456,10 @@ def test_hydra_trains(tmp_path, data):
     ],
 )
 def test_a_recipe_that_is_not_complete_ends_hydra_in_one_line(
-    recipe, overrides, line, tmp_path, data
+    started_python, recipe, overrides, line, tmp_path, data
 ):
     path = PACKAGE.parent / "examples" / recipe
-    command = [sys.executable, "-m", "fairseq_cli.hydra_train", "--config-dir", str(path.parent)]
+    command = [started_python, "-m", "fairseq_cli.hydra_train", "--config-dir", str(path.parent)]
     command += ["--config-name", path.stem, f"common.user_dir={PACKAGE}", "common.cpu=True"]
     command += [x.replace("DATA", str(data)) for x in overrides]
     environment = {key: x for key, x in os.environ.items() if key != "HYDRA_FULL_ERROR"}
@@ -496,16 +471,16 @@ def test_a_recipe_that_is_not_complete_ends_hydra_in_one_line(
     assert "Traceback" not in result.stderr
 
 
-def test_user_dir_is_found_by_its_bare_name_from_a_checkout(tmp_path, data):
-    command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAINING]
+def test_user_dir_is_found_by_its_bare_name_from_a_checkout(started_python, tmp_path, data):
+    command = [started_python, "-m", "fairseq_cli.train", str(data), *TRAINING]
     command += ["--user-dir", "fairseq_mm", "--save-dir", str(tmp_path), "--batch-size", "6"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=PACKAGE.parent)
     assert result.returncode == 0, result.stderr[-2000:]
 
 
-def test_mistake_ends_fairseq_train_with_one_line_and_status_2(tmp_path, data):
+def test_mistake_ends_fairseq_train_with_one_line_and_status_2(started_python, tmp_path, data):
     (data / "features.h5").write_text("no store")
-    command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAINING]
+    command = [started_python, "-m", "fairseq_cli.train", str(data), *TRAINING]
     command += ["--user-dir", str(PACKAGE), "--save-dir", str(tmp_path), "--batch-size", "6"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 2

@@ -1,9 +1,5 @@
 """Loss, gradients and log equal those of fairseq's criteria, for its models and ours."""
 
-import os
-import socket
-import subprocess
-import sys
 from argparse import Namespace
 
 import pytest
@@ -12,8 +8,9 @@ import torch.nn.functional as F
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from toy_data import PACKAGE, build_model, make_captions_folder, make_dictionary, run_fairseq
+from toy_data import build_model, make_captions_folder, make_dictionary, run_fairseq
 from toy_data import toy_task as captioning_task
+from toy_processes import needs_fork, train_by, training_configuration
 
 from fairseq_mm.errors import UserError
 
@@ -349,30 +346,12 @@ def test_bfloat16_training_equals_that_of_cross_entropy(monkeypatch, tmp_path, d
     torch.testing.assert_close(ours["model"][key], theirs["model"][key], atol=1e-3, rtol=0.02)
 
 
+@needs_fork
 def test_two_processes_train_as_one(monkeypatch, tmp_path, data):
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-    command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAINING]
-    command += ["--criterion", "sliced_cross_entropy", "--user-dir", str(PACKAGE)]
-    command += ["--batch-size", "5", "--save-dir", str(tmp_path / "two")]
-    command += ["--distributed-world-size", "2", "--distributed-no-spawn"]
-    command += ["--distributed-backend", "gloo", "--distributed-init-method", address]
-    # which needs to see the output layer's weights in what the wrapped model gives
-    command += ["--ddp-backend", "pytorch_ddp", "--find-unused-parameters"]
-    ranks = [
-        subprocess.Popen(
-            [*command, "--distributed-rank", str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], outputs[0][-3000:] + outputs[1][-3000:]
-    two = torch.load(tmp_path / "two" / "checkpoint_last.pt", map_location="cpu")
+    # the wrapper needs to see the output layer's weights in what the model gives
+    ddp = ("--ddp-backend", "pytorch_ddp", "--find-unused-parameters")
+    options = ("--criterion", "sliced_cross_entropy", "--batch-size", "5", *ddp)
+    two = train_by(2, training_configuration(data, *TRAINING, *options), tmp_path / "two")
     # one process takes both processes' batches before its step
     options = ("--batch-size", "5", "--update-freq", "2")
     one = trained(monkeypatch, data, tmp_path / "one", "cross_entropy", *options)

@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -287,9 +286,9 @@ def test_what_the_models_cannot_do_when_generating(monkeypatch, whole, story, tm
             run_fairseq(monkeypatch, "generate", whole, *TASK, *arguments, *options)
 
 
-def test_a_mistake_ends_fairseq_train_with_one_line_and_status_2(whole, tmp_path):
+def test_a_mistake_ends_fairseq_train_with_one_line_and_status_2(started_python, whole, tmp_path):
     path = tmp_path / "nowhere.pt"
-    command = [sys.executable, "-m", "fairseq_cli.train", str(whole), *TASK, *TRAINING]
+    command = [started_python, "-m", "fairseq_cli.train", str(whole), *TASK, *TRAINING]
     command += [*map(str, fusion_of(path)), "--user-dir", str(PACKAGE), "--save-dir", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 2
