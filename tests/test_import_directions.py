@@ -25,7 +25,8 @@ ALLOWED = {
     "retrieval": {"data", "metrics"},
     "extract": {"compat", "data"},
     "inference": {
-        *("compat", "data", "extract", "generation", "models", "ngrams", "retrieval", "tasks"),
+        *("compat", "data", "extract", "generation", "models", "ngrams", "prepare"),
+        *("retrieval", "tasks"),
     },
     "conversion": {"compat", "data", "extract", "models", "modules", "tasks"},
     "analysis": {"data", "inference", "models", "retrieval", "tasks"},

@@ -7,9 +7,10 @@ once.
 import argparse
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.media_list import MAX_PIXELS
 from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED
 
 CHECKPOINT_HELP = (
@@ -43,9 +44,14 @@ SHARED: dict[str, dict[str, Any]] = {
     "batch_size": {
         "type": int,
         "metavar": "N",
-        "help": "Inputs of a batch; changes nothing but the speed and the memory.",
+        "help": "Number of inputs (texts, images, clips) that a network gets at a time; changes "
+        "nothing but speed and memory.",
     },
-    "output": {"metavar": "FILE", "help": "Write to this file instead of standard output."},
+    "output": {
+        "metavar": "FILE",
+        "help": "Write to this file; a name that ends in .jsonl means --jsonl (default: standard "
+        "output).",
+    },
     "jsonl": {
         "action": "store_true",
         "help": "Write a JSON object a line: id, hypothesis, score and more.",
@@ -53,6 +59,13 @@ SHARED: dict[str, dict[str, Any]] = {
     "json": {"metavar": "FILE", "help": "Write the result as JSON to this file."},
     "html": {"metavar": "FILE", "help": "Write a page that shows inputs and outputs."},
     "seed": {"type": int, "help": f"Seed of the random numbers (default: {SEED})."},
+    "max_pixels": {
+        "type": int,
+        "metavar": "N",
+        "default": MAX_PIXELS,
+        "help": "Maximum number of pixels of an image or a frame; larger JPEGs are decoded at "
+        "reduced scale, what else is larger is refused (default: %(default)s).",
+    },
 }
 
 # options of generation, as of fairseq-generate
@@ -136,7 +149,7 @@ def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
         **changes: name -> what is different here, such as ``checkpoint={"required": False}``.
     """
     for name in names:
-        parser.add_argument(_flag(name), **{**SHARED[name], **changes.get(name, {})})
+        parser.add_argument(flag(name), **{**SHARED[name], **changes.get(name, {})})
 
 
 def add_generation(
@@ -173,16 +186,12 @@ def add_generation(
             value = values.get(name)
             if value is not None and value is not False and about.get("action") is None:
                 about["help"] = f"{about['help'].rstrip('.')} (default: {value})."
-            group.add_argument(_flag(name), default=None, **about)
+            group.add_argument(flag(name), default=None, **about)
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """The options of generation that were given, by their names in
-    :class:`fairseq_mm.generation.config.GenerationConfig`.
-
-    Raises:
-        UserError: if some exclude each other.
-    """
+    :class:`fairseq_mm.generation.config.GenerationConfig`."""
     names = ("preset", *GENERATION, *CONSTRAINTS)
     given = {name: getattr(args, name, None) for name in names}
     given = {name: value for name, value in given.items() if value is not None}
@@ -202,20 +211,79 @@ def positive(text: str) -> int:
 def add_numbers(group: Any, **helps: str) -> None:
     """Adds options whose value is a number of 1 or more: name -> help."""
     for name, text in helps.items():
-        group.add_argument(_flag(name), type=positive, metavar="N", help=text)
+        group.add_argument(flag(name), type=positive, metavar="N", help=text)
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+class Rule(NamedTuple):
+    """What an option needs beside it, and what it excludes.
 
-
-def check_batch_size(args: argparse.Namespace) -> None:
+    Attributes:
+        option: the option, by its name in the namespace.
+        excludes: options that cannot be given with it.
+        needs: options of which one must be given with it.
+        because: the reason, which ends the message.
     """
+
+    option: str
+    excludes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    because: str = ""
+
+
+# smallest value of integers, by name
+_AT_LEAST = {"batch_size": 1, "n": 1, "first_id": 0, "limit": 1, "max_pixels": 1}
+# largest index that fairseq's tensors and every reader of JSON can hold
+_GREATEST = 2**53
+
+
+def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
+    """Checks what needs no checkpoint: relations of options, numbers, and files to write.
+
+    Args:
+        args: of the command line.
+        rules: of the subcommand.
+
     Raises:
-        UserError: if there is none of a batch.
+        UserError: naming the first option that does not fit.
     """
-    if args.batch_size is not None and args.batch_size < 1:
-        raise UserError(f"--batch-size must be 1 or more, but is {args.batch_size}.")
+    for rule in rules:
+        if not is_given(args, rule.option):
+            continue
+        because = f": {rule.because}" if rule.because else ""
+        for other in rule.excludes:
+            if is_given(args, other):
+                names = f"{written(rule.option)} and {written(other)}"
+                raise UserError(f"{names}: leave one of the two out{because}.")
+        if rule.needs and not any(is_given(args, other) for other in rule.needs):
+            needed = " or ".join(written(other) for other in rule.needs)
+            raise UserError(f"{written(rule.option)}: needs {needed} beside it{because}.")
+    for name, least in _AT_LEAST.items():
+        value = getattr(args, name, None)
+        if value is not None and not least <= value <= _GREATEST:
+            bound = f"{least} or more" if value < least else f"at most {_GREATEST}"
+            raise UserError(f"{flag(name)} must be {bound}, but is {value}.")
+    split = getattr(args, "split", None)
+    if split is not None and (not split or split in (".", "..") or set("/\\") & set(split)):
+        raise UserError(f"--split must be the name of a split, such as valid, but is {split!r}.")
+    outputs = [(name, getattr(args, name, None)) for name in ("output", "html")]
+    for name, path in outputs:
+        check_writable(flag(name), path)
+    if outputs[0][1] and outputs[0][1] == outputs[1][1]:
+        raise UserError("--html and --output name one file; give two.")
+
+
+def is_given(args: argparse.Namespace, name: str) -> bool:
+    """Whether an option stands on the command line (or has another value than nothing)."""
+    return getattr(args, name, None) not in (None, False, [])
+
+
+def written(name: str) -> str:
+    """An argument as messages name it."""
+    return "the inputs" if name == "inputs" else flag(name)
+
+
+def flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def check_writable(option: str, path: Optional[str]) -> None:

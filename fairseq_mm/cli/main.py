@@ -7,12 +7,15 @@ does not wait for fairseq and ``doctor`` runs where fairseq is broken.
 """
 
 import argparse
+import difflib
 import errno
 import importlib
 import io
 import os
+import re
 import sys
-from typing import Optional
+from collections.abc import Sequence
+from typing import Any, NoReturn, Optional
 
 from fairseq_mm import __version__
 from fairseq_mm.errors import EXIT_STATUS, UserError, import_extra
@@ -46,13 +49,45 @@ SUBCOMMANDS = {
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with a suggestion for what is misspelt."""
+
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        choice = re.match(r"argument (\S+): invalid choice: '(.*?)'", message)
+        if choice is not None:
+            found = next(a for a in self._actions if choice[1] in (a.metavar, *a.option_strings))
+            known = [str(name) for name in found.choices or ()]
+            # a list that fills a screen helps nobody
+            if len(known) > 8:
+                message = f"argument {choice[1]}: there is no {choice[2]!r}"
+            words = [choice[2]]
+        else:
+            known = [flag for action in self._actions for flag in action.option_strings]
+            flags = [word.partition("=")[0] for word in self._given if word.startswith("--")]
+            words = [word for word in flags if word not in known]
+        hint = f" ({self.prog} --help)."
+        for word in words:
+            close = difflib.get_close_matches(word, known, n=1)
+            if close:
+                message = message if choice is not None else f"there is no option {word}"
+                hint = f"; did you mean {close[0]}?"
+                break
+        self.exit(EXIT_STATUS, f"{self.prog}: {' '.join(message.rstrip('.').split())}{hint}\n")
+
+
 def main(argv: Optional[list[str]] = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):
         # ids and words that a terminal cannot show, and names of files that are no text
         sys.stdout.reconfigure(errors="backslashreplace")
     width = max(map(len, SUBCOMMANDS))
-    overview = argparse.ArgumentParser(
+    overview = Parser(
         prog="fairseq-mm",
         description="Multimodal and long-form generation for fairseq.",
         epilog="\n".join(f"  {name:<{width}} {text}" for name, text in SUBCOMMANDS.items()),
@@ -62,7 +97,7 @@ def main(argv: Optional[list[str]] = None) -> int:
     overview.add_argument("subcommand", choices=SUBCOMMANDS, metavar="SUBCOMMAND")
     chosen = overview.parse_args(argv[:1]).subcommand
     module = importlib.import_module(f"fairseq_mm.cli.{chosen.replace('-', '_')}")
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"fairseq-mm {chosen}",
         description=module.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

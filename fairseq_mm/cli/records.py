@@ -1,4 +1,4 @@
-"""The lines that generating subcommands write: text, or records.
+"""What generating subcommands write.
 
 A record has ``id``, ``hypothesis`` and ``score``, then what is particular to its task, then what
 made it: ``options``, ``checkpoint`` (SHA-256), ``extractor``.
@@ -28,52 +28,35 @@ def opened(path: Optional[str]) -> Iterator[TextIO]:
         yield file
 
 
-class Record:
-    """Formats the hypotheses of an input.
+def json_line(
+    name: Any,
+    hypotheses: "Sequence[Hypothesis]",
+    others: Mapping[str, Any],
+    *,
+    as_line: bool = False,
+) -> str:
+    """The record of an input.
 
     Args:
-        facts: what made them, for records; None for text.
-        nbest: hypotheses of an input.
+        name: of the input.
+        hypotheses: the best first; several are all written.
+        others: fields beside ``id``, ``hypothesis`` and ``score``.
+        as_line: ``hypothesis`` has the tokens, not the detokenised text.
     """
-
-    def __init__(self, facts: Optional[Mapping[str, Any]], nbest: int) -> None:
-        self.facts = facts
-        self.nbest = nbest
-
-    def line(
-        self,
-        name: str,
-        hypotheses: "Sequence[Hypothesis]",
-        others: Mapping[str, Any],
-        shown: Sequence[str] = (),
-    ) -> str:
-        """
-        Args:
-            name: of the input.
-            hypotheses: the best first.
-            others: fields of the task, for records.
-            shown: columns of the task, for text.
-
-        Returns:
-            a line; of text and several hypotheses a line each.
-        """
-        if self.facts is None:
-            return "\n".join("\t".join([name, best.text, *shown]) for best in hypotheses)
-        entry: dict[str, Any] = {"id": name, **scored(hypotheses[0])}
-        if self.nbest > 1:
-            entry["hypotheses"] = [scored(best) for best in hypotheses]
-        return json.dumps({**entry, **others, **self.facts}, ensure_ascii=False)
+    found = [
+        {"hypothesis": best.line if as_line else best.text, "score": round(best.score, 4)}
+        for best in hypotheses
+    ]
+    several = {"hypotheses": found} if len(found) > 1 else {}
+    return json.dumps({"id": name, **found[0], **several, **others}, ensure_ascii=False)
 
 
-def scored(hypothesis: "Hypothesis") -> dict[str, Any]:
-    """Text and score of a hypothesis, as records have them."""
-    return {"hypothesis": hypothesis.text, "score": round(hypothesis.score, 4)}
-
-
-def model_facts(model: "Generator", config: "GenerationConfig") -> dict[str, Any]:
-    """Checkpoint and options of generation, the same in each record."""
+def facts_of(model: "Generator", config: "GenerationConfig") -> dict[str, Any]:
+    """Checkpoint, options of generation and extractor, the same in each record."""
     options = {name: value for name, value in config.to_dict().items() if value is not None}
-    return {"checkpoint": hashes_of(model.files), "options": options}
+    facts = {"checkpoint": hashes_of(model.files), "options": options}
+    identity = model.processor.extractor_identity
+    return facts if identity is None else {**facts, "extractor": identity}
 
 
 def hashes_of(files: Sequence[str]) -> Any:
@@ -82,3 +65,8 @@ def hashes_of(files: Sequence[str]) -> Any:
 
     hashes = [sha256_of(file) for file in files]
     return hashes[0] if len(hashes) == 1 else hashes
+
+
+def counted(number: int, one: str, several: Optional[str] = None) -> str:
+    """``1 story``, ``1,200 stories``."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"

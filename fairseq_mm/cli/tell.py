@@ -1,61 +1,58 @@
-"""Generate stories of five images, of prompts, of prompts that a language model generates, or of
-none.
+"""Generate stories of five images, of prompts, of prompts that a language model
+generates, or of none.
 
-  fairseq-mm tell --checkpoint checkpoints/fusion --prompt "The last dragon opens a bakery."
-  fairseq-mm tell --checkpoint checkpoints/fusion --prompts test.wp_source --jsonl > all
-  fairseq-mm tell --checkpoint checkpoints/fusion --prompt-model checkpoints/prompt_lm --n 5
+  fairseq-mm tell --checkpoint fusion --prompt "The last dragon opens a bakery."
+  fairseq-mm tell --checkpoint fusion --prompts test.wp_source --jsonl > all
+  fairseq-mm tell --checkpoint fusion --prompt-model checkpoints/prompt_lm --n 5
   fairseq-mm tell --prompt-model checkpoints/prompt_lm --n 5 --prompts-only
   fairseq-mm tell --checkpoint checkpoints/gcnn_lm_stories --n 5
-  fairseq-mm tell a.jpg b.jpg c.jpg d.jpg e.jpg --checkpoint checkpoints/glac --html story.html
-  fairseq-mm tell --data data/vist --split valid --checkpoint checkpoints/glac --jsonl > all
+  fairseq-mm tell a.jpg b.jpg c.jpg d.jpg e.jpg --checkpoint glac --html s.html
+  fairseq-mm tell --data data/vist --split valid --checkpoint glac --jsonl > all
   fairseq-mm tell *.jpg --compare glac/best.pt xl=xl/best.pt --html systems.html
 
-Presets of prompts: paper, the default, draws each token from the 10 most probable at temperature
-0.8; greedy; beam, of 5; sampling. Stories have 150 tokens, <newline> among them; with --min-len 1
-the model may end a story earlier. Models of WritingPrompts expect prompts as they stand there, such
-as "[WP] The last dragon ...".
+Presets of prompts: paper, the default, draws each token from the 10 most
+probable at temperature 0.8; greedy; beam, of 5; sampling. Stories have 150
+tokens, <newline> among them; with --min-len 1 the model may end a story
+earlier. Models of WritingPrompts expect prompts as they stand there, such as
+"[WP] The last dragon ...".
 
-Presets of images: beam, of 5, the default; greedy; sampling; paper, which is greedy with a
-repetition penalty of 5 and sentences that end after punctuation, as in the released code of
-Transtory-XL. A story has five sentences of 1 to 50 words. The extractor is the one that the model
-was trained with; its weights file is looked for beside the checkpoint, and known by its content.
+Presets of images: beam, of 5, the default; greedy; sampling; paper, which is
+greedy with a repetition penalty of 5 and sentences that end after punctuation,
+as in the released code of Transtory-XL. A story has five sentences of 1 to 50
+words. The extractor is the one that the model was trained with; its weights
+file is looked for beside the checkpoint, and known by its content.
 
-The stories are those of fairseq-generate. The draws of a story depend on --seed and its index
-alone, which counts from 0, or from --first-id, and is the line of a --split. A prompt or an image
-that cannot be read is named on stderr, the other stories are generated all the same, and the exit
-status is 2.
+The stories are those of fairseq-generate. The draws of a story depend on --seed
+and its index alone, which counts from 0, or from --first-id, and is the line of
+a --split. A prompt or an image that cannot be read is named on stderr, the
+other stories are generated all the same, and the exit status is 2.
 """
 
 import argparse
+import json
 import os
-import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.progress import progress_bar
-from fairseq_mm.cli.records import hashes_of, model_facts, opened
+from fairseq_mm.cli.arguments import Rule
+from fairseq_mm.cli.generate import Flow, Input, inputs_of_jsonl
+from fairseq_mm.cli.records import counted, hashes_of, json_line, opened
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.cli.tell_inputs import (
-    GivenPrompt,
+    ImageSequence,
     ImageSource,
     Source,
     StoredSource,
-    counted,
-    given_prompts,
-    read_prompts,
     sequences_of_files,
     sequences_of_ids,
     sequences_of_split,
-    warn,
 )
-from fairseq_mm.cli.tell_output import (
-    Page,
-    VisualStoryFormatter,
-    story_lines,
-)
-from fairseq_mm.errors import EXIT_STATUS, UserError
+from fairseq_mm.cli.tell_output import VisualStories, heading
+from fairseq_mm.data.story_text import check_encodable
+from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import (
     PROMPT_STORY_PRESETS,
     SEED,
@@ -63,10 +60,10 @@ from fairseq_mm.generation.defaults import (
 )
 
 if TYPE_CHECKING:
-    from fairseq_mm.generation.config import GenerationConfig
-    from fairseq_mm.inference.generator import Generator
     from fairseq_mm.inference.loading import States
 
+# prompts whose unknown words are named
+NAMED = 5
 _OF_PROMPTS = (
     *("prompt", "prompts", "truncate_prompt", "prompt_model", "prompt_topk"),
     "prompt_temperature",
@@ -75,8 +72,36 @@ _OF_IMAGES = (
     *("inputs", "sequences", "features", "ids", "split", "line", "limit", "compare", "weights"),
     *("html", "images"),
 )
-# greatest index that fairseq's tensors and every reader of JSON can hold
-_GREATEST = 2**53
+_SOURCES = ("inputs", "sequences", "ids", "split")
+_OF_STORIES = (*arguments.GENERATION, *arguments.CONSTRAINTS, "preset", "checkpoint", "data")
+_RULES = (
+    Rule(
+        "prompts_only",
+        needs=("prompt_model",),
+        excludes=tuple(
+            name
+            for name in (*_OF_STORIES, *_OF_PROMPTS, *_OF_IMAGES)
+            if name not in ("seed", "prompt_model", "prompt_topk", "prompt_temperature")
+        ),
+        because="no story is generated",
+    ),
+    Rule("prompt_model", excludes=("prompt", "prompts"), because="it generates the prompts"),
+    Rule("prompt_topk", needs=("prompt_model",)),
+    Rule("prompt_temperature", needs=("prompt_model",)),
+    Rule("checkpoint", excludes=("compare",)),
+    Rule("ids", needs=("features",), excludes=("inputs", "sequences", "split")),
+    Rule("split", needs=("data",), excludes=("inputs", "sequences")),
+    Rule(
+        "split",
+        excludes=("n", "first_id"),
+        because="stories of a split are indexed by its lines; another --seed draws others",
+    ),
+    Rule("line", needs=("split",)),
+    Rule("limit", needs=("split",)),
+    Rule("features", needs=("ids", "split")),
+    Rule("weights", needs=("inputs", "sequences"), because="else no image is read"),
+    Rule("images", needs=("html",), excludes=("inputs", "sequences")),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,11 +134,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Number of stories of each input, or in all without inputs (default: 1).",
     )
     run_options.add_argument(
-        "--first-id",
-        type=int,
-        default=0,
-        metavar="ID",
-        help="Index of the first story (default: %(default)s).",
+        "--first-id", type=int, metavar="ID", help="Index of the first story (default: 0)."
     )
 
 
@@ -211,37 +232,45 @@ def _add_images(group: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    _check_arguments(args)
-    given = given_prompts(args.prompt, args.prompts)
+    arguments.check(args, _RULES)
+    if not (args.checkpoint or args.compare or args.prompts_only):
+        raise UserError("no model: give a checkpoint of a model of stories (--checkpoint).")
+    of_images = [name for name in _OF_IMAGES if arguments.is_given(args, name)]
+    has_images = any(arguments.is_given(args, name) for name in _SOURCES)
+    if of_images and not has_images:
+        raise UserError(_NO_IMAGES)
+    of_prompts = [name for name in _OF_PROMPTS if arguments.is_given(args, name)]
+    prompts = [] if args.prompts_only else given_prompts(args.prompt, args.prompts)
     options = arguments.generation_options(args)
     register_quietly()
     if args.prompts_only:
-        return _generate_prompts(args)
+        return _write_prompts(args)
 
-    from fairseq_mm.inference.loading import command_of, task_class_of
+    from fairseq_mm.inference.loading import check_command, task_class_of
 
     systems = _load_states(args)
-    tasks = []
+    tasks = {}
     for states in systems.values():
-        for file, state in states.items():
-            if command_of(state) != "tell":
-                raise UserError(
-                    f"{file}: was trained with --task {state['cfg']['task']['_name']} (--arch "
-                    f"{state['cfg']['model']['_name']}), and generates no stories: fairseq-mm "
-                    f"{command_of(state) or 'doctor'}."
-                )
-            tasks.append((file, task_class_of(state)))
-    for file, task in tasks:
+        check_command("tell", states)
+        tasks.update({file: task_class_of(state) for file, state in states.items()})
+    for file, task in tasks.items():
         reads_prompts = task.input_kind == "prompts"
-        wrong = _given(args, _OF_IMAGES if reads_prompts else _OF_PROMPTS)
+        wrong = of_images if reads_prompts else of_prompts
         if wrong:
             raise UserError(
-                f"{wrong[0]}: is no option of models that read {task.input_names[1]}, such as "
-                f"{file}."
+                f"{arguments.written(wrong[0])}: not for models that read {task.input_names[1]}, "
+                f"such as {file}."
             )
-    if reads_prompts:
-        return _tell_prompts(args, given, options)
-    return _tell_images(args, systems, options)
+    if not reads_prompts and not has_images:
+        raise UserError(_NO_IMAGES)
+    generate = _prompt_stories if reads_prompts else _visual_stories
+    return generate(args, systems, options, prompts)
+
+
+_NO_IMAGES = (
+    "no images: give five (before --compare), or --sequences FILE, or --features STORE --ids ID ID "
+    "ID ID ID, or --data DIR --split NAME."
+)
 
 
 def _load_states(args: argparse.Namespace) -> "dict[str, States]":
@@ -264,13 +293,7 @@ def _load_states(args: argparse.Namespace) -> "dict[str, States]":
     return systems
 
 
-def _given(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    """Those of the options that were given, as they are written."""
-    given = [name for name in names if getattr(args, name) not in (None, False, [])]
-    return ["IMAGE" if name == "inputs" else f"--{name.replace('_', '-')}" for name in given]
-
-
-def _check_count(args: argparse.Namespace, config: "GenerationConfig") -> None:
+def _check_repeats(args: argparse.Namespace, config: Any) -> None:
     if (args.n or 1) > 1 and not config.sampling:
         raise UserError(
             f"--n {args.n}: a search generates the same story each time: draw them (--sampling), "
@@ -281,78 +304,181 @@ def _check_count(args: argparse.Namespace, config: "GenerationConfig") -> None:
 # Stories of prompts --------------------------------------------------------------------------
 
 
-def _tell_prompts(
-    args: argparse.Namespace, given: list[GivenPrompt], options: Mapping[str, Any]
+def given_prompts(texts: Sequence[str], files: Sequence[str]) -> list[Input]:
+    """
+    Args:
+        texts: prompts.
+        files: with a prompt a line; ``-`` is the standard input.
+
+    Raises:
+        UserError: if a file cannot be read, or is empty, or a prompt is no UTF-8 text.
+    """
+    given = []
+    for number, text in enumerate(texts, start=1):
+        check_encodable(text, f"--prompt {number}")
+        given.append((f"prompt {number}", text))
+    for path in files:
+        try:
+            content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+            lines = content.decode("utf-8-sig").split("\n")
+        except OSError as error:
+            raise UserError(f"--prompts {path}: cannot be read ({error.strerror}).") from None
+        except UnicodeDecodeError as error:
+            raise UserError(f"--prompts {path}: is no UTF-8 text ({error}).") from None
+        if not lines[-1]:
+            lines.pop()
+        if not lines:
+            raise UserError(f"--prompts {path}: must have prompts, but is empty.")
+        name = "standard input" if path == "-" else path
+        given += [(f"{name}:{number}", line) for number, line in enumerate(lines, start=1)]
+    return [Input("", 0, text, where=where) for where, text in given]
+
+
+def _prompt_stories(
+    args: argparse.Namespace,
+    systems: "Mapping[str, States]",
+    options: Mapping[str, Any],
+    given: list[Input],
 ) -> int:
     from fairseq_mm.inference.generator import generate_prompts
     from fairseq_mm.inference.pretrained import from_pretrained
 
+    (states,) = systems.values()
     model: Any = from_pretrained(
-        args.checkpoint, prompt_model=args.prompt_model, data=args.data, device=args.device
+        list(states),
+        prompt_model=args.prompt_model,
+        data=args.data,
+        device=args.device,
+        states=states,
     )
     is_language_model = model.loaded.are_language_models
     if is_language_model and (given or args.truncate_prompt):
         raise UserError(f"{model.files[0]}: is a language model, which takes no prompt: give --n.")
     config = model.config(**options)
     if args.prompt_model is None:
-        _check_count(args, config)
-    count = args.n or 1
-    indices = range(args.first_id, args.first_id + (len(given) or 1) * count)
+        _check_repeats(args, config)
+    count, first = args.n or 1, args.first_id or 0
+    indices = range(first, first + (len(given) or 1) * count)
+    values: Sequence[Any] = [None] * count
     if given:
-        read = read_prompts(given, model, truncate=args.truncate_prompt)
-        examples = [example for example in read for _ in range(count)]
-    elif is_language_model:
-        examples = list(model.processor.examples([None] * count))
-    elif model.prompt_generator is None:
-        raise UserError(
-            f"{model.files[0]}: generates stories of prompts: give some (--prompt, --prompts), or "
-            "a language model that generates them (--prompt-model)."
-        )
-    else:
-        limit = model.processor.max_source_words
-        prompts = generate_prompts(
-            model.prompt_generator, indices, **_prompt_options(args), max_words=limit,
+        inputs = [item for item in given for _ in range(count)]
+        return PromptStories(args, model, config, inputs, indices).run()
+    if not is_language_model:
+        if model.prompt_generator is None:
+            raise UserError(
+                f"{model.files[0]}: generates stories of prompts: give some (--prompt, --prompts), "
+                "or a language model that generates them (--prompt-model)."
+            )
+        values = generate_prompts(
+            model.prompt_generator,
+            indices,
+            **_prompt_options(args),
+            max_words=model.processor.max_source_words,
             batch_size=args.batch_size,
-        )  # fmt: skip
-        examples = list(model.processor.examples(prompts))
-    readable = [(i, example) for i, example in zip(indices, examples) if example is not None]
-    facts: dict[str, Any] = {}
-    if args.jsonl:
-        facts = model_facts(model, config)
-        if args.prompt_model:
-            facts["prompt_options"] = _prompt_options(args)
+        )
+    inputs = [Input("", 0, value) for value in values]
+    return PromptStories(args, model, config, inputs, indices).run()
+
+
+class PromptStories(Flow):
+    """Stories of prompts, or of none.
+
+    Args:
+        args: of the command line.
+        model: that generates.
+        config: of generation.
+        inputs: prompts, each as often as it has stories.
+        indices: of the stories.
+    """
+
+    command = "tell"
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        model: Any,
+        config: Any,
+        inputs: Sequence[Input],
+        indices: Sequence[int],
+    ) -> None:
+        numbered = [item._replace(index=index) for item, index in zip(inputs, indices)]
+        options = {"truncate": True} if args.truncate_prompt else {}
+        super().__init__(args, [model], [config], numbered, **options)
+        self.copies = (args.n or 1) if inputs[0].where else 1
+        # a single story of a prompt that was typed needs no heading
+        self.has_heading = len(inputs) > 1 or not inputs[0].where
+        self.unknown: dict[str, str] = {}
+
+    def facts_of(self, model: Any, config: Any) -> dict[str, Any]:
+        facts = super().facts_of(model, config)
+        if self.args.prompt_model:
+            facts["prompt_options"] = _prompt_options(self.args)
             facts["prompt_checkpoint"] = hashes_of(model.prompt_generator.files)
-    # a single story of a prompt that was typed needs no heading
-    has_heading = len(indices) > 1 or not given
-    found = model.stream(
-        [example for _, example in readable],
-        config,
-        indices=[index for index, _ in readable],
-        batch_size=args.batch_size,
-    )
-    with opened(args.output) as file, progress_bar(len(readable), "stories") as bar:
-        for hypotheses in found:
-            lines = story_lines(hypotheses, _form(args), facts, has_heading=has_heading)
-            print(*lines, sep="\n", file=file, flush=True)
-            bar.update()
-    if args.output:
-        number = counted(len(readable), "story", "stories")
-        print(f"wrote {args.output}: {number}", file=sys.stderr)
-    failed = (len(indices) - len(readable)) // count
-    if failed:
-        print(f"{failed} of {len(given)} prompts could not be read", file=sys.stderr)
-    return EXIT_STATUS if failed else 0
+        return facts
+
+    def read(self, inputs: Sequence[Input]) -> Iterator[Any]:
+        for item, found in zip(inputs, super().read(inputs)):
+            prompt = None if isinstance(found, UserError) else found[0].origin
+            if prompt is not None and prompt.num_truncated:
+                self.warn(
+                    f"{item.where}: truncated to {len(prompt.words)} words, "
+                    f"{prompt.num_truncated} are left out"
+                )
+            if prompt is not None and prompt.unknown:
+                words = list(dict.fromkeys(prompt.unknown))
+                self.unknown[str(item.where)] = (
+                    f"{item.where}: {counted(len(words), 'word')} not in the vocabulary, read as "
+                    f"<unk>: {' '.join(words)}"
+                )
+            yield found
+
+    def remarks(self) -> Iterator[str]:
+        for message in list(self.unknown.values())[:NAMED]:
+            yield f"fairseq-mm tell: {message}"
+        if len(self.unknown) > NAMED:
+            more = counted(len(self.unknown) - NAMED, "further prompt")
+            yield f"fairseq-mm tell: {more} with unknown words (--jsonl has them all)"
+
+    def lines(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> list[str]:
+        (hypotheses,), prompt = found, examples[0].origin
+        best = hypotheses[0]
+        if self.form == "raw":
+            return [hypothesis.line for hypothesis in hypotheses]
+        if self.form == "jsonl":
+            others = {"tokens": best.line, "words": len(best.line.split())}
+            others.update({} if prompt is None else _prompt_fields(prompt))
+            return [json_line(item.index, hypotheses, {**others, **self.facts[0]})]
+        if not self.has_heading:
+            return [hypothesis.text for hypothesis in hypotheses]
+        title = heading(item.index, "" if prompt is None else prompt.text)
+        return [f"{title}\n{hypothesis.text}\n" for hypothesis in hypotheses]
 
 
-def _generate_prompts(args: argparse.Namespace) -> int:
-    import json
+def _prompt_fields(prompt: Any) -> dict[str, Any]:
+    """What a record of a story says of its prompt."""
+    fields = {"prompt": prompt.text, "prompt_tokens": " ".join(prompt.words)}
+    if prompt.score is None:
+        return {**fields, "unknown_words": prompt.unknown, "prompt_words_cut": prompt.num_truncated}
+    return {**fields, "prompt_score": round(prompt.score, 4)}
 
+
+def _prompt_options(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "topk": 10 if args.prompt_topk is None else args.prompt_topk,
+        "temperature": 1.0 if args.prompt_temperature is None else args.prompt_temperature,
+        "seed": SEED if args.seed is None else args.seed,
+    }
+
+
+def _write_prompts(args: argparse.Namespace) -> int:
+    """``--prompts-only``."""
     from fairseq_mm.inference.generator import generate_prompts
     from fairseq_mm.inference.prompt_models import load_prompt_generator
 
     model = load_prompt_generator(args.prompt_model, device=args.device)
     options = _prompt_options(args)
-    indices = range(args.first_id, args.first_id + (args.n or 1))
+    first = args.first_id or 0
+    indices = range(first, first + (args.n or 1))
     prompts = generate_prompts(model, indices, **options, batch_size=args.batch_size)
     facts = {"options": options, "checkpoint": hashes_of(model.files)} if args.jsonl else {}
     with opened(args.output) as file:
@@ -369,212 +495,50 @@ def _generate_prompts(args: argparse.Namespace) -> int:
     return 0
 
 
-def _prompt_options(args: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "topk": 10 if args.prompt_topk is None else args.prompt_topk,
-        "temperature": 1.0 if args.prompt_temperature is None else args.prompt_temperature,
-        "seed": SEED if args.seed is None else args.seed,
-    }
-
-
 # Stories of image sequences ------------------------------------------------------------------
 
 
-def _tell_images(
-    args: argparse.Namespace, systems: "Mapping[str, States]", options: Mapping[str, Any]
+def _visual_stories(
+    args: argparse.Namespace,
+    systems: "Mapping[str, States]",
+    options: Mapping[str, Any],
+    _: Sequence[Input],
 ) -> int:
     from fairseq_mm.inference.pretrained import from_pretrained
 
-    _check_sources(args)
-    models: Any = [
-        from_pretrained(list(states), weights=args.weights, device=args.device, states=states)
-        for states in systems.values()
-    ]
-    configs = [model.config(**options) for model in models]
-    _check_count(args, configs[0])
-    source = _source_of(args, models)
-    names = list(systems)
-    facts: list[dict[str, Any]] = [{} for _ in models]
-    if args.jsonl:
-        facts = [
-            {**model_facts(model, config), "extractor": model.processor.reader.identity}
-            for model, config in zip(models, configs)
-        ]
-    formatter = VisualStoryFormatter(
-        _form(args),
-        names if args.compare else [],
-        facts,
-        has_heading=len(source.sequences) > 1,
-    )
-    page = None
-    if args.html:
-        page = Page(args.html, names, args.images, _card(names, models, configs[0]))
-    failed = _write_stories(args, source, configs, formatter, page)
-    generated = len(source.sequences) - failed
-    number = counted(generated * len(models), "story", "stories")
-    if args.output:
-        print(f"wrote {args.output}: {number}", file=sys.stderr)
-    if page is not None and generated:
-        page.write()
-        absent = ""
-        if args.images and page.num_absent:
-            absent = f"; {counted(page.num_absent, 'image')} not found"
-        size = os.path.getsize(args.html) / 1e6
-        print(f"wrote {args.html}: {number}, {size:.1f} MB{absent}", file=sys.stderr)
-    if failed:
-        total = len(source.sequences)
-        print(f"{failed} of {total} image sequences could not be read", file=sys.stderr)
-    return EXIT_STATUS if failed else 0
+    models: dict[str, Any] = {
+        name: from_pretrained(list(states), weights=args.weights, device=args.device, states=states)
+        for name, states in systems.items()
+    }
+    configs = [model.config(**options) for model in models.values()]
+    _check_repeats(args, configs[0])
+    return VisualStories(args, models, configs, _source_of(args, list(models.values()))).run()
 
 
-def _source_of(args: argparse.Namespace, models: "Sequence[Generator]") -> Source:
+def _source_of(args: argparse.Namespace, models: Sequence[Any]) -> Source:
     if args.split:
         sequences, store = sequences_of_split(
             args.data, args.split, features=args.features, chosen=args.line, limit=args.limit
         )
         return StoredSource(sequences, store, models)
-    numbering = {"count": args.n or 1, "first": args.first_id}
     if args.ids:
-        sequences, store = sequences_of_ids(args.ids, args.features, **numbering)
-        return StoredSource(sequences, store, models)
-    return ImageSource(sequences_of_files(args.inputs, args.sequences, **numbering), models)
+        sequences, store = sequences_of_ids(args.ids, args.features)
+        return StoredSource(_numbered(args, sequences), store, models)
+    sequences = sequences_of_files(args.inputs) if args.inputs else []
+    for path in args.sequences:
+        for item, entry in inputs_of_jsonl(path, models[0].processor):
+            try:
+                if item.error is not None:
+                    raise item.error
+                (sequence,) = sequences_of_files(item.value)
+            except UserError as error:
+                raise UserError(f"{item.where}: {error}") from None
+            name = sequence.id if entry["id"] is None else item.name
+            sequences.append(sequence._replace(id=name, where=str(item.where)))
+    return ImageSource(_numbered(args, sequences), models)
 
 
-def _write_stories(
-    args: argparse.Namespace,
-    source: Source,
-    configs: "Sequence[GenerationConfig]",
-    formatter: VisualStoryFormatter,
-    page: Optional[Page],
-) -> int:
-    """
-    Returns:
-        failed: number of sequences that could not be read.
-    """
-    failed, total = 0, len(source.sequences)
-    is_silent = args.html and not (args.output or args.jsonl or args.raw)
-    with (
-        opened(os.devnull if is_silent else args.output) as file,
-        progress_bar(total, "stories") as bar,
-    ):
-        for start in range(0, total, source.piece):
-            piece = source.sequences[start : start + source.piece]
-            readable = []
-            for sequence, examples in zip(piece, source.examples(piece)):
-                if not isinstance(examples, UserError):
-                    readable.append((sequence, examples))
-                    continue
-                if total == 1:
-                    raise examples
-                failed += 1
-                bar.clear()
-                warn(str(examples))
-            indices = [sequence.index for sequence, _ in readable]
-            by_system = [
-                model.stream(
-                    [examples[place] for _, examples in readable],
-                    config,
-                    indices=indices,
-                    batch_size=args.batch_size,
-                )
-                for place, (model, config) in enumerate(zip(source.models, configs))
-            ]
-            for (sequence, _), *stories in zip(readable, *by_system):
-                print(*formatter.lines(sequence, stories), sep="\n", file=file, flush=True)
-                if page is not None:
-                    page.add(sequence, stories)
-            bar.update(len(piece))
-    return failed
-
-
-def _card(
-    names: Sequence[str], models: "Sequence[Generator]", config: "GenerationConfig"
-) -> list[tuple[str, str]]:
-    """What was run, for the page."""
-    card = [("command", shlex.join(["fairseq-mm", *sys.argv[1:]]))]
-    options = {name: value for name, value in config.to_dict().items() if value is not None}
-    card.append(("generation", ", ".join(f"{name} {value}" for name, value in options.items())))
-    for name, model in zip(names, models):
-        hashes = hashes_of(model.files)
-        hashes = [hashes] if isinstance(hashes, str) else hashes
-        card.append(
-            (name, ", ".join(f"{file}, sha256 {x[:16]}" for file, x in zip(model.files, hashes)))
-        )
-    extractors = {
-        str(model.processor.reader.identity.get("extractor", "not recorded")) for model in models
-    }
-    return [*card, ("extractor", ", ".join(sorted(extractors)))]
-
-
-def _form(args: argparse.Namespace) -> str:
-    return "raw" if args.raw else "jsonl" if args.jsonl else "text"
-
-
-def _check_arguments(args: argparse.Namespace) -> None:
-    if args.prompts_only:
-        if not args.prompt_model:
-            raise UserError("--prompts-only: needs the model that generates them (--prompt-model).")
-        ours = (*arguments.GENERATION, *arguments.CONSTRAINTS, "preset", "checkpoint", "data")
-        others = [name for name in (*ours, *_OF_PROMPTS, *_OF_IMAGES) if name != "seed"]
-        allowed = ("--prompt-model", "--prompt-topk", "--prompt-temperature")
-        for option in _given(args, others):
-            if option not in allowed:
-                raise UserError(
-                    f"{option}: is of stories, but with --prompts-only there are none "
-                    "(--prompt-topk and --prompt-temperature are of prompts)."
-                )
-    elif bool(args.checkpoint) == bool(args.compare):
-        raise UserError(
-            "--checkpoint and --compare: give one model or several systems, not both."
-            if args.checkpoint
-            else "no model: give a checkpoint of a model of stories (--checkpoint)."
-        )
-    if args.prompt_model and (args.prompt or args.prompts):
-        raise UserError("--prompt-model: generates prompts, but some are given; leave one out.")
-    if not args.prompt_model and (args.prompt_topk, args.prompt_temperature) != (None, None):
-        name = "topk" if args.prompt_topk is not None else "temperature"
-        raise UserError(f"--prompt-{name}: no prompt is generated without --prompt-model.")
-    for name, least in (("n", 1), ("first_id", 0), ("limit", 1)):
-        value = getattr(args, name)
-        if value is not None and not least <= value <= _GREATEST:
-            raise UserError(
-                f"--{name.replace('_', '-')} must be from {least} to {_GREATEST}, but is {value}."
-            )
-    arguments.check_batch_size(args)
-    if _given(args, _OF_IMAGES) and not _given(args, _OF_PROMPTS):
-        _check_sources(args)
-    for option, path in (("--output", args.output), ("--html", args.html)):
-        arguments.check_writable(option, path)
-
-
-def _check_sources(args: argparse.Namespace) -> None:
-    """That the images of the stories are named once, with what belongs to them."""
-    images = bool(args.inputs or args.sequences)
-    sources = _given(args, ("inputs", "sequences", "ids", "split"))
-    if not sources:
-        raise UserError(
-            "no images: give five (before --compare), or --sequences FILE, or --features STORE "
-            "--ids ID ID ID ID ID, or --data DIR --split NAME."
-        )
-    if len(sources) > 1 and sources != ["IMAGE", "--sequences"]:
-        raise UserError(f"{sources[0]} and {sources[1]}: leave one of the two out.")
-    if args.ids and not args.features:
-        raise UserError("--ids: are of a feature store; name it (--features STORE).")
-    if images and (args.features or args.images):
-        other = "--features" if args.features else "--images"
-        raise UserError(f"{other}: is for images of a feature store; leave it out.")
-    if args.weights and not images:
-        raise UserError("--weights: no image is read where features are given; leave it out.")
-    if args.images and not args.html:
-        raise UserError("--images: are shown on the page (--html FILE).")
-    if bool(args.split) != bool(args.data):
-        other, missing = ("--split", "--data") if args.split else ("--data", "--split")
-        raise UserError(f"{other}: needs {missing} beside it.")
-    if not args.split and (args.line or args.limit is not None):
-        raise UserError(f"{'--line' if args.line else '--limit'}: is of a --split.")
-    if args.split and (args.n or args.first_id):
-        name = "--n" if args.n else "--first-id"
-        raise UserError(
-            f"{name}: the stories of a split are indexed by its lines, and each is generated once; "
-            "another --seed draws others."
-        )
+def _numbered(args: argparse.Namespace, sequences: Sequence[ImageSequence]) -> list[ImageSequence]:
+    """Each sequence as often as it has stories, with their indices."""
+    copies = [sequence for sequence in sequences for _ in range(args.n or 1)]
+    return [copy._replace(index=(args.first_id or 0) + i) for i, copy in enumerate(copies)]

@@ -1,14 +1,12 @@
-"""What ``fairseq-mm tell`` and ``fairseq-mm inspect`` read: prompts, and sequences of five images
-from the command line, a file, a feature store or a data folder."""
+"""Sequences of five images, from the command line, a file, a feature store or a data folder: the
+inputs of ``fairseq-mm tell`` and ``fairseq-mm inspect``."""
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from fairseq_mm.data.story_text import check_encodable
+from fairseq_mm.cli.records import counted
 from fairseq_mm.data.visual_story_text import NUM_IMAGES, split_sentences
 from fairseq_mm.errors import UserError
 
@@ -20,97 +18,6 @@ if TYPE_CHECKING:
 
 # stands in the place of an image that is missing
 NO_IMAGE = "-"
-# prompts whose unknown words are named
-NAMED = 5
-
-
-class GivenPrompt(NamedTuple):
-    """A prompt, and where it was given, for messages."""
-
-    where: str
-    text: str
-
-
-def given_prompts(texts: list[str], files: list[str]) -> list[GivenPrompt]:
-    """
-    Args:
-        texts: prompts.
-        files: with a prompt a line; ``-`` is the standard input.
-
-    Raises:
-        UserError: if a file cannot be read, or is empty, or a prompt is no UTF-8 text.
-    """
-    for number, text in enumerate(texts, start=1):
-        check_encodable(text, f"--prompt {number}")
-    given = [GivenPrompt(f"prompt {number}", text) for number, text in enumerate(texts, start=1)]
-    for path in files:
-        try:
-            content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-            lines = content.decode("utf-8-sig").split("\n")
-        except OSError as error:
-            raise UserError(f"--prompts {path}: cannot be read ({error.strerror}).") from None
-        except UnicodeDecodeError as error:
-            raise UserError(f"--prompts {path}: is no UTF-8 text ({error}).") from None
-        if not lines[-1]:
-            lines.pop()
-        if not lines:
-            raise UserError(f"--prompts {path}: must have prompts, but is empty.")
-        name = "standard input" if path == "-" else path
-        given += [GivenPrompt(f"{name}:{i}", line) for i, line in enumerate(lines, start=1)]
-    return given
-
-
-def read_prompts(
-    given: Sequence[GivenPrompt], model: "Generator", *, truncate: bool
-) -> "list[Optional[Example]]":
-    """The example of each prompt; None for one that cannot be read, which is said on stderr.
-
-    Args:
-        given: the prompts.
-        model: that reads them.
-        truncate: truncate prompts that are too long.
-
-    Raises:
-        UserError: if the only one cannot be read.
-    """
-    examples: list[Optional[Example]] = []
-    unknown = []
-    found = model.processor.examples([text for _, text in given], truncate=truncate)
-    for (where, _), example in zip(given, found):
-        if isinstance(example, UserError):
-            if len(given) == 1:
-                raise example
-            warn(f"{where}: {example}")
-            examples.append(None)
-            continue
-        examples.append(example)
-        prompt: Any = example.origin
-        if prompt.num_truncated:
-            warn(
-                f"{where}: truncated to {len(prompt.words)} words, {prompt.num_truncated} are "
-                "left out"
-            )
-        if prompt.unknown:
-            words = list(dict.fromkeys(prompt.unknown))
-            unknown.append(
-                f"{where}: {counted(len(words), 'word')} not in the vocabulary, read as <unk>: "
-                f"{' '.join(words)}"
-            )
-    for message in unknown[:NAMED]:
-        warn(message)
-    if len(unknown) > NAMED:
-        more = counted(len(unknown) - NAMED, "further prompt")
-        warn(f"{more} with unknown words (--jsonl has them all)")
-    return examples
-
-
-def counted(number: int, one: str, several: Optional[str] = None) -> str:
-    """``1 story``, ``1,200 stories``."""
-    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
-
-
-def warn(message: str) -> None:
-    print(f"fairseq-mm tell: {message}", file=sys.stderr)
 
 
 class ImageSequence(NamedTuple):
@@ -156,35 +63,29 @@ class ImageSource:
 
     def examples(self, piece: list[ImageSequence]) -> "Iterator[Union[list[Example], UserError]]":
         """For each sequence what each model reads, or why an image of it cannot be read."""
-        # models that were trained with one extractor share what it gives
+        images = [image for sequence in piece for image in sequence.images if image is not None]
+        # an image of several sequences is read once, and once for all models of one extractor
+        places = {image: place for place, image in enumerate(dict.fromkeys(images))}
         found: dict[str, list[Any]] = {}
-        keys = [
-            json.dumps(model.processor.reader.identity, sort_keys=True) for model in self.models
-        ]
+        keys = [json.dumps(m.processor.extractor_identity, sort_keys=True) for m in self.models]
         for key, model in zip(keys, self.models):
             if key not in found:
-                found[key] = list(_extracted(piece, model))
-        for number, sequence in enumerate(piece):
-            of_models = [found[key][number] for key in keys]
-            errors = [features for features in of_models if isinstance(features, UserError)]
-            yield errors[0] if errors else _examples_of(sequence, of_models, self.models)
-
-
-def _extracted(piece: list[ImageSequence], model: "Generator") -> Iterator[Any]:
-    images = [image for sequence in piece for image in sequence.images if image is not None]
-    # an image of several sequences is read once
-    places = {image: place for place, image in enumerate(dict.fromkeys(images))}
-    rows = list(model.processor.reader.features_of(list(places)))
-    for sequence in piece:
-        found: list[Any] = []
-        error: Optional[UserError] = None
-        for image in sequence.images:
-            value = None if image is None else rows[places[image]]
-            if isinstance(value, UserError) and image is not None:
-                where = f"{sequence.where}: " if sequence.where else ""
-                error = error or UserError(f"{where}{image.name}: {value}")
-            found.append(value)
-        yield error or found
+                found[key] = list(model.processor.reader.features_of(list(places)))
+        for sequence in piece:
+            rows = [
+                [None if image is None else found[key][places[image]] for image in sequence.images]
+                for key in keys
+            ]
+            errors = [
+                f"{image.name}: {value}"
+                for values in rows
+                for image, value in zip(sequence.images, values)
+                if image is not None and isinstance(value, UserError)
+            ]
+            if errors:
+                yield UserError(errors[0])
+            else:
+                yield _examples_of(sequence, rows, self.models)
 
 
 def _examples_of(
@@ -224,14 +125,13 @@ class StoredSource:
 
     def _check_rows(self, model: "Generator") -> None:
         expected = model.processor.rows_per_image
-        for sequence in self.sequences:
-            for key in sequence.keys:
-                if key is not None and self.store.rows_of(key) != expected:
-                    raise UserError(
-                        f"{self.store.path}: image {key!r} has "
-                        f"{counted(self.store.rows_of(key), 'row')} of features, but "
-                        f"{model.files[0]} was trained on {expected} an image."
-                    )
+        for key in (key for sequence in self.sequences for key in sequence.keys):
+            if key is not None and self.store.rows_of(key) != expected:
+                raise UserError(
+                    f"{self.store.path}: image {key!r} has "
+                    f"{counted(self.store.rows_of(key), 'row')} of features, but "
+                    f"{model.files[0]} was trained on {expected} an image."
+                )
 
     def examples(self, piece: list[ImageSequence]) -> "Iterator[list[Example]]":
         """For each sequence what each model reads."""
@@ -243,83 +143,41 @@ class StoredSource:
 Source = Union[ImageSource, StoredSource]
 
 
-def sequences_of_files(
-    images: Sequence[str], files: Sequence[str] = (), *, count: int = 1, first: int = 0
-) -> list[ImageSequence]:
+def sequences_of_files(images: Sequence[Optional[str]]) -> list[ImageSequence]:
     """
     Args:
-        images: paths of five images, or none.
-        files: JSONL with image sequences.
-        count: stories of each sequence.
-        first: index of the first story.
+        images: paths of five images; None or ``-`` for one that is missing.
+
+    Returns:
+        The sequence, in a list.
 
     Raises:
-        UserError: if there are not five images, or a file cannot be read.
+        UserError: if there are not five images, or all are missing.
     """
     from fairseq_mm.extract.media_list import MediaFile
 
-    found: list[tuple[str, str, Sequence[str]]] = [("", "", images)] if images else []
-    for path in files:
-        found += _sequences_of(path)
-    sequences = []
-    for number, (key, where, paths) in enumerate(found):
-        _check_count(paths, where)
-        keys = [None if path == NO_IMAGE else path for path in paths]
-        media = [None if key is None else MediaFile(key, key) for key in keys]
-        for again in range(count):
-            index = first + number * count + again
-            sequences.append(ImageSequence(index, key or "\t".join(paths), where, keys, media, []))
-    return sequences
-
-
-def _sequences_of(path: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Id, place and paths of each line of a file."""
-    from fairseq_mm.data.input_files import read_lines
-
-    folder = os.path.dirname(path)
-    is_empty = True
-    for number, line in read_lines(Path(path)):
-        if not line.strip():
-            continue
-        is_empty = False
-        where = f"{path}:{number}"
-        try:
-            entry = json.loads(line)
-            images, key = entry["images"], entry.get("id", "")
-            if isinstance(key, int):
-                key = str(key)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            images, key = None, ""
-        is_list = isinstance(images, list) and all(isinstance(x, str) and x for x in images)
-        if not is_list or not isinstance(key, str):
-            raise UserError(
-                f'{where}: must be {{"images": [five paths]}}, with an "id" if you like, but is '
-                f"{line[:80]!r}."
-            )
-        paths = [x if x == NO_IMAGE else os.path.join(folder, x) for x in images]
-        yield key, where, paths
-    if is_empty:
-        raise UserError(f"{path}: must have image sequences, one a line, but is empty.")
+    keys = _checked(images)
+    media = [None if key is None else MediaFile(key, key) for key in keys]
+    name = "\t".join(NO_IMAGE if key is None else key for key in keys)
+    return [ImageSequence(0, name, "", keys, media, [])]
 
 
 def sequences_of_ids(
-    ids: Sequence[str], features: str, *, count: int = 1, first: int = 0
+    ids: Sequence[str], features: str
 ) -> "tuple[list[ImageSequence], FeatureStores]":
-    """The images of five ids of a feature store, ``count`` times.
+    """The images of five ids of a feature store.
 
     Raises:
         UserError: if there are not five ids, or one is not in the stores.
     """
     from fairseq_mm.data.feature_store import open_features
 
-    _check_count(ids, "--ids")
+    keys = _checked(ids, "--ids")
     store = open_features(features.split(os.pathsep))
-    keys = [None if key == NO_IMAGE else key for key in ids]
     for key in keys:
         if key is not None:
             store.rows_of(key)
-    indices = range(first, first + count)
-    return [ImageSequence(i, "\t".join(ids), "", keys, [], []) for i in indices], store
+    return [ImageSequence(0, "\t".join(ids), "", keys, [], [])], store
 
 
 def sequences_of_split(
@@ -330,7 +188,7 @@ def sequences_of_split(
     chosen: Sequence[int] = (),
     limit: Optional[int] = None,
 ) -> "tuple[list[ImageSequence], FeatureStores]":
-    """The image sequences of a split, each once, with the stories that people have told.
+    """The image sequences of a split, each once, with the stories that people have written.
 
     Args:
         folder: the data folder.
@@ -368,24 +226,25 @@ def sequences_of_split(
     missing = read_missing_images(folder)
     sequences = []
     for number in numbers:
-        where, keys = f"{path}:{number + 1}", lines[number].split("\t")
-        _check_count(keys, where)
-        known = [None if key in missing else key for key in keys]
-        for key in known:
-            try:
+        where, line = f"{path}:{number + 1}", lines[number]
+        keys = [None if key in missing else key for key in _checked(line.split("\t"), where)]
+        try:
+            for key in keys:
                 if key is not None:
                     store.rows_of(key)
-            except UserError as error:
-                raise UserError(f"{where}: {error}") from None
-        told = references[lines[number]]
-        sequences.append(ImageSequence(number, lines[number], where, known, [], told))
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        sequences.append(ImageSequence(number, line, where, keys, [], references[line]))
     return sequences, store
 
 
-def _check_count(images: Sequence[str], where: str) -> None:
+def _checked(images: Sequence[Optional[str]], where: str = "") -> list[Optional[str]]:
+    """The images, None for one that is missing."""
     place = f"{where}: " if where else ""
     if len(images) != NUM_IMAGES:
         verb = "is 1" if len(images) == 1 else f"are {len(images)}"
         raise UserError(f"{place}a story has {NUM_IMAGES} images, but there {verb}.")
-    if all(image == NO_IMAGE for image in images):
+    keys = [None if image == NO_IMAGE else image for image in images]
+    if not any(keys):
         raise UserError(f"{place}all {NUM_IMAGES} images are missing.")
+    return keys

@@ -1,23 +1,25 @@
-"""``fairseq-mm tell``: stories as text, as records, as a table of several systems, and as one HTML
-page with the images."""
+"""``fairseq-mm tell``: visual stories as text, as records, as a table of several systems, and as an
+HTML page with the images."""
 
+import argparse
 import json
+import os
+import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from fairseq_mm.cli.records import scored
-from fairseq_mm.cli.tell_inputs import ImageSequence
+from fairseq_mm.cli.generate import Flow, Input
+from fairseq_mm.cli.records import counted, hashes_of, json_line
+from fairseq_mm.cli.tell_inputs import ImageSequence, Source
 from fairseq_mm.data.story_text import detokenize_story
 from fairseq_mm.data.visual_story_text import SEPARATOR
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
-    from fairseq_mm.inference.hypothesis import Hypothesis
-    from fairseq_mm.inference.prompt_processor import Prompt
     from fairseq_mm.report.visual_story_table import Strip
 
 PEOPLE = "people"
@@ -31,129 +33,100 @@ def heading(index: int, title: str) -> str:
     return f"=== {index}{': ' if title else ''}{title} ===\n"
 
 
-def _record(
-    name: Any,
-    hypotheses: "Sequence[Hypothesis]",
-    others: Mapping[str, Any],
-    *,
-    as_line: bool = False,
-) -> dict[str, Any]:
-    """``id``, ``hypothesis``, ``score`` and, of several, ``hypotheses``; then the others.
+class VisualStories(Flow):
+    """Stories of image sequences by one system, or by several that are compared.
 
     Args:
-        name: of the input.
-        hypotheses: the best first.
-        others: fields of the task.
-        as_line: ``hypothesis`` is not detokenised.
+        args: of the command line.
+        systems: name of each system -> its generator.
+        configs: of generation.
+        source: of the image sequences.
     """
-    found = [
-        {**scored(best), **({"hypothesis": best.line} if as_line else {})} for best in hypotheses
-    ]
-    several = {"hypotheses": found} if len(found) > 1 else {}
-    return {"id": name, **found[0], **several, **others}
 
-
-def prompt_entry(prompt: "Prompt") -> dict[str, Any]:
-    """What a record of a story says of its prompt."""
-    entry: dict[str, Any] = {"prompt": prompt.text, "prompt_tokens": " ".join(prompt.words)}
-    if prompt.score is None:
-        return {**entry, "unknown_words": prompt.unknown, "prompt_words_cut": prompt.num_truncated}
-    return {**entry, "prompt_score": round(prompt.score, 4)}
-
-
-def story_lines(
-    hypotheses: "Sequence[Hypothesis]", form: str, facts: Mapping[str, Any], *, has_heading: bool
-) -> list[str]:
-    """
-    Args:
-        hypotheses: of one prompt, or of none.
-        form: ``raw``, ``jsonl`` or ``text``.
-        facts: of all records.
-        has_heading: of text: id and prompt stand before it.
-    """
-    best = hypotheses[0]
-    if form == "raw":
-        return [hypothesis.line for hypothesis in hypotheses]
-    if form == "jsonl":
-        others: dict[str, Any] = {"tokens": best.line, "words": len(best.line.split())}
-        if best.source is not None:
-            others.update(prompt_entry(best.source))
-        record = _record(best.index, hypotheses, others)
-        return [json.dumps({**record, **facts}, ensure_ascii=False)]
-    if not has_heading:
-        return [hypothesis.text for hypothesis in hypotheses]
-    title = "" if best.source is None else best.source.text
-    return [f"{heading(best.index, title)}\n{hypothesis.text}\n" for hypothesis in hypotheses]
-
-
-class VisualStoryFormatter:
-    """Lines of the stories of image sequences.
-
-    Args:
-        form: ``raw``, ``jsonl`` or ``text``.
-        systems: names of the systems that are compared; empty where there is one.
-        facts: of the records of each system.
-        has_heading: of text: index and id stand before it.
-    """
+    command = "tell"
 
     def __init__(
         self,
-        form: str,
-        systems: Sequence[str],
-        facts: Sequence[Mapping[str, Any]],
-        *,
-        has_heading: bool,
+        args: argparse.Namespace,
+        systems: dict[str, Any],
+        configs: Sequence[Any],
+        source: Source,
     ) -> None:
-        self.form = form
-        self.systems = systems
-        self.facts = facts
-        self.has_heading = has_heading
+        # a sequence and its copies
+        inputs = [Input(s.id, s.index, s, where=s.where) for s in source.sequences]
+        super().__init__(args, list(systems.values()), configs, inputs)
+        self.names = list(systems)
+        self.source = source
+        self.size = source.piece
+        self.copies = args.n or 1
+        self.page_alone = not (args.output or args.jsonl or args.raw)
+        self.page = Page(args.images) if args.html else None
 
-    def lines(
-        self, sequence: ImageSequence, stories: "Sequence[Sequence[Hypothesis]]"
-    ) -> list[str]:
-        """
-        Args:
-            sequence: the images.
-            stories: of each system, the best first.
-        """
+    def read(self, inputs: Sequence[Input]) -> Iterator[Any]:
+        return iter(self.source.examples([item.value for item in inputs]))
+
+    def lines(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> list[str]:
+        sequence: ImageSequence = item.value
         if self.form == "raw":
-            return [hypothesis.line for found in stories for hypothesis in found]
+            return [hypothesis.line for best in found for hypothesis in best]
         if self.form == "jsonl":
-            records = self._records(sequence, stories)
-            return [json.dumps(record, ensure_ascii=False) for record in records]
-        if self.systems:
+            return list(self._records(sequence, found))
+        if self.args.compare:
             rows = [(PEOPLE, as_read(reference)) for reference in sequence.references]
             rows += [
                 (name, hypothesis.sentences)
-                for name, found in zip(self.systems, stories)
-                for hypothesis in found
+                for name, best in zip(self.names, found)
+                for hypothesis in best
             ]
             texts = [_table(rows, _width_of_output())]
         else:
-            texts = ["\n".join(hypothesis.sentences) for hypothesis in stories[0]]
-        if not self.has_heading:
+            texts = ["\n".join(hypothesis.sentences) for hypothesis in found[0]]
+        if len(self.inputs) == 1:
             return texts
-        return [f"{heading(sequence.index, sequence.id)}\n{text}\n" for text in texts]
+        return [f"{heading(item.index, item.name)}\n{text}\n" for text in texts]
 
-    def _records(
-        self, sequence: ImageSequence, stories: "Sequence[Sequence[Hypothesis]]"
-    ) -> Iterator[dict[str, Any]]:
+    def _records(self, sequence: ImageSequence, found: Sequence[Any]) -> Iterator[str]:
         """``hypothesis`` has the tokens of the story, which ``fairseq-mm score`` reads."""
         about: dict[str, Any] = {"item": sequence.index, "images": sequence.names}
-        if self.systems:
+        if self.args.compare:
             for reference in sequence.references:
-                sentences = as_read(reference)
-                yield {"id": sequence.id, **about, "system": PEOPLE, "sentences": sentences}
-        for number, (found, facts) in enumerate(zip(stories, self.facts)):
-            words = found[0].line.split()
+                others = {"system": PEOPLE, "sentences": as_read(reference)}
+                yield json.dumps({"id": sequence.id, **about, **others}, ensure_ascii=False)
+        for name, best, facts in zip(self.names, found, self.facts):
+            words = best[0].line.split()
             others = {
-                **about,
-                **({"system": self.systems[number]} if self.systems else {}),
-                "sentences": found[0].sentences,
+                **({"system": name} if self.args.compare else {}),
+                "sentences": best[0].sentences,
                 "words": len(words) - words.count(SEPARATOR),
             }
-            yield {**_record(sequence.id, found, others, as_line=True), **facts}
+            yield json_line(sequence.id, best, {**about, **others, **facts}, as_line=True)
+
+    def show(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> None:
+        if self.page is not None:
+            self.page.add(item.value, dict(zip(self.names, found)))
+
+    def write_page(self) -> str:
+        assert self.page is not None
+        path = self.args.html
+        self.page.write(path, f"generated by {', '.join(self.names)}", self._card())
+        absent = ""
+        if self.args.images and self.page.num_absent:
+            absent = f"; {counted(self.page.num_absent, 'image')} not found"
+        return f", {os.path.getsize(path) / 1e6:.1f} MB{absent}"
+
+    def _card(self) -> list[tuple[str, str]]:
+        """What was run, name and value."""
+        options = {k: v for k, v in self.configs[0].to_dict().items() if v is not None}
+        card = [
+            ("command", shlex.join(["fairseq-mm", *sys.argv[1:]])),
+            ("generation", ", ".join(f"{name} {value}" for name, value in options.items())),
+        ]
+        for name, model in zip(self.names, self.models):
+            files = [f"{file}, sha256 {hashes_of([file])[:16]}" for file in model.files]
+            card.append((name, ", ".join(files)))
+        identities = [model.processor.reader.identity for model in self.models]
+        extractors = {str(identity.get("extractor", "not recorded")) for identity in identities}
+        return [*card, ("extractor", ", ".join(sorted(extractors)))]
 
 
 def as_read(sentences: Sequence[Sequence[str]]) -> list[str]:
@@ -193,42 +166,34 @@ class Page:
     """One HTML page with the images and their stories.
 
     Args:
-        path: file to write.
-        systems: names of the systems; their stories are shown with them where there are several.
         folders: of images whose features are in a store.
-        card: what was run, name and value.
     """
 
-    def __init__(
-        self,
-        path: str,
-        systems: Sequence[str],
-        folders: list[str],
-        card: Iterable[tuple[str, str]],
-    ) -> None:
+    def __init__(self, folders: list[str]) -> None:
         from fairseq_mm.report.thumbnails import Thumbnails
 
-        self.path = path
-        self.systems = systems
         self.folders = folders
         self.thumbnails = Thumbnails(folders, SIDE) if folders else None
-        self.card = list(card)
         self._strips: list[Strip] = []
         self._uris: dict[str, str] = {}
         self.num_absent = 0
 
-    def add(self, sequence: ImageSequence, stories: "Sequence[Sequence[Hypothesis]]") -> None:
+    def add(self, sequence: ImageSequence, stories: dict[str, Any]) -> None:
         """
+        Args:
+            sequence: the images.
+            stories: name of each system -> its hypotheses.
+
         Raises:
             UserError: if an image cannot be read.
         """
         from fairseq_mm.report.visual_story_table import Strip, Telling
 
-        has_names = len(self.systems) > 1 or bool(sequence.references)
+        has_names = len(stories) > 1 or bool(sequence.references)
         rows = [
             Telling(PEOPLE, as_read(reference), by_people=True) for reference in sequence.references
         ]
-        for name, found in zip(self.systems, stories):
+        for name, found in stories.items():
             for hypothesis in found:
                 note = f"{hypothesis.score:.3f} a word" if has_names else ""
                 rows.append(Telling(name if has_names else "", hypothesis.sentences, note))
@@ -253,7 +218,7 @@ class Page:
                 return None
         return self._uris[key]
 
-    def write(self) -> None:
+    def write(self, path: str, subtitle: str, card: Sequence[tuple[str, str]]) -> None:
         """
         Raises:
             UserError: if the file cannot be written, or folders of images were given that have none
@@ -266,6 +231,5 @@ class Page:
             raise UserError(f"--images {' '.join(self.folders)}: has none of the stories' images.")
         number = len(self._strips)
         title = "A story of five images" if number == 1 else f"{number:,} visual stories"
-        sections = [stories_section(self._strips), section("", "run.html", rows=self.card)]
-        subtitle = f"generated by {', '.join(self.systems)}"
-        write_page(Path(self.path), render_page(title, sections, subtitle=subtitle))
+        sections = [stories_section(self._strips), section("", "run.html", rows=card)]
+        write_page(Path(path), render_page(title, sections, subtitle=subtitle))

@@ -273,7 +273,9 @@ def _device(name: Union[str, torch.device]) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"--device must be auto, cpu, cuda or cuda:N, but is {name!r}.") from None
+        device = torch.device("meta")
+    if device.type == "meta":
+        raise UserError(f"--device must be auto, cpu, cuda or cuda:N, but is {str(name)!r}.")
     if device.type == "cuda" and not has_cuda:
         raise UserError(f"--device {name}: PyTorch finds no CUDA device.")
     return device

@@ -24,12 +24,12 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.extract.media_list import MAX_PIXELS as MAX_PIXELS
 from fairseq_mm.extract.media_list import AnyMedia, open_media
 
 AnyImage = Union[AnyMedia, Image.Image, np.ndarray]
 
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-MAX_PIXELS = 64_000_000
 # libjpeg keeps all coefficients of a progressive file, two bytes each, whatever the reduction
 PROGRESSIVE_FACTOR = 4
 

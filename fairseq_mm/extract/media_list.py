@@ -13,6 +13,8 @@ from typing import BinaryIO, NamedTuple, Optional, Union
 from fairseq_mm.errors import UserError
 
 ID_FORMS = ("name", "stem", "path")
+# of an image or a frame that is read, unless another limit is given
+MAX_PIXELS = 64_000_000
 
 
 class Kind(NamedTuple):

@@ -1,5 +1,6 @@
 """Images -> examples of ``multimodal_captioning``."""
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
@@ -10,9 +11,12 @@ from PIL import Image
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.inference.embedder import load_embedder
-from fairseq_mm.inference.image_reader import ImageReader
 from fairseq_mm.inference.loading import LoadedModels, embeds_sentences, reads_structures
 from fairseq_mm.inference.processor import Example, Processor, field_of
+from fairseq_mm.inference.readers import ImageReader
+
+# images whose vectors are made at a time
+_EMBEDDED = 100
 
 ImageOrFeatures = Union[AnyImage, np.ndarray]
 
@@ -82,15 +86,27 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
             found: Any = iter(inputs)
         else:
             found = self.reader.features_of(inputs, **options)
+        if self.embedder is not None:
+            found = self._embedded(found, options.get("batch_size") or _EMBEDDED)
         for position, features in enumerate(found):
             if isinstance(features, UserError):
                 yield features
                 continue
-            self.reader.check_dimension(features, position)
-            features = features.astype(np.float32)
-            if self.embedder is not None:
-                features = self.embedder.embed_features([features])
-            yield Example(features=features)
+            if self.embedder is None:
+                self.reader.check_dimension(features, position)
+            yield Example(features=features.astype(np.float32))
+
+    def _embedded(self, found: Iterator[Any], size: int) -> Iterator[Any]:
+        """Vectors ``[1, K]`` of features, a batch at a time; errors stay where they are."""
+        assert self.embedder is not None
+        while True:
+            batch = list(itertools.islice(found, size))
+            if not batch:
+                return
+            readable = [rows for rows in batch if not isinstance(rows, UserError)]
+            vectors = iter(self.embedder.embed_features(readable) if readable else ())
+            for rows in batch:
+                yield rows if isinstance(rows, UserError) else next(vectors)[None]
 
 
 def check_caption_states(states: dict[str, dict[str, Any]]) -> None:

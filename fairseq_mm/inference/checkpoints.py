@@ -52,7 +52,10 @@ def usable_device(name: Optional[str]) -> torch.device:
     """
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=name).device
+        device = torch.empty(0, device=name).device
+        if device.type == "meta":
+            raise UserError("device meta: has no memory, and computes nothing.")
+        return device
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device {name}: {str(error).splitlines()[0]}") from None
 

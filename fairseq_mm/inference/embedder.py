@@ -20,8 +20,8 @@ from fairseq_mm.data.multimodal_dataset import tokens_of
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, checkpoint_digest
-from fairseq_mm.inference.image_reader import ImageReader
 from fairseq_mm.inference.loading import LoadedModels, embeds_sentences, load_models, load_states
+from fairseq_mm.inference.readers import ImageReader
 from fairseq_mm.models._provenance import words_of
 
 _SENTENCES = 128  # at once

@@ -92,6 +92,14 @@ class Processor(Generic[Input]):
     def dictionary(self) -> Any:
         return self.task.target_dictionary
 
+    @property
+    def extractor_identity(self) -> Optional[dict[str, Any]]:
+        """What made the features that the models were trained on, for records; None where they
+        read none."""
+        reader = getattr(self, "reader", None)
+        reads = getattr(reader, "reads_video", reader is not None)
+        return reader.identity if reads else None
+
     def is_single(self, inputs: Any) -> bool:
         """Whether this is one input, not a list of them."""
         raise NotImplementedError

@@ -110,6 +110,8 @@ class StructuredCaptioner:
             what=f"what {decoder.files[0]} was trained on",
         )
         self.decoder = decoder
+        self.task = decoder.task
+        self.files = decoder.files
         self.embedder = embedder
         self.sentences = sentences
         self.structures = structures
@@ -160,6 +162,12 @@ class StructuredCaptioner:
         search = StructuredSearch(**options)
         features = self.embedder.readable_features_of(images)
         return list(self.caption_features(features, search))
+
+    def stream(
+        self, features: Sequence[np.ndarray], search: StructuredSearch, **_: Any
+    ) -> Iterator[StructuredCaption]:
+        """:meth:`caption_features`, called as the generators of other tasks are."""
+        return self.caption_features(features, search)
 
     def caption_features(
         self, features: Sequence[np.ndarray], search: StructuredSearch

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Optional, TypedDict, Union
 
 import numpy as np
@@ -12,8 +13,9 @@ from fairseq_mm.extract.media_list import AnyMedia
 from fairseq_mm.inference.caption_processor import is_features
 from fairseq_mm.inference.loading import LoadedModels
 from fairseq_mm.inference.processor import Decoded, Example, Processor, field_of
+from fairseq_mm.inference.readers import VideoReader
 from fairseq_mm.inference.transcript_encoder import Transcript, TranscriptEncoder
-from fairseq_mm.inference.video_reader import VideoReader
+from fairseq_mm.prepare.jsonl import text_or_file
 
 
 class Video(TypedDict, total=False):
@@ -48,11 +50,15 @@ class VideoProcessor(Processor[AnyInput]):
         return is_one or hasattr(inputs, "read")
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> AnyInput:
+        names = ("video", "transcript", "transcript_file")
+        known = {name: field_of(record, name) for name in names if record.get(name) is not None}
         given: Video = {}
-        if self.reader.reads_video:
-            given["video"] = os.path.join(folder, field_of(record, "video"))
-        if record.get("transcript") is not None or not self.reader.reads_video:
-            given["transcript"] = field_of(record, "transcript")
+        if "video" in known:
+            given["video"] = os.path.join(folder, known["video"])
+        if "transcript" in known and "transcript_file" in known:
+            raise UserError("has both `transcript` and `transcript_file`; give one of them.")
+        if "transcript" in known or "transcript_file" in known:
+            given["transcript"] = text_or_file(known, "transcript", Path(folder))
         return given
 
     def name_of(self, value: AnyInput, position: int) -> str:

@@ -12,9 +12,12 @@ from fairseq_mm.data.story_text import detokenize_story
 from fairseq_mm.data.visual_story_text import NUM_IMAGES, split_sentences
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.caption_processor import ImageOrFeatures, is_features
-from fairseq_mm.inference.image_reader import ImageReader
 from fairseq_mm.inference.loading import LoadedModels
 from fairseq_mm.inference.processor import Decoded, Example, Processor, field_of
+from fairseq_mm.inference.readers import ImageReader
+
+# stands in the place of an image that is missing
+NO_IMAGE = "-"
 
 ImageSequence = Sequence[Optional[ImageOrFeatures]]
 
@@ -40,7 +43,11 @@ class VisualStoryProcessor(Processor[ImageSequence]):
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> ImageSequence:
         images = field_of(record, "images", list)
-        return [None if image is None else os.path.join(folder, str(image)) for image in images]
+        if not all(isinstance(image, str) for image in images if image is not None):
+            raise UserError("`images` must be paths, null for a missing one.")
+        return [
+            None if image in (None, NO_IMAGE) else os.path.join(folder, image) for image in images
+        ]
 
     def name_of(self, value: ImageSequence, position: int) -> str:
         return f"image sequence {position}"
@@ -123,6 +130,6 @@ def check_sequence(images: Sequence[Any]) -> None:
         )
     if len(images) != NUM_IMAGES:
         number = "is 1" if len(images) == 1 else f"are {len(images)}"
-        raise UserError(f"a story is told of {NUM_IMAGES} images, but there {number}.")
+        raise UserError(f"a story has {NUM_IMAGES} images, but there {number}.")
     if all(image is None for image in images):
-        raise UserError(f"all {NUM_IMAGES} images are missing: there is nothing to tell of.")
+        raise UserError(f"all {NUM_IMAGES} images are missing.")

@@ -194,14 +194,14 @@ def _check_type(table: FieldTable, field: Field, value: object, where: str) -> N
         )
 
 
-def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str) -> str:
+def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str = "") -> str:
     """The text of a field, or of the file of subtitles or text that it or ``NAME_file`` names.
 
     Args:
         entry: with one of the two fields.
         name: of the field.
         folder: of relative paths.
-        where: the line, for messages.
+        where: the line, for messages; none where it is named already.
 
     Raises:
         UserError: if the file cannot be read.
@@ -213,7 +213,7 @@ def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str) -> 
         return read_transcript(folder / (entry[f"{name}_file"] if given is None else given))
     except (UserError, ValueError) as error:  # a name with a zero byte
         remedy = "" if given is None else " A text that ends like a file's name needs a full stop."
-        raise UserError(f"{where}: {error}{remedy}") from None
+        raise UserError(f"{where}: {error}{remedy}" if where else f"{error}{remedy}") from None
 
 
 def _article(noun: str) -> str:

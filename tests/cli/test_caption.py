@@ -15,7 +15,7 @@ from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.extract.media_list import list_images
 from fairseq_mm.extract.weights import sha256_of
 from fairseq_mm.inference.generator import Generator
-from fairseq_mm.inference.image_reader import ImageReader
+from fairseq_mm.inference.readers import ImageReader
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_the_output_file_appears_when_it_is_whole(caption, images, tmp_path, mon
     status, lines, errors = caption(*images, "--output", output)
     assert (status, lines) == (0, [])
     assert output.read_text().splitlines() == expected
-    assert f"wrote {output}: captions of 4 images" in errors
+    assert f"wrote {output}: 4 captions" in errors
     monkeypatch.setattr(Generator, "stream", _fail)
     with pytest.raises(RuntimeError, match="in the middle"):
         caption(images[0], "--output", output)
@@ -209,11 +209,20 @@ def test_many_images_show_progress_on_a_terminal_only(caption, tmp_path):
         (["p.jpg", "--nbest", "0"], "`nbest` must be 1 or more, but is 0"),
         (["p.jpg", "--nbest", "4", "--beam", "2"], "`nbest` must be at most `beam` (2)"),
         (["p.jpg", "--batch-size", "0"], "--batch-size must be 1 or more, but is 0"),
-        (["--features", "f.h5", "--weights", "w.pt"], "--weights: with --features no image is"),
-        (["--features", "f.h5", "--list", "p.txt"], "--list: with --features no image is read"),
+        (
+            ["--features", "f.h5", "--weights", "w.pt"],
+            "--features and --weights: leave one of the",
+        ),
+        (
+            ["--features", "f.h5", "--list", "p.txt"],
+            "--features and --list: leave one of the",
+        ),
         (["p.jpg", "--prefix", "a zebra"], "prefix 'a zebra': the word 'zebra' is not in"),
         (["p.jpg", "--weights", "absent.pt"], "absent.pt: No such file or directory"),
         (["--features", "absent.h5"], "absent.h5"),
+        (["p.jpg", "--split", ""], "--split must be the name of a split, such as valid, but is ''"),
+        (["p.jpg", "--split", "../x"], "--split must be the name of a split, such as valid, but"),
+        (["p.jpg", "--max-pixels", "0"], "--max-pixels must be 1 or more, but is 0."),
     ],
 )
 def test_mistakes_are_named_in_one_line(caption, arguments, message):
@@ -221,6 +230,13 @@ def test_mistakes_are_named_in_one_line(caption, arguments, message):
     assert (status, lines) == (2, [])
     assert message in errors
     assert len(errors.splitlines()) == 1
+
+
+def test_a_device_without_memory_is_refused_in_one_line(trained, capsys):
+    assert main(["caption", "p.jpg", "--checkpoint", str(trained), "--device", "meta"]) == 2
+    assert capsys.readouterr().err == (
+        "fairseq-mm caption: device meta: has no memory, and computes nothing.\n"
+    )
 
 
 def test_a_checkpoint_without_its_weights_names_their_hash(caption, trained, images, tmp_path):
@@ -259,7 +275,7 @@ def test_a_split_is_captioned_from_its_store_in_its_order(caption, trained, tmp_
     target = tmp_path / "captions.jsonl"
     status, lines, errors = caption(data, "--split", "valid", "--jsonl", "--output", target)
     assert (status, lines) == (0, [])
-    assert f"wrote {target}: captions of 7 images" in errors
+    assert f"wrote {target}: 7 captions" in errors
     entries = [json.loads(line) for line in target.read_text().splitlines()]
     assert [entry["id"] for entry in entries] == keys
     assert entries[0]["options"]["allow_unk"] is False
@@ -276,8 +292,14 @@ def test_a_split_is_captioned_from_its_store_in_its_order(caption, trained, tmp_
         (["--split", "valid"], "--split valid: needs the data folder it is of, and nothing else"),
         (["{data}", "p.jpg", "--split", "valid"], "but 2 paths are given"),
         (["{data}", "--split", "test"], "test.visual_ids: no such file"),
-        (["{data}", "--split", "valid", "--weights", "w.pt"], "--weights: the images of a --split"),
-        (["{data}", "--split", "valid", "--list", "a.txt"], "--list: the images of a --split"),
+        (
+            ["{data}", "--split", "valid", "--weights", "w.pt"],
+            "--split and --weights: leave one",
+        ),
+        (
+            ["{data}", "--split", "valid", "--list", "a.txt"],
+            "--split and --list: leave one",
+        ),
         (["{stories}", "--split", "valid"], "valid.visual_ids:1: must have the key of one image"),
     ],
 )

@@ -233,7 +233,10 @@ def test_several_hypotheses_of_a_search_are_written(tell, files, model):
             ["--checkpoint", "{story}", *LENGTH],
             "generates stories of prompts: give some (--prompt, --prompts), or a language",
         ),
-        (["--checkpoint", "{story}", "--prompt", " ", *LENGTH], "tell: the prompt is empty."),
+        (
+            ["--checkpoint", "{story}", "--prompt", " ", *LENGTH],
+            "prompt 1: the prompt is empty.",
+        ),
         (
             ["--checkpoint", "{story}", "--prompt", "x", *LENGTH],
             "prompt 'x': none of its words is in",
@@ -256,12 +259,12 @@ def test_several_hypotheses_of_a_search_are_written(tell, files, model):
         ),
         (
             ["--checkpoint", "{story}", "--prompt-model", "{prompts}", "--prompt", "x"],
-            "leave one out",
+            "--prompt-model and --prompt: leave one of the two out: it generates the prompts.",
         ),
-        (["--prompts-only", "--n", "3"], "--prompts-only: needs the model that generates them"),
+        (["--prompts-only", "--n", "3"], "--prompts-only: needs --prompt-model beside it"),
         (
             ["--prompts-only", "--prompt-model", "{prompts}", "--sampling-topk", "4"],
-            "--sampling-topk: is of stories, but",
+            "--prompts-only and --sampling-topk: leave one of the two out: no story is gen",
         ),
         (
             ["--prompts-only", "--prompt-model", "{story}"],
@@ -269,20 +272,23 @@ def test_several_hypotheses_of_a_search_are_written(tell, files, model):
         ),
         (
             ["--checkpoint", "{story}", "--prompt", "a", "--prompt-topk", "3"],
-            "no prompt is generated with",
+            "--prompt-topk: needs --prompt-model beside it.",
         ),
-        (["--checkpoint", "{story}", "--prompt", "a", "--n", "0"], "--n must be from 1 to"),
+        (
+            ["--checkpoint", "{story}", "--prompt", "a", "--n", "0"],
+            "--n must be 1 or more, but",
+        ),
         (
             ["--checkpoint", "{story}", "--prompt", "a", "--beam", "0"],
             "`beam` must be 1 or more, but",
         ),
         (
             ["--checkpoint", "{story}", "--prompt", "a", "--first-id", "99999999999999999999"],
-            "--first-id must be from 0 to 9007199254740992, but is 99999999999999999999.",
+            "--first-id must be at most 9007199254740992, but is 99999999999999999999.",
         ),
         (
             ["--checkpoint", "{story}", "--prompt", "a", "--n", "9007199254740993"],
-            "--n must be from 1 to 90071",
+            "--n must be at most 90071",
         ),
         (
             ["--checkpoint", "{story}", "--prompt", "a", "--prompt", "door \udcff"],

@@ -17,7 +17,7 @@ from fairseq_mm.cli.main import main
 from fairseq_mm.cli.tell_output import _table
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.extract.weights import sha256_of
-from fairseq_mm.inference.image_reader import ImageReader
+from fairseq_mm.inference.readers import ImageReader
 from fairseq_mm.metrics.hypotheses import read_hypotheses
 
 LENGTH = ["--max-words-per-sentence", "6"]
@@ -320,15 +320,15 @@ SPLIT = ["--data", "{data}", "--split", "valid"]
         (["--checkpoint", "{pixels}", *"-----"], "all 5 images are missing."),
         (
             ["--checkpoint", "{text}", *P5],
-            "IMAGE: is no option of models that read prompts, such as ",
+            "the inputs: not for models that read prompts, such as ",
         ),
         (
             ["--checkpoint", "{pixels}", "--prompt", "x"],
-            "--prompt: is no option of models that read image sequences, ",
+            "--prompt: not for models that read image sequences, ",
         ),
         (
             ["--checkpoint", "{pixels}", "--prompt", "x", *P5],
-            "--prompt: is no option of models that read image sequences, ",
+            "--prompt: not for models that read image sequences, ",
         ),
         (
             ["--checkpoint", "{pixels}", "--max-len-b", "9", *P5],
@@ -351,7 +351,7 @@ SPLIT = ["--data", "{data}", "--split", "valid"]
         (P5, "no model: give a checkpoint of a model of stories (--checkpoint)."),
         (
             ["--checkpoint", "{pixels}", *P5, "--compare", "{other}"],
-            "--checkpoint and --compare: give one",
+            "--checkpoint and --compare: leave one",
         ),
         ([*P5, "--compare", "{pixels}", "{other}"], "two systems are named glac_tiny: give them"),
         (["--checkpoint", "{stored}", "--features", "{store}", *IDS[:5]], "there are 4."),
@@ -373,7 +373,7 @@ SPLIT = ["--data", "{data}", "--split", "valid"]
         ),
         (
             ["--checkpoint", "{stored}", *IDS],
-            "--ids: are of a feature store; name it (--feature",
+            "--ids: needs --features beside it.",
         ),
         (
             ["--checkpoint", "{stored}", *IDS, *SPLIT],
@@ -384,22 +384,25 @@ SPLIT = ["--data", "{data}", "--split", "valid"]
             ["--checkpoint", "{stored}", *SPLIT, "--line", "8"],
             "--line 8: {data}/valid.visual_ids has",
         ),
-        (["--checkpoint", "{stored}", *SPLIT, "--limit", "0"], "--limit must be from 1 to"),
+        (
+            ["--checkpoint", "{stored}", *SPLIT, "--limit", "0"],
+            "--limit must be 1 or more, but",
+        ),
         (
             ["--checkpoint", "{stored}", *SPLIT, "--n", "2"],
-            "--n: the stories of a split are indexed",
+            "--split and --n: leave one of the two out: stories of a split are",
         ),
         (
             ["--checkpoint", "{stored}", *SPLIT, "--first-id", "2"],
-            "--first-id: the stories of a split",
+            "--split and --first-id: leave one of the two out: stories of",
         ),
         (
             ["--checkpoint", "{stored}", *SPLIT, "--weights", "w"],
-            "--weights: no image is read where",
+            "--weights: needs the inputs or --sequences beside it",
         ),
         (
             ["--checkpoint", "{stored}", *SPLIT, "--images", "w"],
-            "--images: are shown on the page (--ht",
+            "--images: needs --html beside it.",
         ),
         (
             ["--checkpoint", "{stored}", *SPLIT, "--html", "no/x"],
@@ -409,10 +412,10 @@ SPLIT = ["--data", "{data}", "--split", "valid"]
             ["--checkpoint", "{stored}", "--data", "{data}", "--split", "test"],
             "test.visual_ids: no such file",
         ),
-        (["--checkpoint", "{pixels}", *P5, "--limit", "2"], "--limit: is of a --split."),
+        (["--checkpoint", "{pixels}", *P5, "--limit", "2"], "--limit: needs --split beside it."),
         (
             ["--checkpoint", "{pixels}", *P5, "--features", "{store}"],
-            "--features: is for images of a",
+            "--features: needs --ids or --split beside it.",
         ),
         (
             ["--checkpoint", "{pixels}", *P5, "--n", "2"],
@@ -451,11 +454,11 @@ def test_what_cannot_be_told_is_one_line(tell, files, arguments, message):
     ("line", "message"),
     [
         ('{"images": ["a", "b", "c", "d"]}', ":1: a story has 5 images, but there are 4."),
-        ('{"images": "a.jpg"}', ':1: must be {"images": [five paths]}, with an "id" if you like,'),
-        ('{"id": "a"}', ':1: must be {"images": [five paths]}, with an "id" if you like, but is'),
+        ('{"images": "a.jpg"}', ":1: `images` must be a list, but is str."),
+        ('{"id": "a"}', ":1: `images` must be a list, but is missing."),
         ("[1]", ":1: must be"),
-        ("a.jpg", ":1: must be"),
-        (" ", ": must have image sequences, one a line, but is empty."),
+        ("a.jpg", ":1: not JSON"),
+        (" ", ": must have a JSON object a line, but is empty."),
     ],
 )
 def test_a_file_of_albums_that_is_none_is_named(tell, files, tmp_path, line, message):

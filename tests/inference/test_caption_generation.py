@@ -248,7 +248,7 @@ def test_weights_that_have_a_name_take_no_file(trained, captioner, changed):
 def test_an_extractor_of_other_width_is_refused(captioner, changed, trained):
     layer = {**reader_of(captioner).identity, "layer": "features.3"}
     path = changed(provenance={"extractor": layer})
-    with pytest.raises(UserError, match=r"features of 512 channels, but squeezenet1_1, layer feat"):
+    with pytest.raises(UserError, match=r"features of 512 dimensions, but squeezenet1_1, layer"):
         _ = reader_of(from_pretrained(path, weights=str(trained / "squeezenet.pth"))).extractor
 
 

@@ -198,10 +198,10 @@ def test_fairseqs_own_generation_gives_the_same(checkpoints, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (["a.jpg"] * 4, "a story is told of 5 images, but there are 4"),
-        (["a.jpg"] * 6, "a story is told of 5 images, but there are 6"),
-        (["a.jpg"], "a story is told of 5 images, but there is 1"),
-        ([None] * 5, "all 5 images are missing: there is nothing to tell of"),
+        (["a.jpg"] * 4, "a story has 5 images, but there are 4"),
+        (["a.jpg"] * 6, "a story has 5 images, but there are 6"),
+        (["a.jpg"], "a story has 5 images, but there is 1"),
+        ([None] * 5, "all 5 images are missing"),
         (["absent.jpg"] * 5, "absent.jpg: No such file or directory"),
         ([b"no image"] * 5, "image sequence 0: image 1: is no image, or of a format"),
     ],

@@ -1,10 +1,11 @@
-"""Images -> features, by the extractor that a checkpoint was trained with.
+"""Images and videos -> features, by the extractor that a checkpoint was trained with.
 
 A checkpoint carries the identity of its extractor, so that nothing but the extractor's weights is
 needed beside it.
 """
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,17 +17,26 @@ import torch
 from PIL import Image
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.extractor import Extractor, build_extractor_from_identity
+from fairseq_mm.extract.extractor import (
+    Extractor,
+    FirstClips,
+    build_extractor,
+    build_extractor_from_identity,
+)
 from fairseq_mm.extract.images import MAX_PIXELS, AnyImage
+from fairseq_mm.extract.media_list import AnyMedia
 from fairseq_mm.inference.extractor_provenance import (
     check_recorded,
     check_trained_features,
     weights_file_of,
 )
+from fairseq_mm.inference.loading import LoadedModels
+
+logger = logging.getLogger(__name__)
 
 
-class ImageReader:
-    """Reads images as the features that models were trained on.
+class MediaReader:
+    """Base of the readers: the features that models were trained on, and their extractor.
 
     Args:
         provenance: what the models were trained on.
@@ -36,10 +46,15 @@ class ImageReader:
         device: where the extractor runs.
 
     Attributes:
+        noun: what is read.
         identity: of the extractor, as the feature store of the training data had it; empty if it
             had none.
-        feature_dim: D, dimension of the features.
+        feature_dim: D, dimension of the features; 0 where none are read.
     """
+
+    noun: str
+    # how the extractor is rebuilt
+    reads = "images"
 
     def __init__(
         self,
@@ -66,19 +81,50 @@ class ImageReader:
         Raises:
             UserError: if it is not known, or its weights are not the ones it had.
         """
-        check_recorded(self.identity, self.files[0], noun="image")
+        file = self.files[0]
+        check_recorded(self.identity, file, noun=self.noun)
         try:
-            weights_file = weights_file_of(self.identity, self.files, self.weights)
-            extractor = build_extractor_from_identity(self.identity, weights_file, self.device)
+            extractor = self._build_extractor()
         except UserError as error:
-            raise UserError(f"{self.files[0]}: {error}") from None
+            raise UserError(f"{file}: {error}") from None
         if extractor.dim != self.feature_dim:
             raise UserError(
-                f"{self.files[0]}: was trained on features of {self.feature_dim} channels, but "
-                f"{self.identity['extractor']}, layer {self.identity['layer']}, gives "
+                f"{file}: was trained on features of {self.feature_dim} dimensions, but "
+                f"{self.identity['extractor']}, layer {self.identity.get('layer')}, gives "
                 f"{extractor.dim}."
             )
         return extractor
+
+    def _build_extractor(self) -> Extractor:
+        weights_file = weights_file_of(self.identity, self.files, self.weights)
+        return build_extractor_from_identity(
+            self.identity, weights_file, self.device, reads=self.reads
+        )
+
+    def check_features(self, attributes: Mapping[str, Any], dim: int, path: str) -> None:
+        """
+        Args:
+            attributes: of a feature store.
+            dim: dimension of its features.
+            path: its file, for the message.
+
+        Raises:
+            UserError: if the models were trained on other features.
+        """
+        check_trained_features(
+            self.identity,
+            self.feature_dim,
+            self.files[0],
+            attributes=attributes,
+            dim=dim,
+            path=path,
+        )
+
+
+class ImageReader(MediaReader):
+    """Reads images as the features that models were trained on; see :class:`MediaReader`."""
+
+    noun = "image"
 
     def features_of(
         self,
@@ -160,24 +206,80 @@ class ImageReader:
                 f"{list(features.shape)}."
             )
 
-    def check_features(self, attributes: Mapping[str, Any], dim: int, path: str) -> None:
+
+class VideoReader(MediaReader):
+    """Reads videos as the features that models were trained on.
+
+    Args:
+        loaded: the models.
+        weights: see :class:`MediaReader`.
+
+    Attributes:
+        reads_video: False where the models read transcripts alone.
+        max_frames: frames that the models read; longer videos are truncated.
+
+    Raises:
+        UserError: if weights are given, but no video is read.
+    """
+
+    noun = "video"
+    reads = "videos"
+
+    def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
+        super().__init__(
+            loaded.provenance, files=loaded.files, weights=weights, device=loaded.device
+        )
+        self.name = f"{loaded.files[0]} (--arch {loaded.architectures[0]})"
+        self.reads_video = bool(loaded.task.reads_video)
+        self.max_frames: int = loaded.task.max_frames
+        if weights is not None:
+            self.check_reads_video("`weights` (--weights)")
+
+    def check_reads_video(self, option: str) -> None:
         """
+        Raises:
+            UserError: if no video is read, for which an option is.
+        """
+        if not self.reads_video:
+            raise UserError(f"{option} is for models of videos, but {self.name} reads none.")
+
+    def _build_extractor(self) -> Extractor:
+        if "weights" in self.identity:
+            return super()._build_extractor()
+        # as How2's features are published
+        name = str(self.identity["extractor"])
+        if self.weights is None:
+            raise UserError(
+                f"was trained on features of {name} with weights that are not recorded. Give the "
+                "file that made them (--weights FILE; in Python weights=...), or features "
+                "(--features STORE)."
+            )
+        extractor = build_extractor(name, weights=str(self.weights), device=self.device)
+        logger.warning(
+            "%s: its features do not record their weights and preprocessing: taken to be %s and "
+            "%s's own",
+            *(self.files[0], self.weights, name),
+        )
+        return extractor
+
+    def read_video(
+        self, video: AnyMedia, *, batch_size: Optional[int] = None, **options: Any
+    ) -> FirstClips:
+        """The features of a video, as far as the models read them.
+
         Args:
-            attributes: of a feature store.
-            dim: its channels.
-            path: its file, for the message.
+            video: path, content, or an entry of a list.
+            batch_size: clips that the extractor gets at a time, by default 8 on a CPU and 64
+                elsewhere; it changes nothing but the speed.
+            **options: of :meth:`.Extractor.first_clips`:
+                ``keep_damaged=False``, ``max_pixels``, ``num_images=0``.
 
         Raises:
-            UserError: if the models were trained on other features.
+            UserError: if the extractor cannot be rebuilt; or why the video cannot be read, without
+                its name.
         """
-        check_trained_features(
-            self.identity,
-            self.feature_dim,
-            self.files[0],
-            attributes=attributes,
-            dim=dim,
-            path=path,
-        )
+        size = batch_size or (8 if self.device.type == "cpu" else 64)
+        return self.extractor.first_clips(video, self.max_frames, batch_size=size, **options)
 
 
 @contextlib.contextmanager
