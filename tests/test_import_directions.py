@@ -30,7 +30,7 @@ ALLOWED = {
     },
     "conversion": {"compat", "data", "extract", "models", "modules", "tasks"},
     "analysis": {"data", "inference", "models", "retrieval", "tasks"},
-    "report": {"data", "extract", "metrics"},
+    "report": {"analysis", "data", "extract", "metrics"},
     "study": {"data", "metrics", "report"},
     "demo": {"data", "extract"},
 }

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_mm.analysis import rounded
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.loading import LoadedModels
 from fairseq_mm.models._conv_decoder import StoryDecoder, source_of
@@ -37,6 +38,10 @@ class PastAttention(NamedTuple):
     strides: list[int]
     zero: np.ndarray
     distance: np.ndarray
+
+    def figures(self, head: int, zero: float, distance: float) -> dict[str, Any]:
+        place = {"layer": self.layer, "head": head, "stride": self.strides[head]}
+        return {**place, "zero": rounded(zero), "distance": rounded(distance)}
 
 
 class Inspection(NamedTuple):
@@ -67,6 +72,45 @@ class Inspection(NamedTuple):
         if not self.source:
             return None
         return np.mean([weights.mean(0) for weights in self.source.values()], axis=0)
+
+    def records(self, *, layers: bool = False) -> list[dict[str, Any]]:
+        """An object for each word.
+
+        Args:
+            layers: with the attention to the prompt of each layer.
+        """
+        mean = self.prompt_attention
+        records = []
+        for t, word in enumerate(self.words):
+            record: dict[str, Any] = {"position": t, "word": word, "known": self.is_known[t]}
+            record["log_prob"] = rounded(self.log_probs[t])
+            if self.gates is not None:
+                record["gates"] = dict(zip(PARTS, rounded(self.gates[:, t])))
+            if mean is not None:
+                record["prompt_attention"] = [*map(list, zip(self.prompt, rounded(mean[t])))]
+            if mean is not None and layers:
+                record["prompt_attention_layers"] = [
+                    {"layer": layer, "weights": rounded(weights[:, t].mean(0))}
+                    for layer, weights in self.source.items()
+                ]
+            heads = [(past, head) for past in self.past for head in range(len(past.strides))]
+            if heads:
+                record["self_attention"] = [
+                    past.figures(head, past.zero[head, t], past.distance[head, t])
+                    for past, head in heads
+                ]
+            records.append(record)
+        return records
+
+    def head_figures(self) -> list[dict[str, Any]]:
+        """Means of each layer and head of self-attention over the words."""
+        figures = []
+        for past in self.past:
+            for head, (zero, distance) in enumerate(zip(past.zero, past.distance)):
+                far = distance[~np.isnan(distance)]
+                mean = far.mean() if len(far) else np.nan
+                figures.append(past.figures(head, zero.mean(), mean))
+        return figures
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_mm.analysis import rounded
 from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.numbered_unknowns import number_with, restore_unknowns
 from fairseq_mm.data.word_pieces import by_word, join_pieces
@@ -50,6 +51,19 @@ class GateScores(NamedTuple):
         """``[n]`` means over the layers."""
         return self.by_layer.mean(axis=1)
 
+    def records(self) -> list[dict[str, Any]]:
+        """An object for each video."""
+        scores, by_layer = rounded(self.scores), rounded(self.by_layer)
+        return [
+            {
+                "id": key,
+                "item": int(line),
+                "score": scores[i],
+                "layers": dict(zip(self.layers, by_layer[i])),
+            }
+            for i, (key, line) in enumerate(zip(self.ids, self.lines))
+        ]
+
 
 class AttentionMap(NamedTuple):
     """Attention of the W words of one text to the M frames.
@@ -74,6 +88,24 @@ class AttentionMap(NamedTuple):
     weights: np.ndarray
     sums_over_words: bool = False
     video_shares: Optional[np.ndarray] = None
+
+    def record(self, *, layers: bool = False) -> dict[str, Any]:
+        """An object with an object for each word.
+
+        Args:
+            layers: with the weights of each layer.
+        """
+        words = []
+        for w, word in enumerate(self.words):
+            entry = {"word": word, "known": self.is_known[w]}
+            entry["weights"] = rounded(self.weights[:, w].mean(axis=0))
+            if self.video_shares is not None:
+                entry["video_share"] = rounded(self.video_shares[w])
+            if layers:
+                entry["layers"] = rounded(self.weights[:, w])
+            words.append(entry)
+        over = "words" if self.sums_over_words else "frames"
+        return {"of": self.side, "layers": self.layers, "sums_over": over, "words": words}
 
 
 class LineAttention(NamedTuple):
@@ -177,7 +209,7 @@ class VideoInspection:
         task = _task_of(state, checkpoints.provenance_of(state, file), data, features)
         model = checkpoints.build_model(task, state, file)
         if not task.reads_video:
-            raise UserError(f"{file}: reads no video (--arch {name}): there is nothing to see.")
+            raise UserError(f"{file}: reads no video (--arch {name}): there is nothing to show.")
         return cls(model, task, split, file=file, device=place, batch_size=batch_size)
 
     def ids(self, lines: Sequence[int]) -> list[str]:
@@ -270,7 +302,7 @@ class VideoInspection:
         for line in lines:
             if not 0 <= line < total:
                 raise UserError(
-                    f"--line must be from 0 to {total - 1} "
+                    f"--lines must be from 0 to {total - 1} "
                     f"({os.path.join(self.task.cfg.data, self.split)}), but is {line} instead."
                 )
         return list(lines)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_mm.analysis import rounded
 from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.generator import Generator
@@ -28,7 +29,7 @@ _SHOWS = (
 
 
 class Traces(NamedTuple):
-    """What there is to see in a model.
+    """What there is to show of a model.
 
     Attributes:
         images: each word has weights of the five images.
@@ -39,6 +40,34 @@ class Traces(NamedTuple):
     images: bool
     slices: bool
     grid: bool
+
+
+class GridPositions(NamedTuple):
+    """Which positions of grids are shown.
+
+    Attributes:
+        places: of the images, from 0.
+        position: row and column; None for that whose similarities vary most.
+        shape: rows and columns of the grids.
+    """
+
+    places: list[int]
+    position: Optional[tuple[int, int]]
+    shape: tuple[int, int]
+
+    def start(self, similarities: np.ndarray) -> int:
+        """Index of the position whose similarities ``[R, R]`` are shown."""
+        if self.position is None:
+            return most_varied(similarities)
+        return self.position[0] * self.shape[1] + self.position[1]
+
+    def top(self, similarities: np.ndarray, start: int) -> list[int]:
+        """The positions that are most similar to one, see :func:`top_positions`."""
+        return top_positions(similarities, start)
+
+    def cell(self, index: int) -> list[int]:
+        """Row and column of a position."""
+        return list(divmod(index, self.shape[1]))
 
 
 class VisualStoryInspection(NamedTuple):
@@ -66,11 +95,48 @@ class VisualStoryInspection(NamedTuple):
     slice_weights: Optional[np.ndarray]
     similarities: Optional[np.ndarray]
 
+    def grids(self, chosen: GridPositions) -> list[tuple[int, np.ndarray]]:
+        """Place and similarities ``[R, R]`` of the images whose grids are shown; missing images
+        have none."""
+        assert self.similarities is not None
+        places = [place for place in chosen.places if not self.is_missing[place]]
+        return [(place, self.similarities[place]) for place in places]
+
+    def record(self, chosen: Optional[GridPositions] = None) -> dict[str, Any]:
+        """``words``, and the ``positions`` of a model with a non-local block.
+
+        Args:
+            chosen: the positions that are shown.
+        """
+        weights = {"image_weights": self.image_weights, "slice_weights": self.slice_weights}
+        words = [
+            {
+                "word": word,
+                "sentence": self.sentences[t] + 1,
+                "known": self.is_known[t],
+                "log_prob": rounded(self.log_probs[t]),
+                **{name: rounded(x[t]) for name, x in weights.items() if x is not None},
+            }
+            for t, word in enumerate(self.words)
+        ]
+        if chosen is None:
+            return {"words": words}
+        positions = []
+        for place, similarities in self.grids(chosen):
+            start = chosen.start(similarities)
+            top = [
+                {"position": chosen.cell(j), "similarity": rounded(similarities[start, j])}
+                for j in top_positions(similarities, start)
+            ]
+            cell = {"grid": list(chosen.shape), "position": chosen.cell(start)}
+            positions.append({"image": place + 1, **cell, "top": top})
+        return {"words": words, "positions": positions}
+
 
 def traces_of(generator: Generator) -> Traces:
     """
     Raises:
-        UserError: if there are several models, or nothing to see in the one.
+        UserError: if there are several models, or nothing to show of the one.
     """
     if len(generator.models) > 1:
         raise UserError(
@@ -106,7 +172,7 @@ def inspect_visual_story(
         sentences: words of each of the five.
 
     Raises:
-        UserError: if there is nothing to see in the model.
+        UserError: if there is nothing to show of the model.
     """
     traces = traces_of(generator)
     (model,) = generator.models

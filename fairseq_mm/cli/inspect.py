@@ -1,73 +1,83 @@
-"""Attention, gates and likelihood of a story of a prompt, or of five images, or of a video's
-summary, as data and as an image.
+"""Records attention, gates and likelihood of a text, word by word, as JSON and as a page.
 
-fairseq-mm inspect DATA --checkpoint fusion --split valid --line 3 --html story.html
-fairseq-mm inspect "[ WP ] A prompt" --checkpoint fusion --story "A story ." --jsonl story.jsonl
-fairseq-mm inspect stories.jsonl --checkpoint checkpoint.pt --line 0 --html story.html
-fairseq-mm inspect a.jpg b.jpg c.jpg d.jpg e.jpg --checkpoint transtory_full --html story.html
-fairseq-mm inspect DATA --checkpoint glac_non_local --lines 1,5 --images jpg --html stories.html
-fairseq-mm inspect DATA --checkpoint vg_bart --split test --gates --json a.json --html a.html
-fairseq-mm inspect DATA --checkpoint vg_bart --split test --lines 0,7 --videos mp4 --html a.html
+  fairseq-mm inspect DATA --checkpoint conv_story_fusion --lines 3 --html story.html
+  fairseq-mm inspect "[ WP ] A prompt" --checkpoint conv_story_fusion --story "A story."
+  fairseq-mm inspect a.jpg b.jpg c.jpg d.jpg e.jpg --checkpoint transtory_full --html a.html
+  fairseq-mm inspect DATA --checkpoint glac_non_local --lines 1,5 --images jpg --html a.html
+  fairseq-mm inspect DATA --checkpoint vg_bart --split test --gates --html gates.html
 
-SOURCE is a data folder, a file that `fairseq-mm tell --jsonl` wrote, five images, or a prompt's
-text, with --story or --story-file (of a language model: the text itself). Lines are counted from 0,
-as fairseq counts them. Text that is not tokenised is tokenised as WritingPrompts is; that of
-images as `fairseq-mm prepare stories` does it.
+SOURCE is a data folder, a file written by `fairseq-mm tell --jsonl`, a prompt (of a language
+model: the text itself), or five images. Without --html the JSON goes to standard output.
 
-Of a story of a prompt the JSONL has an object a word: its log-probability; the gates g1 (of the
-model in training) and g2 (of the pretrained model), means over channels where the word is written
-(Fan et al. 2018, Figure 8); its attention to each word of the prompt, mean over layers and heads;
-of each layer and head of self-attention the share of the slot that holds nothing, and how many
-words back, on average, the rest lies. It goes to stdout where neither --jsonl nor --html is given.
+Stories of prompts have an object for each word: its log-probability; the gates g1 (of the model in
+training) and g2 (of the pretrained model), means over the feature dimension (Fan et al. 2018,
+Figure 8); its attention to each word of the prompt, mean over layers and heads; and for each layer
+and head of self-attention the share of the zero slot and the mean distance in words of the rest.
 
-Visual stories are those of a data folder's lines; with --generate, or of images without --story,
-what the model generates (with a beam of 5). Their five sentences have <sent> or line breaks between
-them; a missing image is -. The JSONL has an object a story, and in it an object a word, the ends of
-sentences (<sent>, </s>) included: its log-probability and, where it is written, image_weights of
-the five images (transtory_full, mean over heads in the last layer; Li et al. 2020, Figure 5) or
-slice_weights of the slices of its image's vector (glac_decoder_attention); and of a model with a
-non-local block (glac_non_local) positions: of each image's grid a position i, its row and column
-counted from 0, and the five with the greatest f(x_i, x_j) (Figure 4), which the page draws as
-arrows. Other models of visual stories have nothing to show.
+Visual stories have an object each: of each word its log-probability and image_weights of the five
+images (transtory_full, mean over heads in the last layer; Li et al. 2020, Figure 5) or
+slice_weights of the slices of its image's vector (glac_decoder_attention); of a model with a
+non-local block (glac_non_local) the five positions of each image's grid that are most similar to
+one position (Figure 4), drawn as arrows.
 
-Of models that summarise videos, --gates gives each video's forget gate score, the mean of the gate
-over the text's positions and over its channels (Yu et al. 2021, section 5.4): the JSONL has an
-object a video with id, item (its line), transcript_available, score and that of each layer; --json
-has their statistics and histogram (Figure 3), and those of the videos whose transcript is not
-available apart (Table 6), with their summaries of --hypotheses and references. Without --gates the
-JSONL has an object a line of --lines, with the weights of the frames for each word, means over
-heads and layers (with --layers also each layer's): of the transcript where the fusion is in the
-encoder, of the summary where it is in the decoder, and of hierarchical attention and MFFG, which
-have video_share beside, a word's weight of the video. The summary is the reference, or that of
---hypotheses. The page draws words by frames, in seconds where the store knows its frame rate or
---videos are given.
+Summaries of videos have an object for each line: the weights of the frames for each word of the
+transcript or of the summary, means over heads and layers. With --gates they have an object for
+each video: its forget gate score, the mean of the gate over the text's tokens and the feature
+dimension (Yu et al. 2021, section 5.4); the page has the histogram (Figure 3), and lists the
+videos without a transcript (Table 6).
 """
 
 import argparse
+import contextlib
 import json
-import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
-from fairseq_mm.cli import arguments, inspect_images, inspect_videos
-from fairseq_mm.cli.arguments import positive
-from fairseq_mm.cli.likelihood import generates_visual_stories
+from fairseq_mm.cli import arguments
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
-    from fairseq_mm.analysis.story_inspection import Inspection
-    from fairseq_mm.inference.loading import LoadedModels
+    from fairseq_mm.report.html_page import Section
 
-SIDES = ("wp_source", "wp_target")
+# kind of input -> options that only some kinds have
+OPTIONS = {
+    "prompts": ("side", "story", "words", "part", "layers"),
+    "images": (
+        *("story", "features", "weights", "generate", "images", "image", "position", "grid"),
+    ),
+    "videos": ("features", "layers", "gates", "hypotheses", "videos", "json", "batch_size"),
+}
 
 
-class Text(NamedTuple):
-    """Words of a prompt (None where there is none) and of a story."""
+class Part(NamedTuple):
+    """What is recorded at a time.
 
-    prompt: Optional[list[str]]
-    story: list[str]
+    Attributes:
+        records: JSON objects.
+        draw: makes sections of the page.
+    """
+
+    records: list[dict[str, Any]]
+    draw: "Callable[[], list[Section]]"
+
+
+class Inspected(NamedTuple):
+    """
+    Attributes:
+        title: of the page.
+        subtitle: under it.
+        parts: made one after the other: all of them may not fit into memory.
+        result: of ``--json``, and lines that say it.
+    """
+
+    title: str
+    subtitle: str
+    parts: Iterator[Part]
+    result: Optional[dict[str, Any]] = None
+    lines: tuple[str, ...] = ()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,47 +85,122 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         nargs="*",
         metavar="SOURCE",
-        help="data folder, JSONL of tell, prompt, or five images",
+        help="Data folder, JSON lines of `fairseq-mm tell`, prompt, or five images.",
     )
-    parser.add_argument("--data", metavar="DIR", help="a data folder, too, instead of SOURCE")
-    arguments.add(parser, "checkpoint")
-    parser.add_argument("--split", help="of a data folder (default: valid)")
+    arguments.add(
+        parser,
+        *("data", "checkpoint", "split", "output", "html", "device"),
+        data={"help": "Data folder, instead of SOURCE."},
+        checkpoint={"help": "Checkpoint, or folder with checkpoint_best.pt."},
+        split={"help": "Split of the data folder (default: valid)."},
+        output={"help": "Write the JSON lines to this file."},
+        html={"help": "Write a page that loads nothing to this file."},
+    )
     parser.add_argument(
-        *("--line", "--lines"),
+        *("--lines", "--line"),
         type=_numbers,
-        metavar="N",
-        help="of the split or file, from 0; of visual stories and of videos several, with "
-        "commas between them (default: 0)",
+        metavar="N,...",
+        help="Lines of the split or file, counted from 0; one of stories of prompts (default: 0).",
     )
     parser.add_argument(
-        "--side",
-        choices=SIDES,
-        help="of the split, for a language model (default: wp_target)",
-    )
-    story = parser.add_mutually_exclusive_group()
-    story.add_argument("--story", metavar="TEXT", help="of the prompt or the images")
-    story.add_argument("--story-file", metavar="FILE", help="a file with that text")
-    parser.add_argument(
-        "--words",
-        type=positive,
-        metavar="N",
-        help="only the first N words (default: as many as the model has positions for)",
-    )
-    parser.add_argument(
-        "--part",
-        choices=("trained", "pretrained"),
-        help="of a fusion model, whose attention is shown (default: trained)",
+        "--story",
+        metavar="TEXT",
+        help="Text to inspect, of a prompt or of images; the five sentences of a visual story have "
+        "<sent> or line breaks between them.",
     )
     parser.add_argument(
         "--layers",
         action="store_true",
-        help="also the attention to the prompt, or to the frames, of each layer",
+        help="Also write the attention of each layer to the prompt or to the frames.",
     )
-    parser.add_argument("--jsonl", metavar="FILE", help="write the data")
-    parser.add_argument("--html", metavar="FILE", help="write the image: one page, by itself")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
-    inspect_images.add_arguments(parser)
-    inspect_videos.add_arguments(parser)
+    arguments.add(parser, "features")
+    _add_prompt_arguments(parser.add_argument_group("stories of prompts"))
+    _add_image_arguments(parser.add_argument_group("visual stories"))
+    _add_video_arguments(parser.add_argument_group("summaries of videos"))
+
+
+def _add_prompt_arguments(group: Any) -> None:
+    group.add_argument(
+        "--side",
+        choices=("wp_source", "wp_target"),
+        help="Side of the split, for a language model (default: wp_target).",
+    )
+    group.add_argument(
+        "--words",
+        type=arguments.positive,
+        metavar="N",
+        help="Maximum number of words (default: as many as the model has positions for).",
+    )
+    group.add_argument(
+        "--part",
+        choices=("trained", "pretrained"),
+        help="Part of a fusion model whose attention is recorded (default: trained).",
+    )
+
+
+def _add_image_arguments(group: Any) -> None:
+    arguments.add(group, "weights")
+    group.add_argument(
+        "--generate",
+        action="store_true",
+        help="Inspect what the model generates from the images of a data folder (beam 5), not the "
+        "folder's stories. Images without --story have generated stories anyway.",
+    )
+    group.add_argument(
+        "--images",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="Folder or .tar of a store's images, for the page; may be given again.",
+    )
+    group.add_argument(
+        "--image",
+        type=int,
+        action="append",
+        default=[],
+        metavar="N",
+        help="Image from 1 to 5 whose grid is shown; may be given again (default: all).",
+    )
+    group.add_argument(
+        "--position",
+        type=_two_numbers(","),
+        metavar="ROW,COLUMN",
+        help="Position of the grid, from 0 (default: that whose similarities vary most).",
+    )
+    group.add_argument(
+        "--grid",
+        type=_two_numbers("x"),
+        metavar="ROWSxCOLUMNS",
+        help="Shape of an image's features (default: as many rows as columns).",
+    )
+
+
+def _add_video_arguments(group: Any) -> None:
+    group.add_argument(
+        "--gates",
+        action="store_true",
+        help="Write forget gate scores, of all videos or of --lines, not the attention.",
+    )
+    group.add_argument(
+        "--hypotheses",
+        metavar="FILE",
+        help="Generated summaries that take the place of the references: fairseq-generate's "
+        "output, JSONL, or one a line.",
+    )
+    group.add_argument(
+        "--videos",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="Folder or .tar of the videos, whose frames and seconds the page shows; may be given "
+        "again.",
+    )
+    arguments.add(
+        group,
+        *("json", "batch_size"),
+        json={"help": "Write the statistics and the histogram of --gates as JSON to this file."},
+        batch_size={"type": arguments.positive, "help": "Videos of a batch (default: 8; on a GPU 32)."},
+    )
 
 
 def _numbers(text: str) -> list[int]:
@@ -127,264 +212,82 @@ def _numbers(text: str) -> list[int]:
         ) from None
 
 
+def _two_numbers(separator: str) -> Callable[[str], tuple[int, int]]:
+    def parse(text: str) -> tuple[int, int]:
+        first, _, second = text.partition(separator)
+        if not (first.isdecimal() and second.isdecimal()):
+            raise argparse.ArgumentTypeError(
+                f"must be two numbers with {separator!r} between them, but is {text!r}"
+            )
+        return int(first), int(second)
+
+    return parse
+
+
 def run(args: argparse.Namespace) -> None:
-    outputs: dict[Path, str] = {}
-    for option, path in (("--jsonl", args.jsonl), ("--html", args.html), ("--json", args.json)):
-        if not path:
-            continue
-        if not Path(path).absolute().parent.is_dir():
-            raise UserError(f"{option} {path}: its folder does not exist.")
-        other = outputs.setdefault(Path(path).resolve(), option)
-        if other != option:
-            raise UserError(f"{path}: {other} and {option} must be different files.")
-    if args.data is not None:
-        if args.source:
-            raise UserError(f"--data and {args.source[0]}: leave one of the two out.")
-        if not Path(args.data).is_dir():
-            raise UserError(f"--data {args.data}: is no folder.")
-        args.source = [args.data]
+    files: dict[Path, str] = {}
+    for name in ("output", "html", "json"):
+        path = getattr(args, name)
+        arguments.check_writable(f"--{name}", path)
+        if path and files.setdefault(Path(path).resolve(), name) != name:
+            raise UserError(f"{path}: --{files[Path(path).resolve()]} and --{name} must differ.")
+    if args.data is None and len(args.source) == 1 and _is_folder(args.source[0]):
+        args.data = args.source.pop()
+    if args.data is not None and (args.source or not Path(args.data).is_dir()):
+        other = f"leave out {args.source[0]}" if args.source else "is no folder"
+        raise UserError(f"--data {args.data}: {other}.")
     register_quietly()
     from fairseq_mm.inference.loading import load_states, task_class_of
 
     states = load_states(args.checkpoint)
-    if any(task_class_of(state).input_kind == "videos" for state in states.values()):
-        inspect_videos.run(args, states)
-        return
-    of_videos = inspect_videos.given_options(args)
-    if of_videos:
-        raise UserError(
-            f"{of_videos[0]}: is of models that summarise videos, which {next(iter(states))} does "
-            "not."
-        )
-    if any(map(generates_visual_stories, states.values())):
-        inspect_images.run(args, states)
-    else:
-        _run(args, states)
-
-
-def _run(args: argparse.Namespace, states: dict[str, dict[str, Any]]) -> None:
-    from fairseq_mm.analysis.story_inspection import inspect_story
-    from fairseq_mm.cli.score_output import write_file
-    from fairseq_mm.inference.loading import load_models
-
-    of_images = inspect_images.given_options(args)
-    if of_images:
-        raise UserError(
-            f"{of_images[0]}: is of models of visual stories, which {next(iter(states))} is not."
-        )
-    if len(args.source) != 1:
-        raise UserError(
-            "SOURCE: give a data folder, a file or a prompt's text, but not "
-            f"{len(args.source) or 'none'}."
-        )
-    models = load_models(args.checkpoint, device=args.device, states=states)
-    text = _text_of(args, args.source[0], models)
-    inspection = inspect_story(
-        models, text.prompt, text.story, num_words=args.words, part=args.part or "trained"
-    )
-    if args.html:
-        write_file(args.html, _page(inspection, models, args))
-        print(f"wrote {args.html}", file=sys.stderr)
-    if args.jsonl or not args.html:
-        lines = [
-            json.dumps(entry, ensure_ascii=False) + "\n"
-            for entry in word_entries(inspection, layers=args.layers)
-        ]
-        if args.jsonl:
-            write_file(args.jsonl, "".join(lines))
-            print(f"wrote {args.jsonl}", file=sys.stderr)
-        else:
-            print("".join(lines), end="")
-
-
-def _text_of(args: argparse.Namespace, given_source: str, models: "LoadedModels") -> Text:
-    from fairseq_mm.data.story_text import check_encodable
-
-    source = Path(given_source)
-    try:
-        is_path = source.exists()
-    except (OSError, ValueError):  # a prompt may be longer than a file's name is allowed to be
-        is_path = False
-    given = args.story is not None or args.story_file is not None
-    if is_path and given:
-        raise UserError(f"{given_source}: --story and --story-file go with a prompt's text.")
-    if is_path:
-        lines = args.line or [0]
-        if len(lines) > 1:
-            raise UserError(f"--line: one story is inspected, but {len(lines)} lines are given.")
-        if source.is_dir():
-            text = _of_folder(args, given_source, lines[0], models)
-        else:
-            text = _of_generated(given_source, lines[0])
-    else:
-        text = _of_command_line(args, given_source, models, given)
-    if models.are_language_models:
-        text = text._replace(prompt=None)
-    elif not text.prompt:
-        raise UserError("the prompt has no word.")
-    if not text.story:
-        raise UserError("the story has no word.")
-    check_encodable(" ".join([*(text.prompt or ()), *text.story]), "prompt and story")
-    return text
-
-
-def _of_folder(args: argparse.Namespace, folder: str, line: int, models: "LoadedModels") -> Text:
-    from fairseq_mm.data.story_split import read_side, read_story_split, side_path
-
-    split, side = args.split or "valid", args.side or SIDES[1]
-    if models.are_language_models:
-        texts = read_side(folder, split, side)
-        _check_line(line, len(texts), side_path(folder, split, side))
-        return Text(None, texts[line])
-    stories = read_story_split(folder, split)
-    _check_line(line, len(stories.stories), side_path(folder, split, SIDES[1]))
-    return Text(stories.prompts[line], stories.stories[line])
-
-
-def _check_line(line: int, total: int, path: Any) -> None:
-    if not 0 <= line < total:
-        raise UserError(f"--line must be from 0 to {total - 1} ({path}), but is {line} instead.")
-
-
-def _of_generated(path: str, line: int) -> Text:
-    """A line of what ``fairseq-mm tell`` wrote."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
-    lines = [text for text in lines if text.strip()]
-    _check_line(line, len(lines), path)
-    try:
-        entry = json.loads(lines[line])
-        story = _words(entry["tokens"])
-        prompt = entry.get("prompt_tokens")
-        return Text(
-            _tokenized(entry.get("prompt", "")) if prompt is None else _words(prompt), story
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(
-            f"{path}:{line + 1}: must be a line of `fairseq-mm tell --jsonl`, with "
-            "`tokens` and `prompt`."
-        ) from None
-
-
-def _words(value: Any) -> list[str]:
-    if isinstance(value, list) and all(isinstance(word, str) for word in value):
-        return value
-    return str.split(value)
-
-
-def _tokenized(text: str) -> list[str]:
-    from fairseq_mm.data.story_text import tokenize_story_text
-
-    return tokenize_story_text(text)
-
-
-def _of_command_line(
-    args: argparse.Namespace, source: str, models: "LoadedModels", given: bool
-) -> Text:
-    if models.are_language_models:
-        if given:
+    kinds = {task_class_of(state).input_kind for state in states.values()}
+    kind = "videos" if "videos" in kinds else next(iter(kinds))
+    for name in dict.fromkeys(name for names in OPTIONS.values() for name in names):
+        if getattr(args, name) not in (None, False, []) and name not in OPTIONS[kind]:
             raise UserError(
-                f"{models.files[0]}: is a language model, which reads no prompt: give the text "
-                "itself as SOURCE."
+                f"--{name.replace('_', '-')}: is no option of models of {kind}, such as "
+                f"{next(iter(states))}."
             )
-        return Text(None, _tokenized(source))
-    if not given:
-        raise UserError(
-            f"{source[:60]!r} is no file or folder; a prompt's text needs --story or --story-file."
+    if kind == "videos":
+        from fairseq_mm.cli.inspect_videos import inspect
+    elif kind == "images":
+        from fairseq_mm.cli.inspect_images import inspect
+    else:
+        from fairseq_mm.cli.inspect_prompts import inspect
+    _write(args, inspect(args, states))
+
+
+def _is_folder(text: str) -> bool:
+    try:
+        return Path(text).is_dir()
+    except (OSError, ValueError):  # a prompt may be longer than a file's name is allowed to be
+        return False
+
+
+def _write(args: argparse.Namespace, inspected: Inspected) -> None:
+    from fairseq_mm.data.output_file import output_file
+    from fairseq_mm.report.html_page import render_page, write_page
+
+    sections: list[Section] = []
+    to_stdout = not (args.output or args.html or args.json)
+    file: Any = sys.stdout
+    with contextlib.ExitStack() as stack:
+        if args.output:
+            file = stack.enter_context(output_file(args.output))
+        for part in inspected.parts:
+            if args.output or to_stdout:
+                file.writelines(json.dumps(x, ensure_ascii=False) + "\n" for x in part.records)
+            if args.html:
+                sections += part.draw()
+    if args.html:
+        write_page(
+            Path(args.html), render_page(inspected.title, sections, subtitle=inspected.subtitle)
         )
-    story = args.story
-    if story is None:
-        try:
-            story = Path(args.story_file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--story-file {args.story_file}: cannot be read ({error}).") from None
-    return Text(_tokenized(source), _tokenized(story))
-
-
-def _rounded(value: Any) -> Optional[float]:
-    return None if math.isnan(value) else round(float(value), 6)
-
-
-def word_entries(inspection: "Inspection", *, layers: bool) -> list[dict[str, Any]]:
-    """An object a word, see the module's docstring."""
-    entries = []
-    mean = inspection.prompt_attention
-    for t, word in enumerate(inspection.words):
-        entry: dict[str, Any] = {
-            "position": t,
-            "word": word,
-            "known": inspection.is_known[t],
-            "log_prob": _rounded(inspection.log_probs[t]),
-        }
-        if inspection.gates is not None:
-            g1, g2 = inspection.gates[:, t]
-            entry["gates"] = {"trained": _rounded(g1), "pretrained": _rounded(g2)}
-        if mean is not None:
-            entry["prompt_attention"] = [
-                [source, _rounded(weight)] for source, weight in zip(inspection.prompt, mean[t])
-            ]
-            if layers:
-                entry["prompt_attention_layers"] = [
-                    {"layer": layer, "weights": [_rounded(x) for x in weights[:, t].mean(0)]}
-                    for layer, weights in inspection.source.items()
-                ]
-        if inspection.past:
-            entry["self_attention"] = [
-                {
-                    "layer": past.layer,
-                    "head": head,
-                    "stride": past.strides[head],
-                    "zero": _rounded(past.zero[head, t]),
-                    "distance": _rounded(past.distance[head, t]),
-                }
-                for past in inspection.past
-                for head in range(len(past.zero))
-            ]
-        entries.append(entry)
-    return entries
-
-
-def _page(inspection: "Inspection", models: "LoadedModels", args: argparse.Namespace) -> str:
-    import numpy as np
-
-    from fairseq_mm.report.html_page import render_page
-    from fairseq_mm.report.story_sections import (
-        gates_section,
-        likelihood_section,
-        past_section,
-        prompt_section,
-    )
-
-    words, is_known = inspection.words, inspection.is_known
-    sections = []
-    if inspection.gates is not None:
-        sections.append(gates_section(words, is_known, inspection.gates))
-    sections.append(likelihood_section(words, is_known, inspection.log_probs))
-    mean = inspection.prompt_attention
-    if mean is not None:
-        sections.append(prompt_section(words, inspection.prompt, mean))
-    rows = []
-    for past in inspection.past:
-        for head in range(len(past.zero)):
-            far = past.distance[head][~np.isnan(past.distance[head])]
-            rows.append(
-                {
-                    "layer": past.layer,
-                    "head": head,
-                    "stride": past.strides[head],
-                    "zero": float(past.zero[head].mean()),
-                    "distance": float(far.mean()) if len(far) else None,
-                }
-            )
-    if rows:
-        sections.append(past_section(rows))
-    title = " ".join(inspection.prompt[:-1]) or " ".join(words[:12])
-    part = (
-        f", attention of its {args.part or 'trained'} part" if inspection.gates is not None else ""
-    )
-    subtitle = f"{models.architectures[0]}, {models.files[0]}{part}; {len(words)} words"
-    return render_page(title, sections, subtitle=subtitle)
+    if args.json:
+        with output_file(args.json) as file:
+            file.write(json.dumps(inspected.result, ensure_ascii=False, indent=1) + "\n")
+    for path in (args.output, args.html, args.json):
+        if path:
+            print(f"wrote {path}", file=sys.stderr)
+    if inspected.lines and not to_stdout:
+        print("\n".join(inspected.lines))

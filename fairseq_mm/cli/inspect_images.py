@@ -1,192 +1,141 @@
-"""``fairseq-mm inspect`` of models of visual stories: what each word attends to, and
-which positions of an image a non-local block relates."""
+"""``fairseq-mm inspect`` of visual stories."""
 
 import argparse
 import json
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, NamedTuple, Optional
 
-from fairseq_mm.cli.inspect_images_output import (
-    Chosen,
-    Inspected,
-    Subject,
-    page_of,
-    story_entry,
+from fairseq_mm.analysis.visual_story_inspection import (
+    GridPositions,
+    Traces,
+    grid_shape,
+    inspect_visual_story,
+    traces_of,
 )
-from fairseq_mm.cli.tell_inputs import (
-    ImageSequence,
-    ImageSource,
-    Source,
-    StoredSource,
-    sequences_of_files,
-    sequences_of_ids,
-    sequences_of_split,
-)
+from fairseq_mm.cli.inspect import Inspected, Part
+from fairseq_mm.cli.inspect_prompts import check_line
+from fairseq_mm.data.caption_text import CaptionTokenizer, reserved_token
+from fairseq_mm.data.feature_store import FeatureStores, open_features
+from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.missing_images import read_missing_images
+from fairseq_mm.data.multimodal_dataset import check_line_counts
+from fairseq_mm.data.story_text import check_encodable
+from fairseq_mm.data.visual_ids import read_visual_ids
+from fairseq_mm.data.visual_story_split import read_story_words, story_text_path
 from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.inference.loading import States
+from fairseq_mm.inference.pretrained import from_pretrained
 
-if TYPE_CHECKING:
-    from fairseq_mm.analysis.visual_story_inspection import Traces
-    from fairseq_mm.inference.generator import Generator
-    from fairseq_mm.inference.processor import Example
+NO_IMAGE = "-"  # stands in the place of a missing image
+SIDE = 480  # pixels of an image on the page
 
-# options that only visual stories have
-OPTIONS = ("features", "ids", "images", "weights", "generate", "image", "position", "grid")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("visual stories")
-    group.add_argument(
-        "--features",
-        metavar="STORE",
-        help="features of the images (default: features.h5 in DATA)",
-    )
-    group.add_argument(
-        "--ids", nargs="+", default=[], metavar="ID", help="five, of images of --features"
-    )
-    group.add_argument(
-        "--generate",
-        action="store_true",
-        help="Inspect what the model generates of the images of a data folder, not its stories.",
-    )
-    group.add_argument(
-        "--images",
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="folder or .tar of the images of a store, for the page; may be given again",
-    )
-    group.add_argument(
-        "--weights", metavar="FILE", help="state dict file of the extractor that made the features"
-    )
-    group.add_argument(
-        "--image",
-        type=int,
-        action="append",
-        default=[],
-        metavar="N",
-        help="of 1 to 5, whose grid is shown; may be given again (default: all)",
-    )
-    group.add_argument(
-        "--position",
-        type=_two_numbers(","),
-        metavar="ROW,COLUMN",
-        help="of the grid, from 0 (default: that whose similarities vary most)",
-    )
-    group.add_argument(
-        "--grid",
-        type=_two_numbers("x"),
-        metavar="ROWSxCOLUMNS",
-        help="of the features of an image (default: as many rows as columns)",
-    )
+Sentences = list[list[str]]
 
 
-def given_options(args: argparse.Namespace) -> list[str]:
-    """Options given that are of visual stories alone, as they are written."""
-    return [f"--{name}" for name in OPTIONS if getattr(args, name)]
+class Subject(NamedTuple):
+    """A story to inspect.
 
-
-def _two_numbers(sign: str) -> Any:
-    def parse(text: str) -> tuple[int, int]:
-        first, _, second = text.partition(sign)
-        if not (first.isdecimal() and second.isdecimal()):
-            raise argparse.ArgumentTypeError(
-                f"must be two numbers with {sign!r} between them, but is {text!r}"
-            )
-        return int(first), int(second)
-
-    return parse
-
-
-def run(args: argparse.Namespace, states: Mapping[str, dict[str, Any]]) -> None:
+    Attributes:
+        index: on which the draws of a generated story depend.
+        id: of its record.
+        title: of its section; empty where it is the only one.
+        keys: of five images, or their paths; None for a missing one.
+        sentences: words of each; None where the model generates them.
     """
-    Args:
-        args: of ``fairseq-mm inspect``.
-        states: the checkpoints, of :func:`.load_states`.
 
+    index: int
+    id: str
+    title: str
+    keys: list[Optional[str]]
+    sentences: Optional[Sentences]
+
+
+def inspect(args: argparse.Namespace, states: States) -> Inspected:
+    """
     Raises:
-        UserError: if files or options do not fit, or there is nothing to see in the model.
+        UserError: if files or options do not fit, or there is nothing to show of the model.
     """
-    from fairseq_mm.analysis.visual_story_inspection import inspect_visual_story, traces_of
-    from fairseq_mm.cli.score_output import write_file
-    from fairseq_mm.inference.pretrained import from_pretrained
-
-    _check_arguments(args)
-    model = from_pretrained(
-        list(states), weights=args.weights, device=args.device, states=dict(states)
+    model: Any = from_pretrained(
+        list(states), weights=args.weights, device=args.device, states=states
     )
-    traces = traces_of(model)
-    chosen = _chosen(args, traces, model)
-    given = _given_sentences(args, model)
-    subjects, source = _subjects(args, given, model)
-    if args.weights and isinstance(source, StoredSource):
-        raise UserError("--weights: no image is read where features are given; leave it out.")
-    examples = _examples(source)
-    inspected = []
-    for subject, sentences, example in zip(subjects, _stories(subjects, examples, model), examples):
-        _check_sentences(sentences, subject)
-        inspected.append(
-            Inspected(subject, sentences, inspect_visual_story(model, example, sentences))
-        )
-    if args.html:
-        architecture = str(next(iter(states.values()))["cfg"]["model"]["_name"])
-        about = f"{architecture}, {model.files[0]}"
-        write_file(
-            args.html,
-            page_of(inspected, chosen, model.processor.reader.identity, args.images, about),
-        )
-        print(f"wrote {args.html}", file=sys.stderr)
-    if args.jsonl or not args.html:
-        lines = "".join(
-            json.dumps(story_entry(story, chosen), ensure_ascii=False) + "\n" for story in inspected
-        )
-        if args.jsonl:
-            write_file(args.jsonl, lines)
-            print(f"wrote {args.jsonl}", file=sys.stderr)
-        else:
-            print(lines, end="")
+    chosen = _positions(args, traces_of(model), model)
+    subjects, store, missing = _subjects(args)
+    if args.story is not None:
+        if len(subjects) > 1:
+            raise UserError(
+                f"the story is given, but there are {len(subjects)} lines: give one of --lines."
+            )
+        subjects = [subjects[0]._replace(sentences=_tokenized(args.story, model))]
+    if store is not None:
+        model.processor.reader.check_features(store.attributes, store.dim, store.path)
+    subjects = [
+        subject._replace(keys=[None if key in missing else key for key in subject.keys])
+        for subject in subjects
+    ]
+    given = [[_input_of(key, store) for key in subject.keys] for subject in subjects]
+    examples = model._read(given, None)
+    shelf = _Shelf(args.images, is_stored=store is not None)
+    number = len(subjects)
+    of = "a visual story" if number == 1 else f"{number} visual stories"
+    subtitle = f"{model.architectures[0]}, {model.files[0]}"
+
+    def parts() -> Iterator[Part]:
+        for subject, example in zip(subjects, examples):
+            sentences = subject.sentences
+            if sentences is None:
+                ((best, *_),) = model.stream([example], model.config(), indices=[subject.index])
+                sentences = [words.split() for words in split_sentences(best.line)]
+            _check_sentences(sentences, subject.title)
+            yield _part(model, subject, example, sentences, chosen, shelf)
+        if args.html:
+            shelf.check()
+
+    return Inspected(f"Attention of {of}", subtitle, parts())
 
 
-def _check_arguments(args: argparse.Namespace) -> None:
-    for name in ("words", "side", "part"):
-        if getattr(args, name) is not None:
-            raise UserError(f"--{name}: models of visual stories have no such option.")
-    if args.layers:
-        raise UserError("--layers: models of visual stories have no such option.")
-    if args.images and not args.html:
-        raise UserError("--images: are shown on the page (--html FILE).")
-    if args.ids and not args.features:
-        raise UserError("--ids: are of a feature store; name it (--features STORE).")
-    if args.ids and args.source:
-        raise UserError(f"{args.source[0]} and --ids: leave one of the two out.")
-    if not args.ids and not args.source:
-        raise UserError(
-            "no story: give five images, or a data folder, or what `fairseq-mm tell --jsonl` "
-            "wrote, or --features STORE --ids ID ID ID ID ID."
-        )
-    if len(args.source) > 1:
-        for name in ("features", "images", "line", "split"):
-            if getattr(args, name):
-                raise UserError(f"--{name}: is not for images; leave it out.")
-    is_folder = len(args.source) == 1 and os.path.isdir(args.source[0])
-    for name in ("generate", "split"):
-        if getattr(args, name) and not is_folder:
-            raise UserError(f"--{name}: is of a data folder, and there is none.")
-    if args.line and args.ids:
-        raise UserError("--line: is of a data folder or file, and there is none.")
-    if args.generate and (args.story is not None or args.story_file is not None):
-        raise UserError("--generate: the story is given; leave one of the two out.")
-    for number in args.image:
-        if not 1 <= number <= NUM_IMAGES:
-            raise UserError(f"--image must be from 1 to {NUM_IMAGES}, but is {number} instead.")
+def _part(
+    model: Any,
+    subject: Subject,
+    example: Any,
+    sentences: Sentences,
+    chosen: Optional[GridPositions],
+    shelf: "_Shelf",
+) -> Part:
+    found = inspect_visual_story(model, example, sentences)
+    names = [NO_IMAGE if key is None else key for key in subject.keys]
+    record = {
+        "id": subject.id,
+        "item": subject.index,
+        "images": names,
+        "generated": subject.sentences is None,
+        "sentences": [" ".join(sentence) for sentence in sentences],
+        **found.record(chosen),
+    }
+
+    def draw() -> list[Any]:
+        from fairseq_mm.report.inspection import section_of_visual_story
+
+        return [
+            section_of_visual_story(
+                found,
+                sentences,
+                [None if key is None else shelf.image(key) for key in subject.keys],
+                [Path(name).name for name in names],
+                title=subject.title,
+                note="generated by the model" if subject.sentences is None else "",
+                positions=chosen,
+                identity=model.processor.reader.identity,
+            )
+        ]
+
+    return Part([record], draw)
 
 
-def _chosen(args: argparse.Namespace, traces: "Traces", model: "Generator") -> Optional[Chosen]:
-    from fairseq_mm.analysis.visual_story_inspection import grid_shape
-
+def _positions(args: argparse.Namespace, traces: Traces, model: Any) -> Optional[GridPositions]:
     if not traces.grid:
         for name in ("image", "position", "grid"):
             if getattr(args, name):
@@ -194,6 +143,9 @@ def _chosen(args: argparse.Namespace, traces: "Traces", model: "Generator") -> O
                     f"--{name}: {model.files[0]} has no non-local block (--arch glac_non_local)."
                 )
         return None
+    for number in args.image:
+        if not 1 <= number <= NUM_IMAGES:
+            raise UserError(f"--image must be from 1 to {NUM_IMAGES}, but is {number} instead.")
     shape = grid_shape(model.processor.rows_per_image, args.grid)
     if args.position and not all(x < size for x, size in zip(args.position, shape)):
         raise UserError(
@@ -201,94 +153,64 @@ def _chosen(args: argparse.Namespace, traces: "Traces", model: "Generator") -> O
             f"{args.position[0]},{args.position[1]} instead."
         )
     places = sorted({number - 1 for number in args.image}) or list(range(NUM_IMAGES))
-    return Chosen(places, args.position, shape)
-
-
-def _given_sentences(args: argparse.Namespace, model: "Generator") -> Optional[list[list[str]]]:
-    """The story of ``--story`` or ``--story-file``."""
-    if args.story is None and args.story_file is None:
-        return None
-    from fairseq_mm.data.caption_text import CaptionTokenizer
-    from fairseq_mm.data.story_text import check_encodable
-
-    text = args.story
-    if text is None:
-        try:
-            text = Path(args.story_file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--story-file {args.story_file}: cannot be read ({error}).") from None
-    check_encodable(text, "story")
-    pieces = text.split(SEPARATOR) if SEPARATOR in text else text.strip().splitlines()
-    dictionary = model.task.target_dictionary
-    words = dictionary.symbols[dictionary.nspecial :]
-    tokenize = CaptionTokenizer(
-        keep_case=any(word != word.lower() for word in words), keep_punctuation=True
-    )
-    return [tokenize(piece) for piece in pieces]
+    return GridPositions(places, args.position, shape)
 
 
 def _subjects(
     args: argparse.Namespace,
-    given: Optional[list[list[str]]],
-    model: "Generator",
-) -> tuple[list[Subject], Source]:
-    if args.ids:
-        sequences, store = sequences_of_ids(args.ids, args.features)
-        return [Subject(sequences[0], given, "")], StoredSource(sequences, store, [model])
-    if len(args.source) > 1:
-        sequences = sequences_of_files(args.source)
-        return [Subject(sequences[0], given, "")], ImageSource(sequences, [model])
-    if os.path.isdir(args.source[0]):
-        return _of_folder(args, given, model)
-    return _of_generated(args, given, model)
-
-
-def _of_folder(
-    args: argparse.Namespace, given: Optional[list[list[str]]], model: "Generator"
-) -> tuple[list[Subject], Source]:
-    from fairseq_mm.data.visual_story_split import read_story_words
-
-    folder, split = args.source[0], args.split or "valid"
-    sequences, store = sequences_of_split(
-        folder, split, features=args.features, chosen=args.line or [0]
-    )
-    _check_one(given, sequences)
-    stories = read_story_words(folder, split)
-    subjects = []
-    for sequence in sequences:
-        sentences = given
-        if given is None and not args.generate:
-            line = " ".join(stories[sequence.index])
-            sentences = [part.split() for part in split_sentences(line)]
-        subjects.append(Subject(sequence, sentences, f"Line {sequence.index} of {split}"))
-    return subjects, StoredSource(sequences, store, [model])
-
-
-def _check_one(given: Optional[list[list[str]]], sequences: Sequence[ImageSequence]) -> None:
-    if given is not None and len(sequences) > 1:
+) -> tuple[list[Subject], Optional[FeatureStores], frozenset[str]]:
+    """Stories, the store of their images' features, and the images that it lacks."""
+    if args.images and not args.html:
+        raise UserError("--images: are shown on the page (--html FILE).")
+    if args.data:
+        if args.weights:
+            raise UserError("--weights: no image is read where features are given; leave it out.")
+        paths = args.features or os.path.join(args.data, "features.h5")
+        store = open_features(paths.split(os.pathsep))
+        return _of_folder(args), store, read_missing_images(args.data)
+    if args.generate or args.split:
+        name = "--generate" if args.generate else "--split"
+        raise UserError(f"{name}: is of a data folder, and there is none.")
+    if not args.source:
         raise UserError(
-            f"the story is given, but there are {len(sequences)} lines: give one --line."
+            "no story: give five images, or a data folder, or what `fairseq-mm tell --jsonl` wrote."
         )
+    if len(args.source) > 1:
+        for name in ("features", "images", "lines"):
+            if getattr(args, name):
+                raise UserError(f"--{name}: is not for images; leave it out.")
+        keys = [None if path == NO_IMAGE else path for path in args.source]
+        return [Subject(0, "\t".join(args.source), "", keys, None)], None, frozenset()
+    generated_store = open_features(args.features.split(os.pathsep)) if args.features else None
+    return _of_generated(args.source[0], args.lines or [0]), generated_store, frozenset()
 
 
-def _of_generated(
-    args: argparse.Namespace, given: Optional[list[list[str]]], model: "Generator"
-) -> tuple[list[Subject], Source]:
+def _of_folder(args: argparse.Namespace) -> list[Subject]:
+    split = args.split or "valid"
+    path = os.path.join(args.data, f"{split}.visual_ids")
+    keys, stories = read_visual_ids(path), read_story_words(args.data, split)
+    check_line_counts({str(story_text_path(args.data, split)): len(stories), path: len(keys)})
+    subjects = []
+    for line in dict.fromkeys(args.lines or [0]):
+        check_line(line, len(keys), path)
+        sentences = None if args.generate else _sentences_of(" ".join(stories[line]))
+        if args.generate and args.story is not None:
+            raise UserError("--generate: the story is given; leave one of the two out.")
+        title = f"Line {line} of {split}"
+        subjects.append(Subject(line, keys[line], title, [*keys[line].split("\t")], sentences))
+    return subjects
+
+
+def _of_generated(path: str, wanted: Sequence[int]) -> list[Subject]:
     """Lines of what ``fairseq-mm tell --jsonl`` wrote."""
-    from fairseq_mm.data.input_files import read_lines
-
-    path = args.source[0]
-    entries = [(number, line) for number, line in read_lines(Path(path)) if line.strip()]
-    subjects, store = [], None
-    for wanted in dict.fromkeys(args.line or [0]):
-        if not 0 <= wanted < len(entries):
-            raise UserError(
-                f"--line must be from 0 to {len(entries) - 1} ({path}), but is {wanted} instead."
-            )
-        number, line = entries[wanted]
+    lines = [(number, line) for number, line in read_lines(Path(path)) if line.strip()]
+    subjects = []
+    for line in dict.fromkeys(wanted):
+        check_line(line, len(lines), path)
+        number, text = lines[line]
         try:
-            entry = json.loads(line)
-            images, story = entry["images"], entry["hypothesis"].split()
+            record = json.loads(text)
+            images, sentences = record["images"], _sentences_of(record["hypothesis"])
             if not isinstance(images, list) or not all(isinstance(x, str) for x in images):
                 raise TypeError
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -296,54 +218,31 @@ def _of_generated(
                 f"{path}:{number}: must be a line of `fairseq-mm tell --jsonl` of images, with "
                 "`images` and `hypothesis`; images are given five at a time."
             ) from None
-        if args.features:
-            (sequence,), store = sequences_of_ids(images, args.features)
-        else:
-            (sequence,) = sequences_of_files(images)
-        sentences = [part.split() for part in split_sentences(" ".join(story))]
-        sequence = sequence._replace(index=wanted, id=str(entry.get("id", sequence.id)))
-        subjects.append(Subject(sequence, given or sentences, f"Line {wanted} of {path}"))
-    sequences = [subject.sequence for subject in subjects]
-    _check_one(given, sequences)
-    if store is None:
-        return subjects, ImageSource(sequences, [model])
-    return subjects, StoredSource(sequences, store, [model])
+        keys = [None if key == NO_IMAGE else key for key in images]
+        key = str(record.get("id", "\t".join(images)))
+        subjects.append(Subject(line, key, f"Line {line} of {path}", keys, sentences))
+    return subjects
 
 
-def _examples(source: Source) -> "list[Example]":
-    """
-    Raises:
-        UserError: naming the first image that cannot be read.
-    """
-    examples = []
-    for found in source.examples(source.sequences):
-        if isinstance(found, UserError):
-            raise found
-        examples.append(found[0])
-    return examples
+def _input_of(key: Optional[str], store: Optional[FeatureStores]) -> Any:
+    """What the processor takes for an image."""
+    return key if key is None or store is None else store.read(key)
 
 
-def _stories(
-    subjects: Sequence[Subject], examples: "Sequence[Example]", model: "Generator"
-) -> list[list[list[str]]]:
-    """Sentences of each story; those that are not given are generated."""
-    places = [place for place, subject in enumerate(subjects) if subject.sentences is None]
-    found = model.stream(
-        [examples[place] for place in places],
-        model.config(),
-        indices=[subjects[place].sequence.index for place in places],
-    )
-    generated = {
-        place: [part.split() for part in split_sentences(best.line)]
-        for place, (best, *_) in zip(places, found)
-    }
-    return [subject.sentences or generated[place] for place, subject in enumerate(subjects)]
+def _sentences_of(line: str) -> Sentences:
+    return [words.split() for words in split_sentences(line)]
 
 
-def _check_sentences(sentences: Sequence[Sequence[str]], subject: Subject) -> None:
-    from fairseq_mm.data.caption_text import reserved_token
+def _tokenized(text: str, model: Any) -> Sentences:
+    check_encodable(text, "story")
+    pieces = text.split(SEPARATOR) if SEPARATOR in text else text.strip().splitlines()
+    words = model.dictionary.symbols[model.dictionary.nspecial :]
+    keeps_case = any(word != word.lower() for word in words)
+    return [*map(CaptionTokenizer(keep_case=keeps_case, keep_punctuation=True), pieces)]
 
-    where = f"{subject.title}: " if subject.title else ""
+
+def _check_sentences(sentences: Sentences, title: str) -> None:
+    where = f"{title}: " if title else ""
     if len(sentences) != NUM_IMAGES:
         raise UserError(
             f"{where}a story has {NUM_IMAGES} sentences, {SEPARATOR} between them, but this one "
@@ -352,6 +251,42 @@ def _check_sentences(sentences: Sequence[Sequence[str]], subject: Subject) -> No
     for number, words in enumerate(sentences, start=1):
         if not words:
             raise UserError(f"{where}sentence {number} of the story has no word.")
-        token = reserved_token(list(words))
+        token = reserved_token(words)
         if token is not None:
             raise UserError(f"{where}{token!r} is no word of a story.")
+
+
+class _Shelf:
+    """Images of the stories, each read once.
+
+    Args:
+        folders: with the images of a store.
+        is_stored: keys are of a store; else they are paths.
+    """
+
+    def __init__(self, folders: list[str], *, is_stored: bool) -> None:
+        from fairseq_mm.report.thumbnails import Thumbnails
+
+        self.folders = folders
+        self.thumbnails = Thumbnails(folders, SIDE) if folders else None
+        self.is_stored = is_stored
+        self._read: dict[str, Any] = {}
+
+    def image(self, key: str) -> Any:
+        """The image as the page embeds it; None where it is in none of the folders."""
+        from fairseq_mm.report.visual_story_attention import embed_image
+
+        if key not in self._read:
+            file = None if self.is_stored else MediaFile(key, key)
+            if self.thumbnails is not None and key in self.thumbnails:
+                file = self.thumbnails.image(key)
+            self._read[key] = None if file is None else embed_image(file, SIDE)
+        return self._read[key]
+
+    def check(self) -> None:
+        """
+        Raises:
+            UserError: if folders of images were given, but have none of the stories'.
+        """
+        if self.folders and not any(self._read.values()):
+            raise UserError(f"--images {' '.join(self.folders)}: has none of the stories' images.")

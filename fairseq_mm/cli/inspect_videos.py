@@ -1,129 +1,67 @@
-"""``fairseq-mm inspect`` of models that summarise videos: the attention to the frames, and how much
-of what is read in a video the forget gates let through."""
+"""``fairseq-mm inspect`` of summaries of videos: attention to the frames, and forget gates."""
 
 import argparse
-import contextlib
-import json
 import os
-import sys
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional
 
-from fairseq_mm.cli.arguments import positive
-from fairseq_mm.cli.inspect_videos_output import (
-    Texts,
-    attention_entry,
-    gate_entries,
-    gate_page,
-    gate_result,
-    line_section,
-    summary_lines,
-)
+import numpy as np
+
+from fairseq_mm.analysis import rounded
+from fairseq_mm.analysis.video_inspection import GateScores, VideoInspection
+from fairseq_mm.cli.inspect import Inspected, Part
 from fairseq_mm.cli.progress import progress_bar
+from fairseq_mm.cli.score_summaries import read_sources, restored, unknowns_by_video
+from fairseq_mm.data.references import read_references
+from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
-
-if TYPE_CHECKING:
-    from fairseq_mm.analysis.video_inspection import VideoInspection
-
-# options that only summaries of videos have, and those that they share with stories
-OPTIONS = ("gates", "hypotheses", "videos", "json", "batch_size")
-_SHARED = (
-    *("source", "data", "checkpoint", "split", "line", "features", "device"),
-    *("layers", "jsonl", "html"),
+from fairseq_mm.inference.loading import States
+from fairseq_mm.metrics.gate_scores import (
+    bin_edges,
+    descending_ranks,
+    gate_histogram,
+    gate_statistics,
 )
+from fairseq_mm.metrics.hypotheses import read_hypotheses
+
+ALL, AVAILABLE, APART = "all", "transcript available", "transcript not available"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("summaries of videos")
-    group.add_argument(
-        "--gates",
-        action="store_true",
-        help="Write the scores of the forget gates, of all videos of the split or of --lines, "
-        "instead of the attention to the frames.",
-    )
-    group.add_argument(
-        "--hypotheses",
-        metavar="FILE",
-        help="Generated summaries that take the place of the references: fairseq-generate's "
-        "output, JSONL, or a line each.",
-    )
-    group.add_argument(
-        "--videos",
-        metavar="DIR",
-        action="append",
-        default=[],
-        help="Folder or .tar of the videos, of which the page shows frames and seconds; may be "
-        "given again.",
-    )
-    group.add_argument(
-        "--json",
-        metavar="FILE",
-        help="With --gates: write statistics and histogram as JSON to this file.",
-    )
-    group.add_argument(
-        "--batch-size",
-        type=positive,
-        metavar="N",
-        help="Examples of a batch (default: 8 on a CPU, 32 elsewhere).",
-    )
-
-
-def given_options(args: argparse.Namespace) -> list[str]:
-    """Options given that are of summaries of videos alone, as they are written."""
-    return [f"--{name.replace('_', '-')}" for name in OPTIONS if getattr(args, name)]
-
-
-def run(args: argparse.Namespace, states: Mapping[str, dict[str, Any]]) -> None:
+def inspect(args: argparse.Namespace, states: States) -> Inspected:
     """
-    Args:
-        args: of ``fairseq-mm inspect``.
-        states: the checkpoint, of :func:`.load_states`.
-
     Raises:
         UserError: if files or options do not fit, or the model has neither attention nor gates.
     """
-    from fairseq_mm.analysis.video_inspection import VideoInspection
-
-    _check_arguments(args)
-    # of PyTorch, about the two kinds of masks that fairseq's layers give it
-    warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
-    (data,) = args.source
-    split = args.split or "valid"
-    inspection = VideoInspection.from_checkpoint(
-        list(states),
-        data,
-        split,
-        features=args.features,
-        device=args.device,
-        batch_size=args.batch_size,
-        states=dict(states),
-    )
-    ((file, state),) = states.items()
-    about = f"{state['cfg'].model._name}, {file}; {split} of {data}"
-    texts = _SplitTexts(args.hypotheses, inspection)
-    if args.gates:
-        _write_gates(args, inspection, texts, about)
-    else:
-        _write_attention(args, inspection, texts, about)
-
-
-def _check_arguments(args: argparse.Namespace) -> None:
-    for name, value in vars(args).items():
-        if name not in (*_SHARED, *OPTIONS) and value not in (None, False, []):
-            option = name.replace("_", "-")
-            raise UserError(f"--{option}: is no option of a model that summarises videos.")
-    if len(args.source) != 1 or not os.path.isdir(args.source[0]):
+    if args.data is None:
         given = " ".join(args.source) or "none"
-        raise UserError(
-            f"SOURCE must be a data folder for a model that summarises videos, but is {given}."
-        )
+        raise UserError(f"SOURCE must be a data folder for a model of videos, but is {given}.")
     if args.json and not args.gates:
         raise UserError("--json: is of the forget gates' scores (--gates).")
     if args.videos and (args.gates or not args.html):
         raise UserError("--videos: are shown on the page of the attention (--html FILE).")
     if args.layers and args.gates:
         raise UserError("--layers: scores of gates have their layers in any case; leave it out.")
+    # of PyTorch, about the two kinds of masks that fairseq's layers give it
+    warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
+    split = args.split or "valid"
+    inspection = VideoInspection.from_checkpoint(
+        list(states),
+        args.data,
+        split,
+        features=args.features,
+        device=args.device,
+        batch_size=args.batch_size,
+        states=states,
+    )
+    ((file, state),) = states.items()
+    about = f"{state['cfg'].model._name}, {file}; {split} of {args.data}"
+    texts = _SplitTexts(args.hypotheses, inspection)
+    if args.gates:
+        return _gates(args, inspection, texts, about)
+    lines = inspection.checked(args.lines or [0])
+    of = "a summary of a video" if len(lines) == 1 else f"{len(lines)} summaries of videos"
+    return Inspected(f"Attention of {of}", about, _attention(args, inspection, texts, lines))
 
 
 class _SplitTexts:
@@ -140,9 +78,7 @@ class _SplitTexts:
         UserError: if a file cannot be read, or has a summary of another video.
     """
 
-    def __init__(self, path: Optional[str], inspection: "VideoInspection") -> None:
-        from fairseq_mm.data.references import read_references
-
+    def __init__(self, path: Optional[str], inspection: VideoInspection) -> None:
         self.inspection = inspection
         self.data, self.split = inspection.task.cfg.data, inspection.split
         references = os.path.join(self.data, f"{self.split}.references.jsonl")
@@ -152,9 +88,6 @@ class _SplitTexts:
         self.hypotheses = None if path is None else self._read_hypotheses(path)
 
     def _read_hypotheses(self, path: str) -> dict[str, str]:
-        from fairseq_mm.cli.score_summaries import restored, unknowns_by_video
-        from fairseq_mm.metrics.hypotheses import read_hypotheses
-
         visual_ids = self.inspection.dataset.visual_ids
         ids = list(self.references) or list(dict.fromkeys(visual_ids))
         found = read_hypotheses(path, item_ids=ids, visual_ids=visual_ids, split=self.split).texts
@@ -167,90 +100,52 @@ class _SplitTexts:
         unknowns = unknowns_by_video(self.data, self.split, visual_ids)
         return {key: restored(text, unknowns.get(key)) for key, text in found.items()}
 
-    def of(self, lines: Sequence[int]) -> list[Texts]:
-        """Whether there is a transcript is known from the folder's file of them, or else from what
-        the model reads."""
-        from fairseq_mm.cli.score_summaries import read_sources
-        from fairseq_mm.data.transcript_text import is_not_available
-
+    def of(self, lines: Sequence[int]) -> list[dict[str, Any]]:
+        """``transcript_available``, and ``hypothesis`` and ``reference`` where there are. Whether
+        there is a transcript is known from the folder's file of them, or else from what the model
+        reads."""
         inspection, ids = self.inspection, self.inspection.ids(lines)
         sources = read_sources(self.data, self.split, ids, str.split)
         if sources is None:
             have = [not is_not_available(inspection.transcript(line)) for line in lines]
         else:
             have = [words is not None for words in sources]
-        return [
-            Texts(
-                is_available,
-                (self.hypotheses or {}).get(key),
-                self.references.get(key, inspection.reference(line)),
-            )
-            for line, key, is_available in zip(lines, ids, have)
-        ]
+        facts = []
+        for line, key, is_available in zip(lines, ids, have):
+            fact: dict[str, Any] = {"transcript_available": is_available}
+            if self.hypotheses and key in self.hypotheses:
+                fact["hypothesis"] = self.hypotheses[key]
+            fact["reference"] = self.references.get(key, inspection.reference(line))
+            facts.append(fact)
+        return facts
 
 
-def _write(path: Optional[str], text: str) -> None:
-    from fairseq_mm.cli.score_output import write_file
-
-    if path:
-        write_file(path, text)
-        print(f"wrote {path}", file=sys.stderr)
-
-
-def _json_line(entry: Mapping[str, Any]) -> str:
-    return json.dumps(entry, ensure_ascii=False) + "\n"
-
-
-def _write_gates(
-    args: argparse.Namespace, inspection: "VideoInspection", texts: _SplitTexts, about: str
-) -> None:
-    lines = inspection.checked(args.line)
-    with progress_bar(len(lines), "videos", many=100) as bar:
-        found = inspection.gate_scores(lines, summaries=texts.hypotheses, on_batch=bar.update)
-    described = texts.of(lines)
-    objects = gate_entries(found, described)
-    result = gate_result(found, described, objects)
-    if args.html:
-        _write(args.html, gate_page(found, result, about))
-    _write(args.json, json.dumps(result, ensure_ascii=False, indent=1) + "\n")
-    entries = "".join(map(_json_line, objects))
-    _write(args.jsonl, entries)
-    if args.jsonl or args.html or args.json:
-        print("\n".join(summary_lines(result)))
-    else:
-        print(entries, end="")
-
-
-def _write_attention(
-    args: argparse.Namespace, inspection: "VideoInspection", texts: _SplitTexts, about: str
-) -> None:
-    from fairseq_mm.cli.records import opened
-    from fairseq_mm.report.html_page import render_page
-
-    lines = inspection.checked(args.line or [0])
-    described = dict(zip(lines, texts.of(lines)))
+def _attention(
+    args: argparse.Namespace, inspection: VideoInspection, texts: _SplitTexts, lines: list[int]
+) -> Iterator[Part]:
+    facts = dict(zip(lines, texts.of(lines)))
     videos = _Videos(args.videos, inspection.attributes)
-    sections: list[Any] = []
-    # a line at a time: a whole split would not fit into memory
-    writes = args.jsonl or not args.html
-    with opened(args.jsonl) if writes else contextlib.nullcontext() as file:
-        for found in inspection.frame_attention(lines, summaries=texts.hypotheses):
-            text, times = described[found.line], videos.times_of(found.id, found.num_frames)
-            if args.html:
-                transcript = inspection.transcript(found.line)
-                sections.append(line_section(found, transcript, text, times))
-            if file is not None:
-                entry = attention_entry(
-                    found, inspection.gate_layers, text, times.step, layers=args.layers
-                )
-                file.write(_json_line(entry))
+    for found in inspection.frame_attention(lines, summaries=texts.hypotheses):
+        fact, times = facts[found.line], videos.times_of(found.id, found.num_frames)
+        record = {
+            "id": found.id,
+            "item": found.line,
+            "frames": found.num_frames,
+            "seconds_per_frame": None if times.step is None else rounded(times.step),
+            **fact,
+            "attention": [side.record(layers=args.layers) for side in found.maps],
+        }
+        if len(found.gates):
+            record["gates"] = dict(zip(inspection.gate_layers, rounded(found.gates)))
+
+        def draw(found: Any = found, fact: Any = fact, times: Any = times) -> list[Any]:
+            from fairseq_mm.report.inspection import section_of_video
+
+            return [section_of_video(found, inspection.transcript(found.line), fact, times)]
+
+        yield Part([record], draw)
     if args.html:
         videos.check()
-        number = len(sections)
-        of = "a summary of a video" if number == 1 else f"{number} summaries of videos"
-        _write(args.html, render_page(f"Attention of {of}", sections, subtitle=about))
-    if args.jsonl:
-        print(f"wrote {args.jsonl}", file=sys.stderr)
 
 
 class _Videos:
@@ -289,3 +184,67 @@ class _Videos:
         """
         if self.paths and not self.shown:
             raise UserError(f"--videos {' '.join(self.paths)}: has none of the lines' videos.")
+
+
+def _gates(
+    args: argparse.Namespace, inspection: VideoInspection, texts: _SplitTexts, about: str
+) -> Inspected:
+    lines = inspection.checked(args.lines)
+    with progress_bar(len(lines), "videos", many=100) as bar:
+        found = inspection.gate_scores(lines, summaries=texts.hypotheses, on_batch=bar.update)
+    records = [{**record, **fact} for record, fact in zip(found.records(), texts.of(lines))]
+    result = gate_result(found, records)
+
+    def draw() -> list[Any]:
+        from fairseq_mm.report.inspection import gate_sections
+
+        return gate_sections(result)
+
+    subtitle = (
+        f"{about}. Each video's score is the mean of the gate over the text's tokens and the "
+        "feature dimension: 0 nothing of what is read in the video gets through, 1 all of it."
+    )
+    parts = iter([Part(records, draw)])
+    return Inspected("Forget gates", subtitle, parts, result, tuple(summary_lines(result)))
+
+
+def gate_result(found: GateScores, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Statistics and histograms of all videos, of those with a transcript and of the others, and
+    the records of the others with their ranks."""
+    scores = found.scores
+    is_apart = np.array([not record["transcript_available"] for record in records])
+    edges, ranks = bin_edges(scores), descending_ranks(scores)
+    groups = {ALL: np.ones(len(scores), bool), AVAILABLE: ~is_apart, APART: is_apart}
+    counts = {name: gate_histogram(scores[which], edges).counts for name, which in groups.items()}
+    by_layer = zip(found.layers, found.by_layer.T)
+    return {
+        "statistics": {
+            name: rounded(gate_statistics(scores[which]))
+            for name, which in groups.items()
+            if which.any()
+        },
+        "layers": {name: rounded(gate_statistics(values)) for name, values in by_layer},
+        "histogram": {"edges": edges, "counts": counts},
+        APART: [{**records[i], "rank": ranks[i]} for i in np.flatnonzero(is_apart).tolist()],
+    }
+
+
+def summary_lines(result: dict[str, Any]) -> list[str]:
+    """Statistics, and the videos without a transcript, for a terminal."""
+    rows = dict(result["statistics"])
+    if len(result["layers"]) > 1:
+        rows.update(result["layers"])
+    width = max(map(len, rows))
+    lines = [" ".join([" " * width, *(f"{name:>7}" for name in rows[ALL])])]
+    for group, figures in rows.items():
+        cells = (f"{x:>7d}" if name == "count" else f"{x:>7.4f}" for name, x in figures.items())
+        lines.append(" ".join([f"{group:<{width}}", *cells]))
+    total = rows[ALL]["count"]
+    for entry in sorted(result[APART], key=lambda entry: entry["rank"]):
+        lines.append(
+            f"{entry['id']}: {APART}, score {entry['score']:.4f}, rank {entry['rank']} of {total}"
+        )
+        lines += [
+            f"  {name}: {entry[name]}" for name in ("hypothesis", "reference") if name in entry
+        ]
+    return lines

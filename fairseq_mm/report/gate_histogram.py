@@ -2,29 +2,11 @@
 whose transcripts are not available set apart (Table 6)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any
 
 from fairseq_mm.metrics.gate_scores import Histogram
 from fairseq_mm.report.figures import COLORS, Titles, draw
 from fairseq_mm.report.html_page import Section, section
-
-
-class ApartRow(NamedTuple):
-    """A video whose transcript is not available.
-
-    Attributes:
-        id: of the video.
-        score: of its gates.
-        rank: among all, from the highest.
-        hypothesis: what the model wrote, or None.
-        reference: what people wrote, or None.
-    """
-
-    id: str
-    score: float
-    rank: int
-    hypothesis: Optional[str]
-    reference: Optional[str]
 
 
 def histogram_section(
@@ -87,14 +69,15 @@ def statistics_section(
 
 
 def apart_section(
-    rows: Sequence[ApartRow], total: int, *, heading: str = "Transcript not available"
+    rows: Sequence[Mapping[str, Any]], total: int, *, heading: str = "Transcript not available"
 ) -> Section:
     """The videos whose transcripts are not available, the highest score first.
 
     Args:
-        rows: one a video.
+        rows: a video each: ``id``, ``score``, ``rank`` among all from the highest, and
+            ``hypothesis`` and ``reference`` where there are.
         total: number of all videos.
         heading: plain text.
     """
-    ordered = sorted(rows, key=lambda row: -row.score)
+    ordered = sorted(rows, key=lambda row: -row["score"])
     return section(heading, "gate_apart.html", rows=ordered, total=total)

@@ -1,5 +1,5 @@
-"""What words of a transcript or a summary look at in a video: heat maps of words by frames, with
-time across, as sections of a page."""
+"""Attention of the words of a transcript or a summary to the frames of a video: heat maps with time
+across, as sections of a page."""
 
 import base64
 import io
@@ -27,7 +27,7 @@ class Times(NamedTuple):
     thumbnails: Sequence[str] = ()
 
 
-def watching_section(
+def frames_section(
     words: Sequence[str],
     weights: np.ndarray,
     times: Times,
@@ -52,7 +52,7 @@ def watching_section(
     mean = weights.mean(axis=0)
     data_least, data_strongest = 100 * float(weights.min()), 100 * float(weights.max())
     alike = 100 / (W if sums_over_words else M)
-    least, strongest, shown_alike = _told_apart(data_least, data_strongest, alike)
+    least, strongest, shown_alike = _distinct(data_least, data_strongest, alike)
     return section(
         heading,
         "video_attention.html",
@@ -88,7 +88,7 @@ def heat_uri(weights: np.ndarray) -> str:
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
 
 
-def _told_apart(least: float, strongest: float, other: float) -> list[str]:
+def _distinct(least: float, strongest: float, other: float) -> list[str]:
     """The numbers in as few digits as tell the first two apart."""
     for digits in range(3, 8):
         shown = [f"{x:.{digits}g}" for x in (least, strongest, other)]

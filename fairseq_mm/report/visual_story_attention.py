@@ -1,4 +1,4 @@
-"""What each word of a visual story looks at, as sections of a page: heat maps whose columns are
+"""Attention of each word of a visual story, as sections of a page: heat maps whose columns are
 words and whose rows are the five images (Li et al. 2020, Transtory-XL, Figure 5) or the slices of
 an image's vector.
 """
@@ -40,8 +40,8 @@ def embed_image(image: MediaFile, side: int) -> EmbeddedImage:
     return EmbeddedImage(jpeg_uri(pixels, side=side), *pixels.size)
 
 
-class LookingSentence(NamedTuple):
-    """A sentence of W words, its end included, and what they look at.
+class SentenceAttention(NamedTuple):
+    """A sentence of W words, its end included, and their attention.
 
     Attributes:
         text: as people read it.
@@ -59,7 +59,7 @@ class LookingSentence(NamedTuple):
 
 
 def images_section(
-    sentences: Sequence[LookingSentence],
+    sentences: Sequence[SentenceAttention],
     images: Sequence[Optional[EmbeddedImage]],
     *,
     is_missing: Sequence[bool],
@@ -75,14 +75,14 @@ def images_section(
     """
     note = (
         "Per cent of a word's attention that an image gets, where the word is written (mean over "
-        "heads, last layer). A blue frame marks the image that the sentence tells of, dotted "
+        "heads, last layer). A blue frame marks the image of the sentence, dotted "
         "underlines words that are not in the dictionary."
     )
     return _attention(heading, sentences, images, note, is_missing=is_missing)
 
 
 def slices_section(
-    sentences: Sequence[LookingSentence],
+    sentences: Sequence[SentenceAttention],
     images: Sequence[Optional[EmbeddedImage]],
     *,
     heading: str = "",
@@ -96,7 +96,7 @@ def slices_section(
     """
     note = (
         "Per cent of a word's attention that a slice of its image's vector gets. The first word of "
-        "a sentence looks at all alike; dotted underlines mark words that are not in the "
+        "a sentence attends to all alike; dotted underlines mark words that are not in the "
         "dictionary."
     )
     return _attention(heading, sentences, images, note)
@@ -104,7 +104,7 @@ def slices_section(
 
 def _attention(
     heading: str,
-    sentences: Sequence[LookingSentence],
+    sentences: Sequence[SentenceAttention],
     images: Sequence[Optional[EmbeddedImage]],
     note: str,
     *,

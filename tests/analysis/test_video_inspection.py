@@ -297,7 +297,9 @@ def test_a_model_without_a_gate_is_told_in_a_line(data):
 
 def test_lines_and_summaries_that_do_not_exist_are_named(data):
     inspection = inspection_of(data, "vg_bart_tiny", fusion_decoder_layers="1")
-    with pytest.raises(UserError, match=r"^--line must be from 0 to 4 \(.*/valid\), but is 5 inst"):
+    with pytest.raises(
+        UserError, match=r"^--lines must be from 0 to 4 \(.*/valid\), but is 5 inst"
+    ):
         inspection.gate_scores([0, 5])
     with pytest.raises(UserError, match=r"but is -1 instead"):
         list(inspection.frame_attention([-1]))

@@ -34,7 +34,7 @@ def inspect(trained, tmp_path, capsys):
         path = ":".join(str(checkpoints.get(part, part)) for part in name.split(":"))
         file = tmp_path / "words.jsonl"
         file.unlink(missing_ok=True)
-        arguments = [source or data, "--checkpoint", path, "--jsonl", file, *options]
+        arguments = [source or data, "--checkpoint", path, "--output", file, *options]
         status = main(["inspect", *map(str, arguments)])
         entries = []
         if file.exists():
@@ -132,17 +132,15 @@ def test_the_pretrained_part_of_a_fusion_attends_as_it_did_alone(inspect):
             assert x == pytest.approx(y, abs=1e-4)
 
 
-def test_a_story_is_given_in_four_ways(inspect, trained, tmp_path):
+def test_a_story_is_given_in_three_ways(inspect, trained, tmp_path):
     data, _ = trained
     prompt, story = lines_of(data, 0)
     _, expected, _, _ = inspect("story", None)
     told = tmp_path / "told.jsonl"
     entry = {"id": 0, "prompt": prompt, "tokens": story, "prompt_tokens": prompt}
     told.write_text("{}\n" + json.dumps(entry) + "\n")
-    (tmp_path / "story.txt").write_text(story + "\n")
     assert inspect("story", told, "--line", 1)[1] == expected
     assert inspect("story", prompt, "--story", story)[1] == expected
-    assert inspect("story", prompt, "--story-file", tmp_path / "story.txt")[1] == expected
     entry.update(tokens=story.split(), prompt_tokens=prompt.split())
     told.write_text(json.dumps(entry) + "\n")
     assert inspect("story", told)[1] == expected
@@ -179,21 +177,25 @@ def test_the_page_shows_every_word_and_loads_nothing(inspect, tmp_path, name, ha
 @pytest.mark.parametrize(
     ("name", "source", "options", "message"),
     [
-        ("story", None, ["--line", 13], r"--line must be from 0 to 12 .*, but is 13 instead"),
-        ("story", None, ["--line", -1], r"--line must be from 0 to 12"),
-        ("story", None, ["--story", "I"], "--story and --story-file go with a prompt's text"),
+        ("story", None, ["--line", 13], r"--lines must be from 0 to 12 .*, but is 13 instead"),
+        ("story", None, ["--line", -1], r"--lines must be from 0 to 12"),
+        ("story", None, ["--story", "I"], "--story goes with a prompt's text"),
         ("story", "A door", [], r"'A door' is no file or folder; a prompt's text needs --story"),
         ("story", " ", ["--story", "I saw"], "the prompt has no word"),
         ("story", "A door", ["--story", " "], "the story has no word"),
         ("story", "A \udcff", ["--story", "I"], "prompt and story: must be UTF-8 text, but is not"),
-        ("story", "A door", ["--story-file", "/no/file"], "--story-file /no/file: cannot be read"),
         ("story", "door " * 70, ["--story", "I"], "a prompt has 70 words"),
         ("story", None, ["--part", "pretrained"], "has no pretrained part: it is no fusion"),
         ("story:fusion", None, [], "give one model, not 2"),
-        ("story", None, ["--html", "/nowhere/a.html"], "its folder does not exist"),
-        ("story", None, ["--line", "1,2"], "--line: one story is inspected, but 2 lines are given"),
-        ("story", None, ["--position", "1,2"], "--position: is of models of visual stories"),
-        ("story", None, ["--generate"], "--generate: is of models of visual stories, which .*"),
+        ("story", None, ["--html", "/nowhere/a.html"], "there is no folder /nowhere"),
+        (
+            "story",
+            None,
+            ["--line", "1,2"],
+            "--lines: one story is inspected, but 2 lines are given",
+        ),
+        ("story", None, ["--position", "1,2"], "--position: is no option of models of prompts"),
+        ("story", None, ["--generate"], "--generate: is no option of models of prompts, such as"),
     ],
 )
 def test_mistakes_are_told_in_one_line(inspect, name, source, options, message):
@@ -215,4 +217,4 @@ def test_a_line_that_tell_did_not_write_is_named(inspect, tmp_path):
         (tmp_path / "told.jsonl").write_text("\n" + content + "\n")
         status, _, _, err = inspect("story", tmp_path / "told.jsonl")
         assert status == 2
-        assert "told.jsonl:1: must be a line of `fairseq-mm tell" in err
+        assert "told.jsonl:2: must be a line of `fairseq-mm tell" in err

@@ -44,7 +44,7 @@ def inspect(folder, tmp_path, capsys):
         file = tmp_path / "found.jsonl"
         file.unlink(missing_ok=True)
         sources = [folder / "data"] if source is None else source
-        named = ("--checkpoint", folder / model, "--device", "cpu", "--jsonl", file)
+        named = ("--checkpoint", folder / model, "--device", "cpu", "--output", file)
         status = main([*map(str, ["inspect", *sources, *arguments, *named])])
         entries = []
         if file.exists():
@@ -203,18 +203,22 @@ def test_a_page_shows_lines_with_their_seconds_and_images(inspect, folder, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (["--lines", "0,5"], {}, r"--line must be from 0 to 4 \(.*valid\), but is 5 instead"),
+        (["--lines", "0,5"], {}, r"--lines must be from 0 to 4 \(.*valid\), but is 5 instead"),
         (["--split", "nope"], {}, r"nope.*no"),
         ([], {"model": "t5.pt"}, r"t5.pt: reads no video \(--arch t5_tiny\): there is nothing"),
         (["--gates"], {"model": "ha.pt"}, r"ha.pt: has no forget gate: VG-BART and VG-T5"),
         (["--json", "x.json"], {}, r"--json: is of the forget gates' scores \(--gates\)"),
         (["--videos", "."], {}, r"--videos: are shown on the page of the attention"),
         (["--gates", "--layers"], {}, r"--layers: scores of gates have their layers"),
-        (["--story", "a"], {}, r"--story: is no option of a model that summarises videos"),
-        (["--side", "wp_source"], {}, r"--side: is no option of a model that summarises videos"),
+        (["--story", "a"], {}, r"--story: is no option of models of videos"),
+        (["--side", "wp_source"], {}, r"--side: is no option of models of videos"),
         ([], {"source": ["a prompt"]}, r"SOURCE must be a data folder .* but is a prompt"),
         ([], {"source": []}, r"SOURCE must be a data folder .* but is none"),
-        (["--json", "same", "--html", "same", "--gates"], {}, r"same: --html and --json must be"),
+        (
+            ["--json", "same", "--html", "same", "--gates"],
+            {},
+            r"same: --html and --json must differ",
+        ),
         (["--features", "no.h5"], {}, r"no.h5: feature store not found"),
     ],
 )
@@ -241,6 +245,6 @@ def test_ensembles_and_models_of_other_kinds_are_told(inspect, folder, tmp_path,
     assert "give one model, not 2" in err
     other = write_visual_storyteller(tmp_path / "told.pt", "transtory_full_tiny")
     main(["inspect", str(folder / "data"), "--checkpoint", other, "--gates"])
-    assert f"--gates: is of models that summarise videos, which {other} does" in (
+    assert f"--gates: is no option of models of images, such as {other}." in (
         capsys.readouterr().err
     )

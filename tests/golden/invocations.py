@@ -320,7 +320,7 @@ def perplexity(template: str) -> Callable[[Case], Records]:
 
 def inspected(template: str, *, key: str = "id") -> Callable[[Case], Records]:
     return command(
-        f"inspect --checkpoint {{checkpoint}} --device cpu --jsonl {{out}}/o.jsonl {template}",
+        f"inspect --checkpoint {{checkpoint}} --device cpu --output {{out}}/o.jsonl {template}",
         lambda case, printed: _everything(case.out / "o.jsonl"),
     )
 

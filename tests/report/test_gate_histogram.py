@@ -9,7 +9,6 @@ import pytest
 from fairseq_mm.metrics.gate_scores import Histogram, gate_statistics
 from fairseq_mm.report.figures import COLORS
 from fairseq_mm.report.gate_histogram import (
-    ApartRow,
     apart_section,
     histogram_section,
     statistics_section,
@@ -71,9 +70,10 @@ def test_figures_stand_in_a_table():
 
 
 def test_videos_without_a_transcript_are_listed_from_the_highest_score():
+    texts = {"hypothesis": "learn to dance & sing", "reference": "learn to dance"}
     rows = [
-        ApartRow("low", 0.47, 31, None, "keep <b>warm</b>"),
-        ApartRow("high", 0.5, 1, "learn to dance & sing", "learn to dance"),
+        {"id": "low", "score": 0.47, "rank": 31, "reference": "keep <b>warm</b>"},
+        {"id": "high", "score": 0.5, "rank": 1, **texts},
     ]
     section = apart_section(rows, 2127)
     cells = re.findall(r"<td.*?>(.*?)</td>", section.body)

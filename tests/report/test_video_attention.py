@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fairseq_mm.report.html_page import render_page
-from fairseq_mm.report.video_attention import Times, heat_uri, watching_section
+from fairseq_mm.report.video_attention import Times, frames_section, heat_uri
 
 WORDS = ["tune", "<the>", "</s>"]
 KNOWN = [True, False, True]
@@ -38,7 +38,7 @@ def test_a_pixel_is_as_opaque_as_its_weight_is_great():
 
 
 def test_words_and_shares_stand_in_rows_and_the_mean_above():
-    section = watching_section(
+    section = frames_section(
         WORDS, WEIGHTS, Times(), is_known=KNOWN, video_shares=np.array([0.1, 0.42, 1.0])
     )
     words = re.search(r'<div class="words">(.*?)</div><div><img', section.body)[1]
@@ -53,9 +53,7 @@ def test_words_and_shares_stand_in_rows_and_the_mean_above():
     assert "alike for all it would be 25 %" in section.body
     assert "rows of features" in section.body
     assert 'data-least="0" data-strongest="100" data-step="0"' in section.body
-    over_words = watching_section(
-        WORDS, WEIGHTS, Times(), is_known=KNOWN, sums_over_words=True
-    ).body
+    over_words = frames_section(WORDS, WEIGHTS, Times(), is_known=KNOWN, sums_over_words=True).body
     assert "a frame's attention that comes from a word" in over_words
     assert "alike for all it would be 33.3 %" in over_words
     assert "<div>10 %</div>" not in over_words
@@ -67,7 +65,7 @@ def test_words_and_shares_stand_in_rows_and_the_mean_above():
 )
 def test_marks_are_round_and_in_their_places(num_frames, step, gap):
     weights = np.full((1, num_frames), 1 / num_frames)
-    body = watching_section(["a"], weights, Times(step), is_known=[True]).body
+    body = frames_section(["a"], weights, Times(step), is_known=[True]).body
     length = num_frames * (step or 1)
     marks = marks_of(body)
     assert [label for _, label in marks] == pytest.approx(
@@ -81,14 +79,14 @@ def test_marks_are_round_and_in_their_places(num_frames, step, gap):
 
 def test_weights_that_are_nearly_alike_are_told_with_more_digits():
     weights = 0.25 + np.array([[1, 2, 3, -6]]) * 1e-6
-    body = watching_section(["a"], weights, Times(), is_known=[True]).body
+    body = frames_section(["a"], weights, Times(), is_known=[True]).body
     assert '<p class="quiet">24.999 %<span' in body
     assert "</span>25 %. Per cent of" in body
 
 
 def test_the_page_has_its_images_and_loads_nothing():
     times = Times(0.64, ["data:image/jpeg;base64,QQ==", "data:image/jpeg;base64,Qg=="])
-    page = render_page("Looks", [watching_section(WORDS, WEIGHTS, times, is_known=KNOWN)] * 2)
+    page = render_page("Looks", [frames_section(WORDS, WEIGHTS, times, is_known=KNOWN)] * 2)
     assert page.count("data:image/jpeg") == 4
     assert page.count("querySelectorAll") == 2
     assert "://" not in page

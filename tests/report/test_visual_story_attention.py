@@ -1,4 +1,4 @@
-"""Heat maps of what words look at: every weight in its cell, images once, everything escaped."""
+"""Heat maps of words' attention: every weight in its cell, images once, everything escaped."""
 
 import re
 
@@ -11,7 +11,7 @@ from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.report.html_page import render_page
 from fairseq_mm.report.visual_story_attention import (
     EmbeddedImage,
-    LookingSentence,
+    SentenceAttention,
     embed_image,
     images_section,
     lines_of_words,
@@ -31,7 +31,9 @@ def looking(number, *, columns, words=("a", "dog"), known=(True, False)):
         weights[t, number] = (t + 1) / 10
         weights[t, (number + 1) % columns] = 1 - (t + 1) / 10
     log_probs = np.log(np.full(len(weights), 0.25))
-    return LookingSentence(" ".join(words), [*words, "<sent>"], [*known, True], log_probs, weights)
+    return SentenceAttention(
+        " ".join(words), [*words, "<sent>"], [*known, True], log_probs, weights
+    )
 
 
 def rows_of(html):

@@ -1,0 +1,124 @@
+"""``fairseq-mm inspect`` of stories of prompts and of language models' texts."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq_mm.analysis.story_inspection import inspect_story
+from fairseq_mm.cli.inspect import Inspected, Part
+from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.story_split import TARGET, read_side, read_story_split, side_path
+from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.loading import LoadedModels, States, load_models
+
+# words of a prompt (None without one) and of a story
+Text = tuple[Optional[list[str]], list[str]]
+
+
+def inspect(args: argparse.Namespace, states: States) -> Inspected:
+    """
+    Raises:
+        UserError: if files or options do not fit, or the model records nothing.
+    """
+    models = load_models(list(states), device=args.device, states=states)
+    prompt, story = _text_of(args, models)
+    if models.are_language_models:
+        prompt = None
+    elif not prompt:
+        raise UserError("the prompt has no word.")
+    if not story:
+        raise UserError("the story has no word.")
+    check_encodable(" ".join([*(prompt or ()), *story]), "prompt and story")
+    part = args.part or "trained"
+    found = inspect_story(models, prompt, story, num_words=args.words, part=part)
+
+    def draw() -> list[Any]:
+        from fairseq_mm.report.inspection import sections_of_story
+
+        return sections_of_story(found)
+
+    of_part = "" if found.gates is None else f", attention of its {part} part"
+    subtitle = f"{models.architectures[0]}, {models.files[0]}{of_part}; {len(found.words)} words"
+    title = " ".join(found.prompt[:-1]) or " ".join(found.words[:12])
+    return Inspected(title, subtitle, iter([Part(found.records(layers=args.layers), draw)]))
+
+
+def _text_of(args: argparse.Namespace, models: LoadedModels) -> Text:
+    if len(args.source) + (args.data is not None) != 1:
+        raise UserError(
+            "SOURCE: give a data folder, a file or a prompt's text, but not "
+            f"{len(args.source) or 'none'}."
+        )
+    source = args.data or args.source[0]
+    is_file = not args.data and _exists(source)
+    if args.story is not None and (args.data or is_file):
+        raise UserError(f"{source}: --story goes with a prompt's text.")
+    lines = args.lines or [0]
+    if len(lines) > 1:
+        raise UserError(f"--lines: one story is inspected, but {len(lines)} lines are given.")
+    if args.data:
+        return _of_folder(source, args.split or "valid", args.side or TARGET, lines[0], models)
+    if is_file:
+        return _of_generated(source, lines[0])
+    if models.are_language_models:
+        if args.story is not None:
+            raise UserError(
+                f"{models.files[0]}: is a language model, which reads no prompt: give the text "
+                "itself as SOURCE."
+            )
+        return None, tokenize_story_text(source)
+    if args.story is None:
+        raise UserError(f"{source[:60]!r} is no file or folder; a prompt's text needs --story.")
+    return tokenize_story_text(source), tokenize_story_text(args.story)
+
+
+def _exists(source: str) -> bool:
+    try:
+        return Path(source).exists()
+    except (OSError, ValueError):  # a prompt may be longer than a file's name is allowed to be
+        return False
+
+
+def _of_folder(folder: str, split: str, side: str, line: int, models: LoadedModels) -> Text:
+    if models.are_language_models:
+        texts = read_side(folder, split, side)
+        check_line(line, len(texts), side_path(folder, split, side))
+        return None, texts[line]
+    stories = read_story_split(folder, split)
+    check_line(line, len(stories.stories), side_path(folder, split, TARGET))
+    return stories.prompts[line], stories.stories[line]
+
+
+def check_line(line: int, total: int, path: Any) -> None:
+    """
+    Raises:
+        UserError: if a file has no such line.
+    """
+    if not 0 <= line < total:
+        raise UserError(f"--lines must be from 0 to {total - 1} ({path}), but is {line} instead.")
+
+
+def _of_generated(path: str, line: int) -> Text:
+    """A line of what ``fairseq-mm tell`` wrote."""
+    lines = [(number, text) for number, text in read_lines(Path(path)) if text.strip()]
+    check_line(line, len(lines), path)
+    number, text = lines[line]
+    try:
+        record = json.loads(text)
+        story, prompt = _words(record["tokens"]), record.get("prompt_tokens")
+        if prompt is None:
+            return tokenize_story_text(record.get("prompt", "")), story
+        return _words(prompt), story
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(
+            f"{path}:{number}: must be a line of `fairseq-mm tell --jsonl`, with `tokens` and "
+            "`prompt`."
+        ) from None
+
+
+def _words(value: Any) -> list[str]:
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return value
+    return str.split(value)

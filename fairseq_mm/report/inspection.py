@@ -1,0 +1,164 @@
+"""What ``fairseq-mm inspect`` records of a model, as sections of a page."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+from fairseq_mm.data.story_text import detokenize_story
+from fairseq_mm.metrics.gate_scores import Histogram
+from fairseq_mm.report.gate_histogram import apart_section, histogram_section, statistics_section
+from fairseq_mm.report.grid_arrows import WHOLE, Drawing, arrows_section, seen_box
+from fairseq_mm.report.html_page import Section, section
+from fairseq_mm.report.story_sections import (
+    gates_section,
+    likelihood_section,
+    past_section,
+    prompt_section,
+)
+from fairseq_mm.report.video_attention import Times, frames_section
+from fairseq_mm.report.visual_story_attention import (
+    EmbeddedImage,
+    SentenceAttention,
+    images_section,
+    slices_section,
+    story_section,
+)
+from fairseq_mm.report.visual_story_table import Strip, Telling, stories_section
+
+if TYPE_CHECKING:
+    from fairseq_mm.analysis.story_inspection import Inspection
+    from fairseq_mm.analysis.video_inspection import LineAttention
+    from fairseq_mm.analysis.visual_story_inspection import GridPositions, VisualStoryInspection
+
+
+def sections_of_story(found: "Inspection") -> list[Section]:
+    """Gates, likelihood and attention of a story of a prompt, or of a language model's text."""
+    words, is_known = found.words, found.is_known
+    sections = []
+    if found.gates is not None:
+        sections.append(gates_section(words, is_known, found.gates))
+    sections.append(likelihood_section(words, is_known, found.log_probs))
+    if found.prompt_attention is not None:
+        sections.append(prompt_section(words, found.prompt, found.prompt_attention))
+    if found.past:
+        sections.append(past_section(found.head_figures()))
+    return sections
+
+
+def section_of_visual_story(
+    found: "VisualStoryInspection",
+    sentences: Sequence[Sequence[str]],
+    images: Sequence[Optional[EmbeddedImage]],
+    names: Sequence[str],
+    *,
+    title: str,
+    note: str,
+    positions: "Optional[GridPositions]",
+    identity: Mapping[str, Any],
+) -> Section:
+    """
+    Args:
+        found: of the story.
+        sentences: words of each of the five.
+        images: five; None for one that is not shown.
+        names: of the images.
+        title: plain text.
+        note: plain text beside the images.
+        positions: of a model with a non-local block.
+        identity: of the extractor of the features.
+    """
+    texts = [detokenize_story(list(words)).strip() for words in sentences]
+    uris = [None if image is None else image.uri for image in images]
+    parts = [stories_section([Strip("", names, uris, [Telling("", texts)], note)])]
+    if found.image_weights is not None:
+        missing = found.is_missing.tolist()
+        attention = _by_sentence(texts, found, found.image_weights)
+        heading = "Attention to the images"
+        parts.append(images_section(attention, images, is_missing=missing, heading=heading))
+    if found.slice_weights is not None:
+        attention = _by_sentence(texts, found, found.slice_weights)
+        heading = "Attention to the slices of an image's vector"
+        parts.append(slices_section(attention, images, heading=heading))
+    if positions is not None:
+        drawings = [
+            _drawing(place, similarities, names[place], images[place], positions, identity)
+            for place, similarities in found.grids(positions)
+        ]
+        if drawings:
+            heading = "What the non-local block relates"
+            parts.append(arrows_section(drawings, heading=heading))
+    return story_section(title, images, parts)
+
+
+def _by_sentence(
+    texts: Sequence[str], found: "VisualStoryInspection", weights: Any
+) -> list[SentenceAttention]:
+    sentences = []
+    for number, text in enumerate(texts):
+        first = found.sentences.index(number)
+        here = slice(first, first + found.sentences.count(number))
+        sentences.append(
+            SentenceAttention(
+                text, found.words[here], found.is_known[here], found.log_probs[here], weights[here]
+            )
+        )
+    return sentences
+
+
+def _drawing(
+    place: int,
+    similarities: Any,
+    name: str,
+    image: Optional[EmbeddedImage],
+    positions: "GridPositions",
+    identity: Mapping[str, Any],
+) -> Drawing:
+    box = WHOLE if image is None else seen_box(identity, image.width, image.height)
+    targets = [positions.top(similarities, start) for start in range(len(similarities))]
+    start = positions.start(similarities)
+    return Drawing(place, name, image, box, *positions.shape, similarities, targets, start)
+
+
+def section_of_video(
+    found: "LineAttention", transcript: str, facts: Mapping[str, Any], times: Times
+) -> Section:
+    """
+    Args:
+        found: attention of a line.
+        transcript: of the video.
+        facts: ``transcript_available``, and ``reference`` and ``hypothesis`` where there are.
+        times: of the frames.
+    """
+    said = transcript if facts["transcript_available"] else "transcript not available"
+    rows = [("transcript", said)]
+    for name, label in (("reference", "reference"), ("hypothesis", "generated")):
+        if name in facts:
+            rows.append((label, facts[name]))
+    if len(found.gates):
+        rows.append(("forget gate", f"{found.gates.mean():.4f}"))
+    maps = []
+    for side in found.maps:
+        part = frames_section(
+            side.words,
+            side.weights.mean(axis=0),
+            times,
+            is_known=side.is_known,
+            sums_over_words=side.sums_over_words,
+            video_shares=side.video_shares,
+        )
+        maps.append((f"Words of the {side.side}, {', '.join(side.layers)}", part))
+    title = f"Line {found.line}: {found.id}, {found.num_frames} rows of features"
+    return section(title, "video_line.html", "video_attention.js", rows=rows, maps=maps)
+
+
+def gate_sections(result: Mapping[str, Any]) -> list[Section]:
+    """Histogram, statistics and the videos without a transcript, of what ``inspect --gates --json``
+    writes."""
+    edges, counts = result["histogram"]["edges"], result["histogram"]["counts"]
+    available, apart = (
+        Histogram(edges, counts[f"transcript {x}"]) for x in ("available", "not available")
+    )
+    sections = [histogram_section(available, apart), statistics_section(result["statistics"])]
+    if len(result["layers"]) > 1:
+        sections.append(statistics_section(result["layers"], heading="By layer"))
+    total = int(result["statistics"]["all"]["count"])
+    return [*sections, apart_section(result["transcript not available"], total)]
