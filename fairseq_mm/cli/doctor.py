@@ -1,15 +1,18 @@
-"""Checks the installation, a data folder, feature stores and a checkpoint, and names remedies.
+"""Checks the installation, a data folder, feature stores and a checkpoint, and
+names remedies.
 
   fairseq-mm doctor
   fairseq-mm doctor --data data/flickr8k --checkpoint checkpoints/m_rnn
 
-The data folder's task is set up as fairseq-train does it, and its splits are loaded; the
-checkpoint's model is built in it as fairseq-generate does it. Without --data the model is built
-from what the checkpoint itself carries. Nothing is downloaded.
+The data folder's task is set up as fairseq-train does it, and its splits are
+loaded; the checkpoint's model is built in it as fairseq-generate does it.
+Without --data the model is built from what the checkpoint itself carries.
+Nothing is downloaded.
 
-Each finding is a line: "ok", "note" (something optional is missing) or "PROBLEM", the last two
-with a remedy behind "->". The exit status is 2 if there is a problem. The command runs where
-fairseq, or any other package, is missing or broken.
+Each finding is a line: "ok", "note" (something optional is missing) or
+"PROBLEM", the last two with a remedy behind "->". The exit status is 2 if
+there is a problem. The command runs where fairseq, or any other package, is
+missing or broken.
 """
 
 import argparse

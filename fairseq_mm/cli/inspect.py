@@ -1,30 +1,36 @@
-"""Records attention, gates and likelihood of a text, word by word, as JSON and as a page.
+"""Records attention, gates and likelihood of a text, word by word, as JSON and
+as a page.
 
-  fairseq-mm inspect DATA --checkpoint conv_story_fusion --lines 3 --html story.html
-  fairseq-mm inspect "[ WP ] A prompt" --checkpoint conv_story_fusion --story "A story."
-  fairseq-mm inspect a.jpg b.jpg c.jpg d.jpg e.jpg --checkpoint transtory_full --html a.html
-  fairseq-mm inspect DATA --checkpoint glac_non_local --lines 1,5 --images jpg --html a.html
-  fairseq-mm inspect DATA --checkpoint vg_bart --split test --gates --html gates.html
+  fairseq-mm inspect DATA --checkpoint conv_story_fusion --html story.html
+  fairseq-mm inspect "[ WP ] A prompt" --checkpoint conv_story --story "It was."
+  fairseq-mm inspect a.jpg b.jpg c.jpg d.jpg e.jpg --checkpoint transtory_full
+  fairseq-mm inspect DATA --checkpoint glac_non_local --lines 1,5 --html a.html
+  fairseq-mm inspect DATA --checkpoint vg_bart --gates --html gates.html
 
-SOURCE is a data folder, a file written by `fairseq-mm tell --jsonl`, a prompt (of a language
-model: the text itself), or five images. Without --html the JSON goes to standard output.
+SOURCE is a data folder, a file written by `fairseq-mm tell --jsonl`, a prompt
+(of a language model: the text itself), or five images. Without --html the
+JSON goes to standard output.
 
-Stories of prompts have an object for each word: its log-probability; the gates g1 (of the model in
-training) and g2 (of the pretrained model), means over the feature dimension (Fan et al. 2018,
-Figure 8); its attention to each word of the prompt, mean over layers and heads; and for each layer
-and head of self-attention the share of the zero slot and the mean distance in words of the rest.
+Stories of prompts have an object for each word: its log-probability; the
+gates g1 (of the model in training) and g2 (of the pretrained model), means
+over the feature dimension (Fan et al. 2018, Figure 8); its attention to each
+word of the prompt, mean over layers and heads; and for each layer and head of
+self-attention the share of the zero slot and the mean distance in words of
+the rest.
 
-Visual stories have an object each: of each word its log-probability and image_weights of the five
-images (transtory_full, mean over heads in the last layer; Li et al. 2020, Figure 5) or
-slice_weights of the slices of its image's vector (glac_decoder_attention); of a model with a
-non-local block (glac_non_local) the five positions of each image's grid that are most similar to
-one position (Figure 4), drawn as arrows.
+Visual stories have an object each: of each word its log-probability and
+image_weights of the five images (transtory_full, mean over heads in the last
+layer; Li et al. 2020, Figure 5) or slice_weights of the slices of its image's
+vector (glac_decoder_attention); of a model with a non-local block
+(glac_non_local) the five positions of each image's grid that are most similar
+to one position (Figure 4), drawn as arrows.
 
-Summaries of videos have an object for each line: the weights of the frames for each word of the
-transcript or of the summary, means over heads and layers. With --gates they have an object for
-each video: its forget gate score, the mean of the gate over the text's tokens and the feature
-dimension (Yu et al. 2021, section 5.4); the page has the histogram (Figure 3), and lists the
-videos without a transcript (Table 6).
+Summaries of videos have an object for each line: the weights of the frames
+for each word of the transcript or of the summary, means over heads and
+layers. With --gates they have an object for each video: its forget gate
+score, the mean of the gate over the text's tokens and the feature dimension
+(Yu et al. 2021, section 5.4); the page has the histogram (Figure 3), and
+lists the videos without a transcript (Table 6).
 """
 
 import argparse
@@ -199,7 +205,10 @@ def _add_video_arguments(group: Any) -> None:
         group,
         *("json", "batch_size"),
         json={"help": "Write the statistics and the histogram of --gates as JSON to this file."},
-        batch_size={"type": arguments.positive, "help": "Videos of a batch (default: 8; on a GPU 32)."},
+        batch_size={
+            "type": arguments.positive,
+            "help": "Videos of a batch (default: 8; on a GPU 32).",
+        },
     )
 
 
