@@ -47,180 +47,394 @@ split's sequences were scored, and how many of its images have features.
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
-from fairseq_mm.cli.score_arguments import add_arguments, check_paths, metrics_of, samples_of
-from fairseq_mm.cli.score_protocols import PRESETS, tokenizer_of
+from fairseq_mm.cli import arguments, score_inputs, score_output
+from fairseq_mm.data.output_file import write_file
+from fairseq_mm.data.visual_ids import read_visual_ids
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import SEED
+from fairseq_mm.metrics.meteor import TASKS
+from fairseq_mm.metrics.perplexity import perplexity_rows, read_log_probabilities
+from fairseq_mm.metrics.result_card import allows_unk, result_card
+from fairseq_mm.metrics.score_rows import Row, TokenizedItems
+from fairseq_mm.metrics.text_scores import METRICS, score_texts
 
-if TYPE_CHECKING:
-    from fairseq_mm.metrics.score_rows import Row
+COMPARE_SAMPLES = 1000
 
-__all__ = ["add_arguments", "run"]
+
+class Preset(NamedTuple):
+    """A paper's protocol: how texts are split, what is computed, and whether against references."""
+
+    tokenizer: str
+    metrics: tuple[str, ...]
+    has_references: bool = True
+
+
+PRESETS = {
+    "coco": Preset("ptb", ("bleu", "meteor", "rouge_l", "cider", "diversity", "novelty")),
+    "how2": Preset("none", ("rouge", "bleu", "meteor", "cider", "content_f1", "novel_ngrams")),
+    "m_rnn": Preset("m_rnn", ("bleu", "perplexity", "diversity", "novelty")),
+    "vist": Preset(
+        "ptb", ("meteor_vist", "meteor", "bleu", "rouge_l", "cider", "diversity", "sentences")
+    ),
+    "wp": Preset("none", ("diversity", "copying"), has_references=False),
+}
+NAMES = (*METRICS, "perplexity")
+TOKENIZERS = ("ptb", "m_rnn", "wp", "none")
+INPUTS = ("hypotheses", "compare", "references", "reference_scores", "training_text")
+OUTPUTS = ("json", "per_item", "submission")
+
+
+def tokenizer_of(name: str) -> Callable[[str], list[str]]:
+    """Text -> words; ``name`` is one of :data:`TOKENIZERS`."""
+    if name == "ptb":
+        from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
+
+        return ptb_tokenize
+    if name == "m_rnn":
+        from fairseq_mm.data.caption_text import CaptionTokenizer
+
+        split = CaptionTokenizer("m_rnn")
+        # one token, as it was when it was generated
+        return lambda text: split(text.replace("<unk>", "unk"))
+    if name == "wp":
+        from fairseq_mm.data.story_text import tokenize_story_text
+
+        return tokenize_story_text
+    return str.split
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "hypotheses", nargs="?", metavar="HYPOTHESES", help="Generated texts, see above."
+    )
+    parser.add_argument(
+        "--preset",
+        choices=PRESETS,
+        default="coco",
+        help="Tokens and metrics of a protocol, see above (default: coco).",
+    )
+    parser.add_argument(
+        "--metrics", metavar="NAMES", help=f"Metrics instead of the preset's: {', '.join(NAMES)}."
+    )
+    parser.add_argument(
+        "--tokenizer",
+        choices=TOKENIZERS,
+        help="Tokens instead of the preset's; wp: as WritingPrompts is split, none: what spaces "
+        "separate.",
+    )
+    parser.add_argument(
+        "--meteor-task",
+        choices=TASKS,
+        default="rank",
+        help="Parameters of METEOR, the jar's -t (default: rank).",
+    )
+    parser.add_argument(
+        "--no-meteor-norm", action="store_true", help="Run METEOR's jar without its -norm."
+    )
+    read = parser.add_argument_group("references")
+    arguments.add(
+        read,
+        *("data", "split"),
+        split={"default": "valid", "help": "Split of the data folder (default: valid)."},
+    )
+    for option, text in (
+        ("references", "References: references.jsonl, a COCO annotation .json, or a line each."),
+        (
+            "training-text",
+            "Training texts, one a line, for novelty (default: DATA/text/train.txt) and copying "
+            "(default: DATA/text/train.wp_target).",
+        ),
+        ("reference-scores", "Output of fairseq-generate --score-reference, for perplexity."),
+    ):
+        read.add_argument(f"--{option}", metavar="FILE", help=text)
+    read.add_argument(
+        "--references-of",
+        choices=("item", "album"),
+        default="item",
+        help="References of the item, or all stories of its album, from "
+        "DATA/SPLIT.album_references.jsonl (default: item).",
+    )
+    resampling = parser.add_argument_group("comparison and intervals")
+    resampling.add_argument(
+        "--compare", metavar="FILE", help="Texts of another system, paired by item."
+    )
+    resampling.add_argument(
+        "--bootstrap",
+        type=int,
+        metavar="N",
+        help=f"Number of resamples for 95%% intervals (default: 0; {COMPARE_SAMPLES} with "
+        "--compare).",
+    )
+    arguments.add(resampling, "seed", seed={"default": SEED})
+    written = parser.add_argument_group("output")
+    arguments.add(written, "json")
+    written.add_argument(
+        "--per-item", metavar="FILE", help="Write the scores of each item as JSONL, by id."
+    )
+    written.add_argument(
+        "--submission", metavar="FILE", help="Write stories as the VIST challenge takes them."
+    )
+    written.add_argument(
+        "--card",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="Write the card: command, hashes, options of generation, versions (default name: "
+        "HYPOTHESES.card.json).",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
-    from fairseq_mm.cli.score_output import entry_of, print_result, write_file
-
-    metrics = metrics_of(args)
-    card_path = args.card
-    if card_path == "":
-        card_path = f"{args.hypotheses or args.reference_scores}.card.json"
-    check_paths(args, card_path)
-    result: dict[str, object] = {"preset": args.preset}
+    metrics = _metrics_of(args)
+    _check(args)
+    result: dict[str, Any] = {"preset": args.preset}
     rows: list[Row] = []
     if args.hypotheses is not None:
-        scored = [name for name in metrics if name != "perplexity"]
-        rows = (_score_stories if args.preset == "wp" else _score_texts)(args, scored, result)
+        rows = _score(args, [name for name in metrics if name != "perplexity"], result)
     if "perplexity" in metrics:
-        from fairseq_mm.cli.score_perplexity import perplexity_rows
-
-        rows += perplexity_rows(args)
-    samples = samples_of(args)
-    result["scores"] = [entry_of(row, samples=samples, seed=args.seed) for row in rows]
-    print_result(result)
-    if args.json or card_path:
+        rows += _perplexities(args)
+    result["scores"] = [
+        score_output.entry_of(row, samples=args.bootstrap, seed=args.seed) for row in rows
+    ]
+    score_output.print_result(result)
+    if args.json or args.card:
         card = _card_of(args, metrics)
         card["signatures"] = {row.name: row.signature for row in rows}
         if "visual_stories" in result:
             card["visual_stories"] = result["visual_stories"]
-        if card_path:
-            write_file(card_path, json.dumps(card, indent=2, ensure_ascii=False) + "\n")
-        if args.json:
-            text = json.dumps({**result, "card": card}, indent=2, ensure_ascii=False)
-            write_file(args.json, text + "\n")
+        for path, content in ((args.card, card), (args.json, {**result, "card": card})):
+            if path:
+                write_file(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     if all(row.value is None for row in rows):
         raise UserError(f"no figure could be computed; {rows[0].name}: {rows[0].note}")
 
 
+def _metrics_of(args: argparse.Namespace) -> list[str]:
+    preset = PRESETS[args.preset]
+    metrics = list(preset.metrics)
+    if args.metrics is not None:
+        metrics = [name.strip() for name in args.metrics.split(",") if name.strip()]
+        for name in metrics:
+            if name not in NAMES:
+                raise UserError(f"--metrics: must be of {', '.join(NAMES)}, but has {name!r}.")
+        if not metrics:
+            raise UserError("--metrics: must name a metric, but is empty.")
+    if not preset.has_references:
+        for name in metrics:
+            if name not in preset.metrics:
+                raise UserError(
+                    "--metrics: of stories without references must be of "
+                    f"{', '.join(preset.metrics)}, but has {name!r}."
+                )
+        for option in ("references", "reference_scores"):
+            if getattr(args, option) is not None:
+                raise UserError(
+                    f"{_flag(option)}: the preset {args.preset} measures stories without "
+                    "references."
+                )
+    elif "copying" in metrics:
+        raise UserError("--metrics copying: needs --preset wp.")
+    elif args.metrics is None and score_inputs.split_file(args, "transcripts") is None:
+        metrics = [name for name in metrics if name != "novel_ngrams"]
+    if {"rouge", "rouge_l"} <= {*metrics}:
+        raise UserError(
+            "--metrics: has rouge and rouge_l, which both make a row rouge_l: the former's has "
+            "beta 1, the latter's is coco-caption's with beta 1.2."
+        )
+    if args.hypotheses is None:
+        if args.reference_scores is None:
+            raise UserError("give HYPOTHESES, or --reference-scores for perplexity alone.")
+        return ["perplexity"]
+    if args.reference_scores is not None and "perplexity" not in metrics:
+        metrics.append("perplexity")
+    return metrics
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Options that exclude each other, and files that would be written twice or over others; gives
+    ``bootstrap`` and ``card`` their defaults.
+
+    Raises:
+        UserError: naming the option.
+    """
+    album = args.references_of == "album"
+    if album and (args.references or args.data is None or not PRESETS[args.preset].has_references):
+        raise UserError(
+            "--references-of album: needs --data, no --references, and a preset with references."
+        )
+    if args.submission and (args.preset != "vist" or args.data is None):
+        raise UserError("--submission: needs --preset vist and --data.")
+    if args.hypotheses is None:
+        for option in ("compare", "per_item", "bootstrap", "submission"):
+            if getattr(args, option) is not None:
+                raise UserError(f"{_flag(option)}: needs HYPOTHESES.")
+    if args.bootstrap is None:
+        args.bootstrap = COMPARE_SAMPLES if args.compare else 0
+    if args.bootstrap < 0 or (args.compare and args.bootstrap == 0):
+        raise UserError(
+            f"--bootstrap: must be a number of resamples above 0, but is {args.bootstrap}."
+        )
+    if args.seed < 0:
+        raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
+    if args.card == "":
+        args.card = f"{args.hypotheses or args.reference_scores}.card.json"
+    read = {os.path.realpath(getattr(args, name)) for name in INPUTS if getattr(args, name)}
+    written: set[str] = set()
+    for option in (*OUTPUTS, "card"):
+        path = getattr(args, option)
+        if not path:
+            continue
+        if os.path.realpath(path) in read:
+            raise UserError(f"{_flag(option)} {path}: would overwrite a file that is read.")
+        if os.path.realpath(path) in written:
+            raise UserError(
+                f"{path}: --json, --per-item, --submission and --card must be different files."
+            )
+        written.add(os.path.realpath(path))
+        arguments.check_writable(_flag(option), path)
+
+
 def _training_path(args: argparse.Namespace) -> Optional[str]:
-    if args.training_text is not None:
-        return str(args.training_text)
-    return _existing(args.data, "text", "train.wp_target" if args.preset == "wp" else "train.txt")
+    if args.training_text is not None or args.data is None:
+        return args.training_text
+    name = "train.txt" if PRESETS[args.preset].has_references else "train.wp_target"
+    path = Path(args.data, "text", name)
+    return str(path) if path.is_file() else None
 
 
-def _existing(folder: Optional[str], *names: str) -> Optional[str]:
-    path = None if folder is None else Path(folder, *names)
-    return str(path) if path is not None and path.is_file() else None
-
-
-def _score_texts(
-    args: argparse.Namespace, metrics: list[str], result: dict[str, object]
-) -> "list[Row]":
+def _score(args: argparse.Namespace, metrics: list[str], result: dict[str, Any]) -> list[Row]:
     """Rows of the texts' metrics; adds counts, problems and the comparison to ``result``."""
-    from fairseq_mm.cli.score_inputs import join_texts, read_score_references, read_training_texts
-    from fairseq_mm.cli.score_output import compare, describe, per_item_lines, write_file
-    from fairseq_mm.cli.score_summaries import read_sources
-    from fairseq_mm.cli.score_visual_stories import (
-        about_split,
-        sentences_of,
-        submission,
-        without_separators,
-        written_sentences,
-    )
-    from fairseq_mm.metrics.result_card import allows_unk
-    from fairseq_mm.metrics.score_rows import TokenizedItems
-    from fairseq_mm.metrics.text_scores import score_texts
+    from fairseq_mm.cli import score_visual_stories as visual
 
-    references = read_score_references(args.data, args.split, args.references, args.references_of)
-    systems = [join_texts(path, references) for path in (args.hypotheses, args.compare) if path]
-    ids = [key for key in references.texts if all(key in system.texts for system in systems)]
+    paths = [path for path in (args.hypotheses, args.compare) if path]
+    references = None
+    if PRESETS[args.preset].has_references:
+        references = score_inputs.read_score_references(
+            args.data, args.split, args.references, args.references_of
+        )
+        systems = [score_inputs.join_texts(path, references) for path in paths]
+        all_ids = list(references.texts)
+    else:
+        systems = [score_inputs.read_without_references(path) for path in paths]
+        all_ids = list(systems[0].texts)
+    ids = [key for key in all_ids if all(key in system.texts for system in systems)]
     if not ids:
-        raise UserError(f"{args.hypotheses} and {args.compare}: have no item in common.")
+        what = "item" if references else "id"
+        raise UserError(f"{args.hypotheses} and {args.compare}: have no {what} in common.")
     if args.submission:
-        write_file(args.submission, submission(args.data, args.split, systems[0].texts))
+        write_file(args.submission, visual.submission(args.data, args.split, systems[0].texts))
     tokenizer = args.tokenizer or PRESETS[args.preset].tokenizer
     split_words = tokenizer_of(tokenizer)
 
     def tokenize(text: str) -> list[str]:
-        return split_words(without_separators(text))
+        return split_words(visual.without_separators(text))
 
-    training = _training_path(args) if "novelty" in metrics else None
-    training_texts = (
-        None if training is None else list(map(tokenize, read_training_texts(training)))
-    )
-    reference_texts = [references.texts[key] for key in ids]
-    tokenized = [list(map(tokenize, texts)) for texts in reference_texts]
-    written = None
+    shared: dict[str, Any] = {}
+    training = _training_path(args)
+    if "novelty" in metrics and training is not None:
+        shared["training_texts"] = list(map(tokenize, score_inputs.read_training_texts(training)))
     if "sentences" in metrics:
-        written = written_sentences(args.data, args.split, split_words)
-    sources = None
+        shared["written_sentences"] = visual.written_sentences(args.data, args.split, split_words)
     if "novel_ngrams" in metrics:
-        sources = read_sources(args.data, args.split, ids, split_words)
-    scored: list[list[Row]] = []
-    for system in systems:
-        texts = [system.texts[key] for key in ids]
-        items = TokenizedItems(
-            hypotheses=list(map(tokenize, texts)),
-            references=tokenized,
-            tokenization=tokenizer,
-            training_texts=training_texts,
-            meteor_task=args.meteor_task,
-            meteor_normalize=not args.no_meteor_norm,
-            texts=list(map(without_separators, texts)),
-            reference_texts=reference_texts,
-            references_of=None if args.references_of == "item" else args.references_of,
-            sentences=sentences_of(texts, split_words) if "sentences" in metrics else None,
-            written_sentences=written,
-            sources=sources,
-            allows_unk=allows_unk(system.path),
+        shared["sources"] = score_inputs.read_sources(args.data, args.split, ids, split_words)
+    texts = [[system.texts[key] for key in ids] for system in systems]
+    tokens = [list(map(tokenize, of_system)) for of_system in texts]
+    runs: list[Any] = [None] * len(systems)
+    if "copying" in metrics and training is not None:
+        runs, shared["training_words"] = score_inputs.copied_runs(tokens, training)
+    reference_texts = [] if references is None else [references.texts[key] for key in ids]
+    reference_tokens = [list(map(tokenize, of_item)) for of_item in reference_texts]
+    scored = [
+        score_texts(
+            TokenizedItems(
+                hypotheses=tokens[i],
+                references=reference_tokens,
+                tokenization=tokenizer,
+                meteor_task=args.meteor_task,
+                meteor_normalize=not args.no_meteor_norm,
+                texts=list(map(visual.without_separators, texts[i])),
+                reference_texts=reference_texts,
+                references_of=None if args.references_of == "item" else args.references_of,
+                sentences=visual.sentences_of(texts[i], split_words)
+                if "sentences" in metrics
+                else None,
+                copied_runs=runs[i],
+                allows_unk=allows_unk(system.path),
+                **shared,
+            ),
+            metrics,
         )
-        scored.append(score_texts(items, metrics))
+        for i, system in enumerate(systems)
+    ]
     for row in scored[0]:
-        row.expected = len(references.texts)
-    result["texts"] = [describe(system) for system in systems]
-    if args.preset == "vist":
-        result["visual_stories"] = about_split(references, ids, args.data, args.hypotheses)
+        row.expected = len(all_ids)
+    result["texts"] = [system.describe() for system in systems]
+    if args.preset == "vist" and references is not None:
+        result["visual_stories"] = visual.about_split(references, ids, args.data, args.hypotheses)
     if len(systems) == 2:
-        result["comparison"] = compare(*scored, samples=samples_of(args), seed=args.seed)
+        result["comparison"] = score_output.compare(*scored, samples=args.bootstrap, seed=args.seed)
     if args.per_item:
-        write_file(args.per_item, per_item_lines(ids, systems[0], references, scored[0]))
+        entries = score_output.item_entries(ids, texts[0], scored[0])
+        for i, entry in enumerate(entries):
+            if references is not None:
+                entry["references"] = reference_texts[i]
+            if runs[0] is not None:
+                entry.update(length=len(tokens[0][i]), **runs[0][i].to_dict())
+        write_file(args.per_item, score_output.sorted_lines(entries))
     return scored[0]
 
 
-def _score_stories(
-    args: argparse.Namespace, metrics: list[str], result: dict[str, object]
-) -> "list[Row]":
-    from fairseq_mm.cli.score_stories import score_stories
+def _perplexities(args: argparse.Namespace) -> list[Row]:
+    """Rows over tokens and over sentences; without ``--reference-scores`` they say so.
 
-    tokenizer = args.tokenizer or PRESETS[args.preset].tokenizer
-    return score_stories(
-        args,
-        metrics,
-        result,
-        tokenizer=tokenizer,
-        tokenize=tokenizer_of(tokenizer),
-        training=_training_path(args),
-        samples=samples_of(args),
-    )
+    Raises:
+        UserError: if the scores cannot be read, or have lines that the split does not have.
+    """
+    if args.reference_scores is None:
+        return perplexity_rows(None)
+    texts = read_log_probabilities(args.reference_scores)
+    if args.data is None:
+        return perplexity_rows(texts)
+    expected = len(read_visual_ids(str(Path(args.data) / f"{args.split}.visual_ids")))
+    if max(texts) >= expected:
+        raise UserError(
+            f"{args.reference_scores}: line {max(texts)} must be one of the {expected} lines of "
+            f"{args.split} (counted from 0); it comes from another split or data folder."
+        )
+    return perplexity_rows(texts, expected)
 
 
 def _card_of(args: argparse.Namespace, metrics: list[str]) -> dict[str, object]:
-    from fairseq_mm.cli.score_inputs import reference_name
-    from fairseq_mm.cli.score_summaries import transcripts_path, unknowns_path
-    from fairseq_mm.metrics.result_card import result_card
+    def existing(name: str) -> Optional[str]:
+        path = None if args.data is None else Path(args.data, name)
+        return str(path) if path is not None and path.is_file() else None
 
-    name = reference_name(args.split, args.references_of)
-    references = args.references or _existing(args.data, name)
-    transcripts = unknowns = None
+    files: dict[str, Optional[str]] = {
+        "hypotheses": args.hypotheses,
+        "compared": args.compare,
+        "reference_scores": args.reference_scores,
+        "dictionary": existing("dict.txt") or existing("dict.desc.txt"),
+    }
     if args.hypotheses is not None:
-        unknowns = unknowns_path(args.data, args.split)
+        name = score_inputs.reference_name(args.split, args.references_of)
+        files["references"] = args.references or existing(name)
+        files["unknowns"] = score_inputs.split_file(args, "unknowns")
         if "novel_ngrams" in metrics:
-            transcripts = transcripts_path(args.data, args.split)
+            files["transcripts"] = score_inputs.split_file(args, "transcripts")
+    if {"novelty", "copying"} & {*metrics}:
+        files["training_text"] = _training_path(args)
     return result_card(
         command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
-        files={
-            "hypotheses": args.hypotheses,
-            "compared": args.compare,
-            "references": references if args.hypotheses is not None else None,
-            "reference_scores": args.reference_scores,
-            "training_text": _training_path(args) if {"novelty", "copying"} & {*metrics} else None,
-            "transcripts": transcripts and str(transcripts),
-            "unknowns": unknowns and str(unknowns),
-            "dictionary": _existing(args.data, "dict.txt") or _existing(args.data, "dict.desc.txt"),
-        },
+        files=files,
         generated=args.hypotheses or args.reference_scores,
     )

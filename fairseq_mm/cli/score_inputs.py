@@ -1,15 +1,23 @@
-"""What ``fairseq-mm score`` reads: references, training text, and texts joined with references."""
+"""What ``fairseq-mm score`` reads: references, texts joined with them, and what a data folder knows
+beside: transcripts, words of indexed OOV tokens, training texts."""
 
+import argparse
 import json
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Optional
+from typing import Any, Callable, Optional
 
-from fairseq_mm.cli.score_summaries import restored, unknowns_by_video
+from fairseq_mm.data.numbered_unknowns import restore_unknowns
 from fairseq_mm.data.references import read_references
+from fairseq_mm.data.story_file import read_stories
+from fairseq_mm.data.transcript_text import is_not_available
+from fairseq_mm.data.unknowns_file import read_unknowns
 from fairseq_mm.data.visual_ids import read_visual_ids
 from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.copying import CopiedRun, CopiedRuns
 from fairseq_mm.metrics.hypotheses import read_hypotheses
 
 
@@ -23,7 +31,7 @@ class References:
         visual_ids: id of each line of the split, where a data folder is given.
         split: its name, where a data folder is given.
         aliases: other names of items (file names in a COCO annotation file) -> id.
-        unknowns: item id -> words that its numbered unknowns stand for, where there are any.
+        unknowns: item id -> words that its indexed OOV tokens stand for, where there are any.
     """
 
     path: str
@@ -71,6 +79,16 @@ class JoinedTexts:
             "texts without references (not scored)": self.unknown,
         }
         return {what: ids for what, ids in found.items() if ids}
+
+    def describe(self) -> dict[str, object]:
+        """What was read, for the table and the JSON result."""
+        return {
+            "path": self.path,
+            "layout": self.layout,
+            "texts": len(self.texts),
+            "unused": self.unused,
+            "problems": self.problems(),
+        }
 
 
 def _read_coco_annotations(path: str) -> References:
@@ -134,30 +152,18 @@ def reference_name(split: str, references_of: str) -> str:
     return f"{split}.{'' if references_of == 'item' else references_of + '_'}references.jsonl"
 
 
-def reference_path(
-    data: Optional[str], split: str, references: Optional[str], references_of: str = "item"
-) -> str:
-    """The references' file.
-
-    Raises:
-        UserError: if neither a data folder nor a file is given.
-    """
-    if references is not None:
-        return references
-    if data is None:
-        raise UserError("references are needed: give --data DIR (and --split), or --references.")
-    return str(Path(data) / reference_name(split, references_of))
-
-
 def read_score_references(
     data: Optional[str], split: str, references: Optional[str], references_of: str = "item"
 ) -> References:
-    """Reads the references, and with a data folder the ids of its lines and numbered unknowns.
+    """Reads the references, and with a data folder the ids of its lines and indexed OOV tokens.
 
     Raises:
-        UserError: if a file is missing or is not what it should be, or has no references.
+        UserError: if neither a data folder nor a file is given, a file is missing or is not what it
+            should be, or has no references.
     """
-    path = reference_path(data, split, references, references_of)
+    if references is None and data is None:
+        raise UserError("references are needed: give --data DIR (and --split), or --references.")
+    path = references or str(Path(data or "", reference_name(split, references_of)))
     if path.endswith(".json"):
         found = _read_coco_annotations(path)
     elif _is_plain(path):
@@ -171,6 +177,16 @@ def read_score_references(
         found.visual_ids = _visual_ids(data, split)
         found.unknowns = unknowns_by_video(data, split, found.visual_ids)
     return found
+
+
+def split_file(args: argparse.Namespace, name: str) -> Optional[str]:
+    """``DATA/SPLIT.NAME.jsonl``, or None where there is none."""
+    return _existing(args.data, args.split, name)
+
+
+def _existing(data: Optional[str], split: str, name: str) -> Optional[str]:
+    path = None if data is None else Path(data) / f"{split}.{name}.jsonl"
+    return str(path) if path is not None and path.is_file() else None
 
 
 def read_training_texts(path: str) -> list[str]:
@@ -223,3 +239,130 @@ def join_texts(path: str, references: References) -> JoinedTexts:
         unknown=unknown,
         unused=read.unused,
     )
+
+
+class _LineNumbers(Sequence[str]):
+    """Ids of fairseq-generate's lines: their numbers."""
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, number: Any) -> Any:
+        return str(number)
+
+
+def read_without_references(path: str) -> JoinedTexts:
+    """A system's texts, whose ids are those of the file, or numbers of lines.
+
+    Raises:
+        UserError: if the file is in no known layout.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            first = next((line for line in file if line.strip()), "")
+            num_lines = 1 + sum(1 for _ in file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as text: {error}") from None
+    if first.lstrip().startswith("{") and '"hypothesis"' not in first:
+        texts = {story.id: story.tokens for story in read_stories(path)}
+        return JoinedTexts(path, "stories", texts, [], [], [], 0)
+    numbers = [str(i) for i in range(num_lines)]
+    found = read_hypotheses(path, item_ids=numbers, visual_ids=_LineNumbers())
+    return JoinedTexts(path, found.layout, found.texts, [], found.repeated, [], found.unused)
+
+
+def copied_runs(
+    systems: Sequence[Sequence[list[str]]], training: str
+) -> tuple[list[list[CopiedRun]], int]:
+    """For each story of each system what it copies, and the number of words of the training text.
+
+    Raises:
+        UserError: if the training text cannot be read, or is empty.
+    """
+    from tqdm import tqdm
+
+    size = os.path.getsize(training) if os.path.isfile(training) else None
+    # most characters are one byte
+    with tqdm(
+        total=size, unit="B", unit_scale=True, desc="training text", leave=False, disable=None
+    ) as bar:
+        search = CopiedRuns([words for stories in systems for words in stories])
+        search.read_file(training, progress=bar.update)
+    if not search.words_read:
+        raise UserError(f"{training}: must have training stories, but is empty.")
+    runs = iter(search.results())
+    return [[next(runs) for _ in stories] for stories in systems], search.words_read
+
+
+def _read_transcripts(path: str) -> dict[str, str]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as text: {error}") from None
+    texts: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            key, text = entry["id"], entry["transcript"]
+        except (ValueError, TypeError, KeyError):
+            key, text = None, None
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise UserError(
+                f'{path}:{number}: must be {{"id": "...", "transcript": "..."}}, but is '
+                f"{line[:60]!r} instead."
+            )
+        texts[key] = text
+    return texts
+
+
+def read_sources(
+    data: Optional[str], split: str, ids: Sequence[str], tokenize: Callable[[str], list[str]]
+) -> Optional[list[Optional[list[str]]]]:
+    """Tokens of the transcripts of some videos.
+
+    Args:
+        data: the data folder, or None.
+        split: its split.
+        ids: the videos.
+        tokenize: text -> words.
+
+    Returns:
+        For each video its transcript, None for a video without one, or where it reads
+        "transcript not available"; None where the folder has no transcripts at all.
+
+    Raises:
+        UserError: if a line of the file is no transcript.
+    """
+    path = _existing(data, split, "transcripts")
+    if path is None:
+        return None
+    texts = _read_transcripts(path)
+    found = (texts.get(key, "") for key in ids)
+    return [None if is_not_available(text) else tokenize(text) or None for text in found]
+
+
+def unknowns_by_video(
+    data: Optional[str], split: str, visual_ids: Sequence[str]
+) -> dict[str, list[str]]:
+    """Words that each video's indexed OOV tokens stand for; empty where the folder has none.
+
+    Raises:
+        UserError: if a line of the file is no list of words, or there are not as many as examples.
+    """
+    path = _existing(data, split, "unknowns")
+    if path is None:
+        return {}
+    unknowns = read_unknowns(path)
+    if len(unknowns) != len(visual_ids):
+        raise UserError(
+            f"{path}: must have a line for each of the split's {len(visual_ids)} lines, but has "
+            f"{len(unknowns)} lines."
+        )
+    return dict(zip(visual_ids, unknowns))
+
+
+def restored(text: str, unknowns: Optional[Sequence[str]]) -> str:
+    """The text with words in the place of indexed OOV tokens; as it is where it has none."""
+    return text if unknowns is None or "<unk-" not in text else restore_unknowns(text, unknowns)

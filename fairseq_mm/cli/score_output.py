@@ -1,11 +1,10 @@
-"""What ``fairseq-mm score`` says: table, comparison, problems, items' scores."""
+"""What ``fairseq-mm score`` says: table, comparison, problems, scores of items."""
 
 import json
 import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from fairseq_mm.cli.score_inputs import JoinedTexts, References
 from fairseq_mm.data.output_file import write_file  # noqa: F401 (for the commands)
 from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
 from fairseq_mm.metrics.score_rows import Row
@@ -17,34 +16,25 @@ _TWO_DECIMALS = frozenset(
 )
 
 
-def describe(system: JoinedTexts) -> dict[str, object]:
-    """What was read, for the table and the JSON result."""
-    return {
-        "path": system.path,
-        "layout": system.layout,
-        "texts": len(system.texts),
-        "unused": system.unused,
-        "problems": system.problems(),
-    }
-
-
-def per_item_lines(
-    ids: list[str], system: JoinedTexts, references: References, rows: Sequence[Row]
-) -> str:
-    """One JSON object an item, ordered by id: texts and scores."""
-    lines = []
-    numeric = all(key.isdecimal() for key in ids)
-    order = sorted(range(len(ids)), key=lambda i: (int(ids[i]) if numeric else 0, ids[i]))
-    for i in order:
-        key = ids[i]
-        entry: dict[str, object] = {
+def item_entries(
+    ids: Sequence[str], texts: Sequence[str], rows: Sequence[Row]
+) -> list[dict[str, Any]]:
+    """A record of each item: its text and its scores."""
+    return [
+        {
             "id": key,
-            "hypothesis": system.texts[key],
-            "references": references.texts[key],
+            "hypothesis": text,
+            **{row.name: row.per_item[i] for row in rows if row.per_item is not None},
         }
-        entry.update({row.name: row.per_item[i] for row in rows if row.per_item is not None})
-        lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
-    return "".join(lines)
+        for i, (key, text) in enumerate(zip(ids, texts))
+    ]
+
+
+def sorted_lines(entries: Sequence[dict[str, Any]]) -> str:
+    """JSON lines ordered by id, as numbers where all are."""
+    numeric = all(entry["id"].isdecimal() for entry in entries)
+    ordered = sorted(entries, key=lambda entry: (int(entry["id"]) if numeric else 0, entry["id"]))
+    return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in ordered)
 
 
 def compare(

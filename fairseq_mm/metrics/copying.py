@@ -45,6 +45,14 @@ class CopiedRun(NamedTuple):
     file: Optional[str]
     line: int
 
+    def to_dict(self) -> dict[str, object]:
+        """Fields of an item's record."""
+        return {
+            "copied_words": self.length,
+            "copied": " ".join(self.words),
+            "copied_from": f"{Path(self.file).name}:{self.line}" if self.file else None,
+        }
+
 
 class _Ngrams(NamedTuple):
     """Generated n-grams of one n that would improve their story, sorted by hash."""

@@ -5,10 +5,14 @@ L counts the end sign, which the model has to predict as well (the paper does no
 """
 
 import math
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Optional
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.score_rows import Row
+from fairseq_mm.metrics.signature import signature
+
+NAMED = 5  # lines in a message
 
 
 class LogProbability(NamedTuple):
@@ -115,3 +119,27 @@ def read_log_probabilities(path: str) -> dict[int, LogProbability]:
             "their T- lines); perplexity needs fairseq-generate --score-reference."
         )
     return texts
+
+
+def perplexity_rows(
+    texts: Optional[Mapping[int, LogProbability]], expected: Optional[int] = None
+) -> list[Row]:
+    """Rows over tokens and over sentences.
+
+    Args:
+        texts: of :func:`read_log_probabilities`; None leaves rows that say so.
+        expected: number of lines of the split, where it is known.
+    """
+    note = "needs --reference-scores" if texts is None else ""
+    missing = [n for n in range(expected or 0) if n not in (texts or ())]
+    if missing:
+        note = f"{len(missing)} of {expected} lines not scored, such as {missing[:NAMED]}"
+    rows = []
+    for name, mean, perplexity in (
+        ("perplexity", "tokens", corpus_perplexity),
+        ("perplexity_sentence", "sentences", mean_sentence_perplexity),
+    ):
+        value = None if texts is None else perplexity(texts.values())
+        sign = signature("ppl", mean=mean, eq=5, unit="dictionary-token", eos="counted")
+        rows.append(Row(name, value, sign, len(texts or ()), note, expected=expected))
+    return rows

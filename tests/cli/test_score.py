@@ -362,7 +362,7 @@ def test_wrong_texts_are_one_line(score, write, name, text, message):
         ),
         (["--reference-scores", "P", "--compare", "T"], "--compare: needs HYPOTHESES."),
         (["T", "--per-item", "T"], "--per-item T: would overwrite a file that is read."),
-        (["T", "--per-item", "no/where.jsonl"], "no/where.jsonl: its folder does not exist."),
+        (["T", "--per-item", "no/where.jsonl"], "no/where.jsonl: there is no folder no."),
         (["T", "--card", "OUT"], "--json, --per-item, --submission and --card must be different"),
         (["T", "--references", "N.json"], "N.json: cannot be read as a COCO annotation file"),
         (["T", "--references", "T.json"], "T.json: must be a COCO annotation file"),
@@ -391,7 +391,7 @@ def test_file_that_cannot_be_written_is_one_line(score, write, tmp_path):
     path = write("t.jsonl", jsonl(TEXTS))
     status, _, _, err = score(path, "--per-item", tmp_path / "taken")
     assert status == 2
-    assert "taken: cannot be written (" in err
+    assert "taken: is a folder; give the name of a file in it." in err
     assert not list(tmp_path.glob("*.partial"))
 
 
