@@ -13,7 +13,7 @@ the step's products at the speed of a large product, whichever is longer; both a
 
 Training: forward, loss and backward of 3 stories of 500 words, without optimizer, each in a
 process of its own for the peak of its memory: fairseq's model with fairseq's cross-entropy, this
-package's with ``sliced_cross_entropy``, in float32 and under bfloat16 autocast.
+package's with ``chunked_cross_entropy``, in float32 and under bfloat16 autocast.
 """
 
 import argparse
@@ -181,7 +181,7 @@ def benchmark_generation(rounds: int) -> None:
 def train_once(arch: str, precision: str, rounds: int) -> dict[str, float]:
     """Median seconds of forward, loss and backward; peak of memory in GB above the start's."""
     model = build(arch).train()
-    name = "sliced_cross_entropy" if arch == "conv_story_wp" else "cross_entropy"
+    name = "chunked_cross_entropy" if arch == "conv_story_wp" else "cross_entropy"
     criterion_class = CRITERION_REGISTRY[name]
     arguments = Namespace(sentence_avg=False, label_smoothing=0.0, slice_megabytes=128)
     criterion = criterion_class.build_criterion(arguments, TASK)

@@ -112,7 +112,7 @@ class OneByOne:
     def __init__(self, model: Any, encoded: dict[str, list[torch.Tensor]]) -> None:
         self.decoder = model.decoder
         self.vectors = encoded["vectors"][0]
-        self.is_missing = encoded["is_missing"][0]
+        self.is_missing = encoded["image_padding_mask"][0]
         self.sentence = -1
         self.carried: Any = None
         if hasattr(self.decoder, "lstm"):
@@ -141,7 +141,7 @@ class OneByOne:
             is_one = decoder.layers[0].pictures.__class__.__name__ == "CurrentImageAttention"
             out = {
                 "vectors": [vector.unsqueeze(1) if is_one else self.vectors],
-                "is_missing": [self.is_missing[:, :1] if is_one else self.is_missing],
+                "image_padding_mask": [self.is_missing[:, :1] if is_one else self.is_missing],
             }
             return decoder.extract_features(tokens, out)[0]
         embedded = decoder.embedding_dropout(decoder.embedding(tokens))

@@ -32,7 +32,7 @@ assert (place / "py.typed").is_file()
 fairseq_mm.register()
 assert "multimodal_captioning" in TASK_REGISTRY
 assert {"m_rnn", "conv_story", "glac", "vg_bart"} <= set(ARCH_MODEL_REGISTRY)
-assert {"sliced_cross_entropy", "pairwise_ranking"} <= set(CRITERION_REGISTRY)
+assert {"chunked_cross_entropy", "pairwise_ranking"} <= set(CRITERION_REGISTRY)
 print(f"fairseq_mm {fairseq_mm.__version__} in {place}")
 """
 

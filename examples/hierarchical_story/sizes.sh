@@ -47,5 +47,5 @@ small)
     ;;
 esac
 
-COMMON=(--user-dir "$USER_DIR" --criterion sliced_cross_entropy --required-batch-size-multiple 1
+COMMON=(--user-dir "$USER_DIR" --criterion chunked_cross_entropy --required-batch-size-multiple 1
     --no-epoch-checkpoints --log-format simple --seed 1)

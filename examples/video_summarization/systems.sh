@@ -25,11 +25,11 @@ t5)
     EXAMPLES=120
     ;;
 vg_bart*)
-    OPTIMIZATION=(--optimizer adam_by_origin --weight-decay 1e-5 --lr 3e-5 --new-lr 1.5e-4 --clip-norm 1)
+    OPTIMIZATION=(--optimizer adam_parameter_groups --weight-decay 1e-5 --lr 3e-5 --added-lr 1.5e-4 --clip-norm 1)
     EXAMPLES=120
     ;;
 vg_t5*)
-    OPTIMIZATION=(--optimizer adam_by_origin --weight-decay 1e-5 --lr 6e-4 --new-lr 1.5e-4 --clip-norm 1)
+    OPTIMIZATION=(--optimizer adam_parameter_groups --weight-decay 1e-5 --lr 6e-4 --added-lr 1.5e-4 --clip-norm 1)
     EXAMPLES=120
     ;;
 esac

@@ -27,7 +27,12 @@ from fairseq_mm.data.word_pieces import by_word, join_pieces
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference import checkpoints
 from fairseq_mm.inference.loading import Paths, States, load_states, task_class_of
-from fairseq_mm.models._video_tracer import SUMMARY, TRANSCRIPT, SeenLayer, VideoTracer
+from fairseq_mm.models._video_attention import (
+    SUMMARY,
+    TRANSCRIPT,
+    TracedLayer,
+    VideoAttentionTracer,
+)
 from fairseq_mm.tasks.video_summarization import VideoSummarizationConfig, VideoSummarizationTask
 
 
@@ -166,7 +171,7 @@ class VideoInspection:
         self.dataset: Any = task.datasets[split]
         assert task.features is not None
         self.attributes: Mapping[str, Any] = task.features.attributes
-        self._tracer = VideoTracer(self.model)
+        self._tracer = VideoAttentionTracer(self.model)
         self.gate_layers = self._tracer.gate_layers
         if self._tracer.sums_over_words or self._tracer.attends_padding:
             self.batch_size = 1  # padding would count
@@ -360,7 +365,7 @@ class VideoInspection:
 
     def _trace(
         self, lines: list[int], summaries: Optional[Mapping[str, str]], *, only_gates: bool
-    ) -> tuple[list[SeenLayer], list[int]]:
+    ) -> tuple[list[TracedLayer], list[int]]:
         """Attention and gates of a few lines, and the row of each in them."""
         tracer = self._tracer
         needs_decoder = tracer.has_decoder_fusions or (tracer.is_two_source and not only_gates)
@@ -378,12 +383,12 @@ class VideoInspection:
             # the first token that T5's decoder is given is its padding
             SUMMARY: sample["target"].to(self.device).ne(pad),
         }
-        return tracer.look(inputs, is_real, needs_decoder=needs_decoder), rows
+        return tracer.trace(inputs, is_real, needs_decoder=needs_decoder), rows
 
     def _line_attention(
         self,
         line: int,
-        found: list[SeenLayer],
+        found: list[TracedLayer],
         row: int,
         summaries: Optional[Mapping[str, str]],
     ) -> LineAttention:

@@ -29,7 +29,7 @@ from fairseq.distributed import utils as distributed
 from fairseq.logging import metrics
 from torch import Tensor, nn
 
-from fairseq_mm.criterions._gathered_rows import GatheredRows
+from fairseq_mm.criterions._gather import Gatherer
 from fairseq_mm.errors import UserError
 from fairseq_mm.modules.pairwise_ranking import RankingLoss, pairwise_ranking_loss
 
@@ -191,7 +191,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
         all_images, all_sentences, all_items = images, sentences, items
         start = 0
         if images.requires_grad and distributed.get_data_parallel_world_size() > 1:
-            places = GatheredRows(0 if is_dummy else len(items), images.device)
+            places = Gatherer(0 if is_dummy else len(items), images.device)
             both = places.gather(torch.cat([images.float(), sentences.float()], dim=1))
             all_images, all_sentences = both.chunk(2, dim=1)
             all_items = places.gather(items)

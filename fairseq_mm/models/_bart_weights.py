@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Optional
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._new_parameters import NEW
+from fairseq_mm.models._added_parameters import ADDED
 from fairseq_mm.models._provenance import STATE_KEY
 from fairseq_mm.models._vg_bart_parts import DUPLICATES
 
@@ -37,7 +37,7 @@ def fit_weights(model: nn.Module, weights: Weights, arch: str) -> None:
 
     - Stock fairseq's second copies of encoder layers' parameters are dropped, where the model has
       none.
-    - A text-only BART gets the model's own new parameters, as they were initialised, and its
+    - A text-only BART gets the model's added parameters, as they were initialised, and its
       provenance.
 
     Args:
@@ -54,21 +54,22 @@ def fit_weights(model: nn.Module, weights: Weights, arch: str) -> None:
     for key in list(weights):
         if key.startswith("encoder.layers.") and key.endswith(DUPLICATES) and key not in own:
             del weights[key]
-    new = _new_keys(model)
+    new = _added_keys(model)
     if not any(key in weights for key in new):
         logger.info(
-            "the checkpoint is a text-only BART: %d new tensors keep their initial values", len(new)
+            "the checkpoint is a text-only BART: %d added tensors keep their initial values",
+            len(new),
         )
         weights.update({key: own[key] for key in new})
     if STATE_KEY not in weights:
         weights[STATE_KEY] = own[STATE_KEY]
 
 
-def _new_keys(model: nn.Module) -> list[str]:
+def _added_keys(model: nn.Module) -> list[str]:
     return [
         name
         for name, parameter in model.named_parameters()
-        if getattr(parameter, "param_group", None) == NEW
+        if getattr(parameter, "param_group", None) == ADDED
     ]
 
 

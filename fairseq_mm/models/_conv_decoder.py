@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.models._conv_encoder import EncoderOut
 from fairseq_mm.models._conv_trunk import ConvTrunk, Source, Trace, TrunkState
-from fairseq_mm.modules.products import product
+from fairseq_mm.modules.linear import linear
 
 STATE = "trunks"
 
@@ -52,7 +52,7 @@ class StoryDecoder(FairseqIncrementalDecoder):
     ) -> tuple[Tensor, None]:
         """
         Args:
-            prev_output_tokens: ``[B, T]`` words so far, the start sign first.
+            prev_output_tokens: ``[B, T]`` words so far, the start token first.
             encoder_out: the encoder's, or None.
             incremental_state: with it, only the last word is new.
             trace: gets the attention weights; not while decoding incrementally.
@@ -81,7 +81,7 @@ class StoryDecoder(FairseqIncrementalDecoder):
         if incremental_state is None:
             return self.output_layer(hidden), None
         output = self.output_proj
-        return product(hidden[:, 0], output.weight, output.bias).unsqueeze(1), None
+        return linear(hidden[:, 0], output.weight, output.bias).unsqueeze(1), None
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Logits ``[..., V]`` of hidden states ``[..., out_dim]``."""

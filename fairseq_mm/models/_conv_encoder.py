@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._positions import PositionedEmbedding
-from fairseq_mm.modules.products import product
+from fairseq_mm.modules.linear import linear
 
 EncoderOut = dict[str, list[Tensor]]
 
@@ -82,16 +82,16 @@ class ConvEncoder(FairseqEncoder):
             )
         padding_mask = src_tokens.eq(self.padding_idx)
         embedding = self.dropout(self.embedding(src_tokens))  # [B, S, E]
-        x = product(embedding, self.input_proj.weight, self.input_proj.bias)  # [B, S, C]
+        x = linear(embedding, self.input_proj.weight, self.input_proj.bias)  # [B, S, C]
         for residual_proj, convolution in zip(self.residual_projs, self.convolutions):
             residual = x
             if isinstance(residual_proj, nn.Linear):
-                residual = product(x, residual_proj.weight, residual_proj.bias)
+                residual = linear(x, residual_proj.weight, residual_proj.bias)
             x = self.dropout(x.masked_fill(padding_mask.unsqueeze(-1), 0))
             width = convolution.kernel_size[0]
             x = F.pad(x, (0, 0, (width - 1) // 2, width // 2)).transpose(1, 2)
             x = (F.glu(convolution(x).transpose(1, 2), dim=2) + residual) * math.sqrt(0.5)
-        keys = product(x, self.output_proj.weight, self.output_proj.bias)
+        keys = linear(x, self.output_proj.weight, self.output_proj.bias)
         keys = keys.masked_fill(padding_mask.unsqueeze(-1), 0)
         keys = GradMultiply.apply(keys, self.gradient_scale)
         values = (keys + embedding) * math.sqrt(0.5)

@@ -13,11 +13,11 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.models._conv_encoder import is_identity
 from fairseq_mm.models._positions import PositionedEmbedding
 from fairseq_mm.modules.causal_convolution import CausalConvolution
+from fairseq_mm.modules.linear import linear
 from fairseq_mm.modules.multi_scale_self_attention import (
     KeyValueCache,
     MultiScaleSelfAttention,
 )
-from fairseq_mm.modules.products import product
 from fairseq_mm.modules.source_attention import SourceAttention
 
 
@@ -34,7 +34,7 @@ class Source(NamedTuple):
     values: Tensor
     padding_mask: Optional[Tensor]
 
-    def is_real(self) -> Optional[Tensor]:
+    def valid_mask(self) -> Optional[Tensor]:
         """``[B, 1, 1, S]`` bool, False at padding."""
         return None if self.padding_mask is None else ~self.padding_mask[:, None, None]
 
@@ -52,18 +52,18 @@ class TrunkState:
 
     Args:
         source: per layer the projected keys and values of the source, or None.
-        is_real: see :meth:`Source.is_real`.
+        valid_mask: see :meth:`Source.valid_mask`.
         caches: per layer the past of self-attention, or None.
     """
 
     def __init__(
         self,
         source: list[Optional[tuple[Tensor, Tensor]]],
-        is_real: Optional[Tensor],
+        valid_mask: Optional[Tensor],
         caches: list[Optional[KeyValueCache]],
     ) -> None:
         self.source = source
-        self.is_real = is_real
+        self.valid_mask = valid_mask
         self.caches = caches
         self.windows: list[Optional[Tensor]] = [None] * len(caches)
         self.rows = 0
@@ -76,8 +76,8 @@ class TrunkState:
             None if pair is None else (pair[0][new_order], pair[1][new_order])
             for pair in self.source
         ]
-        if self.is_real is not None:
-            self.is_real = self.is_real[new_order]
+        if self.valid_mask is not None:
+            self.valid_mask = self.valid_mask[new_order]
         self.windows = [None if x is None else x[new_order] for x in self.windows]
         for cache in self.caches:
             if cache is not None:
@@ -133,12 +133,12 @@ class ConvLayer(nn.Module):
         """``[B, T, C']`` of the layer below gives ``[B, T, C]``."""
         residual = x
         if self.residual_proj is not None:
-            residual = product(x, self.residual_proj.weight, self.residual_proj.bias)
+            residual = linear(x, self.residual_proj.weight, self.residual_proj.bias)
         x = self.convolution(self.dropout(x))
         if self.source_attention is not None and source is not None:
             projected = self.source_attention.project_source(source.keys, source.values)
             record = None if trace is None else trace.source
-            x = self.source_attention(x, embedding, projected, source.is_real(), record)
+            x = self.source_attention(x, embedding, projected, source.valid_mask(), record)
         if self.self_attention is not None:
             x = self.self_attention(x, None if trace is None else trace.past)
         return (x + residual) * math.sqrt(0.5)
@@ -147,11 +147,11 @@ class ConvLayer(nn.Module):
         """``[B, C']`` of the newest time gives ``[B, C]``; layer ``number`` of the state."""
         residual = x
         if self.residual_proj is not None:
-            residual = product(x, self.residual_proj.weight, self.residual_proj.bias)
+            residual = linear(x, self.residual_proj.weight, self.residual_proj.bias)
         x, state.windows[number] = self.convolution.step(self.dropout(x), state.windows[number])
         source, cache = state.source[number], state.caches[number]
         if self.source_attention is not None and source is not None:
-            x = self.source_attention.step(x, embedding, source, state.is_real)
+            x = self.source_attention.step(x, embedding, source, state.valid_mask)
         if self.self_attention is not None and cache is not None:
             x = self.self_attention.step(x, cache)
         return (x + residual) * math.sqrt(0.5)
@@ -232,7 +232,7 @@ class ConvTrunk(nn.Module):
     ) -> Tensor:
         """
         Args:
-            tokens: ``[B, T]`` words so far, the start sign first.
+            tokens: ``[B, T]`` words so far, the start token first.
             source: what the encoder made of the prompt; None for a language model.
             trace: gets the attention weights.
 
@@ -244,10 +244,10 @@ class ConvTrunk(nn.Module):
         """
         self._check_length(tokens.size(1))
         embedding = self.dropout(self.embedding(tokens))  # [B, T, E]
-        x = product(embedding, self.input_proj.weight, self.input_proj.bias)  # [B, T, C]
+        x = linear(embedding, self.input_proj.weight, self.input_proj.bias)  # [B, T, C]
         for layer in self.layers:
             x = layer(x, embedding, source, trace)
-        return product(x, self.output_proj.weight, self.output_proj.bias)
+        return linear(x, self.output_proj.weight, self.output_proj.bias)
 
     def begin(self, source: Optional[Source]) -> TrunkState:
         """State before the first step: the source's projections are computed here, once."""
@@ -261,13 +261,13 @@ class ConvTrunk(nn.Module):
                 else attention.project_source(source.keys, source.values)
             )
             caches.append(None if past is None else past.new_cache())
-        return TrunkState(projected, None if source is None else source.is_real(), caches)
+        return TrunkState(projected, None if source is None else source.valid_mask(), caches)
 
     def step(self, tokens: Tensor, number: int, state: TrunkState) -> Tensor:
         """
         Args:
             tokens: ``[B]`` newest words.
-            number: how many there are by now, the start sign included.
+            number: how many there are by now, the start token included.
             state: of the words before; becomes that of all.
 
         Returns:
@@ -276,10 +276,10 @@ class ConvTrunk(nn.Module):
         self._check_length(number)
         state.rows = tokens.numel()
         embedding = self.dropout(self.embedding.step(tokens, number))
-        x = product(embedding, self.input_proj.weight, self.input_proj.bias)
+        x = linear(embedding, self.input_proj.weight, self.input_proj.bias)
         for layer_number, layer in enumerate(self.layers):
             x = layer.step(x, embedding, state, layer_number)
-        return product(x, self.output_proj.weight, self.output_proj.bias)
+        return linear(x, self.output_proj.weight, self.output_proj.bias)
 
     def fold(self) -> None:
         """Computes once what depends on the weights alone: for inference."""

@@ -67,7 +67,8 @@ class ImageVectors(nn.Module):
             padding_mask: ``[B, N * R]`` bool, True at missing images.
 
         Returns:
-            grids ``[B, N, R, D]`` float32, zero for missing images, and is_missing ``[B, N]``.
+            grids ``[B, N, R, D]`` float32, zero for missing images, and image_padding_mask
+            ``[B, N]`` bool, True at missing images.
 
         Raises:
             UserError: if the number of rows is not one of images with R positions each.
@@ -89,20 +90,22 @@ class ImageVectors(nn.Module):
             padding_mask: as for :meth:`grids`.
 
         Returns:
-            vectors ``[B, N, E]``, zero for missing images, and is_missing ``[B, N]``.
+            vectors ``[B, N, E]``, zero for missing images, and image_padding_mask ``[B, N]``.
         """
-        grids, is_missing = self.grids(features, padding_mask)
+        grids, image_padding_mask = self.grids(features, padding_mask)
         if self.non_local is not None:
-            grids = self.non_local(grids.flatten(0, 1), ~is_missing.flatten()).view_as(grids)
+            grids = self.non_local(grids.flatten(0, 1), ~image_padding_mask.flatten()).view_as(
+                grids
+            )
         pooled = grids.mean(dim=2)
         # normalised before it is cast: features may have any scale
-        vectors = self.norm(float32_linear(self.proj, pooled), ~is_missing)
-        vectors = vectors.masked_fill(is_missing.unsqueeze(-1), 0)
-        return vectors.to(self.proj.weight.dtype), is_missing
+        vectors = self.norm(float32_linear(self.proj, pooled), ~image_padding_mask)
+        vectors = vectors.masked_fill(image_padding_mask.unsqueeze(-1), 0)
+        return vectors.to(self.proj.weight.dtype), image_padding_mask
 
 
 class ImageEncoder(FairseqEncoder):
-    """What fairseq asks of an encoder whose output is ``vectors`` and ``is_missing``."""
+    """What fairseq asks of an encoder whose output is ``vectors`` and ``image_padding_mask``."""
 
     def __init__(self) -> None:
         super().__init__(dictionary=None)
@@ -159,14 +162,14 @@ class GlocalEncoder(ImageEncoder):
 
         Returns:
             ``vectors``: ``[B, 5, output_dim]``; a missing image's has the others' part alone.
-            ``is_missing``: ``[B, 5]`` bool.
+            ``image_padding_mask``: ``[B, 5]`` bool.
         """
-        local, is_missing = self.pictures(features, padding_mask)
-        glocal = torch.cat([local, self.lstm(local, is_missing)], dim=-1)
+        local, image_padding_mask = self.pictures(features, padding_mask)
+        glocal = torch.cat([local, self.lstm(local, image_padding_mask)], dim=-1)
         # of a missing image there is a vector too, but it is none for the statistics
-        glocal = self.glocal_norm(self.dropout(self.glocal_proj(glocal)), ~is_missing)
+        glocal = self.glocal_norm(self.dropout(self.glocal_proj(glocal)), ~image_padding_mask)
         vectors = torch.relu(self.dropout(self.output_proj(glocal)))
-        return {"vectors": [vectors], "is_missing": [is_missing]}
+        return {"vectors": [vectors], "image_padding_mask": [image_padding_mask]}
 
 
 def image_vectors(
@@ -245,6 +248,6 @@ class StoryModel(FairseqEncoderDecoderModel):
 
 
 def encoder_output(encoder_out: Optional[dict[str, list[Tensor]]]) -> tuple[Tensor, Tensor]:
-    """``vectors`` and ``is_missing`` of an encoder's output."""
+    """``vectors`` and ``image_padding_mask`` of an encoder's output."""
     assert encoder_out is not None
-    return encoder_out["vectors"][0], encoder_out["is_missing"][0]
+    return encoder_out["vectors"][0], encoder_out["image_padding_mask"][0]

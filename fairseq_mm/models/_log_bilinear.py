@@ -22,11 +22,11 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
-from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.context_window import ContextWindow
-from fairseq_mm.modules.pooled_features import SCALINGS, mean_of_real_rows, scale_vectors
-from fairseq_mm.modules.products import product
+from fairseq_mm.modules.linear import linear
+from fairseq_mm.modules.pooled_features import SCALINGS, masked_mean, scale_vectors
 
 # a type that is made at run time: Any to a type checker
 FeatureScaling: Any = ChoiceEnum(SCALINGS)
@@ -101,7 +101,7 @@ class ContentProjection(nn.Module):
         Returns:
             ``[B, X]`` in the weights' type: generation casts the model, not the batch.
         """
-        content = scale_vectors(mean_of_real_rows(features, padding_mask), self.scaling)
+        content = scale_vectors(masked_mean(features, padding_mask), self.scaling)
         return F.linear(self.dropout(content).to(self.weight.dtype), self.weight)
 
 
@@ -316,16 +316,16 @@ class FactoredDecoder(LogBilinearDecoder):
         nn.init.xavier_uniform_(self.factor_weight)
 
     def read(self, rows: Tensor) -> Tensor:
-        return product(rows, self.factor_weight.t())
+        return linear(rows, self.factor_weight.t())
 
     def write(self, predicted: Tensor) -> Tensor:
-        return product(predicted, self.factor_weight)
+        return linear(predicted, self.factor_weight)
 
     def apply_condition(self, written: Tensor, condition: Tensor) -> Tensor:
         return written * condition
 
 
-class LogBilinearModel(OneLineLoading, FairseqEncoderDecoderModel):
+class LogBilinearModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     """Sentences by their last words and a content vector."""
 
     @classmethod

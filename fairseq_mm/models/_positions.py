@@ -26,8 +26,8 @@ class PositionedEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """``[B, T]`` words give ``[B, T, E]``."""
-        is_real = tokens.ne(self.padding_idx).long()
-        positions = is_real.cumsum(dim=1) * is_real + self.padding_idx
+        valid_mask = tokens.ne(self.padding_idx).long()
+        positions = valid_mask.cumsum(dim=1) * valid_mask + self.padding_idx
         return self.tokens(tokens) + self.positions(positions)
 
     def step(self, tokens: Tensor, number: int) -> Tensor:

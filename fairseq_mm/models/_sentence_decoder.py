@@ -9,7 +9,11 @@ from torch import Tensor, nn
 from fairseq_mm.models._image_sequence import StoryDecoder, encoder_output
 from fairseq_mm.modules.attention import attend, attention_weights
 from fairseq_mm.modules.sentence_cache import SentenceCache
-from fairseq_mm.modules.sentence_places import next_places, rows_of_sentences, sentence_places
+from fairseq_mm.modules.sentence_positions import (
+    next_positions,
+    sentence_positions,
+    vectors_of_sentences,
+)
 from fairseq_mm.modules.sinusoids import sinusoids
 from fairseq_mm.modules.transformer_layer import (
     FeedForward,
@@ -54,10 +58,10 @@ class CurrentImageAttention(nn.Module):
         return self.training and self.dropout > 0
 
     def forward(
-        self, x: Tensor, prepared: list[Tensor], sentences: Tensor, is_missing: Tensor
+        self, x: Tensor, prepared: list[Tensor], sentences: Tensor, image_padding_mask: Tensor
     ) -> tuple[Tensor, Optional[Tensor]]:
         """``[B, T, D]`` for words ``x``, and no weights."""
-        read = rows_of_sentences(prepared[0], sentences)
+        read = vectors_of_sentences(prepared[0], sentences)
         if self._drops_weights:
             B, T = sentences.shape
             weights = F.dropout(read.new_ones(B, self.num_heads, T, 1), self.dropout)
@@ -95,13 +99,13 @@ class AllImageAttention(nn.Module):
         ]
 
     def forward(
-        self, x: Tensor, prepared: list[Tensor], sentences: Tensor, is_missing: Tensor
+        self, x: Tensor, prepared: list[Tensor], sentences: Tensor, image_padding_mask: Tensor
     ) -> tuple[Tensor, Optional[Tensor]]:
         """``[B, T, D]`` for words ``x``, and weights ``[B, T, 5]``, the heads' mean before
         dropout."""
         keys, values = prepared
         queries = split_heads(self.query_proj(x), self.num_heads)
-        weights = attention_weights(queries, keys, ~is_missing[:, None, None])
+        weights = attention_weights(queries, keys, ~image_padding_mask[:, None, None])
         kept = F.dropout(weights, self.dropout, self.training)
         return self.out_proj(merge_heads(torch.matmul(kept, values))), weights.mean(dim=1)
 
@@ -142,7 +146,7 @@ class SentenceLayer(nn.Module):
         attended: Tensor,
         prepared: list[Tensor],
         sentences: Tensor,
-        is_missing: Tensor,
+        image_padding_mask: Tensor,
     ) -> tuple[Tensor, Optional[Tensor]]:
         """
         Args:
@@ -150,13 +154,13 @@ class SentenceLayer(nn.Module):
             attended: ``[B, T, D]`` self-attention's output for it.
             prepared: see :meth:`AllImageAttention.prepare`.
             sentences: ``[B, T]``.
-            is_missing: ``[B, 5]`` images.
+            image_padding_mask: ``[B, 5]`` images.
 
         Returns:
             ``[B, T, D]``, and weights of the images ``[B, T, 5]`` or None.
         """
         x = self.self_attention_norm(x + self.dropout(attended))
-        seen, weights = self.pictures(x, prepared, sentences, is_missing)
+        seen, weights = self.pictures(x, prepared, sentences, image_padding_mask)
         x = self.pictures_norm(x + self.dropout(seen))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x))), weights
 
@@ -239,20 +243,22 @@ class SentenceDecoder(StoryDecoder):
             ``image_attention``: ``[B, T, 5]`` of the last layer, or None where words see one
             image.
         """
-        vectors, is_missing = encoder_output(encoder_out)
+        vectors, image_padding_mask = encoder_output(encoder_out)
         if incremental_state is not None:
-            return self._step(prev_output_tokens[:, -1], vectors, is_missing, incremental_state)
-        sentences, positions = sentence_places(prev_output_tokens, self.separator)
+            return self._step(
+                prev_output_tokens[:, -1], vectors, image_padding_mask, incremental_state
+            )
+        sentences, positions = sentence_positions(prev_output_tokens, self.separator)
         T = prev_output_tokens.size(1)
         is_same = sentences.unsqueeze(2) == sentences.unsqueeze(1)
         is_before = torch.ones(T, T, dtype=torch.bool, device=is_same.device).tril()
-        is_visible = (is_same & is_before).unsqueeze(1)  # [B, 1, T, T]
+        attention_mask = (is_same & is_before).unsqueeze(1)  # [B, 1, T, T]
         x = self._embed(prev_output_tokens, sentences, positions)
         weights = None
         for layer in self.layers:
-            attended = layer.self_attention(x, is_visible)
+            attended = layer.self_attention(x, attention_mask)
             prepared = layer.pictures.prepare(vectors)
-            x, weights = layer(x, attended, prepared, sentences, is_missing)
+            x, weights = layer(x, attended, prepared, sentences, image_padding_mask)
         return x, {"attn": None, "image_attention": weights}
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
@@ -289,28 +295,28 @@ class SentenceDecoder(StoryDecoder):
         return self.embedding_dropout(x + self.encoding(sentences, positions).to(x.dtype))
 
     def _step(
-        self, tokens: Tensor, vectors: Tensor, is_missing: Tensor, incremental_state: dict
+        self, tokens: Tensor, vectors: Tensor, image_padding_mask: Tensor, incremental_state: dict
     ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
         """:meth:`extract_features` of one new word ``[B]`` for each row."""
         saved = self.get_incremental_state(incremental_state, STATE)
         before = None if saved is None else (saved["sentence"], saved["position"])
-        sentence, position = next_places(before, tokens, self.separator)
+        sentence, position = next_positions(before, tokens, self.separator)
         if saved is None:
             prepared = [layer.pictures.prepare(vectors) for layer in self.layers]
             cache = self._empty_cache(vectors)
         else:
             prepared, cache = saved["prepared"], saved["cache"]
         cache.reserve(position)
-        is_visible = cache.is_visible(position)
+        attention_mask = cache.attention_mask(position)
         x = self._embed(tokens.unsqueeze(1), sentence.unsqueeze(1), position.unsqueeze(1))
         weights = None
         for i, layer in enumerate(self.layers):
             query, key, value = layer.self_attention.project(x)
             keys = cache.write(2 * i, key.squeeze(2), position)
             values = cache.write(2 * i + 1, value.squeeze(2), position)
-            attended = merge_heads(attend(query, keys, values, is_visible))
+            attended = merge_heads(attend(query, keys, values, attention_mask))
             attended = layer.self_attention.out_proj(attended)
-            x, weights = layer(x, attended, prepared[i], sentence.unsqueeze(1), is_missing)
+            x, weights = layer(x, attended, prepared[i], sentence.unsqueeze(1), image_padding_mask)
         kept = {"sentence": sentence, "position": position, "prepared": prepared, "cache": cache}
         self.set_incremental_state(incremental_state, STATE, kept)
         return x, {"attn": None, "image_attention": weights}

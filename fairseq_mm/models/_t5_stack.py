@@ -12,7 +12,7 @@ from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
 from fairseq_mm.modules.key_value_cache import KeyValueCache
-from fairseq_mm.modules.products import product
+from fairseq_mm.modules.linear import linear
 from fairseq_mm.modules.relative_buckets import RelativeBias
 from fairseq_mm.modules.rms_norm import RMSNorm
 from fairseq_mm.modules.t5_attention import T5Attention
@@ -355,8 +355,8 @@ class T5Decoder(FairseqIncrementalDecoder):
     def output_layer(self, features: Tensor, **unused: Any) -> Tensor:
         """``[..., V]`` logits of ``[..., D]``."""
         if self.output_proj is not None:
-            return product(features, self.output_proj.weight)
-        return product(features * features.size(-1) ** -0.5, self.embedding.weight)
+            return linear(features, self.output_proj.weight)
+        return linear(features * features.size(-1) ** -0.5, self.embedding.weight)
 
     def _source(self, encoder_out: EncoderOut) -> dict[str, Any]:
         """What layers need of the input, tensors with the items as first dimension."""

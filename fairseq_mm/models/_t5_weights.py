@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Optional
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._new_parameters import NEW
+from fairseq_mm.models._added_parameters import ADDED
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, encode_json
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def check_t5_weights(model: nn.Module, weights: Weights) -> None:
         )
 
 
-def add_new_weights(model: Any, weights: Weights) -> None:
+def add_missing_weights(model: Any, weights: Weights) -> None:
     """Gives a text-only T5's checkpoint, in place, what VG-T5 has besides, as it was initialised.
 
     Args:
@@ -88,10 +88,10 @@ def add_new_weights(model: Any, weights: Weights) -> None:
         weights: of a checkpoint; those of a VG-T5 stay as they are.
     """
     own = model.state_dict()
-    new = [name for name, x in model.named_parameters() if getattr(x, "param_group", None) == NEW]
+    new = [name for name, x in model.named_parameters() if getattr(x, "param_group", None) == ADDED]
     if any(name in weights for name in new):
         return
-    logger.info(f"the checkpoint is a text-only T5: {len(new)} new tensors keep their first values")
+    logger.info(f"the checkpoint is a text-only T5: {len(new)} added tensors keep their values")
     weights.update({name: own[name] for name in new})
     if STATE_KEY not in weights:
         return

@@ -6,7 +6,7 @@ from fairseq.models.transformer import TransformerDecoder, TransformerEncoder
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._shared_rows import ROWS, EncoderOut, SharedMemory, reorder_rows
+from fairseq_mm.models._shared_memory import ROWS, EncoderOut, SharedMemory, reorder_items
 from fairseq_mm.models._video_guided import VideoReader, numbered
 from fairseq_mm.modules.video_fusion import FusionTrace
 
@@ -110,7 +110,7 @@ class VgBartEncoder(TransformerEncoder):
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         num_items = encoder_out["encoder_out"][0].size(1)
-        return reorder_rows(encoder_out, new_order, num_items)
+        return reorder_items(encoder_out, new_order, num_items)
 
 
 class VgBartDecoder(TransformerDecoder):
@@ -141,7 +141,7 @@ class VgBartDecoder(TransformerDecoder):
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
         """
         Args:
-            prev_output_tokens: ``[R, T]`` words so far, the start sign first.
+            prev_output_tokens: ``[R, T]`` words so far, the start token first.
             encoder_out: the encoder's.
             incremental_state: with it, only the last word is new.
             full_context_alignment: words see those that follow.

@@ -11,7 +11,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._new_parameters import mark_new
+from fairseq_mm.models._added_parameters import mark_added
 from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.video_encoder import VideoTransformerEncoder
 from fairseq_mm.modules.video_fusion import KINDS, VideoFusion
@@ -198,7 +198,7 @@ def build_fusions(cfg: Any, numbers: list[int], *, text_dim: int, video_dim: int
             for number in numbers
         }
     )
-    mark_new(fusions)
+    mark_added(fusions)
     return fusions
 
 
@@ -223,7 +223,7 @@ class VideoReader(nn.Module):
         self.dim = dim
         self.encoder = encoder
         self.attends_padding = attends_padding
-        mark_new(self)
+        mark_added(self)
 
     @classmethod
     def of_config(cls, cfg: Any, *, video_dim: int) -> "VideoReader":

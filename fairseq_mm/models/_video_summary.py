@@ -11,7 +11,7 @@ from fairseq.models import (
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 
 EncoderOut = dict[str, list[Tensor]]
@@ -205,7 +205,7 @@ def attention_extra(
     }
 
 
-class VideoSummaryModel(OneLineLoading, FairseqEncoderDecoderModel):
+class VideoSummaryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     """Summaries of transcripts and videos, with what they were trained on.
 
     Args:

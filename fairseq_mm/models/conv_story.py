@@ -51,7 +51,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.models._conv_decoder import StoryDecoder
 from fairseq_mm.models._fusion import FusionDecoder, FusionEncoder
 from fairseq_mm.models._layer_lists import parse_flag, parse_flags, parse_layers
-from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance, decode_json
 from fairseq_mm.models._story_parts import (
@@ -130,7 +130,7 @@ class ConvStoryConfig(FairseqDataclass):
 
 
 @register_model("conv_story", dataclass=ConvStoryConfig)
-class ConvStoryModel(OneLineLoading, FairseqEncoderDecoderModel):
+class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     """A convolutional story model, alone or on top of a frozen one.
 
     Args:
@@ -224,7 +224,7 @@ class ConvStoryModel(OneLineLoading, FairseqEncoderDecoderModel):
         Args:
             src_tokens: ``[B, S]`` prompts, padded at either side.
             src_lengths: ``[B]``, not needed.
-            prev_output_tokens: ``[B, T]`` stories, the start sign first.
+            prev_output_tokens: ``[B, T]`` stories, the start token first.
             **unused: what fairseq gives other models.
 
         Returns:

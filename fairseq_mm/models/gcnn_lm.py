@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._conv_decoder import StoryDecoder
-from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.models._story_parts import build_trunk
@@ -65,7 +65,7 @@ class GcnnLmConfig(FairseqDataclass):
 
 
 @register_model("gcnn_lm", dataclass=GcnnLmConfig)
-class GcnnLmModel(OneLineLoading, FairseqLanguageModel):
+class GcnnLmModel(LoadStateDictMixin, FairseqLanguageModel):
     """A convolutional language model."""
 
     @classmethod
@@ -91,7 +91,7 @@ class GcnnLmModel(OneLineLoading, FairseqLanguageModel):
     def forward(self, src_tokens: Tensor, **unused: Any) -> tuple[Tensor, None]:
         """
         Args:
-            src_tokens: ``[B, T]`` words, the start sign first.
+            src_tokens: ``[B, T]`` words, the start token first.
             **unused: what fairseq gives other models.
 
         Returns:

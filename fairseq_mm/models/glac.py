@@ -55,7 +55,11 @@ from fairseq_mm.models._image_sequence import (
 )
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._story_sizes import check_sizes
-from fairseq_mm.modules.sentence_places import next_places, rows_of_sentences, sentence_places
+from fairseq_mm.modules.sentence_positions import (
+    next_positions,
+    sentence_positions,
+    vectors_of_sentences,
+)
 
 STATE = "glac"
 # rows of a step up to which PyTorch's LSTM takes longer on a CPU than its cells: it lays out its
@@ -156,12 +160,12 @@ class GlacDecoder(StoryDecoder):
         vectors, _ = encoder_output(encoder_out)  # [B, 5, S H]
         saved = None
         if incremental_state is None:
-            sentences, positions = sentence_places(prev_output_tokens, self.separator)
+            sentences, positions = sentence_positions(prev_output_tokens, self.separator)
         else:
             prev_output_tokens = prev_output_tokens[:, -1:]
             saved = self.get_incremental_state(incremental_state, STATE)
             before = None if saved is None else (saved["sentence"], saved["position"])
-            sentence, position = next_places(before, prev_output_tokens[:, 0], self.separator)
+            sentence, position = next_positions(before, prev_output_tokens[:, 0], self.separator)
             sentences, positions = sentence.unsqueeze(1), position.unsqueeze(1)
         embedded = self.embedding_dropout(self.embedding(prev_output_tokens))
         state = self._initial_state(embedded) if saved is None else (saved["h"], saved["c"])
@@ -169,7 +173,7 @@ class GlacDecoder(StoryDecoder):
         if self.slices > 1:
             outputs, weights, state = self._attend(vectors, embedded, sentences, positions, state)
         else:
-            inputs = torch.cat([rows_of_sentences(vectors, sentences), embedded], dim=-1)
+            inputs = torch.cat([vectors_of_sentences(vectors, sentences), embedded], dim=-1)
             outputs, state = self._run(inputs, state)
         if incremental_state is not None:
             kept = {"h": state[0], "c": state[1], "sentence": sentence, "position": position}
@@ -216,7 +220,7 @@ class GlacDecoder(StoryDecoder):
         """
         slices = vectors.unflatten(-1, (self.slices, -1))  # [B, 5, S, H]
         # taken apart at once: the gradient of a part alone is a tensor of the whole's size
-        chosen_at = rows_of_sentences(slices, sentences).unbind(1)  # T times [B, S, H]
+        chosen_at = vectors_of_sentences(slices, sentences).unbind(1)  # T times [B, S, H]
         is_start = positions.eq(0).unsqueeze(-1).unbind(1)
         hs, cs = list(state[0].unbind(1)), list(state[1].unbind(1))
         outputs, weights = [], []

@@ -51,7 +51,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.modules.pooled_features import SCALINGS, mean_of_real_rows, scale_vectors
+from fairseq_mm.modules.pooled_features import SCALINGS, masked_mean, scale_vectors
 from fairseq_mm.modules.relu_recurrence import relu_recurrence
 
 WORD_INPUTS = ("second", "first", "none")
@@ -124,7 +124,7 @@ class MRnnEncoder(FairseqEncoder):
         Returns:
             ``image``: one tensor ``[B, D]``.
         """
-        image = scale_vectors(mean_of_real_rows(features, padding_mask), self.scaling)  # [B, D]
+        image = scale_vectors(masked_mean(features, padding_mask), self.scaling)  # [B, D]
         return {"image": [self.dropout(image).to(self.precision.dtype)]}
 
     def reorder_encoder_out(
@@ -236,7 +236,7 @@ class MRnnDecoder(FairseqIncrementalDecoder):
         """What the words add to the multimodal layer: all that does not pass through V_I^(2).
 
         Args:
-            tokens: ``[B, T]`` words, the start sign first.
+            tokens: ``[B, T]`` words, the start token first.
             to_word: ``[B, H]`` image's term of embedding layer II, or None.
             initial: ``[B, H]`` recurrent state before the first of them.
 
@@ -290,7 +290,7 @@ class MRnnDecoder(FairseqIncrementalDecoder):
     ) -> tuple[Tensor, None]:
         """
         Args:
-            prev_output_tokens: ``[B, T]`` words so far, the start sign first.
+            prev_output_tokens: ``[B, T]`` words so far, the start token first.
             encoder_out: the encoder's; a step of incremental decoding that has a state does not
                 look at the image again.
             incremental_state: with it only the last word is new.

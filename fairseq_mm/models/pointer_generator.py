@@ -43,11 +43,11 @@ from fairseq.models import (
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance, words_of
 from fairseq_mm.models._story_sizes import check_sizes
-from fairseq_mm.modules.copy_distribution import first_places, mixture_logits
+from fairseq_mm.modules.copy_distribution import first_positions, mixture_logits
 from fairseq_mm.modules.coverage_attention import CoverageAttention
 from fairseq_mm.modules.skipping_lstm import SkippingLSTM
 
@@ -129,7 +129,7 @@ class PointerGeneratorEncoder(FairseqEncoder):
 
         Returns:
             ``states [B, S, 2H]``, ``is_padding [B, S]``, ``first_state`` and ``first_cell [B, H]``
-            of the decoder, ``tokens [B, S]`` and their ``places [B, S]``, see ``first_places``:
+            of the decoder, ``tokens [B, S]`` and their ``places [B, S]``, see ``first_positions``:
             a list of one tensor each.
         """
         is_padding = src_tokens.eq(self.dictionary.pad())
@@ -142,7 +142,7 @@ class PointerGeneratorEncoder(FairseqEncoder):
             "first_state": [self.state_proj(state).relu()],
             "first_cell": [self.cell_proj(cell).relu()],
             "tokens": [src_tokens],
-            "places": [first_places(src_tokens)],
+            "places": [first_positions(src_tokens)],
         }
 
     def reorder_encoder_out(
@@ -270,7 +270,7 @@ class PointerGeneratorDecoder(FairseqIncrementalDecoder):
 
 
 @register_model("pointer_generator", dataclass=PointerGeneratorConfig)
-class PointerGeneratorModel(OneLineLoading, FairseqEncoderDecoderModel):
+class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     """Summaries that copy words of their transcript."""
 
     @classmethod

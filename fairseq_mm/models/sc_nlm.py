@@ -147,8 +147,8 @@ class ScNlmEncoder(ConditionEncoder):
     def _from_the_left(self, tags: Tensor) -> Tensor:
         """``[B, S + 1 + k]``: rows begin with their first tag; STOP follows their last."""
         S = tags.size(1)
-        is_real = tags.ne(self.pad)
-        first = is_real.long().argmax(1, keepdim=True)  # [B, 1]
+        valid_mask = tags.ne(self.pad)
+        first = valid_mask.long().argmax(1, keepdim=True)  # [B, 1]
         places = torch.arange(S + 1 + self.structure_length, device=tags.device) + first
         moved = tags.gather(1, places.clamp(max=S - 1))
         return moved.masked_fill((places >= S) | moved.eq(self.pad), self.stop)

@@ -30,7 +30,7 @@ from fairseq.models import (
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance, words_of
 from fairseq_mm.models._story_sizes import check_sizes
@@ -153,7 +153,7 @@ def build_t5_parts(
 
 
 @register_model("t5", dataclass=T5Config)
-class T5Model(OneLineLoading, FairseqEncoderDecoderModel):
+class T5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
     """Text to text.
 
     Args:

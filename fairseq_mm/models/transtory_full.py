@@ -126,15 +126,15 @@ class TranstoryFullEncoder(ImageEncoder):
 
         Returns:
             ``vectors``: ``[B, 5, output_dim]``.
-            ``is_missing``: ``[B, 5]`` bool.
+            ``image_padding_mask``: ``[B, 5]`` bool.
         """
-        x, is_missing = self.pictures(features, padding_mask)
+        x, image_padding_mask = self.pictures(features, padding_mask)
         places = torch.arange(x.size(1), device=x.device)
         x = x * math.sqrt(x.size(-1)) + sinusoids(places, x.size(-1)).to(x.dtype)
-        is_visible = ~is_missing[:, None, None]
+        attention_mask = ~image_padding_mask[:, None, None]
         for layer in self.layers:
-            x = layer(x, is_visible)
-        return {"vectors": [self.output_proj(x)], "is_missing": [is_missing]}
+            x = layer(x, attention_mask)
+        return {"vectors": [self.output_proj(x)], "image_padding_mask": [image_padding_mask]}
 
 
 @register_model("transtory_full", dataclass=TranstoryFullConfig)

@@ -54,7 +54,7 @@ from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.relative_attention import RelativeAttention
 from fairseq_mm.modules.segment_memory import SegmentMemory, remember
 from fairseq_mm.modules.sentence_cache import FIRST_CAPACITY, SentenceCache
-from fairseq_mm.modules.sentence_places import next_places, sentence_places
+from fairseq_mm.modules.sentence_positions import next_positions, sentence_positions
 from fairseq_mm.modules.transformer_layer import FeedForward, merge_heads, split_heads
 
 STATE = "transtory_xl"
@@ -111,10 +111,10 @@ class TranstoryXLEncoder(ImageEncoder):
 
         Returns:
             ``vectors``: ``[B, 5, F]``, zero for missing images.
-            ``is_missing``: ``[B, 5]`` bool.
+            ``image_padding_mask``: ``[B, 5]`` bool.
         """
-        vectors, is_missing = self.pictures(features, padding_mask)
-        return {"vectors": [vectors], "is_missing": [is_missing]}
+        vectors, image_padding_mask = self.pictures(features, padding_mask)
+        return {"vectors": [vectors], "image_padding_mask": [image_padding_mask]}
 
 
 class TranstoryXLLayer(nn.Module):
@@ -188,8 +188,8 @@ class TranstoryXLDecoder(StoryDecoder):
         """Of the first sentence: ``memory_length`` equal slots, from images ``[B, F]``."""
         fused = self.picture_fusion(image) + self.memory_fusion.bias
         ages = torch.arange(self.memory_length, 0, -1, device=image.device)
-        is_real = torch.ones(len(image), len(ages), dtype=torch.bool, device=image.device)
-        return SegmentMemory([fused.unsqueeze(1)] * len(self.layers), ages, is_real)
+        valid_mask = torch.ones(len(image), len(ages), dtype=torch.bool, device=image.device)
+        return SegmentMemory([fused.unsqueeze(1)] * len(self.layers), ages, valid_mask)
 
     def fuse(self, memory: SegmentMemory, image: Tensor) -> SegmentMemory:
         """Equation 12: what was remembered, with the next image ``[B, F]``."""
@@ -218,20 +218,20 @@ class TranstoryXLDecoder(StoryDecoder):
             renewed = renewed._replace(contents=[x.detach() for x in renewed.contents])
         return renewed
 
-    def _visibility(self, positions: Tensor, distances: Tensor, is_real: Tensor) -> Tensor:
+    def _visibility(self, positions: Tensor, distances: Tensor, valid_mask: Tensor) -> Tensor:
         """
         Args:
             positions: ``[B or 1, L]`` of the queries in their segment.
             distances: ``[B or 1, L, K]`` of the keys to the queries.
-            is_real: ``[B, K]`` bool, False at padding.
+            valid_mask: ``[B, K]`` bool, False at padding.
 
         Returns:
             ``[B, L, K]`` bool: keys that each query sees.
         """
-        is_visible = (distances >= 0) & is_real.unsqueeze(1)
+        attention_mask = (distances >= 0) & valid_mask.unsqueeze(1)
         if self.is_released:
-            is_visible = is_visible & (distances < self.memory_length)
-        return is_visible
+            attention_mask = attention_mask & (distances < self.memory_length)
+        return attention_mask
 
     def read_segment(
         self, x: Tensor, lengths: Tensor, memory: SegmentMemory
@@ -248,18 +248,18 @@ class TranstoryXLDecoder(StoryDecoder):
         B, L, D = x.shape
         shape = B, L
         places = torch.arange(L, device=x.device)
-        is_real = places < lengths.unsqueeze(1)
+        valid_mask = places < lengths.unsqueeze(1)
         # position-wise layers run on real words alone
-        real = is_real.flatten().nonzero().squeeze(1)
+        real = valid_mask.flatten().nonzero().squeeze(1)
         x = x.reshape(B * L, D)[real]
         distances = torch.cat(
             [places.unsqueeze(1) + memory.ages, places.unsqueeze(1) - places], dim=1
         ).unsqueeze(0)
-        is_visible = self._visibility(
-            places.unsqueeze(0), distances, torch.cat([memory.is_real, is_real], dim=1)
+        attention_mask = self._visibility(
+            places.unsqueeze(0), distances, torch.cat([memory.valid_mask, valid_mask], dim=1)
         )
         # a padding query may see what it likes: no row of a softmax is empty
-        is_visible = is_visible | ~is_real.unsqueeze(2)
+        attention_mask = attention_mask | ~valid_mask.unsqueeze(2)
         count = int(distances.max()) + 1
         inputs = []
         for layer, states in zip(self.layers, memory.contents):
@@ -277,7 +277,7 @@ class TranstoryXLDecoder(StoryDecoder):
                 [old_values.expand(size), split_heads(values, attention.num_heads)], dim=2
             )
             weights = attention.weights(
-                queries, keys, attention.distance_keys(count), distances, is_visible
+                queries, keys, attention.distance_keys(count), distances, attention_mask
             )
             attended = merge_heads(torch.matmul(weights, values))
             x = layer.finish(x, attended.reshape(B * L, width)[real])
@@ -303,7 +303,7 @@ class TranstoryXLDecoder(StoryDecoder):
             if self.is_released:
                 return self._released_step(prev_output_tokens, images, incremental_state), None
             return self._step(prev_output_tokens[:, -1], images, incremental_state), None
-        sentences, positions = sentence_places(prev_output_tokens, self.separator)
+        sentences, positions = sentence_positions(prev_output_tokens, self.separator)
         is_word = prev_output_tokens.ne(self.dictionary.pad())
         embedded = self.embed(prev_output_tokens)
         output = embedded.new_zeros(embedded.shape)
@@ -334,29 +334,31 @@ class TranstoryXLDecoder(StoryDecoder):
         """``[B, 1, D]`` of one new word ``[B]`` for each row.
 
         The cache has three parts a layer: keys, values and inputs of memory and sentence, one after
-        the other; ``is_real`` tells which slots of the memory are no padding.
+        the other; ``valid_mask`` tells which slots of the memory are no padding.
         """
         M = self.memory_length
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
-            sentence, position = next_places(None, tokens, self.separator)
-            is_real = torch.ones(len(tokens), M, dtype=torch.bool, device=tokens.device)
+            sentence, position = next_positions(None, tokens, self.separator)
+            valid_mask = torch.ones(len(tokens), M, dtype=torch.bool, device=tokens.device)
             cache = self._empty_cache(images)
             everyone = torch.arange(len(tokens), device=tokens.device)
-            self._write_memory(cache, is_real, everyone, self.first_memory(images[:, 0]))
+            self._write_memory(cache, valid_mask, everyone, self.first_memory(images[:, 0]))
         else:
-            last, cache, is_real = saved["position"], saved["cache"], saved["is_real"]
-            sentence, position = next_places((saved["sentence"], last), tokens, self.separator)
+            last, cache, valid_mask = saved["position"], saved["cache"], saved["valid_mask"]
+            sentence, position = next_positions((saved["sentence"], last), tokens, self.separator)
             rows = (position == 0).nonzero().squeeze(1)
             if len(rows):
-                self._renew_memory(cache, is_real, rows, last[rows], images, sentence[rows])
+                self._renew_memory(cache, valid_mask, rows, last[rows], images, sentence[rows])
         cache.reserve(position + M)
         places = torch.arange(cache.capacity - M, device=tokens.device)
         ages = torch.arange(M, 0, -1, device=tokens.device)
         offsets = torch.cat([ages, -places])
         distances = (position.unsqueeze(1) + offsets).unsqueeze(1)  # [B, 1, M + C]
-        is_filled = torch.cat([is_real, is_real.new_ones(len(tokens), cache.capacity - M)], dim=1)
-        is_visible = self._visibility(position.unsqueeze(1), distances, is_filled)
+        is_filled = torch.cat(
+            [valid_mask, valid_mask.new_ones(len(tokens), cache.capacity - M)], dim=1
+        )
+        attention_mask = self._visibility(position.unsqueeze(1), distances, is_filled)
         tables = None if saved is None else saved["tables"]
         if tables is None or tables[0].size(1) < cache.capacity + 1:
             tables = [layer.attention.distance_keys(cache.capacity + 1) for layer in self.layers]
@@ -368,12 +370,12 @@ class TranstoryXLDecoder(StoryDecoder):
             keys = cache.write(3 * i, key.squeeze(2), position + M)
             values = cache.write(3 * i + 1, value.squeeze(2), position + M)
             query = split_heads(attention.query_proj(x), attention.num_heads)
-            weights = attention.weights(query, keys, tables[i], distances, is_visible)
+            weights = attention.weights(query, keys, tables[i], distances, attention_mask)
             x = layer.finish(x, merge_heads(torch.matmul(weights, values)))
         kept = {
             "sentence": sentence,
             "position": position,
-            "is_real": is_real,
+            "valid_mask": valid_mask,
             "cache": cache,
             "tables": tables,
         }
@@ -387,12 +389,12 @@ class TranstoryXLDecoder(StoryDecoder):
         return SentenceCache.empty(shapes, like, capacity=self.memory_length + FIRST_CAPACITY)
 
     def _write_memory(
-        self, cache: SentenceCache, is_real: Tensor, rows: Tensor, memory: SegmentMemory
+        self, cache: SentenceCache, valid_mask: Tensor, rows: Tensor, memory: SegmentMemory
     ) -> None:
         """Puts the memory of these rows ``[r]`` into the cache."""
         slots = self.memory_length - memory.ages
-        is_real[rows] = False
-        is_real[rows.unsqueeze(1), slots] = memory.is_real
+        valid_mask[rows] = False
+        valid_mask[rows.unsqueeze(1), slots] = memory.valid_mask
         for i, (layer, states) in enumerate(zip(self.layers, memory.contents)):
             for part, x in enumerate((*layer.attention.keys_and_values(states), states)):
                 slot_first = cache.parts[3 * i + part].movedim(-2, 1)  # [B, M + C, ...]
@@ -403,7 +405,7 @@ class TranstoryXLDecoder(StoryDecoder):
     def _renew_memory(
         self,
         cache: SentenceCache,
-        is_real: Tensor,
+        valid_mask: Tensor,
         rows: Tensor,
         last: Tensor,
         images: Tensor,
@@ -413,25 +415,25 @@ class TranstoryXLDecoder(StoryDecoder):
         M = self.memory_length
         states = [part[rows] for part in cache.parts[2::3]]  # [r, M + C, D]
         ages = torch.arange(M, 0, -1, device=rows.device)
-        memory = SegmentMemory([x[:, :M] for x in states], ages, is_real[rows])
+        memory = SegmentMemory([x[:, :M] for x in states], ages, valid_mask[rows])
         renewed = self._remember(memory, [x[:, M:] for x in states], last + 1)
         following = images[rows, sentence.clamp(max=images.size(1) - 1)]
-        self._write_memory(cache, is_real, rows, self.fuse(renewed, following))
+        self._write_memory(cache, valid_mask, rows, self.fuse(renewed, following))
 
     def _released_step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
         """``[B, 1, D]`` of the last of ``[B, T]`` words: the whole beginning of each row's
         sentence is read, and remembered, at each of its words."""
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
-            sentence, position = next_places(None, tokens[:, -1], self.separator)
+            sentence, position = next_positions(None, tokens[:, -1], self.separator)
             memory = self.first_memory(images[:, 0])
             size = (-1, self.memory_length, -1)
             memory = memory._replace(contents=[x.expand(size) for x in memory.contents])
         else:
             before = (saved["sentence"], saved["position"])
-            sentence, position = next_places(before, tokens[:, -1], self.separator)
+            sentence, position = next_positions(before, tokens[:, -1], self.separator)
             ages = torch.arange(self.memory_length, 0, -1, device=tokens.device)
-            memory = SegmentMemory(list(saved["contents"]), ages, saved["is_real"])
+            memory = SegmentMemory(list(saved["contents"]), ages, saved["valid_mask"])
             rows = torch.arange(len(tokens), device=tokens.device)
             following = images[rows, sentence.clamp(max=images.size(1) - 1)]
             is_start = (position == 0)[:, None, None]
@@ -446,7 +448,7 @@ class TranstoryXLDecoder(StoryDecoder):
         kept = {
             "sentence": sentence,
             "position": position,
-            "is_real": memory.is_real,
+            "valid_mask": memory.valid_mask,
             "contents": memory.contents,
         }
         self.set_incremental_state(incremental_state, STATE, kept)
@@ -457,7 +459,7 @@ class TranstoryXLDecoder(StoryDecoder):
         if saved is None:
             return
         kept = dict(saved)
-        for key in ("sentence", "position", "is_real"):
+        for key in ("sentence", "position", "valid_mask"):
             kept[key] = saved[key].index_select(0, new_order)
         if "contents" in saved:
             kept["contents"] = [x.index_select(0, new_order) for x in saved["contents"]]

@@ -18,8 +18,9 @@ row of Tables 1 to 5 is reached by options:
     Table 4                 --fusion-encoder-layers 1 ... 1,2,3,4,5,6
     Table 5                 --fusion-encoder-layers '' --fusion-decoder-layers 2
 
-BART's published checkpoints load with --finetune-from-model; what they do not have is new. New
-parameters carry ``param_group = "new"``, by which their learning rate is told.
+BART's published checkpoints load with --finetune-from-model; what they do not have is
+added. Added parameters carry ``param_group = "added"``: a parameter group with a learning rate of
+its own.
 
 Differs from the paper:
 - The number of multi-head attention's heads is not given: 4 of 64 channels, as wide as BART's own.
@@ -37,7 +38,7 @@ Differs from the released code:
   generates then depends on what stands beside it in a batch.
 - The script and the log of the best released checkpoint name another system than the paper: dot
   product in the last encoder layer alone, forget gate and VTF.
-- All new parameters learn, by their names. In the released code, groups of parameters were found by
+- All added parameters learn, by their names. In the released code, parameter groups were made by
   shape and value, and the VTF's biases and the fusion's were in none.
 - Any layers can have fusion, each with its own weights; there it is one of the encoder.
 """
@@ -57,7 +58,7 @@ from torch import Tensor
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bart_weights import fit_weights
-from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.models._story_sizes import check_sizes
@@ -111,7 +112,7 @@ def bart_options(cfg: Any) -> Namespace:
 
 
 @register_model("vg_bart", dataclass=VgBartConfig)
-class VgBartModel(OneLineLoading, BARTModel):
+class VgBartModel(LoadStateDictMixin, BARTModel):
     """Summaries of transcript and video."""
 
     reads_video = True
@@ -186,7 +187,7 @@ class VgBartModel(OneLineLoading, BARTModel):
         Args:
             src_tokens: ``[B, S]`` transcripts, padded at either side.
             src_lengths: ``[B]``, not needed.
-            prev_output_tokens: ``[B, T]`` summaries, the start sign first.
+            prev_output_tokens: ``[B, T]`` summaries, the start token first.
             features: ``[B, M, D]`` frames, padded at the end.
             padding_mask: ``[B, M]`` bool, True at padding.
             **unused: what fairseq gives other models.

@@ -9,8 +9,9 @@ of their own (VTF), see ``modules/video_encoder.py``. Defaults are the best syst
 4: multi-head attention, forget gate, VTF, fusion in the last two encoder layers. The options are
 VG-BART's, and so are the rows of Tables 1 to 5 (see ``vg_bart.py``).
 
-Checkpoints of ``--arch t5`` load with --finetune-from-model; what they do not have is new. New
-parameters carry ``param_group = "new"``, by which their learning rate is told.
+Checkpoints of ``--arch t5`` load with --finetune-from-model; what they do not have is
+added. Added parameters carry ``param_group = "added"``: a parameter group with a learning rate of
+its own.
 
 Differs from the paper:
 - It has equation 3's layer norm after each sub-layer; T5 has its norms before them, and a stream of
@@ -38,10 +39,10 @@ from fairseq.models import (
 )
 from torch import Tensor
 
-from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
-from fairseq_mm.models._t5_weights import add_new_weights, check_t5_weights
+from fairseq_mm.models._t5_weights import add_missing_weights, check_t5_weights
 from fairseq_mm.models._vg_t5_parts import VgT5Decoder, VgT5Encoder
 from fairseq_mm.models._video_guided import (
     VideoGuidedConfig,
@@ -77,7 +78,7 @@ class VgT5Config(VideoGuidedConfig, T5Config):
 
 
 @register_model("vg_t5", dataclass=VgT5Config)
-class VgT5Model(OneLineLoading, FairseqEncoderDecoderModel):
+class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
     """Summaries of transcript and video.
 
     Args:
@@ -147,7 +148,7 @@ class VgT5Model(OneLineLoading, FairseqEncoderDecoderModel):
             UserError: if the weights are of another backbone.
         """
         check_t5_weights(self, state_dict)
-        add_new_weights(self, state_dict)
+        add_missing_weights(self, state_dict)
         super().upgrade_state_dict_named(state_dict, name)
 
 

@@ -35,12 +35,12 @@ from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._one_line_loading import OneLineLoading
+from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.peephole_lstm import PeepholeLSTM
-from fairseq_mm.modules.pooled_features import SCALINGS, mean_of_real_rows, scale_vectors
+from fairseq_mm.modules.pooled_features import SCALINGS, masked_mean, scale_vectors
 
 SENTENCE_ENCODERS = ("lstm", "gru", "bow")
 SENTENCE_SIGNS = ("none", "end", "both")
@@ -204,7 +204,7 @@ def _reset_gru(gru: nn.GRU) -> None:
 
 
 @register_model("vse", dataclass=VseConfig)
-class VseModel(OneLineLoading, BaseFairseqModel):
+class VseModel(LoadStateDictMixin, BaseFairseqModel):
     """Images and sentences in one space.
 
     Args:
@@ -279,7 +279,7 @@ class VseModel(OneLineLoading, BaseFairseqModel):
         Returns:
             ``[B, K]`` float32, of unit length unless ``image_norm`` says otherwise.
         """
-        pooled = scale_vectors(mean_of_real_rows(features, padding_mask), self.feature_scaling)
+        pooled = scale_vectors(masked_mean(features, padding_mask), self.feature_scaling)
         pooled = self.feature_dropout(pooled).to(self.image_proj.weight.dtype)
         embedded = self.image_proj(pooled).float()
         if self.image_norm == "always" or (self.image_norm == "evaluation" and not self.training):

@@ -9,19 +9,21 @@ from torch import Tensor
 _FUSED = getattr(F, "scaled_dot_product_attention", None)  # PyTorch 2.0 and newer
 
 
-def attention_weights(query: Tensor, key: Tensor, is_visible: Optional[Tensor] = None) -> Tensor:
+def attention_weights(
+    query: Tensor, key: Tensor, attention_mask: Optional[Tensor] = None
+) -> Tensor:
     """
     Args:
         query: ``[..., T, A]``.
         key: ``[..., S, A]``.
-        is_visible: bool, broadcast to ``[..., T, S]``; at least one True a row. None: all.
+        attention_mask: bool, broadcast to ``[..., T, S]``; at least one True a row. None: all.
 
     Returns:
         ``[..., T, S]`` softmax of ``query key / sqrt(A)``, computed in float32.
     """
     scores = torch.matmul(query, key.transpose(-1, -2)).float() * query.size(-1) ** -0.5
-    if is_visible is not None:
-        scores = scores.masked_fill(~is_visible, float("-inf"))
+    if attention_mask is not None:
+        scores = scores.masked_fill(~attention_mask, float("-inf"))
     return scores.softmax(dim=-1).to(query.dtype)
 
 
@@ -29,16 +31,16 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    is_visible: Optional[Tensor] = None,
+    attention_mask: Optional[Tensor] = None,
     *,
     dropout: float = 0.0,
 ) -> Tensor:
     """``[..., T, A]``: values ``[..., S, A]`` weighted by :func:`attention_weights`, of which
     ``dropout`` are left out."""
     if _FUSED is None:
-        weights = F.dropout(attention_weights(query, key, is_visible), dropout)
+        weights = F.dropout(attention_weights(query, key, attention_mask), dropout)
         return torch.matmul(weights, value)
-    return _FUSED(query, key, value, attn_mask=is_visible, dropout_p=dropout)
+    return _FUSED(query, key, value, attn_mask=attention_mask, dropout_p=dropout)
 
 
 def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -51,6 +53,6 @@ def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """
     if _FUSED is None:
         T = query.size(-2)
-        is_visible = torch.ones(T, T, dtype=torch.bool, device=query.device).tril()
-        return attend(query, key, value, is_visible)
+        attention_mask = torch.ones(T, T, dtype=torch.bool, device=query.device).tril()
+        return attend(query, key, value, attention_mask)
     return _FUSED(query, key, value, is_causal=True)

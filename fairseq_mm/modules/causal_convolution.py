@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_mm.modules.products import product
+from fairseq_mm.modules.linear import linear
 
 
 class CausalConvolution(nn.Module):
@@ -58,7 +58,7 @@ class CausalConvolution(nn.Module):
         weight = self.step_weight
         if weight is None:
             weight = self._as_matrix()
-        return F.glu(product(window, weight, self.bias), dim=1), window[:, self.input_dim :]
+        return F.glu(linear(window, weight, self.bias), dim=1), window[:, self.input_dim :]
 
     def fold(self) -> None:
         """Lays the weights out for :meth:`step` once: for inference."""

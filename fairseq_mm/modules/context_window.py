@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from fairseq_mm.modules.products import product
+from fairseq_mm.modules.linear import linear
 
 
 class ContextWindow(nn.Module):
@@ -34,7 +34,7 @@ class ContextWindow(nn.Module):
         """
         T = x.size(1) - self.length + 1
         windows = torch.cat([x[:, i : i + T] for i in range(self.length)], dim=2)  # [B, T, L * I]
-        return product(windows, self.weight)
+        return linear(windows, self.weight)
 
     def of_table(self, table: Tensor) -> Tensor:
         """What each type adds at each place of a window.

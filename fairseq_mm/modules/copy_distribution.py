@@ -8,7 +8,7 @@ from torch import Tensor
 _LEAST_SHARE_LOG = -23.0  # 1e-10
 
 
-def first_places(tokens: Tensor) -> Tensor:
+def first_positions(tokens: Tensor) -> Tensor:
     """Where each token of a source stands first.
 
     Args:
@@ -42,7 +42,7 @@ def mixture_logits(
         write_score: ``[B, T]``, whose sigmoid is p_gen.
         attention: ``[B, T, S]`` float32 weights of the source's words, 0 at padding.
         tokens: ``[B, S]`` the source's words.
-        places: see :func:`first_places`.
+        places: see :func:`first_positions`.
         only_copied: ``[N]`` words that have no probability in the vocabulary.
 
     Returns:

@@ -38,11 +38,11 @@ class MaskedBatchNorm(nn.Module):
         self.num_batches = self.num_batches.float()
         return self
 
-    def forward(self, x: Tensor, is_real: Tensor) -> Tensor:
+    def forward(self, x: Tensor, valid_mask: Tensor) -> Tensor:
         """
         Args:
             x: ``[..., D]``.
-            is_real: ``[...]`` bool, False at padding.
+            valid_mask: ``[...]`` bool, False at padding.
 
         Returns:
             ``[..., D]``; what stands at padding means nothing.
@@ -50,7 +50,7 @@ class MaskedBatchNorm(nn.Module):
         mean, variance = self.running_mean, self.running_var
         values = x.float()
         if self.training:
-            rows = values[is_real]
+            rows = values[valid_mask]
             if len(rows) > 1:
                 mean, variance = rows.mean(dim=0), rows.var(dim=0, unbiased=False)
                 with torch.no_grad():

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_mm.modules.attention import attend, attend_causally, attention_weights
-from fairseq_mm.modules.products import grouped_product, product
+from fairseq_mm.modules.linear import grouped_linear, linear
 from fairseq_mm.modules.weight_normalized import WeightNormalized
 
 _FIRST_CAPACITY = 64
@@ -190,7 +190,7 @@ class MultiScaleSelfAttention(nn.Module):
             ``[B, T, C]``.
         """
         B, T, _ = x.shape
-        rows = product(x, self.input_proj.weight, self.input_proj.bias).view(B * T, -1)  # [BT, 3 E]
+        rows = linear(x, self.input_proj.weight, self.input_proj.bias).view(B * T, -1)  # [BT, 3 E]
         if self.is_gated and rows.dtype == torch.float32 and torch.is_grad_enabled():
             # their hidden layers are most of a decoder's memory and a fifth of its work
             networks = checkpoint(self._networks_of, rows, use_reentrant=False)
@@ -199,8 +199,8 @@ class MultiScaleSelfAttention(nn.Module):
         networks = networks.view(3, B, T, self.num_heads, self.head_dim)
         query, key, value = networks.transpose(2, 3).unbind(0)  # [B, H, T, A]
         if trace is not None:
-            is_visible = visible_past(T, self.strides, x.device)
-            trace.append(attention_weights(query, F.pad(key, (0, 0, 1, 0)), is_visible))
+            attention_mask = visible_past(T, self.strides, x.device)
+            trace.append(attention_weights(query, F.pad(key, (0, 0, 1, 0)), attention_mask))
         count = self.num_heads // len(self.strides)
         of_scale = zip(self.strides, *(x.split(count, dim=1) for x in (query, key, value)))
         heads = torch.cat([attend_to_past(q, k, v, stride) for stride, q, k, v in of_scale], dim=1)
@@ -216,7 +216,7 @@ class MultiScaleSelfAttention(nn.Module):
             x: ``[B, C]``.
             cache: of this layer; the newest time joins it.
         """
-        rows = product(x, self.input_proj.weight, self.input_proj.bias)
+        rows = linear(x, self.input_proj.weight, self.input_proj.bias)
         query, key, value = self._networks_of(rows).unbind(0)  # [B, H, A]
         if cache.num_times:
             heads = [
@@ -241,7 +241,7 @@ class MultiScaleSelfAttention(nn.Module):
         maps = self._first_layer(rows)
         for network in list(self.networks)[1:]:
             maps = F.glu(self._by_network(maps, len(network.bias)), dim=2)
-            maps = grouped_product(maps, network.weight(), network.bias)
+            maps = grouped_linear(maps, network.weight(), network.bias)
         maps = self._by_network(maps, 3 * len(self.strides))  # [3 strides, N, heads A]
         maps = maps.view(3, len(self.strides), N, -1, self.head_dim).transpose(1, 2)
         return maps.flatten(2, 3)
@@ -250,8 +250,8 @@ class MultiScaleSelfAttention(nn.Module):
         """Heads ``[N, H, A]`` and the layer's input, of N rows, give the layer's output."""
         if self.head_proj is not None:
             weight, bias = self.head_proj.weight(), self.head_proj.bias
-            heads = grouped_product(heads.transpose(0, 1), weight, bias).transpose(0, 1)
-        out = product(heads.flatten(1), self.output_proj.weight(), self.output_proj.bias)
+            heads = grouped_linear(heads.transpose(0, 1), weight, bias).transpose(0, 1)
+        out = linear(heads.flatten(1), self.output_proj.weight(), self.output_proj.bias)
         return self.norm(out.view_as(x) + x)
 
     def _first_layer(self, rows: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ class MultiScaleSelfAttention(nn.Module):
         network = self.networks[0]
         weights = network.weight().view(3, -1, network.weight_v.size(-1))
         kinds = zip(rows.chunk(3, dim=1), weights, network.bias.view(3, -1))
-        return torch.stack([product(x, weight, bias) for x, weight, bias in kinds])
+        return torch.stack([linear(x, weight, bias) for x, weight, bias in kinds])
 
     @staticmethod
     def _by_network(rows: Tensor, networks: int) -> Tensor:

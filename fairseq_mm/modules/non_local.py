@@ -38,11 +38,11 @@ class NonLocalBlock(nn.Module):
         theta, phi = float32_linear(self.theta, grid), float32_linear(self.phi, grid)
         return torch.matmul(theta, phi.transpose(-1, -2))
 
-    def forward(self, grid: Tensor, is_real: Tensor) -> Tensor:
+    def forward(self, grid: Tensor, valid_mask: Tensor) -> Tensor:
         """
         Args:
             grid: ``[B, R, C]``: R positions of C channels.
-            is_real: ``[B]`` bool, False where a whole grid is padding.
+            valid_mask: ``[B]`` bool, False where a whole grid is padding.
 
         Returns:
             ``[B, R, C]`` float32.
@@ -51,5 +51,5 @@ class NonLocalBlock(nn.Module):
         values = torch.matmul(self.similarities(grid) / num_positions, float32_linear(self.g, grid))
         update = float32_linear(self.output, values)
         if self.norm is not None:
-            update = self.norm(update, is_real.unsqueeze(1).expand(-1, num_positions))
+            update = self.norm(update, valid_mask.unsqueeze(1).expand(-1, num_positions))
         return grid + update

@@ -27,16 +27,16 @@ class PackedGRU(nn.Module):
         Returns:
             ``[B, N, 2H]``, forward before backward, zero at padding.
         """
-        is_real = ~padding_mask
-        if is_real.all():
+        valid_mask = ~padding_mask
+        if valid_mask.all():
             return self.gru(x)[0]
         order = padding_mask.long().sort(dim=1, stable=True).indices  # real ones first
         moved = x.gather(1, order.unsqueeze(-1).expand_as(x))
-        counts = is_real.sum(dim=1).cpu()
+        counts = valid_mask.sum(dim=1).cpu()
         packed = pack_padded_sequence(moved, counts, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(
             self.gru(packed)[0], batch_first=True, total_length=x.size(1)
         )
-        places = (is_real.long().cumsum(dim=1) - 1).clamp(min=0)  # of each among the real ones
+        places = (valid_mask.long().cumsum(dim=1) - 1).clamp(min=0)  # of each among the real ones
         back = states.gather(1, places.unsqueeze(-1).expand(-1, -1, states.size(-1)))
         return back.masked_fill(padding_mask.unsqueeze(-1), 0)

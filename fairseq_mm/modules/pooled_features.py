@@ -6,7 +6,7 @@ from torch import Tensor
 SCALINGS = ("root", "scale", "unit", "none")
 
 
-def mean_of_real_rows(features: Tensor, padding_mask: Tensor) -> Tensor:
+def masked_mean(features: Tensor, padding_mask: Tensor) -> Tensor:
     """
     Args:
         features: ``[B, N, D]`` features, padded along N.
@@ -18,8 +18,8 @@ def mean_of_real_rows(features: Tensor, padding_mask: Tensor) -> Tensor:
     features = features.float()
     if features.size(1) == 1:
         return features[:, 0]
-    is_real = (~padding_mask).unsqueeze(-1)
-    return (features * is_real).sum(1) / is_real.sum(1)
+    valid_mask = (~padding_mask).unsqueeze(-1)
+    return (features * valid_mask).sum(1) / valid_mask.sum(1)
 
 
 def scale_vectors(x: Tensor, scaling: str) -> Tensor:

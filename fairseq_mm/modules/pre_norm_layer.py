@@ -97,12 +97,12 @@ class SourceAttention(nn.Module):
             ``[B, T, D]``, and the heads' mean weights ``[B, T, N]`` or None.
         """
         query = split_heads(self.query_proj(x), self.num_heads)
-        is_visible = ~padding_mask[:, None, None]
+        attention_mask = ~padding_mask[:, None, None]
         if needs_weights:
-            weights = attention_weights(query, projected[0], is_visible)
+            weights = attention_weights(query, projected[0], attention_mask)
             context = torch.matmul(weights, projected[1])
             return self.out_proj(merge_heads(context)), weights.mean(dim=1)
-        context = attend(query, *projected, is_visible, dropout=dropout)
+        context = attend(query, *projected, attention_mask, dropout=dropout)
         return self.out_proj(merge_heads(context)), None
 
 
@@ -185,11 +185,11 @@ class PreNormDecoderLayer(nn.Module):
         if past is not None:
             key, value = torch.cat([past[0], key], dim=-2), torch.cat([past[1], value], dim=-2)
         # a single word sees all others; of several, each sees those up to itself
-        is_visible = None
+        attention_mask = None
         if T > 1:
-            is_visible = torch.ones(T, key.size(-2), dtype=torch.bool, device=x.device)
-            is_visible = is_visible.tril(key.size(-2) - T)
-        attended = attend(query, key, value, is_visible, dropout=rate)
+            attention_mask = torch.ones(T, key.size(-2), dtype=torch.bool, device=x.device)
+            attention_mask = attention_mask.tril(key.size(-2) - T)
+        attended = attend(query, key, value, attention_mask, dropout=rate)
         x = x + F.dropout(self.self_attention.out_proj(merge_heads(attended)), rate)
         seen, trace = self._attend_to_sources(x, projected, padding_masks, rate, needs_weights)
         x = x + F.dropout(seen, rate)

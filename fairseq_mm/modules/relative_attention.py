@@ -61,7 +61,7 @@ class RelativeAttention(nn.Module):
         keys: Tensor,
         distance_keys: Tensor,
         distances: Tensor,
-        is_visible: Tensor,
+        attention_mask: Tensor,
     ) -> Tensor:
         """
         Args:
@@ -69,7 +69,7 @@ class RelativeAttention(nn.Module):
             keys: ``[B, H, K, A]``.
             distance_keys: see :meth:`distance_keys`.
             distances: ``[B or 1, L, K]`` from each key to each query; any number where invisible.
-            is_visible: ``[B or 1, L, K]`` bool.
+            attention_mask: ``[B or 1, L, K]`` bool.
 
         Returns:
             ``[B, H, L, K]``, computed in float32.
@@ -81,5 +81,5 @@ class RelativeAttention(nn.Module):
         chosen = distances.clamp(0, by_distance.size(-1) - 1).unsqueeze(1)
         position = by_distance.gather(-1, chosen.expand(*by_distance.shape[:3], keys.size(2)))
         scores = (content + position).float() * self.head_dim**-0.5
-        scores = scores.masked_fill(~is_visible.unsqueeze(1), float("-inf"))
+        scores = scores.masked_fill(~attention_mask.unsqueeze(1), float("-inf"))
         return scores.softmax(dim=-1).to(queries.dtype)

@@ -12,12 +12,12 @@ class SegmentMemory(NamedTuple):
     Attributes:
         contents: of each layer ``[B, C, D]``; C may be 1 where all slots hold the same.
         ages: ``[C]`` distance from each slot to the first token of the new segment, 1 at least.
-        is_real: ``[B, C]`` bool, False at padding.
+        valid_mask: ``[B, C]`` bool, False at padding.
     """
 
     contents: list[Tensor]
     ages: Tensor
-    is_real: Tensor
+    valid_mask: Tensor
 
 
 def remember(
@@ -50,9 +50,9 @@ def remember(
     slots = torch.full((memory_length + 1,), -1, dtype=torch.long, device=device)
     slots[memory.ages] = torch.arange(len(memory.ages), device=device)
     former = slots[(-places).clamp(min=0, max=memory_length)]
-    old_is_real = memory.is_real.gather(1, former.clamp(min=0)) & (former >= 0)
-    is_real = torch.where(places >= 0, places < lengths.unsqueeze(1), old_is_real)
-    kept = is_real.any(dim=0)
+    old_is_real = memory.valid_mask.gather(1, former.clamp(min=0)) & (former >= 0)
+    valid_mask = torch.where(places >= 0, places < lengths.unsqueeze(1), old_is_real)
+    kept = valid_mask.any(dim=0)
     if not kept.any():
         kept[-1] = True  # a memory without a slot has no shape; this one is padding
     places, former = places[:, kept], former[:, kept]
@@ -63,4 +63,4 @@ def remember(
     for old, new in zip(memory.contents, hidden):
         states = torch.cat([old.expand(-1, num_old, -1), new], dim=1)
         contents.append(states.gather(1, index.unsqueeze(-1).expand(-1, -1, new.size(-1))))
-    return SegmentMemory(contents, ages[kept], is_real[:, kept])
+    return SegmentMemory(contents, ages[kept], valid_mask[:, kept])

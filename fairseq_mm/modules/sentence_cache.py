@@ -63,7 +63,7 @@ class SentenceCache:
         x.movedim(-2, 1)[rows, positions] = values.to(x.dtype)
         return x
 
-    def is_visible(self, positions: Tensor) -> Tensor:
+    def attention_mask(self, positions: Tensor) -> Tensor:
         """``[B, 1, 1, capacity]`` bool: entries up to each row's position."""
         places = torch.arange(self.capacity, device=positions.device)
         return (places <= positions.unsqueeze(1))[:, None, None]

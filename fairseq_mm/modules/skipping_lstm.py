@@ -29,33 +29,33 @@ class SkippingLSTM(nn.Module):
             dropout=dropout if num_layers > 1 else 0.0,
         )
 
-    def forward(self, x: Tensor, is_missing: Tensor) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         """
         Args:
             x: ``[B, N, D]``.
-            is_missing: ``[B, N]`` bool; at least one element of a row is there.
+            padding_mask: ``[B, N]`` bool; at least one element of a row is there.
 
         Returns:
             ``[B, N, 2H]``, forward before backward.
         """
-        return self.with_last_states(x, is_missing)[0]
+        return self.with_last_states(x, padding_mask)[0]
 
     def with_last_states(
-        self, x: Tensor, is_missing: Tensor
+        self, x: Tensor, padding_mask: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """As :meth:`forward`, and each direction's state and cell ``[2 * num_layers, B, H]`` after
         the last real element that it reads."""
-        if not is_missing.any():
+        if not padding_mask.any():
             return self.lstm(x)
-        order = is_missing.long().sort(dim=1, stable=True).indices  # real ones first
-        counts = (~is_missing).sum(dim=1)
+        order = padding_mask.long().sort(dim=1, stable=True).indices  # real ones first
+        counts = (~padding_mask).sum(dim=1)
         moved = x.gather(1, order.unsqueeze(-1).expand_as(x))
         packed = pack_padded_sequence(moved, counts.cpu(), batch_first=True, enforce_sorted=False)
         states, last = self.lstm(packed)
         states, _ = pad_packed_sequence(states, batch_first=True, total_length=x.size(1))
         forward, backward = states.chunk(2, dim=-1)
-        before = (~is_missing).long().cumsum(dim=1)  # real ones up to here
-        after = counts.unsqueeze(1) - before + (~is_missing).long()  # from here on
+        before = (~padding_mask).long().cumsum(dim=1)  # real ones up to here
+        after = counts.unsqueeze(1) - before + (~padding_mask).long()  # from here on
         outputs = torch.cat(
             [
                 _rows_or_zeros(forward, before - 1),

@@ -6,7 +6,7 @@ from typing import Optional
 from torch import Tensor, nn
 
 from fairseq_mm.modules.attention import attend, attention_weights
-from fairseq_mm.modules.products import product
+from fairseq_mm.modules.linear import linear
 from fairseq_mm.modules.weight_normalized import WeightNormalized
 
 
@@ -45,7 +45,7 @@ class SourceAttention(nn.Module):
         """
         B, S, _ = keys.shape
         projected = [
-            product(x, proj.weight(), proj.bias).view(B, S, self.num_heads, -1).transpose(1, 2)
+            linear(x, proj.weight(), proj.bias).view(B, S, self.num_heads, -1).transpose(1, 2)
             for x, proj in ((keys, self.key_proj), (values, self.value_proj))
         ]
         return projected[0], projected[1]
@@ -55,7 +55,7 @@ class SourceAttention(nn.Module):
         hidden: Tensor,
         embedding: Tensor,
         source: tuple[Tensor, Tensor],
-        is_real: Optional[Tensor] = None,
+        valid_mask: Optional[Tensor] = None,
         trace: Optional[list[Tensor]] = None,
     ) -> Tensor:
         """
@@ -63,7 +63,7 @@ class SourceAttention(nn.Module):
             hidden: ``[B, T, C]``.
             embedding: ``[B, T, E]`` of the target.
             source: see :meth:`project_source`.
-            is_real: ``[B, 1, 1, S]`` bool, False at padding of the source; None: no padding.
+            valid_mask: ``[B, 1, 1, S]`` bool, False at padding of the source; None: no padding.
             trace: gets the weights ``[B, heads, T, S]``.
 
         Returns:
@@ -71,20 +71,20 @@ class SourceAttention(nn.Module):
         """
         B, T, _ = hidden.shape
         keys, values = source
-        query = product(hidden, self.hidden_proj.weight, self.hidden_proj.bias) + embedding
-        query = product(query, self.query_proj.weight(), self.query_proj.bias)
+        query = linear(hidden, self.hidden_proj.weight, self.hidden_proj.bias) + embedding
+        query = linear(query, self.query_proj.weight(), self.query_proj.bias)
         query = query.view(B, T, self.num_heads, -1).transpose(1, 2)  # [B, heads, T, A]
         if trace is not None:
-            trace.append(attention_weights(query, keys, is_real))
-        context = attend(query, keys, values, is_real).transpose(1, 2).reshape(B, T, -1)
-        return hidden + product(context, self.output_proj.weight(), self.output_proj.bias)
+            trace.append(attention_weights(query, keys, valid_mask))
+        context = attend(query, keys, values, valid_mask).transpose(1, 2).reshape(B, T, -1)
+        return hidden + linear(context, self.output_proj.weight(), self.output_proj.bias)
 
     def step(
         self,
         hidden: Tensor,
         embedding: Tensor,
         source: tuple[Tensor, Tensor],
-        is_real: Optional[Tensor] = None,
+        valid_mask: Optional[Tensor] = None,
     ) -> Tensor:
         """As :meth:`forward` for the newest time: ``[B, C]`` and ``[B, E]`` give ``[B, C]``."""
-        return self(hidden.unsqueeze(1), embedding.unsqueeze(1), source, is_real).squeeze(1)
+        return self(hidden.unsqueeze(1), embedding.unsqueeze(1), source, valid_mask).squeeze(1)

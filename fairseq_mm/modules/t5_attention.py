@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_mm.modules.products import product
+from fairseq_mm.modules.linear import linear
 from fairseq_mm.modules.transformer_layer import merge_heads, split_heads
 
 _FUSED = getattr(F, "scaled_dot_product_attention", None)
@@ -76,17 +76,17 @@ class T5Attention(nn.Module):
 
     def queries(self, x: Tensor) -> Tensor:
         """``[B, H, T, A]`` of ``[B, T, D]``."""
-        return split_heads(product(x, self.query_proj.weight), self.num_heads)
+        return split_heads(linear(x, self.query_proj.weight), self.num_heads)
 
     def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """``[B, H, S, A]`` each, of ``[B, S, D]``."""
         return (
-            split_heads(product(x, self.key_proj.weight), self.num_heads),
-            split_heads(product(x, self.value_proj.weight), self.num_heads),
+            split_heads(linear(x, self.key_proj.weight), self.num_heads),
+            split_heads(linear(x, self.value_proj.weight), self.num_heads),
         )
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor]) -> Tensor:
         """As :func:`attend_unscaled`, but ``[B, T, D]``, after the last projection."""
         dropout = self.dropout if self.training else 0.0
         attended = merge_heads(attend_unscaled(query, key, value, bias, dropout))
-        return product(attended, self.output_proj.weight)
+        return linear(attended, self.output_proj.weight)

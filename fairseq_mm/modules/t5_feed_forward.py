@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_mm.modules.products import product
+from fairseq_mm.modules.linear import linear
 
 # By which the inner layer is made smaller in float16, whose largest number T5's outputs exceed; a
 # power of two, so that nothing is rounded but what is next to zero.
@@ -35,17 +35,17 @@ class T5FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., D]``; of float16 the output is float32."""
-        inner = product(x, self.inner_proj.weight)
+        inner = linear(x, self.inner_proj.weight)
         if self.gate_proj is None:
             inner = F.relu(inner)
         else:
-            gate = F.gelu(product(x, self.gate_proj.weight), approximate="tanh")
+            gate = F.gelu(linear(x, self.gate_proj.weight), approximate="tanh")
             if inner.dtype == torch.float16:
                 gate = gate / _SHRINKING
             inner = gate * inner
         inner = F.dropout(inner, self.dropout, self.training)
         if inner.dtype != torch.float16:
-            return product(inner, self.output_proj.weight)
+            return linear(inner, self.output_proj.weight)
         if self.gate_proj is None:
             inner = inner / _SHRINKING
-        return product(inner, self.output_proj.weight).float() * _SHRINKING
+        return linear(inner, self.output_proj.weight).float() * _SHRINKING

@@ -46,14 +46,14 @@ class SelfAttention(nn.Module):
             split_heads(value, self.num_heads),
         )
 
-    def forward(self, x: Tensor, is_visible: Optional[Tensor] = None) -> Tensor:
+    def forward(self, x: Tensor, attention_mask: Optional[Tensor] = None) -> Tensor:
         """
         Args:
             x: ``[B, T, D]``.
-            is_visible: bool, broadcast to ``[B, H, T, T]``: keys that each query sees.
+            attention_mask: bool, broadcast to ``[B, H, T, T]``: keys that each query sees.
         """
         rate = self.dropout if self.training else 0.0
-        return self.out_proj(merge_heads(attend(*self.project(x), is_visible, dropout=rate)))
+        return self.out_proj(merge_heads(attend(*self.project(x), attention_mask, dropout=rate)))
 
 
 class FeedForward(nn.Module):
@@ -97,7 +97,7 @@ class TransformerEncoderLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, is_visible: Optional[Tensor] = None) -> Tensor:
+    def forward(self, x: Tensor, attention_mask: Optional[Tensor] = None) -> Tensor:
         """As :meth:`SelfAttention.forward`."""
-        x = self.self_attention_norm(x + self.dropout(self.self_attention(x, is_visible)))
+        x = self.self_attention_norm(x + self.dropout(self.self_attention(x, attention_mask)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))

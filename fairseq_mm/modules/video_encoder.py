@@ -61,7 +61,7 @@ class VideoTransformerEncoder(nn.Module):
         frames = torch.arange(M, device=features.device)
         positions = sinusoids(frames, D + D % 2)[:, :D].to(features.dtype)
         x = self.dropout(features * math.sqrt(D) + positions)
-        is_visible = ~padding_mask[:, None, None]
+        attention_mask = ~padding_mask[:, None, None]
         for layer in self.layers:
-            x = layer(x, is_visible)
+            x = layer(x, attention_mask)
         return x

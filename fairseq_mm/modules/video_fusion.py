@@ -209,11 +209,11 @@ class VideoFusion(nn.Module):
     ) -> Tensor:
         keys, values = projected
         if self.kind == "multi_head":
-            is_visible = None if padding_mask is None else ~padding_mask[:, None, None]
+            attention_mask = None if padding_mask is None else ~padding_mask[:, None, None]
             query = split_heads(self.query_proj(text), self.num_heads)  # [B, h, N, A]
             if trace is not None:
-                trace.weights.append(attention_weights(query, keys, is_visible))
-            read = merge_heads(attend(query, keys, values, is_visible))
+                trace.weights.append(attention_weights(query, keys, attention_mask))
+            read = merge_heads(attend(query, keys, values, attention_mask))
             return read if self.attention_out_proj is None else self.attention_out_proj(read)
         # without scaling, a product of wide vectors may be too large for half precision
         with torch.autocast(text.device.type, enabled=False):

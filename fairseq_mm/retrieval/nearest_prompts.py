@@ -59,14 +59,14 @@ class NearestPrompts:
 
     Args:
         prompts: of the training lines.
-        slice_bytes: of the dense rows that are made at once.
+        chunk_bytes: of the dense rows that are made at once.
 
     Raises:
         UserError: if faiss or scikit-learn is missing.
         ValueError: if there are no prompts, or none has a word.
     """
 
-    def __init__(self, prompts: Sequence[str], *, slice_bytes: int = SLICE_BYTES) -> None:
+    def __init__(self, prompts: Sequence[str], *, chunk_bytes: int = SLICE_BYTES) -> None:
         self._faiss = import_extra("faiss", extra="knn", purpose="the search for nearest prompts")
         text = import_extra(
             "sklearn.feature_extraction.text", extra="knn", purpose="the search for nearest prompts"
@@ -83,7 +83,7 @@ class NearestPrompts:
         self._vectorizer.fit(prompt_words(prompt) for prompt in prompts)
         self._vectors = self._vectorizer.transform(rows)  # [R, V] CSR, float64
         self._columns = self._vectors.tocsc().astype(np.float32)
-        self._slice_bytes = slice_bytes
+        self._chunk_bytes = chunk_bytes
 
     def search(
         self,
@@ -136,7 +136,7 @@ class NearestPrompts:
         """Cosines ``[Q, wanted]``, falling, and their rows."""
         Q, C = queries.shape
         R = candidates.shape[0]
-        step = max(1, self._slice_bytes // (4 * C))
+        step = max(1, self._chunk_bytes // (4 * C))
         best = np.zeros((Q, 0), dtype=np.float32)
         best_rows = np.zeros((Q, 0), dtype=np.int64)
         for start in range(0, R, step):

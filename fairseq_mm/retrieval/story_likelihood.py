@@ -38,7 +38,7 @@ class TextLikelihood:
         precision: ``bfloat16`` runs the networks under autocast; a token's own logit, where the
             output layer is linear, and all sums are float32.
         batch_tokens: tokens of stories, padding included, in a batch; one pair is always one.
-        slice_bytes: of logits that are held at once.
+        chunk_bytes: of logits that are held at once.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TextLikelihood:
         *,
         precision: str = "float32",
         batch_tokens: int = 4000,
-        slice_bytes: int = SLICE_BYTES,
+        chunk_bytes: int = SLICE_BYTES,
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"`precision` must be of {PRECISIONS}, but is {precision!r} instead.")
@@ -56,7 +56,7 @@ class TextLikelihood:
         self.device = models.device
         self.precision = precision
         self.batch_tokens = batch_tokens
-        self.slice_bytes = slice_bytes
+        self.chunk_bytes = chunk_bytes
 
     def encode_story(self, words: Sequence[str], *, num_words: Optional[int] = None) -> list[int]:
         """Tokens of the words and the end; of the first ``num_words`` alone, without an end, if
@@ -115,7 +115,7 @@ class TextLikelihood:
 
     def _log_probs(self, features: Sequence[Tensor], target: Tensor) -> Tensor:
         found = [
-            word_log_probs(model.decoder, hidden, target, slice_bytes=self.slice_bytes)
+            word_log_probs(model.decoder, hidden, target, chunk_bytes=self.chunk_bytes)
             for model, hidden in zip(self.models, features)
         ]
         return found[0] if len(found) == 1 else mean_log_probs(torch.stack(found))

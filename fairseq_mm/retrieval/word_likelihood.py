@@ -38,7 +38,7 @@ class Tempered(NamedTuple):
 
 
 def word_log_probs(
-    decoder: Any, features: Tensor, target: Tensor, *, slice_bytes: int = SLICE_BYTES
+    decoder: Any, features: Tensor, target: Tensor, *, chunk_bytes: int = SLICE_BYTES
 ) -> Tensor:
     """
     Args:
@@ -46,14 +46,14 @@ def word_log_probs(
             logit is computed in float32 also under autocast.
         features: ``[N, E]`` hidden states.
         target: ``[N]`` words.
-        slice_bytes: of float32 logits that are held at once; at least one row is.
+        chunk_bytes: of float32 logits that are held at once; at least one row is.
 
     Returns:
         ``[N]`` float32.
     """
     linear = getattr(decoder, "output_proj", None)
     results = []
-    for rows, logits in logit_slices(decoder, features, slice_bytes=slice_bytes):
+    for rows, logits in logit_slices(decoder, features, chunk_bytes=chunk_bytes):
         own = None
         if isinstance(linear, nn.Linear) and logits.dtype != torch.float32:
             own = _own_logits(linear, features[rows], target[rows])
@@ -64,14 +64,14 @@ def word_log_probs(
 
 
 def logit_slices(
-    decoder: Any, features: Tensor, *, slice_bytes: int = SLICE_BYTES
+    decoder: Any, features: Tensor, *, chunk_bytes: int = SLICE_BYTES
 ) -> Iterator[tuple[slice, Tensor]]:
     """Rows of the features and their logits ``[rows, V]``, which may be overwritten."""
     if not len(features):
         return
     # two rows: models have short cuts for the one word of a step of generation
     V = decoder.output_layer(features[:1].repeat(2, 1).unsqueeze(0)).size(-1)
-    num_rows = max(1, slice_bytes // (4 * V))
+    num_rows = max(1, chunk_bytes // (4 * V))
     for first in range(0, len(features), num_rows):
         rows = slice(first, min(first + num_rows, len(features)))
         yield rows, decoder.output_layer(features[rows].unsqueeze(0))[0]
@@ -170,7 +170,7 @@ class TemperatureSums:
         dictionary: theirs.
         temperatures: ascending; 1 is one of them.
         top_k: of the second sums; one model only.
-        slice_bytes: of logits that are held at once.
+        chunk_bytes: of logits that are held at once.
 
     Attributes:
         sums: ``[3, G]`` over all tokens so far: log-probability, slope and curvature by 1 / T.
@@ -185,7 +185,7 @@ class TemperatureSums:
         temperatures: Sequence[float],
         *,
         top_k: Optional[int] = None,
-        slice_bytes: int = SLICE_BYTES,
+        chunk_bytes: int = SLICE_BYTES,
     ) -> None:
         if top_k is not None and len(models) > 1:
             raise ValueError("`top_k` must be None for an ensemble.")
@@ -194,7 +194,7 @@ class TemperatureSums:
         self.inverse = 1 / torch.tensor(temperatures, dtype=torch.float64)
         self.unity = list(temperatures).index(1.0)
         self.top_k = top_k
-        self.slice_bytes = slice_bytes
+        self.chunk_bytes = chunk_bytes
         self.sums = np.zeros((3, len(temperatures)))
         self.top_sums = np.zeros((3, len(temperatures)))
         self.top_words = 0
@@ -204,7 +204,7 @@ class TemperatureSums:
         log_probs = []
         for parts in zip(
             *(
-                logit_slices(model.decoder, hidden, slice_bytes=self.slice_bytes)
+                logit_slices(model.decoder, hidden, chunk_bytes=self.chunk_bytes)
                 for model, hidden in zip(self.models, features)
             )
         ):

@@ -76,8 +76,8 @@ def test_pretrained_systems_have_the_papers_optimization(calls_of, system):
     cfg = configuration(call)
     assert cfg.model._name == PRETRAINED[system]
     assert cfg.checkpoint.finetune_from_model == "b/model.pt"
-    # a text-only model has no new parameters
-    assert getattr(cfg.optimizer, "new_lr", None) == (1.5e-4 if "vg" in system else None)
+    # a text-only model has no added parameters
+    assert getattr(cfg.optimizer, "added_lr", None) == (1.5e-4 if "vg" in system else None)
     assert cfg.optimization.lr == [6e-4 if "t5" in system else 3e-5]
     assert cfg.optimizer.weight_decay == 1e-5
     assert (cfg.checkpoint.patience, cfg.checkpoint.best_checkpoint_metric) == (5, "rouge2")

@@ -98,10 +98,10 @@ class VisualStories:
 
     def inputs(self):
         R = self.rows_per_image
-        is_missing = torch.zeros(B, 5, dtype=torch.bool)
-        is_missing[1, [0, 3]] = True
-        is_missing[2, 4] = True
-        padding_mask = is_missing.repeat_interleave(R, dim=1)
+        image_padding_mask = torch.zeros(B, 5, dtype=torch.bool)
+        image_padding_mask[1, [0, 3]] = True
+        image_padding_mask[2, 4] = True
+        padding_mask = image_padding_mask.repeat_interleave(R, dim=1)
         features = torch.randn(B, 5 * R, D).masked_fill(padding_mask.unsqueeze(-1), 0)
         return {"features": features, "padding_mask": padding_mask}
 

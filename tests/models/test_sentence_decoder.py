@@ -99,7 +99,7 @@ def naive_story(decoder, vectors, *, sees_all):
 def test_decoder_equals_pytorchs_sentence_by_sentence(arch, options, sees_all):
     decoder = make_model(arch, **options).decoder
     vectors = torch.randn(1, 5, 8)
-    out = {"vectors": [vectors], "is_missing": [torch.zeros(1, 5, dtype=torch.bool)]}
+    out = {"vectors": [vectors], "image_padding_mask": [torch.zeros(1, 5, dtype=torch.bool)]}
     with torch.no_grad():
         fast = decoder.extract_features(torch.tensor([STORY]), out)[0][0]
         slow = naive_story(decoder, vectors[0], sees_all=sees_all)
@@ -124,8 +124,8 @@ def test_training_drops_out_what_pytorchs_layer_drops_out(arch, attention_dropou
     torch.manual_seed(5)
     attended = layer.self_attention(words, before)
     prepared = layer.pictures.prepare(vectors)
-    is_missing = torch.zeros(1, 5, dtype=torch.bool)
-    found, weights = layer(words, attended, prepared, sentences, is_missing)
+    image_padding_mask = torch.zeros(1, 5, dtype=torch.bool)
+    found, weights = layer(words, attended, prepared, sentences, image_padding_mask)
     torch.testing.assert_close(found, expected.transpose(0, 1))
     if weights is not None:  # those before dropout
         torch.testing.assert_close(weights.sum(-1), torch.ones(1, 6))

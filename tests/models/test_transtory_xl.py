@@ -44,7 +44,7 @@ def naive_layer(layer, memory, states, *, same_length):
         heads = []
         for n in range(H):
             scores, values = [], []
-            candidates = [(i + M - s, m) for s, (m, is_real) in enumerate(memory) if is_real]
+            candidates = [(i + M - s, m) for s, (m, valid_mask) in enumerate(memory) if valid_mask]
             candidates += [(i - j, states[j]) for j in range(i + 1)]
             for distance, vector in candidates:
                 if same_length and distance >= M:
@@ -112,7 +112,7 @@ def test_decoder_equals_the_equations_in_loops(memory_length, segment_length, co
     images = torch.randn(2, 5, SIZES["picture_dim"])
     T = max(map(len, STORIES))
     tokens = torch.tensor([story + [PAD] * (T - len(story)) for story in STORIES])
-    out = {"vectors": [images], "is_missing": [torch.zeros(2, 5, dtype=torch.bool)]}
+    out = {"vectors": [images], "image_padding_mask": [torch.zeros(2, 5, dtype=torch.bool)]}
     with torch.no_grad():
         fast = decoder.extract_features(tokens, out)[0]
         for row, story in enumerate(STORIES):
@@ -130,7 +130,7 @@ def test_decoder_equals_the_equations_in_loops(memory_length, segment_length, co
 def test_gradients_reach_former_sentences_unless_the_memory_is_detached():
     tokens = torch.tensor([[EOS, 4, SEPARATOR, 5]])
     images = torch.randn(1, 5, SIZES["picture_dim"])
-    out = {"vectors": [images], "is_missing": [torch.zeros(1, 5, dtype=torch.bool)]}
+    out = {"vectors": [images], "image_padding_mask": [torch.zeros(1, 5, dtype=torch.bool)]}
     for detach, expected in ((False, True), (True, False)):
         decoder = make_model(memory_length=4, segment_length=4, detach_memory=detach).decoder
         decoder.extract_features(tokens, out)[0][0, 3].sum().backward()
@@ -143,7 +143,7 @@ def test_paddings_embedding_is_a_tokens_in_the_released_code_alone(compat, is_tr
     assert bool(initial.decoder.embedding.weight[PAD].any()) is is_trained
     model = make_model(compat=compat)
     images = torch.randn(1, 5, SIZES["picture_dim"])
-    out = {"vectors": [images], "is_missing": [torch.zeros(1, 5, dtype=torch.bool)]}
+    out = {"vectors": [images], "image_padding_mask": [torch.zeros(1, 5, dtype=torch.bool)]}
     tokens = torch.tensor([[EOS, 4, SEPARATOR, 5]])
     model.decoder.extract_features(tokens, out)[0][0, 3].sum().backward()
     assert bool(model.decoder.embedding.weight.grad[PAD].any()) is is_trained
@@ -158,7 +158,7 @@ def test_released_decoding_pushes_the_image_out_of_the_memory():
     for seed in (1, 2):
         torch.manual_seed(seed)
         images = torch.randn(1, 5, SIZES["picture_dim"])
-        out = {"vectors": [images], "is_missing": [torch.zeros(1, 5, dtype=torch.bool)]}
+        out = {"vectors": [images], "image_padding_mask": [torch.zeros(1, 5, dtype=torch.bool)]}
         state: dict = {}
         with torch.no_grad():
             steps = [decoder.extract_features(tokens[:, : t + 1], out, state)[0] for t in range(9)]
@@ -172,7 +172,7 @@ def test_released_decoding_remembers_each_beginning_of_a_sentence():
     decoder = model.decoder
     tokens = torch.tensor([[EOS, 4, 5, SEPARATOR, 6], [EOS, SEPARATOR, 7, 8, 9]])
     images = torch.randn(2, 5, SIZES["picture_dim"])
-    out = {"vectors": [images], "is_missing": [torch.zeros(2, 5, dtype=torch.bool)]}
+    out = {"vectors": [images], "image_padding_mask": [torch.zeros(2, 5, dtype=torch.bool)]}
     state: dict = {}
     fuse, width = decoder.memory_fusion, SIZES["model_dim"]
     with torch.no_grad():
@@ -197,7 +197,7 @@ def test_released_decoding_remembers_each_beginning_of_a_sentence():
 def test_a_step_costs_the_same_in_the_fifth_sentence_as_in_the_first():
     decoder = make_model(memory_length=6, segment_length=6).decoder
     images = torch.randn(1, 5, SIZES["picture_dim"])
-    out = {"vectors": [images], "is_missing": [torch.zeros(1, 5, dtype=torch.bool)]}
+    out = {"vectors": [images], "image_padding_mask": [torch.zeros(1, 5, dtype=torch.bool)]}
     state: dict = {}
     tokens = [EOS]
     capacities = []

@@ -344,13 +344,13 @@ def test_new_parameters_are_those_that_bart_does_not_have():
     new = {
         name
         for name, parameter in model.named_parameters()
-        if getattr(parameter, "param_group", None) == "new"
+        if getattr(parameter, "param_group", None) == "added"
     }
     old = {name for name, _ in text_only().named_parameters()}
     assert new == {name for name, _ in model.named_parameters()} - old
     assert {"decoder.fusions.1.norm.bias", "decoder.fusions.1.mix"} <= new
     model.half().float()
-    assert model.encoder.fusions["1"].norm.weight.param_group == "new"
+    assert model.encoder.fusions["1"].norm.weight.param_group == "added"
 
 
 def test_add_on_starts_as_berts_linear_layers():

@@ -18,13 +18,13 @@ def kernel(request, monkeypatch):
         pytest.skip("this PyTorch has no fused attention")
 
 
-def loops(query, key, value, is_visible):
+def loops(query, key, value, attention_mask):
     out = torch.zeros(*query.shape[:-1], value.size(-1))
     for b in range(query.size(0)):
         for t in range(query.size(1)):
             exponentials = [
                 math.exp(float(query[b, t] @ key[b, s]) / math.sqrt(A))
-                if is_visible[b, t, s]
+                if attention_mask[b, t, s]
                 else 0
                 for s in range(key.size(1))
             ]

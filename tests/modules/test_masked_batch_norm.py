@@ -7,16 +7,16 @@ from fairseq_mm.modules.masked_batch_norm import MaskedBatchNorm
 def test_equals_batch_normalisation_of_the_real_rows():
     torch.manual_seed(3)
     x = torch.randn(4, 5, 3) * 7 + 2
-    is_real = torch.rand(4, 5) > 0.3
+    valid_mask = torch.rand(4, 5) > 0.3
     ours, theirs = MaskedBatchNorm(3), nn.BatchNorm1d(3, momentum=None)
     for norm in (ours, theirs):
         nn.init.constant_(norm.weight, 1.5)
         nn.init.constant_(norm.bias, -0.5)
-    expected = theirs(x[is_real])
-    torch.testing.assert_close(ours(x, is_real)[is_real], expected)
+    expected = theirs(x[valid_mask])
+    torch.testing.assert_close(ours(x, valid_mask)[valid_mask], expected)
     torch.testing.assert_close(ours.running_mean, theirs.running_mean)
     torch.testing.assert_close(ours.running_var, theirs.running_var)
-    torch.testing.assert_close(ours.eval()(x, is_real)[is_real], theirs.eval()(x[is_real]))
+    torch.testing.assert_close(ours.eval()(x, valid_mask)[valid_mask], theirs.eval()(x[valid_mask]))
 
 
 def test_statistics_are_the_mean_of_batches_until_momentum_is_larger():

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from fairseq_mm.modules.pooled_features import SCALINGS, mean_of_real_rows, scale_vectors
+from fairseq_mm.modules.pooled_features import SCALINGS, masked_mean, scale_vectors
 
 
 def test_mean_is_over_real_rows():
     features = torch.randn(2, 3, 5)
     padding_mask = torch.tensor([[False, False, False], [False, True, True]])
-    means = mean_of_real_rows(features, padding_mask)
+    means = masked_mean(features, padding_mask)
     torch.testing.assert_close(means, torch.stack([features[0].mean(0), features[1, 0]]))
-    one = mean_of_real_rows(features[:, :1].half(), padding_mask[:, :1])
+    one = masked_mean(features[:, :1].half(), padding_mask[:, :1])
     assert torch.equal(one, features[:, 0].half().float())
 
 

@@ -12,7 +12,7 @@ def slots_of(memory, row, layer, memory_length):
     return {
         age: contents[row, place].tolist()
         for place, age in enumerate(memory.ages.tolist())
-        if memory.is_real[row, place]
+        if memory.valid_mask[row, place]
     }
 
 

@@ -16,7 +16,7 @@ def test_rows_are_written_at_their_own_places_and_see_no_further():
         assert torch.equal(cache.parts[1][row, position], states[row])
         others = [place for place in range(8) if place != position]
         assert not written[row][:, others].any()
-    assert cache.is_visible(positions)[:, 0, 0].sum(dim=1).tolist() == [2, 5]
+    assert cache.attention_mask(positions)[:, 0, 0].sum(dim=1).tolist() == [2, 5]
 
 
 def test_a_new_order_moves_rows_and_an_old_one_copies_nothing():

@@ -9,9 +9,9 @@ def test_missing_elements_are_passed_over(missing):
     torch.manual_seed(4)
     lstm = SkippingLSTM(3, 2, 2, dropout=0.0).eval()
     x = torch.randn(2, 5, 3)
-    is_missing = torch.zeros(2, 5, dtype=torch.bool)
-    is_missing[0, missing] = True
-    out = lstm(x, is_missing)
+    padding_mask = torch.zeros(2, 5, dtype=torch.bool)
+    padding_mask[0, missing] = True
+    out = lstm(x, padding_mask)
     real = [i for i in range(5) if i not in missing]
     alone = lstm.lstm(x[:1, real])[0][0]
     for i in range(5):
@@ -27,11 +27,11 @@ def test_last_states_are_those_after_the_real_elements():
     torch.manual_seed(4)
     lstm = SkippingLSTM(3, 2, 1, dropout=0.0).eval()
     x = torch.randn(3, 5, 3)
-    is_missing = torch.zeros(3, 5, dtype=torch.bool)
-    is_missing[0, :2] = is_missing[2, 1] = True
-    out, (states, cells) = lstm.with_last_states(x, is_missing)
-    torch.testing.assert_close(out, lstm(x, is_missing))
+    padding_mask = torch.zeros(3, 5, dtype=torch.bool)
+    padding_mask[0, :2] = padding_mask[2, 1] = True
+    out, (states, cells) = lstm.with_last_states(x, padding_mask)
+    torch.testing.assert_close(out, lstm(x, padding_mask))
     for row in range(3):
-        _, (state, cell) = lstm.lstm(x[row : row + 1, ~is_missing[row]])
+        _, (state, cell) = lstm.lstm(x[row : row + 1, ~padding_mask[row]])
         torch.testing.assert_close(states[:, row], state[:, 0])
         torch.testing.assert_close(cells[:, row], cell[:, 0])

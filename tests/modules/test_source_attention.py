@@ -28,7 +28,7 @@ def inputs():
         "embedding": torch.randn(B, T, E),
         "keys": torch.randn(B, S, E),
         "values": torch.randn(B, S, E),
-        "is_real": torch.tensor([[True] * S, [False, False, True, True]]),
+        "valid_mask": torch.tensor([[True] * S, [False, False, True, True]]),
     }
 
 
@@ -52,7 +52,7 @@ def expected_output(module, inputs, row):
             part = slice(head * width, (head + 1) * width)
             exponentials = torch.zeros(S)
             for s in range(S):
-                if inputs["is_real"][row, s]:
+                if inputs["valid_mask"][row, s]:
                     key = normalized(module.key_proj, inputs["keys"][row, s])
                     exponentials[s] = math.exp(float(query[part] @ key[part]) / math.sqrt(width))
             for s in range(S):
@@ -65,10 +65,10 @@ def expected_output(module, inputs, row):
 
 def test_equals_loops_over_times_and_keys(attention, inputs):
     trace = []
-    is_real = inputs["is_real"][:, None, None]
+    valid_mask = inputs["valid_mask"][:, None, None]
     with torch.no_grad():
         source = attention.project_source(inputs["keys"], inputs["values"])
-        out = attention(inputs["hidden"], inputs["embedding"], source, is_real, trace)
+        out = attention(inputs["hidden"], inputs["embedding"], source, valid_mask, trace)
         for row in range(B):
             expected, weights = expected_output(attention, inputs, row)
             torch.testing.assert_close(out[row], expected, atol=1e-5, rtol=1e-4)
@@ -76,14 +76,14 @@ def test_equals_loops_over_times_and_keys(attention, inputs):
 
 
 def test_a_time_alone_is_as_among_others(attention, inputs):
-    is_real = inputs["is_real"][:, None, None]
+    valid_mask = inputs["valid_mask"][:, None, None]
     with torch.no_grad():
         source = attention.project_source(inputs["keys"], inputs["values"])
-        out = attention(inputs["hidden"], inputs["embedding"], source, is_real)
+        out = attention(inputs["hidden"], inputs["embedding"], source, valid_mask)
         for t in range(T):
             one = slice(t, t + 1)
             alone = attention(
-                inputs["hidden"][:, one], inputs["embedding"][:, one], source, is_real
+                inputs["hidden"][:, one], inputs["embedding"][:, one], source, valid_mask
             )
             torch.testing.assert_close(alone, out[:, one])
 
@@ -96,9 +96,9 @@ def test_padding_gets_no_attention_unless_asked_for(attention, inputs):
             keys[1, :2] *= scale
             values[1, :2] *= scale
             source = attention.project_source(keys, values)
-            for is_real in (inputs["is_real"][:, None, None], None):
-                outs[scale, is_real is None] = attention(
-                    inputs["hidden"], inputs["embedding"], source, is_real
+            for valid_mask in (inputs["valid_mask"][:, None, None], None):
+                outs[scale, valid_mask is None] = attention(
+                    inputs["hidden"], inputs["embedding"], source, valid_mask
                 )
     assert torch.equal(outs[1, False], outs[50, False])
     assert not torch.allclose(outs[1, True][1], outs[50, True][1])

@@ -36,15 +36,15 @@ def naive_nearest(training, query, k):
     return [(line, -negative) for negative, line in ranked[:k]]
 
 
-@pytest.mark.parametrize("slice_bytes", [1, 300, 1 << 20])
+@pytest.mark.parametrize("chunk_bytes", [1, 300, 1 << 20])
 @pytest.mark.parametrize("k", [1, 7, 40])
-def test_neighbours_are_those_of_every_pair(k, slice_bytes):
+def test_neighbours_are_those_of_every_pair(k, chunk_bytes):
     generator = random.Random(5)
     words = [f"w{i}" for i in range(23)]
     texts = [" ".join(generator.choices(words, k=generator.randrange(1, 9))) for _ in range(60)]
     training = texts[:53] + texts[:9]  # some prompts have two stories
     queries = [*texts[50:], "w1 unseen w2", "W3 w4", *(["w5 w6 w7"] * 70)]
-    index = NearestPrompts(training, slice_bytes=slice_bytes)
+    index = NearestPrompts(training, chunk_bytes=chunk_bytes)
     for query, found in zip(queries, index.search(queries, k)):
         expected = naive_nearest(training, query, k)
         assert [near.line for near in found] == [line for line, _ in expected]

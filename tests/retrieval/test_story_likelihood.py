@@ -77,7 +77,7 @@ def expected_log_probs(models, prompt, story):
 @pytest.mark.parametrize("kinds", [("ours",), ("released",), ("ours", "released")])
 def test_every_pair_has_the_probability_that_it_has_alone(kinds, batch_tokens):
     models = build_models(*(ARCHES[kind] for kind in kinds))
-    likelihood = StoryLikelihood(models, batch_tokens=batch_tokens, slice_bytes=700)
+    likelihood = StoryLikelihood(models, batch_tokens=batch_tokens, chunk_bytes=700)
     pairs = encoded(likelihood)
     seen = Counter()
     for batch, log_probs in likelihood.batches(pairs):

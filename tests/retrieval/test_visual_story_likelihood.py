@@ -61,7 +61,7 @@ def expected(models, likelihood, line, story):
         (["glac_tiny"], {}),
         (["transtory_xl_tiny"], {"batch_tokens": 40}),
         (["transtory_decoder_tiny"], {"sequences_at_once": 2}),
-        (["glac_tiny", "transtory_full_tiny"], {"batch_tokens": 1, "slice_bytes": 300}),
+        (["glac_tiny", "transtory_full_tiny"], {"batch_tokens": 1, "chunk_bytes": 300}),
     ],
 )
 def test_each_pair_has_the_models_own_probabilities_once(images, arches, options):

@@ -36,18 +36,18 @@ def words():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("slice_bytes", [1, 3000, 1 << 20])
-def test_words_have_the_probability_of_the_softmax(decoder, words, slice_bytes, monkeypatch):
+@pytest.mark.parametrize("chunk_bytes", [1, 3000, 1 << 20])
+def test_words_have_the_probability_of_the_softmax(decoder, words, chunk_bytes, monkeypatch):
     monkeypatch.setattr(word_likelihood, "_PIECE_BYTES", 256)  # several pieces of columns
     features, target = words
-    found = word_log_probs(decoder, features, target, slice_bytes=slice_bytes)
+    found = word_log_probs(decoder, features, target, chunk_bytes=chunk_bytes)
     expected = decoder.output_layer(features).log_softmax(1).gather(1, target.unsqueeze(1))
     torch.testing.assert_close(found, expected.squeeze(1))
 
 
 @torch.no_grad()
 def test_no_more_logits_are_held_than_asked_for(decoder, words):
-    sizes = [logits.shape for _, logits in logit_slices(decoder, words[0], slice_bytes=4 * V * 4)]
+    sizes = [logits.shape for _, logits in logit_slices(decoder, words[0], chunk_bytes=4 * V * 4)]
     assert sizes == [(4, V), (4, V), (3, V)]
 
 

@@ -45,12 +45,12 @@ FAST = {
     "vse_random": VSE_RANDOM,
     "conv_story": (
         *("stories", "--task", "hierarchical_story", "--arch", "conv_story_tiny"),
-        *("--criterion", "sliced_cross_entropy", "--batch-size", "2"),
+        *("--criterion", "chunked_cross_entropy", "--batch-size", "2"),
         *("--max-source-positions", "40", "--max-target-positions", "44"),
     ),
     "gcnn_lm": (
         *("stories/stories", "--task", "language_modeling", "--arch", "gcnn_lm_tiny"),
-        *("--criterion", "sliced_cross_entropy", "--batch-size", "2"),
+        *("--criterion", "chunked_cross_entropy", "--batch-size", "2"),
         *("--sample-break-mode", "eos", "--tokens-per-sample", "44"),
     ),
     "glac": (*IMAGE_STORIES, "--arch", "glac_tiny"),
@@ -68,7 +68,7 @@ SLOW = {
     "transtory_xl": (*IMAGE_STORIES, "--arch", "transtory_xl_tiny"),
     "transtory_full": (*IMAGE_STORIES, "--arch", "transtory_full_tiny"),
     "vg_bart_two_rates": (
-        *(*VG_BART, "--optimizer", "adam_by_origin", "--new-lr", "0.02"),
+        *(*VG_BART, "--optimizer", "adam_parameter_groups", "--added-lr", "0.02"),
         *("--lr-scheduler", "epoch_decay", "--decay-epochs", "1", "--eval-gen"),
         *("--eval-gen-args", '{"beam": 2, "max_len_b": 6}'),
     ),

@@ -11,7 +11,7 @@ from toy_story_models import FUSION, make_story_folder
 
 TRAINING = (
     *("--task", "hierarchical_story", "--max-source-positions", "40"),
-    *("--max-target-positions", "44", "--criterion", "sliced_cross_entropy", "--cpu"),
+    *("--max-target-positions", "44", "--criterion", "chunked_cross_entropy", "--cpu"),
     *("--optimizer", "adam", "--lr", "0.01", "--num-workers", "0", "--log-format", "none"),
     *("--no-epoch-checkpoints", "--disable-validation", "--seed", "3", "--dropout", "0"),
 )

@@ -9,8 +9,8 @@ from toy_processes import STOCK_COPIES, needs_fork, run_two_processes
 
 TRAINING = (
     *("--task", "video_summarization", "--arch", "vg_bart_tiny", "--dropout", "0"),
-    *("--criterion", "cross_entropy", "--optimizer", "adam_by_origin", "--lr", "0.002"),
-    *("--new-lr", "0.01", "--lr-scheduler", "epoch_decay", "--decay-epochs", "1"),
+    *("--criterion", "cross_entropy", "--optimizer", "adam_parameter_groups", "--lr", "0.002"),
+    *("--added-lr", "0.01", "--lr-scheduler", "epoch_decay", "--decay-epochs", "1"),
     *("--clip-norm", "1", "--batch-size", "2", "--num-workers", "0", "--cpu"),
     *("--no-epoch-checkpoints", "--log-format", "none", "--required-batch-size-multiple", "1"),
 )

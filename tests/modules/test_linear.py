@@ -4,11 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fairseq_mm.modules import products
-from fairseq_mm.modules.products import grouped_product, product
+from fairseq_mm.modules import linear as linear_module
+from fairseq_mm.modules.linear import grouped_linear, linear
 
 I, O, G = 6, 5, 3  # noqa: E741
-MANY = 1 + products._MANY_NUMBERS // I
+MANY = 1 + linear_module._MANY_NUMBERS // I
 
 
 def random_leaf(*shape):
@@ -31,11 +31,11 @@ def assert_equal_with_gradients(found, expected, leaves):
 )
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("has_gradients", [False, True])
-def test_products_are_linear(shape, has_bias, has_gradients):
+def test_linear_maps_are_linear(shape, has_bias, has_gradients):
     x, weight = random_leaf(*shape), random_leaf(O, I)
     bias = random_leaf(O) if has_bias else None
     with torch.set_grad_enabled(has_gradients):
-        found, expected = product(x, weight, bias), F.linear(x, weight, bias)
+        found, expected = linear(x, weight, bias), F.linear(x, weight, bias)
     assert found.is_contiguous()
     leaves = [x, weight] + ([bias] if has_bias else [])
     assert_equal_with_gradients(found, expected, leaves)
@@ -48,7 +48,7 @@ def test_rows_need_not_be_contiguous(shape):
     weight, bias = torch.randn(O, I), torch.randn(O)
     for has_gradients in (False, True):
         with torch.set_grad_enabled(has_gradients):
-            found = product(x, weight, bias)
+            found = linear(x, weight, bias)
         torch.testing.assert_close(found, F.linear(x, weight, bias), atol=1e-5, rtol=1e-4)
 
 
@@ -57,7 +57,7 @@ def test_rows_need_not_be_contiguous(shape):
 def test_other_precisions_are_kept(dtype, rows):
     x, weight, bias = (torch.randn(*s, dtype=dtype) for s in ((rows, I), (O, I), (O,)))
     with torch.no_grad():
-        found = product(x, weight, bias)
+        found = linear(x, weight, bias)
     assert found.dtype == dtype
     torch.testing.assert_close(found, F.linear(x, weight, bias))
 
@@ -65,4 +65,4 @@ def test_other_precisions_are_kept(dtype, rows):
 def test_groups_have_their_own_weights():
     x, weight, bias = random_leaf(G, 4, I), random_leaf(G, O, I), random_leaf(G, O)
     expected = torch.stack([F.linear(x[g], weight[g], bias[g]) for g in range(G)])
-    assert_equal_with_gradients(grouped_product(x, weight, bias), expected, [x, weight, bias])
+    assert_equal_with_gradients(grouped_linear(x, weight, bias), expected, [x, weight, bias])

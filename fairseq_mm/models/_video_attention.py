@@ -1,4 +1,4 @@
-"""Where the models of transcripts and videos look at frames: weights and gates of a batch."""
+"""Attention of transcripts and summaries to frames: weights and gates of a batch."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
@@ -14,12 +14,12 @@ from fairseq_mm.modules.video_fusion import FusionTrace
 TRANSCRIPT, SUMMARY = "transcript", "summary"
 
 
-class SeenLayer(NamedTuple):
-    """A place where a text looks at frames, in one batch.
+class TracedLayer(NamedTuple):
+    """Attention of a text to frames, in one batch.
 
     Attributes:
         name: for people.
-        side: the text that looks, ``transcript`` or ``summary``.
+        side: the text that attends, ``transcript`` or ``summary``.
         weights: ``[B, N, M]``, the heads' mean; None where only the gate is seen.
         gates: ``[B]`` means over real positions and channels; None without a gate.
         video_shares: ``[B, N]`` weight of the video beside the transcript; None of models that do
@@ -33,14 +33,14 @@ class SeenLayer(NamedTuple):
     video_shares: Optional[Tensor] = None
 
 
-class VideoTracer:
-    """Runs a model and sees what it looks at.
+class VideoAttentionTracer:
+    """Runs a model and records its attention to frames.
 
     Args:
         model: VG-BART, VG-T5, hierarchical attention or MFFG, in evaluation mode.
 
     Attributes:
-        gate_layers: names of the places with a forget gate, in the order of :meth:`look`.
+        gate_layers: names of the places with a forget gate, in the order of :meth:`trace`.
         sums_over_words: the fusions' softmax is over the text's positions, as released.
         attends_padding: padded frames of a batch are attended, as released.
         has_decoder_fusions: whether gates and weights are of the summary's words, too.
@@ -70,13 +70,13 @@ class VideoTracer:
         ] + (["cross fusion"] if blocks else [])
 
     @torch.no_grad()
-    def look(
-        self, inputs: Mapping[str, Tensor], is_real: Mapping[str, Tensor], *, needs_decoder: bool
-    ) -> list[SeenLayer]:
+    def trace(
+        self, inputs: Mapping[str, Tensor], valid_mask: Mapping[str, Tensor], *, needs_decoder: bool
+    ) -> list[TracedLayer]:
         """
         Args:
             inputs: ``net_input`` of a batch.
-            is_real: of each side ``[B, N]`` bool, False at padding.
+            valid_mask: of each side ``[B, N]`` bool, False at padding.
             needs_decoder: run the decoder, too; without it there is nothing of the summary.
         """
         gates: list[Tensor] = []
@@ -93,32 +93,32 @@ class VideoTracer:
         finally:
             if handle is not None:
                 handle.remove()
-        found = self._traced(TRANSCRIPT, trace, is_real[TRANSCRIPT])
+        found = self._traced(TRANSCRIPT, trace, valid_mask[TRANSCRIPT])
         for gate in gates:
-            mean = _mean_gate(gate.sigmoid(), is_real[TRANSCRIPT])
-            found.append(SeenLayer("cross fusion", TRANSCRIPT, None, mean))
+            mean = _mean_gate(gate.sigmoid(), valid_mask[TRANSCRIPT])
+            found.append(TracedLayer("cross fusion", TRANSCRIPT, None, mean))
         if not needs_decoder:
             return found
         trace = FusionTrace()
         _, extra = self.model.decoder.extract_features(
             inputs["prev_output_tokens"], encoder_out, **self._option(trace)
         )
-        found += self._traced(SUMMARY, trace, is_real[SUMMARY])
+        found += self._traced(SUMMARY, trace, valid_mask[SUMMARY])
         if self.is_two_source:
             shares = extra["modality_attention"][..., 1]
-            found.append(SeenLayer("decoder", SUMMARY, extra["frame_attention"], None, shares))
+            found.append(TracedLayer("decoder", SUMMARY, extra["frame_attention"], None, shares))
         return found
 
     def _option(self, trace: FusionTrace) -> dict[str, FusionTrace]:
         return {} if self.is_two_source else {"trace": trace}
 
-    def _traced(self, side: str, trace: FusionTrace, is_real: Tensor) -> list[SeenLayer]:
+    def _traced(self, side: str, trace: FusionTrace, valid_mask: Tensor) -> list[TracedLayer]:
         gates = iter(trace.gates)
         layers = []
         for (number, fusion), weights in zip(self._fusions[side].items(), trace.weights):
-            gate = None if fusion.gate_proj is None else _mean_gate(next(gates), is_real)
+            gate = None if fusion.gate_proj is None else _mean_gate(next(gates), valid_mask)
             mean = weights.float().mean(dim=1)
-            layers.append(SeenLayer(_name(side, number), side, mean, gate))
+            layers.append(TracedLayer(_name(side, number), side, mean, gate))
         return layers
 
 
@@ -126,7 +126,7 @@ def _name(side: str, number: str) -> str:
     return f"{'encoder' if side == TRANSCRIPT else 'decoder'} layer {number}"
 
 
-def _mean_gate(gate: Tensor, is_real: Tensor) -> Tensor:
+def _mean_gate(gate: Tensor, valid_mask: Tensor) -> Tensor:
     """``[B]`` means of ``[B, N, W]`` over real positions and channels."""
-    by_position = gate.double().mean(dim=-1).masked_fill(~is_real, 0.0)
-    return by_position.sum(dim=1) / is_real.sum(dim=1)
+    by_position = gate.double().mean(dim=-1).masked_fill(~valid_mask, 0.0)
+    return by_position.sum(dim=1) / valid_mask.sum(dim=1)

@@ -7,17 +7,17 @@ label smoothing s (PyTorch's: the target's share of s included):
     dloss/dl[v] = p[v] - s / V, and less 1 - s at the target
 
 The plain way holds the ``[N, V]`` logits, their log-softmax and the gradients of both. Here they
-come in slices of rows, and a slice's gradients are computed with its loss, while it is there: no
+come in chunks of rows, and a chunk's gradients are computed with its loss, while it is there: no
 product is computed twice (but in float16, see :class:`_Recomputed`).
 
-What bounds it: the three products, 6 N V E operations. The softmax is kept off the memory: a slice
+What bounds it: the three products, 6 N V E operations. The softmax is kept off the memory: a chunk
 is made in tiles of a few columns that stay in the cache, in which the largest logit so far, the
 exponentials and their sum are found, and the features' gradient is added up as the largest logit
 so far allows (Milakov, Gimelshein 2018, https://arxiv.org/abs/1805.02867). The sums of all tiles
 give each row its factor, which goes to the small factor of the product for W, not to the
-exponentials. So memory sees a slice's exponentials written once and read once, which does not
-depend on the slice, and for each slice W read once and its gradient read and written once, which
-larger slices make cheaper. Figures: ``benchmarks/sliced_cross_entropy.py``.
+exponentials. So memory sees a chunk's exponentials written once and read once, which does not
+depend on the slice, and for each chunk W read once and its gradient read and written once, which
+larger chunks make cheaper. Figures: ``benchmarks/chunked_cross_entropy.py``.
 """
 
 import math
@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SLICE_BYTES = 128 * 2**20
+CHUNK_BYTES = 128 * 2**20
 _MIN_COLUMNS = 64
 
 
@@ -68,10 +68,10 @@ class _Problem:
         smoothing: float,
         dtype: torch.dtype,
     ) -> None:
-        is_real = target.ne(ignore_index)
+        valid_mask = target.ne(ignore_index)
         self.rows: Optional[Tensor] = None
-        if not bool(is_real.all()):
-            self.rows = is_real.nonzero().squeeze(1)
+        if not bool(valid_mask.all()):
+            self.rows = valid_mask.nonzero().squeeze(1)
             features, target = features[self.rows], target[self.rows]
         self.features = features.to(dtype)  # [R, E]
         self.weight = weight.to(dtype)
@@ -132,11 +132,11 @@ def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
 
 
 class _Tiles:
-    """Columns of the tiles, and the memory of a slice of rows, which all slices share.
+    """Columns of the tiles, and the memory of a chunk of rows, which all chunks share.
 
     Args:
         problem: what to solve.
-        num_rows: of the largest slice.
+        num_rows: of the largest chunk.
         keeps: the exponentials of all tiles are kept, not of one at a time.
     """
 
@@ -165,12 +165,12 @@ class _Tiles:
         return self.wide[: logits.numel()].view(logits.shape).copy_(logits)
 
 
-class _Slice:
-    """Softmax of a slice of rows, tile by tile.
+class _Chunk:
+    """Softmax of a chunk of rows, tile by tile.
 
     Args:
         problem: what to solve.
-        rows: the slice.
+        rows: the chunk.
         tiles: its columns and its memory.
         needs_features: the features' gradient is wanted.
     """
@@ -218,7 +218,7 @@ class _Slice:
     def add_weight_gradient(
         self, grad_weight: Optional[Tensor], grad_bias: Optional[Tensor], *, beta: int
     ) -> None:
-        """Adds this slice's part, but for what label smoothing takes from all types.
+        """Adds this chunk's part, but for what label smoothing takes from all types.
 
         Args:
             grad_weight: ``[V, E]``, or None if it is not wanted.
@@ -254,25 +254,25 @@ def _add_product(result: Tensor, first: Tensor, second: Tensor, *, beta: int = 1
         result.copy_(torch.mm(first, second))
 
 
-def _slices(
-    problem: _Problem, slice_bytes: int, *, needs_features: bool, keeps: bool
-) -> Iterator[tuple[slice, _Slice]]:
-    """The rows in slices of ``slice_bytes`` of logits."""
+def _chunks(
+    problem: _Problem, chunk_bytes: int, *, needs_features: bool, keeps: bool
+) -> Iterator[tuple[slice, _Chunk]]:
+    """The rows in chunks of ``chunk_bytes`` of logits."""
     N, V = len(problem.features), len(problem.weight)
-    ranges = list(_ranges(N, slice_bytes // (V * problem.features.element_size())))
+    ranges = list(_ranges(N, chunk_bytes // (V * problem.features.element_size())))
     tiles = _Tiles(problem, max(end - start for start, end in ranges), keeps=keeps)
     for start, end in ranges:
         rows = slice(start, end)
-        yield rows, _Slice(problem, rows, tiles, needs_features=needs_features)
+        yield rows, _Chunk(problem, rows, tiles, needs_features=needs_features)
 
 
-def _loss_of(problem: _Problem, slice_bytes: int) -> tuple[Tensor, Tensor, Tensor]:
+def _loss_of(problem: _Problem, chunk_bytes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Loss, negative log-likelihood and ``[R, 1]`` normalizers, without any gradient."""
-    slices = [
+    chunks = [
         (part.normalizer, part.target_logit)
-        for _, part in _slices(problem, slice_bytes, needs_features=False, keeps=False)
+        for _, part in _chunks(problem, chunk_bytes, needs_features=False, keeps=False)
     ]
-    normalizer, target_logit = (torch.cat(column) for column in zip(*slices))
+    normalizer, target_logit = (torch.cat(column) for column in zip(*chunks))
     return *problem.losses(normalizer, target_logit), normalizer
 
 
@@ -280,7 +280,7 @@ def _refuse_double_backward() -> None:
     """In a backward pass. PyTorch's own check takes the gradients for constants without a word
     where the incoming gradient is one, as a loss's is."""
     if torch.is_grad_enabled():
-        raise RuntimeError("sliced_cross_entropy cannot be differentiated twice.")
+        raise RuntimeError("chunked_cross_entropy cannot be differentiated twice.")
 
 
 class _InForward(torch.autograd.Function):
@@ -294,7 +294,7 @@ class _InForward(torch.autograd.Function):
         bias: Optional[Tensor],
         target: Tensor,
         options: dict[str, Any],
-        slice_bytes: int,
+        chunk_bytes: int,
         needs: tuple[bool, bool, bool],
     ) -> tuple[Tensor, Tensor]:
         problem = _Problem(features, weight, bias, target, **options)
@@ -305,7 +305,7 @@ class _InForward(torch.autograd.Function):
         grad_bias = weight.new_empty(V, dtype=dtype) if needs_bias else None
         keeps = needs_weight or needs_bias
         normalizers, target_logits = [], []
-        for rows, part in _slices(problem, slice_bytes, needs_features=needs_features, keeps=keeps):
+        for rows, part in _chunks(problem, chunk_bytes, needs_features=needs_features, keeps=keeps):
             normalizers.append(part.normalizer)
             target_logits.append(part.target_logit)
             if grad_features is not None and part.grad_features is not None:
@@ -334,7 +334,7 @@ class _InForward(torch.autograd.Function):
         _refuse_double_backward()
         if ctx.gradients is None:
             # they were scaled in place and given away
-            raise RuntimeError("sliced_cross_entropy allows one backward pass through a loss.")
+            raise RuntimeError("chunked_cross_entropy allows one backward pass through a loss.")
         gradients, ctx.gradients = ctx.gradients, None
         # asking a GPU for the factor would wait for it
         if grad_loss.device.type != "cpu" or grad_loss.item() != 1:
@@ -360,13 +360,13 @@ class _Recomputed(torch.autograd.Function):
         bias: Optional[Tensor],
         target: Tensor,
         options: dict[str, Any],
-        slice_bytes: int,
+        chunk_bytes: int,
         needs: tuple[bool, bool, bool],
     ) -> tuple[Tensor, Tensor]:
         problem = _Problem(features, weight, bias, target, **options)
-        loss, nll, normalizer = _loss_of(problem, slice_bytes)
+        loss, nll, normalizer = _loss_of(problem, chunk_bytes)
         ctx.save_for_backward(features, weight, bias, target, normalizer)
-        ctx.settings = options, slice_bytes, needs
+        ctx.settings = options, chunk_bytes, needs
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
@@ -374,7 +374,7 @@ class _Recomputed(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor, _: Any) -> tuple[Optional[Tensor], ...]:
         _refuse_double_backward()
         features, weight, bias, target, normalizer = ctx.saved_tensors
-        options, slice_bytes, (needs_features, needs_weight, needs_bias) = ctx.settings
+        options, chunk_bytes, (needs_features, needs_weight, needs_bias) = ctx.settings
         problem = _Problem(features, weight, bias, target, **options)
         N, V, smoothing = len(problem.features), len(weight), problem.smoothing
         dtype = problem.sum_dtype
@@ -382,7 +382,7 @@ class _Recomputed(torch.autograd.Function):
         grad_weight = torch.empty_like(weight) if needs_weight else None
         grad_bias = torch.empty_like(bias) if needs_bias else None
         # at most: the logits, and their gradient in both precisions
-        size = max(_MIN_COLUMNS, slice_bytes // (8 * max(1, N)))
+        size = max(_MIN_COLUMNS, chunk_bytes // (8 * max(1, N)))
         for start, end in _ranges(V, size):
             grad = problem.logits(problem.features, start, end).to(dtype)  # [R, C]
             grad.sub_(normalizer).exp_()
@@ -403,7 +403,7 @@ class _Recomputed(torch.autograd.Function):
         return grad_features, grad_weight, grad_bias, None, None, None, None
 
 
-def sliced_cross_entropy(
+def chunked_cross_entropy(
     features: Tensor,
     weight: Tensor,
     bias: Optional[Tensor],
@@ -411,12 +411,12 @@ def sliced_cross_entropy(
     *,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
-    slice_bytes: int = SLICE_BYTES,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> tuple[Tensor, Tensor]:
-    """``F.cross_entropy(F.linear(features, weight, bias), target, reduction="sum")``, in slices.
+    """``F.cross_entropy(F.linear(features, weight, bias), target, reduction="sum")``, in chunks.
 
     Under autocast the products have its dtype, as those of ``F.linear``. The softmax and all sums
-    over slices are in float32 at least. Rows to ignore cost nothing. Without any gradient to
+    over chunks are in float32 at least. Rows to ignore cost nothing. Without any gradient to
     compute there is one product instead of three. A backward pass can be done once, and not with
     ``create_graph``.
 
@@ -428,7 +428,7 @@ def sliced_cross_entropy(
         ignore_index: target of the rows to ignore.
         label_smoothing: s in 0 to 1: the targets are (1 - s) of one type and s of all V alike, as
             in ``F.cross_entropy``.
-        slice_bytes: of logits that are held at once, in the dtype of the products. At least one
+        chunk_bytes: of logits that are held at once, in the dtype of the products. At least one
             row is.
 
     Returns:
@@ -454,6 +454,6 @@ def sliced_cross_entropy(
         if not any(needs):
             with torch.no_grad():
                 problem = _Problem(features, weight, bias, target, **options)
-                return _loss_of(problem, slice_bytes)[:2]
+                return _loss_of(problem, chunk_bytes)[:2]
         function = _Recomputed if dtype == torch.float16 else _InForward
-        return function.apply(features, weight, bias, target, options, slice_bytes, needs)
+        return function.apply(features, weight, bias, target, options, chunk_bytes, needs)

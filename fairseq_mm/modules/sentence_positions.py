@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def sentence_places(tokens: Tensor, separator: int) -> tuple[Tensor, Tensor]:
+def sentence_positions(tokens: Tensor, separator: int) -> tuple[Tensor, Tensor]:
     """
     Args:
         tokens: ``[B, T]`` input tokens of a story: a start token, then words. A separator among
@@ -24,10 +24,10 @@ def sentence_places(tokens: Tensor, separator: int) -> tuple[Tensor, Tensor]:
     return is_start.long().cumsum(dim=1), times - starts
 
 
-def next_places(
+def next_positions(
     places: Optional[tuple[Tensor, Tensor]], tokens: Tensor, separator: int
 ) -> tuple[Tensor, Tensor]:
-    """:func:`sentence_places` one token at a time.
+    """:func:`sentence_positions` one token at a time.
 
     Args:
         places: ``[B]`` sentence and position of the token before; None at the first.
@@ -44,7 +44,7 @@ def next_places(
     return sentences + is_start.long(), (positions + 1).masked_fill(is_start, 0)
 
 
-def rows_of_sentences(vectors: Tensor, sentences: Tensor) -> Tensor:
+def vectors_of_sentences(vectors: Tensor, sentences: Tensor) -> Tensor:
     """
     Args:
         vectors: ``[B, N, ...]`` one for each sentence.

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_mm.models._shared_rows import ROWS, SharedMemory, reorder_rows
+from fairseq_mm.models._shared_memory import ROWS, SharedMemory, reorder_items
 from fairseq_mm.modules.video_fusion import VideoFusion
 
 B, S, C, M, D = 3, 4, 6, 5, 7
@@ -60,7 +60,7 @@ def test_each_row_reads_its_item(fusion, video, first, second):
 
 def test_an_order_of_orders_notes_the_items():
     out = {"encoder_out": [torch.zeros(S, B, C)], ROWS: []}
-    beams = reorder_rows(out, torch.tensor([0, 0, 1, 1, 2, 2]), B)
+    beams = reorder_items(out, torch.tensor([0, 0, 1, 1, 2, 2]), B)
     assert beams["encoder_out"][0] is out["encoder_out"][0]
-    kept = reorder_rows(beams, torch.tensor([5, 4, 3]), B)
+    kept = reorder_items(beams, torch.tensor([5, 4, 3]), B)
     assert kept[ROWS][0].tolist() == [2, 2, 1]

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from toy_data import needs_float16_on_cpu
 
-from fairseq_mm.modules import sliced_cross_entropy as module
-from fairseq_mm.modules.sliced_cross_entropy import sliced_cross_entropy
+from fairseq_mm.modules import chunked_cross_entropy as module
+from fairseq_mm.modules.chunked_cross_entropy import chunked_cross_entropy
 
 N, E, V, PAD = 11, 5, 203, 1
 FLOAT16 = pytest.param(torch.float16, marks=needs_float16_on_cpu)
@@ -40,18 +40,18 @@ def plain(features, weight, bias, target, label_smoothing=0.0):
     return loss, F.cross_entropy(wide, target, **options)
 
 
-# slices of 1, 3 (8 real rows: 3, 3, 2) and all rows
-@pytest.mark.parametrize("slice_bytes", [1, 3 * V * 8, 2**20])
+# chunks of 1, 3 (8 real rows: 3, 3, 2) and all rows
+@pytest.mark.parametrize("chunk_bytes", [1, 3 * V * 8, 2**20])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("bias", [True, False])
-def test_loss_and_gradients_equal_the_plain_ones(slice_bytes, label_smoothing, bias):
+def test_loss_and_gradients_equal_the_plain_ones(chunk_bytes, label_smoothing, bias):
     *tensors, target = make(bias=bias)
-    loss, nll = sliced_cross_entropy(
+    loss, nll = chunked_cross_entropy(
         *tensors,
         target,
         ignore_index=PAD,
         label_smoothing=label_smoothing,
-        slice_bytes=slice_bytes,
+        chunk_bytes=chunk_bytes,
     )
     expected, expected_nll = plain(*tensors, target, label_smoothing)
     torch.testing.assert_close(loss, expected)
@@ -66,8 +66,8 @@ def test_loss_and_gradients_equal_the_plain_ones(slice_bytes, label_smoothing, b
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
 def test_gradients_are_as_near_to_the_exact_ones_as_the_plain_ones(dtype, label_smoothing):
     *tensors, target = make(dtype)
-    loss, _ = sliced_cross_entropy(
-        *tensors, target, ignore_index=PAD, label_smoothing=label_smoothing, slice_bytes=3 * V * 2
+    loss, _ = chunked_cross_entropy(
+        *tensors, target, ignore_index=PAD, label_smoothing=label_smoothing, chunk_bytes=3 * V * 2
     )
     rounded, _ = plain(*tensors, target, label_smoothing)
     assert loss.dtype == torch.float32
@@ -88,7 +88,7 @@ def test_half_precision_keeps_the_gradient_of_a_confident_row():
     # p = 1 - 2 exp(-8): its gradient is lost where p is rounded before 1 is taken from it
     weight = torch.tensor([[0.0, 1], [8, 1], [0, 1]]).bfloat16().requires_grad_()
     features = torch.tensor([[1.0, 1]]).bfloat16().requires_grad_()
-    loss, _ = sliced_cross_entropy(features, weight, None, torch.tensor([1]))
+    loss, _ = chunked_cross_entropy(features, weight, None, torch.tensor([1]))
     gradient, grad_features = torch.autograd.grad(loss, (weight, features))
     assert gradient[1, 0].item() == pytest.approx(-2 * 0.000335, rel=0.02)
     assert grad_features[0, 0].item() == pytest.approx(-8 * 2 * 0.000335, rel=0.02)
@@ -99,7 +99,7 @@ def test_float16_gradients_below_its_smallest_number_survive_a_loss_scale():
     # the second type's p is exp(-20) = 2e-9
     weight = torch.tensor([[20.0], [0.0]]).half().requires_grad_()
     features = torch.ones(1, 1).half()
-    loss, _ = sliced_cross_entropy(features, weight, None, torch.tensor([0]))
+    loss, _ = chunked_cross_entropy(features, weight, None, torch.tensor([0]))
     (gradient,) = torch.autograd.grad(loss * 2.0**14, [weight])
     assert gradient[1, 0].item() == pytest.approx(2.0611e-9 * 2**14, rel=0.02)
 
@@ -110,7 +110,7 @@ def test_types_that_a_bias_forbids_get_no_probability():
     with torch.no_grad():
         tensors[2][:70] = -float("inf")
     target[target != PAD] = target[target != PAD] % 100 + 100
-    loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD)
+    loss, _ = chunked_cross_entropy(*tensors, target, ignore_index=PAD)
     expected, _ = plain(*tensors, target)
     torch.testing.assert_close(loss, expected)
     for gradient, reference in zip(gradients(loss, tensors), gradients(expected, tensors)):
@@ -119,7 +119,7 @@ def test_types_that_a_bias_forbids_get_no_probability():
 
 def test_one_row_of_few_types_fits_one_tile():
     weight = torch.tensor([[0.5], [-1.0], [2.0]]).requires_grad_()
-    loss, _ = sliced_cross_entropy(torch.ones(1, 1), weight, None, torch.tensor([2]))
+    loss, _ = chunked_cross_entropy(torch.ones(1, 1), weight, None, torch.tensor([2]))
     expected = F.cross_entropy(weight.view(1, 3), torch.tensor([2]))
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(
@@ -131,7 +131,7 @@ def test_one_row_of_few_types_fits_one_tile():
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
 def test_ignored_rows_alone_give_zero(dtype, label_smoothing):
     *tensors, target = make(dtype)
-    loss, nll = sliced_cross_entropy(
+    loss, nll = chunked_cross_entropy(
         *tensors, torch.full_like(target, PAD), ignore_index=PAD, label_smoothing=label_smoothing
     )
     assert (loss.item(), nll.item()) == (0, 0)
@@ -146,7 +146,7 @@ def test_what_needs_no_gradient_gets_none(dtype, frozen):
     *tensors, target = make(dtype)
     for i in frozen:
         tensors[i].requires_grad_(False)
-    loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD, slice_bytes=3 * V * 4)
+    loss, _ = chunked_cross_entropy(*tensors, target, ignore_index=PAD, chunk_bytes=3 * V * 4)
     assert loss.requires_grad == (len(frozen) < 3)
     if loss.requires_grad:
         loss.backward()
@@ -162,12 +162,12 @@ def test_what_needs_no_gradient_gets_none(dtype, frozen):
 def test_validation_computes_no_gradient():
     *tensors, target = make()
     with torch.no_grad():
-        loss, nll = sliced_cross_entropy(*tensors, target, ignore_index=PAD, slice_bytes=2**12)
+        loss, nll = chunked_cross_entropy(*tensors, target, ignore_index=PAD, chunk_bytes=2**12)
     torch.testing.assert_close(loss, plain(*tensors, target)[0].detach())
     torch.testing.assert_close(nll, loss)
 
 
-def test_holds_no_more_than_a_slice():
+def test_holds_no_more_than_a_chunk():
     *tensors, target = make(torch.float32)
 
     def largest_allocation(function):
@@ -175,21 +175,21 @@ def test_holds_no_more_than_a_slice():
             function()
         return max(event.self_cpu_memory_usage for event in profile.function_events)
 
-    def sliced():
-        loss, _ = sliced_cross_entropy(
-            *tensors, target, ignore_index=PAD, slice_bytes=3 * V * 4 + 2
+    def chunked():
+        loss, _ = chunked_cross_entropy(
+            *tensors, target, ignore_index=PAD, chunk_bytes=3 * V * 4 + 2
         )
         loss.backward()
 
-    # W's gradient, which is more than the slice of three rows
-    assert largest_allocation(sliced) == V * E * 4
+    # W's gradient, which is more than the chunk of three rows
+    assert largest_allocation(chunked) == V * E * 4
     assert largest_allocation(lambda: plain(*tensors, target)[0].backward()) == V * N * 4
 
 
 def test_products_are_of_the_dtype_that_autocast_gives_them():
     *tensors, target = make(torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD, slice_bytes=3 * V * 2)
+        loss, _ = chunked_cross_entropy(*tensors, target, ignore_index=PAD, chunk_bytes=3 * V * 2)
         rounded, _ = plain(*tensors, target)
     torch.testing.assert_close(loss, rounded, rtol=5e-3, atol=0)
     assert (loss - plain(*tensors, target)[0]).abs() > 1e-3  # not the float32 loss
@@ -201,7 +201,7 @@ def test_products_are_of_the_dtype_that_autocast_gives_them():
 def test_loss_can_be_changed_in_place():
     # as fairseq does for a batch that only keeps a process busy
     *tensors, target = make()
-    loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD)
+    loss, _ = chunked_cross_entropy(*tensors, target, ignore_index=PAD)
     loss *= 0
     loss.backward()
     assert all(not tensor.grad.any() for tensor in tensors)
@@ -210,7 +210,7 @@ def test_loss_can_be_changed_in_place():
 def test_gradients_add_up_over_losses():
     *tensors, target = make()
     for scale in (1.0, 0.5):
-        loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD)
+        loss, _ = chunked_cross_entropy(*tensors, target, ignore_index=PAD)
         (loss * scale).backward()
     expected = gradients(plain(*tensors, target)[0], tensors, 1.5)
     for tensor, reference in zip(tensors, expected):
@@ -219,7 +219,7 @@ def test_gradients_add_up_over_losses():
 
 def test_second_backward_pass_is_refused():
     *tensors, target = make()
-    loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD)
+    loss, _ = chunked_cross_entropy(*tensors, target, ignore_index=PAD)
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match=r"allows one backward pass through a loss\.$"):
         loss.backward()
@@ -228,7 +228,7 @@ def test_second_backward_pass_is_refused():
 @pytest.mark.parametrize("dtype", [torch.float32, FLOAT16])
 def test_double_backward_is_refused(dtype):
     *tensors, target = make(dtype)
-    loss, _ = sliced_cross_entropy(*tensors, target, ignore_index=PAD)
+    loss, _ = chunked_cross_entropy(*tensors, target, ignore_index=PAD)
     with pytest.raises(RuntimeError, match=r"cannot be differentiated twice\.$"):
         torch.autograd.grad(loss, tensors, create_graph=True)
 
@@ -237,4 +237,4 @@ def test_target_outside_of_the_vocabulary_is_refused():
     *tensors, target = make()
     target[0] = V
     with pytest.raises(IndexError, match=rf"`target` must be in 0 to 202, but has \d+ to {V}\."):
-        sliced_cross_entropy(*tensors, target, ignore_index=PAD)
+        chunked_cross_entropy(*tensors, target, ignore_index=PAD)

@@ -8,7 +8,7 @@ from fairseq_mm.errors import UserError
 _SHOWN = 2  # of the differences that PyTorch lists
 
 
-class OneLineLoading:
+class LoadStateDictMixin:
     """To stand before fairseq's model among the bases.
 
     fairseq's trainer says of any error only that the architectures must match, after forty lines;

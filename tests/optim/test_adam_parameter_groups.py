@@ -15,29 +15,29 @@ from toy_optimizers import (
 )
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._new_parameters import NEW, mark_new
-from fairseq_mm.optim import adam_by_origin
-from fairseq_mm.optim.adam_by_origin import AdamByOriginConfig
+from fairseq_mm.models._added_parameters import ADDED, mark_added
+from fairseq_mm.optim import adam_parameter_groups
+from fairseq_mm.optim.adam_parameter_groups import AdamParameterGroupsConfig
 
-LR, NEW_LR = 3e-3, 1.5e-2
+LR, ADDED_LR = 3e-3, 1.5e-2
 
 
-def toy_model(*, has_new=True):
-    """A zero bias among the pretrained parameters, and an equal one among the new."""
+def toy_model(*, has_added=True):
+    """A zero bias among the pretrained parameters, and an equal one among the added."""
     torch.manual_seed(3)
     model = nn.ModuleDict({"pretrained": nn.Linear(4, 3), "added": nn.Linear(3, 3)})
     for name in model:
         nn.init.zeros_(model[name].bias)
-    if has_new:
-        mark_new(model["added"])
+    if has_added:
+        mark_added(model["added"])
     return model
 
 
 def config(**common):
     optimizer = {
-        "_name": "adam_by_origin",
+        "_name": "adam_parameter_groups",
         "lr": [LR],
-        "new_lr": NEW_LR,
+        "added_lr": ADDED_LR,
         "adam_betas": "(0.9, 0.98)",
         "weight_decay": 0.01,
         "tpu": False,
@@ -61,7 +61,7 @@ def test_steps_are_those_of_two_adams():
     optimizer = build(model)
     groups = [
         {"params": list(expected["pretrained"].parameters()), "lr": LR},
-        {"params": list(expected["added"].parameters()), "lr": NEW_LR},
+        {"params": list(expected["added"].parameters()), "lr": ADDED_LR},
     ]
     # fairseq's Adam decays weights as AdamW does
     adam = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01)
@@ -84,19 +84,29 @@ def test_steps_are_those_of_two_adams():
 def test_groups_are_by_name_not_by_value():
     model = toy_model()
     optimizer = build(model)
-    pretrained, new = optimizer.param_groups
+    pretrained, added = optimizer.param_groups
     assert [p.shape for p in pretrained["params"]] == [(3, 4), (3,)]
     assert pretrained["params"][1] is model["pretrained"].bias
-    assert new["params"][1] is model["added"].bias
-    assert adam_by_origin.NEW == NEW
+    assert added["params"][1] is model["added"].bias
+    assert adam_parameter_groups.ADDED == ADDED
+
+
+def test_the_old_name_has_the_old_option():
+    cfg = config()
+    cfg.optimizer._name = "adam_by_origin"
+    cfg.optimizer.new_lr = cfg.optimizer.pop("added_lr")
+    optimizer = build_optimizer(toy_model(), cfg)
+    assert [group["lr"] for group in optimizer.param_groups] == [LR, ADDED_LR]
+    # by which fairseq knows the optimizer of a checkpoint whose training it resumes
+    assert type(optimizer).__name__ == "AdamByOrigin"
 
 
 def test_the_scheduler_changes_both_rates():
     optimizer = build(toy_model())
-    assert [group["lr"] for group in optimizer.param_groups] == [LR, NEW_LR]
+    assert [group["lr"] for group in optimizer.param_groups] == [LR, ADDED_LR]
     optimizer.set_lr(0.95 * LR)
     assert optimizer.get_lr() == 0.95 * LR
-    assert optimizer.param_groups[1]["lr"] == pytest.approx(0.95 * NEW_LR, rel=1e-12)
+    assert optimizer.param_groups[1]["lr"] == pytest.approx(0.95 * ADDED_LR, rel=1e-12)
     optimizer.set_lr(0.0)
     assert [group["lr"] for group in optimizer.param_groups] == [0, 0]
 
@@ -105,7 +115,7 @@ def test_the_scheduler_changes_both_rates():
 def test_groups_survive_copies_in_single_precision_and_resuming(dtype, common):
     cfg = config(**common)
     optimizer = build_optimizer(toy_model().to(dtype), cfg)
-    assert [group["lr"] for group in optimizer.param_groups] == [LR, NEW_LR]
+    assert [group["lr"] for group in optimizer.param_groups] == [LR, ADDED_LR]
     assert [len(group["params"]) for group in optimizer.param_groups] == [2, 2]
     check_resuming(toy_model, loss_of, cfg, dtype, lr=LR)
 
@@ -116,15 +126,15 @@ def test_joined_parameters_are_refused():
         _ = build(toy_model()).supports_flat_params
 
 
-def test_a_model_without_new_parameters_is_warned_of(caplog):
+def test_a_model_without_added_parameters_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING):
-        optimizer = build(toy_model(has_new=False))
-    assert "the model has no new parameter, and --new-lr changes nothing" in caplog.text
+        optimizer = build(toy_model(has_added=False))
+    assert "the model has no added parameter, and --added-lr changes nothing" in caplog.text
     assert [len(group["params"]) for group in optimizer.param_groups] == [4, 0]
 
 
 def test_a_state_of_other_groups_is_refused():
-    state = build(toy_model(has_new=False)).state_dict()
+    state = build(toy_model(has_added=False)).state_dict()
     message = r"groups of \[4, 0\] parameters, but .* are \[2, 2\]: give --reset-optimizer"
     with pytest.raises(UserError, match=message):
         build(toy_model()).load_state_dict(state)
@@ -133,14 +143,17 @@ def test_a_state_of_other_groups_is_refused():
 @pytest.mark.parametrize(
     ("rates", "message"),
     [
-        ({"lr": [0.0]}, r"^--lr must be above 0 for --optimizer adam_by_origin, but is 0\.0\."),
+        (
+            {"lr": [0.0]},
+            r"^--lr must be above 0 for two learning rates, but is 0\.0\.",
+        ),
         ({"lr": [-1.0]}, r"^--lr must be a number of 0 or more, but is -1\.0\."),
-        ({"new_lr": -1.0}, r"^--new-lr must be a number of 0 or more, but is -1\.0\."),
+        ({"added_lr": -1.0}, r"^--added-lr must be a number of 0 or more, but is -1\.0\."),
         ({"adam_eps": 0.0}, r"^--adam-eps must be a number above 0, but is 0\.0\."),
         ({"weight_decay": float("inf")}, r"^--weight-decay must be a number of 0 or more, but is"),
     ],
 )
 def test_rates_out_of_range_are_refused(rates, message):
-    cfg = Namespace(**{**vars(AdamByOriginConfig()), "lr": [LR], **rates})
+    cfg = Namespace(**{**vars(AdamParameterGroupsConfig()), "lr": [LR], **rates})
     with pytest.raises(UserError, match=message):
-        adam_by_origin.AdamByOrigin(cfg, toy_model().parameters())
+        adam_parameter_groups.AdamParameterGroups(cfg, toy_model().parameters())

@@ -1,6 +1,6 @@
-"""Sliced cross-entropy against fairseq's ``cross_entropy``, from features to gradients.
+"""Chunked cross-entropy against fairseq's ``cross_entropy``, from features to gradients.
 
-    OMP_NUM_THREADS=1 python benchmarks/sliced_cross_entropy.py [--threads 1] [--rounds 3]
+    OMP_NUM_THREADS=1 python benchmarks/chunked_cross_entropy.py [--threads 1] [--rounds 3]
 
 Time: forward and backward pass of the output layer and the loss, both ways in turn in one process;
 and of the loss alone, as in validation. Memory: what a process of its own holds at most, beyond
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 import fairseq_mm  # noqa: F401 - registers the criterion
 
-WAYS = {"ours": "sliced_cross_entropy", "fairseq": "cross_entropy"}
+WAYS = {"ours": "chunked_cross_entropy", "fairseq": "cross_entropy"}
 MODES = ("float32", "bfloat16")
 B = 3
 
@@ -61,7 +61,7 @@ def losses(args: Namespace) -> dict[str, Callable[[], Tensor]]:
     task = Namespace(target_dictionary=Dictionary())
 
     def way(name: str) -> Callable[[], Tensor]:
-        options = {"label_smoothing": 0.0, "slice_megabytes": args.megabytes}
+        options = {"label_smoothing": 0.0, "chunk_megabytes": args.megabytes}
         criterion = CRITERION_REGISTRY[name](
             task, sentence_avg=False, **(options if name == WAYS["ours"] else {})
         )
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--types", type=int, default=104960)
     parser.add_argument("--dim", type=int, default=256)
-    parser.add_argument("--megabytes", type=int, default=128, help="--slice-megabytes")
+    parser.add_argument("--megabytes", type=int, default=128, help="--chunk-megabytes")
     parser.add_argument("--memory-of", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--mode", choices=MODES, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -143,7 +143,7 @@ def main() -> None:
         measure_memory(args)
         return
     print(
-        f"N={args.tokens} V={args.types} E={args.dim}, slices of {args.megabytes} MiB, "
+        f"N={args.tokens} V={args.types} E={args.dim}, chunks of {args.megabytes} MiB, "
         f"{args.threads} thread(s), medians of {args.rounds} rounds"
     )
     result = {}

@@ -1,9 +1,9 @@
-"""Products of rows with matrices, each by the kernel that suits it.
+"""Linear maps by the kernel that suits them.
 
-In float32 on a CPU, PyTorch gives matrix products to MKL and convolutions to oneDNN, which on AMD's
-processors is nearly twice as fast: so a large product is a convolution of width one, its rows a
-image whose channels come last. A product of few rows only reads its weights, and which of the
-two sides is transposed decides at what speed. Everywhere else a product is PyTorch's own.
+In float32 on a CPU, PyTorch gives matrix products to MKL and convolutions to oneDNN, which is twice
+as fast on AMD's processors: so a large linear map is a convolution of width one over a
+channels-last image. One of few vectors only reads its weights, and which of the two sides is
+transposed decides at what speed. Everywhere else a linear map is PyTorch's own.
 """
 
 from typing import Optional
@@ -17,15 +17,15 @@ from torch import Tensor
 _DILATION = 2
 # numbers from which on PyTorch leaves a single image to oneDNN
 _MANY_NUMBERS = 20480
-# rows of a decoding step, for which oneDNN would lay the weights out anew each time
+# vectors of a decoding step, for which oneDNN would lay the weights out anew each time
 _STEP_ROWS = 64
-# rows below which a product is bound by reading the weights rather than by arithmetic, and outputs
-# up to which more rows are turned around in less time than it saves
+# vectors below which reading the weights is the bound rather than arithmetic, and outputs up to
+# which more vectors are transposed in less time than it saves
 _FEW_ROWS = 16
 _FEW_OUTPUTS = 8192
 
 
-def product(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     """
     Args:
         x: ``[..., I]``.
@@ -54,8 +54,8 @@ def product(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     return out.contiguous().view(*x.shape[:-1], -1)
 
 
-def grouped_product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Products of G sets of rows, each with its own matrix.
+def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """G linear maps, each of its own vectors.
 
     Args:
         x: ``[G, N, I]``.

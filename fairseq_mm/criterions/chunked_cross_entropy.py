@@ -1,8 +1,9 @@
-"""Cross-entropy for large vocabularies (``--criterion sliced_cross_entropy``).
+"""Cross-entropy for large vocabularies (``--criterion chunked_cross_entropy``; of old
+``sliced_cross_entropy``, which checkpoints from before version 0.2.0 name).
 
 The loss, gradients and log of fairseq's ``cross_entropy`` and, with ``--label-smoothing``, of its
 ``label_smoothed_cross_entropy``, without the logits of all tokens at once: see
-``modules/sliced_cross_entropy.py``.
+``modules/chunked_cross_entropy.py``.
 
 It trains every model whose logits are ``F.linear`` of what its decoder's ``output_layer`` is given,
 without the model's help. The model's own forward pass is run with an output layer that hands its
@@ -32,47 +33,47 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.modules.sliced_cross_entropy import SLICE_BYTES, sliced_cross_entropy
+from fairseq_mm.modules.chunked_cross_entropy import CHUNK_BYTES, chunked_cross_entropy
 
 _MEGABYTE = 2**20
 
 
 @dataclass
-class SlicedCrossEntropyConfig(FairseqDataclass):
+class ChunkedCrossEntropyConfig(FairseqDataclass):
     label_smoothing: float = field(
-        default=0.0, metadata={"help": "epsilon for label smoothing, 0 means no label smoothing"}
+        default=0.0, metadata={"help": "Epsilon of label smoothing; 0 is none."}
     )
-    slice_megabytes: int = field(
-        default=SLICE_BYTES // _MEGABYTE,
-        metadata={"help": "memory for the logits that are held at once; at least one token's are"},
+    chunk_megabytes: int = field(
+        default=CHUNK_BYTES // _MEGABYTE,
+        metadata={"help": "Memory for the logits that are held at once, in MiB."},
     )
     sentence_avg: bool = II("optimization.sentence_avg")
 
 
-@register_criterion("sliced_cross_entropy", dataclass=SlicedCrossEntropyConfig)
-class SlicedCrossEntropyCriterion(FairseqCriterion):
+@register_criterion("chunked_cross_entropy", dataclass=ChunkedCrossEntropyConfig)
+class ChunkedCrossEntropyCriterion(FairseqCriterion):
     """
     Args:
         task: fairseq's.
         sentence_avg: the sample size counts sentences, not tokens.
         label_smoothing: fairseq's epsilon, in which the target's type has no share.
-        slice_megabytes: of logits that are held at once.
+        chunk_megabytes: of logits that are held at once.
 
     Raises:
         UserError: if an option is out of its range.
     """
 
     def __init__(
-        self, task: Any, sentence_avg: bool, label_smoothing: float, slice_megabytes: int
+        self, task: Any, sentence_avg: bool, label_smoothing: float, chunk_megabytes: int
     ) -> None:
         super().__init__(task)
         if not 0 <= label_smoothing < 1:
             raise UserError(f"--label-smoothing must be in [0, 1), but is {label_smoothing}.")
-        if slice_megabytes < 1:
-            raise UserError(f"--slice-megabytes must be 1 or more, but is {slice_megabytes}.")
+        if chunk_megabytes < 1:
+            raise UserError(f"--chunk-megabytes must be 1 or more, but is {chunk_megabytes}.")
         self.sentence_avg = sentence_avg
         self.label_smoothing = label_smoothing
-        self.slice_bytes = slice_megabytes * _MEGABYTE
+        self.chunk_bytes = chunk_megabytes * _MEGABYTE
         self.checked: weakref.WeakSet = weakref.WeakSet()
 
     def forward(
@@ -94,7 +95,7 @@ class SlicedCrossEntropyCriterion(FairseqCriterion):
             ValueError: if ``reduce`` is False.
         """
         if not reduce:
-            raise ValueError("`reduce` must be True: sliced_cross_entropy sums over tokens.")
+            raise ValueError("`reduce` must be True: chunked_cross_entropy sums over tokens.")
         module = _unwrapped(model)
         own_forward = module.forward
 
@@ -125,7 +126,7 @@ class SlicedCrossEntropyCriterion(FairseqCriterion):
             _check_probabilities(module, net_output, linear)
             self.checked.add(module)
         target = module.get_targets(sample, net_output)
-        return sliced_cross_entropy(
+        return chunked_cross_entropy(
             features.flatten(0, -2),
             linear.weight,
             linear.bias,
@@ -133,7 +134,7 @@ class SlicedCrossEntropyCriterion(FairseqCriterion):
             ignore_index=self.padding_idx,
             # fairseq spreads its epsilon over the other types, PyTorch over all
             label_smoothing=self.label_smoothing * V / (V - 1) if V > 1 else 0.0,
-            slice_bytes=self.slice_bytes,
+            chunk_bytes=self.chunk_bytes,
         )
 
     @classmethod
@@ -144,6 +145,28 @@ class SlicedCrossEntropyCriterion(FairseqCriterion):
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         return True
+
+
+@dataclass
+class SlicedCrossEntropyConfig(FairseqDataclass):
+    label_smoothing: float = field(
+        default=0.0, metadata={"help": "Label smoothing, as of chunked_cross_entropy."}
+    )
+    slice_megabytes: int = field(
+        default=CHUNK_BYTES // _MEGABYTE, metadata={"help": "The old name of --chunk-megabytes."}
+    )
+    sentence_avg: bool = II("optimization.sentence_avg")
+
+
+@register_criterion("sliced_cross_entropy", dataclass=SlicedCrossEntropyConfig)
+class SlicedCrossEntropyCriterion(ChunkedCrossEntropyCriterion):
+    """The same by its old name, with which trainings are resumed: fairseq compares the names of the
+    criterion's class and options with the checkpoint's."""
+
+    def __init__(
+        self, task: Any, sentence_avg: bool, label_smoothing: float, slice_megabytes: int
+    ) -> None:
+        super().__init__(task, sentence_avg, label_smoothing, slice_megabytes)
 
 
 class _Linear(NamedTuple):
@@ -206,7 +229,7 @@ def _unwrapped(model: nn.Module) -> BaseFairseqModel:
     while not isinstance(module, BaseFairseqModel):
         if type(module).__name__ == "FullyShardedDataParallel" or not hasattr(module, "module"):
             raise UserError(
-                f"--criterion sliced_cross_entropy: {type(module).__name__} is no model whose "
+                f"--criterion chunked_cross_entropy: {type(module).__name__} is no model whose "
                 "output layer it can see; use --criterion cross_entropy."
             )
         module = module.module
@@ -231,7 +254,7 @@ def _replaced(owner: nn.Module, name: str, function: Callable) -> Iterator[None]
 
 def _refuse(module: nn.Module, reason: str) -> UserError:
     return UserError(
-        "--criterion sliced_cross_entropy needs a model with a linear output layer, but is given "
+        "--criterion chunked_cross_entropy needs a model with a linear output layer, but is given "
         f"{type(module).__name__}: {reason}. Use --criterion cross_entropy or the model's own."
     )
 

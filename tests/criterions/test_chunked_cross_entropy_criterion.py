@@ -48,7 +48,7 @@ def task():
 
 def make_model(arch, options):
     if arch in ("transformer", "lstm", "fconv"):
-        args = Namespace(**{"criterion": "sliced_cross_entropy", **options})
+        args = Namespace(**{"criterion": "chunked_cross_entropy", **options})
         ARCH_CONFIG_REGISTRY[arch](args)
         torch.manual_seed(7)
         return ARCH_MODEL_REGISTRY[arch].build_model(args, task()).eval()
@@ -72,9 +72,9 @@ def make_sample(arch):
     return {"net_input": inputs, "target": target, "ntokens": ntokens}
 
 
-def make_criterion(name="sliced_cross_entropy", sentence_avg=False, **options):
-    if name == "sliced_cross_entropy":
-        options = {"label_smoothing": 0.0, "slice_megabytes": 1, **options}
+def make_criterion(name="chunked_cross_entropy", sentence_avg=False, **options):
+    if name == "chunked_cross_entropy":
+        options = {"label_smoothing": 0.0, "chunk_megabytes": 1, **options}
     return CRITERION_REGISTRY[name](task(), sentence_avg=sentence_avg, **options)
 
 
@@ -122,6 +122,17 @@ def test_equals_the_criteria_of_fairseq(name, label_smoothing, sentence_avg):
     for key, value in logged(theirs, expected_log).items():
         assert found[key] == pytest.approx(value, abs=2e-3), key
     assert {"loss", "nll_loss", "ppl"} <= found.keys()
+
+
+def test_the_old_name_is_the_same_criterion_with_its_old_option():
+    cls = CRITERION_REGISTRY["sliced_cross_entropy"]
+    assert issubclass(cls, CRITERION_REGISTRY["chunked_cross_entropy"])
+    # by both fairseq knows the criterion of a checkpoint whose training it resumes
+    assert cls.__name__ == "SlicedCrossEntropyCriterion"
+    old = cls.build_criterion(
+        Namespace(sentence_avg=False, label_smoothing=0.25, slice_megabytes=3), task()
+    )
+    assert (old.label_smoothing, old.chunk_bytes) == (0.25, 3 * 2**20)
 
 
 def test_never_projects_all_tokens(monkeypatch):
@@ -278,7 +289,7 @@ def test_what_is_no_model_of_fairseq_is_refused():
     ("options", "message"),
     [
         ({"label_smoothing": 1.0}, r"--label-smoothing must be in \[0, 1\), but is 1\.0\."),
-        ({"slice_megabytes": 0}, r"--slice-megabytes must be 1 or more, but is 0\."),
+        ({"chunk_megabytes": 0}, r"--chunk-megabytes must be 1 or more, but is 0\."),
     ],
 )
 def test_option_out_of_its_range_is_refused(options, message):
@@ -320,7 +331,7 @@ def assert_same_training(state, expected):
 
 def test_fairseq_trains_and_validates_as_with_its_own(monkeypatch, tmp_path, data):
     options = ("--batch-size", "9", "--label-smoothing", "0.1")
-    ours = trained(monkeypatch, data, tmp_path / "a", "sliced_cross_entropy", *options)
+    ours = trained(monkeypatch, data, tmp_path / "a", "chunked_cross_entropy", *options)
     theirs = trained(monkeypatch, data, tmp_path / "b", "label_smoothed_cross_entropy", *options)
     assert_same_training(ours, theirs)
     logged = []
@@ -340,7 +351,7 @@ def test_fairseq_trains_and_validates_as_with_its_own(monkeypatch, tmp_path, dat
 
 def test_bfloat16_training_equals_that_of_cross_entropy(monkeypatch, tmp_path, data):
     options = ("--batch-size", "9", "--bf16")
-    ours = trained(monkeypatch, data, tmp_path / "a", "sliced_cross_entropy", *options)
+    ours = trained(monkeypatch, data, tmp_path / "a", "chunked_cross_entropy", *options)
     theirs = trained(monkeypatch, data, tmp_path / "b", "cross_entropy", *options)
     key = "decoder.output_proj.weight"
     torch.testing.assert_close(ours["model"][key], theirs["model"][key], atol=1e-3, rtol=0.02)
@@ -350,7 +361,7 @@ def test_bfloat16_training_equals_that_of_cross_entropy(monkeypatch, tmp_path, d
 def test_two_processes_train_as_one(monkeypatch, tmp_path, data):
     # the wrapper needs to see the output layer's weights in what the model gives
     ddp = ("--ddp-backend", "pytorch_ddp", "--find-unused-parameters")
-    options = ("--criterion", "sliced_cross_entropy", "--batch-size", "5", *ddp)
+    options = ("--criterion", "chunked_cross_entropy", "--batch-size", "5", *ddp)
     two = train_by(2, training_configuration(data, *TRAINING, *options), tmp_path / "two")
     # one process takes both processes' batches before its step
     options = ("--batch-size", "5", "--update-freq", "2")

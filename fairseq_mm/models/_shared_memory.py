@@ -14,7 +14,7 @@ EncoderOut = dict[str, list[Tensor]]
 ROWS = "rows"
 
 
-def reorder_rows(encoder_out: EncoderOut, new_order: Tensor, num_items: int) -> EncoderOut:
+def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) -> EncoderOut:
     """The encoder's output with other rows; its tensors stay, only what each row reads changes.
 
     Args:

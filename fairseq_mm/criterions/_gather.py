@@ -7,7 +7,7 @@ from fairseq.distributed import utils as distributed
 from torch import Tensor
 
 
-class GatheredRows:
+class Gatherer:
     """Where the rows of each process stand among those of all.
 
     Every process must build one, and gather as often as the others do.
@@ -50,7 +50,7 @@ class _Gather(torch.autograd.Function):
     """The gradient of a row is the sum of what all processes have for it."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, places: GatheredRows) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, places: Gatherer) -> Tensor:
         ctx.places, ctx.shape = places, rows.shape
         return places.gather_values(rows.detach())
 
