@@ -1,14 +1,19 @@
-"""Draws images and stories, trains a captioner and a storyteller on them, shows the results.
+"""Draws images, trains a captioning and a visual story model on them, and shows
+the results.
 
-Everything is made on this machine: some thousand images of coloured shapes with captions, a
-small network that gives their features, and an m-RNN trained on them with fairseq-train; then
-stories of five images each, in which something happens from image to image, and GLAC with a
-non-local block trained on them. Every command is shown before it runs, and can be run again by
-hand. It takes some minutes on two cores. An interrupted run continues when the same command is run
-again.
+  fairseq-mm demo
+  fairseq-mm demo --output demo2 --seed 2
 
-Exit status 1 means that fewer than 9 of 10 captions of test images are true, or that fewer than 9
-of 10 sentences of test stories tell what happens in their image.
+Everything is made on this machine: images of coloured shapes with captions, a
+small image network that gives their features, and an m-RNN that fairseq-train
+trains on them; then stories of five images, in which something happens from
+image to image, and GLAC with a non-local block. Every command is shown before
+it runs, and can be run again by hand. An interrupted run continues when the
+same command is run again. It takes some minutes on two cores.
+
+Exit status 1 means that fewer than 9 of 10 captions of test images are true, or
+that fewer than 9 of 10 sentences of test stories say what happens in their
+image.
 """
 
 import argparse
@@ -17,165 +22,189 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_mm import __version__
-from fairseq_mm.cli import demo_stories
+from fairseq_mm.cli import arguments
 from fairseq_mm.data.visual_story_text import NUM_IMAGES
 
 if TYPE_CHECKING:
-    from fairseq_mm.cli.demo_stories import StoryResults
-    from fairseq_mm.demo.collection import Verdict
     from fairseq_mm.demo.step_runner import StepRunner
 
 MINIMUM = 0.9  # share of right captions, and of right sentences
+STEPS = 15
+FRESH = "fresh-0001"
 
 
 class Sizes(NamedTuple):
     """How much is drawn and learned."""
 
-    train: int = 8000
-    valid: int = 200
-    test: int = 500
-    close_ups: int = 10_000
-    whole_images: int = 13_000
-    epochs: int = 3
+    train: int
+    valid: int
+    test: int
+    epochs: int
+    batch: int
+
+    @property
+    def splits(self) -> dict[str, int]:
+        return {"train": self.train, "valid": self.valid, "test": self.test}
 
 
-SIZES = Sizes()
-BATCH = 32
-STEPS = 8
+CAPTIONS = Sizes(8000, 200, 500, epochs=3, batch=32)
+STORIES = Sizes(2500, 50, 100, epochs=11, batch=16)
+CLOSE_UPS, WHOLE_IMAGES = 10_000, 13_000  # that the image network is trained on
+
+
+class Half(NamedTuple):
+    """What differs between captions and stories.
+
+    Attributes:
+        task: of fairseq.
+        noun: what is generated.
+        train: title of the step that trains.
+        scored: likewise of the one that scores.
+        extract: options of ``fairseq-mm extract``.
+        arch: options of the model.
+        training: other options of ``fairseq-train``.
+        score: options of ``fairseq-mm score``.
+    """
+
+    task: str
+    noun: str
+    train: str
+    scored: str
+    extract: str
+    arch: str
+    training: str
+    score: str
+
+
+OF_CAPTIONS = Half(
+    "multimodal_captioning",
+    "captions",
+    "Train the captioning model",
+    "Score the captions",
+    "",
+    "--arch m_rnn --dropout 0.1 --embedding-dropout 0.1 --recurrent-dropout 0 "
+    "--feature-dropout 0.1",
+    "--lr 3e-3 --eval-gen --best-checkpoint-metric cider --maximize-best-checkpoint-metric",
+    "--metrics bleu,rouge_l,cider,novelty",
+)
+OF_STORIES = Half(
+    "visual_storytelling",
+    "stories",
+    "Train the story model",
+    "Score the stories",
+    "--layer layer3 --grid",
+    "--arch glac_non_local --picture-dim 256 --encoder-hidden-dim 128 --glocal-dim 256 "
+    "--embedding-dim 64 --hidden-dim 384 --decoder-layers 1 --encoder-dropout 0 --dropout 0.1 "
+    "--embedding-dropout 0",
+    "--lr 2.5e-3 --warmup-updates 50",
+    "--preset vist --metrics bleu,rouge_l,cider,sentences",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--output", type=Path, default=Path("demo"), metavar="DIR", help="(default: demo)"
+    arguments.add(
+        parser,
+        *("output", "seed"),
+        output={
+            "type": Path,
+            "default": Path("demo"),
+            "metavar": "DIR",
+            "help": "Folder of all results (default: demo).",
+        },
+        seed={"default": 1, "help": "Seed of everything that is drawn (default: 1)."},
     )
-    parser.add_argument("--seed", type=int, default=1, help="of everything (default: 1)")
-
-
-class CaptionResults(NamedTuple):
-    """Verdicts on the test captions, and what was written."""
-
-    verdicts: "list[Verdict]"
-    figures: Path
-    page: Path
 
 
 def run(args: argparse.Namespace) -> int:
+    from fairseq_mm.demo import collection
     from fairseq_mm.demo.step_runner import StepRunner
 
     folder, seed = args.output, args.seed
-    settings = {
-        "version": __version__,
-        "seed": seed,
-        "sizes": SIZES._asdict(),
-        "story sizes": demo_stories.SIZES._asdict(),
-    }
-    runner = StepRunner(folder, settings, total=STEPS + demo_stories.STEPS)
+    sizes = [*CAPTIONS, *STORIES, CLOSE_UPS, WHOLE_IMAGES]
+    settings = {"version": __version__, "seed": seed, "sizes": sizes}
+    runner = StepRunner(folder, settings, total=STEPS)
+    weights, stories, fresh = folder / "recognizer.pt", folder / "stories", folder / "stories/fresh"
+
+    runner.call("Draw images", lambda: collection.draw_images(folder, CAPTIONS.splits, seed=seed))
+    runner.call("Train a small image network", lambda: _train_recognizer(weights, seed))
+    texts = _train_and_generate(runner, OF_CAPTIONS, folder, CAPTIONS, weights=weights, seed=seed)
+    captions = collection.check_captions(folder, texts)
+    page = _show_captions(runner, folder, captions)
+
+    def draw_stories() -> None:
+        fresh.mkdir(parents=True, exist_ok=True)
+        collection.draw_stories(fresh, {"fresh": 1}, seed=seed)
+        collection.draw_stories(stories, STORIES.splits, seed=seed)
+
+    runner.call("Draw stories", draw_stories)
+    texts = _train_and_generate(runner, OF_STORIES, stories, STORIES, weights=weights, seed=seed)
+    generated = {collection.story_of(x.split("\t")): text for x, text in texts.items()}
+    verdicts = collection.check_stories(stories, _sentences(generated))
+    sentences = _generate_fresh_story(runner, stories, weights)
+    _print_scores(folder, captions, stories, verdicts, sum(runner.seconds.values()))
+    print("\nA story generated from five fresh images:")
+    for sentence, right in zip(sentences, collection.check_stories(fresh, {FRESH: sentences})):
+        print(f"  {sentence}{'' if right.right else '   (wrong)'}")
+    print(f"\nImages and captions: {page.resolve()}")
+    print(f"Story and its images: {(stories / 'page.html').resolve()}")
+    return _status(captions, verdicts, folder / "logs")
+
+
+def _train_and_generate(
+    runner: "StepRunner", half: Half, folder: Path, sizes: Sizes, *, weights: Path, seed: int
+) -> dict[str, str]:
+    """Prepares, extracts, trains, generates and scores; the generated text of each test item."""
+    from fairseq_mm.data.references import read_references
+    from fairseq_mm.data.visual_ids import read_visual_ids
+    from fairseq_mm.demo.collection import CAPTIONS_PER_IMAGE
+    from fairseq_mm.metrics.hypotheses import read_hypotheses
+
+    data, checkpoints = folder / "data", folder / "checkpoints"
+    generated, noun = folder / "generate-test.txt", half.noun
     package = Path(__file__).resolve().parents[1]
     if Path.cwd() in package.parents:
         package = package.relative_to(Path.cwd())
-    weights = folder / "recognizer.pt"
-    captions = _run_caption_steps(runner, folder, weights=weights, package=package, seed=seed)
-    stories = demo_stories.run_story_steps(
-        runner, folder / "stories", weights=weights, package=package, seed=seed
-    )
-    return _conclude(captions, stories, folder / "logs", sum(runner.seconds.values()))
+    for_fairseq = (data, "--user-dir", package, f"--task {half.task} --cpu")
+    texts = sizes.train * (CAPTIONS_PER_IMAGE if noun == "captions" else 1)
+    num_updates = sizes.epochs * -(-texts // sizes.batch)
 
+    def validation(line: str) -> str:
+        return validation_of(line, sizes.epochs)
 
-def _run_caption_steps(
-    runner: "StepRunner", folder: Path, *, weights: Path, package: Path, seed: int
-) -> CaptionResults:
-    from fairseq_mm.demo.collection import CAPTIONS_PER_IMAGE, check_captions, draw_collection
-
-    images, data, checkpoints = folder / "images", folder / "data", folder / "checkpoints"
-    generated, page = folder / "generate-test.txt", folder / "page.html"
-    per_item, figures = folder / "scores-per-item.jsonl", folder / "scores.json"
-    for_fairseq = (data, "--user-dir", package, "--task multimodal_captioning --cpu")
-    num_updates = SIZES.epochs * -(-SIZES.train * CAPTIONS_PER_IMAGE // BATCH)
-
-    splits = {split: getattr(SIZES, split) for split in ("train", "valid", "test")}
-    runner.call("Draw images", lambda: draw_collection(folder, splits, seed=seed))
-    captions = folder / "captions.jsonl"
     runner.command(
-        "Prepare captions",
-        *("fairseq-mm prepare captions", captions, "--output", data, "--overwrite"),
+        f"Prepare {noun}",
+        *(f"fairseq-mm prepare {noun}", folder / f"{noun}.jsonl", "--output", data, "--overwrite"),
     )
-    runner.call("Train a small network to see", lambda: _train_recognizer(weights, seed))
     runner.command(
-        "Extract features",
-        *("fairseq-mm extract", images, "--model resnet18 --weights", weights),
-        "--resize-size 64 --size 64 --batch-size 64 --device cpu --overwrite",
+        f"Extract features of the {noun}' images",
+        *("fairseq-mm extract", folder / "images", "--model resnet18 --weights", weights),
+        f"{half.extract} --resize-size 64 --size 64 --batch-size 64 --device cpu --overwrite",
         *("--output", data / "features.h5"),
     )
     runner.command(
-        "Train the captioner",
-        *("fairseq-train", *for_fairseq, "--arch m_rnn --dropout 0.1 --embedding-dropout 0.1"),
-        "--recurrent-dropout 0 --feature-dropout 0.1 --criterion cross_entropy --optimizer adam",
-        f"--lr 3e-3 --lr-scheduler polynomial_decay --total-num-update {num_updates}",
-        f"--clip-norm 5 --batch-size {BATCH} --max-epoch {SIZES.epochs} --seed {seed}",
-        "--eval-gen --best-checkpoint-metric cider --maximize-best-checkpoint-metric",
-        *("--no-epoch-checkpoints --log-format simple --save-dir", checkpoints),
-        shown=_validation,
+        half.train,
+        *("fairseq-train", *for_fairseq, f"{half.arch} --criterion cross_entropy"),
+        f"--optimizer adam --lr-scheduler polynomial_decay {half.training}",
+        f"--total-num-update {num_updates} --clip-norm 5 --batch-size {sizes.batch}",
+        f"--max-epoch {sizes.epochs} --seed {seed} --no-epoch-checkpoints --log-format simple",
+        *("--save-dir", checkpoints),
+        shown=validation,
     )
     runner.command(
-        "Caption the test images",
-        *("fairseq-generate", *for_fairseq, f"--gen-subset test --beam 3 --batch-size {BATCH}"),
-        *("--path", checkpoints / "checkpoint_best.pt"),
+        f"Generate {noun} of the test images",
+        *("fairseq-generate", *for_fairseq, "--gen-subset test --beam 3"),
+        *(f"--batch-size {sizes.batch} --path", checkpoints / "checkpoint_best.pt"),
         output=generated,
     )
     runner.command(
-        "Score the captions",
-        *("fairseq-mm score", generated, "--data", data, "--split test"),
-        *("--metrics bleu,rouge_l,cider,novelty --json", figures, "--per-item", per_item),
+        half.scored,
+        *("fairseq-mm score", generated, "--data", data, f"--split test {half.score}"),
+        *("--json", folder / "scores.json", "--per-item", folder / "scores-per-item.jsonl"),
         shown=lambda line: "",  # the figures are shown at the end
     )
-    verdicts = check_captions(folder, _captions(data, generated))
-    right = folder / "right.jsonl"
-    lines = [json.dumps({"id": v.key, "right": int(v.right)}) + "\n" for v in verdicts]
-    right.write_text("".join(lines), encoding="utf-8")
-    runner.command(
-        "Show everything on a page",
-        *("fairseq-mm report --data", data, "--split test --hypotheses", generated, "--images"),
-        *(images, "--scores", right, "--scores", per_item, "--result", figures),
-        *("--training-log", folder / "logs" / "train-the-captioner.log"),
-        *("--title demo --output", page),
-    )
-    return CaptionResults(verdicts, figures, page)
-
-
-def _train_recognizer(weights: Path, seed: int) -> str:
-    import torch
-
-    from fairseq_mm.demo.recognizer import train_recognizer
-
-    network, accuracy = train_recognizer(
-        close_ups=SIZES.close_ups,
-        images=SIZES.whole_images,
-        seed=seed,
-    )
-    partial = weights.with_name(f"{weights.name}.partial")
-    torch.save(network.state_dict(), partial)
-    os.replace(partial, weights)
-    return f"recognises everything in {accuracy:.0%} of new images"
-
-
-def _validation(line: str) -> str:
-    """Of fairseq-train's output the lines that end a validation, in short."""
-    match = re.search(r"epoch 0*(\d+) \| valid on 'valid' subset \| (.*)", line)
-    if match is None:
-        return ""
-    figures = dict(re.findall(r"(\w+) (\S+)", match[2]))
-    shown = [f"{name} {figures[name]}" for name in ("ppl", "bleu4", "cider") if name in figures]
-    return f"epoch {match[1]} of {SIZES.epochs}: {', '.join(shown)}"
-
-
-def _captions(data: Path, generated: Path) -> dict[str, str]:
-    from fairseq_mm.data.references import read_references
-    from fairseq_mm.data.visual_ids import read_visual_ids
-    from fairseq_mm.metrics.hypotheses import read_hypotheses
-
     return read_hypotheses(
         str(generated),
         item_ids=list(read_references(str(data / "test.references.jsonl"))),
@@ -183,57 +212,105 @@ def _captions(data: Path, generated: Path) -> dict[str, str]:
     ).texts
 
 
-def _conclude(captions: CaptionResults, stories: "StoryResults", logs: Path, seconds: float) -> int:
-    """Prints the results; the exit status."""
-    from fairseq_mm.demo.story_collection import KINDS
+def _train_recognizer(weights: Path, seed: int) -> str:
+    import torch
 
-    sentences = stories.verdicts
+    from fairseq_mm.demo.recognizer import train_recognizer
+
+    network, accuracy = train_recognizer(close_ups=CLOSE_UPS, images=WHOLE_IMAGES, seed=seed)
+    partial = weights.with_name(f"{weights.name}.partial")
+    torch.save(network.state_dict(), partial)
+    os.replace(partial, weights)
+    return f"recognises everything in {accuracy:.0%} of new images"
+
+
+def validation_of(line: str, epochs: int) -> str:
+    """Of fairseq-train's output the lines that end a validation, in short."""
+    match = re.search(r"epoch 0*(\d+) \| valid on 'valid' subset \| (.*)", line)
+    if match is None:
+        return ""
+    figures = dict(re.findall(r"(\w+) (\S+)", match[2]))
+    shown = [f"{name} {figures[name]}" for name in ("ppl", "bleu4", "cider") if name in figures]
+    return f"epoch {match[1]} of {epochs}: {', '.join(shown)}"
+
+
+def _show_captions(runner: "StepRunner", folder: Path, captions: Iterable[Any]) -> Path:
+    right, page = folder / "right.jsonl", folder / "page.html"
+    lines = [json.dumps({"id": v.key, "right": int(v.right)}) + "\n" for v in captions]
+    right.write_text("".join(lines), encoding="utf-8")
+    log = OF_CAPTIONS.train.lower().replace(" ", "-")
+    runner.command(
+        "Show everything on a page",
+        *("fairseq-mm report --data", folder / "data", "--split test --hypotheses"),
+        *(folder / "generate-test.txt", "--images", folder / "images", "--scores", right),
+        *("--scores", folder / "scores-per-item.jsonl", "--result", folder / "scores.json"),
+        *("--training-log", folder / "logs" / f"{log}.log", "--title demo --output", page),
+    )
+    return page
+
+
+def _generate_fresh_story(runner: "StepRunner", folder: Path, weights: Path) -> list[str]:
+    from fairseq_mm.data.visual_story_text import split_sentences
+    from fairseq_mm.demo.collection import image_names
+
+    output = folder / "told.jsonl"
+    images = [folder / "fresh" / "images" / name for name in image_names(FRESH)]
+    runner.command(
+        "Generate a story of five fresh images",
+        *("fairseq-mm tell", *images, "--checkpoint", folder / "checkpoints", "--weights"),
+        *(weights, "--html", folder / "page.html", "--jsonl"),
+        output=output,
+    )
+    lines = output.read_text(encoding="utf-8").splitlines()
+    (record,) = (json.loads(line) for line in lines if line.startswith("{"))  # not warnings
+    return split_sentences(record["hypothesis"])
+
+
+def _sentences(texts: dict[str, str]) -> dict[str, list[str]]:
+    from fairseq_mm.data.visual_story_text import split_sentences
+
+    return {key: split_sentences(text) for key, text in texts.items()}
+
+
+def _print_scores(
+    folder: Path, captions: list[Any], stories: Path, sentences: list[Any], seconds: float
+) -> None:
+    from fairseq_mm.demo.collection import KINDS
+
     rows = [
-        ("captions that are true of their image", _share(v.right for v in captions.verdicts)),
-        (
-            "  in combinations that training showed",
-            _share(v.right for v in captions.verdicts if not v.unseen),
-        ),
-        (
-            "  in combinations that it did not",
-            _share(v.right for v in captions.verdicts if v.unseen),
-        ),
-        *_scores(captions.figures),
-        ("sentences that tell their image", _share(v.right for v in sentences)),
-        *(
-            (f"  {what}", _share(v.right for v in sentences if v.kind == kind))
-            for kind, what in KINDS.items()
-        ),
-        *_scores(stories.figures),
+        ("captions that are true of their image", captions),
+        ("  in combinations that training showed", [v for v in captions if not v.unseen]),
+        ("  in combinations that it did not", [v for v in captions if v.unseen]),
+        *_scores(folder),
+        ("sentences that say what their image shows", sentences),
+        *((f"  {what}", [v for v in sentences if v.kind == kind]) for kind, what in KINDS.items()),
+        *_scores(stories),
         ("seconds", f"{seconds:.0f}"),
     ]
     print()
     for name, value in rows:
+        if not isinstance(value, str):
+            right = sum(verdict.right for verdict in value)
+            value = f"{right:4} of {len(value):3}  {right / max(len(value), 1):6.1%}"
         print(f"{name:<44}{value}")
-    print("\nA story told of five fresh images:")
-    for sentence, verdict in zip(stories.sentences, stories.fresh):
-        print(f"  {sentence}{'' if verdict.right else '   (wrong)'}")
-    print(f"\nImages and captions: {captions.page.resolve()}")
-    print(f"Story and its images: {stories.page.resolve()}")
+
+
+def _scores(folder: Path) -> list[tuple[str, Any]]:
+    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["scores"]
+    return [(row["metric"], f"{row['value']:.3f}") for row in scores if row["value"] is not None]
+
+
+def _status(captions: list[Any], sentences: list[Any], logs: Path) -> int:
     status = 0
-    for what, right, total in (
-        ("captions", [v.right for v in captions.verdicts], SIZES.test),
-        ("sentences", [v.right for v in sentences], NUM_IMAGES * demo_stories.SIZES.test),
+    for what, verdicts, total in (
+        ("captions", captions, CAPTIONS.test),
+        ("sentences", sentences, NUM_IMAGES * STORIES.test),
     ):
-        if len(right) != total or sum(right) < MINIMUM * total:
+        right = sum(verdict.right for verdict in verdicts)
+        if len(verdicts) != total or right < MINIMUM * total:
             print(
-                f"failed: {sum(right)} of {total} {what} are right, fewer than {MINIMUM:.0%} "
+                f"failed: {right} of {total} {what} are right, fewer than {MINIMUM:.0%} "
                 f"(compare another --seed; the logs are in {logs})."
             )
             status = 1
     return status
-
-
-def _share(rights: Iterable[bool]) -> str:
-    right = list(rights)
-    return f"{sum(right):4} of {len(right):3}  {sum(right) / max(len(right), 1):6.1%}"
-
-
-def _scores(figures: Path) -> list[tuple[str, str]]:
-    scores = json.loads(figures.read_text(encoding="utf-8"))["scores"]
-    return [(row["metric"], f"{row['value']:.3f}") for row in scores if row["value"] is not None]

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_mm.cli import demo, demo_stories
+from fairseq_mm.cli import demo
 from fairseq_mm.cli.main import main
 from fairseq_mm.demo import step_runner
 
-SMALL = demo.Sizes(train=40, valid=6, test=20, close_ups=64, whole_images=64, epochs=1)
-SMALL_STORIES = demo_stories.StorySizes(train=6, valid=2, test=4, epochs=1)
+SMALL = demo.Sizes(train=40, valid=6, test=20, epochs=1, batch=32)
+SMALL_STORIES = demo.Sizes(train=6, valid=2, test=4, epochs=1, batch=16)
 COMMANDS = ["prepare", "extract", "fairseq-train", "fairseq-generate", "score"]
 
 
@@ -91,8 +91,8 @@ def file_name(path: str) -> str:
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch) -> FakeCommands:
-    monkeypatch.setattr(demo, "SIZES", SMALL)
-    monkeypatch.setattr(demo_stories, "SIZES", SMALL_STORIES)
+    monkeypatch.setattr(demo, "CAPTIONS", SMALL)
+    monkeypatch.setattr(demo, "STORIES", SMALL_STORIES)
     monkeypatch.setattr(demo, "_train_recognizer", lambda weights, seed: "")
     fake = FakeCommands(tmp_path / "demo")
     monkeypatch.setattr(step_runner, "_run", fake)
@@ -110,7 +110,7 @@ def test_every_command_is_shown_and_the_result_is_a_table(commands, capsys):
     assert "20 of  20  100.0%" in printed
     assert "10 of  10  100.0%" in printed
     assert "bleu4" in printed
-    assert "sentences that tell their image               20 of  20  100.0%" in printed
+    assert "sentences that say what their image shows     20 of  20  100.0%" in printed
     assert "  what is there at first                       4 of   4  100.0%" in printed
     assert "repeated_2" in printed
     assert str(commands.folder / "page.html") in printed
@@ -148,7 +148,7 @@ def test_a_second_run_repeats_nothing(commands, capsys):
     commands.run.clear()
     assert main(["demo", "--output", str(commands.folder)]) == 0
     assert commands.run == []
-    assert capsys.readouterr().out.count("done before") == demo.STEPS + demo_stories.STEPS
+    assert capsys.readouterr().out.count("done before") == demo.STEPS
 
 
 def test_another_seed_is_refused_in_the_same_folder(commands, capsys):
@@ -162,16 +162,17 @@ def test_validations_are_shown_in_short():
         "2026-01-02 03:04:05 | INFO | valid | epoch 003 | valid on 'valid' subset | loss 0.654 "
         "| ppl 1.57 | cider 4.5 | rouge_l 0.86 | bleu4 0.82 | num_updates 1000"
     )
-    assert demo._validation(line) == "epoch 3 of 3: ppl 1.57, bleu4 0.82, cider 4.5"
-    assert demo._validation("epoch 003 | loss 0.7 | ppl 1.6") == ""
-    assert demo_stories._validation(line) == f"epoch 3 of {demo_stories.SIZES.epochs}: ppl 1.57"
-    assert demo_stories._validation("epoch 003 | loss 0.7 | ppl 1.6") == ""
+    assert demo.validation_of(line, 3) == "epoch 3 of 3: ppl 1.57, bleu4 0.82, cider 4.5"
+    assert demo.validation_of(line.partition(" | cider")[0], 9) == "epoch 3 of 9: ppl 1.57"
+    assert demo.validation_of("epoch 003 | loss 0.7 | ppl 1.6", 3) == ""
 
 
 @pytest.mark.slow
 def test_the_whole_demo_runs_in_small(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "SIZES", SMALL)
-    monkeypatch.setattr(demo_stories, "SIZES", SMALL_STORIES)
+    for name, value in (("CAPTIONS", SMALL), ("STORIES", SMALL_STORIES)):
+        monkeypatch.setattr(demo, name, value)
+    for name in ("CLOSE_UPS", "WHOLE_IMAGES"):
+        monkeypatch.setattr(demo, name, 64)
     folder = tmp_path / "demo"
     assert main(["demo", "--output", str(folder)]) in (0, 1)
     page = (folder / "page.html").read_text()

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from fairseq_mm.demo.captions import captions_of, is_true
-from fairseq_mm.demo.collection import check_captions, draw_collection
+from fairseq_mm.demo.collection import check_captions, draw_images
 from fairseq_mm.demo.scenes import Scene, compose_scene, held_out_combinations
 from fairseq_mm.errors import UserError
 
@@ -19,13 +19,13 @@ def read(path):
 
 @pytest.fixture
 def folder(tmp_path):
-    draw_collection(tmp_path, SIZES, seed=4)
+    draw_images(tmp_path, SIZES, seed=4)
     return tmp_path
 
 
 def test_every_caption_is_true_of_its_image(folder):
     scenes = {
-        record["id"]: Scene.from_json(record["scene"]) for record in read(folder / "scenes.jsonl")
+        record["id"]: Scene.from_json(record["scene"]) for record in read(folder / "shown.jsonl")
     }
     records = read(folder / "captions.jsonl")
     assert [record["split"] for record in records] == ["train"] * 12 + ["valid"] * 3 + ["test"] * 8
@@ -38,18 +38,18 @@ def test_every_caption_is_true_of_its_image(folder):
 
 def test_held_out_combinations_occur_in_every_second_test_image_only(folder):
     held_out = held_out_combinations(4)
-    for record in read(folder / "scenes.jsonl"):
+    for record in read(folder / "shown.jsonl"):
         combination = Scene.from_json(record["scene"]).combination
         assert (combination in held_out) == record["unseen"]
         if not record["id"].startswith("test"):
             assert not record["unseen"]
-    unseen = [record["unseen"] for record in read(folder / "scenes.jsonl")[-8:]]
+    unseen = [record["unseen"] for record in read(folder / "shown.jsonl")[-8:]]
     assert unseen == [False, True] * 4
 
 
 def test_the_same_seed_draws_the_same_collection(folder, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
-    draw_collection(other, {**SIZES, "train": 5}, seed=4)
+    draw_images(other, {**SIZES, "train": 5}, seed=4)
     for name in ("train-0005.jpg", "test-0008.jpg"):
         same = (folder / "images" / name).read_bytes()
         assert (other / "images" / name).read_bytes() == same
@@ -57,7 +57,7 @@ def test_the_same_seed_draws_the_same_collection(folder, tmp_path_factory):
 
 
 def test_drawing_again_leaves_nothing_of_the_former_images(folder):
-    draw_collection(folder, {"train": 2}, seed=4)
+    draw_images(folder, {"train": 2}, seed=4)
     assert len(list((folder / "images").iterdir())) == 2
 
 
@@ -69,5 +69,5 @@ def test_captions_are_checked_against_their_own_image(folder):
     verdicts = check_captions(folder, captions)
     assert [verdict.right for verdict in verdicts] == [True, True, False] + [True] * 5
     assert [verdict.unseen for verdict in verdicts] == [False, True] * 4
-    with pytest.raises(UserError, match=r"scenes\.jsonl: has no image 'x\.jpg'"):
+    with pytest.raises(UserError, match=r"shown\.jsonl: has no image 'x\.jpg'"):
         check_captions(folder, {"x.jpg": wrong})

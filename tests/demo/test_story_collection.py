@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fairseq_mm.demo.collection import check_stories, draw_stories, image_names, story_of
 from fairseq_mm.demo.drawn_stories import Moment
-from fairseq_mm.demo.story_collection import check_stories, draw_stories, image_names, story_of
 from fairseq_mm.errors import UserError
 
 SIZES = {"train": 6, "valid": 2, "test": 3}
@@ -25,7 +25,7 @@ def folder(tmp_path):
 
 def test_every_story_has_five_images_and_five_right_sentences(folder):
     records = read(folder / "stories.jsonl")
-    truths = read(folder / "moments.jsonl")
+    truths = read(folder / "shown.jsonl")
     assert [record["split"] for record in records] == ["train"] * 6 + ["valid"] * 2 + ["test"] * 3
     assert len(list((folder / "images").iterdir())) == 5 * 11
     stories = {}
@@ -41,7 +41,7 @@ def test_every_story_has_five_images_and_five_right_sentences(folder):
 
 
 def test_images_are_dark_at_night_and_light_by_day(folder):
-    for truth in read(folder / "moments.jsonl"):
+    for truth in read(folder / "shown.jsonl"):
         for name, record in zip(image_names(truth["id"]), truth["moments"]):
             image = np.asarray(Image.open(folder / "images" / name).convert("L"))
             assert (np.median(image) < 128) == Moment.from_json(record).night
@@ -64,7 +64,7 @@ def test_drawing_again_leaves_nothing_of_the_former_images(folder):
 def test_sentences_are_checked_against_their_own_image(folder):
     stories = {
         truth["id"]: record["sentences"]
-        for truth, record in zip(read(folder / "moments.jsonl"), read(folder / "stories.jsonl"))
+        for truth, record in zip(read(folder / "shown.jsonl"), read(folder / "stories.jsonl"))
     }
     exchanged = stories["test-0001"][:]
     exchanged[1], exchanged[2] = exchanged[2], exchanged[1]
@@ -76,5 +76,5 @@ def test_sentences_are_checked_against_their_own_image(folder):
         *(("test-0003", number) for number in (1, 2, 3)),
     ]
     assert len(verdicts) == 10
-    with pytest.raises(UserError, match=r"moments\.jsonl: has no story 'x'"):
+    with pytest.raises(UserError, match=r"shown\.jsonl: has no story 'x'"):
         check_stories(folder, {"x": exchanged})
