@@ -1,18 +1,20 @@
 """How much of a system's gain over a baseline comes from the video.
 
 fairseq-mm gain --system vg.json --text-only bart.json --baseline mffg.json
-fairseq-mm gain --system 68.0,51.4,63.3 --text-only 64.0,46.4,58.9 --baseline 62.3,46.1,58.2
-fairseq-mm gain --system vg.jsonl --text-only bart.jsonl --baseline 62.3,46.1,58.2 --json gain.json
+fairseq-mm gain --system 68.0,51.4,63.3 --text-only 64.0,46.4,58.9 \\
+    --baseline 62.3,46.1,58.2
+fairseq-mm gain --system vg.jsonl --text-only bart.jsonl \\
+    --baseline 62.3,46.1,58.2 --json gain.json
 
-Each is what `fairseq-mm score --preset how2` writes with --json or --per-item, or ROUGE-1, -2 and
--L as three figures, in percent. Of the gain over the baseline the video brings what the system
-gains over its own backbone without video: the mean over ROUGE-1, -2 and -L of
-(system - text-only) / (system - baseline), 83.6 % in Yu et al. 2021, whose figures are the second
-example.
+Each is what `fairseq-mm score --preset how2` writes with --json or --per-item,
+or ROUGE-1, -2 and -L as three figures, in percent. Of the gain over the
+baseline the video brings what the system gains over its own backbone without
+video: the mean over ROUGE-1, -2 and -L of (system - text-only) / (system -
+baseline), 83.6 % in Yu et al. 2021, whose figures are the second example.
 
-Where both the system and its backbone are files of --per-item, the figures are over the items that
-all files have, and the share has a 95 % interval by resampling these; a baseline of which only
-figures are known counts as exact.
+Where both the system and its backbone are files of --per-item, the figures are
+over the items that all files have, and the share has a 95 % interval by
+resampling these; a baseline of which only figures are known counts as exact.
 """
 
 import argparse

@@ -1,25 +1,33 @@
-"""Perplexity of a split's texts under a model or an ensemble, and the softmax's best temperature.
+"""Perplexity of a split's texts under a model or an ensemble, and the
+softmax's best temperature.
 
-fairseq-mm perplexity data-bin/wp --checkpoint checkpoints/conv_story_fusion --split valid
+fairseq-mm perplexity data-bin/wp --checkpoint checkpoints/conv_story_fusion \\
+    --split valid
 fairseq-mm perplexity data-bin/wp --checkpoint a.pt:b.pt --tune-temperature
-fairseq-mm perplexity data-bin/wp --checkpoint lm/checkpoint_best.pt --side wp_target
-fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac --counting transtory
-fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac --shuffled-images --seed 1
+fairseq-mm perplexity data-bin/wp --checkpoint lm/checkpoint_best.pt \\
+    --side wp_target
+fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac \\
+    --counting transtory
+fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac \\
+    --shuffled-images --seed 1
 
-The first figure is fairseq-validate's: over all tokens, the end of each text and unknown words
-(scored as <unk>) included. The others leave out ends, and unknown words; the separators between the
-sentences of a visual story are ends, too. Texts are read from DATA/text; words are looked up in the
-checkpoint's own dictionary.
+The first figure is fairseq-validate's: over all tokens, the end of each text
+and unknown words (scored as <unk>) included. The others leave out ends, and
+unknown words; the separators between the sentences of a visual story are ends,
+too. Texts are read from DATA/text; words are looked up in the checkpoint's own
+dictionary.
 
---tune-temperature: the temperature at which the same tokens are most likely. With top-k sampling no
-temperature gives a real text a probability other than 0, so the temperature for it is that at which
-those tokens that are among the k likeliest at their place (<unk> is none of them) are most likely
-among those k. An ensemble, where the k depend on the temperature, has none.
+--tune-temperature: the temperature at which the same tokens are most likely.
+With top-k sampling no temperature gives a real text a probability other than
+0, so the temperature for it is that at which those tokens that are among the k
+likeliest at their place (<unk> is none of them) are most likely among those k.
+An ensemble, where the k depend on the temperature, has none.
 
---counting transtory adds the figure that the released code of Transtory-XL would report, which is
-lower: the mean within each sentence, which begins with a token that costs nothing, then over
-sentences. --shuffled-images adds the perplexity of the same stories under the images of another
-album: the more a model follows its images, the higher.
+--counting transtory adds the figure that the released code of Transtory-XL
+would report, which is lower: the mean within each sentence, which begins with
+a token that costs nothing, then over sentences. --shuffled-images adds the
+perplexity of the same stories under the images of another album: the more a
+model follows its images, the higher.
 """
 
 import argparse

@@ -1,26 +1,33 @@
-"""Ranks images against sentences, or stories under their own prompts or images against others.
+"""Ranks images against sentences, or stories under their own prompts or images
+against others.
 
-fairseq-mm rank data-bin/flickr8k --checkpoint checkpoints/m_rnn --split valid --top 5
-fairseq-mm rank data-bin/flickr8k --checkpoint checkpoints/vse_bow --split test --folds 5
-fairseq-mm rank data-bin/wp --checkpoint a.pt:b.pt --stories 1000 --draws 20 --seed 1
+fairseq-mm rank data-bin/flickr8k --checkpoint checkpoints/m_rnn \\
+    --split valid --top 5
+fairseq-mm rank data-bin/flickr8k --checkpoint checkpoints/vse_bow \\
+    --split test --folds 5
+fairseq-mm rank data-bin/wp --checkpoint a.pt:b.pt --stories 1000 --draws 20 \\
+    --seed 1
 fairseq-mm rank data-bin/vist --checkpoint checkpoints/glac --candidates 10
 
 The checkpoint decides what is ranked, and by what:
 
-Captions (m_rnn, mlbl_f): by likelihood (Mao et al. 2015, section 5), images by P(sentence | image),
-sentences by P(sentence | image) / P(sentence), where P(sentence) is the mean over sampled training
-images. Image-sentence embeddings (vse_lstm, vse_gru, vse_bow): by the cosine of vectors. Ties count
-against the model; Med r is rounded down. The output folder gets ranks.json (figures, card) and
-ranks.jsonl (a query a line), of likelihoods also recall_curve.csv and .svg, and log_probs.npy
-[sentences, images].
+Captions (m_rnn, mlbl_f): by likelihood (Mao et al. 2015, section 5), images by
+P(sentence | image), sentences by P(sentence | image) / P(sentence), where
+P(sentence) is the mean over sampled training images. Image-sentence embeddings
+(vse_lstm, vse_gru, vse_bow): by the cosine of vectors. Ties count against the
+model; Med r is rounded down. The output folder gets ranks.json (figures, card)
+and ranks.jsonl (a query a line), of likelihoods also recall_curve.csv and
+.svg, and log_probs.npy [sentences, images].
 
-Stories of prompts: how often a story is likeliest under its own prompt (Fan et al. 2018, section
-5.5, Figure 6); visual stories: how often under its own images, whether the model follows them. Each
-story competes under its own against 9 others, drawn from those of the chosen stories; --draws such
-draws. Of another album it is the first image sequence. Ties are shared between prompts, and count
-against the model between albums. Intervals are by bootstrap. The output folder gets ranking.json
-(figures, card), stories.jsonl (a story a line) and likelihoods.jsonl (a pair a line); a pair is
-computed once, and further draws, seeds or stories are added to what is there.
+Stories of prompts: how often a story is likeliest under its own prompt (Fan et
+al. 2018, section 5.5, Figure 6); visual stories: how often under its own
+images, whether the model follows them. Each story competes under its own
+against 9 others, drawn from those of the chosen stories; --draws such draws.
+Of another album it is the first image sequence. Ties are shared between
+prompts, and count against the model between albums. Intervals are by
+bootstrap. The output folder gets ranking.json (figures, card), stories.jsonl
+(a story a line) and likelihoods.jsonl (a pair a line); a pair is computed
+once, and further draws, seeds or stories are added to what is there.
 
 An interrupted run continues when started again.
 """

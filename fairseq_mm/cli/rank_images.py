@@ -189,7 +189,7 @@ def _by_likelihood(
         found["sentence_retrieval_shortlist"] = ranking.rank_sentences(*normalised, nearest)
     best: dict[str, Any] = {}
     if args.top:
-        texts = [_string(task, sentence) for sentence in split.sentences]
+        texts = [sentence_of(task, sentence) for sentence in split.sentences]
         scores = file.log_probs - file.log_marginals[:, None]
         best["image_retrieval"] = _best(file.log_probs, args.top, split.images)
         best["sentence_retrieval"] = _best(scores.T, args.top, split.lines, texts)
@@ -247,7 +247,8 @@ def _fill(
         )
 
 
-def _string(task: Any, sentence: Sequence[int]) -> str:
+def sentence_of(task: Any, sentence: Sequence[int]) -> str:
+    """Words of token indices."""
     import torch
 
     return task.target_dictionary.string(torch.tensor(sentence))
@@ -344,7 +345,7 @@ def _by_vectors(
     sentence_ranks = np.concatenate([fold.sentence_ranks for fold in found])
     best: list[Any] = [None, None]
     if args.top:
-        texts = [_string(task, dataset.target[line].tolist()) for line in lines.tolist()]
+        texts = [sentence_of(task, dataset.target[line].tolist()) for line in lines.tolist()]
         both = unit_vectors(sentences, "sentence"), unit_vectors(images, "image")
         for side, (queries, candidates, ids, words) in enumerate(
             ((*both, names, None), (*both[::-1], lines.tolist(), texts))

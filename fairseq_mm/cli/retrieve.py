@@ -1,27 +1,33 @@
-"""Retrieves images and sentences by their vectors (nearest, plot), or stories of the training set
-instead of generating them (prompts, the KNN baseline). Each kind has its own --help.
+"""Retrieves images and sentences by their vectors or by likelihood (nearest), draws
+them (plot), or retrieves stories of the training set instead of generating them
+(prompts, the KNN baseline). Each kind has its own --help.
 
-fairseq-mm retrieve "a dog on the beach" --checkpoint checkpoints/vse_bow --store images.h5
+fairseq-mm retrieve "a dog on the beach" --checkpoint checkpoints/vse_bow \\
+    --store images.h5
 fairseq-mm retrieve prompts data-bin/wp --split valid --output nearest.jsonl
-fairseq-mm retrieve prompts data-bin/wp --split test --k 1,2,5,10 --output 'nearest-{k}.jsonl'
-fairseq-mm retrieve prompts data-bin/wp --prompt 'A dragon guards the last library .'
+fairseq-mm retrieve prompts data-bin/wp --split test --k 1,2,5,10 \\
+    --output 'nearest-{k}.jsonl'
+fairseq-mm retrieve prompts data-bin/wp --prompt 'A dragon guards the library .'
 
-Of prompts: the story of the training prompt with the highest cosine of TF-IDF vectors (words
-lower-cased, tags such as [ WP ] left out), cut to its first words (Fan et al. 2018, section 5.1).
-With --k it is that of the kth nearest line of the training set (Figure 7). Prompts of train itself
-do not find lines with the same prompt. Output is JSONL in the order of the split, the id being the
-line counted from 0 as in fairseq-generate, or for another suffix than .jsonl the stories alone, one
-a line.
+Of prompts: the story of the training prompt with the highest cosine of TF-IDF
+vectors (words lower-cased, tags such as [ WP ] left out), truncated to its first
+words (Fan et al. 2018, section 5.1). With --k it is that of the kth nearest line of
+the training set (Figure 7). Prompts of train itself do not find lines with the same
+prompt. Output is JSONL in the order of the split: id (the line counted from 0, as in
+fairseq-generate), hypothesis (the story), score (the cosine), prompt,
+training_prompt, training_line; or for another suffix than .jsonl the stories alone,
+one a line.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from fairseq_mm.cli import retrieve_nearest, retrieve_plot
+from fairseq_mm.cli import arguments, retrieve_nearest, retrieve_plot
+from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,48 +46,58 @@ def name_kind(argv: Sequence[str]) -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    prompts = kinds.add_parser(
-        "prompts",
-        help="stories of the nearest training prompts",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    prompts.add_argument("data", metavar="DATA", help="data folder, with text/train.wp_source")
-    asked = prompts.add_mutually_exclusive_group()
-    asked.add_argument("--split", default="valid", help="whose prompts are asked (default: valid)")
+    for name, text, module, add, run_kind in (
+        ("prompts", "stories of the nearest training prompts", __doc__, _add, _run_prompts),
+        (
+            "nearest",
+            "images or sentences nearest to a sentence or an image",
+            retrieve_nearest.__doc__,
+            retrieve_nearest.add_nearest_arguments,
+            retrieve_nearest.run_nearest,
+        ),
+        (
+            "plot",
+            "images and words on their principal components",
+            retrieve_plot.__doc__,
+            retrieve_plot.add_plot_arguments,
+            retrieve_plot.run_plot,
+        ),
+    ):
+        kind = kinds.add_parser(
+            name,
+            help=text,
+            description=module,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        add(kind)
+        kind.set_defaults(kind_function=run_kind)
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", metavar="DATA", help="Data folder, with text/train.wp_source.")
+    asked = parser.add_mutually_exclusive_group()
+    split = {"default": "valid", "help": "Split whose prompts are asked (default: valid)."}
+    arguments.add(asked, "split", split=split)
     asked.add_argument(
-        "--prompt", action="append", metavar="TEXT", help="ask this one; may be given repeatedly"
+        "--prompt", action="append", metavar="TEXT", help="Prompt to ask; may be given again."
     )
-    prompts.add_argument(
-        "--k", type=_ranks, default=[1], metavar="K[,K...]", help="the kth nearest (default: 1)"
+    parser.add_argument(
+        "--k",
+        type=_ranks,
+        default=[1],
+        metavar="K[,K...]",
+        help="Ranks of the training prompts whose stories are written (default: 1).",
     )
-    prompts.add_argument(
+    parser.add_argument(
         "--words",
         type=int,
         default=150,
         metavar="N",
-        help="words of a story, 0 for all; <newline> counts as one (default: 150)",
+        help="Maximum number of words of a story, 0 for all; <newline> counts as one (default: "
+        "150).",
     )
-    prompts.add_argument(
-        "--output", metavar="FILE", help="with {k} in it for several ranks (default: stdout)"
-    )
-    prompts.set_defaults(kind_function=_run_prompts)
-    nearest = kinds.add_parser(
-        "nearest",
-        help="images or sentences nearest to a sentence or an image",
-        description=retrieve_nearest.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    retrieve_nearest.add_nearest_arguments(nearest)
-    nearest.set_defaults(kind_function=retrieve_nearest.run_nearest)
-    plot = kinds.add_parser(
-        "plot",
-        help="images and words on their principal components",
-        description=retrieve_plot.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    retrieve_plot.add_plot_arguments(plot)
-    plot.set_defaults(kind_function=retrieve_plot.run_plot)
+    output = {"help": "File to write, with {k} in its name for several ranks (default: stdout)."}
+    arguments.add(parser, "output", output=output)
 
 
 def _ranks(text: str) -> list[int]:
@@ -104,17 +120,14 @@ def _run_prompts(args: argparse.Namespace) -> None:
         raise UserError(f"--words: must be 0 or more, but is {args.words}.")
     outputs = _outputs(args)
     folder = Path(args.data, "text")
-    training = _read_lines(folder / "train.wp_source")
+    training = _read(folder / "train.wp_source")
     if args.prompt:
         prompts = [_tokenized(prompt) for prompt in args.prompt]
     else:
-        prompts = _read_lines(folder / f"{args.split}.wp_source")
-    try:
-        index = NearestPrompts(training)
-    except ValueError as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{folder / 'train.wp_source'}: must have prompts, but is empty.") from None
+        prompts = _read(folder / f"{args.split}.wp_source")
+    if not any(prompt.strip() for prompt in training):
+        raise UserError(f"{folder / 'train.wp_source'}: must have prompts, but is empty.")
+    index = NearestPrompts(training)
     with tqdm(total=len(prompts), unit="prompt", disable=len(prompts) < 2 or None) as bar:
         found = index.search(
             prompts,
@@ -123,11 +136,23 @@ def _run_prompts(args: argparse.Namespace) -> None:
             progress=bar.update,
         )
     _check_found(args, prompts, found)
-    lines = {near[k - 1].line for near in found for k in args.k if len(near) >= k}
-    stories = _read_stories(folder / "train.wp_target", lines, len(training), args.words)
+    stories = _read(folder / "train.wp_target")
+    if len(stories) != len(training):
+        raise UserError(
+            f"{folder / 'train.wp_target'}: has {len(stories)} lines, but train.wp_source has "
+            f"{len(training)}."
+        )
     for k, output in zip(args.k, outputs):
         entries = [
-            _entry(i, prompts[i], near[k - 1], k, training, stories)
+            {
+                "id": i,
+                "hypothesis": " ".join(stories[near[k - 1].line].split()[: args.words or None]),
+                "score": round(near[k - 1].similarity, 6),
+                "prompt": prompts[i],
+                "k": k,
+                "training_prompt": training[near[k - 1].line],
+                "training_line": near[k - 1].line + 1,
+            }
             for i, near in enumerate(found)
             if len(near) >= k
         ]
@@ -143,9 +168,7 @@ def _outputs(args: argparse.Namespace) -> list[Optional[str]]:
             "each is a file."
         )
     paths = [args.output.replace("{k}", str(k)) for k in args.k]
-    folder = Path(paths[0]).absolute().parent
-    if not folder.is_dir():
-        raise UserError(f"--output {args.output}: the folder {folder} does not exist.")
+    arguments.check_writable("--output", paths[0])
     return list(paths)
 
 
@@ -160,7 +183,8 @@ def _tokenized(prompt: str) -> str:
     return " ".join(words)
 
 
-def _read_lines(path: Path) -> list[str]:
+def _read(path: Path) -> list[str]:
+    # not splitlines(): that would split at characters that may stand in a story
     try:
         with open(path, encoding="utf-8") as file:
             return [line.rstrip("\n") for line in file]
@@ -168,27 +192,6 @@ def _read_lines(path: Path) -> list[str]:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
-
-
-def _read_stories(path: Path, wanted: set[int], expected: int, words: int) -> dict[int, str]:
-    """Line number -> its first words, for the lines that are wanted."""
-    stories: dict[int, str] = {}
-    count = 0
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file):
-                count += 1
-                if number in wanted:
-                    stories[number] = " ".join(line.split()[: words or None])
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
-    if count != expected:
-        raise UserError(
-            f"{path}: has {count} lines, but {path.with_suffix('.wp_source').name} has {expected}."
-        )
-    return stories
 
 
 def _check_found(
@@ -210,46 +213,24 @@ def _check_found(
     )
 
 
-def _entry(
-    number: int,
-    prompt: str,
-    near: "NearPrompt",
-    k: int,
-    training: Sequence[str],
-    stories: dict[int, str],
-) -> dict[str, Any]:
-    return {
-        "id": number,
-        "prompt": prompt,
-        "story": stories[near.line],
-        "k": k,
-        "similarity": round(near.similarity, 6),
-        "training_prompt": training[near.line],
-        "training_line": near.line + 1,
-    }
-
-
 def _write(
-    path: Optional[str], entries: list[dict[str, Any]], expected: int, *, readable: bool
+    path: Optional[str], entries: Sequence[Mapping[str, Any]], expected: int, *, readable: bool
 ) -> None:
-    from fairseq_mm.data.output_file import output_file
     from fairseq_mm.data.story_text import detokenize_story
 
-    jsonl = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-    if path is None:
-        if not readable:
-            sys.stdout.write(jsonl)
-            return
+    if path is None and readable:
         for entry in entries:
-            story = detokenize_story(entry["story"].split())
-            where = f"rank {entry['k']}, cosine {entry['similarity']:.3f}"
+            story = detokenize_story(entry["hypothesis"].split())
+            where = f"rank {entry['k']}, cosine {entry['score']:.3f}"
             print(f"{entry['training_prompt']}\n(line {entry['training_line']} of train, {where})")
             print(f"\n{story}\n")
         return
-    with output_file(path) as file:
-        if path.endswith(".jsonl"):
-            file.write(jsonl)
-        else:
-            stories = {entry["id"]: entry["story"] for entry in entries}
-            file.writelines(f"{stories.get(i, '')}\n" for i in range(expected))
+    text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+    if path is None:
+        sys.stdout.write(text)
+        return
+    if not path.endswith(".jsonl"):
+        stories = {entry["id"]: entry["hypothesis"] for entry in entries}
+        text = "".join(f"{stories.get(i, '')}\n" for i in range(expected))
+    write_file(path, text)
     print(f"{path}: {len(entries)} stories", file=sys.stderr)

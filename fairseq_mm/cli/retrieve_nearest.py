@@ -1,18 +1,31 @@
-"""Finds the images or sentences of a store that are nearest to a sentence or an image.
+"""Finds the images or sentences that are nearest to a sentence or an image: of a
+store of vectors by cosine, or of a data folder by likelihood.
 
-fairseq-mm embed data/flickr8k --checkpoint checkpoints/vse_bow --of images --output images.h5
-fairseq-mm retrieve nearest "a dog on the beach" --checkpoint checkpoints/vse_bow --store images.h5
-fairseq-mm retrieve nearest --image q.jpg --minus blue --plus red --checkpoint ... --store images.h5
-fairseq-mm retrieve nearest --id 12.jpg --checkpoint ... --store sentences.h5 --data data/flickr8k
+fairseq-mm embed data-bin/flickr8k --checkpoint checkpoints/vse_bow \\
+    --of images --output images.h5
+fairseq-mm retrieve nearest "a dog on the beach" --store images.h5 \\
+    --checkpoint checkpoints/vse_bow
+fairseq-mm retrieve nearest --image q.jpg --minus blue --plus red --store images.h5 \\
+    --checkpoint checkpoints/vse_bow
+fairseq-mm retrieve nearest "a dog on the beach" --data data-bin/flickr8k \\
+    --split valid --checkpoint checkpoints/m_rnn
+fairseq-mm retrieve nearest --image q.jpg --data data-bin/flickr8k \\
+    --checkpoint checkpoints/m_rnn
 
-Prints a line an item: cosine, tab, id, and with --data the words of a sentence; with --resort the
-distance that sorts comes after the cosine. In --jsonl: id, similarity (the cosine), rank by it,
-distance_to_mean, text.
+Prints a line an item: score, tab, id, and the words of a sentence (of a store with
+--data); with --resort the distance that sorts comes after the score. In --jsonl: id,
+score, rank by it, distance_to_mean, text.
 
---minus and --plus take words away from the query and add them (Kiros et al. 2014, equation 15; "not
-well observed" but with vse_bow), --resort N sorts the N nearest by their distance to their mean. An
-item of the store that is asked with (--id) is not found; an image of it (--image) would find
-itself. The index stands beside the store, or in --index, and is built once.
+Vectors: --minus and --plus take words away from the query and add them (Kiros et al.
+2014, equation 15; "not well observed" but with vse_bow), --resort N sorts the N
+nearest by their distance to their mean. An item of the store that is asked with
+(--id) is not found; an image of it (--image) would find itself. The index stands
+beside the store, or in --index, and is built once.
+
+Likelihood, of models of captions (Mao et al. 2015, section 5, Figure 1): images of
+the split by log P(sentence | image), sentences of the split by log P(sentence |
+image) - log P(sentence), where P(sentence) is the mean over --marginal-images
+training images. --id is an image of the split.
 """
 
 import argparse
@@ -21,54 +34,103 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Optional
 
-from fairseq_mm.cli.arguments import positive
+from fairseq_mm.cli import arguments
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import SEED
 
 if TYPE_CHECKING:
     import numpy as np
 
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.inference.embedder import Embedder
+    from fairseq_mm.retrieval.vector_arithmetic import Retrieved
+
+# options of vectors alone, and of likelihood alone
+OF_STORE = ("minus", "plus", "resort", "index")
+OF_LIKELIHOOD = ("features", "marginal_images")
 
 
 def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
     asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("text", nargs="?", metavar="TEXT", help="sentence or word to ask with")
-    asked.add_argument("--image", metavar="FILE", help="image to ask with")
-    asked.add_argument("--id", metavar="ID", help="item of the store to ask with")
-    parser.add_argument(
-        "--store", required=True, metavar="FILE", help="of vectors, from fairseq-mm embed"
+    asked.add_argument("text", nargs="?", metavar="TEXT", help="Sentence or word to ask with.")
+    asked.add_argument("--image", metavar="FILE", help="Image to ask with.")
+    asked.add_argument("--id", metavar="ID", help="Item of the store, or image, to ask with.")
+    checkpoint = {
+        "required": False,
+        "help": "Checkpoint that the vectors are from (needed but for --id without words), or of "
+        "a model of captions.",
+    }
+    data = {"help": "Data folder: to show sentences, or to search by likelihood."}
+    arguments.add(
+        parser,
+        *("checkpoint", "data", "weights", "device", "jsonl"),
+        checkpoint=checkpoint,
+        data=data,
     )
     parser.add_argument(
-        "--checkpoint",
-        metavar="PATH",
-        help="the checkpoint that the vectors are from; not needed for --id without words",
-    )
-    parser.add_argument(
-        "--weights",
-        metavar="FILE",
-        help="the extractor's, for --image (default: beside --checkpoint)",
-    )
-    for name, what in (("minus", "take away"), ("plus", "add")):
-        parser.add_argument(
-            f"--{name}", action="append", default=[], metavar="WORD", help=f"{what}; repeatable"
-        )
-    parser.add_argument("--top", type=positive, default=5, metavar="N", help="(default: 5)")
-    parser.add_argument(
-        "--resort",
-        type=positive,
+        "--top",
+        type=arguments.positive,
+        default=5,
         metavar="N",
-        help="sort the N nearest by their distance to their mean, and print the first --top",
+        help="Number of items that are found (default: 5).",
     )
-    parser.add_argument("--data", metavar="DIR", help="data folder, to print sentences in words")
-    parser.add_argument("--index", metavar="DIR", help="folder of the index (default: STORE.index)")
-    parser.add_argument("--jsonl", action="store_true", help="print JSON, an item a line")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
+    vectors = parser.add_argument_group("vectors")
+    vectors.add_argument("--store", metavar="FILE", help="Store of vectors, by fairseq-mm embed.")
+    for name, what in (("minus", "take away"), ("plus", "add")):
+        vectors.add_argument(
+            f"--{name}", action="append", metavar="WORD", help=f"Word to {what}; repeatable."
+        )
+    arguments.add_numbers(
+        vectors,
+        resort="Sort the N nearest by their distance to their mean, and show the first --top.",
+    )
+    vectors.add_argument(
+        "--index", metavar="DIR", help="Folder of the index (default: STORE.index)."
+    )
+    likelihood = parser.add_argument_group("likelihood")
+    arguments.add(
+        likelihood,
+        *("split", "features", "seed"),
+        split={"default": "valid", "help": "Split that is searched (default: valid)."},
+        seed={"default": SEED},
+    )
+    arguments.add_numbers(
+        likelihood,
+        marginal_images="Number of training images for P(sentence), drawn with --seed (default: "
+        "100).",
+    )
 
 
 def run_nearest(args: argparse.Namespace) -> None:
     register_quietly()
+    of_others = OF_LIKELIHOOD if args.store else OF_STORE
+    for name in of_others:
+        if arguments.is_given(args, name):
+            way = "likelihood, which takes no --store" if args.store else "vectors of a --store"
+            raise UserError(f"{arguments.flag(name)}: is for search by {way}.")
+    if args.store:
+        found, texts = _by_vectors(args), _Sentences(args.data)
+        entries = [{**item._asdict(), "text": texts(item.id)} for item in found]
+    else:
+        from fairseq_mm.cli.retrieve_likelihood import nearest_by_likelihood
+
+        entries = nearest_by_likelihood(args)
+    # all are read before the first is printed: a damaged file leaves no half of a list
+    for entry in entries:
+        if args.jsonl:
+            given = {name: value for name, value in entry.items() if value is not None}
+            print(json.dumps(given, ensure_ascii=False))
+        else:
+            numbers = [entry["score"], entry.get("distance_to_mean")]
+            columns = [f"{number:.4f}" for number in numbers if number is not None]
+            columns += [entry["id"], *([entry["text"]] if entry.get("text") else [])]
+            print("\t".join(columns))
+    if not entries:
+        print(f"{args.store}: has no item but the query", file=sys.stderr)
+
+
+def _by_vectors(args: argparse.Namespace) -> "list[Retrieved]":
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.retrieval.vector_arithmetic import retrieve_shifted
     from fairseq_mm.retrieval.vector_index import build_index
@@ -78,13 +140,12 @@ def run_nearest(args: argparse.Namespace) -> None:
             f"--resort {args.resort}: must be --top or more, but --top is {args.top}: these are "
             "chosen from the N nearest."
         )
-    texts = _Sentences(args.data)
+    if args.data is not None:
+        _Sentences(args.data)
     store = FeatureStore(args.store)
-    embedder = _embedder(args, store)
-    query, minus, plus = _query(args, store, embedder)
-    index = build_index(store, args.index or f"{args.store}.index")
-    found = retrieve_shifted(
-        index,
+    query, minus, plus = _query(args, store, _embedder(args, store))
+    return retrieve_shifted(
+        build_index(store, args.index or f"{args.store}.index"),
         query,
         minus=minus,
         plus=plus,
@@ -92,17 +153,6 @@ def run_nearest(args: argparse.Namespace) -> None:
         resort=args.resort or 0,
         exclude=[args.id] if args.id else [],
     )
-    # all are read before the first is printed: a damaged file leaves no half of a list
-    for item, text in [(item, texts(item.id)) for item in found]:
-        if args.jsonl:
-            entry: dict[str, Any] = {**item._asdict(), "text": text}
-            print(json.dumps({k: v for k, v in entry.items() if v is not None}, ensure_ascii=False))
-        else:
-            numbers = [item.similarity, item.distance_to_mean]
-            columns = [f"{number:.4f}" for number in numbers if number is not None]
-            print("\t".join([*columns, item.id, *([text] if text else [])]))
-    if not found:
-        print(f"{args.store}: has no item but the query", file=sys.stderr)
 
 
 def _embedder(args: argparse.Namespace, store: "FeatureStore") -> "Optional[Embedder]":

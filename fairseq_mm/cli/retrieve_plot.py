@@ -1,10 +1,13 @@
-"""Draws images and words on the first two principal components of their vectors, as HTML.
+"""Draws images and words on the first two principal components of their
+vectors, as HTML.
 
-fairseq-mm retrieve plot --checkpoint checkpoints/vse_bow --store images.h5 --output plane.html \\
-    --near "a red car" --near "a blue car" --word red --word blue --word car --images photos/
+fairseq-mm retrieve plot --checkpoint checkpoints/vse_bow --store images.h5 \\
+    --output plane.html --near "a red car" --near "a blue car" --word red \\
+    --word blue --word car --images photos/
 
-Kiros et al. 2014, figure 5. The images are those of --id, and the --top nearest to each --near;
-with --images they are shown, otherwise they are dots. --jsonl writes the coordinates as well.
+Kiros et al. 2014, figure 5. The images are those of --id, and the --top
+nearest to each --near; with --images they are shown, otherwise they are dots.
+--jsonl writes the coordinates as well.
 """
 
 import argparse
@@ -14,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from fairseq_mm.cli.arguments import positive
+from fairseq_mm.cli import arguments
 from fairseq_mm.cli.retrieve_nearest import load_model_of
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
@@ -27,32 +30,36 @@ _SIDE = 128  # pixels of an image in the file, twice of what is shown
 
 def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--store", required=True, metavar="FILE", help="of vectors, from fairseq-mm embed"
+        "--store", required=True, metavar="FILE", help="Store of vectors, by fairseq-mm embed."
+    )
+    arguments.add(
+        parser,
+        *("checkpoint", "output", "device"),
+        checkpoint={"help": "Checkpoint that the vectors are from."},
+        output={"required": True, "help": "HTML file to write."},
     )
     parser.add_argument(
-        "--checkpoint",
-        required=True,
-        metavar="PATH",
-        help="the checkpoint that the vectors are from",
+        "--jsonl", metavar="FILE", help="Write the coordinates to this file, a point a line."
     )
-    for name, metavar, what in (
-        ("id", "ID", "item of the store to draw"),
-        ("near", "TEXT", "draw the items nearest to this sentence"),
-        ("word", "WORD", "word to draw"),
+    for name, metavar, text in (
+        ("id", "ID", "Item of the store to draw; repeatable."),
+        ("near", "TEXT", "Draw the items nearest to this sentence; repeatable."),
+        ("word", "WORD", "Word to draw; repeatable."),
     ):
-        parser.add_argument(
-            f"--{name}", action="append", default=[], metavar=metavar, help=f"{what}; repeatable"
-        )
+        parser.add_argument(f"--{name}", action="append", default=[], metavar=metavar, help=text)
     parser.add_argument(
-        "--top", type=positive, default=3, metavar="N", help="items of each --near (default: 3)"
+        "--top",
+        type=arguments.positive,
+        default=3,
+        metavar="N",
+        help="Number of items of each --near (default: 3).",
     )
-    parser.add_argument("--index", metavar="DIR", help="folder of the index (default: STORE.index)")
     parser.add_argument(
-        "--images", nargs="+", metavar="PATH", help="folders or archives of the images"
+        "--index", metavar="DIR", help="Folder of the index (default: STORE.index)."
     )
-    parser.add_argument("--output", required=True, metavar="FILE", help="HTML file to write")
-    parser.add_argument("--jsonl", metavar="FILE", help="coordinates, a point a line")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
+    parser.add_argument(
+        "--images", nargs="+", metavar="PATH", help="Folders or archives of the images to show."
+    )
     parser.set_defaults(weights=None)
 
 

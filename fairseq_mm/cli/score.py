@@ -3,46 +3,57 @@
 fairseq-mm score generate-valid.txt --data data-bin/flickr8k --split valid
 fairseq-mm score generate-valid.txt --data data-bin/flickr8k --preset m_rnn \\
     --reference-scores scored-valid.txt
-fairseq-mm score captions.jsonl --references valid.references.jsonl --metrics bleu,cider
-fairseq-mm score results.json --references captions_val2014.json --json scores.json
+fairseq-mm score captions.jsonl --references valid.references.jsonl \\
+    --metrics bleu,cider
+fairseq-mm score results.json --references captions_val2014.json \\
+    --json scores.json
 fairseq-mm score a.txt --data data-bin/flickr8k --compare b.txt
 fairseq-mm score summaries.txt --references test.tgt --preset how2
-fairseq-mm score stories.jsonl --data data-bin/wp --preset wp --per-item copied.jsonl
+fairseq-mm score stories.jsonl --data data-bin/wp --preset wp \\
+    --per-item copied.jsonl
 
-HYPOTHESES is fairseq-generate's output (joined with the references through SPLIT.visual_ids), a
-JSONL file of {"id", "hypothesis"} or {"id", "caption"}, a plain text file (line i is item i of the
-references, or id, tab, text: what fairseq-mm caption prints), or a COCO results file. References
-are DATA/SPLIT.references.jsonl, such a file, a COCO annotation file (.json), or a plain text file,
-one reference a line (items are then numbered from 0). Texts without references, references without
-a text, and texts that are there twice are named on stderr; the rest is scored, and every figure
-says out of how many.
+HYPOTHESES is fairseq-generate's output (joined with the references through
+SPLIT.visual_ids), a JSONL file of {"id", "hypothesis"} or {"id", "caption"}, a
+plain text file (line i is item i of the references, or id, tab, text: what
+fairseq-mm caption prints), or a COCO results file. References are
+DATA/SPLIT.references.jsonl, such a file, a COCO annotation file (.json), or a
+plain text file, one reference a line (items are then numbered from 0). Texts
+without references, references without a text, and texts that are there twice
+are named on stderr; the rest is scored, and every figure says out of how many.
 
-Presets: `coco` is coco-caption's protocol (PTB tokens, lower-cased, without punctuation);
-`m_rnn` is that of Mao et al. 2015: text split and lower-cased as in their code, punctuation kept,
-BLEU of section 9.3, and perplexity, end sign included, from --reference-scores, the output of the
-following command over all captions, not one per item:
+Presets: `coco` is coco-caption's protocol (PTB tokens, lower-cased, without
+punctuation); `m_rnn` is that of Mao et al. 2015: text split and lower-cased as
+in their code, punctuation kept, BLEU of section 9.3, and perplexity, end sign
+included, from --reference-scores, the output of the following command over all
+captions, not one per item:
 
-    fairseq-generate DATA --task multimodal_captioning --score-reference --all-lines ...
+    fairseq-generate DATA --task multimodal_captioning --score-reference \\
+        --all-lines ...
 
-`how2` scores summaries of videos as Yu et al. 2021 (Tables 1 and 2): words are what spaces
-separate, ROUGE-1, -2 and -L are means of F1 with beta 1 (coco's rouge_l has 1.2), BLEU, METEOR
-and CIDEr-D are coco's, and Content F1 is made of METEOR's alignment without its normalisation. With
-DATA/SPLIT.transcripts.jsonl novel1 to novel4 say which share of the n-grams is not in the
-transcript, and of the references' own. Numbered unknowns (<unk-0>) are replaced by the words that
-DATA/SPLIT.unknowns.jsonl has for them. fairseq-mm gain makes of such scores the video's share.
+`how2` scores summaries of videos as Yu et al. 2021 (Tables 1 and 2): words are
+what spaces separate, ROUGE-1, -2 and -L are means of F1 with beta 1 (coco's
+rouge_l has 1.2), BLEU, METEOR and CIDEr-D are coco's, and Content F1 is made
+of METEOR's alignment without its normalisation. With
+DATA/SPLIT.transcripts.jsonl novel1 to novel4 say which share of the n-grams is
+not in the transcript, and of the references' own. Indexed OOV tokens (<unk-0>)
+are replaced by the words that DATA/SPLIT.unknowns.jsonl has for them.
+fairseq-mm gain makes of such scores the video's share.
 
-`wp` (Fan et al. 2018) measures stories without references: how varied they are, and copied_words,
-the longest contiguous run of words that a story shares with a story of DATA/text/train.wp_target,
-on average (section 7.1, where "longest common subsequence" can only mean that). HYPOTHESES is the
-output of fairseq-mm tell or retrieve, or any of the layouts above.
+`wp` (Fan et al. 2018) measures stories without references: how varied they
+are, and copied_words, the longest contiguous run of words that a story shares
+with a story of DATA/text/train.wp_target, on average (section 7.1, where
+"longest common subsequence" can only mean that). HYPOTHESES is the output of
+fairseq-mm tell or retrieve, or any of the layouts above.
 
-`vist` scores stories of five images, one for each photo sequence, <sent> between its sentences:
-meteor_vist is the challenge's protocol (EvalVIST: METEOR 1.5 with the task hter, the whole story as
-one segment without normalisation, the best of its references, mean over sequences),
-meteor_vist_rank the same with the default task, whose figures are about half as large: never
-compare the two. The other rows are coco-caption's, over whole stories, and how much sentences
-repeat (repeated_*: against earlier sentences of the same story). The card says how many of the
-split's sequences were scored, and how many of its images have features.
+`vist` scores stories of five images, one for each image sequence, <sent>
+between its sentences: meteor_vist is the challenge's protocol (EvalVIST:
+METEOR 1.5 with the task hter, the whole story as one segment without
+normalisation, the best of its references, mean over sequences),
+meteor_vist_rank the same with the default task, whose figures are about half
+as large: never compare the two. The other rows are coco-caption's, over whole
+stories, and how much sentences repeat (repeated_*: against earlier sentences
+of the same story). The card says how many of the split's sequences were
+scored, and how many of its images have features.
 """
 
 import argparse

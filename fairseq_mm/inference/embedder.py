@@ -9,7 +9,7 @@ embedder.embed_texts(["a dog on the beach"]) @ embedder.embed_images(["dog.jpg"]
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 import torch
@@ -174,15 +174,21 @@ class Embedder(ImageReader):
             sentences.append(tokens_of(dictionary, " ".join(words)).tolist())
         return self.embed_tokens(sentences)
 
-    def _words_of(self, text: str) -> list[str]:
-        words = self._tokenize(text)
-        known = self.task.target_dictionary
-        # a mark that the model does not know was left out when it was trained
-        return [word for word in words if word in known or any(map(str.isalnum, word))]
-
     @cached_property
-    def _tokenize(self) -> CaptionTokenizer:
-        words = words_of(self.task.target_dictionary)
-        return CaptionTokenizer(
-            keep_case=any(word != word.lower() for word in words), keep_punctuation=True
-        )
+    def _words_of(self) -> Callable[[str], list[str]]:
+        return tokenizer_of(self.task.target_dictionary)
+
+
+def tokenizer_of(dictionary: Any) -> Callable[[str], list[str]]:
+    """Texts, as people write them -> their words, in the way of a dictionary."""
+    words = words_of(dictionary)
+    tokenize = CaptionTokenizer(
+        keep_case=any(word != word.lower() for word in words), keep_punctuation=True
+    )
+
+    # a mark that the model does not know was left out when it was trained
+    def words_of_text(text: str) -> list[str]:
+        found = tokenize(text)
+        return [word for word in found if word in dictionary or any(map(str.isalnum, word))]
+
+    return words_of_text

@@ -44,7 +44,7 @@ class SplitToRank:
         """Number of images, the sampled ones included."""
         return len(self.images) + len(self.sampled)
 
-    def _rows(self, place: int) -> np.ndarray:
+    def rows(self, place: int) -> np.ndarray:
         """``[N, D]`` features of an image; the sampled ones come last."""
         count = len(self.images)
         image = self.images[place] if place < count else self.sampled[place - count]
@@ -52,12 +52,12 @@ class SplitToRank:
 
     def read_images(self, start: int, end: int) -> tuple[Tensor, Tensor]:
         """Features ``[B, N, D]`` and their padding mask ``[B, N]``, True at padding."""
-        return pad_features([self._rows(place) for place in range(start, end)])
+        return pad_features([self.rows(place) for place in range(start, end)])
 
     def mean_features(self) -> np.ndarray:
         """``[I, D]`` float32: mean of the rows of each image."""
         return np.stack(
-            [self._rows(place).mean(0, dtype=np.float32) for place in range(len(self.images))]
+            [self.rows(place).mean(0, dtype=np.float32) for place in range(len(self.images))]
         )
 
     def identity(self) -> dict[str, Any]:
@@ -65,10 +65,10 @@ class SplitToRank:
         words = np.concatenate([[len(words), *words] for words in self.sentences])
         return {
             "sentences": _digest(words, self.image_of_sentence),
-            "images": _digest(*(self._rows(place) for place in range(len(self.images)))),
+            "images": _digest(*(self.rows(place) for place in range(len(self.images)))),
             "marginal_images": len(self.sampled),
             "sampled_images": _digest(
-                *(self._rows(place) for place in range(len(self.images), len(self)))
+                *(self.rows(place) for place in range(len(self.images), len(self)))
             ),
         }
 

@@ -21,14 +21,14 @@ class Retrieved(NamedTuple):
     """
     Attributes:
         id: of the image.
-        similarity: cosine to the query after arithmetic.
+        score: cosine to the query after arithmetic.
         distance_to_mean: Euclidean, to the mean of the N nearest; None where they are not sorted
             by it.
-        rank: by similarity, from 1.
+        rank: by the score, from 1.
     """
 
     id: str
-    similarity: float
+    score: float
     distance_to_mean: Optional[float]
     rank: int
 

@@ -47,9 +47,9 @@ def test_each_prompt_of_the_split_gets_the_story_of_its_nearest_prompt(retrieve)
     status, out, err = retrieve("--words", 3)
     assert status == 0
     first, last = jsonl(out)
-    assert (first["id"], first["story"], first["training_line"]) == (0, "`` Food ,", 2)
+    assert (first["id"], first["hypothesis"], first["training_line"]) == (0, "`` Food ,", 2)
     assert first["training_prompt"] == TRAIN[1][0]
-    assert (last["id"], last["story"], last["k"]) == (2, "Smoke rose .", 1)
+    assert (last["id"], last["hypothesis"], last["k"]) == (2, "Smoke rose .", 1)
     assert "1 of 3 prompts have fewer than 1 neighbours and no story at that rank: 1 (no " in err
 
 
@@ -93,7 +93,7 @@ def test_a_prompt_of_the_command_line_is_tokenised_and_its_story_has_line_breaks
         (["--prompt", "dragon \udcff"], "--prompt: must be UTF-8 text, but is not (surrogates"),
         (["--words", "-1"], "--words: must be 0 or more, but is -1."),
         (["--split", "test"], "test.wp_source: cannot be read (No such file or directory)."),
-        (["--output", "absent/x.jsonl"], "absent does not exist."),
+        (["--output", "absent/x.jsonl"], "there is no folder absent."),
     ],
 )
 def test_mistakes_are_one_line(retrieve, arguments, message):

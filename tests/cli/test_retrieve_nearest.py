@@ -95,7 +95,7 @@ def test_a_image_finds_sentences_and_their_words(trained, nearest):
     found = [json.loads(line) for line in out.splitlines()]
     query = load_embedder(trained).embed_images([image])[0]
     expected = naive(query, vectors_of(trained / "sentences.h5"), 5)
-    assert [f"{item['similarity']:.4f}\t{item['id']}" for item in found] == expected
+    assert [f"{item['score']:.4f}\t{item['id']}" for item in found] == expected
     lines = []
     for references in (trained / "data" / "valid.references.jsonl").read_text().splitlines():
         lines += json.loads(references)["references"]
@@ -204,5 +204,80 @@ def test_images_and_words_are_drawn_on_their_principal_components(trained, tmp_p
     ):
         status, err = run(*arguments)
         assert status == 2
+        assert message in err
+        assert len(err.splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def captioner(trained, tmp_path_factory):
+    """A model of captions on the same data."""
+    folder = tmp_path_factory.mktemp("captioner")
+    command = (
+        f"{trained / 'data'} --task multimodal_captioning --arch m_rnn_tiny --max-epoch 1 --cpu "
+        f"--save-dir {folder} --batch-size 9 --optimizer adam --lr 0.02 --num-workers 0 "
+        "--no-epoch-checkpoints --log-format none --criterion cross_entropy"
+    )
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run_fairseq(monkeypatch, "train", *command.split())
+    shutil.copy(trained / "squeezenet.pth", folder)
+    return folder
+
+
+@pytest.fixture
+def likeliest(trained, captioner, capsys):
+    """Runs the command without a store; returns exit status, stdout, stderr."""
+
+    def run(*arguments, model=captioner):
+        options = ["--data", trained / "data", *arguments]
+        options += ["--checkpoint", model] if model else []
+        status = main(["retrieve", "nearest", *map(str, options)])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
+
+
+def test_likelihood_finds_images_and_sentences_as_rank_does(
+    trained, captioner, likeliest, tmp_path, capsys
+):
+    arguments = ["rank", trained / "data", "--checkpoint", captioner, "--output", tmp_path]
+    assert main([*map(str, arguments), "--top", "4", "--marginal-images", "5"]) == 0
+    capsys.readouterr()
+    entries = [json.loads(line) for line in (tmp_path / "ranks.jsonl").open()]
+    references = (trained / "data" / "valid.references.jsonl").read_text().splitlines()
+    caption = json.loads(references[2])["references"][1]  # line 7
+    status, out, _ = likeliest(caption, "--top", 4, "--jsonl")
+    assert status == 0
+    found = [json.loads(line) for line in out.splitlines()]
+    (wanted,) = [e for e in entries if e["task"] == "image_retrieval" and e["id"] == 7]
+    assert [item["id"] for item in found] == [best["id"] for best in wanted["top"]]
+    assert [item["score"] for item in found] == pytest.approx(
+        [best["score"] for best in wanted["top"]], abs=2e-4
+    )
+    _, out, _ = likeliest("--id", "valid2.jpg", "--top", 4, "--marginal-images", 5)
+    (wanted,) = [e for e in entries if e["id"] == "valid2.jpg"]
+    lines = [line.split("\t") for line in out.splitlines()]
+    assert [line[1:] for line in lines] == [
+        [f"valid:{best['id']}", best["text"]] for best in wanted["top"]
+    ]
+    image = trained / "images" / "image0.png"
+    status, out, _ = likeliest("--image", image, "--top", 3, "--marginal-images", 5)
+    assert (status, len(out.splitlines())) == (0, 3)
+
+
+def test_mistakes_of_likelihood_are_one_line(trained, likeliest):
+    few = ("--marginal-images", 5)
+    for message, arguments, options in (
+        ("give --store, vectors to search, or --checkpoint and --data", ["a dog"], {"model": None}),
+        ("must be one checkpoint of a model of captions", ["a dog"], {"model": trained}),
+        ("--resort: is for search by vectors of a --store.", ["a dog", "--resort", 3], {}),
+        ("the word 'zebra' is not in", ["a zebra"], {}),
+        ("--id x.jpg: is no image of valid of", ["--id", "x.jpg", *few], {}),
+        ("absent.jpg: No such file", ["--image", trained / "absent.jpg", *few], {}),
+        ("test.visual_ids: no such file", ["a dog", "--split", "test"], {}),
+        ("--marginal-images 99 asks for more", ["--id", "valid1.jpg", "--marginal-images", 99], {}),
+    ):
+        status, out, err = likeliest(*arguments, **options)
+        assert (status, out) == (2, "")
         assert message in err
         assert len(err.splitlines()) == 1

@@ -354,7 +354,7 @@ def nearest(template: str) -> Callable[[Case], Records]:
             f"--top 4 --jsonl {template}"
         )
         (case.out / "o.jsonl").write_text("\n".join(printed.out))
-        fields = {name: name for name in ("rank", "similarity", "distance_to_mean", "text")}
+        fields = {name: name for name in ("rank", "score", "distance_to_mean", "text")}
         return records.of_jsonl(case.out / "o.jsonl", fields=fields)
 
     return run
@@ -698,7 +698,7 @@ def converted_stories(case: Case) -> Records:
 
 
 def retrieved(template: str) -> Callable[[Case], Records]:
-    fields = {"text": "story", "prompt": "prompt", "similarity": "similarity"}
+    fields = {"text": "hypothesis", "prompt": "prompt", "score": "score"}
     fields.update(training_prompt="training_prompt", training_line="training_line", k="k")
     return command(
         f"retrieve prompts {{prompts}} --output {{out}}/o.jsonl {template}", jsonl(fields)

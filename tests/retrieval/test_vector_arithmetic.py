@@ -77,7 +77,7 @@ def test_retrieval_equals_naive_sorting(tmp_path, top, resort):
     assert [item.id for item in found] == [str(i) for i in order[:top]]
     for item in found:
         i = int(item.id)
-        assert item.similarity == pytest.approx(cosines[i], abs=1e-6)
+        assert item.score == pytest.approx(cosines[i], abs=1e-6)
         if resort >= top:
             assert item.distance_to_mean == pytest.approx(distances[i], abs=1e-6)
         else:

@@ -1,0 +1,122 @@
+"""``fairseq-mm retrieve nearest`` by the likelihood of a model of captions."""
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+
+from fairseq_mm.cli.likelihood import kind_of
+from fairseq_mm.cli.rank_images import load_on_data, sentence_of
+from fairseq_mm.errors import UserError
+
+if TYPE_CHECKING:
+    from fairseq_mm.retrieval.split_to_rank import SplitToRank
+
+MARGINAL_IMAGES = 100
+
+
+def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Records of the images nearest to a sentence, or of the sentences nearest to an image.
+
+    Args:
+        args: of ``fairseq-mm retrieve nearest``, without a store.
+
+    Raises:
+        UserError: if the checkpoint has no likelihood of captions, or the query cannot be read.
+    """
+    from fairseq_mm.data.collate import pad_features
+    from fairseq_mm.inference.checkpoints import usable_device
+    from fairseq_mm.inference.loading import load_states, reads_structures
+    from fairseq_mm.retrieval.likelihood import build_likelihood, check_finite, log_marginal
+    from fairseq_mm.retrieval.ranking import sentence_blocks
+    from fairseq_mm.retrieval.split_to_rank import SplitToRank, sample_training_images
+
+    if not (args.checkpoint and args.data):
+        raise UserError(
+            "give --store, vectors to search, or --checkpoint and --data, to search the images "
+            "and sentences of a data folder by the likelihood of a model of captions."
+        )
+    states = load_states(args.checkpoint)
+    for file, state in states.items():
+        if kind_of(state) != "captions" or reads_structures(state) or len(states) > 1:
+            raise UserError(
+                f"{file}: must be one checkpoint of a model of captions (m_rnn, mlbl_f) where "
+                "there is no --store."
+            )
+    model, task = load_on_data(next(iter(states)), args)
+    device = usable_device(args.device)
+    task.load_dataset(args.split, combine=False)
+    sampled = []
+    if args.text is None:
+        number = args.marginal_images or MARGINAL_IMAGES
+        sampled = sample_training_images(args.data, number, args.seed)
+    split = SplitToRank(task.datasets[args.split], sampled=sampled)
+
+    start = task.target_dictionary.eos()
+    model = model.to(device)
+    if args.text is not None:
+        likelihood = build_likelihood(model, split.read_images, len(split), start=start)
+        found = likelihood([_tokens(args, task.target_dictionary)])
+        check_finite(found)
+        return _best(found[0].cpu().numpy(), args.top, split.images)
+    rows = [
+        _query_rows(args, split, states),
+        *(split.rows(place) for place in range(len(split.images), len(split))),
+    ]
+    likelihood = build_likelihood(
+        model, lambda first, end: pad_features(rows[first:end]), len(rows), start=start
+    )
+    scores = np.empty(len(split.sentences))
+    for block in sentence_blocks(split.sentences, len(rows)):
+        found = likelihood([split.sentences[i] for i in block])
+        check_finite(found)
+        log_probs = found.cpu().numpy()
+        # log P(s | query) - log P(s) (equation 7)
+        scores[block] = log_probs[:, 0] - log_marginal(log_probs[:, 1:])
+    ids = [f"{args.split}:{line}" for line in split.lines]
+    return _best(scores, args.top, ids, [sentence_of(task, s) for s in split.sentences])
+
+
+def _tokens(args: argparse.Namespace, dictionary: Any) -> list[int]:
+    from fairseq_mm.data.multimodal_dataset import tokens_of
+    from fairseq_mm.inference.embedder import tokenizer_of
+
+    words = tokenizer_of(dictionary)(args.text)
+    if not words:
+        raise UserError(f"the text {args.text!r} must have a word, but has none.")
+    return [*tokens_of(dictionary, " ".join(words)).tolist(), dictionary.eos()]
+
+
+def _query_rows(args: argparse.Namespace, split: "SplitToRank", states: Any) -> np.ndarray:
+    """``[rows, D]`` features of the image that is asked with."""
+    if args.id is not None:
+        if args.id not in split.images:
+            raise UserError(f"--id {args.id}: is no image of {args.split} of {args.data}.")
+        return split.rows(split.images.index(args.id))
+    from fairseq_mm.inference.loading import load_models
+    from fairseq_mm.inference.readers import ImageReader
+
+    loaded = load_models(list(states), device=args.device, states=states)
+    reader = ImageReader(
+        loaded.provenance, files=loaded.files, weights=args.weights, device=loaded.device
+    )
+    (found,) = reader.features_of([args.image])
+    if isinstance(found, UserError):
+        raise found
+    return found
+
+
+def _best(
+    scores: np.ndarray, top: int, ids: Sequence[str], texts: Optional[Sequence[str]] = None
+) -> list[dict[str, Any]]:
+    places = np.argsort(-scores, kind="stable")[:top].tolist()
+    return [
+        {
+            "id": ids[place],
+            "score": round(float(scores[place]), 4),
+            "rank": rank,
+            "text": None if texts is None else texts[place],
+        }
+        for rank, place in enumerate(places, start=1)
+    ]
