@@ -21,6 +21,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # tests look for our names in fairseq's registries; xdist's first process runs none
     if not config.getoption("numprocesses", None):
         fairseq_mm.register()
+        import quick_configuration
+
+        quick_configuration.install()
 
 
 def pytest_collection_finish() -> None:

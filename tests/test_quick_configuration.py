@@ -1,0 +1,66 @@
+"""Configurations that the tests compose quickly are hydra's, to the last value."""
+
+import json
+
+import pytest
+from fairseq import options
+from fairseq.dataclass import utils
+from hydra.core.global_hydra import GlobalHydra
+from hydra.experimental import initialize_config_dir
+from quick_configuration import compose, compose_by_hydra
+from toy_hydra import FAIRSEQ_CONFIG, plain
+
+COMMANDS = {
+    "captions": (
+        *("--task", "multimodal_captioning", "--arch", "m_rnn_tiny", "--optimizer", "adam"),
+        *("--criterion", "cross_entropy", "--adam-betas", "(0.8, 0.9)", "--lr", "0.1,0.01"),
+        *("--eval-gen", "--eval-gen-args", json.dumps({"beam": 2, "prefix": "it's, {a}=b: \\"})),
+    ),
+    "another rate": (
+        *("--task", "multimodal_captioning", "--arch", "m_rnn_tiny", "--optimizer", "adam"),
+        *("--criterion", "cross_entropy", "--lr", "0.3", "--save-dir", "a folder/of = 'mine'"),
+    ),
+    "stories of fairseq": (
+        *("--task", "hierarchical_story", "--arch", "fconv_self_att_wp", "--optimizer", "nag"),
+        *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"),
+        *("--decoder-attention", "[True, False]", "--clip-norm", "1", "--update-freq", "2,1"),
+    ),
+    "visual stories": (
+        *("--task", "visual_storytelling", "--arch", "glac_tiny", "--criterion", "cross_entropy"),
+        *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", "7", "--bf16", "--store-ema"),
+    ),
+    "summaries": (
+        *("--task", "video_summarization", "--arch", "vg_bart_tiny", "--criterion"),
+        *("coverage_cross_entropy", "--optimizer", "adam_by_origin", "--new-lr", "1e-3"),
+        *("--lr-scheduler", "epoch_decay", "--ddp-backend", "legacy_ddp", "--user-dir", ""),
+    ),
+}
+
+
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+def test_a_training_is_configured_as_hydra_does(monkeypatch, arguments):
+    args = options.parse_args_and_arch(options.get_training_parser(), ["data", *arguments])
+    found = {}
+    for which in (compose_by_hydra, compose, compose):
+        monkeypatch.setattr(utils, "compose", which)
+        found.setdefault(which, []).append(plain(utils.convert_namespace_to_omegaconf(args)))
+    assert found[compose] == found[compose_by_hydra] * 2
+    assert found[compose][0]["task"]["data"] == "data"
+
+
+def test_generation_is_configured_as_hydra_does(monkeypatch):
+    arguments = ("data", "--task", "video_summarization", "--path", "a.pt:b.pt", "--sampling")
+    args = options.parse_args_and_arch(options.get_generation_parser(), list(arguments))
+    found = []
+    for which in (compose_by_hydra, compose):
+        monkeypatch.setattr(utils, "compose", which)
+        found.append(plain(utils.convert_namespace_to_omegaconf(args)))
+    assert found[0] == found[1]
+
+
+def test_what_hydra_refuses_is_refused():
+    for refused in ("optimization.no_such_option=1", "optimization.max_update=many"):
+        GlobalHydra.instance().clear()
+        name = refused.partition("=")[0].partition(".")[2]
+        with pytest.raises(Exception, match=name), initialize_config_dir(str(FAIRSEQ_CONFIG)):
+            compose("config", overrides=["task=translation", refused], strict=False)
