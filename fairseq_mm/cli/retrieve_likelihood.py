@@ -103,7 +103,7 @@ def _query_rows(args: argparse.Namespace, split: "SplitToRank", states: Any) -> 
     )
     (found,) = reader.features_of([args.image])
     if isinstance(found, UserError):
-        raise found
+        raise UserError(f"{args.image}: {found}")
     return found
 
 
