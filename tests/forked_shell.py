@@ -219,7 +219,7 @@ def _call_python(_: str, words: list[str]) -> int:
 def serve(folder: Path) -> None:
     """Writes a program ``python`` into a new folder, and runs it until standard input ends."""
     for module in NEEDED_BY_FAIRSEQ:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(ImportError, OSError):  # a library of another PyTorch
             importlib.import_module(module)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     server = _listen(folder, ["python"])
