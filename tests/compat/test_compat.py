@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from importlib.util import find_spec
 
+import hydra
 import numpy as np
 import pytest
 import torch
@@ -458,6 +459,8 @@ def test_hydra_trains(started_python, tmp_path, data):
 def test_a_recipe_that_is_not_complete_ends_hydra_in_one_line(
     started_python, recipe, overrides, line, tmp_path, data
 ):
+    if hydra.__version__.startswith("1.0") and any(x.startswith("++") for x in overrides):
+        pytest.skip("hydra 1.0 knows no ++")
     path = PACKAGE.parent / "examples" / recipe
     command = [started_python, "-m", "fairseq_cli.hydra_train", "--config-dir", str(path.parent)]
     command += ["--config-name", path.stem, f"common.user_dir={PACKAGE}", "common.cpu=True"]
