@@ -160,7 +160,7 @@ def write_visual_story_split(
 
 
 def make_videos_folder(
-    folder: Path, *, dim: int = 5, with_features: bool = True, numbered_unknowns: int = 0
+    folder: Path, *, dim: int = 5, with_features: bool = True, indexed_oov: int = 0
 ) -> Path:
     """8 videos of 3 to 9 frames for training and 5 for validation and as many for testing, with
     transcripts of 5 to 9 words and summaries of 3 to 6, as ``prepare`` makes it.
@@ -169,15 +169,15 @@ def make_videos_folder(
         folder: made if it is not there.
         dim: channels of the features.
         with_features: there is a feature store.
-        numbered_unknowns: words of the dictionary that stand for a transcript's own: then the third
+        indexed_oov: words of the dictionary that stand for a transcript's own: then the third
             word of each transcript, and the second of each summary, is one.
     """
     (folder / "text").mkdir(parents=True, exist_ok=True)
     dictionary = make_dictionary()
     subwords: dict[str, Any] = {"kind": "none"}
-    if numbered_unknowns:
-        subwords["numbered_unknowns"] = numbered_unknowns
-        for number in range(numbered_unknowns):
+    if indexed_oov:
+        subwords["numbered_unknowns"] = indexed_oov
+        for number in range(indexed_oov):
             dictionary.add_symbol(f"<unk-{number}>")
     for side in ("tran", "desc"):
         dictionary.save(str(folder / f"dict.{side}.txt"))
@@ -191,7 +191,7 @@ def make_videos_folder(
             frames[key] = int(generator.integers(3, 10))
             transcript = generator.choice(WORDS, size=int(generator.integers(5, 10))).tolist()
             summary = generator.choice(WORDS, size=int(generator.integers(3, 7))).tolist()
-            if numbered_unknowns:
+            if indexed_oov:
                 transcript[2] = summary[1] = "<unk-0>"
             lines.append((key, " ".join(transcript), " ".join(summary)))
         write_video_split(folder, split, lines, dictionary)

@@ -24,7 +24,7 @@ def data_task(data: Path) -> Any:
 def random_summarizer(arch: str, task: Any, **options: Any) -> Any:
     """A model whose words depend on their videos, in evaluation mode."""
     if task.features is None:
-        task._open_features()
+        task.open_features()
     model = build_model(arch, task, **options)
     task.start_index = getattr(model, "start_index", task.start_index)  # as its build_model does
     generator = torch.Generator().manual_seed(3)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fairseq_mm.analysis import rounded
 from fairseq_mm.data.input_files import read_lines
-from fairseq_mm.data.numbered_unknowns import number_with, restore_unknowns
+from fairseq_mm.data.indexed_oov import index_with, restore_oov_words
 from fairseq_mm.data.word_pieces import by_word, join_pieces
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference import checkpoints
@@ -328,7 +328,7 @@ class VideoInspection:
         tokens = [self.task.dictionary.symbols[index] for index in lines[line].tolist()]
         unknowns = self._unknowns(line)
         if unknowns is not None:
-            tokens = [restore_unknowns(token, unknowns) for token in tokens]
+            tokens = [restore_oov_words(token, unknowns) for token in tokens]
         unk = self.task.dictionary.unk_word
         if unk in tokens:
             start = int(tokens[0] == "<s>")
@@ -356,7 +356,7 @@ class VideoInspection:
         unknowns = self._unknowns(line)
         dictionary = self.task.dictionary
         if unknowns is not None:
-            tokens = number_with(tokens, dictionary.indices, unknowns)
+            tokens = index_with(tokens, dictionary.indices, unknowns)
         return torch.tensor([dictionary.index(token) for token in tokens])
 
     def _unknowns(self, line: int) -> Optional[list[str]]:

@@ -190,7 +190,7 @@ def _inputs_of_split(folder: str, split: str) -> list[Input]:
     Raises:
         UserError: if the folder has no such split, or its items are no images.
     """
-    from fairseq_mm.data.visual_ids import first_lines, read_visual_ids
+    from fairseq_mm.data.split_files import first_lines, read_visual_ids
 
     path = os.path.join(folder, f"{split}.visual_ids")
     lines = read_visual_ids(path)
@@ -207,8 +207,8 @@ class _Nearest:
     """Nearest caption of ``text/train.txt`` of a data folder."""
 
     def __init__(self, folder: str) -> None:
-        from fairseq_mm.data.multimodal_dataset import check_line_counts
-        from fairseq_mm.data.visual_ids import read_visual_ids
+        from fairseq_mm.data.binarised_text import check_line_counts
+        from fairseq_mm.data.split_files import read_visual_ids
         from fairseq_mm.metrics.nearest_caption import NearestCaption
 
         text_path = os.path.join(folder, "text", "train.txt")

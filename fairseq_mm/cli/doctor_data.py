@@ -215,11 +215,11 @@ def _has_split(root: str, split: str) -> bool:
 
 
 def _check_subwords(folder: str, task: Any) -> Iterator[Finding]:
-    from fairseq_mm.data.numbered_unknowns import numbered_unknown
+    from fairseq_mm.data.indexed_oov import oov_token
 
     subwords = task.subwords
     recorded = prepared_as(folder).get("options", {}).get("subwords_fingerprint")
-    indexed = [numbered_unknown(k) for k in range(subwords.numbered_unknowns)]
+    indexed = [oov_token(k) for k in range(subwords.indexed_oov)]
     lacking = [token for token in indexed if token not in task.dictionary]
     if recorded not in (None, subwords.fingerprint):
         text = f"the folder was prepared with others ({recorded}) than it has now"
@@ -245,8 +245,8 @@ def _check_split(
         limits: the task's options before they were made to cut nothing.
         parts: language models' folders.
     """
+    from fairseq_mm.data.binarised_text import check_line_counts
     from fairseq_mm.data.input_files import read_lines
-    from fairseq_mm.data.multimodal_dataset import check_line_counts
 
     base = os.path.join(folder, split)
     if hasattr(task.cfg, "eval_gen"):  # its references are read as for validation

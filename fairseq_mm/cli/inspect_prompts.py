@@ -8,7 +8,7 @@ from typing import Any, Optional
 from fairseq_mm.analysis.story_inspection import inspect_story
 from fairseq_mm.cli.inspect import Inspected, Part
 from fairseq_mm.data.input_files import read_lines
-from fairseq_mm.data.story_split import TARGET, read_side, read_story_split, side_path
+from fairseq_mm.data.split_text import TARGET, read_side, read_story_split, side_path
 from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.loading import LoadedModels, States, load_models

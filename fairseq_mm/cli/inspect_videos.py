@@ -13,7 +13,7 @@ from fairseq_mm.analysis.video_inspection import GateScores, VideoInspection
 from fairseq_mm.cli.inspect import Inspected, Part
 from fairseq_mm.cli.progress import progress_bar
 from fairseq_mm.cli.score_inputs import read_sources, restored, unknowns_by_video
-from fairseq_mm.data.references import read_references
+from fairseq_mm.data.split_files import read_references
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.loading import States

@@ -222,7 +222,7 @@ class PromptTexts(_Texts):
         self.ends = [self.likelihood.dictionary.eos()]
 
     def _side_of(self, args: argparse.Namespace) -> str:
-        from fairseq_mm.data.story_split import SOURCE, TARGET, side_path
+        from fairseq_mm.data.split_text import SOURCE, TARGET, side_path
         from fairseq_mm.models._provenance import words_of
         from fairseq_mm.prepare.data_folder import read_dictionary_words
 
@@ -289,8 +289,8 @@ class AlbumTexts(_Texts):
 
     def __init__(self, args: argparse.Namespace, states: "States") -> None:
         from fairseq_mm.data.feature_store import open_features
-        from fairseq_mm.data.missing_images import read_missing_images
-        from fairseq_mm.data.visual_story_split import read_visual_story_split, story_text_path
+        from fairseq_mm.data.split_files import read_missing_images
+        from fairseq_mm.data.split_text import read_visual_story_split, story_text_path
         from fairseq_mm.data.visual_story_text import SEPARATOR
         from fairseq_mm.inference.extractor_provenance import check_trained_features
         from fairseq_mm.inference.loading import load_models

@@ -9,7 +9,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.data import subwords, transcript_text
 from fairseq_mm.data.caption_text import CaptionTokenizer
-from fairseq_mm.data.story_split import SOURCE, TARGET
+from fairseq_mm.data.split_text import SOURCE, TARGET
 from fairseq_mm.data.story_text import tokenize_story_text
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
@@ -106,7 +106,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "Folder of a pretrained model, whose dictionary and subwords are taken.",
         {"type": Path, "metavar": "DIR"},
     ),
-    "--numbered-unknowns": (
+    "--indexed-oov": (
         "Maximum number of indexed OOV tokens per video, for pointer_generator: words outside the "
         "dictionary are written as <unk-0>, <unk-1>, ..., so that the model can copy them "
         "(default: 0).",
@@ -270,10 +270,8 @@ def _subwords(args: argparse.Namespace) -> Subwords:
     Raises:
         UserError: if options contradict each other, or a file is missing or damaged.
     """
-    if args.numbered_unknowns < 0:
-        raise UserError(
-            f"--numbered-unknowns must be at least 0, but is {args.numbered_unknowns} instead."
-        )
+    if args.indexed_oov < 0:
+        raise UserError(f"--indexed-oov must be at least 0, but is {args.indexed_oov} instead.")
     paths = {}
     for kind, options in SUBWORD_OPTIONS.items():
         for name, option in options.items():
@@ -286,14 +284,12 @@ def _subwords(args: argparse.Namespace) -> Subwords:
                 raise UserError(f"{option} is for --subwords {kind}.")
     if args.subwords is None and args.pretrained is not None:
         subwords = Subwords.of_pretrained(args.pretrained)
-        if args.numbered_unknowns:
+        if args.indexed_oov:
             return Subwords.from_paths(  # refuses what has pieces
-                subwords.kind, {}, numbered_unknowns=args.numbered_unknowns
+                subwords.kind, {}, indexed_oov=args.indexed_oov
             )
         return subwords
-    return Subwords.from_paths(
-        args.subwords or "none", paths, numbered_unknowns=args.numbered_unknowns
-    )
+    return Subwords.from_paths(args.subwords or "none", paths, indexed_oov=args.indexed_oov)
 
 
 KINDS = {
@@ -351,7 +347,7 @@ KINDS = {
         None,
         1,
         "--tokenizer --subwords --gpt2-encoder-json --gpt2-vocab-bpe --sentencepiece-model "
-        "--pretrained --dictionary --threshold --max-words --numbered-unknowns --skip-empty "
+        "--pretrained --dictionary --threshold --max-words --indexed-oov --skip-empty "
         "--workers",
     ),
 }

@@ -66,7 +66,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments, score_inputs, score_output
 from fairseq_mm.data.output_file import write_file
-from fairseq_mm.data.visual_ids import read_visual_ids
+from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
 from fairseq_mm.metrics.meteor import TASKS

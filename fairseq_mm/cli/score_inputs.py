@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Callable, Optional
 
-from fairseq_mm.data.numbered_unknowns import restore_unknowns
-from fairseq_mm.data.references import read_references
+from fairseq_mm.data.indexed_oov import restore_oov_words
+from fairseq_mm.data.split_files import read_references
 from fairseq_mm.data.story_file import read_stories
 from fairseq_mm.data.transcript_text import is_not_available
-from fairseq_mm.data.unknowns_file import read_unknowns
-from fairseq_mm.data.visual_ids import read_visual_ids
+from fairseq_mm.data.split_files import read_unknowns
+from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.copying import CopiedRun, CopiedRuns
 from fairseq_mm.metrics.hypotheses import read_hypotheses
@@ -365,4 +365,4 @@ def unknowns_by_video(
 
 def restored(text: str, unknowns: Optional[Sequence[str]]) -> str:
     """The text with words in the place of indexed OOV tokens; as it is where it has none."""
-    return text if unknowns is None or "<unk-" not in text else restore_unknowns(text, unknowns)
+    return text if unknowns is None or "<unk-" not in text else restore_oov_words(text, unknowns)

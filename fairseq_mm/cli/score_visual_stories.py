@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from fairseq_mm.cli.score_inputs import References
-from fairseq_mm.data.missing_images import read_missing_images
-from fairseq_mm.data.visual_ids import read_visual_ids
-from fairseq_mm.data.visual_story_split import read_albums, read_story_words, story_text_path
+from fairseq_mm.data.split_files import read_missing_images, read_visual_ids
+from fairseq_mm.data.split_text import read_albums, read_story_words, story_text_path
 from fairseq_mm.data.visual_story_text import SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
 

@@ -32,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "verify", help="check structure and every row, and print a checksum of the content"
     )
     verify.add_argument("paths", nargs="+", metavar="PATH", help="feature stores")
+    verify.add_argument(
+        "--repair",
+        action="store_true",
+        help="Add the checksum of its metadata to a store that has no error and no checksum.",
+    )
     verify.set_defaults(action_function=_verify)
 
     _add_import(actions)
@@ -122,27 +127,13 @@ def run(args: argparse.Namespace) -> Optional[int]:
 
 
 def _info(args: argparse.Namespace) -> None:
-    from fairseq_mm.data.feature_store import FeatureStore
+    from fairseq_mm.data.feature_store_inspection import describe_store, rows_by_id
 
-    store = FeatureStore(args.path)
     if args.ids:
-        for key in store.ids:
-            rows = store.rows_of(key)
+        for key, rows in rows_by_id(args.path):
             print(json.dumps({"id": key, "rows": rows}) if args.json else f"{key}\t{rows}")
         return
-    rows = [store.rows_of(key) for key in store.ids]
-    facts: dict[str, Any] = {
-        "path": store.path,
-        "items": len(store),
-        "rows": sum(rows),
-        "rows_per_item": [min(rows), max(rows)] if rows else [0, 0],
-        "dim": store.dim,
-        "dtype": store.dtype.name,
-        "bytes": os.path.getsize(store.path),
-        "read": "mapped" if store.is_mapped else "through HDF5 (chunked or compressed)",
-        "rows_checked_when_written": store.rows_finite,
-        "attributes": store.attributes,
-    }
+    facts = describe_store(args.path)
     if args.json:
         print(json.dumps(facts))
         return
@@ -156,21 +147,20 @@ def _info(args: argparse.Namespace) -> None:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from fairseq_mm.data.feature_store import FeatureStore
-    from fairseq_mm.data.feature_store_copy import content_checksum
+    from fairseq_mm.data.feature_store_inspection import verify_store
     from fairseq_mm.errors import EXIT_STATUS
 
     failed = 0
     for path in args.paths:
         try:
-            store = FeatureStore(path)  # checks the structure
-            store.check_finite(reread=True)
-            checksum = content_checksum(store, _progress_bar(f"verify {path}"))
+            found = verify_store(path, _progress_bar(f"verify {path}"), repair=args.repair)
         except UserError as error:
             failed += 1
             print(f"fairseq-mm store: {error}", file=sys.stderr)
         else:
-            print(f"{checksum}  {path}  {len(store)} items: no error")
+            print(f"{found['checksum']}  {path}  {found['items']} items: no error")
+            if not found["has_checksum"]:
+                print(f"{path}: has no checksum of its metadata: --repair adds it", file=sys.stderr)
     if failed:
         print(f"{failed} of {len(args.paths)} stores have errors", file=sys.stderr)
     return EXIT_STATUS if failed else 0

@@ -200,11 +200,10 @@ def sequences_of_split(
     Raises:
         UserError: if the data folder is not complete, or lacks a line.
     """
+    from fairseq_mm.data.binarised_text import check_line_counts
     from fairseq_mm.data.feature_store import open_features
-    from fairseq_mm.data.missing_images import read_missing_images
-    from fairseq_mm.data.multimodal_dataset import check_line_counts
-    from fairseq_mm.data.visual_ids import first_lines, read_visual_ids
-    from fairseq_mm.data.visual_story_split import read_story_words, story_text_path
+    from fairseq_mm.data.split_files import first_lines, read_missing_images, read_visual_ids
+    from fairseq_mm.data.split_text import read_story_words, story_text_path
 
     path = os.path.join(folder, f"{split}.visual_ids")
     lines = read_visual_ids(path)

@@ -6,7 +6,7 @@ the training at a table's edge, and a text cut short when its last lines are ask
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,65 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
             f"with </s>: the two are not of one text; {remedy}"
         )
     return text
+
+
+def load_text_pair(
+    base: str, languages: Sequence[str], dictionaries: Sequence[Dictionary]
+) -> dict[str, Any]:
+    """Source and target of a split as ``fairseq-preprocess`` binarises pairs.
+
+    Args:
+        base: path of the split's files, without their endings.
+        languages: endings of the two.
+        dictionaries: of the two.
+
+    Returns:
+        path without ``.bin`` and ``.idx`` -> its lines, the source first.
+
+    Raises:
+        UserError: if files are missing or damaged, a line is empty, or their line counts differ.
+    """
+    texts = {}
+    for language, dictionary in zip(languages, dictionaries):
+        path = f"{base}.{'-'.join(languages)}.{language}"
+        texts[path] = load_binarised_text(path, num_types=len(dictionary), end=dictionary.eos())
+        check_no_empty_line(f"{path}.idx", np.asarray(texts[path].sizes))
+    check_line_counts({f"{path}.idx": len(text) for path, text in texts.items()})
+    return texts
+
+
+def check_line_counts(named_counts: dict[str, int]) -> None:
+    """
+    Args:
+        named_counts: file -> number of its lines.
+
+    Raises:
+        UserError: naming both files and both counts, if two differ.
+    """
+    (first, expected), *others = named_counts.items()
+    for name, count in others:
+        if count != expected:
+            raise UserError(
+                f"{first} has {expected} lines, but {name} has {count}: they must agree line by "
+                "line."
+            )
+
+
+def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
+    """
+    Args:
+        path: file of the binarised text.
+        sizes: ``[lines]`` tokens per line, ``</s>`` included.
+
+    Raises:
+        UserError: if a line has no word.
+    """
+    empty = np.flatnonzero(sizes <= 1)
+    if len(empty):
+        raise UserError(
+            f"{path}: line {empty[0] + 1} is empty ({len(empty)} empty in all): each line must "
+            "have at least one word."
+        )
 
 
 def _is_whole(base: str) -> bool:

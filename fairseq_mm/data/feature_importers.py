@@ -25,6 +25,7 @@ from typing import Callable, Optional, Union
 import numpy as np
 
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.numpy_files import StreamedArray, load_numpy, read_member
 from fairseq_mm.errors import UserError
 
@@ -344,13 +345,7 @@ def read_ids(path: str) -> list[str]:
     Raises:
         UserError: if there is no such file, it is not UTF-8, or a line is empty.
     """
-    try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            lines = [line.rstrip("\r\n") for line in file]
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: must be UTF-8 text: {error}.") from None
+    lines = [line for _, line in read_lines(path)]
     while lines and not lines[-1].strip():
         lines.pop()
     for number, line in enumerate(lines, start=1):

@@ -12,9 +12,10 @@ attributes                           who made the features (``EXTRACTOR_ATTRIBUT
 An item has one row (a pooled image) or several (49 for a 7x7 grid, one a video frame), never
 none. Files are made by :class:`fairseq_mm.data.feature_store_writer.FeatureStoreWriter`.
 
-Where the file's layout allows it (contiguous, not compressed: what the writer makes), an item is
-read through a mapping of the file, which is as fast as ``numpy.memmap``; other layouts are read by
-h5py. Nothing is ever unpickled.
+The writer appends a checksum of all but the rows, see
+:mod:`fairseq_mm.data.feature_store_checksum`. Where the file's layout allows it (contiguous, not
+compressed: what the writer makes), an item is read through a mapping of the file, which is as fast
+as ``numpy.memmap``; other layouts are read by h5py. Nothing is ever unpickled.
 """
 
 import difflib
@@ -66,6 +67,7 @@ class FeatureStore:
         dtype: float16 or float32, of the rows that ``read`` returns.
         attributes: who made the features and how.
         rows_finite: every row was checked, when it was written or since.
+        has_checksum: what stands beside the rows matches the file's checksum of it.
 
     Raises:
         UserError: if the file is missing, is no feature store, is of a newer format, or its
@@ -83,6 +85,7 @@ class FeatureStore:
         self.dtype = layout.dtype
         self.attributes = layout.attributes
         self.rows_finite = layout.rows_finite
+        self.has_checksum = layout.has_checksum
         self._offsets = layout.offsets
         self._num_rows = layout.num_rows
         self._map_offset = layout.map_offset

@@ -1,12 +1,14 @@
 """The HDF5 file of a feature store: opened, checked and described, before any row is read."""
 
 import dataclasses
+import math
 import os
 from typing import Optional
 
 import h5py
 import numpy as np
 
+from fairseq_mm.data.feature_store_checksum import check_metadata
 from fairseq_mm.errors import UserError
 
 FORMAT = "fairseq_mm feature store"
@@ -14,6 +16,8 @@ FORMAT_VERSION = 1
 MEMBERS = ("features", "offsets", "ids")
 # attributes that describe the file itself, not the features
 FILE_ATTRIBUTES = ("format", "format_version", "rows_finite")
+# features compress to a few times less; what says more takes the memory of a few bytes' reader
+MAX_COMPRESSION = 128
 
 
 @dataclasses.dataclass
@@ -29,6 +33,7 @@ class StoreLayout:
         rows_finite: every row was checked when it was written.
         map_offset: byte of the file at which the rows begin; None where they are not contiguous.
         size_and_time: of the file.
+        has_checksum: its metadata match the checksum that it has.
     """
 
     ids: list[str]
@@ -39,6 +44,7 @@ class StoreLayout:
     rows_finite: bool
     map_offset: Optional[int]
     size_and_time: tuple[int, int]
+    has_checksum: bool
 
     @property
     def num_rows(self) -> int:
@@ -54,17 +60,23 @@ def read_layout(path: str) -> StoreLayout:
     """
     # before opening: a file that is replaced in between is noticed later, and not mixed up
     stat = size_and_time(path)
+    has_checksum = os.path.isfile(path) and check_metadata(path)
     with open_hdf5(path) as file:
         try:
-            return _layout_of(path, file, stat)
+            return _layout_of(path, file, stat, has_checksum)
         except UserError:
             raise
-        except (OSError, RuntimeError, KeyError, ValueError) as error:  # of h5py, half way
-            raise UserError(f"{path}: HDF5 file is damaged or cut short: {error}") from None
+        except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:
+            reason = str(error) or type(error).__name__  # of h5py, half way
+            raise UserError(f"{path}: HDF5 file is damaged or cut short: {reason}") from None
 
 
-def _layout_of(path: str, file: h5py.File, stat: tuple[int, int]) -> StoreLayout:
+def _layout_of(
+    path: str, file: h5py.File, stat: tuple[int, int], has_checksum: bool
+) -> StoreLayout:
     features, offsets, ids = _members(path, file)
+    for name, member in zip(MEMBERS, (features, offsets, ids)):
+        _check_storage(path, name, member, stat[0])
     dtype = features.dtype.newbyteorder("=")
     if features.ndim != 2 or dtype not in (np.float16, np.float32):
         raise UserError(
@@ -94,6 +106,7 @@ def _layout_of(path: str, file: h5py.File, stat: tuple[int, int]) -> StoreLayout
         rows_finite=bool(file.attrs.get("rows_finite", False)),
         map_offset=offset if is_mappable else None,
         size_and_time=stat,
+        has_checksum=has_checksum,
     )
 
 
@@ -115,6 +128,27 @@ def _members(path: str, file: h5py.File) -> list[h5py.Dataset]:
             f"fairseq-mm reads up to {FORMAT_VERSION}. Update it: pip install -U fairseq-mm"
         )
     return members
+
+
+def _check_storage(path: str, name: str, dataset: h5py.Dataset, size: int) -> None:
+    """
+    Raises:
+        UserError: if more is declared than a file of ``size`` bytes can hold.
+    """
+    if dataset.is_virtual or dataset.external:
+        raise UserError(f"{path}: `{name}` must lie in the file itself, but is in other files.")
+    declared = dataset.size * dataset.dtype.itemsize
+    held = min(dataset.id.get_storage_size(), size)
+    if dataset.chunks is not None:
+        whole = math.prod(-(-n // chunk) for n, chunk in zip(dataset.shape, dataset.chunks))
+        is_whole = dataset.id.get_num_chunks() == whole
+        held = held * MAX_COMPRESSION if is_whole else 0
+        declared = max(declared, math.prod(dataset.chunks) * dataset.dtype.itemsize)
+    if dataset.size and declared > held:
+        raise UserError(
+            f"{path}: `{name}` declares {declared:,} bytes, but the file of {size:,} bytes does "
+            "not hold them: it is damaged or cut short."
+        )
 
 
 def _checked_offsets(path: str, dataset: h5py.Dataset, items: int, rows: int) -> np.ndarray:

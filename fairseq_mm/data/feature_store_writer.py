@@ -35,8 +35,10 @@ import numpy as np
 
 import fairseq_mm
 from fairseq_mm.data.feature_store import PIECE_BYTES, is_finite
+from fairseq_mm.data.feature_store_checksum import add_checksum
 from fairseq_mm.data.feature_store_file import FILE_ATTRIBUTES, FORMAT, FORMAT_VERSION
 from fairseq_mm.data.folder_lock import locked_folder
+from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -143,10 +145,9 @@ class FeatureStoreWriter:
             )
             _write_atomically(path, json.dumps(header, indent=1))
         try:
-            with open(path, encoding="utf-8") as file:
-                begun = json.load(file)
+            begun = read_json(path)
             self._created = begun.pop("created")
-        except (ValueError, KeyError, AttributeError):
+        except (UserError, KeyError, AttributeError):
             raise UserError(
                 f"{path}: is damaged. Delete {self.partial_path} to begin anew."
             ) from None
@@ -293,11 +294,7 @@ class FeatureStoreWriter:
                     count = min(step, total - start)
                     piece = np.frombuffer(rows.read(count * row_bytes), dtype=self.dtype)
                     features[start : start + count] = piece.reshape(count, self.dim)
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        add_checksum(path)
 
     def _remove_partial(self, *, keep_lock: bool = False) -> None:
         # `finished` goes last: a removal that is cut short is continued by the next writer

@@ -1,13 +1,28 @@
-"""Lines and JSON of text files that users give: read with one-line errors."""
+"""Text files that users give, read within bounds and with one-line errors: lines, JSON, JSONL.
+
+All JSON of the package comes through here. What a file may ask of memory and of the stack is
+bounded: bytes of a line and of a file that is read whole, levels of nesting, digits of an integer.
+"""
 
 import json
+import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Optional
 
 from fairseq_mm.errors import UserError
 
 SPLITS = ("train", "valid", "test")
+
+MAX_LINE_BYTES = 1 << 26
+# of a file that is parsed at once: objects of Python take several times its room
+MAX_FILE_BYTES = 1 << 29
+MAX_CONTAINERS = 10_000_000
+MAX_DEPTH = 100
+# every integer of as many is a finite float, too
+MAX_DIGITS = 308
+
+_BOM = b"\xef\xbb\xbf"
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def check_id(key: str, where: str, *, what: str = "an image") -> str:
@@ -24,52 +39,160 @@ def check_id(key: str, where: str, *, what: str = "an image") -> str:
     return key
 
 
-def read_lines(path: Path, *, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
+def read_lines(
+    path: Any, *, encoding: str = "utf-8", what: Optional[str] = None
+) -> Iterator[tuple[int, str]]:
     """Line numbers from 1 and lines without their ends; a byte order mark is dropped.
 
+    Args:
+        path: of the file.
+        encoding: of its text.
+        what: it is, for the message where it is missing: "it names the image of each line".
+
     Raises:
-        UserError: if the file cannot be read, or a line is not in ``encoding``.
+        UserError: if the file cannot be read, or a line is not in ``encoding`` or too long.
     """
     try:
         with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if number == 1 and line.startswith(b"\xef\xbb\xbf"):
-                    line = line[3:]
+            for number, line in enumerate(bounded_lines(file, path), 1):
+                if number == 1 and line.startswith(_BOM):
+                    line = line[len(_BOM) :]
                 try:
                     yield number, line.decode(encoding).rstrip("\r\n")
                 except UnicodeDecodeError as error:
                     raise UserError(
-                        f"{path}:{number}: not {encoding} text ({error.reason})."
+                        f"{path}:{number}: must be {encoding.upper()} text, but is not "
+                        f"({error.reason})."
                     ) from None
     except OSError as error:
+        reason = f"({error.strerror}){f'; {what}' if what else ''}"
+        raise UserError(f"{path}: cannot be read {reason}.") from None
+
+
+def bounded_lines(file: BinaryIO, path: Any) -> Iterator[bytes]:
+    """Lines with their ends, of a file that may be endless or compressed.
+
+    Raises:
+        UserError: if a line is longer than ``MAX_LINE_BYTES``.
+    """
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES:
+            raise UserError(
+                f"{path}:{number}: a line must have at most {MAX_LINE_BYTES >> 20} MiB, but this "
+                "one is longer."
+            )
+        yield line
+
+
+def read_bytes(path: Any) -> bytes:
+    """A whole file.
+
+    Raises:
+        UserError: if it cannot be read, or has more than ``MAX_FILE_BYTES``.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+    if len(content) > MAX_FILE_BYTES:
+        limit = f"{MAX_FILE_BYTES >> 20} MiB"
+        raise UserError(f"{path}: is read whole, and must have at most {limit}, but is larger.")
+    return content
 
 
-def read_json(path: Path) -> object:
+def read_json(path: Any) -> Any:
     """
     Raises:
         UserError: if the file cannot be read or is no JSON.
     """
+    return parse_json(decoded(read_bytes(path), str(path)), str(path))
+
+
+def decoded(content: bytes, where: str) -> str:
+    """Text without its byte order mark.
+
+    Raises:
+        UserError: if it is no UTF-8.
+    """
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            return json.load(file)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not JSON ({error}).") from None
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: must be UTF-8 text, but is not ({error.reason}).") from None
+
+
+def read_objects(path: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """``path:line`` and the object of each line of JSONL; lines without text are left out.
+
+    Raises:
+        UserError: as :func:`read_lines` and :func:`parse_object`.
+    """
+    for number, line in read_lines(path):
+        if line.strip():
+            where = f"{path}:{number}"
+            yield where, parse_object(line, where)
+
+
+def parse_json(text: str, where: str) -> Any:
+    """
+    Raises:
+        UserError: if ``text`` is no JSON, or is nested deeper than ``MAX_DEPTH``, has an integer of
+            more than ``MAX_DIGITS`` digits, or half a character.
+    """
+    try:
+        containers = text.count("[") + text.count("{")
+        if containers > MAX_CONTAINERS:
+            raise _JsonError(f"more than {MAX_CONTAINERS} lists and objects")
+        value = _DECODER.decode(text)
+        if containers > MAX_DEPTH:
+            _check_depth(value)
+    except RecursionError:
+        raise UserError(f"{where}: not JSON (brackets in brackets too deep).") from None
+    except ValueError as error:
+        raise UserError(f"{where}: not JSON ({error}).") from None
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{where}: text holds half a character (a lone surrogate).") from None
+    return value
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
     """
     Raises:
-        UserError: if a line is no JSON object.
+        UserError: as :func:`parse_json`, or if a line is no JSON object.
     """
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where}: not JSON ({error}).") from None
-    except RecursionError:
-        raise UserError(f"{where}: not JSON (brackets in brackets too deep).") from None
+    entry = parse_json(line, where)
     if not isinstance(entry, dict):
         raise UserError(f"{where}: must be a JSON object, but is {type(entry).__name__} instead.")
     return entry
+
+
+class _JsonError(ValueError):
+    """What is wrong with a text that may be JSON all the same."""
+
+
+def _parse_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise _JsonError(f"an integer of {len(digits)} digits")
+    return int(digits)
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not level:
+            return
+    raise RecursionError
+
+
+_DECODER = json.JSONDecoder(parse_int=_parse_int)

@@ -10,7 +10,7 @@ from fairseq.data import Dictionary, FairseqDataset
 from torch import Tensor
 
 from fairseq_mm.data.collate import collate
-from fairseq_mm.data.visual_ids import first_lines
+from fairseq_mm.data.split_files import first_lines
 from fairseq_mm.errors import UserError
 
 
@@ -225,40 +225,6 @@ class MultimodalDataset(FairseqDataset):
         """False while shuffling: fairseq would make the batches once and shuffle only their order,
         and a resumed run would make others than the run that it resumes."""
         return not self.shuffle
-
-
-def check_line_counts(named_counts: dict[str, int]) -> None:
-    """
-    Args:
-        named_counts: file -> number of its lines.
-
-    Raises:
-        UserError: naming both files and both counts, if two differ.
-    """
-    (first, expected), *others = named_counts.items()
-    for name, count in others:
-        if count != expected:
-            raise UserError(
-                f"{first} has {expected} lines, but {name} has {count}: they must agree line by "
-                "line."
-            )
-
-
-def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
-    """
-    Args:
-        path: file of the binarised text.
-        sizes: ``[lines]`` tokens per line, ``</s>`` included.
-
-    Raises:
-        UserError: if a line has no word.
-    """
-    empty = np.flatnonzero(sizes <= 1)
-    if len(empty):
-        raise UserError(
-            f"{path}: line {empty[0] + 1} is empty ({len(empty)} empty in all): each line must "
-            "have at least one word."
-        )
 
 
 def tokens_of(dictionary: Dictionary, words: str) -> Tensor:

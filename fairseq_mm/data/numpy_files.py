@@ -1,7 +1,9 @@
 """Numpy's files, read without unpickling anything and without filling the memory."""
 
 import errno
+import math
 import os
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -11,8 +13,15 @@ import numpy as np
 
 from fairseq_mm.errors import UserError
 
-# what numpy raises for a file that is no array, or is cut short or damaged
-DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)
+# what numpy and zipfile raise for a file that is no array, or is damaged: its header is
+# parsed as Python, and says what is to be allocated
+DAMAGE = (
+    *(ValueError, OSError, EOFError, LookupError, TypeError, AttributeError, SyntaxError),
+    *(MemoryError, OverflowError, RuntimeError, tokenize.TokenError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+# of an array in an archive, which is read whole: a few bytes can stand for any number
+MAX_MEMBER_BYTES = 1 << 32
 
 # what file systems say that cannot take room beforehand
 _CANNOT_TAKE_ROOM = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -63,9 +72,30 @@ def read_member(archive: np.lib.npyio.NpzFile, path: Path, name: Optional[str]) 
         wanted = "one array, or --array NAME" if name is None else f"an array {name!r}"
         raise UserError(f"{path}: must have {wanted}, but has: {', '.join(names) or 'none'}.")
     try:
+        _check_member(archive, name)
         return archive[name]
     except DAMAGE as error:
         raise UserError(_why_not_loaded(path, error)) from None
+
+
+def _check_member(archive: np.lib.npyio.NpzFile, name: str) -> None:
+    """Before numpy takes the memory that an array's header asks for."""
+    zip_file = archive.zip
+    assert zip_file is not None  # closed by its own user alone
+    member = name if name in zip_file.namelist() else f"{name}.npy"
+    held = zip_file.getinfo(member).file_size
+    with zip_file.open(member) as stream:
+        shape, _, dtype = _read_header(stream)
+    declared = math.prod(shape) * dtype.itemsize
+    if declared > min(held, MAX_MEMBER_BYTES) and not dtype.hasobject:
+        raise ValueError(f"{name} declares {declared:,} bytes, and has {held:,}")
+
+
+def _read_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    major, _ = np.lib.format.read_magic(stream)
+    if major == 1:
+        return np.lib.format.read_array_header_1_0(stream)
+    return np.lib.format.read_array_header_2_0(stream)
 
 
 def _why_not_loaded(path: Path, error: Exception) -> str:
@@ -95,13 +125,7 @@ class StreamedArray:
         try:
             self._archive = zipfile.ZipFile(path)
             self._stream = self._archive.open(f"{name}.npy")
-            major, _ = np.lib.format.read_magic(self._stream)
-            read_header = (
-                np.lib.format.read_array_header_1_0
-                if major == 1
-                else np.lib.format.read_array_header_2_0
-            )
-            self.shape, fortran_order, self.dtype = read_header(self._stream)
+            self.shape, fortran_order, self.dtype = _read_header(self._stream)
         except DAMAGE as error:
             raise UserError(_why_not_loaded(path, error)) from None
         if self.dtype.hasobject:
@@ -111,7 +135,13 @@ class StreamedArray:
                 f"{self.where}: must be [items, D] or [items, R, D] in C order, but is "
                 f"{list(self.shape)} in {'Fortran' if fortran_order else 'C'} order."
             )
-        self._item_bytes = int(np.prod(self.shape[1:])) * self.dtype.itemsize
+        self._item_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
+        held = self._archive.getinfo(f"{name}.npy").file_size
+        if self.shape[0] * self._item_bytes > held or self._item_bytes > MAX_MEMBER_BYTES:
+            raise UserError(
+                f"{self.where}: declares {list(self.shape)} of {self.dtype}, but has {held:,} "
+                "bytes: it is damaged."
+            )
         self._next = 0
 
     def read(self, i: int) -> np.ndarray:

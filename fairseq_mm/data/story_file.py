@@ -1,10 +1,10 @@
 """Generated or retrieved stories: a JSON object a line, ``{"id", "prompt", "hypothesis"}``, or
 ``story`` in the place of ``hypothesis``, and more."""
 
-import json
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
 
+from fairseq_mm.data.input_files import parse_object, read_lines
 from fairseq_mm.data.story_text import NEWLINE
 from fairseq_mm.errors import UserError
 
@@ -37,13 +37,7 @@ def read_stories(path: Union[str, Path]) -> list[Story]:
             or if the file cannot be read or has no story.
     """
     stories: dict[str, Story] = {}
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
-    for number, line in enumerate(lines, start=1):
+    for number, line in read_lines(path):
         if not line.strip():
             continue
         story = _story_of(line)
@@ -64,10 +58,8 @@ def read_stories(path: Union[str, Path]) -> list[Story]:
 
 def _story_of(line: str) -> Optional[Story]:
     try:
-        entry = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(entry, dict):
+        entry = parse_object(line, "")
+    except UserError:
         return None
     key, prompt = entry.get("id"), entry.get("prompt") or ""
     # files of version 0.1 have it as `story`, and so has `retrieve prompts`

@@ -13,15 +13,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_mm.data.binarised_text import dictionary_of
-from fairseq_mm.data.multimodal_dataset import check_line_counts
+from fairseq_mm.data.binarised_text import check_line_counts, dictionary_of
+from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -65,21 +64,8 @@ def read_tags(path: str) -> list[str]:
     Raises:
         UserError: if the file is missing or not UTF-8.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: no such file; it has the tags of each line of text: make it with "
-            "scripts/tag_pos.py."
-        ) from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return lines
+    what = "it has the tags of each line of text: make it with scripts/tag_pos.py"
+    return [line for _, line in read_lines(path, what=what)]
 
 
 def make_tag_dictionary(lines: Iterable[str]) -> Dictionary:

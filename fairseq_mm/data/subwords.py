@@ -8,8 +8,8 @@ checkpoint carries both (``to_state``), so neither needs anything from elsewhere
   ``encoder.json``, as in the ``dict.txt`` of fairseq's BART;
 - ``sentencepiece``: the pieces of ``sentencepiece.model``, as ``--bpe sentencepiece`` has them.
 
-With ``numbered_unknowns`` (``none`` alone) words outside the dictionary are written ``<unk-0>``,
-``<unk-1>``, ... in a data folder: see ``numbered_unknowns.py``.
+With ``indexed_oov`` (``none`` alone) words outside the dictionary are written ``<unk-0>``,
+``<unk-1>``, ... in a data folder: see ``indexed_oov.py``.
 """
 
 import base64
@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional, Union
 
+from fairseq_mm.data.input_files import decoded, parse_json, read_bytes, read_json
 from fairseq_mm.data.output_file import output_file
 from fairseq_mm.errors import UserError
 
@@ -55,7 +56,7 @@ class Subwords:
     Args:
         kind: one of ``KINDS``.
         files: name, as in ``KINDS`` -> content.
-        numbered_unknowns: entries ``<unk-0>``, ``<unk-1>``, ... of the dictionary.
+        indexed_oov: entries ``<unk-0>``, ``<unk-1>``, ... of the dictionary.
         where: name of a file -> its path, for messages.
 
     Raises:
@@ -67,14 +68,14 @@ class Subwords:
         kind: str = "none",
         *,
         files: Optional[Mapping[str, bytes]] = None,
-        numbered_unknowns: int = 0,
+        indexed_oov: int = 0,
         where: Optional[Mapping[str, str]] = None,
     ) -> None:
         if kind not in KINDS:
             raise UserError(f"`kind` of subwords must be {' or '.join(KINDS)}, but is {kind!r}.")
-        if numbered_unknowns < 0 or (numbered_unknowns and kind != "none"):
+        if indexed_oov < 0 or (indexed_oov and kind != "none"):
             raise UserError(
-                f"numbered unknowns ({numbered_unknowns}) are for text in words, but subwords are "
+                f"indexed OOV tokens ({indexed_oov}) are for text in words, but subwords are "
                 f"{kind}: pieces leave no word outside the dictionary."
             )
         files, where = files or {}, where or {}
@@ -82,7 +83,7 @@ class Subwords:
             if name not in files:
                 raise UserError(f"subwords of kind {kind} need {name}, which is missing.")
         self.kind = kind
-        self.numbered_unknowns = numbered_unknowns
+        self.indexed_oov = indexed_oov
         self.files = {name: files[name] for name in KINDS[kind]}
         self._where = {name: where.get(name, name) for name in KINDS[kind]}
         self._gpt2: Any = self._load_gpt2() if kind == "gpt2" else None
@@ -92,7 +93,7 @@ class Subwords:
     def fingerprint(self) -> str:
         """First twelve digits of a SHA-256; equal where text becomes the same tokens, however the
         files are laid out."""
-        content: list[Any] = [self.kind, self.numbered_unknowns]
+        content: list[Any] = [self.kind, self.indexed_oov]
         if self._gpt2 is not None:
             content += [sorted(self._gpt2.encoder.items()), list(self._gpt2.bpe_ranks)]
         else:
@@ -161,21 +162,21 @@ class Subwords:
 
     @classmethod
     def from_paths(
-        cls, kind: str, paths: Mapping[str, Union[str, os.PathLike]], *, numbered_unknowns: int = 0
+        cls, kind: str, paths: Mapping[str, Union[str, os.PathLike]], *, indexed_oov: int = 0
     ) -> "Subwords":
         """
         Args:
             kind: one of ``KINDS``.
             paths: name, as in ``KINDS`` -> file.
-            numbered_unknowns: as in the constructor.
+            indexed_oov: as in the constructor.
 
         Raises:
             UserError: naming the file, if one is missing or damaged.
         """
         return cls(
             kind,
-            files={name: _read(os.fspath(path)) for name, path in paths.items()},
-            numbered_unknowns=numbered_unknowns,
+            files={name: read_bytes(os.fspath(path)) for name, path in paths.items()},
+            indexed_oov=indexed_oov,
             where={name: os.fspath(path) for name, path in paths.items()},
         )
 
@@ -189,15 +190,12 @@ class Subwords:
         path = os.path.join(os.fspath(folder), SUBWORDS_FILE)
         if not os.path.exists(path):
             return cls()
-        try:
-            description = json.loads(_read(path).decode("utf-8-sig"))
-        except ValueError as error:
-            raise UserError(f"{path}: not JSON ({error}).") from None
+        description = read_json(path)
         if not isinstance(description, dict):
             raise UserError(f'{path}: must be {{"kind": ...}}, but is {description!r:.60} instead.')
         names = KINDS.get(str(description.get("kind")), ())
         where = {name: os.path.join(os.fspath(folder), name) for name in names}
-        files = {name: _read(place) for name, place in where.items()}
+        files = {name: read_bytes(place) for name, place in where.items()}
         return cls._described(description, files, path, where)
 
     @classmethod
@@ -230,9 +228,9 @@ class Subwords:
             raise UserError(f"{source}: `kind` must be {' or '.join(KINDS)}, but is {kind!r:.60}.")
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
             raise UserError(
-                f"{source}: `numbered_unknowns` must be a number of words, but is {number!r:.60}."
+                f"{source}: `numbered_unknowns` must be a number of tokens, but is {number!r:.60}."
             )
-        return cls(kind, files=files, numbered_unknowns=number, where=where)
+        return cls(kind, files=files, indexed_oov=number, where=where)
 
     def save(self, folder: Union[str, os.PathLike]) -> None:
         """Writes ``subwords.json`` and the files beside it.
@@ -254,26 +252,20 @@ class Subwords:
             file.write(json.dumps(self._description()) + "\n")
 
     def _description(self) -> dict[str, Any]:
-        numbered = {"numbered_unknowns": self.numbered_unknowns} if self.numbered_unknowns else {}
+        numbered = {"numbered_unknowns": self.indexed_oov} if self.indexed_oov else {}
         return {"kind": self.kind, **numbered}
 
     def _load_gpt2(self) -> Any:
         from fairseq.data.encoders.gpt2_bpe_utils import Encoder, bytes_to_unicode
 
         encoder_path, merges_path = (self._where[name] for name in KINDS["gpt2"])
-        try:
-            encoder = json.loads(self.files["encoder.json"].decode("utf-8-sig"))
-        except ValueError as error:
-            raise UserError(f"{encoder_path}: not JSON ({error}).") from None
+        encoder = parse_json(decoded(self.files["encoder.json"], encoder_path), encoder_path)
         if not isinstance(encoder, dict) or not all(
             isinstance(number, int) and not isinstance(number, bool) and number >= 0
             for number in encoder.values()
         ):
             raise UserError(f'{encoder_path}: must be {{"piece": number, ...}}, but is not.')
-        try:
-            lines = self.files["vocab.bpe"].decode("utf-8-sig").split("\n")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{merges_path}: not UTF-8 text ({error.reason}).") from None
+        lines = decoded(self.files["vocab.bpe"], merges_path).split("\n")
         merges = []
         for number, line in enumerate(lines, start=1):
             parts = tuple(line.rstrip("\r").split(" "))
@@ -305,15 +297,6 @@ class Subwords:
             path = self._where["sentencepiece.model"]
             raise UserError(f"{path}: is no sentencepiece model ({error}).") from None
         return processor
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file.") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
 
 
 def _one_line(text: str) -> str:

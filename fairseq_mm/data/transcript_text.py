@@ -3,11 +3,12 @@
 How2's text is lower-cased and split already; other text is made like it by ``words``.
 """
 
-import json
 import os
 from typing import Callable, Optional, Union
 
 from fairseq_mm.data.caption_text import CaptionTokenizer
+from fairseq_mm.data.input_files import read_json
+from fairseq_mm.errors import UserError
 
 # the sides of the data folder
 SOURCE, TARGET = "tran", "desc"
@@ -33,9 +34,8 @@ def prepared_tokenizer(folder: Union[str, os.PathLike]) -> Optional[str]:
     """What ``prepare.json`` of a data folder says of it; None where there is no such file, or it
     says nothing that is known."""
     try:
-        with open(os.path.join(folder, "prepare.json"), encoding="utf-8") as file:
-            name = json.load(file)["options"]["tokenizer"]
-    except (OSError, ValueError, KeyError, TypeError):
+        name = read_json(os.path.join(folder, "prepare.json"))["options"]["tokenizer"]
+    except (UserError, KeyError, TypeError):
         return None
     return name if isinstance(name, str) and name in TOKENIZERS else None
 

@@ -8,13 +8,13 @@ This module runs in the decoding processes, which do not import torch.
 """
 
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from PIL import Image
 
+from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.preprocessing import Preprocessing, normalization
 
@@ -192,8 +192,8 @@ def _sizes(
 def describes_clips(preprocessing: object) -> bool:
     """Whether a store's attribute ``preprocessing`` is that of videos."""
     try:
-        return "frames" in json.loads(str(preprocessing))
-    except (ValueError, TypeError):
+        return "frames" in parse_json(str(preprocessing), "preprocessing")
+    except (UserError, TypeError):
         return False
 
 

@@ -4,10 +4,10 @@ Two extractors are the same if model, weights, layer, grid and preprocessing are
 this package and the date are recorded, too, but make no difference.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import UserError
 
 # attributes of a feature store that say how an image becomes rows
@@ -53,14 +53,14 @@ def check_same_extractor(
 
 
 def _plain(name: str, value: Any) -> object:
-    value = value.decode() if isinstance(value, bytes) else value
-    if name == "grid":
-        return int(value)  # a bool, a number, or numpy's
-    if name == "preprocessing":
-        try:
-            return json.loads(str(value))
-        except ValueError:
-            return str(value)
+    value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    try:
+        if name == "grid":
+            return int(value)  # a bool, a number, or numpy's
+        if name == "preprocessing":
+            return parse_json(str(value), name)
+    except (TypeError, ValueError, OverflowError):
+        return str(value)
     return str(value)
 
 

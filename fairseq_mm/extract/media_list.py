@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple, Optional, Union
 
+from fairseq_mm.data.input_files import MAX_FILE_BYTES, parse_object, read_lines
 from fairseq_mm.errors import UserError
 
 ID_FORMS = ("name", "stem", "path")
@@ -118,7 +119,10 @@ def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
         )
     seekable = getattr(media, "seekable", None)  # SpooledTemporaryFile has none before Python 3.11
     if seekable is None or not seekable():
-        return io.BytesIO(media.read())
+        content = media.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise UserError(f"must have at most {MAX_FILE_BYTES >> 20} MiB, but is larger.")
+        return io.BytesIO(content)
     media.seek(0)
     return contextlib.nullcontext(media)
 
@@ -281,24 +285,14 @@ def _of_tar(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
             yield MediaFile(key, path, member.name, member.offset_data, member.size)
 
 
-def _lines(path: str) -> Iterator[tuple[int, str]]:
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line.rstrip("\r\n")
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: must be UTF-8 text, but is not: {error}") from None
-
-
 def _located(file: str, listed_in: str, root: Optional[str]) -> str:
     return os.path.join(os.path.dirname(listed_in) if root is None else root, file)
 
 
 def _of_list(path: str, root: Optional[str], ids: str) -> Iterator[MediaFile]:
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
         fields = line.split("\t")
         if len(fields) > 2 or not all(field.strip() for field in fields):
             raise UserError(
@@ -310,12 +304,14 @@ def _of_list(path: str, root: Optional[str], ids: str) -> Iterator[MediaFile]:
 
 
 def _of_jsonl(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[MediaFile]:
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
         try:
-            entry = json.loads(line)
+            entry = parse_object(line, "")
             key = entry.get("id")
             images = entry[kind.fields] if kind.fields in entry else [entry[kind.field]]
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (UserError, KeyError):
             images = None
         if not isinstance(images, list) or not all(
             image and isinstance(image, str) for image in images

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Optional, TypeVar
 import numpy as np
 from PIL import Image
 
+from fairseq_mm.data.input_files import parse_object
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
@@ -119,13 +120,13 @@ class Preprocessing:
             UserError: if ``text`` is not what ``to_json`` writes.
         """
         try:
-            values = json.loads(text)
+            values = parse_object(text, "JSON")
             values["mean"], values["std"] = tuple(values["mean"]), tuple(values["std"])
             return cls(**values)
-        except (ValueError, TypeError, KeyError) as error:
-            if isinstance(error, UserError):
-                raise
-            raise UserError(f"the preprocessing {text!r} cannot be understood: {error!r}") from None
+        except (TypeError, KeyError, AttributeError) as error:
+            raise UserError(
+                f"the preprocessing {text!r:.300} cannot be understood: {error!r}"
+            ) from None
 
     def apply(self, image: Image.Image) -> np.ndarray:
         """Resizes and crops.

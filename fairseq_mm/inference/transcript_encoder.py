@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 from fairseq_mm.data.caption_text import reserved_token
-from fairseq_mm.data.numbered_unknowns import number_unknowns
+from fairseq_mm.data.indexed_oov import index_oov_words
 from fairseq_mm.data.transcript_text import (
     NOT_AVAILABLE,
     TOKENIZERS,
@@ -21,7 +21,7 @@ class Transcript(NamedTuple):
     Attributes:
         text: as it was given.
         tokens: their numbers, the ends included.
-        unknowns: words that its numbered unknowns stand for.
+        unknowns: words that its indexed OOV tokens stand for.
         num_tokens: before it was cut, ends not counted.
         num_cut: of these, those that were cut off at the end.
         is_available: it does not say that there is none.
@@ -78,8 +78,8 @@ class TranscriptEncoder:
         if symbol is not None:
             raise UserError(f"the transcript holds fairseq's control symbol {symbol}.")
         unknowns: list[str] = []
-        if subwords.numbered_unknowns:
-            words, unknowns = number_unknowns(words, self._known, subwords.numbered_unknowns)
+        if subwords.indexed_oov:
+            words, unknowns = index_oov_words(words, self._known, subwords.indexed_oov)
         tokens = torch.tensor([dictionary.index(word) for word in words])
         is_available = not is_not_available(text)
         if is_available and bool((tokens == dictionary.unk()).all()):

@@ -130,6 +130,6 @@ class VideoProcessor(Processor[AnyInput]):
 
     def decode(self, tokens: torch.Tensor, example: Example) -> Decoded:
         line = self.dictionary.string(tokens)
-        has_oov = self.task.subwords.numbered_unknowns
+        has_oov = self.task.subwords.indexed_oov
         text = self.task.readable.text_of(line, example.oov_tokens if has_oov else None)
         return Decoded(text, line)

@@ -16,7 +16,7 @@ which reads the transcript alone. With x the embedding of the word before, h the
 criterion ``coverage_cross_entropy``'s.
 
 Words outside the dictionary are the symbols ``<unk-0>``, ``<unk-1>``, ... of a joined dictionary
-(``fairseq-mm prepare videos --numbered-unknowns``). As in the paper they have no probability in the
+(``fairseq-mm prepare videos --indexed-oov``). As in the paper they have no probability in the
 vocabulary, so that they are copied or not written at all, and all are embedded as ``<unk>`` is:
 there is nothing to learn of a number that stands for another word in each transcript. Without such
 symbols the model copies words of the dictionary.
@@ -70,7 +70,7 @@ class PointerGeneratorConfig(FairseqDataclass):
 
 
 class WordEmbedding(nn.Module):
-    """Embeddings ``[B, T, E]`` of words ``[B, T]``; those of numbered unknowns are ``<unk>``'s.
+    """Embeddings ``[B, T, E]`` of words ``[B, T]``; those of indexed OOV tokens are ``<unk>``'s.
 
     Args:
         dictionary: of source and summary.
@@ -84,14 +84,14 @@ class WordEmbedding(nn.Module):
         nn.init.normal_(self.table.weight, std=embedding_dim**-0.5)
         nn.init.zeros_(self.table.weight[dictionary.pad()])
         rows = torch.arange(len(dictionary))
-        rows[numbered_unknowns_of(dictionary)] = dictionary.unk()
+        rows[indexed_oov_of(dictionary)] = dictionary.unk()
         self.register_buffer("rows", rows, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.table(self.rows[tokens])
 
 
-def numbered_unknowns_of(dictionary: Any) -> list[int]:
+def indexed_oov_of(dictionary: Any) -> list[int]:
     """Indices of ``<unk-0>``, ``<unk-1>``, ... as far as the dictionary has them."""
     indices: list[int] = []
     while f"<unk-{len(indices)}>" in dictionary:
@@ -187,8 +187,8 @@ class PointerGeneratorDecoder(FairseqIncrementalDecoder):
         self.hidden_proj = nn.Linear(3 * hidden_dim, hidden_dim)
         self.output_proj = nn.Linear(hidden_dim, len(dictionary))
         self.dropout = nn.Dropout(dropout)
-        indices = torch.tensor(numbered_unknowns_of(dictionary), dtype=torch.long)
-        self.register_buffer("numbered_unknowns", indices, persistent=False)
+        indices = torch.tensor(indexed_oov_of(dictionary), dtype=torch.long)
+        self.register_buffer("indexed_oov", indices, persistent=False)
 
     def extract_features(
         self,
@@ -250,7 +250,7 @@ class PointerGeneratorDecoder(FairseqIncrementalDecoder):
             extra["attn"][0],
             encoder_out["tokens"][0],
             encoder_out["places"][0],
-            self.numbered_unknowns,
+            self.indexed_oov,
         )
         return logits, extra
 

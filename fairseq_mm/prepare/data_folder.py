@@ -14,7 +14,7 @@ from pathlib import Path
 from fairseq_mm import __version__
 from fairseq_mm.data.caption_text import RESERVED_TOKENS
 from fairseq_mm.data.folder_lock import only_writer
-from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.input_files import read_json, read_lines
 from fairseq_mm.errors import UserError
 
 _REPORT = "prepare.json"
@@ -58,8 +58,8 @@ def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) 
             "replace it, or another folder."
         )
     try:
-        other = json.loads((output / _REPORT).read_text(encoding="utf-8"))["kind"]
-    except (OSError, ValueError, KeyError, TypeError):
+        other = read_json(output / _REPORT)["kind"]
+    except (UserError, KeyError, TypeError):
         other = None
     if other not in (None, kind):
         raise UserError(

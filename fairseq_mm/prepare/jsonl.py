@@ -143,7 +143,6 @@ def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
     """The fields of a line, of which the known ones are checked."""
     entry = parse_object(line, where)
     required = [*([table.visual] if table.visual else []), *table.texts]
-    known = []
     for field in required:
         name = field.name
         if field.may_be_file and f"{name}_file" in entry:
@@ -155,22 +154,15 @@ def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
                 f"{where}: field `{name}` is missing; found {', '.join(entry) or 'none'}."
             )
         _check_type(table, field._replace(name=name), entry[name], where)
-        known.append(name)
     optional = [*table.uniform, *([table.id_field] if table.id_field else []), "split"]
     for name in optional:
         if entry.get(name) is not None:
             _check_type(table, Field(name), entry[name], where)
-            known.append(name)
     if entry.get("split") not in (None, *SPLITS):
         raise UserError(
             f"{where}: `split` must be train, valid or test, but is "
             f"{json.dumps(entry['split'])[:80]} instead."
         )
-    try:
-        for name in known:
-            "".join(entry[name]).encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{where}: text holds half a character (a lone surrogate).") from None
     return entry
 
 

@@ -16,7 +16,7 @@ from typing import Any, Callable, ClassVar, Optional
 
 from fairseq_mm.data.caption_text import RESERVED_TOKENS
 from fairseq_mm.data.input_files import SPLITS
-from fairseq_mm.data.story_split import LANGUAGE_MODELS, SOURCE, TARGET
+from fairseq_mm.data.split_text import LANGUAGE_MODELS, SOURCE, TARGET
 from fairseq_mm.data.story_text import NEWLINE
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, Field, FieldTable

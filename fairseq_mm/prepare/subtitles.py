@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Optional
 
+from fairseq_mm.data.input_files import read_bytes
 from fairseq_mm.errors import UserError
 
 SUBTITLE_SUFFIXES = (".srt", ".vtt")
@@ -38,12 +39,7 @@ def read_transcript(path: Path) -> str:
         UserError: if the file cannot be read, is not UTF-8 (or UTF-16 with a byte order mark), or
             should have subtitles and has none.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file.") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+    content = read_bytes(path)
     marks = [mark for mark in _BYTE_ORDER_MARKS if content.startswith(mark)]
     try:
         text = content.decode(_BYTE_ORDER_MARKS[marks[0]] if marks else "utf-8")

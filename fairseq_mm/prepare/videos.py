@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional
 
-from fairseq_mm.data.numbered_unknowns import number_unknowns, number_with, numbered_unknown
+from fairseq_mm.data.indexed_oov import index_oov_words, index_with, oov_token
 from fairseq_mm.data.subwords import SUBWORD_FILES, Subwords
 from fairseq_mm.data.transcript_text import NOT_AVAILABLE, SOURCE, TARGET, is_not_available
 from fairseq_mm.errors import UserError
@@ -89,12 +89,12 @@ class VideoWriter(FolderWriter):
         )
         self.subwords = subwords
         self.vocabulary = vocabulary
-        symbols = list(map(numbered_unknown, range(subwords.numbered_unknowns + 1)))
+        symbols = list(map(oov_token, range(subwords.indexed_oov + 1)))
         found = [symbol for symbol in symbols if symbol in (vocabulary.words or ())]
         if found and found != symbols[:-1]:
             raise UserError(
-                f"--dictionary {vocabulary.dictionary}: has {found[-1]}, but --numbered-unknowns "
-                f"is {subwords.numbered_unknowns}; give as many as the dictionary has."
+                f"--dictionary {vocabulary.dictionary}: has {found[-1]}, but --indexed-oov "
+                f"is {subwords.indexed_oov}; give as many as the dictionary has."
             )
 
     def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
@@ -119,13 +119,13 @@ class VideoWriter(FolderWriter):
         return {
             "subwords": self.subwords.kind,
             "subwords_fingerprint": self.subwords.fingerprint,
-            "numbered_unknowns": self.subwords.numbered_unknowns,
+            "numbered_unknowns": self.subwords.indexed_oov,
             **super().options(),
         }
 
     def dictionary_in(self, folder: Path, name: str) -> Optional[Path]:
         # one with indexed OOV tokens is made by finish_text
-        return folder / name if self.subwords.numbered_unknowns else self.vocabulary.dictionary
+        return folder / name if self.subwords.indexed_oov else self.vocabulary.dictionary
 
     def dictionary_of(self, side: str) -> str:
         return DICTIONARY
@@ -133,7 +133,7 @@ class VideoWriter(FolderWriter):
     def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
         """Writes the subwords, and indexed OOV tokens in the place of unknown words."""
         self.subwords.save(folder)
-        if not self.subwords.numbered_unknowns:
+        if not self.subwords.indexed_oov:
             return
         known = self._write_dictionary(folder)
         for split in counts:
@@ -144,7 +144,7 @@ class VideoWriter(FolderWriter):
         dictionary, and behind them the indexed OOV tokens; returns all of them."""
         from fairseq.data import Dictionary
 
-        symbols = list(map(numbered_unknown, range(self.subwords.numbered_unknowns)))
+        symbols = list(map(oov_token, range(self.subwords.indexed_oov)))
         vocabulary = self.vocabulary
         if vocabulary.dictionary is not None:
             words = Dictionary.load(str(vocabulary.dictionary))
@@ -178,10 +178,10 @@ class VideoWriter(FolderWriter):
                 for path in (*paths, folder / f"{split}.unknowns.jsonl")
             )
             for transcript, summary in zip(*texts):
-                number = self.subwords.numbered_unknowns
-                words, unknowns = number_unknowns(transcript.split(), known, number)
-                summary_words = number_with(summary.split(), known, unknowns)
-                symbols = {numbered_unknown(k) for k in range(len(unknowns))}
+                number = self.subwords.indexed_oov
+                words, unknowns = index_oov_words(transcript.split(), known, number)
+                summary_words = index_with(summary.split(), known, unknowns)
+                symbols = {oov_token(k) for k in range(len(unknowns))}
                 counts["numbered_in_transcripts"] += sum(word in symbols for word in words)
                 counts["numbered_in_summaries"] += sum(word in symbols for word in summary_words)
                 source.write(" ".join(words) + "\n")

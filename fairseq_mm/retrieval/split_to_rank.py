@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from fairseq_mm.data.collate import pad_features
-from fairseq_mm.data.visual_ids import read_visual_ids
+from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fairseq.dataclass.configs import GenerationConfig
 
+from fairseq_mm.data.input_files import parse_object
 from fairseq_mm.errors import UserError
 
 # those of fairseq-generate's that its search looks at; any other would do nothing, or would score
@@ -32,13 +33,9 @@ def read_generation_options(text: str, name: str) -> dict[str, Any]:
         UserError: if it is no JSON object, or an option does not exist or has another type.
     """
     try:
-        options = json.loads(text)
-        if not isinstance(options, dict):
-            raise ValueError("no JSON object")
-    except ValueError as error:
-        raise UserError(
-            f"{name} must be a JSON object such as '{{\"beam\": 3}}', but is {text!r} ({error})."
-        ) from None
+        options = parse_object(text, name)
+    except UserError as error:
+        raise UserError(f"{error} Give a JSON object such as '{{\"beam\": 3}}'.") from None
     types: dict[str, Any] = {
         field.name: field.type for field in dataclasses.fields(GenerationConfig)
     }

@@ -4,14 +4,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Optional
 
-from fairseq_mm.data.numbered_unknowns import restore_unknowns
+from fairseq_mm.data.indexed_oov import restore_oov_words
 from fairseq_mm.data.subwords import Subwords
 
 
 class ReadableText:
     """What fairseq's command lines take for ``--bpe``: the data folder's subwords.
 
-    fairseq decodes a text without saying whose it is, so the words that numbered unknowns of the
+    fairseq decodes a text without saying whose it is, so the words that indexed OOV tokens of the
     texts to come stand for are told beforehand, in the order in which it decodes them.
 
     Args:
@@ -42,8 +42,8 @@ class ReadableText:
         """
         Args:
             tokens: separated by spaces.
-            unknowns: words that numbered unknowns stand for; None where nobody knows them.
+            unknowns: words that indexed OOV tokens stand for; None where nobody knows them.
         """
         if unknowns is not None:
-            tokens = restore_unknowns(tokens, unknowns)
+            tokens = restore_oov_words(tokens, unknowns)
         return self.subwords.decode(tokens)

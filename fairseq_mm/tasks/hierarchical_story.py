@@ -15,27 +15,15 @@ from typing import Any, Optional
 
 import numpy as np
 from fairseq.data import Dictionary
-from fairseq.dataclass import FairseqDataclass
 from fairseq.models import FairseqEncoderDecoderModel
-from fairseq.tasks import FairseqTask, register_task
-from omegaconf import II, MISSING
+from fairseq.tasks import register_task
 
-from fairseq_mm.data.binarised_text import dictionary_of, load_binarised_text, load_dictionary
-from fairseq_mm.data.multimodal_dataset import (
-    MultimodalDataset,
-    check_line_counts,
-    check_no_empty_line,
-)
-from fairseq_mm.data.token_lines import CutLines, TensorLines
+from fairseq_mm.data.binarised_text import dictionary_of, load_dictionary, load_text_pair
+from fairseq_mm.data.multimodal_dataset import MultimodalDataset
+from fairseq_mm.data.truncation import CutLines, TensorLines
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.defaults import (
-    ALLOW_UNK_HELP,
-    PROMPT_STORIES,
-    PROMPT_STORY_PRESETS,
-    SEED,
-)
-from fairseq_mm.generation.task import GeneratesText
-from fairseq_mm.tasks._generation_options import explain_failed_search
+from fairseq_mm.generation.defaults import PROMPT_STORIES, PROMPT_STORY_PRESETS, SEED
+from fairseq_mm.tasks.multimodal_task import GenerationTask, GenerationTaskConfig
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +31,7 @@ _TEXTS = {"source": "prompt", "target": "story"}
 
 
 @dataclass
-class HierarchicalStoryConfig(FairseqDataclass):
-    data: str = field(default=MISSING, metadata={"help": "data folder"})
+class HierarchicalStoryConfig(GenerationTaskConfig):
     source_lang: str = field(
         default="wp_source",
         metadata={"help": "ending of the prompts' files", "argparse_alias": "-s"},
@@ -65,12 +52,10 @@ class HierarchicalStoryConfig(FairseqDataclass):
     truncate_target: bool = field(
         default=False, metadata={"help": "cut stories that are longer than the model's positions"}
     )
-    allow_unk: bool = field(default=False, metadata={"help": ALLOW_UNK_HELP})
-    seed: int = II("common.seed")
 
 
 @register_task("hierarchical_story", dataclass=HierarchicalStoryConfig)
-class HierarchicalStoryTask(GeneratesText, FairseqTask):
+class HierarchicalStoryTask(GenerationTask):
     """Stories of prompts.
 
     Args:
@@ -189,25 +174,6 @@ class HierarchicalStoryTask(GeneratesText, FairseqTask):
             generator.min_len = min(generator.min_len, *most)
         return generator
 
-    def inference_step(
-        self,
-        generator: Any,
-        models: list[Any],
-        sample: dict[str, Any],
-        prefix_tokens: Optional[Any] = None,
-        constraints: Optional[Any] = None,
-    ) -> list[list[dict[str, Any]]]:
-        """
-        Raises:
-            UserError: if the weights are not finite, or lengths exclude each other.
-        """
-        sample = self.numbered(sample)
-        try:
-            return super().inference_step(generator, models, sample, prefix_tokens, constraints)
-        except AssertionError as error:
-            explain_failed_search(error, generator, models, "story")
-            raise
-
     def _limits(self) -> tuple[int, int]:
         """:meth:`max_positions`, and those of the models that generate: the command line does not
         repeat the sizes that they were trained with."""
@@ -257,23 +223,19 @@ class HierarchicalStoryTask(GeneratesText, FairseqTask):
                 than the model's positions.
         """
         cfg = self.cfg
-        limits = self._limits()
-        pair = f"{cfg.source_lang}-{cfg.target_lang}"
-        sides: dict[str, Any] = {}
-        for language, dictionary, limit, option in (
-            (cfg.source_lang, self.src_dict, limits[0], "source"),
-            (cfg.target_lang, self.tgt_dict, limits[1], "target"),
-        ):
-            path = os.path.join(cfg.data, f"{split}.{pair}.{language}")
-            text = load_binarised_text(path, num_types=len(dictionary), end=dictionary.eos())
-            check_no_empty_line(f"{path}.idx", np.asarray(text.sizes))
+        sides: list[Any] = []
+        texts = load_text_pair(
+            os.path.join(cfg.data, split),
+            (cfg.source_lang, cfg.target_lang),
+            (self.src_dict, self.tgt_dict),
+        )
+        for (path, text), limit, option in zip(texts.items(), self._limits(), _TEXTS):
             if getattr(cfg, f"truncate_{option}"):
-                text = CutLines(text, limit, dictionary.eos())
+                sides.append(CutLines(text, limit, self.tgt_dict.eos()))
             else:
                 _check_lengths(path, np.asarray(text.sizes), limit, option)
-            sides[path] = text
-        check_line_counts({f"{path}.idx": len(text) for path, text in sides.items()})
-        source, target = sides.values()
+                sides.append(text)
+        source, target = sides
         self.datasets[split] = MultimodalDataset(
             None,
             None,

@@ -11,65 +11,43 @@ The task ``visual_storytelling`` is this one with stories of five images.
 import copy
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 import numpy as np
 from fairseq.data import Dictionary
-from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
-from omegaconf import II, MISSING, open_dict
+from fairseq.tasks import register_task
+from omegaconf import open_dict
 from torch import Tensor
 
-from fairseq_mm.data.binarised_text import dictionary_of, load_binarised_text, load_dictionary
-from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
-from fairseq_mm.data.multimodal_dataset import (
-    MultimodalDataset,
+from fairseq_mm.data.binarised_text import (
     check_line_counts,
     check_no_empty_line,
-    tokens_of,
+    load_binarised_text,
+    load_dictionary,
 )
-from fairseq_mm.data.references import read_references
+from fairseq_mm.data.feature_store import open_folder_features
+from fairseq_mm.data.multimodal_dataset import MultimodalDataset, tokens_of
+from fairseq_mm.data.split_files import first_lines, read_references, read_visual_ids
 from fairseq_mm.data.structure_tags import FolderStructures
-from fairseq_mm.data.visual_ids import first_lines, read_visual_ids
 from fairseq_mm.data.word_vectors import read_word_vectors
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, CAPTIONS, SEED
-from fairseq_mm.generation.task import GeneratesText, with_defaults
-from fairseq_mm.tasks._generated_text import (
-    CAPTION_MEASURES,
-    GeneratedTextScores,
-    check_best_checkpoint_metric,
-    first_hypotheses,
-    log_generated_text_scores,
-)
-from fairseq_mm.tasks._generation_options import (
-    check_search,
-    explain_failed_search,
-    read_generation_options,
-)
+from fairseq_mm.generation.defaults import CAPTIONS
+from fairseq_mm.tasks._generated_text import GeneratedTextScores, check_best_checkpoint_metric
+from fairseq_mm.tasks._generation_options import check_search
 from fairseq_mm.tasks._ranking_validation import (
     RankingValidation,
     check_best_ranking,
     log_ranking,
 )
+from fairseq_mm.tasks.multimodal_task import MultimodalTask, MultimodalTaskConfig, is_generating
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class MultimodalCaptioningConfig(FairseqDataclass):
-    data: str = field(default=MISSING, metadata={"help": "data folder"})
-    features: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "feature store, or several separated by the system's path separator "
-            "(default: features.h5 in the data folder)"
-        },
-    )
-    preload_features: bool = field(
-        default=False, metadata={"help": "read the feature store into memory at the start"}
-    )
+class MultimodalCaptioningConfig(MultimodalTaskConfig):
     one_per_item: bool = field(
         default=False,
         metadata={
@@ -77,45 +55,18 @@ class MultimodalCaptioningConfig(FairseqDataclass):
             "when generating, where all its texts would give the same hypothesis"
         },
     )
-    all_lines: bool = field(
-        default=False,
-        metadata={"help": "generate for every line (--score-reference needs it)"},
-    )
     prefix_words: Optional[str] = field(
         default=None,
         metadata={"help": "words that every generated text begins with, such as 'a man'"},
     )
-    allow_unk: bool = field(default=False, metadata={"help": ALLOW_UNK_HELP})
     max_target_positions: int = field(
         default=1024, metadata={"help": "longest text, in tokens, </s> included"}
     )
-    eval_gen: bool = field(
-        default=False,
-        metadata={"help": "validate by generated text as well: bleu1..4, cider, rouge_l"},
-    )
-    eval_gen_args: str = field(
-        default="{}",
-        metadata={"help": 'generation options as JSON, such as \'{"beam": 3, "max_len_b": 30}\''},
-    )
-    eval_gen_print_samples: bool = field(
-        default=False, metadata={"help": "log one generated text per validation batch"}
-    )
-    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
-    maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
-    seed: int = II("common.seed")
 
 
 @register_task("multimodal_captioning", dataclass=MultimodalCaptioningConfig)
-class MultimodalCaptioningTask(GeneratesText, FairseqTask):
-    """Captions of images.
-
-    Args:
-        cfg: the configuration.
-        dictionary: of the captions.
-        feature_dim: channels of the features.
-        feature_attributes: how the features were made: extractor, weights, layer, ...
-        features: the feature stores; None where no split is loaded.
-    """
+class MultimodalCaptioningTask(MultimodalTask):
+    """Captions of images."""
 
     command = "caption"
     input_kind = "images"
@@ -123,32 +74,17 @@ class MultimodalCaptioningTask(GeneratesText, FairseqTask):
     text_names = ("caption", "captions")
     processor = "fairseq_mm.inference.caption_processor:CaptionProcessor"
     generation_defaults = CAPTIONS
+    config = MultimodalCaptioningConfig
 
-    def __init__(
-        self,
-        cfg: MultimodalCaptioningConfig,
-        dictionary: Dictionary,
-        *,
-        feature_dim: int,
-        feature_attributes: dict[str, Any],
-        features: Optional[FeatureStores] = None,
-    ) -> None:
-        super().__init__(cfg)
-        self.dictionary = dictionary
-        self.feature_dim = feature_dim
-        self.feature_attributes = feature_attributes
-        self.features = features
-        self.generated_text_scores: dict[str, GeneratedTextScores] = {}
-        self.sequence_generator: Optional[Any] = None
+    def __init__(self, cfg: Any, dictionary: Dictionary, **options: Any) -> None:
+        super().__init__(cfg, dictionary, **options)
         self.ranking: Optional[RankingValidation] = None
         self.num_negatives = 0
         self.structures: Optional[FolderStructures] = None
         self.reads_structure = False
 
     @classmethod
-    def setup_task(
-        cls, cfg: MultimodalCaptioningConfig, **kwargs: Any
-    ) -> "MultimodalCaptioningTask":
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> "MultimodalCaptioningTask":
         path = os.path.join(cfg.data, "dict.txt")
         dictionary = load_dictionary(path)
         logger.info(f"{path}: {len(dictionary)} types")
@@ -165,24 +101,14 @@ class MultimodalCaptioningTask(GeneratesText, FairseqTask):
     def from_provenance(
         cls,
         words: list[str],
-        extractor: dict[str, Any],
+        extractor: Mapping[str, Any],
         feature_dim: int,
         source_words: Optional[list[str]] = None,
+        **fields: Any,
     ) -> "MultimodalCaptioningTask":
-        """A task without a data folder, to build and load a model and to generate with it.
-
-        Args:
-            words: of the dictionary, in the order of their indices, special symbols left out.
-            extractor: attributes of the features that say how an image became a vector.
-            feature_dim: channels of the features.
-            source_words: of the tags' dictionary, of a model that reads structures.
-        """
-        task = cls(
-            MultimodalCaptioningConfig(seed=SEED),
-            dictionary_of(words),
-            feature_dim=feature_dim,
-            feature_attributes=dict(extractor),
-        )
+        """:meth:`MultimodalTask.from_provenance`; ``source_words`` are those of the tags'
+        dictionary, of a model that reads part-of-speech sequences."""
+        task = super().from_provenance(words, extractor, feature_dim, **fields)
         task.structures = None if source_words is None else FolderStructures("", source_words)
         return task
 
@@ -190,10 +116,6 @@ class MultimodalCaptioningTask(GeneratesText, FairseqTask):
     def source_dictionary(self) -> None:
         """None: there is no source text, and fairseq-generate would print some."""
         return
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        return self.dictionary
 
     @property
     def structure_dictionary(self) -> Dictionary:
@@ -235,13 +157,13 @@ class MultimodalCaptioningTask(GeneratesText, FairseqTask):
         check_line_counts({f"{text_path}.idx": len(text), visual_path: len(visual_ids)})
         check_no_empty_line(f"{text_path}.idx", np.asarray(text.sizes))
         options = self.check_split(text_path, text, visual_path, visual_ids)
-        is_generating = combine is None and not kwargs
+        generates = is_generating(combine, kwargs)
         if self.reads_structure:
             assert self.structures is not None
             sizes = np.asarray(text.sizes)
-            options.update(self.structures.dataset_options(split, sizes, draw=is_generating))
-        lines = None
-        if self.cfg.one_per_item or (is_generating and not self.cfg.all_lines):
+            options.update(self.structures.dataset_options(split, sizes, draw=generates))
+        lines = self.lines_of(visual_ids, is_generating=generates)
+        if self.cfg.one_per_item:
             lines = np.flatnonzero(first_lines(visual_ids))
         self.datasets[split] = MultimodalDataset(
             visual_ids,
@@ -259,7 +181,7 @@ class MultimodalCaptioningTask(GeneratesText, FairseqTask):
             f"{split}: {len(self.datasets[split])} lines of {len(set(visual_ids))} items, features "
             f"of {self.feature_dim} channels from {self.features.path}"
         )
-        if self.cfg.eval_gen and not is_generating and split not in self.generated_text_scores:
+        if self.cfg.eval_gen and not generates and split not in self.generated_text_scores:
             path = os.path.join(self.cfg.data, f"{split}.references.jsonl")
             if os.path.exists(path) or split != "train":
                 self.generated_text_scores[split] = GeneratedTextScores(
@@ -298,12 +220,8 @@ class MultimodalCaptioningTask(GeneratesText, FairseqTask):
             )
         if not from_checkpoint:
             check_best_ranking(self.cfg, is_ranking=self.ranking is not None)
-            check_best_checkpoint_metric(self.cfg, CAPTION_MEASURES, self.text_names[1])
-        if self.cfg.eval_gen:
-            options = read_generation_options(self.cfg.eval_gen_args, "--eval-gen-args")
-            self.sequence_generator = self.build_generator(
-                [model], with_defaults(self.generation_defaults, options)
-            )
+            check_best_checkpoint_metric(self.cfg, self.measures, self.text_names[1])
+        self.build_validation(model)
         return model
 
     def build_criterion(self, cfg: Any, *others: Any, **kwargs: Any) -> Any:
@@ -363,23 +281,6 @@ class MultimodalCaptioningTask(GeneratesText, FairseqTask):
             )
         return prefix.to(sample["id"].device).expand(sample["id"].numel(), -1)
 
-    def inference_step(
-        self,
-        generator: Any,
-        models: list[Any],
-        sample: dict[str, Any],
-        prefix_tokens: Optional[Any] = None,
-        constraints: Optional[Any] = None,
-    ) -> list[list[dict[str, Any]]]:
-        if prefix_tokens is None:
-            prefix_tokens = self.prefix_of(sample)
-        sample = self.numbered(sample)
-        try:
-            return super().inference_step(generator, models, sample, prefix_tokens, constraints)
-        except AssertionError as error:
-            explain_failed_search(error, generator, models, self.text_names[0])
-            raise
-
     def train_step(
         self,
         sample: dict[str, Any],
@@ -408,18 +309,7 @@ class MultimodalCaptioningTask(GeneratesText, FairseqTask):
             split = sample["split"]
             device = sample["target"].device
             logging_output.update(self.ranking.scores_of(split, self.datasets, model, device))
-        if self.cfg.eval_gen:
-            logging_output.update(self._generate_and_score(sample, model))
         return loss, sample_size, logging_output
-
-    def _generate_and_score(self, sample: dict[str, Any], model: Any) -> dict[str, float]:
-        """Sums over the items whose first line is in the batch."""
-        scores = self.generated_text_scores[sample["split"]]
-        found = first_hypotheses(self, sample, model)
-        hypotheses = {line: self.text_of(tokens) for line, tokens in found.items()}
-        if self.cfg.eval_gen_print_samples:
-            scores.log_sample(hypotheses)
-        return scores.sums(hypotheses)
 
     def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> Any:
         """
@@ -431,12 +321,6 @@ class MultimodalCaptioningTask(GeneratesText, FairseqTask):
             "use fairseq-mm caption or fairseq-mm tell."
         )
 
-    def text_of(self, tokens: Tensor) -> str:
-        """What is scored of a hypothesis ``[t]``."""
-        return self.dictionary.string(tokens)
-
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         super().reduce_metrics(logging_outputs, criterion)
         log_ranking(logging_outputs)
-        if self.cfg.eval_gen:
-            log_generated_text_scores(logging_outputs)

@@ -20,43 +20,31 @@ from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, Optional
 
-import numpy as np
-import torch
 from fairseq.data import Dictionary
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import ChoiceEnum
 from fairseq.models import ARCH_MODEL_REGISTRY, FairseqEncoderDecoderModel
 from fairseq.models.bart import BARTModel
-from fairseq.tasks import FairseqTask, register_task
-from omegaconf import II, MISSING
+from fairseq.tasks import register_task
 from torch import Tensor
 
-from fairseq_mm.data.binarised_text import dictionary_of, load_dictionary
-from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
+from fairseq_mm.data.binarised_text import check_line_counts, load_dictionary, load_text_pair
+from fairseq_mm.data.indexed_oov import oov_token
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
-from fairseq_mm.data.numbered_unknowns import numbered_unknown
+from fairseq_mm.data.split_files import read_references, read_unknowns, read_visual_ids
 from fairseq_mm.data.subwords import Subwords
-from fairseq_mm.data.summary_split import read_summary_split
-from fairseq_mm.data.token_lines import CutLines, TensorLines
 from fairseq_mm.data.transcript_text import prepared_tokenizer
-from fairseq_mm.data.video_features import CutVideos, NoiseVideos
-from fairseq_mm.data.visual_ids import first_lines
+from fairseq_mm.data.truncation import CutLines, CutVideos, NoiseVideos, TensorLines
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED, SUMMARIES
+from fairseq_mm.generation.defaults import SUMMARIES
 from fairseq_mm.generation.indexed_oov import SourceOovSearch
-from fairseq_mm.generation.task import GeneratesText, with_defaults
 from fairseq_mm.tasks._generated_text import (
     SUMMARY_MEASURES,
     GeneratedTextScores,
     check_best_checkpoint_metric,
-    first_hypotheses,
-    log_generated_text_scores,
 )
-from fairseq_mm.tasks._generation_options import (
-    check_search,
-    explain_failed_search,
-    read_generation_options,
-)
+from fairseq_mm.tasks._generation_options import check_search
 from fairseq_mm.tasks._readable_text import ReadableText
+from fairseq_mm.tasks.multimodal_task import MultimodalTask, MultimodalTaskConfig, is_generating
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +55,7 @@ CARRIED = ("source_ends", "max_source_positions", "max_target_positions", "max_f
 
 
 @dataclass
-class VideoSummarizationConfig(FairseqDataclass):
-    data: str = field(default=MISSING, metadata={"help": "data folder"})
+class VideoSummarizationConfig(MultimodalTaskConfig):
     source_lang: str = field(
         default="tran",
         metadata={"help": "ending of the transcripts' files", "argparse_alias": "-s"},
@@ -76,16 +63,6 @@ class VideoSummarizationConfig(FairseqDataclass):
     target_lang: str = field(
         default="desc",
         metadata={"help": "ending of the summaries' files", "argparse_alias": "-t"},
-    )
-    features: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "feature store, or several separated by the system's path separator "
-            "(default: features.h5 in the data folder)"
-        },
-    )
-    preload_features: bool = field(
-        default=False, metadata={"help": "read the feature store into memory at the start"}
     )
     noise_features: bool = field(
         default=False,
@@ -102,43 +79,17 @@ class VideoSummarizationConfig(FairseqDataclass):
         default="end",
         metadata={"help": "transcripts end with </s>; begin with <s>, too; or have no ends"},
     )
-    all_lines: bool = field(
-        default=False,
-        metadata={
-            "help": "generate for every line, where a video has several (--score-reference needs "
-            "it)"
-        },
-    )
-    allow_unk: bool = field(default=False, metadata={"help": ALLOW_UNK_HELP})
-    eval_gen: bool = field(
-        default=False,
-        metadata={
-            "help": "validate by generated text as well: rouge1, rouge2, rouge_l_f1, bleu1..4, "
-            "cider"
-        },
-    )
-    eval_gen_args: str = field(
-        default="{}",
-        metadata={"help": 'generation options as JSON, such as \'{"beam": 5, "max_len_b": 62}\''},
-    )
-    eval_gen_print_samples: bool = field(
-        default=False, metadata={"help": "log one generated text per validation batch"}
-    )
-    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
-    maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
-    seed: int = II("common.seed")
 
 
 @register_task("video_summarization", dataclass=VideoSummarizationConfig)
-class VideoSummarizationTask(GeneratesText, FairseqTask):
+class VideoSummarizationTask(MultimodalTask):
     """Summaries of videos.
 
     Args:
         cfg: the configuration.
         dictionary: of transcripts and summaries.
         subwords: how text became tokens.
-        feature_dim: channels of the features; of a data folder, known when a model reads them.
-        feature_attributes: how the features were made: extractor, weights, layer, ...
+        **options: of :class:`MultimodalTask`.
 
     Attributes:
         max_frames: longest video.
@@ -156,18 +107,14 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
     text_names = ("summary", "summaries")
     processor = "fairseq_mm.inference.video_processor:VideoProcessor"
     generation_defaults = SUMMARIES
+    config = VideoSummarizationConfig
+    measures = SUMMARY_MEASURES
     provenance_fields = ("source_words", "subwords", "max_frames")
 
     def __init__(
-        self,
-        cfg: VideoSummarizationConfig,
-        dictionary: Dictionary,
-        subwords: Subwords,
-        *,
-        feature_dim: int = 0,
-        feature_attributes: Optional[dict[str, Any]] = None,
+        self, cfg: Any, dictionary: Dictionary, subwords: Subwords, **options: Any
     ) -> None:
-        super().__init__(cfg)
+        super().__init__(cfg, dictionary, **options)
         for name, least in (
             ("max_source_positions", 3),
             ("max_target_positions", 2),
@@ -176,18 +123,12 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
             if getattr(cfg, name) < least:
                 option = f"--{name.replace('_', '-')}"
                 raise UserError(f"{option} must be {least} or more, but is {getattr(cfg, name)}.")
-        self.dictionary = dictionary
         self.subwords = subwords
         self.readable = ReadableText(subwords)
-        self.feature_dim = feature_dim
-        self.feature_attributes = feature_attributes or {}
-        self.features: Optional[FeatureStores] = None
         self.models: list[Any] = []
         self.start_index = dictionary.eos()
         self.unknowns: dict[str, list[list[str]]] = {}
         self.tokenizer: Optional[str] = None
-        self.generated_text_scores: dict[str, GeneratedTextScores] = {}
-        self.sequence_generator: Optional[Any] = None
         self.nbest = 1
 
     @classmethod
@@ -211,13 +152,15 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
     def from_provenance(
         cls,
         words: list[str],
-        extractor: dict[str, Any],
+        extractor: Mapping[str, Any],
         feature_dim: int,
         source_words: Optional[list[str]] = None,
+        *,
         subwords: Optional[dict[str, Any]] = None,
         max_frames: int = 256,
+        **fields: Any,
     ) -> "VideoSummarizationTask":
-        """A task without a data folder, to build and load a model and to generate with it.
+        """:meth:`MultimodalTask.from_provenance`.
 
         Args:
             words: of the dictionary, in the order of their indices, special symbols left out.
@@ -226,19 +169,22 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
             source_words: as ``words``.
             subwords: how text became tokens, see ``Subwords.to_state``.
             max_frames: longer videos are cut.
+            **fields: none.
 
         Raises:
             UserError: if transcripts and summaries have different words.
         """
         if source_words is not None and source_words != words:
             raise UserError("transcripts and summaries must have one dictionary, but have two.")
-        return cls(
-            VideoSummarizationConfig(max_frames=max_frames, seed=SEED),
-            dictionary_of(words),
-            Subwords.from_state(subwords or {"kind": "none"}),
-            feature_dim=feature_dim,
-            feature_attributes=dict(extractor),
+        task = super().from_provenance(
+            words,
+            extractor,
+            feature_dim,
+            subwords=Subwords.from_state(subwords or {"kind": "none"}),
+            **fields,
         )
+        task.cfg.max_frames = max_frames
+        return task
 
     @classmethod
     def check_ensemble_states(
@@ -256,10 +202,6 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
 
     @property
     def source_dictionary(self) -> Dictionary:
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> Dictionary:
         return self.dictionary
 
     @property
@@ -306,16 +248,6 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
         limits += [model.max_positions() for model in self.models]
         return min(source for source, _ in limits), min(target for _, target in limits)
 
-    def _open_features(self) -> FeatureStores:
-        if self.features is None:
-            cfg = self.cfg
-            self.features = open_folder_features(
-                cfg.data, cfg.features, preload=cfg.preload_features
-            )
-            self.feature_dim = self.features.dim
-            self.feature_attributes = self.features.extractor_attributes
-        return self.features
-
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """
         Raises:
@@ -331,7 +263,7 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
             raise UserError(f"--arch {name}: reads no transcript.")
         if _reads_video(architecture):
             if not self.feature_dim:
-                self._open_features()
+                self.open_features()
         elif self.cfg.features or self.cfg.noise_features:
             logger.warning(
                 f"--arch {name} reads no video: --features and --noise-features do nothing."
@@ -350,11 +282,7 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
             self.models.clear()
         self.models.append(model)
         self.start_index = start_index
-        if self.cfg.eval_gen:
-            options = read_generation_options(self.cfg.eval_gen_args, "--eval-gen-args")
-            self.sequence_generator = self.build_generator(
-                [model], with_defaults(self.generation_defaults, options)
-            )
+        self.build_validation(model)
         return model
 
     def load_dataset(
@@ -372,22 +300,24 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
             UserError: if files are missing or do not fit together, or a text is empty.
         """
         cfg = self.cfg
+        base = os.path.join(cfg.data, split)
         videos = None if self.reads_video is False else self._videos()
-        found = read_summary_split(
-            os.path.join(cfg.data, split),
-            (cfg.source_lang, cfg.target_lang),
-            self.dictionary,
-            needs_videos=videos is not None,
-        )
+        texts = load_text_pair(base, (cfg.source_lang, cfg.target_lang), [self.dictionary] * 2)
+        transcripts, summaries = texts.values()
+        text_path = f"{list(texts)[1]}.idx"
+        visual_path, visual_ids = f"{base}.visual_ids", None
+        if videos is not None or os.path.exists(visual_path):
+            visual_ids = _read_video_ids(visual_path)
+            check_line_counts(
+                {f"{next(iter(texts))}.idx": len(transcripts), visual_path: len(visual_ids)}
+            )
         longest_source, longest_target = self.max_positions()
-        source = self._with_ends(found.transcripts, longest_source)
-        target = CutLines(found.summaries, longest_target, self.dictionary.eos())
-        is_generating = combine is None and not kwargs
-        lines = None
-        if is_generating and not cfg.all_lines and found.visual_ids is not None:
-            lines = np.flatnonzero(first_lines(found.visual_ids))
+        source = self._with_ends(transcripts, longest_source)
+        target = CutLines(summaries, longest_target, self.dictionary.eos())
+        generates = is_generating(combine, kwargs)
+        lines = None if visual_ids is None else self.lines_of(visual_ids, is_generating=generates)
         self.datasets[split] = MultimodalDataset(
-            found.visual_ids,
+            visual_ids,
             videos,
             target,
             self.dictionary,
@@ -400,18 +330,24 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
             items="videos",
         )
         cut = [f"{source.num_cut} transcripts", f"{target.num_cut} summaries"]
-        if videos is not None and found.visual_ids is not None:
-            cut.append(f"{sum(map(videos.is_cut, set(found.visual_ids)))} videos")
+        if videos is not None and visual_ids is not None:
+            cut.append(f"{sum(map(videos.is_cut, set(visual_ids)))} videos")
         logger.info(f"{split}: {len(self.datasets[split])} summaries; cut: {', '.join(cut)}")
-        if self.subwords.numbered_unknowns and not combine and (is_generating or cfg.eval_gen):
-            self.unknowns[split] = found.read_unknowns()
-        if cfg.eval_gen and not is_generating and not combine:
-            references, path, visual_ids = found.read_references()
+        if self.subwords.indexed_oov and not combine and (generates or cfg.eval_gen):
+            path = f"{base}.unknowns.jsonl"
+            self.unknowns[split] = read_unknowns(path)
+            check_line_counts({text_path: len(summaries), path: len(self.unknowns[split])})
+        if cfg.eval_gen and not generates and not combine:
+            path = f"{base}.references.jsonl"
+            references = read_references(path)
+            if visual_ids is None:  # the references are in the order of the lines
+                check_line_counts({text_path: len(summaries), path: len(references)})
+                visual_ids = list(references)
             self.generated_text_scores[split] = GeneratedTextScores(
                 references,
                 path,
                 visual_ids,
-                found.visual_path,
+                visual_path,
                 tokenize=str.split,
                 measures=SUMMARY_MEASURES,
             )
@@ -427,7 +363,7 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
         )
 
     def _videos(self) -> CutVideos:
-        features, cfg = self._open_features(), self.cfg
+        features, cfg = self.open_features(), self.cfg
         if cfg.noise_features:
             return NoiseVideos(features, cfg.max_frames, seed=cfg.seed)
         return CutVideos(features, cfg.max_frames)
@@ -450,39 +386,22 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
         self.nbest = getattr(args, "nbest", 1)
         generator = super().build_generator(models, args, *others, allow_unk=allow_unk, **kwargs)
         may_be_unk = self.cfg.allow_unk if allow_unk is None else allow_unk
-        count = self.subwords.numbered_unknowns
+        count = self.subwords.indexed_oov
         if count and not may_be_unk and not getattr(args, "score_reference", False):
-            indices = [self.dictionary.index(numbered_unknown(i)) for i in range(count)]
+            indices = [self.dictionary.index(oov_token(i)) for i in range(count)]
             generator.search = SourceOovSearch(self.dictionary, generator.search, indices)
         return generator
 
-    def inference_step(
-        self,
-        generator: Any,
-        models: list[Any],
-        sample: dict[str, Any],
-        prefix_tokens: Optional[Tensor] = None,
-        constraints: Optional[Any] = None,
-    ) -> list[list[dict[str, Any]]]:
-        """
-        Raises:
-            UserError: if the weights are not finite, or lengths exclude each other.
-        """
-        sample = self.numbered(sample)
+    def begin_search(
+        self, generator: Any, sample: dict[str, Any], prefix_tokens: Optional[Tensor]
+    ) -> None:
         if isinstance(getattr(generator, "search", None), SourceOovSearch):
             generator.search.begin(sample["id"], sample["net_input"]["src_tokens"])
-        try:
-            with torch.no_grad():
-                found = generator.generate(
-                    models,
-                    sample,
-                    prefix_tokens=prefix_tokens,
-                    constraints=constraints,
-                    bos_token=self.start_index,
-                )
-        except AssertionError as error:
-            explain_failed_search(error, generator, models, "summary")
-            raise
+
+    def inference_step(
+        self, generator: Any, models: list[Any], sample: dict[str, Any], *others: Any, **kwargs: Any
+    ) -> list[list[dict[str, Any]]]:
+        found = super().inference_step(generator, models, sample, *others, **kwargs)
         unknowns = self.unknowns.get(sample.get("split", ""))
         if unknowns is not None and "target" in sample:
             # what fairseq-generate decodes of a line: transcript, summary, hypotheses
@@ -494,32 +413,11 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
             )
         return found
 
-    def valid_step(
-        self, sample: dict[str, Any], model: Any, criterion: Any
-    ) -> tuple[Any, Any, dict[str, Any]]:
-        loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
-        if self.cfg.eval_gen:
-            logging_output.update(self._generate_and_score(sample, model))
-        return loss, sample_size, logging_output
-
-    def _generate_and_score(self, sample: dict[str, Any], model: Any) -> dict[str, float]:
-        """Sums over the videos whose first line is in the batch."""
-        scores = self.generated_text_scores[sample["split"]]
-        unknowns = self.unknowns.get(sample["split"])
-        hypotheses = {}
-        for line, tokens in first_hypotheses(self, sample, model).items():
-            words = self.dictionary.string(tokens)
-            hypotheses[line] = self.readable.text_of(
-                words, None if unknowns is None else unknowns[line]
-            )
-        if self.cfg.eval_gen_print_samples:
-            scores.log_sample(hypotheses)
-        return scores.sums(hypotheses)
-
-    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        super().reduce_metrics(logging_outputs, criterion)
-        if self.cfg.eval_gen:
-            log_generated_text_scores(logging_outputs, SUMMARY_MEASURES)
+    def text_of(self, tokens: Tensor, split: str, line: int) -> str:
+        """Text as people read it, with words in the place of indexed OOV tokens."""
+        unknowns = self.unknowns.get(split)
+        text = self.dictionary.string(tokens)
+        return self.readable.text_of(text, None if unknowns is None else unknowns[line])
 
     def build_bpe(self, args: Any) -> Any:
         """The data folder's subwords, unless ``--bpe`` names others."""
@@ -550,6 +448,18 @@ class VideoSummarizationTask(GeneratesText, FairseqTask):
         return MultimodalDataset(
             None, None, None, self.dictionary, source=source, source_dictionary=self.dictionary
         )
+
+
+def _read_video_ids(path: str) -> list[str]:
+    """
+    Raises:
+        UserError: if the file cannot be read, or a line has several keys.
+    """
+    visual_ids = read_visual_ids(path)
+    for number, line in enumerate(visual_ids, start=1):
+        if "\t" in line:
+            raise UserError(f"{path}:{number}: must have one key, a video's, but is {line!r}.")
+    return visual_ids
 
 
 def _reads_video(model: Any) -> bool:

@@ -23,9 +23,8 @@ from fairseq.distributed import utils as distributed
 from fairseq.tasks import register_task
 from torch import Tensor
 
-from fairseq_mm.data.binarised_text import dictionary_of
 from fairseq_mm.data.feature_store import FeatureStores
-from fairseq_mm.data.missing_images import MISSING_IMAGES, read_missing_images
+from fairseq_mm.data.split_files import MISSING_IMAGES, read_missing_images
 from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import GenerationConfig
@@ -37,7 +36,6 @@ from fairseq_mm.generation.constraints import (
     separator_of,
 )
 from fairseq_mm.generation.defaults import (
-    SEED,
     VISUAL_STORIES,
     VISUAL_STORY_CONSTRAINTS,
     VISUAL_STORY_PRESETS,
@@ -82,10 +80,8 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     Args:
         cfg: the configuration.
         dictionary: of the stories.
-        feature_dim: channels of the features.
-        feature_attributes: how the features were made: extractor, weights, layer, ...
-        features: the feature stores; None where no split is loaded.
         rows_per_image: of features; found in ``features`` where they are given.
+        **options: of :class:`MultimodalTask`.
 
     Attributes:
         rows_per_image: R, equal for all images: 1 of pooled features, or a grid's positions.
@@ -105,58 +101,21 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     generation_constraints = VISUAL_STORY_CONSTRAINTS
     provenance_fields = ("source_words", "rows_per_image")
 
+    config = VisualStorytellingConfig
+
     def __init__(
-        self,
-        cfg: VisualStorytellingConfig,
-        dictionary: Dictionary,
-        *,
-        feature_dim: int,
-        feature_attributes: dict[str, Any],
-        features: Optional[FeatureStores] = None,
-        rows_per_image: int = 1,
+        self, cfg: Any, dictionary: Dictionary, *, rows_per_image: int = 1, **options: Any
     ) -> None:
-        super().__init__(
-            cfg,
-            dictionary,
-            feature_dim=feature_dim,
-            feature_attributes=feature_attributes,
-            features=features,
-        )
+        super().__init__(cfg, dictionary, **options)
         self.rows_per_image = rows_per_image
         self.missing: frozenset[str] = frozenset()
         path = "the dictionary"
-        if features is not None:
+        if self.features is not None:
             path = os.path.join(cfg.data, "dict.txt")
             self.missing = read_missing_images(cfg.data)
-            self.rows_per_image = _rows_per_image(features, self.missing)
+            self.rows_per_image = _rows_per_image(self.features, self.missing)
         self.separator_index = separator_of(dictionary, path)
         self.build_rules()
-
-    @classmethod
-    def from_provenance(
-        cls,
-        words: list[str],
-        extractor: dict[str, Any],
-        feature_dim: int,
-        source_words: Optional[list[str]] = None,
-        rows_per_image: int = 1,
-    ) -> "VisualStorytellingTask":
-        """A task without a data folder, to build and load a model and to generate with it.
-
-        Args:
-            words: of the dictionary, in the order of their indices, special symbols left out.
-            extractor: attributes of the features that say how an image became a vector.
-            feature_dim: channels of the features.
-            source_words: None: stories are told of images alone.
-            rows_per_image: of features.
-        """
-        return cls(
-            VisualStorytellingConfig(seed=SEED),
-            dictionary_of(words),
-            feature_dim=feature_dim,
-            feature_attributes=dict(extractor),
-            rows_per_image=rows_per_image,
-        )
 
     def check_split(
         self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
@@ -289,21 +248,13 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
                 )
         return prefix
 
-    def inference_step(
-        self,
-        generator: Any,
-        models: list[Any],
-        sample: dict[str, Any],
-        prefix_tokens: Optional[Tensor] = None,
-        constraints: Optional[Any] = None,
-    ) -> list[list[dict[str, Any]]]:
-        if prefix_tokens is None:
-            prefix_tokens = self.prefix_of(sample)
+    def begin_search(
+        self, generator: Any, sample: dict[str, Any], prefix_tokens: Optional[Tensor]
+    ) -> None:
         if isinstance(getattr(generator, "search", None), RuledSearch):
             begin_with(generator, prefix_tokens)
-        return super().inference_step(generator, models, sample, prefix_tokens, constraints)
 
-    def text_of(self, tokens: Tensor) -> str:
+    def text_of(self, tokens: Tensor, split: str, line: int) -> str:
         """The words of a story, without the separators: references have none."""
         return self.dictionary.string(tokens, extra_symbols_to_ignore={self.separator_index})
 

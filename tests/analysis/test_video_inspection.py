@@ -230,8 +230,8 @@ def test_unknown_words_are_shown_as_they_were_written(data, tmp_path):
     assert inspection.reference(2) == "the <unk> sits on a <unk>"
 
 
-def test_numbered_unknowns_are_their_words(tmp_path):
-    folder = make_videos_folder(tmp_path / "data", numbered_unknowns=2)
+def test_indexed_oov_tokens_are_their_words(tmp_path):
+    folder = make_videos_folder(tmp_path / "data", indexed_oov=2)
     inspection = inspection_of(folder, "vg_bart_tiny", fusion_decoder_layers="1")
     _, numbered = next(inspection.frame_attention([1])).maps
     assert numbered.words[1] == inspection.transcript(1).split()[2] == "zebra"

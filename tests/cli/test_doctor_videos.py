@@ -128,7 +128,7 @@ def shorten(path):
     [
         ("train.visual_ids", shorten, "train.visual_ids has 1: they must agree line by line"),
         ("text/train.desc", shorten, "text/train.desc has 1: they must agree line by line"),
-        ("valid.references.jsonl", lambda path: path.unlink(), "references.jsonl: no such file"),
+        ("valid.references.jsonl", lambda path: path.unlink(), "references.jsonl: cannot be read"),
         (
             "train.references.jsonl",
             shorten,
@@ -155,8 +155,8 @@ def test_damage_is_a_problem(folder, name, damage, message):
     assert message in found
 
 
-def test_numbered_unknowns_need_their_list(tmp_path):
-    folder = write_folder(tmp_path / "data", subwords=Subwords(numbered_unknowns=3))
+def test_indexed_oov_need_their_list(tmp_path):
+    folder = write_folder(tmp_path / "data", subwords=Subwords(indexed_oov=3))
     findings = found_in(folder)
     assert texts(findings, "PROBLEM") == []
     assert any("none, " in text and "3 indexed OOV tokens" in text for text in texts(findings))

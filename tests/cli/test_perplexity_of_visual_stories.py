@@ -184,13 +184,13 @@ def test_wrong_options_are_one_line(perplexity, tmp_path, options, message):
     [
         ("valid.visual_ids", "a\tb\tc\td\te\n", "text/valid.txt has 10 lines, but "),
         ("valid.stories.jsonl", "{}\n", 'valid.stories.jsonl:1: must be {"story_id": "...", "al'),
-        ("text/valid.txt", "", "valid.txt: must have a story a line, but is empty."),
+        ("text/valid.txt", "", "valid.txt: must have a text a line, but is empty."),
         (
             "text/valid.txt",
             "a <sent> b\n" * 10,
             "valid.txt:1: a story has 5 sentences and images, but this one has 2 sentences (",
         ),
-        ("text/valid.txt", b"\xff\n", "valid.txt: must be UTF-8 text, but is not ("),
+        ("text/valid.txt", b"\xff\n", "valid.txt:1: must be UTF-8 text, but is not ("),
     ],
 )
 def test_broken_folders_are_one_line(perplexity, tmp_path, name, content, message):

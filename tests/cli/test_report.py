@@ -133,7 +133,7 @@ def test_items_without_hypothesis_are_counted_and_shown(data):
     [
         (["--limit", "0"], "--limit must be 1 or more, but is 0 instead"),
         (["--output", "{data}/no/page.html"], "there is no folder .*/no"),
-        (["--split", "dev"], r"dev\.references\.jsonl: no such file"),
+        (["--split", "dev"], r"dev\.references\.jsonl: cannot be read"),
         (["--scores", "{data}/train.log"], r'train\.log:1: must be {"id": "\.\.\.", "name"'),
         (["--scores", "{data}/other.jsonl"], r"other\.jsonl:1: the split has no item 'z\.jpg'"),
         (["--scores", "{data}/none.jsonl"], r"none\.jsonl: cannot be read: No such file"),
@@ -198,7 +198,7 @@ def test_every_file_that_score_takes_is_shown(data, capsys, layout):
     assert all(text in shown for text in CAPTIONS.values())
 
 
-def test_numbered_unknowns_are_shown_as_their_words(data):
+def test_indexed_oov_tokens_are_shown_as_their_words(data):
     (data / "test.unknowns.jsonl").write_text('["Rex"]\n' * 6)
     (data / "generate.txt").write_text("H-0\t-0.5\ta dog named <unk-0>\n")
     assert report(data) == 0

@@ -368,7 +368,7 @@ def test_wrong_texts_are_one_line(score, write, name, text, message):
         (["T", "--references", "T.json"], "T.json: must be a COCO annotation file"),
         (["T", "--training-text", "N"], "N: cannot be read as training text"),
         (["N"], "N: cannot be read as text"),
-        (["T", "--split", "x"], "x.references.jsonl: no such file"),
+        (["T", "--split", "x"], "x.references.jsonl: cannot be read"),
         (["--reference-scores", "P"], "P: line 9 must be one of the 6 lines of valid"),
     ],
 )

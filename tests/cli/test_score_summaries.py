@@ -1,5 +1,5 @@
 """`fairseq-mm score --preset how2`: published figures, plain references, what a folder of summaries
-adds: transcripts, words of numbered unknowns."""
+adds: transcripts, words of indexed OOV tokens."""
 
 import json
 import shutil
@@ -183,7 +183,11 @@ def test_best_of_several_references_counts_and_the_signature_says_so(score, data
             {"data/valid.unknowns.jsonl": '["x"]\n'},
             "valid.unknowns.jsonl: must have a line for each of the split's 3 lines, but has 1",
         ),
-        (["--references", "none.txt"], {}, "none.txt: no such file; it holds the references"),
+        (
+            ["--references", "none.txt"],
+            {},
+            "none.txt: cannot be read (No such file or directory); it ",
+        ),
     ],
 )
 def test_wrong_input_is_one_line(score, data, tmp_path, arguments, files, message):

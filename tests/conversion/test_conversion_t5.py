@@ -318,7 +318,7 @@ WI = "encoder.block.1.layer.1.DenseReluDense.wi.weight"
 MISTAKES = {
     "no pieces": (
         lambda folder: (folder / "spiece.model").unlink(),
-        r"spiece\.model: no such file\.$",
+        r"spiece\.model: cannot be read \(No such file",
     ),
     "damaged pieces": (
         lambda folder: (folder / "spiece.model").write_bytes(b"pieces"),

@@ -47,7 +47,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(UserError, match=r"absent: cannot be read \(No such file or directory\)"):
         read_stories(tmp_path / "absent")
     (tmp_path / "latin").write_bytes(b"\xe9")
-    with pytest.raises(UserError, match="latin: must be UTF-8 text, but is not"):
+    with pytest.raises(UserError, match="latin:1: must be UTF-8 text, but is not"):
         read_stories(tmp_path / "latin")
 
 

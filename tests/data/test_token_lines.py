@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_mm.data.token_lines import CutLines, TensorLines
+from fairseq_mm.data.truncation import CutLines, TensorLines
 
 EOS, BOS = 2, 0
 LINES = TensorLines([torch.tensor([5, 6, 7, 8, EOS]), torch.tensor([9, EOS])])

@@ -7,7 +7,7 @@ import pytest
 from toy_data import write_store
 
 from fairseq_mm.data.feature_store import open_features
-from fairseq_mm.data.video_features import CutVideos, NoiseVideos
+from fairseq_mm.data.truncation import CutVideos, NoiseVideos
 from fairseq_mm.errors import UserError
 
 

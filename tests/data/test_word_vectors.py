@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fairseq_mm.data import word2vec_binary, word_vectors
+from fairseq_mm.data import word_vectors
 from fairseq_mm.data.word_vectors import read_word_vectors
 from fairseq_mm.errors import UserError
 
@@ -145,8 +145,8 @@ def test_binary_files_of_word2vec_are_read(tmp_path, end, name, first):
 
 def test_binary_file_is_read_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(word_vectors, "_START", 20)
-    monkeypatch.setattr(word2vec_binary, "_PART", 7)
-    monkeypatch.setattr(word2vec_binary, "_LONGEST_WORD", 8)
+    monkeypatch.setattr(word_vectors, "_PART", 7)
+    monkeypatch.setattr(word_vectors, "_LONGEST_WORD", 8)
     for end in (b"\n", b""):
         vectors = {f"w{i}": [i, i + 0.5, -i] for i in range(200)}
         (tmp_path / "v.bin").write_bytes(binary(vectors, end=end))

@@ -40,7 +40,7 @@ def make_data(root: Path) -> None:
     make_stories_folder(root / "stories_grid", rows=4)
     make_story_folder(root / "prompts", valid=6)
     make_videos_folder(root / "videos")
-    make_videos_folder(root / "videos_unknowns", numbered_unknowns=2)
+    make_videos_folder(root / "videos_unknowns", indexed_oov=2)
     _make_folders_of_images(root)
     _make_folder_of_clips(root)
     make_releases(root / "releases")

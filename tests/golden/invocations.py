@@ -1103,9 +1103,9 @@ COMMANDS: dict[str, dict[str, Callable[[Case], Records]]] = {
         ),
         "stories": prepared("stories", "stories.jsonl --valid-size 1 --threshold 1"),
         "videos": prepared("videos", "videos.jsonl --valid-size 2 --workers 1"),
-        "videos with numbered unknowns": prepared(
+        "videos with indexed OOV tokens": prepared(
             "videos",
-            "videos.jsonl --valid-size 2 --workers 1 --threshold 3 --numbered-unknowns 4 "
+            "videos.jsonl --valid-size 2 --workers 1 --threshold 3 --indexed-oov 4 "
             "--tokenizer words",
         ),
         "flickr8k": prepared_release("flickr8k", "{releases}/flickr8k --threshold 1"),

@@ -40,7 +40,7 @@ def model(trained):
 def text(tmp_path_factory):
     """Models of transcripts, and the data folder that they share."""
     folder = tmp_path_factory.mktemp("text")
-    data = make_videos_folder(folder / "data", numbered_unknowns=2, with_features=False)
+    data = make_videos_folder(folder / "data", indexed_oov=2, with_features=False)
     for name in ("t5", "pointer_generator", "transformer", "bart"):
         (folder / name).mkdir()
         train_summarizer(folder / name, data, name)

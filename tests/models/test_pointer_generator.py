@@ -10,19 +10,19 @@ from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 from toy_data import build_model, make_dictionary, needs_float16_on_cpu, video_task
 
-from fairseq_mm.data.numbered_unknowns import numbered_unknown
+from fairseq_mm.data.indexed_oov import oov_token
 from fairseq_mm.errors import UserError
-from fairseq_mm.models.pointer_generator import numbered_unknowns_of
+from fairseq_mm.models.pointer_generator import indexed_oov_of
 
 PAD, EOS, UNK = 1, 2, 3
 NUMBERED = 3
 
 
 def dictionary_with_numbers():
-    """16 words, and among them three numbered unknowns."""
+    """16 words, and among them three indexed OOV tokens."""
     dictionary = Dictionary()
     words = make_dictionary().symbols[4:]
-    for word in (*words[:5], *map(numbered_unknown, range(NUMBERED)), *words[5:]):
+    for word in (*words[:5], *map(oov_token, range(NUMBERED)), *words[5:]):
         dictionary.add_symbol(word)
     return dictionary
 
@@ -54,7 +54,7 @@ def lstm_step(weights, x, state, cell):
 def probabilities_by_the_equations(model, source, words):
     """``[T][V]`` of one row without padding, and the coverage losses."""
     encoder, decoder = model.encoder, model.decoder
-    numbered = numbered_unknowns_of(decoder.dictionary)
+    numbered = indexed_oov_of(decoder.dictionary)
     table = encoder.embedding.table.weight
     embed = lambda word: table[UNK if word in numbered else word]  # noqa: E731
     H = decoder.lstm.hidden_size
@@ -120,7 +120,7 @@ def test_the_mixture_is_that_of_the_equations(coverage):
 
 def test_an_unknown_word_that_the_transcript_does_not_have_is_not_written():
     model = build()
-    numbered = numbered_unknowns_of(model.decoder.dictionary)
+    numbered = indexed_oov_of(model.decoder.dictionary)
     assert numbered == [9, 10, 11]
     with torch.no_grad():
         lprobs = model.get_normalized_probs(model(SOURCE, None, TARGET), log_probs=True)
@@ -130,7 +130,7 @@ def test_an_unknown_word_that_the_transcript_does_not_have_is_not_written():
     assert (lprobs[0, :, 9] > -10).all()
 
 
-def test_numbered_unknowns_are_one_word_to_the_encoder():
+def test_indexed_oov_tokens_are_one_word_to_the_encoder():
     model = build()
     with torch.no_grad():
         first, second = (

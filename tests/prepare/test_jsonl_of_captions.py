@@ -127,7 +127,7 @@ def test_a_missing_file_and_one_that_is_not_utf8_are_named(tmp_path):
         read({None: [tmp_path / "none.jsonl"]})
     path = tmp_path / "latin.jsonl"
     path.write_bytes(b'{"image": "1", "captions": ["a"]}\n{"image": "caf\xe9"}\n')
-    with pytest.raises(UserError, match=r"latin.jsonl:2: not utf-8 text"):
+    with pytest.raises(UserError, match=r"latin.jsonl:2: must be UTF-8 text"):
         read({None: [path]})
 
 

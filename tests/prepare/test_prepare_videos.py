@@ -135,7 +135,7 @@ def test_a_sentencepiece_model_is_taken(prepare, tmp_path):
 
 
 def test_unknown_words_are_numbered(prepare, tmp_path):
-    status, out, _ = prepare("--threshold", 2, "--numbered-unknowns", 3)
+    status, out, _ = prepare("--threshold", 2, "--indexed-oov", 3)
     assert status == 0
     dictionary = next(line for line in out.splitlines() if line.startswith("dict"))
     assert dictionary.startswith("dict.tran.txt = dict.desc.txt: 9 words, 13 types")
@@ -162,7 +162,7 @@ def test_unknown_words_are_numbered(prepare, tmp_path):
         (["--threshold", "0"], "--threshold must be at least 1, but is 0 instead."),
         (["--max-words", "-1"], "--max-words must be at least 1, but is -1 instead."),
         (["--threshold", "2", "--dictionary", "d"], "d fixes the words; leave --threshold out"),
-        (["--numbered-unknowns", "-1"], "--numbered-unknowns must be at least 0, but is -1"),
+        (["--indexed-oov", "-1"], "--indexed-oov must be at least 0, but is -1"),
         (["--workers", "0"], "--workers must be at least 1, but is 0 instead."),
         (["--valid-size", "6"], "--valid-size must be between 1 and 5 (of 6 training videos"),
         (["--tokenizer", "none", "--threshold", "7"], "no word occurs 7 times or more in the tr"),
@@ -186,6 +186,6 @@ def test_a_pretrained_folder_without_subwords_is_refused(prepare, tmp_path):
     assert "p: must have subwords.json, encoder.json and vocab.bpe, or sentencepiece.model" in err
     (tmp_path / "p" / "subwords.json").write_text('{"kind": "gpt2"}')
     toy_subwords.write_gpt2(tmp_path / "p")
-    status, _, err = prepare("--pretrained", tmp_path / "p", "--numbered-unknowns", 3)
+    status, _, err = prepare("--pretrained", tmp_path / "p", "--indexed-oov", 3)
     assert status == 2
-    assert "numbered unknowns (3) are for text in words, but subwords are gpt2" in err
+    assert "indexed OOV tokens (3) are for text in words, but subwords are gpt2" in err

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.data.missing_images import read_missing_images
+from fairseq_mm.data.split_files import read_missing_images
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_vist.py"
 

@@ -116,7 +116,7 @@ def test_descriptions_in_isolation_are_gathered_by_image(release):
         ({"story_id": None}, r"annotations\[0\]: `story_id` must be text, but is None instead"),
         ({"text": 3}, r"annotations\[0\]: `text` must be text, but is 3 instead"),
         ({"album_id": True}, r"`album_id` must be text, but is True instead"),
-        ({"text": "\ud800"}, r"annotations\[0\]: `text` holds half a character"),
+        ({"text": "\ud800"}, "text holds half a character"),
         ({"photo_flickr_id": "1\t2"}, r"annotations\[0\]: an image's id must be text without tabs"),
         (
             {"worker_arranged_photo_order": "1"},

@@ -123,7 +123,7 @@ def test_rare_words_and_words_beyond_the_maximum_are_left_out(write, tmp_path):
 
 
 def test_unknown_words_are_numbered_by_video(write, tmp_path):
-    report = write(Subwords(numbered_unknowns=2), threshold=2)
+    report = write(Subwords(indexed_oov=2), threshold=2)
     out = tmp_path / "out"
     # known: the guitar tune
     assert lines(out / "text" / "train.tran") == [
@@ -144,27 +144,27 @@ def test_unknown_words_are_numbered_by_video(write, tmp_path):
     assert report["counts"]["test"]["numbered_in_summaries"] == 1
     assert report["counts"]["test"]["unknown_transcript_tokens"] == 2
     assert f"--srcdict {out}/dict.tran.txt" in report["command"]
-    assert Subwords.load(out).numbered_unknowns == 2
+    assert Subwords.load(out).indexed_oov == 2
 
 
 def test_words_are_numbered_by_an_existing_dictionary_too(write, corpus, tmp_path):
     given = tmp_path / "dict.txt"
     given.write_text("guitar 9\nthe 3\ntune 2\nand 1\n<unk-0> 0\n<unk-1> 0\n")
     del corpus.splits["train"]
-    with pytest.raises(UserError, match=r"dict\.txt: has <unk-1>, but --numbered-unknowns is 1"):
-        write(Subwords(numbered_unknowns=1), dictionary=given)
-    with pytest.raises(UserError, match=r"has <unk-0>, but --numbered-unknowns is 0"):
+    with pytest.raises(UserError, match=r"dict\.txt: has <unk-1>, but --indexed-oov is 1"):
+        write(Subwords(indexed_oov=1), dictionary=given)
+    with pytest.raises(UserError, match=r"has <unk-0>, but --indexed-oov is 0"):
         write(dictionary=given)
-    write(Subwords(numbered_unknowns=2), dictionary=given)
+    write(Subwords(indexed_oov=2), dictionary=given)
     assert (tmp_path / "out" / "dict.desc.txt").read_text() == given.read_text()
     given.write_text("guitar 9\nthe 3\ntune 2\nand 1\n")
-    write(Subwords(numbered_unknowns=1), dictionary=given, overwrite=True)
+    write(Subwords(indexed_oov=1), dictionary=given, overwrite=True)
     assert lines(tmp_path / "out" / "dict.desc.txt") == [*lines(given), "<unk-0> 0"]
 
 
-def test_symbols_of_numbered_unknowns_in_the_text_are_unknown_words(write, corpus, tmp_path):
+def test_indexed_oov_tokens_in_the_text_are_unknown_words(write, corpus, tmp_path):
     corpus.splits["train"][0].texts["transcript"] = ["<unk-0> <unk-0> tune"]
-    write(Subwords(numbered_unknowns=1))
+    write(Subwords(indexed_oov=1))
     assert lines(tmp_path / "out" / "train.unknowns.jsonl")[0] == '["<unk-0>"]'
     assert lines(tmp_path / "out" / "dict.tran.txt")[-1] == "<unk-0> 0"
 

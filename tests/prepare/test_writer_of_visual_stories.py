@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from fairseq_mm.data.missing_images import read_missing_images
-from fairseq_mm.data.references import read_references
+from fairseq_mm.data.split_files import read_missing_images, read_references
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.visual_stories import TABLE, VisualStoryWriter

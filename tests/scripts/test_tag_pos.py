@@ -59,6 +59,6 @@ def test_mistakes_are_one_line_each(run_script, tmp_path):
     (tmp_path / "text" / "train.txt").write_bytes(b"a d\xf6g\n")
     status, _, err = run_script(tmp_path, "--tagger", "rules")
     assert status == 2
-    assert "train.txt:1: not utf-8 text" in err
+    assert "train.txt:1: must be UTF-8 text" in err
     status, _, err = run_script(tmp_path, "--tagger", "rules", "--model", "x")
     assert (status, err) == (2, "tag_pos.py: --model: is of spaCy, but the tagger is rules.\n")

@@ -30,7 +30,7 @@ from toy_video_summarizers import write_video_summarizer
 import fairseq_mm
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
-from fairseq_mm.data.visual_ids import first_lines, read_visual_ids
+from fairseq_mm.data.split_files import first_lines, read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation import defaults
 from fairseq_mm.tasks._generated_text import GeneratedTextScores
@@ -164,7 +164,7 @@ def stories(tmp_path_factory):
 @pytest.fixture(scope="module")
 def summaries(tmp_path_factory):
     folder = tmp_path_factory.mktemp("summaries")
-    data = make_videos_folder(folder / "data", numbered_unknowns=2)
+    data = make_videos_folder(folder / "data", indexed_oov=2)
     pad_dictionary(data / "dict.tran.txt", data / "dict.desc.txt")
     path = write_video_summarizer(folder / "model.pt", "mffg_rnn_tiny", data)
     transcripts = data / "valid.transcripts.jsonl"

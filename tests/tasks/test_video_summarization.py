@@ -14,7 +14,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from toy_data import make_dictionary, make_videos_folder, run_fairseq, write_video_split
 
 from fairseq_mm.data.feature_store import open_features
-from fairseq_mm.data.numbered_unknowns import restore_unknowns
+from fairseq_mm.data.indexed_oov import restore_oov_words
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoints import build_model, load_checkpoint
 from fairseq_mm.inference.loading import command_of, load_models
@@ -233,8 +233,8 @@ def test_summaries_of_references_score_highest(data, monkeypatch):
     assert values["cider"] > 1
 
 
-def test_numbered_unknowns_become_their_words(monkeypatch, capsys, tmp_path):
-    data = make_videos_folder(tmp_path / "data", numbered_unknowns=2)
+def test_indexed_oov_tokens_become_their_words(monkeypatch, capsys, tmp_path):
+    data = make_videos_folder(tmp_path / "data", indexed_oov=2)
     for split in ("valid", "test"):
         words = [[f"{split}{i}"] for i in range(5)]
         (data / f"{split}.unknowns.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in words))
@@ -249,7 +249,7 @@ def test_numbered_unknowns_become_their_words(monkeypatch, capsys, tmp_path):
     # nothing but the words differs
     for line, hypotheses in raw.items():
         for text, tokens in zip(texts[line], hypotheses):
-            assert restore_unknowns(tokens, [f"test{line}"]) == text
+            assert restore_oov_words(tokens, [f"test{line}"]) == text
     task, model = task_of(data, "pointer_generator_tiny", eval_gen=True)
     batch, _ = batch_of(task)
     monkeypatch.setattr(
@@ -397,7 +397,7 @@ def test_other_architectures_and_ensembles_are_refused(data):
 )
 def test_files_that_do_not_fit_are_named(tmp_path, name, change, message):
     unknowns = 1 if name.startswith("valid.unknowns") else 0
-    data = make_videos_folder(tmp_path / "data", numbered_unknowns=unknowns)
+    data = make_videos_folder(tmp_path / "data", indexed_oov=unknowns)
     (data / name).write_text(change((data / name).read_text()))
     with pytest.raises(UserError, match=message):
         batch_of(task_of(data, "vg_bart_tiny", eval_gen=True)[0])

@@ -161,10 +161,6 @@ def _text(annotation: dict[str, Any], name: str, where: str) -> str:
     if not isinstance(value, str):
         found = "is missing" if name not in annotation else f"is {value!r:.60} instead"
         raise UserError(f"{where}: `{name}` must be text, but {found}.")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{where}: `{name}` holds half a character (a lone surrogate).") from None
     return value
 
 

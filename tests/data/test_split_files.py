@@ -1,11 +1,16 @@
-"""Ids and references are read line by line, and what is wrong is named."""
+"""Files beside the binarised text are read line by line, and what is wrong is named."""
 
 import re
 
 import pytest
 
-from fairseq_mm.data.references import read_references
-from fairseq_mm.data.visual_ids import first_lines, read_visual_ids
+from fairseq_mm.data.split_files import (
+    first_lines,
+    read_missing_images,
+    read_references,
+    read_unknowns,
+    read_visual_ids,
+)
 from fairseq_mm.errors import UserError
 
 
@@ -28,7 +33,7 @@ def test_empty_key_is_named_by_file_and_line(tmp_path, line):
 
 
 def test_missing_file_is_named(tmp_path):
-    with pytest.raises(UserError, match="nowhere: no such file; it names the image"):
+    with pytest.raises(UserError, match=r"nowhere: cannot be read .*; it names the image"):
         read_visual_ids(tmp_path / "nowhere")
 
 
@@ -71,7 +76,7 @@ def test_repeated_and_missing_references_are_named(tmp_path):
     path.write_text('{"id": "a", "references": ["x"]}\n' * 2)
     with pytest.raises(UserError, match=r":2: the id 'a' stands in an earlier line already\.$"):
         read_references(path)
-    with pytest.raises(UserError, match="no such file; it holds the references"):
+    with pytest.raises(UserError, match=r"cannot be read .*; it holds the references"):
         read_references(tmp_path / "none")
 
 
@@ -85,3 +90,42 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
     path = tmp_path / "train.visual_ids"
     path.write_bytes(b"\xef\xbb\xbfa.jpg\tb.jpg\nc.jpg\td.jpg\n")
     assert read_visual_ids(str(path)) == ["a.jpg\tb.jpg", "c.jpg\td.jpg"]
+
+
+def test_words_of_oov_tokens_are_read_in_order(tmp_path):
+    path = tmp_path / "unknowns.jsonl"
+    path.write_text('["zebra", "café"]\n[]\n', encoding="utf-8")
+    assert read_unknowns(str(path)) == [["zebra", "café"], []]
+
+
+@pytest.mark.parametrize("line", ['{"0": "zebra"}', "zebra", "[1]", ""])
+def test_a_line_that_is_no_list_of_words_is_named(tmp_path, line):
+    path = tmp_path / "unknowns.jsonl"
+    path.write_text(f'["a"]\n{line}\n[]\n')
+    with pytest.raises(UserError, match=r"unknowns\.jsonl:2: must be a JSON list of words"):
+        read_unknowns(str(path))
+
+
+def test_files_of_words_that_cannot_be_read_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"gone\.jsonl: cannot be read .*; it holds the words that"):
+        read_unknowns(str(tmp_path / "gone.jsonl"))
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    with pytest.raises(UserError, match="bytes:1: must be UTF-8 text"):
+        read_unknowns(str(tmp_path / "bytes"))
+    with pytest.raises(UserError, match="cannot be read"):
+        read_unknowns(str(tmp_path))
+
+
+def test_the_list_is_empty_where_there_is_none(tmp_path):
+    assert read_missing_images(tmp_path) == frozenset()
+
+
+def test_the_list_gives_ids(tmp_path):
+    (tmp_path / "missing_images.txt").write_text("12\nein Bild.jpg\n")
+    assert read_missing_images(str(tmp_path)) == frozenset({"12", "ein Bild.jpg"})
+
+
+def test_an_empty_line_is_refused(tmp_path):
+    (tmp_path / "missing_images.txt").write_text("12\n \n13\n")
+    with pytest.raises(UserError, match=r"missing_images.txt:2: must have the id of an image"):
+        read_missing_images(tmp_path)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairseq_mm.data.story_split import read_side, read_story_split
+from fairseq_mm.data.split_text import read_side, read_story_split
 from fairseq_mm.errors import UserError
 
 

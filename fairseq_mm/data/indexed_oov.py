@@ -1,4 +1,4 @@
-"""Words outside the dictionary as numbered symbols, so that a model can copy them.
+"""Words outside the dictionary as indexed OOV tokens, so that a model can copy them.
 
 The k-th distinct unknown word of a transcript, counted from 0, stands as ``<unk-k>`` in it and in
 its summary. The dictionary has as many of these symbols as there are numbers, and the words that
@@ -13,19 +13,19 @@ UNKNOWN = "<unk>"
 _NUMBERED = re.compile(r"<unk-(\d+)>")
 
 
-def numbered_unknown(number: int) -> str:
+def oov_token(number: int) -> str:
     """The symbol of the unknown word of this number, counted from 0."""
     return f"<unk-{number}>"
 
 
-def number_unknowns(
+def index_oov_words(
     words: Sequence[str], known: Collection[str], limit: int
 ) -> tuple[list[str], list[str]]:
     """Numbers a transcript's unknown words by their first occurrence.
 
     Args:
         words: of the transcript.
-        known: words of the dictionary; a set, unless it is small. Symbols of numbered unknowns
+        known: words of the dictionary; a set, unless it is small. Symbols of indexed OOV tokens
             among them do not make such a word of the transcript known.
         limit: how many numbers the dictionary has; further unknown words become ``<unk>``.
 
@@ -41,13 +41,13 @@ def number_unknowns(
     return _replace(words, known, numbers), list(numbers)
 
 
-def number_with(words: Sequence[str], known: Collection[str], unknowns: Sequence[str]) -> list[str]:
+def index_with(words: Sequence[str], known: Collection[str], unknowns: Sequence[str]) -> list[str]:
     """Numbers a summary's unknown words as its transcript's were.
 
     Args:
         words: of the summary.
         known: words of the dictionary.
-        unknowns: of the transcript, see :func:`number_unknowns`.
+        unknowns: of the transcript, see :func:`index_oov_words`.
 
     Returns:
         One token for each word; ``<unk>`` for unknown words that the transcript does not have.
@@ -58,12 +58,12 @@ def number_with(words: Sequence[str], known: Collection[str], unknowns: Sequence
     return _replace(words, known, numbers)
 
 
-def restore_unknowns(text: str, unknowns: Sequence[str]) -> str:
-    """Puts the words back for which numbered symbols stand.
+def restore_oov_words(text: str, unknowns: Sequence[str]) -> str:
+    """Puts the words back for which indexed OOV tokens stand.
 
     Args:
         text: tokens separated by spaces.
-        unknowns: of the transcript, see :func:`number_unknowns`.
+        unknowns: of the transcript, see :func:`index_oov_words`.
 
     Returns:
         The text; a number that the transcript does not have becomes ``<unk>``.
@@ -83,7 +83,7 @@ def _replace(words: Sequence[str], known: Collection[str], numbers: dict[str, in
         if _is_known(word, known):
             tokens.append(word)
         else:
-            tokens.append(numbered_unknown(numbers[word]) if word in numbers else UNKNOWN)
+            tokens.append(oov_token(numbers[word]) if word in numbers else UNKNOWN)
     return tokens
 
 

@@ -1,0 +1,81 @@
+"""What ``fairseq-mm store info`` and ``verify`` say of a feature store that nobody trusts yet."""
+
+import os
+from collections.abc import Iterable
+from typing import Any, Callable
+
+from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.feature_store_checksum import add_checksum
+from fairseq_mm.data.feature_store_copy import content_checksum
+from fairseq_mm.data.separate_process import in_separate_process
+
+Progress = Callable[[Iterable[str]], Iterable[str]]
+
+
+def describe_store(path: str) -> dict[str, Any]:
+    """Facts of a store, by name.
+
+    Raises:
+        UserError: if it is damaged, or no store.
+    """
+
+    def describe() -> dict[str, Any]:
+        store = FeatureStore(path)
+        rows = [store.rows_of(key) for key in store.ids]
+        return {
+            "path": store.path,
+            "items": len(store),
+            "rows": sum(rows),
+            "rows_per_item": [min(rows), max(rows)] if rows else [0, 0],
+            "dim": store.dim,
+            "dtype": store.dtype.name,
+            "bytes": os.path.getsize(store.path),
+            "read": "mapped" if store.is_mapped else "through HDF5 (chunked or compressed)",
+            "rows_checked_when_written": store.rows_finite,
+            "metadata_checksum": store.has_checksum,
+            "attributes": store.attributes,
+        }
+
+    return in_separate_process(path, describe)
+
+
+def rows_by_id(path: str) -> list[tuple[str, int]]:
+    """Ids of a store, and the number of rows of each.
+
+    Raises:
+        UserError: if it is damaged, or no store.
+    """
+
+    def list_rows() -> list[tuple[str, int]]:
+        store = FeatureStore(path)
+        return [(key, store.rows_of(key)) for key in store.ids]
+
+    return in_separate_process(path, list_rows)
+
+
+def verify_store(path: str, progress: Progress = iter, *, repair: bool = False) -> dict[str, Any]:
+    """Reads all of a store.
+
+    Args:
+        path: of the store.
+        progress: wraps the iteration over the ids.
+        repair: add the checksum of its metadata, if it has none.
+
+    Returns:
+        ``checksum`` of the content, ``items``, and ``has_checksum`` of the metadata.
+
+    Raises:
+        UserError: if it is damaged, has values that are not finite, or cannot be repaired.
+    """
+
+    def verify() -> dict[str, Any]:
+        store = FeatureStore(path)  # checks the structure
+        store.check_finite(reread=True)
+        checksum = content_checksum(store, progress)
+        return {"checksum": checksum, "items": len(store), "has_checksum": store.has_checksum}
+
+    found = in_separate_process(path, verify)
+    if repair and not found["has_checksum"]:
+        add_checksum(path)
+        found["has_checksum"] = True
+    return found

@@ -1,0 +1,119 @@
+"""Files of a split beside its binarised text, a line of each for a line of text or for an item.
+
+``<split>.visual_ids``
+    the keys of an example's images or its video, separated by tabs. Lines with the same keys are
+    one item: five captions of an image, several stories of an album.
+``<split>.references.jsonl``
+    ``{"id": line of visual_ids, "references": [sentences]}``, one line an item
+``<split>.unknowns.jsonl``
+    the words that ``<unk-0>``, ``<unk-1>``, ... of a line stand for, as a JSON list
+``missing_images.txt``
+    of all splits: ids of images of stories that cannot be had (gone, unreadable, or not in the
+    store). They have no features, and are padding in the batch. Absent where there are none.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+
+from fairseq_mm.data.input_files import parse_json, read_lines
+from fairseq_mm.errors import UserError
+
+MISSING_IMAGES = "missing_images.txt"
+
+
+def read_visual_ids(path: Union[str, os.PathLike]) -> list[str]:
+    """Lines of the file, one per example.
+
+    Raises:
+        UserError: if the file is missing, not UTF-8, or has an empty line or key.
+    """
+    lines = []
+    for number, line in read_lines(path, what="it names the image of each line of text"):
+        if not all(line.split("\t")):
+            raise UserError(
+                f"{path}:{number}: must have one key, or several separated by tabs, but is "
+                f"{line!r}."
+            )
+        lines.append(line)
+    return lines
+
+
+def first_lines(visual_ids: list[str]) -> np.ndarray:
+    """``[lines]`` bool, True at the first line of each item."""
+    first = {line: i for i, line in reversed(list(enumerate(visual_ids)))}
+    return np.array([first[line] == i for i, line in enumerate(visual_ids)], dtype=bool)
+
+
+def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
+    """Item id -> its references, in the order of the file.
+
+    Raises:
+        UserError: if the file is missing, or a line is no such object or repeats an id.
+    """
+    references: dict[str, list[str]] = {}
+    for number, line in read_lines(path, what="it holds the references of each item"):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        entry = _json_of(line, where)
+        entry = entry if isinstance(entry, dict) else {}
+        key, sentences = entry.get("id"), entry.get("references")
+        if not isinstance(key, str) or not sentences or not _are_texts(sentences):
+            raise UserError(
+                f'{where}: must be {{"id": "...", "references": ["...", ...]}}, but is '
+                f"{line[:80]!r}."
+            )
+        if key in references:
+            raise UserError(f"{where}: the id {key!r} stands in an earlier line already.")
+        references[key] = sentences
+    return references
+
+
+def read_unknowns(path: Union[str, os.PathLike]) -> list[list[str]]:
+    """Of each line of the split the words that its indexed OOV tokens stand for.
+
+    Raises:
+        UserError: if the file is missing, or a line is no JSON list of words.
+    """
+    unknowns = []
+    what = "it holds the words that <unk-0>, <unk-1>, ... stand for"
+    for number, line in read_lines(path, what=what):
+        words = _json_of(line, f"{path}:{number}")
+        if not _are_texts(words):
+            raise UserError(
+                f'{path}:{number}: must be a JSON list of words, ["...", ...], but is '
+                f"{line[:80]!r}."
+            )
+        unknowns.append(words)
+    return unknowns
+
+
+def read_missing_images(folder: Union[str, os.PathLike]) -> frozenset[str]:
+    """Ids of the images that have no features, none where the data folder has no such list.
+
+    Raises:
+        UserError: if the list cannot be read, or has an empty line.
+    """
+    path = Path(folder) / MISSING_IMAGES
+    if not path.exists():
+        return frozenset()
+    ids = []
+    for number, line in read_lines(path):
+        if not line.strip():
+            raise UserError(f"{path}:{number}: must have the id of an image, but is empty.")
+        ids.append(line)
+    return frozenset(ids)
+
+
+def _json_of(line: str, where: str) -> Any:
+    try:
+        return parse_json(line, where)
+    except UserError:
+        return None  # refused by what the line must be
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)

@@ -1,0 +1,257 @@
+"""What the tasks have in common: options, features, generation with one line for a mistake, and
+validation by generated text.
+
+A task is a small file of its own: it declares what :class:`GeneratesText` lists, loads its splits,
+and says what is special about its search.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Optional
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import FairseqTask
+from omegaconf import II, MISSING
+from torch import Tensor
+
+from fairseq_mm.data.binarised_text import dictionary_of
+from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
+from fairseq_mm.data.split_files import first_lines
+from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED
+from fairseq_mm.generation.task import GeneratesText, with_defaults
+from fairseq_mm.tasks._generated_text import (
+    CAPTION_MEASURES,
+    GeneratedTextScores,
+    Measure,
+    first_hypotheses,
+    log_generated_text_scores,
+)
+from fairseq_mm.tasks._generation_options import explain_failed_search, read_generation_options
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class GenerationTaskConfig(FairseqDataclass):
+    data: str = field(default=MISSING, metadata={"help": "data folder"})
+    allow_unk: bool = field(default=False, metadata={"help": ALLOW_UNK_HELP})
+    seed: int = II("common.seed")
+
+
+@dataclass
+class MultimodalTaskConfig(GenerationTaskConfig):
+    features: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "feature store, or several separated by the system's path separator "
+            "(default: features.h5 in the data folder)"
+        },
+    )
+    preload_features: bool = field(
+        default=False, metadata={"help": "read the feature store into memory at the start"}
+    )
+    all_lines: bool = field(
+        default=False,
+        metadata={
+            "help": "generate for every line, where an image, a sequence of images or a video has "
+            "several (--score-reference needs it)"
+        },
+    )
+    eval_gen: bool = field(
+        default=False,
+        metadata={
+            "help": "validate by generated text as well: bleu1..4, cider, and rouge_l of captions "
+            "and visual stories or rouge1, rouge2, rouge_l_f1 of summaries"
+        },
+    )
+    eval_gen_args: str = field(
+        default="{}",
+        metadata={"help": 'generation options as JSON, such as \'{"beam": 3, "max_len_b": 30}\''},
+    )
+    eval_gen_print_samples: bool = field(
+        default=False, metadata={"help": "log one generated text per validation batch"}
+    )
+    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
+    maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
+
+
+class GenerationTask(GeneratesText, FairseqTask):
+    """Base of tasks whose searches fail with one line.
+
+    Attributes:
+        start_index: token before the first that is generated; None for ``</s>``.
+    """
+
+    start_index: Optional[int] = None
+
+    def prefix_of(self, sample: dict[str, Any]) -> Optional[Tensor]:
+        """``[B, p]`` tokens that every generated text of a batch begins with; None for any."""
+        return None
+
+    def begin_search(
+        self, generator: Any, sample: dict[str, Any], prefix_tokens: Optional[Tensor]
+    ) -> None:
+        """Tells a search of the task's own what it needs to know of a batch."""
+
+    def inference_step(
+        self,
+        generator: Any,
+        models: list[Any],
+        sample: dict[str, Any],
+        prefix_tokens: Optional[Tensor] = None,
+        constraints: Optional[Any] = None,
+    ) -> list[list[dict[str, Any]]]:
+        """
+        Raises:
+            UserError: if the weights are not finite, or lengths exclude each other.
+        """
+        if prefix_tokens is None:
+            prefix_tokens = self.prefix_of(sample)
+        sample = self.numbered(sample)
+        self.begin_search(generator, sample, prefix_tokens)
+        try:
+            with torch.no_grad():
+                return generator.generate(
+                    models,
+                    sample,
+                    prefix_tokens=prefix_tokens,
+                    constraints=constraints,
+                    bos_token=self.start_index,
+                )
+        except AssertionError as error:
+            explain_failed_search(error, generator, models, self.text_names[0])
+            raise
+
+
+class MultimodalTask(GenerationTask):
+    """Base of tasks that read features, and are validated by generated text with ``--eval-gen``.
+
+    Args:
+        cfg: the configuration.
+        dictionary: of the texts that are generated.
+        feature_dim: channels of the features; 0 as long as there are none.
+        feature_attributes: how the features were made: extractor, weights, layer, ...
+        features: the feature stores; None where no split is loaded.
+
+    Attributes:
+        config: class of the configuration.
+        measures: of generated text, beside BLEU and CIDEr.
+        generated_text_scores: split -> what its generated texts are scored by.
+    """
+
+    config: ClassVar[type[MultimodalTaskConfig]]
+    measures: Mapping[str, Measure] = CAPTION_MEASURES
+
+    def __init__(
+        self,
+        cfg: Any,
+        dictionary: Dictionary,
+        *,
+        feature_dim: int = 0,
+        feature_attributes: Optional[Mapping[str, Any]] = None,
+        features: Optional[FeatureStores] = None,
+    ) -> None:
+        super().__init__(cfg)
+        self.dictionary = dictionary
+        self.feature_dim = feature_dim
+        self.feature_attributes = dict(feature_attributes or {})
+        self.features = features
+        self.generated_text_scores: dict[str, GeneratedTextScores] = {}
+        self.sequence_generator: Optional[Any] = None
+
+    @classmethod
+    def from_provenance(
+        cls,
+        words: list[str],
+        extractor: Mapping[str, Any],
+        feature_dim: int,
+        source_words: Optional[list[str]] = None,
+        **fields: Any,
+    ) -> Any:
+        """A task without a data folder, to build and load a model and to generate with it.
+
+        Args:
+            words: of the dictionary, in the order of their indices, special symbols left out.
+            extractor: attributes of the features that say how an image or video became vectors.
+            feature_dim: channels of the features; 0 of models that read none.
+            source_words: of the dictionary of what else a model reads.
+            **fields: those of ``provenance_fields`` that a checkpoint has.
+        """
+        return cls(
+            cls.config(seed=SEED),
+            dictionary_of(words),
+            feature_dim=feature_dim,
+            feature_attributes=extractor,
+            **fields,
+        )
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        return self.dictionary
+
+    def open_features(self) -> FeatureStores:
+        """What ``--features`` names, opened when it is first asked for."""
+        if self.features is None:
+            cfg = self.cfg
+            self.features = open_folder_features(
+                cfg.data, cfg.features, preload=cfg.preload_features
+            )
+            self.feature_dim = self.features.dim
+            self.feature_attributes = self.features.extractor_attributes
+        return self.features
+
+    def lines_of(self, visual_ids: list[str], *, is_generating: bool) -> Optional[np.ndarray]:
+        """Lines of a split that are generated for: the first of each item, unless ``--all-lines``
+        is given; None for all."""
+        if is_generating and not self.cfg.all_lines:
+            return np.flatnonzero(first_lines(visual_ids))
+        return None
+
+    def build_validation(self, model: Any) -> None:
+        """The generator of ``--eval-gen``.
+
+        Raises:
+            UserError: naming the option of ``--eval-gen-args`` that does not exist.
+        """
+        if self.cfg.eval_gen:
+            options = read_generation_options(self.cfg.eval_gen_args, "--eval-gen-args")
+            self.sequence_generator = self.build_generator(
+                [model], with_defaults(self.generation_defaults, options)
+            )
+
+    def valid_step(
+        self, sample: dict[str, Any], model: Any, criterion: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
+        if self.cfg.eval_gen:
+            logging_output.update(self._generate_and_score(sample, model))
+        return loss, sample_size, logging_output
+
+    def _generate_and_score(self, sample: dict[str, Any], model: Any) -> dict[str, float]:
+        """Sums over the items whose first line is in the batch."""
+        split = sample["split"]
+        scores = self.generated_text_scores[split]
+        found = first_hypotheses(self, sample, model)
+        hypotheses = {line: self.text_of(tokens, split, line) for line, tokens in found.items()}
+        if self.cfg.eval_gen_print_samples:
+            scores.log_sample(hypotheses)
+        return scores.sums(hypotheses)
+
+    def text_of(self, tokens: Tensor, split: str, line: int) -> str:
+        """What is scored of the hypothesis ``[t]`` of a line of a split."""
+        return self.dictionary.string(tokens)
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+        super().reduce_metrics(logging_outputs, criterion)
+        if self.cfg.eval_gen:
+            log_generated_text_scores(logging_outputs, self.measures)
+
+
+def is_generating(combine: Optional[bool], options: Mapping[str, Any]) -> bool:
+    """Whether ``load_dataset`` is called by fairseq's generation: ``combine`` is given by training
+    and validation alone, as is ``epoch``."""
+    return combine is None and not options
