@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from fairseq_mm.analysis import rounded
-from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.indexed_oov import index_with, restore_oov_words
+from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.word_pieces import by_word, join_pieces
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference import checkpoints

@@ -16,14 +16,13 @@ from fairseq_mm.analysis.visual_story_inspection import (
 )
 from fairseq_mm.cli.inspect import Inspected, Part
 from fairseq_mm.cli.inspect_prompts import check_line
+from fairseq_mm.data.binarised_text import check_line_counts
 from fairseq_mm.data.caption_text import CaptionTokenizer, reserved_token
 from fairseq_mm.data.feature_store import FeatureStores, open_features
 from fairseq_mm.data.input_files import read_lines
-from fairseq_mm.data.split_files import read_missing_images
-from fairseq_mm.data.binarised_text import check_line_counts
-from fairseq_mm.data.story_text import check_encodable
-from fairseq_mm.data.split_files import read_visual_ids
+from fairseq_mm.data.split_files import read_missing_images, read_visual_ids
 from fairseq_mm.data.split_text import read_story_words, story_text_path
+from fairseq_mm.data.story_text import check_encodable
 from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MediaFile

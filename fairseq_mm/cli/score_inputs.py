@@ -11,11 +11,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Callable, Optional
 
 from fairseq_mm.data.indexed_oov import restore_oov_words
-from fairseq_mm.data.split_files import read_references
+from fairseq_mm.data.split_files import read_references, read_unknowns, read_visual_ids
 from fairseq_mm.data.story_file import read_stories
 from fairseq_mm.data.transcript_text import is_not_available
-from fairseq_mm.data.split_files import read_unknowns
-from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.copying import CopiedRun, CopiedRuns
 from fairseq_mm.metrics.hypotheses import read_hypotheses

@@ -291,7 +291,7 @@ def test_a_split_is_captioned_from_its_store_in_its_order(caption, trained, tmp_
     [
         (["--split", "valid"], "--split valid: needs the data folder it is of, and nothing else"),
         (["{data}", "p.jpg", "--split", "valid"], "but 2 paths are given"),
-        (["{data}", "--split", "test"], "test.visual_ids: no such file"),
+        (["{data}", "--split", "test"], "test.visual_ids: cannot be read"),
         (
             ["{data}", "--split", "valid", "--weights", "w.pt"],
             "--split and --weights: leave one",

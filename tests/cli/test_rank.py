@@ -245,7 +245,7 @@ def test_a_model_that_looks_at_no_image_ranks_last(rank, trained, tmp_path):
     ("options", "message"),
     [
         (("--marginal-images", 13), r"--marginal-images 13 .* than the 12 of .*train\.visual_ids"),
-        (("--split", "dev"), r"dev\.visual_ids: no such file"),
+        (("--split", "dev"), r"dev\.visual_ids: cannot be read"),
         (("--features", "other.h5"), r"other\.h5"),
         (("--device", "nonsense"), r"device nonsense: "),
     ],

@@ -150,7 +150,7 @@ def test_jsonl_brings_videos_and_transcripts(summarize, videos, transcripts, tmp
     same = summarize(*paths, *SHORT, "--ids", "name")[1]
     assert out[:2] == same
     assert err == [
-        f"fairseq-mm summarize: {data}:4: {tmp_path}/d.txt: no such file. A text that "
+        f"fairseq-mm summarize: {data}:4: {tmp_path}/d.txt: cannot be read (No such file or directory). A text that "
         "ends like a file's name needs a full stop.",
         'no transcript ("transcript not available" is read): video0.mp4',
         "1 of 4 videos could not be read",
@@ -294,7 +294,7 @@ def test_a_video_beside_a_model_of_transcripts_is_not_looked_at(
         (["a.mp4", "--output", "/"], "--output /: is a folder; give the name of a file in it."),
         (["a.mp4", "--output", "x", "--html", "x"], "--html and --output name one file; give two."),
         (["a.mp4", "--beam", "0"], "`beam` must be 1 or more, but is 0."),
-        (["--transcript", "a.txt"], "a.txt: no such file"),
+        (["--transcript", "a.txt"], "a.txt: cannot be read"),
     ],
 )
 def test_contradictions_are_refused(summarize, arguments, message):

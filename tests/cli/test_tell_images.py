@@ -410,7 +410,7 @@ SPLIT = ["--data", "{data}", "--split", "valid"]
         ),
         (
             ["--checkpoint", "{stored}", "--data", "{data}", "--split", "test"],
-            "test.visual_ids: no such file",
+            "test.visual_ids: cannot be read",
         ),
         (["--checkpoint", "{pixels}", *P5, "--limit", "2"], "--limit: needs --split beside it."),
         (
