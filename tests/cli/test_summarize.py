@@ -150,8 +150,8 @@ def test_jsonl_brings_videos_and_transcripts(summarize, videos, transcripts, tmp
     same = summarize(*paths, *SHORT, "--ids", "name")[1]
     assert out[:2] == same
     assert err == [
-        f"fairseq-mm summarize: {data}:4: {tmp_path}/d.txt: cannot be read (No such file or directory). A text that "
-        "ends like a file's name needs a full stop.",
+        f"fairseq-mm summarize: {data}:4: {tmp_path}/d.txt: cannot be read (No such file "
+        "or directory). A text that ends like a file's name needs a full stop.",
         'no transcript ("transcript not available" is read): video0.mp4',
         "1 of 4 videos could not be read",
     ]
