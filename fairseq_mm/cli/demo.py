@@ -157,8 +157,7 @@ def _train_and_generate(
     runner: "StepRunner", half: Half, folder: Path, sizes: Sizes, *, weights: Path, seed: int
 ) -> dict[str, str]:
     """Prepares, extracts, trains, generates and scores; the generated text of each test item."""
-    from fairseq_mm.data.split_files import read_references
-    from fairseq_mm.data.split_files import read_visual_ids
+    from fairseq_mm.data.split_files import read_references, read_visual_ids
     from fairseq_mm.demo.collection import CAPTIONS_PER_IMAGE
     from fairseq_mm.metrics.hypotheses import read_hypotheses
 
