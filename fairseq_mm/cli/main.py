@@ -9,6 +9,7 @@ does not wait for fairseq and ``doctor`` runs where fairseq is broken.
 import argparse
 import difflib
 import errno
+import gc
 import importlib
 import io
 import os
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, Optional
 
 from fairseq_mm import __version__
+from fairseq_mm.cli import run_set_up
 from fairseq_mm.errors import EXIT_STATUS, UserError, import_extra
 
 # subcommand -> what `fairseq-mm --help` says of it; the module has the same name with _ for -
@@ -47,6 +49,9 @@ SUBCOMMANDS = {
 
 # what a disk without room, or a broken one, says
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+# allocations between two searches for garbage, and searches before older objects are searched
+_COLLECTION = (100_000, 20, 100)
 
 
 class Parser(argparse.ArgumentParser):
@@ -82,6 +87,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Optional[list[str]] = None) -> int:
+    run_set_up.is_program = argv is None
+    if argv is None:
+        gc.set_threshold(*_COLLECTION)  # what is imported stays: looking for garbage costs 15 %
     argv = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):
         # ids and words that a terminal cannot show, and names of files that are no text

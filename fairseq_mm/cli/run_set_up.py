@@ -9,6 +9,9 @@ from typing import Any
 
 from fairseq_mm.errors import UserError
 
+# whether this process is fairseq-mm itself, not a program that calls its `main`
+is_program = False
+
 
 def register_quietly() -> None:
     """Registers the package with fairseq, which logs and warns while it is imported.
@@ -20,9 +23,13 @@ def register_quietly() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     import fairseq_mm
+    from fairseq_mm.compat import deferred_imports
 
+    if is_program:
+        deferred_imports.enable()
     try:
-        fairseq_mm.register()
+        with deferred_imports.deferred(deferred_imports.OF_FAIRSEQ):
+            fairseq_mm.register()
     except ImportError as error:
         raise UserError(str(error)) from None
 

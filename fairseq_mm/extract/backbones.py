@@ -28,13 +28,19 @@ from urllib.error import URLError
 from urllib.parse import urlparse
 
 import torch
-import torchvision
 from torch import Tensor, nn
-from torchvision.models.feature_extraction import create_feature_extractor, get_graph_node_names
 
+from fairseq_mm.compat.deferred_imports import OF_TORCHVISION, deferred
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.extract.weights import RANDOM, load_state_dict, read_state_dict, sha256_of
+
+with deferred(OF_TORCHVISION):
+    import torchvision
+    from torchvision.models.feature_extraction import (
+        create_feature_extractor,
+        get_graph_node_names,
+    )
 
 # in the name of a file of torchvision's: the beginning of its SHA-256
 _DIGEST = re.compile(r"-([a-f0-9]+)\.pth$")

@@ -5,10 +5,7 @@
 ``GenerationConfig``.
 """
 
-from collections.abc import Sequence
-from typing import Any, Optional
-
-from fairseq_mm.errors import UserError
+from typing import Any
 
 # fairseq's own
 _FAIRSEQ: dict[str, Any] = {
@@ -60,19 +57,3 @@ SAMPLING_BEAM = 1
 ALLOW_UNK_HELP = (
     "Allow <unk> in generated text (default: the most probable other token takes its place)."
 )
-
-
-def numbers_of(items: Optional[Sequence[int]], count: int) -> Sequence[int]:
-    """The indices on which the draws of inputs depend: their positions, unless others are given.
-
-    Raises:
-        UserError: if there are not as many as inputs, or one is negative.
-    """
-    if items is None:
-        return range(count)
-    if len(items) != count or any(item < 0 for item in items):
-        raise UserError(
-            f"`indices` must be {count} integers of 0 or more, one for each input, but are "
-            f"{list(items)[:5]} ({len(items)})."
-        )
-    return items

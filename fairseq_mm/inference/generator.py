@@ -21,7 +21,6 @@ from fairseq import utils
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import GenerationConfig
-from fairseq_mm.generation.defaults import numbers_of
 from fairseq_mm.generation.task import tokens_never_generated
 from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.loading import LoadedModels
@@ -65,6 +64,7 @@ class Generator:
         self.dictionary = loaded.dictionary
         self.prompt_generator = prompt_generator
         self.processor = build_processor(loaded, options)
+        self._built: Optional[tuple[GenerationConfig, str, Any]] = None
         for file, model in zip(loaded.files, loaded.models):
             if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
                 raise UserError(
@@ -108,8 +108,15 @@ class Generator:
                 )
         self._prefix_of(config)
         # what the task refuses is said before inputs are read
-        self.task.generator_for(self.models, config)
+        self._fairseq_generator(config, "text")
         return config
+
+    def _fairseq_generator(self, config: GenerationConfig, stream: str) -> Any:
+        """fairseq's generator of a configuration; that of the last one is kept."""
+        if self._built is None or self._built[0] is not config or self._built[1] != stream:
+            generator = self.task.generator_for(self.models, config, stream=STREAMS.index(stream))
+            self._built = (config, stream, generator)
+        return self._built[2]
 
     def generate(
         self,
@@ -225,8 +232,14 @@ class Generator:
             UserError: if options do not fit the models, or they give no probabilities.
         """
         size = self._size_of_batches(batch_size)
-        indices = numbers_of(indices, len(examples))
-        generator = self.task.generator_for(self.models, config, stream=STREAMS.index(stream))
+        count = len(examples)
+        indices = range(count) if indices is None else indices
+        if len(indices) != count or any(index < 0 for index in indices):
+            raise UserError(
+                f"`indices` must be {count} integers of 0 or more, one for each input, but are "
+                f"{list(indices)[:5]} ({len(indices)})."
+            )
+        generator = self._fairseq_generator(config, stream)
         waiting: dict[int, list[Hypothesis]] = {}
         following = 0
         for positions in self.processor.batches(examples, size):

@@ -87,10 +87,7 @@ class Processor(Generic[Input]):
         self.task = loaded.task
         self.models = loaded.models
         self.device = loaded.device
-
-    @property
-    def dictionary(self) -> Any:
-        return self.task.target_dictionary
+        self.dictionary: Any = loaded.task.target_dictionary
 
     @property
     def extractor_identity(self) -> Optional[dict[str, Any]]:

@@ -1,0 +1,49 @@
+"""What ``fairseq-mm`` does not import when it starts is there when it is called."""
+
+import subprocess
+import sys
+
+from fairseq_mm.compat.deferred_imports import deferred
+
+PROGRAM = """
+import sys
+from fairseq_mm.cli import run_set_up
+from fairseq_mm.compat.deferred_imports import OF_FAIRSEQ, OF_TORCHVISION
+run_set_up.is_program = True
+run_set_up.register_quietly()
+import fairseq_mm.extract.backbones
+print(*(name in sys.modules for name in (*OF_FAIRSEQ, *OF_TORCHVISION)))
+import torch, torchvision
+boxes = torch.tensor([[0.0, 0, 0, 2, 2]])
+print(tuple(torchvision.ops.roi_align(torch.ones(1, 1, 4, 4), boxes, 2).shape))
+from fairseq.criterions import sentence_prediction
+score = getattr(sentence_prediction, "f1_score", lambda *_: 1)
+print(float(score([1, 0], [1, 0])))
+"""
+
+
+def test_the_command_imports_them_when_they_are_called():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["False False False False False", "(1, 1, 2, 2)", "1.0"]
+
+
+def test_names_are_looked_up_when_they_are_called(monkeypatch):
+    monkeypatch.setattr("fairseq_mm.compat.deferred_imports._enabled", True)
+    for name in ("wsgiref", "wsgiref.util"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with deferred(("wsgiref", "wsgiref.util")):
+        import wsgiref
+        from wsgiref.util import guess_scheme
+
+        guess = wsgiref.util.guess_scheme
+    assert "wsgiref" not in sys.modules
+    assert guess_scheme({}) == guess({}) == "http"
+    assert sys.modules["wsgiref.util"].__file__
+
+
+def test_a_library_gets_the_modules_themselves(monkeypatch):
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    with deferred(("colorsys",)):
+        from colorsys import rgb_to_hsv
+    assert rgb_to_hsv.__module__ == "colorsys"
+    assert sys.modules["colorsys"].__file__
