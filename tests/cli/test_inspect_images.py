@@ -294,7 +294,7 @@ def test_an_unreadable_image_is_named(inspect, folder, tmp_path):
     assert status == 2
     assert "broken.png: is no image" in err
     _, _, err = inspect(*images[:2], model="pixel/checkpoint_best.pt")
-    assert "a story is told of 5 images, but there are 2" in err
+    assert "a story has 5 images, but there are 2" in err
 
 
 def test_a_line_that_tell_did_not_write_is_named(inspect, folder, tmp_path):
