@@ -197,7 +197,7 @@ class PromptTexts(_Texts):
     """Stories of prompts, or the texts of a language model."""
 
     def __init__(self, args: argparse.Namespace, states: "States") -> None:
-        from fairseq_mm.data import story_split
+        from fairseq_mm.data import split_text
         from fairseq_mm.inference.loading import load_models
         from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
 
@@ -210,13 +210,13 @@ class PromptTexts(_Texts):
         self.num_words = args.words or most
         self.side = self._side_of(args)
         self.files = _numbered("checkpoint", models.files)
-        self.files["text"] = str(story_split.side_path(args.data, args.split, self.side))
+        self.files["text"] = str(split_text.side_path(args.data, args.split, self.side))
         self.prompts: list[list[str]] = []
         if models.are_language_models:
-            self.texts = story_split.read_side(args.data, args.split, self.side)
+            self.texts = split_text.read_side(args.data, args.split, self.side)
         else:
-            self.prompts, self.texts = story_split.read_story_split(args.data, args.split)
-            path = story_split.side_path(args.data, args.split, story_split.SOURCE)
+            self.prompts, self.texts = split_text.read_story_split(args.data, args.split)
+            path = split_text.side_path(args.data, args.split, split_text.SOURCE)
             self.files["prompts"] = str(path)
         self.names = [" ".join(words) for words in self.prompts]
         self.ends = [self.likelihood.dictionary.eos()]
