@@ -48,12 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     register_quietly()
-    from fairseq_mm.cli.rank_images import load_on_data
+    from fairseq_mm.cli.likelihood import load_on_data
     from fairseq_mm.inference.checkpoints import checkpoint_file, usable_device
 
     args.device = usable_device(args.device)
     checkpoint = checkpoint_file(args.checkpoint)
-    model, task = load_on_data(checkpoint, args)
+    (model,), task = load_on_data([checkpoint], args)
     if not hasattr(model, "embed_sentences"):
         raise UserError(
             f"{checkpoint}: must embed images and sentences (vse_lstm, vse_gru, vse_bow), but "

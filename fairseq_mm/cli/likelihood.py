@@ -8,7 +8,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -342,9 +342,104 @@ class AlbumTexts(_Texts):
         return self.visual_ids.index(self.visual_ids[line])
 
 
-Texts = Union[PromptTexts, AlbumTexts]
+def load_on_data(files: Sequence[str], args: argparse.Namespace) -> tuple[list[Any], Any]:
+    """Models of captions or summaries, in evaluation mode and float32, and their task on the data
+    folder.
+
+    Raises:
+        UserError: if a checkpoint is of another task, or its weights do not fit.
+    """
+    from fairseq import checkpoint_utils
+
+    from fairseq_mm.inference.checkpoints import load_checkpoint
+
+    for file in files:
+        state = load_checkpoint(file)
+        if kind_of(state) not in ("captions", "vectors", "summaries"):
+            raise UserError(
+                f"{file}: must be a checkpoint of --task multimodal_captioning, but is one of "
+                f"{state['cfg']['task']['_name']} instead."
+            )
+    overrides = {"data": args.data, "features": args.features, "eval_gen": False}
+    if kind_of(state) != "summaries":
+        overrides["one_per_item"] = False
+    try:
+        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+            list(files), arg_overrides=overrides
+        )
+    except RuntimeError as error:
+        raise UserError(f"{files[0]}: its weights do not fit: {error}") from None
+    return [model.eval().float() for model in models], task
 
 
-def pair_of(texts: Texts, line: int, condition: int) -> "Pair":
+class DatasetTexts:
+    """Captions or summaries, as the data set of their task has them.
+
+    Attributes: as of :class:`_Texts`; it is its own ``models`` and ``likelihood``.
+    """
+
+    def __init__(self, args: argparse.Namespace, states: "States") -> None:
+        from fairseq_mm.inference.checkpoints import usable_device
+
+        self.device = usable_device(args.device)
+        self.precision, self.batch_tokens = args.precision, args.batch_tokens or 4000
+        self.scoring, self.task = load_on_data(list(states), args)
+        for model in self.scoring:
+            model.to(self.device)
+        self.task.load_dataset(args.split, combine=False)
+        self.dataset = self.task.datasets[args.split]
+        self.dictionary = self.task.target_dictionary
+        self.texts = range(len(self.dataset))
+        self.names: list[str] = []
+        self.ends = [self.dictionary.eos()]
+        self.files = {
+            **_numbered("checkpoint", list(states)),
+            "visual_ids": str(Path(args.data) / f"{args.split}.visual_ids"),
+        }
+        self.models = self.likelihood = self
+
+    def tokens(self, line: int) -> list[int]:
+        """Of a text, its end included."""
+        return self.dataset[line]["target"].tolist()
+
+    def condition(self, line: int) -> int:
+        """The example of the data set."""
+        return line
+
+    def batches(
+        self, pairs: "Sequence[Pair]", *, log_probs_of: Any = None
+    ) -> Iterator[tuple[list[int], list[Any]]]:
+        """See :meth:`.TextLikelihood.batches`; probabilities are those of ``fairseq-generate
+        --score-reference``."""
+        import torch
+        from fairseq import utils
+        from fairseq.sequence_scorer import SequenceScorer
+
+        scorer = SequenceScorer(self.dictionary)
+        number_of = {line: number for number, (line, _) in enumerate(pairs)}
+        order = sorted(range(len(pairs)), key=lambda number: -len(pairs[number][1]))
+        while order:
+            size = max(1, self.batch_tokens // len(pairs[order[0]][1]))
+            batch, order = order[:size], order[size:]
+            sample = self.dataset.collater([self.dataset[pairs[number][0]] for number in batch])
+            sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)
+            bfloat16 = self.precision == "bfloat16"
+            with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, bfloat16):
+                found = scorer.generate(self.scoring, sample)
+            numbers = [number_of[line] for line in sample["id"].tolist()]
+            yield numbers, [best[0]["positional_scores"].float().cpu() for best in found]
+
+
+Stories = Union[PromptTexts, AlbumTexts]
+Texts = Union[Stories, DatasetTexts]
+TEXTS: dict[str, Any] = {
+    "captions": DatasetTexts,
+    "summaries": DatasetTexts,
+    "prompts": PromptTexts,
+    "albums": AlbumTexts,
+}
+
+
+def pair_of(texts: Stories, line: int, condition: int) -> "Pair":
     """The story of a line, under the prompt or the images of another."""
     return texts.condition(condition), texts.tokens(line)

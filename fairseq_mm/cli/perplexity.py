@@ -1,6 +1,7 @@
 """Perplexity of a split's texts under a model or an ensemble, and the
 softmax's best temperature.
 
+fairseq-mm perplexity data-bin/flickr8k --checkpoint checkpoints/m_rnn
 fairseq-mm perplexity data-bin/wp --checkpoint checkpoints/conv_story_fusion \\
     --split valid
 fairseq-mm perplexity data-bin/wp --checkpoint a.pt:b.pt --tune-temperature
@@ -14,8 +15,9 @@ fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac \\
 The first figure is fairseq-validate's: over all tokens, the end of each text
 and unknown words (scored as <unk>) included. The others leave out ends, and
 unknown words; the separators between the sentences of a visual story are ends,
-too. Texts are read from DATA/text; words are looked up in the checkpoint's own
-dictionary.
+too. Captions and summaries are those of
+the binarised split; stories are read from DATA/text, and their words looked up
+in the checkpoint's own dictionary.
 
 --tune-temperature: the temperature at which the same tokens are most likely.
 With top-k sampling no temperature gives a real text a probability other than
@@ -49,8 +51,15 @@ if TYPE_CHECKING:
 
 SIDES = ("wp_source", "wp_target")
 OPTIONS: likelihood.Options = {
-    "prompts": {"words": None, "side": None},
-    "albums": {"features": None, "counting": "tokens", "shuffled_images": False},
+    "captions": {"features": None},
+    "summaries": {"features": None},
+    "prompts": {"words": None, "side": None, "tune_temperature": False},
+    "albums": {
+        "features": None,
+        "counting": "tokens",
+        "shuffled_images": False,
+        "tune_temperature": False,
+    },
 }
 # row -> its title, and whether ends and unknown words are counted
 ROWS = {
@@ -116,7 +125,7 @@ def run(args: argparse.Namespace) -> None:
 
     states = load_states(args.checkpoint)
     kind = likelihood.resolve_options(args, OPTIONS, states)
-    texts: Texts = (PromptTexts if kind == "prompts" else AlbumTexts)(args, states)
+    texts: Texts = likelihood.TEXTS[kind](args, states)
     lines = likelihood.chosen_lines(len(texts.texts), args.stories, args.seed)
     sums = _temperature_sums(texts, args) if args.tune_temperature else None
     counts = _score(texts, lines, [texts.condition(line) for line in lines], sums)
@@ -169,7 +178,7 @@ def shuffled_images(
     return [given[album, line] for line, album in zip(visual_ids, albums)]
 
 
-def _temperature_sums(texts: Texts, args: argparse.Namespace) -> "TemperatureSums":
+def _temperature_sums(texts: Any, args: argparse.Namespace) -> "TemperatureSums":
     from fairseq_mm.metrics.temperature import GRID
     from fairseq_mm.retrieval.word_likelihood import TemperatureSums
 
@@ -234,7 +243,7 @@ def _result_of(
         result["sequences_with_missing_images"] = sum(
             not texts.missing.isdisjoint(line.split("\t")) for line in sequences
         )
-    else:
+    elif isinstance(texts, PromptTexts):
         result["side"] = texts.side
         result["texts_cut"] = counts.truncated
     images = "own" if isinstance(texts, AlbumTexts) else None
@@ -253,7 +262,7 @@ def _perplexities(
     from fairseq_mm.metrics.signature import signature
 
     is_drawn = len(lines) < len(texts.texts) or images == "of-another-album"
-    models = len(texts.models.files)
+    models = sum(role.startswith("checkpoint") for role in texts.files)
 
     def entry(
         value: Optional[float], tokens: int, ends: bool, unknown: bool, **counting: str
@@ -321,7 +330,9 @@ def _print(result: dict[str, Any]) -> None:
         head += f"{result['sequences']:,} image sequences, "
         head += f"{result['sequences_with_missing_images']:,} with missing images"
     else:
-        head += f"{result['ends']:,} ends, {result['texts_cut']:,} texts truncated"
+        head += f"{result['ends']:,} ends"
+    if "texts_cut" in result:
+        head += f", {result['texts_cut']:,} texts truncated"
     print(head)
     titles = {name: title for name, (title, _, _) in ROWS.items()}
     titles["transtory"] = "transtory counting"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 
-from fairseq_mm.cli.likelihood import card_of
+from fairseq_mm.cli.likelihood import card_of, load_on_data
 from fairseq_mm.cli.run_set_up import only_writer
 from fairseq_mm.errors import UserError
 
@@ -50,39 +50,6 @@ class Task(NamedTuple):
     curve: Optional[np.ndarray] = None
 
 
-def load_on_data(checkpoint: str, args: argparse.Namespace) -> tuple[Any, Any]:
-    """The model, in evaluation mode and float32, and its task on the data folder.
-
-    Raises:
-        UserError: if the checkpoint is of another task, or its weights do not fit.
-    """
-    from fairseq import checkpoint_utils
-
-    from fairseq_mm.inference.checkpoints import load_checkpoint, provenance_of
-
-    state = load_checkpoint(checkpoint)
-    name = state["cfg"]["task"]["_name"]
-    if name != "multimodal_captioning":
-        raise UserError(
-            f"{checkpoint}: must be a checkpoint of --task multimodal_captioning, but is one of "
-            f"{name} instead."
-        )
-    provenance_of(state, checkpoint)
-    overrides = {
-        "data": args.data,
-        "features": args.features,
-        "eval_gen": False,
-        "one_per_item": False,
-    }
-    try:
-        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-            [checkpoint], arg_overrides=overrides
-        )
-    except RuntimeError as error:
-        raise UserError(f"{checkpoint}: its weights do not fit: {error}") from None
-    return models[0].eval().float(), task
-
-
 def rank_images(args: argparse.Namespace, states: "States", kind: str) -> None:
     """
     Args:
@@ -107,7 +74,7 @@ def rank_images(args: argparse.Namespace, states: "States", kind: str) -> None:
             "by a model of captions (m_rnn, mlbl_f) or of vectors (vse_lstm, vse_gru, vse_bow)."
         )
     device = usable_device(args.device)
-    model, task = load_on_data(checkpoint, args)
+    (model,), task = load_on_data([checkpoint], args)
     task.load_dataset(args.split, combine=False)
     output = args.output or f"{os.path.splitext(checkpoint)[0]}.rank-{args.split}"
     card = _card_of(args, checkpoint, task, device)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from fairseq_mm.cli.likelihood import AlbumTexts, PromptTexts, Texts, card_of, chosen_lines, pair_of
+from fairseq_mm.cli.likelihood import TEXTS, PromptTexts, Stories, card_of, chosen_lines, pair_of
 from fairseq_mm.cli.run_set_up import only_writer
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
@@ -45,7 +45,7 @@ def rank_stories(args: argparse.Namespace, states: "States", kind: str) -> None:
     started = time.time()
     if args.candidates < 2:
         raise UserError("--candidates: must be 2 or more, the story's own included.")
-    texts: Texts = (PromptTexts if kind == "prompts" else AlbumTexts)(args, states)
+    texts = TEXTS[kind](args, states)
     if not texts.names:
         raise UserError(f"{texts.models.files[0]}: is a language model, which reads no prompt.")
     lines = chosen_lines(len(texts.texts), args.stories, args.seed)
@@ -108,7 +108,7 @@ def output_of(files: Sequence[str], split: str) -> str:
 def _score(
     file: "PairScores",
     pairs: np.ndarray,
-    texts: Texts,
+    texts: Stories,
     lines: Sequence[int],
     columns: "Columns",
 ) -> np.ndarray:
@@ -149,7 +149,7 @@ def _figures_of(result: "Union[PromptRanking, AlbumRanking]") -> dict[str, Any]:
 
 
 def _signature(
-    kind: str, args: argparse.Namespace, stories: int, num_columns: int, texts: Texts
+    kind: str, args: argparse.Namespace, stories: int, num_columns: int, texts: Stories
 ) -> str:
     return signature(
         f"{kind[:-1]}_ranking",
@@ -198,7 +198,7 @@ def _interval(figure: Mapping[str, Any], name: str, shown: Any) -> str:
 
 
 def _entries(
-    texts: Texts,
+    texts: Stories,
     lines: Sequence[int],
     scores: np.ndarray,
     true: np.ndarray,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from fairseq_mm.cli.likelihood import kind_of
-from fairseq_mm.cli.rank_images import load_on_data, sentence_of
+from fairseq_mm.cli.likelihood import kind_of, load_on_data
+from fairseq_mm.cli.rank_images import sentence_of
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
                 f"{file}: must be one checkpoint of a model of captions (m_rnn, mlbl_f) where "
                 "there is no --store."
             )
-    model, task = load_on_data(next(iter(states)), args)
+    (model,), task = load_on_data(list(states), args)
     device = usable_device(args.device)
     task.load_dataset(args.split, combine=False)
     sampled = []

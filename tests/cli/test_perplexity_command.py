@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 from fairseq.logging import progress_bar
-from toy_data import run_fairseq
+from toy_data import make_captions_folder, make_videos_folder, run_fairseq
 from toy_story_models import make_story_folder, train_stories
 
 from fairseq_mm.cli.main import main
@@ -81,6 +81,37 @@ def test_all_tokens_have_the_perplexity_of_fairseq_validate(
     words = len((data / f"text/valid.{side}").read_text().split())
     assert (entry["tokens"], result["words"], result["ends"]) == (words + 13, words, 13)
     assert f"{entry['perplexity']:.2f}" in out
+
+
+@pytest.mark.parametrize("name", ["captions", "summaries"])
+def test_captions_and_summaries_have_the_perplexity_of_fairseq_validate(
+    name, tmp_path, monkeypatch, capsys
+):
+    if name == "captions":
+        data = make_captions_folder(tmp_path / "data")
+        task = ["--task", "multimodal_captioning"]
+        arch = "m_rnn_tiny"
+    else:
+        data = make_videos_folder(tmp_path / "data")
+        task = ["--task", "video_summarization"]
+        arch = "vg_bart_tiny"
+    options = f"--arch {arch} --criterion cross_entropy --max-epoch 1 --batch-size 4 --cpu "
+    options += "--optimizer adam --lr 0.01 --num-workers 0 --no-epoch-checkpoints --log-format none"
+    save = ["--save-dir", tmp_path / "model"]
+    with pytest.MonkeyPatch.context() as patch:
+        run_fairseq(patch, "train", data, *task, *options.split(), *save)
+    path = tmp_path / "model/checkpoint_best.pt"
+    capsys.readouterr()
+    arguments = [data, "--checkpoint", path, "--json", tmp_path / "p.json", "--batch-tokens", 30]
+    assert main(["perplexity", *map(str, arguments), "--device", "cpu"]) == 0
+    result = json.loads((tmp_path / "p.json").read_text())
+    bits = validated(data, path, task, monkeypatch)
+    assert math.log2(result["perplexities"]["all"]["perplexity"]) == pytest.approx(bits, abs=6e-4)
+    assert result["texts"] == result["texts_available"] == result["ends"]
+    assert main(["perplexity", *map(str, arguments), "--words", "3"]) == 2
+    assert (
+        f"--words: is for checkpoints of stories of prompts, but {path}" in capsys.readouterr().err
+    )
 
 
 def test_parts_join_to_the_whole(perplexity, trained):
