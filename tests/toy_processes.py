@@ -42,7 +42,7 @@ def _run_and_exit(run: Callable[[], Any]) -> None:
     os._exit(0)
 
 
-def _fork(runs: list[Callable[[], Any]]) -> None:
+def fork(runs: list[Callable[[], Any]]) -> None:
     """Calls each in a process of its own, which has fairseq imported already."""
     with contextlib.suppress(ImportError):
         # which the first step of an optimizer would import, in every process, for seconds
@@ -63,7 +63,7 @@ def run_two_processes(train: Callable[..., Any]) -> None:
         *("--distributed-world-size", "2", "--distributed-no-spawn"),
         *("--distributed-backend", "gloo"),
     )
-    _fork([functools.partial(train, *world, "--distributed-rank", str(rank)) for rank in range(2)])
+    fork([functools.partial(train, *world, "--distributed-rank", str(rank)) for rank in range(2)])
 
 
 def training_configuration(*arguments: Any) -> Any:
@@ -93,25 +93,35 @@ def train_by(processes: int, configuration: Any, save_dir: Path, **groups: dict[
     cfg = copy.deepcopy(configuration)
     groups.setdefault("checkpoint", {})["save_dir"] = str(save_dir)
     groups.setdefault("common", {})["log_file"] = str(save_dir / "log")
-    groups["distributed_training"] = {
-        "distributed_world_size": processes,
-        "distributed_backend": "gloo",
-        "distributed_init_method": f"tcp://127.0.0.1:{_free_port()}" if processes > 1 else None,
-        "distributed_no_spawn": True,
-        **groups.get("distributed_training", {}),
-    }
     with open_dict(cfg):
         for group, settings in groups.items():
             cfg[group].update(settings)
     save_dir.mkdir(exist_ok=True)
-    _fork([functools.partial(_train_rank, cfg, rank) for rank in range(processes)])
+    ranks = configure_processes(cfg, processes)
+    fork([functools.partial(_train_rank, rank) for rank in ranks])
     return torch.load(save_dir / "checkpoint_last.pt", map_location="cpu")
 
 
-def _train_rank(cfg: Any, rank: int) -> None:
+def configure_processes(configuration: Any, processes: int) -> list[Any]:
+    """The configuration of each process, which is its rank's."""
+    port = _free_port()
+    found = []
+    for rank in range(processes):
+        cfg = copy.deepcopy(configuration)
+        with open_dict(cfg):
+            cfg.distributed_training.update(
+                distributed_world_size=processes,
+                distributed_rank=rank,
+                distributed_backend="gloo",
+                distributed_init_method=f"tcp://127.0.0.1:{port}" if processes > 1 else None,
+                distributed_no_spawn=True,
+            )
+        found.append(cfg)
+    return found
+
+
+def _train_rank(cfg: Any) -> None:
     logging.getLogger().setLevel(logging.INFO)
     # the best score of the process, by which a second training would write no checkpoint_best.pt
     vars(checkpoint_utils.save_checkpoint).pop("best", None)
-    with open_dict(cfg):
-        cfg.distributed_training.distributed_rank = rank
     distributed_utils.call_main(cfg, main)

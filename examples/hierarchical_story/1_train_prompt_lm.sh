@@ -5,6 +5,6 @@ set -euo pipefail
 if [ $# -lt 2 ]; then sed -n 2p "$0" >&2; exit 2; fi
 source "$(dirname "$0")/sizes.sh"
 
-fairseq-train "$1" "${COMMON[@]}" --task language_modeling --sample-break-mode eos \
+exec fairseq-train "$1" "${COMMON[@]}" --task language_modeling --sample-break-mode eos \
     --tokens-per-sample 1022 --arch "${3:-gcnn_lm_self_att}" "${LANGUAGE[@]}" \
     "${LANGUAGE_OPTIMIZATION[@]}" --save-dir "$2" "${@:4}"

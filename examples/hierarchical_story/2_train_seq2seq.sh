@@ -5,5 +5,5 @@ set -euo pipefail
 if [ $# -lt 2 ]; then sed -n 2p "$0" >&2; exit 2; fi
 source "$(dirname "$0")/sizes.sh"
 
-fairseq-train "$1" "${COMMON[@]}" --task hierarchical_story --arch "${3:-conv_story_gated}" \
+exec fairseq-train "$1" "${COMMON[@]}" --task hierarchical_story --arch "${3:-conv_story_gated}" \
     "${STORY[@]}" "${OPTIMIZATION[@]}" --save-dir "$2" "${@:4}"

@@ -5,5 +5,5 @@ set -euo pipefail
 if [ $# -lt 2 ]; then sed -n 2p "$0" >&2; exit 2; fi
 source "$(dirname "$0")/sizes.sh"
 
-fairseq-train "$1" "${COMMON[@]}" --task hierarchical_story --arch lstm "${LSTM[@]}" \
+exec fairseq-train "$1" "${COMMON[@]}" --task hierarchical_story --arch lstm "${LSTM[@]}" \
     "${OPTIMIZATION[@]}" --save-dir "$2" "${@:3}"

@@ -1,20 +1,13 @@
 # Sourced by the recipes. SIZE=full (default): the paper's. SIZE=small: for a few hundred stories on
-# a CPU. GPUS=1, 2, 4 or 8 (default: 1), those that fairseq-train sees: --update-freq gives the same
-# batch on each, 8 times 1,500 words.
+# a CPU. GPUS: see ../gpus.sh; an update has 8 batches of 1,500 tokens in all, so that 1, 2, 4 or 8
+# GPUs share them. A story has up to 1,000 tokens, which is why batches cannot be smaller.
 SIZE="${SIZE:-full}"
-GPUS="${GPUS:-1}"
 USER_DIR="${USER_DIR:-$(dirname "${BASH_SOURCE[0]}")/../../fairseq_mm}"
-
-case "$GPUS" in
-1 | 2 | 4 | 8) ;;
-*)
-    echo "GPUS must be 1, 2, 4 or 8, but is $GPUS instead." >&2
-    exit 2
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/../gpus.sh"
 
 case "$SIZE" in
 full)
+    share_batch 8 "batches of 1,500 tokens"
     STORY=()   # the architectures' own sizes are the paper's
     FUSION=()
     LANGUAGE=()
@@ -23,11 +16,12 @@ full)
         --dropout 0.3)
     OPTIMIZATION=(
         --optimizer nag --momentum 0.99 --lr 0.25 --clip-norm 0.1 --weight-decay 1e-7
-        --lr-scheduler reduce_lr_on_plateau --max-tokens 1500 --update-freq "$((8 / GPUS))"
+        --lr-scheduler reduce_lr_on_plateau --max-tokens 1500 --update-freq "$BATCH"
         --max-epoch 30)
     LANGUAGE_OPTIMIZATION=("${OPTIMIZATION[@]}" --lr 1)
     ;;
 small)
+    share_batch 1 "batches of 3,000 tokens"
     WIDTHS=(--decoder-embed-dim 64 --decoder-out-embed-dim 64)
     STORY=("${WIDTHS[@]}" --encoder-embed-dim 64 --encoder-layers '[(64, 3)] * 2 + [(128, 3)]'
         --decoder-layers '[(128, 4)] * 3 + [(192, 4)]' --dropout 0.2)
@@ -48,4 +42,4 @@ small)
 esac
 
 COMMON=(--user-dir "$USER_DIR" --criterion chunked_cross_entropy --required-batch-size-multiple 1
-    --no-epoch-checkpoints --log-format simple --seed 1)
+    --no-epoch-checkpoints --log-format simple --seed 1 "${PROCESSES[@]}")

@@ -13,11 +13,13 @@ for split in train valid; do
     cp "$data/$split.bin" "$data/$split.idx" "$data/$split.tags" "$vectors"
 done
 cp "$data/dict.txt" "$vectors"
+source "$(dirname "$0")/../gpus.sh"
+share_batch 128 pairs
 updates=2350  # 10 epochs of Flickr8k
-fairseq-train "$vectors" --user-dir "$(dirname "$0")/../../fairseq_mm" \
+exec fairseq-train "$vectors" --user-dir "$(dirname "$0")/../../fairseq_mm" \
     --features "$vectors/train.h5:$vectors/valid.h5" --preload-features --num-workers 0 \
     --task multimodal_captioning --arch "${4:-sc_nlm}" --criterion cross_entropy \
     --optimizer adam --lr 1e-3 --lr-scheduler polynomial_decay \
     --total-num-update $updates --max-update $updates --clip-norm 5 \
-    --batch-size 128 --required-batch-size-multiple 1 \
+    --batch-size "$BATCH" "${PROCESSES[@]}" --required-batch-size-multiple 1 \
     --no-epoch-checkpoints --seed 1 --log-format simple --save-dir "$out" "${@:5}"

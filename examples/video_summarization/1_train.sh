@@ -13,7 +13,7 @@ if [ $# -lt 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
 SYSTEM=$3
 source "$(dirname "$0")/systems.sh"
 
-fairseq-train "$1" --user-dir "$USER_DIR" --task video_summarization --arch "$ARCH" "${SIZES[@]}" \
+exec fairseq-train "$1" --user-dir "$USER_DIR" --task video_summarization --arch "$ARCH" "${SIZES[@]}" \
     --criterion cross_entropy "${OPTIMIZATION[@]}" --lr-scheduler epoch_decay \
     --decay-factor 0.95 --decay-epochs 10 --max-epoch 60 --patience 5 --seed 1 --eval-gen \
     --best-checkpoint-metric rouge2 --maximize-best-checkpoint-metric \

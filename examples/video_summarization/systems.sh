@@ -1,8 +1,8 @@
 # Sourced by 1_train.sh: OPTIONS of the system that $SYSTEM names, a row of the paper's tables.
-# GPUS=1, 2, 4 (default: 1), those that fairseq-train sees, BATCH=10 (default) examples on each.
-GPUS="${GPUS:-1}"
+# GPUS: see ../gpus.sh. BATCH=10 (default): examples on each at a time; an update has 120, 8 or 4.
 BATCH="${BATCH:-10}"
 USER_DIR="${USER_DIR:-$(dirname "${BASH_SOURCE[0]}")/../../fairseq_mm}"
+source "$(dirname "${BASH_SOURCE[0]}")/../gpus.sh"
 
 # MFFG's released code trains by torch.optim.Adam without weight decay, transformers with AMSGrad.
 # VG-BART's paper has a weight decay of 1e-5, its released code none.
@@ -92,9 +92,11 @@ if [ "$EXAMPLES" = 120 ]; then
     read -r -a DROPOUTS <<< "$DROPOUTS"
     SIZES+=(--finetune-from-model "$PRETRAINED" "${DROPOUTS[@]}")
 fi
-if [ "$BATCH" -gt "$((EXAMPLES / GPUS))" ]; then BATCH=$((EXAMPLES / GPUS)); fi
+MOST=$BATCH
+share_batch "$EXAMPLES" examples
+if [ "$BATCH" -gt "$MOST" ]; then BATCH=$MOST; fi
 if [ $((EXAMPLES % (GPUS * BATCH))) != 0 ]; then
     echo "GPUS times BATCH must divide $EXAMPLES, but is $GPUS times $BATCH." >&2
     exit 2
 fi
-OPTIMIZATION+=(--batch-size "$BATCH" --update-freq "$((EXAMPLES / (GPUS * BATCH)))")
+OPTIMIZATION+=(--batch-size "$BATCH" --update-freq "$((EXAMPLES / (GPUS * BATCH)))" "${PROCESSES[@]}")

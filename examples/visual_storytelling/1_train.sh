@@ -6,6 +6,6 @@ if [ $# -lt 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
 ARCH=$3
 source "$(dirname "$0")/sizes.sh"
 
-fairseq-train "$1" --user-dir "$USER_DIR" --task visual_storytelling --arch "$ARCH" "${SIZES[@]}" \
+exec fairseq-train "$1" --user-dir "$USER_DIR" --task visual_storytelling --arch "$ARCH" "${SIZES[@]}" \
     --criterion cross_entropy "${OPTIMIZATION[@]}" --required-batch-size-multiple 1 \
     --no-epoch-checkpoints --log-format simple --save-dir "$2" "${@:4}"

@@ -1,50 +1,43 @@
 # Sourced by the recipes. SIZE=full (default): the papers'. SIZE=small: for a few thousand stories on
-# a CPU. GPUS=1, 2, 4 or 8 (default: 1), those that fairseq-train sees: --batch-size gives 64 stories
-# in all.
+# a CPU. GPUS: see ../gpus.sh; an update has 64 stories in all (16 or 32 with SIZE=small).
 SIZE="${SIZE:-full}"
-GPUS="${GPUS:-1}"
 USER_DIR="${USER_DIR:-$(dirname "${BASH_SOURCE[0]}")/../../fairseq_mm}"
-
-case "$GPUS" in
-1 | 2 | 4 | 8) ;;
-*)
-    echo "GPUS must be 1, 2, 4 or 8, but is $GPUS instead." >&2
-    exit 2
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/../gpus.sh"
 
 case "$SIZE" in
 full)
     SIZES=() # the architectures' own sizes are the papers'
-    OPTIMIZATION=(--batch-size "$((64 / GPUS))"
-        --max-epoch 100 --patience 5 --seed 2020)
+    STORIES=64
+    OPTIMIZATION=(--max-epoch 100 --patience 5 --seed 2020)
     case "$ARCH" in
     glac*) OPTIMIZATION+=(--lr 1e-3) ;;
     *) OPTIMIZATION+=(--lr 1e-4) ;;
     esac
     ;;
 small)
+    STORIES=32
     OPTIMIZATION=(--clip-norm 5 --lr-scheduler inverse_sqrt --patience 2 --seed 1)
     case "$ARCH" in
     glac*)
         SIZES=(--picture-dim 256 --encoder-hidden-dim 128 --glocal-dim 512 --embedding-dim 128
             --hidden-dim 384 --encoder-dropout 0.2 --embedding-dropout 0.3)
-        OPTIMIZATION+=(--lr 2e-3 --warmup-updates 500 --batch-size "$((16 / GPUS))" --max-epoch 16)
+        OPTIMIZATION+=(--lr 2e-3 --warmup-updates 500 --max-epoch 16)
+        STORIES=16
         ;;
     transtory_decoder)
         SIZES=(--picture-dim 256 --encoder-hidden-dim 128 --glocal-dim 512 --decoder-ffn-dim 512
             --encoder-dropout 0.2 --embedding-dropout 0.2 --dropout 0.2)
-        OPTIMIZATION+=(--lr 1e-3 --warmup-updates 200 --batch-size "$((32 / GPUS))" --max-epoch 16)
+        OPTIMIZATION+=(--lr 1e-3 --warmup-updates 200 --max-epoch 16)
         ;;
     transtory_full)
         SIZES=(--picture-dim 256 --encoder-ffn-dim 512 --decoder-ffn-dim 512
             --embedding-dropout 0.2 --dropout 0.2)
-        OPTIMIZATION+=(--lr 1e-3 --warmup-updates 200 --batch-size "$((32 / GPUS))" --max-epoch 16)
+        OPTIMIZATION+=(--lr 1e-3 --warmup-updates 200 --max-epoch 16)
         ;;
     transtory_xl)
         SIZES=(--picture-dim 256 --embedding-dim 128 --model-dim 256 --decoder-ffn-dim 512
             --dropout 0.2)
-        OPTIMIZATION+=(--lr 1e-3 --warmup-updates 200 --batch-size "$((32 / GPUS))" --max-epoch 16)
+        OPTIMIZATION+=(--lr 1e-3 --warmup-updates 200 --max-epoch 16)
         ;;
     *)
         echo "SIZE=small has no sizes for $ARCH." >&2
@@ -59,3 +52,5 @@ small)
 esac
 # the released trainers' torch.optim.Adam adds the weight decay to the gradient
 OPTIMIZATION+=(--optimizer adam_l2 --weight-decay 1e-5)
+share_batch "$STORIES" stories
+OPTIMIZATION+=(--batch-size "$BATCH" "${PROCESSES[@]}")

@@ -24,6 +24,7 @@ from fairseq_mm.compat.fairseq_data import (
     warn_of_dropped_batches,
 )
 from fairseq_mm.compat.hydra_recipes import check_hydra_recipe
+from fairseq_mm.compat.launching import repair_launching, stop_on_signal
 from fairseq_mm.compat.loading import guard_evaluation, guard_loading, name_unusable_checkpoints
 from fairseq_mm.compat.pytorch import convolution_memory_format
 from fairseq_mm.compat.saving import name_cut_checkpoints, repair_writing_of_checkpoints
@@ -51,6 +52,8 @@ def apply() -> None:
     silence_pin_memory()
     silence_libraries()
     repair_call_main()
+    repair_launching()
+    stop_on_signal()
     name_unknown_architectures()
     repair_ddp_on_cpu()
     repair_diverse_beam()

@@ -14,6 +14,8 @@ from typing import Any
 from fairseq_mm.compat.pytorch import multiplies_float16_on_cpu
 from fairseq_mm.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 
 def check_fairseq() -> None:
     """Goes with: nothing; a plugin without its host should say so."""
@@ -100,10 +102,8 @@ def repair_call_main() -> None:
     - ``--bf16`` switches ``tpu`` on (both builds), which fails without torch_xla.
     - ``--fp16`` on the CPU needs ``--fp16-no-flatten-grads``, and a PyTorch that multiplies
       float16 there (1.12 does not).
-    - Several processes without a GPU: fairseq spawns as many as there are GPUs, none, and exits
-      with status 0, nothing trained.
 
-    Goes when fairseq asks for a TPU by ``--tpu`` alone and counts processes without GPUs.
+    Goes when fairseq asks for a TPU by ``--tpu`` alone.
     """
     from fairseq.distributed import utils as distributed_utils
 
@@ -126,17 +126,10 @@ def repair_call_main() -> None:
                 cfg.distributed_training.tpu = False
             if cfg.common.fp16 and on_cpu and not cfg.common.fp16_no_flatten_grads:
                 cfg.common.fp16_no_flatten_grads = True
-        distributed = cfg.distributed_training
-        if (
-            on_cpu
-            and distributed.distributed_world_size > 1
-            and not distributed.distributed_no_spawn
-        ):
-            raise UserError(
-                f"--distributed-world-size {distributed.distributed_world_size} without a GPU: "
-                "fairseq would start no process at all. Start each one yourself with "
-                "--distributed-no-spawn --distributed-rank R --distributed-backend gloo "
-                "--distributed-init-method tcp://127.0.0.1:PORT."
+        if cfg.common.get("memory_efficient_bf16"):
+            logger.warning(
+                "--memory-efficient-bf16 keeps no float32 copy of the weights: updates below 1/256 "
+                "of a weight are lost, and models learn less. --bf16 keeps one."
             )
         return original(cfg, main, **kwargs)
 

@@ -168,13 +168,11 @@ def test_fp16_on_the_cpu_is_refused_where_it_cannot_be_computed(monkeypatch):
         called_with(monkeypatch, common={"fp16": True, "cpu": True})
 
 
-def test_several_processes_without_a_gpu_are_not_silently_none(monkeypatch):
-    with pytest.raises(UserError, match="fairseq would start no process at all"):
-        called_with(
-            monkeypatch,
-            common={"cpu": True},
-            distributed_training={"distributed_world_size": 2},
-        )
+def test_precision_that_loses_updates_is_warned_of(monkeypatch, caplog):
+    called_with(monkeypatch, common={"cpu": True, "bf16": True})
+    assert "memory-efficient" not in caplog.text
+    called_with(monkeypatch, common={"cpu": True, "bf16": True, "memory_efficient_bf16": True})
+    assert caplog.text.count("--memory-efficient-bf16 keeps no float32 copy") == 1
 
 
 def test_diverse_beams_generate_every_image(monkeypatch, capsys, tmp_path, data):

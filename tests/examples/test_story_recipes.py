@@ -90,6 +90,7 @@ def test_any_number_of_gpus_gives_the_same_batch(calls_of):
     for gpus in (1, 2, 4, 8):
         (call,) = calls_of("2_train_seq2seq", "data", "saved", GPUS=str(gpus))
         args = parsed(call)
+        assert args.distributed_world_size == gpus
         updates.add((gpus * args.update_freq[0], args.max_tokens))
     assert updates == {(8, 1500)}
 
@@ -113,7 +114,19 @@ def test_further_options_take_precedence(calls_of):
     ("variables", "message"),
     [
         ({"SIZE": "big"}, "SIZE must be full or small, but is big instead."),
-        ({"GPUS": "3"}, "GPUS must be 1, 2, 4 or 8, but is 3 instead."),
+        (
+            {"GPUS": "16"},
+            "GPUS must divide 8, the number of batches of 1,500 tokens in an update, but is 16.",
+        ),
+        (
+            {"GPUS": "2", "SIZE": "small"},
+            "GPUS must divide 1, the number of batches of 3,000 tokens in an update, but is 2.",
+        ),
+        ({"GPUS": "two"}, "GPUS must be a number of 1 or more, but is two."),
+        (
+            {"WORLD_SIZE": "2"},
+            "GPUS must be the number of processes that were started, 2, but is 1.",
+        ),
     ],
 )
 def test_unknown_sizes_are_refused_in_a_line(calls_of, variables, message):

@@ -165,7 +165,12 @@ def test_recipes_train_summarize_and_score(calls_of, tmp_path, monkeypatch, caps
     [
         ({}, "m_rnn", "m_rnn is no system of these tables: s2s, "),
         ({}, "vg_bart_fg", "vg_bart_fg begins with a pretrained model: PRETRAINED="),
-        ({"GPUS": "7", "PRETRAINED": "x"}, "bart", "GPUS times BATCH must divide 120, but is 7"),
+        ({"GPUS": "7", "PRETRAINED": "x"}, "bart", "GPUS must divide 120, the number of examples"),
+        (
+            {"GPUS": "4", "BATCH": "7", "PRETRAINED": "x"},
+            "bart",
+            "GPUS times BATCH must divide 120, but is 4 times 7.",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_said_in_a_line(calls_of, variables, system, message):

@@ -1,0 +1,173 @@
+"""Some updates of every system in fairseq's trainer, on small data: what the tables of precision,
+processes and GPUs are made from."""
+
+import copy
+import functools
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "golden")]
+
+import torch  # noqa: E402
+from fairseq import tasks  # noqa: E402
+from fairseq.data import iterators  # noqa: E402
+from fairseq.distributed import utils as distributed  # noqa: E402
+from fairseq.logging import metrics  # noqa: E402
+from fairseq.trainer import Trainer  # noqa: E402
+from golden_files import DATA, unpack  # noqa: E402
+from omegaconf import open_dict  # noqa: E402
+from systems import SYSTEMS, TASKS, System  # noqa: E402
+from torch import Tensor  # noqa: E402
+from toy_processes import configure_processes, fork, training_configuration  # noqa: E402
+
+VECTORS = "captions_vectors"
+ALWAYS = (
+    *("--batch-size", "3", "--required-batch-size-multiple", "1", "--num-workers", "0"),
+    *("--seed", "1", "--clip-norm", "1", "--log-format", "none", "--no-save"),
+)
+ADAM = ("--optimizer", "adam", "--lr", "3e-3", "--adam-eps", "1e-6")
+
+
+class Trained(NamedTuple):
+    """
+    Attributes:
+        losses: of each update, as fairseq logs them (to base 2; for a ranking, for each pair).
+        start: the weights before the first update, float32 on the CPU.
+        weights: those after the last.
+        tokens_per_second: of the updates but for the first three.
+        peak_memory: of the GPU, in bytes; 0 on a CPU.
+    """
+
+    losses: list[float]
+    start: dict[str, Tensor]
+    weights: dict[str, Tensor]
+    tokens_per_second: float
+    peak_memory: int
+
+
+def unpack_data(root: Path) -> None:
+    """The data folders of all systems, and the checkpoints that some begin from."""
+    for name in (DATA, "prompts"):
+        unpack(name, root)
+
+
+def configuration(root: Path, system: System, *options: str) -> Any:
+    """What ``fairseq-train`` makes of a system's options, without dropout.
+
+    Args:
+        root: with the unpacked data.
+        system: one of ``SYSTEMS``.
+        *options: further ones of ``fairseq-train``.
+    """
+    given = [*TASKS[system.kind].split(), *system.options.format(root=root).split()]
+    if system.data == VECTORS:
+        vectors = root / DATA / VECTORS
+        given += ["--features", f"{vectors / 'train.h5'}:{vectors / 'valid.h5'}"]
+    cfg = training_configuration(root / DATA / system.data, *ALWAYS, *given, *options)
+    for name, value in cfg.model.items():
+        if "dropout" in name and isinstance(value, float):
+            cfg.model[name] = 0.0
+    return cfg
+
+
+def train(cfg: Any, updates: int) -> Trained:
+    """Trains in this process, one of as many as the configuration says; see :func:`train_by`."""
+    torch.manual_seed(cfg.common.seed)
+    metrics.reset()
+    task = tasks.setup_task(cfg.task)
+    model = task.build_model(cfg.model)
+    criterion = task.build_criterion(cfg.criterion)
+    trainer = Trainer(cfg, task, model, criterion)
+    start = _weights(model)
+    on_gpu = trainer.cuda
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    losses: list[float] = []
+    tokens, began = 0.0, 0.0
+    for number, samples in enumerate(_batches(trainer, cfg.optimization.update_freq[0])):
+        if number == updates:
+            break
+        if number == 3:
+            _wait(on_gpu)
+            tokens, began = 0.0, time.perf_counter()
+        found = None
+        while found is None:  # float16 repeats an update whose gradients overflow
+            found = trainer.train_step(samples)
+        losses.append(float(found["loss"]))
+        tokens += sum(float(sample["ntokens"]) for sample in samples if sample)
+    _wait(on_gpu)
+    speed = tokens / (time.perf_counter() - began) if began else 0.0
+    peak = torch.cuda.max_memory_allocated() if on_gpu else 0
+    return Trained(losses, start, _weights(model), speed, peak)
+
+
+def _wait(on_gpu: bool) -> None:
+    if on_gpu:
+        torch.cuda.synchronize()
+
+
+def _weights(model: Any) -> dict[str, Tensor]:
+    return {
+        name: values.detach().float().cpu().clone()
+        for name, values in model.named_parameters()
+        if values.requires_grad
+    }
+
+
+def _batches(trainer: Any, update_freq: int) -> Iterator[list[Any]]:
+    """Those of each update, epoch after epoch."""
+    epoch = 1
+    while True:
+        epoch_itr = trainer.get_train_iterator(epoch=epoch, load_dataset=epoch == 1)
+        trainer.begin_epoch(epoch)
+        itr = epoch_itr.next_epoch_itr(shuffle=True)
+        yield from iterators.GroupedIterator(itr, update_freq)
+        epoch = epoch_itr.next_epoch_idx
+
+
+def train_by(processes: int, cfg: Any, updates: int, *, on_gpu: bool = False) -> Trained:
+    """Trains with so many processes: forked ones on the CPU, fairseq's own where there are GPUs.
+
+    Raises:
+        AssertionError: if a process fails.
+    """
+    if processes == 1:
+        found: list[Trained] = []
+        # through fairseq's entry, which prepares a configuration for the device at hand
+        distributed.call_main(copy.deepcopy(cfg), lambda cfg: found.append(train(cfg, updates)))
+        return found[0]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trained.pt"
+        cfg = copy.deepcopy(cfg)
+        run = functools.partial(_train_rank, updates=updates, path=str(path))
+        if on_gpu:
+            with open_dict(cfg):
+                cfg.distributed_training.distributed_world_size = processes
+            distributed.call_main(cfg, run)
+        else:
+            ranks = configure_processes(cfg, processes)
+            fork([functools.partial(distributed.call_main, rank, run) for rank in ranks])
+        return Trained(*torch.load(path))
+
+
+def _train_rank(cfg: Any, updates: int, path: str) -> None:
+    trained = train(cfg, updates)
+    if distributed.get_global_rank() == 0:
+        torch.save(tuple(trained), path)
+
+
+def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor], start: Any) -> float:
+    """How far apart two trainings end, in the length of the way that the first went."""
+    apart = sum(float((other[name] - values).double().norm() ** 2) for name, values in one.items())
+    way = sum(float((values - start[name]).double().norm() ** 2) for name, values in one.items())
+    return (apart / max(way, 1e-30)) ** 0.5
+
+
+def chosen_systems(names: Optional[list[str]]) -> list[System]:
+    """All systems, or those that are named."""
+    return [SYSTEMS[name] for name in names] if names else list(SYSTEMS.values())

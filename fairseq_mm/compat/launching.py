@@ -1,0 +1,242 @@
+"""Starting several processes, and stopping them so that they can continue.
+
+fairseq counts processes by the GPUs that it sees. What it gets wrong without GPUs, or with one GPU
+for each process, is put right here; and a training that gets ``SIGUSR1`` writes a checkpoint and
+ends, which is what schedulers send before they take a machine away.
+"""
+
+import functools
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from fairseq_mm.errors import UserError
+
+# of the training, which --log-file keeps
+logger = logging.getLogger("fairseq_cli.train")
+
+# processes agree on stopping at every such update, which costs a message of one number
+UPDATES_BETWEEN_AGREEMENTS = 5
+
+
+# Starting ------------------------------------------------------------------------------------
+
+
+def configure_launch(cfg: Any, environment: Mapping[str, str] = os.environ) -> None:
+    """Takes the number of processes and the rank of this one from the launcher.
+
+    fairseq takes them for one process, each of which trains a model of its own, where the launcher
+    has started several and each sees no GPU or one. Goes when fairseq reads ``WORLD_SIZE`` and
+    SLURM's variables before it counts GPUs.
+
+    Args:
+        cfg: of a command; its group ``distributed_training`` is changed.
+        environment: with the variables of ``torchrun`` or of a step of SLURM.
+
+    Raises:
+        UserError: if SLURM has started several processes, and no port is given.
+    """
+    import torch
+
+    distributed = cfg.distributed_training
+    if distributed.distributed_init_method is not None or cfg.common.tpu:
+        return
+    on_cpu = cfg.common.cpu or not torch.cuda.is_available()
+    if "MASTER_ADDR" in environment and int(environment.get("WORLD_SIZE", 1)) > 1:
+        world, rank = int(environment["WORLD_SIZE"]), int(environment["RANK"])
+        local, address = int(environment.get("LOCAL_RANK", 0)), "env://"
+    elif "SLURM_STEP_NODELIST" in environment and int(environment.get("SLURM_NTASKS", 1)) > 1:
+        world, rank = int(environment["SLURM_NTASKS"]), int(environment["SLURM_PROCID"])
+        one_a_node = world == int(environment.get("SLURM_NNODES", 1))
+        if one_a_node and not on_cpu and torch.cuda.device_count() > 1:
+            return  # fairseq starts a process for each GPU of the node
+        if distributed.distributed_port <= 0:
+            raise UserError(
+                f"--distributed-port: is needed where SLURM starts {world} processes; give a port "
+                "that is free on the first node, such as 29500."
+            )
+        local = int(environment.get("SLURM_LOCALID", 0))
+        host = _first_host(environment["SLURM_STEP_NODELIST"])
+        address = f"tcp://{host}:{distributed.distributed_port}"
+    else:
+        return
+    count = torch.cuda.device_count()
+    distributed.distributed_world_size, distributed.distributed_rank = world, rank
+    distributed.distributed_init_method = address
+    distributed.distributed_no_spawn = True
+    # a launcher may show each process its own GPU alone
+    distributed.device_id = 0 if on_cpu else local % max(count, 1)
+    if on_cpu:
+        distributed.distributed_backend = "gloo"
+
+
+def _first_host(nodes: str) -> str:
+    """
+    Raises:
+        UserError: if SLURM does not say.
+    """
+    command = ["scontrol", "show", "hostnames", nodes]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        raise UserError(
+            f"`{' '.join(command)}` does not name the first node: give --distributed-init-method "
+            "tcp://HOST:PORT, --distributed-rank and --distributed-no-spawn."
+        ) from None
+
+
+def spawn_on_cpu(cfg: Any, main: Any, kwargs: dict[str, Any]) -> None:
+    """Starts ``--distributed-world-size`` processes without GPUs, connected by gloo.
+
+    fairseq starts as many as there are GPUs: none, and ends with status 0, nothing trained.
+    """
+    import torch
+
+    distributed = cfg.distributed_training
+    port = distributed.distributed_port
+    if port <= 0:
+        port = random.randint(10000, 60000)
+    distributed.distributed_init_method = f"tcp://localhost:{port}"
+    distributed.distributed_backend = "gloo"
+    distributed.distributed_num_procs = distributed.distributed_world_size
+    distributed.distributed_rank = None
+    torch.multiprocessing.spawn(
+        run_process, (main, cfg, {**kwargs, "start_rank": 0}), distributed.distributed_world_size
+    )
+
+
+def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
+    """fairseq's ``distributed_main``, but that the process group is ended, which PyTorch asks for,
+    and that workers that read data are forked, as everywhere else: a spawned process would spawn
+    them, which imports everything again in each epoch and leaves semaphores behind."""
+    import torch
+    from fairseq.distributed import utils
+
+    original = getattr(utils.distributed_main, "original", utils.distributed_main)
+    is_spawned = cfg.distributed_training.distributed_rank is None
+    if is_spawned and "fork" in multiprocessing.get_all_start_methods():
+        multiprocessing.set_start_method("fork", force=True)
+    original(device_id, main, cfg, kwargs)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+run_process.original = None  # type: ignore[attr-defined]
+
+
+def repair_launching() -> None:
+    """Commands of fairseq start, join and end several processes wherever they run."""
+    from fairseq.distributed import utils
+
+    original = utils.call_main
+    # by the name of this module's function, fairseq's spawned processes find it
+    run_process.original = utils.distributed_main  # type: ignore[attr-defined]
+    utils.distributed_main = run_process
+
+    @functools.wraps(original)
+    def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
+        import torch
+        from omegaconf import open_dict
+
+        distributed = cfg.distributed_training
+        with open_dict(cfg):
+            configure_launch(cfg)
+            on_cpu = cfg.common.cpu or not torch.cuda.is_available()
+            if distributed.distributed_world_size > 1 and not distributed.distributed_no_spawn:
+                _forward_signal()
+                if on_cpu and distributed.distributed_init_method is None:
+                    return spawn_on_cpu(cfg, main, kwargs)
+        return original(cfg, main, **kwargs)
+
+    utils.call_main = call_main
+
+
+# Stopping ------------------------------------------------------------------------------------
+
+_signal: Optional[int] = None
+
+
+def stop_on_signal() -> None:
+    """Training that gets ``SIGUSR1`` writes ``checkpoint_last.pt`` after its update, without
+    validating, and ends; the same command continues. fairseq knows no such signal, and is killed
+    by it."""
+    from fairseq.trainer import Trainer
+
+    original = Trainer.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        _handle(_note)
+        for name in ("fairseq_cli.train", "__main__"):  # imported by now, whichever it is
+            module = sys.modules.get(name)
+            found = getattr(module, "validate_and_save", None)
+            if found is not None and not hasattr(found, "__wrapped__"):
+                module.validate_and_save = _saving_on_signal(found)
+
+    Trainer.__init__ = init
+
+
+def _handle(handler: Any) -> None:
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and hasattr(signal, "SIGUSR1"):
+        global _signal
+        _signal = None
+        signal.signal(signal.SIGUSR1, handler)
+
+
+def _note(number: int, frame: Any) -> None:
+    global _signal
+    _signal = number
+
+
+def _forward_signal() -> None:
+    """The process that starts others passes the signal on to them."""
+
+    def forward(number: int, frame: Any) -> None:
+        for child in multiprocessing.active_children():
+            if child.pid is not None:
+                os.kill(child.pid, number)
+
+    _handle(forward)
+
+
+def _saving_on_signal(original: Any) -> Any:
+    @functools.wraps(original)
+    def validate_and_save(
+        cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: Any, end_of_epoch: bool
+    ) -> Any:
+        if not _is_stopped(trainer):
+            return original(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
+        from fairseq import checkpoint_utils
+
+        checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
+        if trainer.is_data_parallel_master:
+            logger.warning(
+                f"stopped by SIGUSR1 after {trainer.get_num_updates()} updates: the same command "
+                f"continues from checkpoint_last.pt in {cfg.checkpoint.save_dir}."
+            )
+        return [None], True
+
+    return validate_and_save
+
+
+def _is_stopped(trainer: Any) -> bool:
+    """Whether any process has got the signal, which all must know at the same update."""
+    import torch
+    from fairseq.distributed import utils
+
+    if trainer.data_parallel_world_size == 1:
+        return _signal is not None
+    if trainer.get_num_updates() % UPDATES_BETWEEN_AGREEMENTS:
+        return False
+    count = torch.tensor([_signal is not None], dtype=torch.float32, device=trainer.device)
+    utils.all_reduce(count, group=trainer.data_parallel_process_group)
+    return bool(count.item())
