@@ -1,0 +1,51 @@
+"""Tables of precision and of processes: every system learns in each, and two processes are one."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from toy_data import needs_float16_on_cpu
+from toy_processes import needs_fork
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(FOLDER))
+
+import processes  # noqa: E402
+from _system_training import SYSTEMS, unpack_data  # noqa: E402
+
+# the others are run by `make soak`
+QUICK = ("conv_story_fusion", "glac")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("systems")
+    unpack_data(folder)
+    return folder
+
+
+@needs_fork
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in SYSTEMS]
+)
+def test_two_processes_train_as_one(root, name):
+    figures = processes.measure(root, SYSTEMS[name], updates=3)
+    assert list(figures) == ["gradient", *processes.BACKENDS]
+    for column, found in figures.items():
+        assert "failed" not in found, (column, found)
+        assert found["distance"] < 1e-5, column
+        assert found["loss"] <= 0.001, column  # fairseq rounds to three digits
+
+
+@needs_float16_on_cpu
+def test_each_precision_has_a_column(monkeypatch, capsys):
+    options = ["--systems", "m_rnn", "--updates", "12"]
+    monkeypatch.setattr(sys, "argv", ["precision.py", *options])
+    runpy.run_path(str(FOLDER / "precision.py"), run_name="__main__")
+    head, _, row = capsys.readouterr().out.splitlines()
+    assert head.count("|") == row.count("|") == 7
+    name, *cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert name == "m_rnn"
+    losses = [abs(float(cell.split()[0])) for cell in cells[1:]]
+    assert max(losses) < 0.05
