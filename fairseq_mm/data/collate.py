@@ -12,10 +12,10 @@ def pad_tokens(rows: list[Tensor], pad: int, *, left: bool = False) -> Tensor:
     """``[B, T]`` of rows ``[t]``, padded to the longest: at the right, or at the left."""
     lengths = torch.tensor([row.numel() for row in rows]).unsqueeze(1)
     T = int(lengths.max())
-    places = torch.arange(T)
-    is_real = places >= T - lengths if left else places < lengths  # [B, T]
-    batch = rows[0].new_full(is_real.shape, pad)
-    return batch.masked_scatter_(is_real.to(batch.device), torch.cat(rows))
+    indices = torch.arange(T)
+    is_token = indices >= T - lengths if left else indices < lengths  # [B, T]
+    batch = rows[0].new_full(is_token.shape, pad)
+    return batch.masked_scatter_(is_token.to(batch.device), torch.cat(rows))
 
 
 def shift_right(rows: list[Tensor], start: int) -> list[Tensor]:
@@ -34,7 +34,7 @@ def pad_features(
     Args:
         rows: arrays ``[n, D]``, in the store's precision.
         missing: for each item ``[n]`` bool, True at rows of zeros that stand for images that
-            are missing: they are padding in their place; None where no image is.
+            are missing: they are padding there; None where no image is.
 
     Returns:
         features: ``[B, N, D]``, zero at padding.
@@ -63,7 +63,7 @@ def collate(
         examples: of the dataset, each with ``id``, ``features`` ``[n, D]`` or None, ``target``
             ``[t]`` (or None when generating without references), ``is_first``, where images are
             missing, ``missing`` ``[n]`` bool, where the task has text as input, ``source`` ``[s]``,
-            and, of a split, ``item``, the number of its image, images or video there.
+            and, of a split, ``item``, the index of its image, images or video there.
         pad: padding of the target.
         start: token before the first word.
         source_pad: padding of the source text, at its left as in fairseq.

@@ -15,7 +15,6 @@ are mapped or read piece by piece, so memory stays small; nothing is ever unpick
 """
 
 import dataclasses
-import hashlib
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +24,7 @@ from typing import Callable, Optional, Union
 import numpy as np
 
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.input_files import read_lines, sha256_of
 from fairseq_mm.data.numpy_files import StreamedArray, load_numpy, read_member
 from fairseq_mm.errors import UserError
 
@@ -180,11 +179,7 @@ def _identity_of_weights(weights: str) -> str:
         if ":" in weights:
             return weights
         raise UserError(f"{weights}: weights file not found.")
-    digest = hashlib.sha256()
-    with open(weights, "rb") as file:
-        for piece in iter(lambda: file.read(1 << 20), b""):
-            digest.update(piece)
-    return digest.hexdigest()
+    return sha256_of(weights)
 
 
 def _open_folder(

@@ -4,6 +4,7 @@ All JSON of the package comes through here. What a file may ask of memory and of
 bounded: bytes of a line and of a file that is read whole, levels of nesting, digits of an integer.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -101,6 +102,18 @@ def read_bytes(path: Any) -> bytes:
         limit = f"{MAX_FILE_BYTES >> 20} MiB"
         raise UserError(f"{path}: is read whole, and must have at most {limit}, but is larger.")
     return content
+
+
+def sha256_of(path: Any) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}.") from None
+    return digest.hexdigest()
 
 
 def read_json(path: Any) -> Any:

@@ -5,7 +5,6 @@ A file may be a bare state dict, one under the key ``state_dict`` or ``model``, 
 layer depends on has to be in it: a file without a classifier, or with one of other classes, does.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Collection
@@ -15,24 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mm.compat import load_weights
+from fairseq_mm.data.input_files import sha256_of
 from fairseq_mm.errors import UserError
 
 MAX_NAMED = 4
 RANDOM = "none"
 # torchvision's own DenseNet files have names of before 2017 (norm.1 for norm1)
 _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)$")
-
-
-def sha256_of(path: str) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}.") from None
-    return digest.hexdigest()
 
 
 def checked_weights_file(model: str, recorded: str, weights_file: Optional[str]) -> str:

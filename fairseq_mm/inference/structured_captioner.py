@@ -32,7 +32,7 @@ import torch
 from PIL import Image
 
 from fairseq_mm.data.collate import pad_tokens
-from fairseq_mm.data.structure_tags import TagLines
+from fairseq_mm.data.pos_sequences import TagLines
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.generation.config import GenerationConfig

@@ -11,8 +11,8 @@ import numpy as np
 
 from fairseq_mm.data.binarised_text import check_line_counts
 from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.pos_sequences import check_alignment, read_tags
 from fairseq_mm.data.split_files import read_visual_ids
-from fairseq_mm.data.structure_tags import check_alignment, read_tags
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.candidate_conditions import TrainingSentences
 from fairseq_mm.inference.embedder import Embedder, load_embedder

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fairseq_mm.data.structure_tags import LONGEST, SHORTEST, sample_structures
+from fairseq_mm.data.pos_sequences import LONGEST, SHORTEST, sample_pos_sequences
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.candidate_conditions import CONDITIONS
 from fairseq_mm.inference.candidate_scores import CandidateWeights
@@ -101,7 +101,7 @@ def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
             f"those of training have {min(lengths.values())} to {max(lengths.values())} "
             "(--shortest, --longest)."
         )
-    structures = sample_structures(chosen, search.candidates, seed=search.seed)
+    structures = sample_pos_sequences(chosen, search.candidates, seed=search.seed)
     # a stream of its own: the same numbers would tie conditions to structures
     generator = random.Random(f"conditions {search.seed}")
     conditions = generator.choices(range(len(search.conditions)), k=search.candidates)

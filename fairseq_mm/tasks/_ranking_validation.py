@@ -113,7 +113,7 @@ def embed_split(
     Returns:
         images: ``[I, K]`` float32 in the order of their items.
         sentences: ``[S, K]`` float32.
-        items: ``[S]`` place of each sentence's image in ``images``.
+        items: ``[S]`` index of each sentence's image in ``images``.
 
     Raises:
         UserError: if an embedding is not finite.
@@ -138,8 +138,8 @@ def embed_split(
             "the model's embeddings are NaN or infinite, and cannot be ranked: take a smaller --lr "
             "or --clip-norm."
         )
-    _, first, places = np.unique(items, return_index=True, return_inverse=True)
-    return images[first], sentences, places.reshape(-1)
+    _, first, indices = np.unique(items, return_index=True, return_inverse=True)
+    return images[first], sentences, indices.reshape(-1)
 
 
 def ranking_scores(
@@ -150,17 +150,17 @@ def ranking_scores(
     Args:
         images: ``[I, K]``.
         sentences: ``[S, K]``.
-        items: ``[S]`` place of each sentence's image.
+        items: ``[S]`` index of each sentence's image.
 
     Returns:
         ``i2t_r1`` ... ``i2t_medr`` of sentences for an image, ``t2i_...`` of images for a sentence,
         recalls in percent; ``rsum``, the sum of the six recalls.
     """
-    places: Any = np.arange(len(images))
+    indices: Any = np.arange(len(images))
     image_of: Any = items
     ranks = {
-        "i2t": true_ranks(lambda a, b: images[a:b] @ sentences.T, places, image_of),
-        "t2i": true_ranks(lambda a, b: sentences[a:b] @ images.T, image_of, places),
+        "i2t": true_ranks(lambda a, b: images[a:b] @ sentences.T, indices, image_of),
+        "t2i": true_ranks(lambda a, b: sentences[a:b] @ images.T, image_of, indices),
     }
     scores: dict[str, float] = {}
     rsum = 0.0

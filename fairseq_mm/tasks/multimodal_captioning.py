@@ -29,8 +29,8 @@ from fairseq_mm.data.binarised_text import (
 )
 from fairseq_mm.data.feature_store import open_folder_features
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset, tokens_of
+from fairseq_mm.data.pos_sequences import FolderPosSequences
 from fairseq_mm.data.split_files import first_lines, read_references, read_visual_ids
-from fairseq_mm.data.structure_tags import FolderStructures
 from fairseq_mm.data.word_vectors import read_word_vectors
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import CAPTIONS
@@ -80,7 +80,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         super().__init__(cfg, dictionary, **options)
         self.ranking: Optional[RankingValidation] = None
         self.num_negatives = 0
-        self.structures: Optional[FolderStructures] = None
+        self.pos_sequences: Optional[FolderPosSequences] = None
         self.reads_structure = False
 
     @classmethod
@@ -109,7 +109,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         """:meth:`MultimodalTask.from_provenance`; ``source_words`` are those of the tags'
         dictionary, of a model that reads part-of-speech sequences."""
         task = super().from_provenance(words, extractor, feature_dim, **fields)
-        task.structures = None if source_words is None else FolderStructures("", source_words)
+        task.pos_sequences = None if source_words is None else FolderPosSequences("", source_words)
         return task
 
     @property
@@ -119,17 +119,17 @@ class MultimodalCaptioningTask(MultimodalTask):
 
     @property
     def structure_dictionary(self) -> Dictionary:
-        """Of the tags that models of structures read.
+        """Of the tags that models of part-of-speech sequences read.
 
         Raises:
             UserError: if the data folder has no tags.
         """
-        if self.structures is None:
-            self.structures = FolderStructures(self.cfg.data)
-        return self.structures.dictionary
+        if self.pos_sequences is None:
+            self.pos_sequences = FolderPosSequences(self.cfg.data)
+        return self.pos_sequences.dictionary
 
     def max_positions(self) -> Union[int, tuple[int, int]]:
-        """Longest caption, or longest structure and caption where structures are read."""
+        """Longest caption, or longest part-of-speech sequence and caption where both are read."""
         limit = self.cfg.max_target_positions
         return (limit, limit) if self.reads_structure else limit
 
@@ -159,9 +159,9 @@ class MultimodalCaptioningTask(MultimodalTask):
         options = self.check_split(text_path, text, visual_path, visual_ids)
         generates = is_generating(combine, kwargs)
         if self.reads_structure:
-            assert self.structures is not None
+            assert self.pos_sequences is not None
             sizes = np.asarray(text.sizes)
-            options.update(self.structures.dataset_options(split, sizes, draw=generates))
+            options.update(self.pos_sequences.dataset_options(split, sizes, draw=generates))
         lines = self.lines_of(visual_ids, is_generating=generates)
         if self.cfg.one_per_item:
             lines = np.flatnonzero(first_lines(visual_ids))
@@ -216,7 +216,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         if self.reads_structure and self.cfg.eval_gen:
             raise UserError(
                 "--eval-gen: the model reads the captions' tags, which would tell it what the "
-                "references are like: generate with fairseq-generate, which draws structures."
+                "references are like: generate with fairseq-generate, which draws others."
             )
         if not from_checkpoint:
             check_best_ranking(self.cfg, is_ranking=self.ranking is not None)
@@ -234,7 +234,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         """
         Raises:
             UserError: if the search is to do what it cannot, a model generates no text, or some
-                models read structures and others do not.
+                models read part-of-speech sequences and others do not.
         """
         if any(hasattr(model, "embed_sentences") for model in models):
             raise UserError(
@@ -243,7 +243,8 @@ class MultimodalCaptioningTask(MultimodalTask):
             )
         if len({getattr(model, "reads_structure", False) for model in models}) > 1:
             raise UserError(
-                "--path: a model of structures (sc_nlm) and one that reads none are no ensemble."
+                "--path: a model that reads part-of-speech sequences (sc_nlm) and one that reads "
+                "none are no ensemble."
             )
         check_search(args)
         return super().build_generator(models, args, *others, **kwargs)

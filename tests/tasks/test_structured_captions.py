@@ -63,7 +63,7 @@ def test_a_model_of_structures_is_in_no_ensemble_of_others_and_ranks_nothing(
     train(monkeypatch, folder, tmp_path / "two", "--arch", "mlbl_b_tiny")
     paths = [str(tmp_path / name / "checkpoint_last.pt") for name in ("one", "two")]
     for order in (paths, paths[::-1]):
-        with pytest.raises(UserError, match="--path: a model of structures"):
+        with pytest.raises(UserError, match="--path: a model that reads part-of-speech sequences"):
             run_fairseq(
                 monkeypatch,
                 "generate",

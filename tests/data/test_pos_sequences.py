@@ -5,15 +5,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from fairseq_mm.data.structure_tags import (
-    FolderStructures,
+from fairseq_mm.data.pos_sequences import (
+    FolderPosSequences,
     TagLines,
-    count_structures,
-    load_structures,
+    count_pos_sequences,
+    load_pos_sequences,
     load_tag_dictionary,
     make_tag_dictionary,
     read_tags,
-    sample_structures,
+    sample_pos_sequences,
 )
 from fairseq_mm.errors import UserError
 
@@ -36,7 +36,7 @@ def test_most_frequent_tag_comes_first_and_equals_by_name():
 
 def test_structures_are_lines_of_indices_with_an_end(tags_file):
     dictionary = load_tag_dictionary(str(tags_file.parent))
-    structures = load_structures(str(tags_file), dictionary, sizes=SIZES, text_path="train.idx")
+    structures = load_pos_sequences(str(tags_file), dictionary, sizes=SIZES, text_path="train.idx")
     assert len(structures) == 3
     assert structures.sizes.tolist() == [4, 3, 5]
     # DET is 6, ADJ 7, NOUN 4, VERB 5, </s> 2
@@ -45,7 +45,7 @@ def test_structures_are_lines_of_indices_with_an_end(tags_file):
 
 def test_unknown_tags_are_counted_and_warned_of(tags_file, caplog):
     dictionary = make_tag_dictionary(["NOUN VERB"])
-    structures = load_structures(str(tags_file), dictionary, sizes=SIZES, text_path="train.idx")
+    structures = load_pos_sequences(str(tags_file), dictionary, sizes=SIZES, text_path="train.idx")
     assert structures[1].tolist() == [4, 5, 2]
     assert structures[0].tolist() == [3, 4, 5, 2]
     assert "3 of 9 tags are not among those of training" in caplog.text
@@ -57,7 +57,7 @@ def test_line_with_another_number_of_tags_is_named_with_both_counts(tags_file):
         match=r"train.tags:2: has 2 tags, but line 2 of train.idx has 6 tokens \(2 such lines\): "
         "each token must have one tag",
     ):
-        load_structures(
+        load_pos_sequences(
             str(tags_file),
             make_tag_dictionary(LINES),
             sizes=np.array([4, 7, 6]),
@@ -67,7 +67,7 @@ def test_line_with_another_number_of_tags_is_named_with_both_counts(tags_file):
 
 def test_other_number_of_lines_is_refused(tags_file):
     with pytest.raises(UserError, match=r"train.idx has 2 lines, but .*train.tags has 3: they"):
-        load_structures(
+        load_pos_sequences(
             str(tags_file), make_tag_dictionary(LINES), sizes=SIZES[:2], text_path="train.idx"
         )
 
@@ -88,13 +88,13 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 
 def test_structures_of_four_to_twelve_tags_are_counted():
     lines = [" ".join(["A"] * length) for length in (3, 4, 4, 12, 13)] + ["A  A A A "]
-    assert count_structures(lines) == {"A A A A": 3, " ".join(["A"] * 12): 1}
-    assert count_structures(LINES, shortest=2, longest=3) == {LINES[0]: 1, LINES[1]: 1}
+    assert count_pos_sequences(lines) == {"A A A A": 3, " ".join(["A"] * 12): 1}
+    assert count_pos_sequences(LINES, shortest=2, longest=3) == {LINES[0]: 1, LINES[1]: 1}
 
 
 def test_structures_are_drawn_as_often_as_they_occur():
     counts = Counter({"A B C D": 30, "B B B B": 10})
-    drawn = Counter(sample_structures(counts, 4000, seed=3))
+    drawn = Counter(sample_pos_sequences(counts, 4000, seed=3))
     # 3000 expected, standard deviation 27
     assert abs(drawn["A B C D"] - 3000) < 140
     assert sum(drawn.values()) == 4000
@@ -103,13 +103,13 @@ def test_structures_are_drawn_as_often_as_they_occur():
 def test_draws_depend_on_the_seed_alone():
     counts = Counter({"A B": 3, "B C": 2, "C D": 5})
     turned = Counter(dict(reversed(list(counts.items()))))
-    assert sample_structures(counts, 20, seed=1) == sample_structures(turned, 20, seed=1)
-    assert sample_structures(counts, 20, seed=1) != sample_structures(counts, 20, seed=2)
+    assert sample_pos_sequences(counts, 20, seed=1) == sample_pos_sequences(turned, 20, seed=1)
+    assert sample_pos_sequences(counts, 20, seed=1) != sample_pos_sequences(counts, 20, seed=2)
 
 
 def test_nothing_to_draw_from_is_said():
-    with pytest.raises(UserError, match="no structures of the length asked for"):
-        sample_structures(Counter(), 3, seed=0)
+    with pytest.raises(UserError, match="no part-of-speech sequences of that length"):
+        sample_pos_sequences(Counter(), 3, seed=0)
 
 
 def test_structures_can_be_pickled_for_workers():
@@ -120,15 +120,15 @@ def test_structures_can_be_pickled_for_workers():
 
 
 def test_a_folder_gives_a_split_its_own_structures(tags_file):
-    options = FolderStructures(str(tags_file.parent)).dataset_options("train", SIZES)
+    options = FolderPosSequences(str(tags_file.parent)).dataset_options("train", SIZES)
     assert options["source"][1].tolist() == [4, 5, 2]
     assert options["source_dictionary"].symbols[4:] == ["NOUN", "VERB", "DET", "ADJ"]
     with pytest.raises(UserError, match=r"valid\.tags: cannot be read"):
-        FolderStructures(str(tags_file.parent)).dataset_options("valid", SIZES)
+        FolderPosSequences(str(tags_file.parent)).dataset_options("valid", SIZES)
 
 
 def test_drawn_structures_are_those_of_training_whatever_the_text(tags_file):
-    folder = FolderStructures(str(tags_file.parent))
+    folder = FolderPosSequences(str(tags_file.parent))
     options = folder.dataset_options("valid", np.array([9, 3]), draw=True, seed=4)
     # the only structure of four tags or more
     assert [options["source"][i].tolist() for i in range(2)] == [[6, 7, 4, 5, 2]] * 2
@@ -136,11 +136,11 @@ def test_drawn_structures_are_those_of_training_whatever_the_text(tags_file):
 
 def test_training_captions_that_are_too_short_or_long_to_be_drawn_are_named(tmp_path):
     (tmp_path / "train.tags").write_text("A B\n" + "A " * 13 + "\n")
-    folder = FolderStructures(str(tmp_path))
+    folder = FolderPosSequences(str(tmp_path))
     with pytest.raises(UserError, match=r"train\.tags: must have lines of 4 to 12 tags to write"):
         folder.dataset_options("valid", np.array([3]), draw=True)
 
 
 def test_dictionary_of_a_checkpoint_needs_no_folder():
-    dictionary = FolderStructures("nowhere", ["VERB", "NOUN"]).dictionary
+    dictionary = FolderPosSequences("nowhere", ["VERB", "NOUN"]).dictionary
     assert dictionary.symbols[4:] == ["VERB", "NOUN"]
