@@ -20,7 +20,7 @@ _FAIRSEQ: dict[str, Any] = {
 CAPTIONS: dict[str, Any] = {**_FAIRSEQ, "beam": 3, "max_len_b": 30}
 # the length of visual stories is set sentence by sentence
 VISUAL_STORIES: dict[str, Any] = _FAIRSEQ
-# Fan et al. 2018, section 5.3: stories of 150 words
+# Fan et al. 2018, section 5.4: stories of 150 words
 PROMPT_STORIES: dict[str, Any] = {**_FAIRSEQ, "min_len": 150, "max_len_b": 150}
 # Yu et al. 2021: 64 tokens, with the beginning and the end; the released code blocks trigrams
 SUMMARIES: dict[str, Any] = {**_FAIRSEQ, "max_len_b": 62, "no_repeat_ngram_size": 3}
@@ -34,7 +34,7 @@ VISUAL_STORY_PRESETS: dict[str, dict[str, Any]] = {
     "sampling": {"sampling": True},
 }
 PROMPT_STORY_PRESETS: dict[str, dict[str, Any]] = {
-    # Fan et al. 2018, section 5.3, with the temperature of the released recipe
+    # Fan et al. 2018, section 5.4, with the temperature of the released recipe
     "paper": {"sampling": True, "sampling_topk": 10, "temperature": 0.8},
     "greedy": {"beam": 1},
     "beam": {"beam": 5},

@@ -23,7 +23,7 @@ FIRST_STEPS = 64
 class SeededSampling(Search):
     """Draws one word a step for each text of a batch; a beam holds texts drawn independently.
 
-    Fan et al. 2018, section 5.3, draw from the k most probable words; the smallest set of words
+    Fan et al. 2018, section 5.4, draw from the k most probable words; the smallest set of words
     with a share of the probability is Holtzman et al. 2020, https://arxiv.org/abs/1904.09751.
     The candidates are gone through in the dictionary's order, not in that of their probabilities:
     two of nearly equal probability may change places when the batch changes.

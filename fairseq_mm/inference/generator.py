@@ -413,7 +413,7 @@ def generate_prompts(
     max_words: Optional[int] = None,
     batch_size: Optional[int] = None,
 ) -> list[Any]:
-    """Prompts by a language model, each until the model ends it (Fan et al. 2018, section 5.3).
+    """Prompts by a language model, each until the model ends it (Fan et al. 2018, section 5.4).
 
     Args:
         generator: of the language model.

@@ -5,7 +5,7 @@
   --split m_rnn     the same two, and --split-ids valid=FILE test=FILE: 118,286 images, and the
                     paper's 4,000 and 1,000 of val2014, numbers or file names, one a line
 
-m-RNN (Mao et al. 2015, section 6) was trained on all images but those that it drew from val2014;
+m-RNN (Mao et al. 2015, section 7.1) was trained on all images but those that it drew from val2014;
 the released lists leave out image 167126, a broken file in early downloads.
 """
 
