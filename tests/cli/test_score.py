@@ -433,7 +433,7 @@ def test_coco_example_scores_as_published(score, shared_data):
     assert round(found["cider"], 5) == 0.59979
 
 
-@pytest.mark.slow  # ten seconds of Java; published summaries have their METEOR always
+@pytest.mark.slow  # ten seconds of Java; see tests/metrics/test_meteor.py, too
 def test_coco_example_has_the_published_meteor(score, shared_data):
     if shutil.which("java") is None:
         pytest.skip("no java on the PATH: METEOR's jar cannot run")

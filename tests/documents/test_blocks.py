@@ -17,6 +17,8 @@ UPDATES = ("--max-update", "2", "--num-workers", "0")
 SMALL_IMAGES = ("--size", "32", "--resize-size", "32", "--workers", "0", "--batch-size", "8")
 SHORT = {
     "hierarchical_story": ("--min-len", "12", "--max-len-b", "12"),
+    "multimodal_captioning": ("--max-len-b", "8"),
+    "video_summarization": ("--max-len-b", "8"),
     "visual_storytelling": ("--max-words-per-sentence", "5"),
 }
 # a page whose commands go on from what the first block of another has made
