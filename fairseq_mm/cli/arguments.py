@@ -214,6 +214,17 @@ def add_numbers(group: Any, **helps: str) -> None:
         group.add_argument(flag(name), type=positive, metavar="N", help=text)
 
 
+# flag or name -> help, and what else argparse needs to know
+Rows = Mapping[str, tuple[str, Mapping[str, Any]]]
+FLAG: dict[str, Any] = {"action": "store_true"}
+
+
+def add_rows(group: Any, rows: Rows) -> None:
+    """Adds a table of arguments to a parser or a group."""
+    for name, (text, more) in rows.items():
+        group.add_argument(name, help=text, **more)
+
+
 class Rule(NamedTuple):
     """What an option needs beside it, and what it excludes.
 

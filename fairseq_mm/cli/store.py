@@ -1,11 +1,12 @@
-"""Inspects, verifies, imports, merges and converts feature stores.
+"""Shows, verifies, imports, merges and converts feature stores.
 
-fairseq-mm store info features.h5
-fairseq-mm store verify features.h5
-fairseq-mm store import features.npy features.h5 --ids image_ids.txt
-fairseq-mm store import folder_of_npy/ features.h5 --key '*.jpg'
-fairseq-mm store merge shard0.h5 shard1.h5 features.h5
-fairseq-mm store convert features.h5 small.h5 --dtype float16 --pool mean
+  fairseq-mm store info features.h5
+  fairseq-mm store verify features.h5
+  fairseq-mm store import features.npy features.h5 --ids image_ids.txt
+  fairseq-mm store merge shard0.h5 shard1.h5 features.h5
+  fairseq-mm store convert features.h5 small.h5 --dtype float16 --pool mean
+
+Each ACTION has its own help: fairseq-mm store import --help
 """
 
 import argparse
@@ -16,114 +17,116 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Callable, Optional
 
-from fairseq_mm.errors import UserError
+from fairseq_mm.cli import arguments
+from fairseq_mm.cli.arguments import FLAG, Rows
+from fairseq_mm.errors import EXIT_STATUS, UserError
+
+_FILE = {"metavar": "FILE"}
+_NAME = {"metavar": "NAME"}
+_DTYPES = {"choices": ("float16", "float32")}
+_OUT: Rows = {"out": ("Feature store to make.", {})}
+_OVERWRITE: Rows = {"--overwrite": ("Replace a finished store.", FLAG)}
+_PATHS: Rows = {"paths": ("Feature stores to read.", {"nargs": "+", "metavar": "PATH"})}
+# action -> summary and arguments
+ACTIONS: dict[str, tuple[str, Rows]] = {
+    "info": (
+        "Show what a store holds, and which extractor made it.",
+        {
+            "path": ("Feature store.", {}),
+            "--ids": ("List the ids and their numbers of rows instead.", FLAG),
+            "--json": ("Print a JSON object (with --ids one a line).", FLAG),
+        },
+    ),
+    "verify": (
+        "Check structure and all rows, and print a checksum of the content.",
+        {
+            **_PATHS,
+            "--repair": (
+                "Add the checksum of its metadata to a store that has no error and no checksum.",
+                FLAG,
+            ),
+        },
+    ),
+    "import": (
+        "Make a store of a folder of .npy or .npz files (one an item), an .npz, an .npy array "
+        "with a list of ids, or VSE++'s x_ims.npy beside x_caps.txt. An interrupted import "
+        "continues. Give --extractor, --weights, --layer and --preprocessing if a model that is "
+        "trained on the features is to caption image files.",
+        {
+            "source": ("Folder, .npz or .npy file.", {}),
+            **_OUT,
+            "--ids": ("Ids of an .npy array's rows, one a line.", _FILE),
+            "--captions": (
+                "Captions, one a line, of an .npy array with a row for each image or for each "
+                "caption (default: x_caps.txt beside x_ims.npy); ids are the images' numbers.",
+                _FILE,
+            ),
+            "--files": ("Files of a folder, with one * (default: *.npy).", {"metavar": "PATTERN"}),
+            "--key": (
+                "Id of an item, with * for what * matches in a file's name or for the id found; "
+                "'*.jpg' adds a suffix (default: *).",
+                {"metavar": "TEMPLATE", "default": "*"},
+            ),
+            "--array": ("Array of a folder's .npz files.", _NAME),
+            "--dtype": ("Type of the store's numbers (default: the source's).", _DTYPES),
+            "--extractor": ("Network that made the features.", _NAME),
+            "--weights": (
+                "State dict file of the network, whose SHA-256 is recorded, or a name such as "
+                "torchvision:IMAGENET1K_V1.",
+                _FILE,
+            ),
+            "--layer": ("Layer of the network.", _NAME),
+            "--grid": ("The features are the layer's grid, not averaged.", FLAG),
+            "--preprocessing": (
+                "Preprocessing of the images, as fairseq-mm extract records it; what is left out "
+                'has its default: \'{"resize": "squash", "resize_size": 224, "crop": "none"}\'.',
+                {"metavar": "JSON"},
+            ),
+            "--attribute": (
+                "Further attribute of the store; may be given again.",
+                {"action": "append", "default": [], "metavar": "NAME=VALUE"},
+            ),
+            **_OVERWRITE,
+        },
+    ),
+    "merge": (
+        "Merge several stores into one.",
+        {
+            **_PATHS,
+            **_OUT,
+            "--force": ("Merge features of different extractors.", FLAG),
+            **_OVERWRITE,
+        },
+    ),
+    "convert": (
+        "Change the type, take some ids, or average the rows of each item.",
+        {
+            "path": ("Feature store to read.", {}),
+            **_OUT,
+            "--dtype": ("Type of the new store's numbers.", _DTYPES),
+            "--select": ("Ids to take, one a line.", _FILE),
+            "--pool": ("Average the rows of each item.", {"choices": ("mean",)}),
+            **_OVERWRITE,
+        },
+    ),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    info = actions.add_parser("info", help="what a store holds, and who made it")
-    info.add_argument("path", help="the feature store")
-    info.add_argument("--ids", action="store_true", help="list the ids and their rows instead")
-    info.add_argument("--json", action="store_true", help="one JSON object (a line)")
-    info.set_defaults(action_function=_info)
-
-    verify = actions.add_parser(
-        "verify", help="check structure and every row, and print a checksum of the content"
-    )
-    verify.add_argument("paths", nargs="+", metavar="PATH", help="feature stores")
-    verify.add_argument(
-        "--repair",
-        action="store_true",
-        help="Add the checksum of its metadata to a store that has no error and no checksum.",
-    )
-    verify.set_defaults(action_function=_verify)
-
-    _add_import(actions)
-
-    merge = actions.add_parser("merge", help="several stores -> one")
-    merge.add_argument("paths", nargs="+", metavar="PATH", help="the stores to read")
-    merge.add_argument("out", help="the store to make")
-    merge.add_argument(
-        "--force", action="store_true", help="merge what different extractors have made"
-    )
-    _add_overwrite(merge)
-    merge.set_defaults(action_function=_merge)
-
-    convert = actions.add_parser("convert", help="store -> another dtype, some ids, or one row")
-    convert.add_argument("path", help="the store to read")
-    convert.add_argument("out", help="the store to make")
-    convert.add_argument("--dtype", choices=("float16", "float32"), help="of the new store")
-    convert.add_argument("--select", metavar="FILE", help="ids to take, one a line")
-    convert.add_argument("--pool", choices=("mean",), help="average the rows of each item")
-    _add_overwrite(convert)
-    convert.set_defaults(action_function=_convert)
-
-
-def _add_import(actions: Any) -> None:
-    importing = actions.add_parser(
-        "import",
-        help="numpy files -> store",
-        description="Reads a folder of .npy or .npz files (one an item), an .npz, an .npy array "
-        "with a list of ids, or VSE++'s x_ims.npy beside x_caps.txt. An interrupted import "
-        "continues when started again. Give --extractor, --weights, --layer and --preprocessing, "
-        "if a model trained on the features is to caption images later.",
-    )
-    importing.add_argument("source", help="folder, .npz or .npy file")
-    importing.add_argument("out", help="the store to make")
-    importing.add_argument("--ids", metavar="FILE", help="one id a line, for an .npy array")
-    importing.add_argument(
-        "--captions",
-        metavar="FILE",
-        help="captions, one a line, for an .npy array whose rows stand once an image or once a "
-        "caption (default: x_caps.txt beside x_ims.npy); ids are the images' numbers",
-    )
-    importing.add_argument(
-        "--files", metavar="PATTERN", help="files of a folder, with one * (default: *.npy)"
-    )
-    importing.add_argument(
-        "--key",
-        metavar="TEMPLATE",
-        default="*",
-        help="id to give, with * for what * matches in a file's name or for the id found; "
-        "'*.jpg' adds a suffix (default: *)",
-    )
-    importing.add_argument("--array", metavar="NAME", help="which array of a folder's .npz files")
-    importing.add_argument(
-        "--dtype", choices=("float16", "float32"), help="of the store (default: as the source)"
-    )
-    importing.add_argument("--extractor", metavar="NAME", help="network that made the features")
-    importing.add_argument(
-        "--weights",
-        metavar="FILE",
-        help="its state dict file, whose SHA-256 is kept, or a name such as "
-        "torchvision:IMAGENET1K_V1",
-    )
-    importing.add_argument("--layer", metavar="NAME", help="its layer")
-    importing.add_argument("--grid", action="store_true", help="the layer's grid, not averaged")
-    importing.add_argument(
-        "--preprocessing",
-        metavar="JSON",
-        help="what was done to the images before, as fairseq-mm extract records it; what is left "
-        'out is its default: \'{"resize": "squash", "resize_size": 224, "crop": "none"}\'',
-    )
-    importing.add_argument(
-        "--attribute",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a further attribute of the store; may be repeated",
-    )
-    _add_overwrite(importing)
-    importing.set_defaults(action_function=_import)
-
-
-def _add_overwrite(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--overwrite", action="store_true", help="replace a finished store")
+    for name, (summary, rows) in ACTIONS.items():
+        short = summary.partition(". ")[0].rstrip(".")
+        arguments.add_rows(actions.add_parser(name, help=short, description=summary), rows)
 
 
 def run(args: argparse.Namespace) -> Optional[int]:
-    return args.action_function(args)
+    return {
+        "info": _info,
+        "verify": _verify,
+        "import": _import,
+        "merge": _merge,
+        "convert": _convert,
+    }[args.action](args)
 
 
 def _info(args: argparse.Namespace) -> None:
@@ -147,8 +150,8 @@ def _info(args: argparse.Namespace) -> None:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from fairseq_mm.data.feature_store_inspection import verify_store
-    from fairseq_mm.errors import EXIT_STATUS
+    from fairseq_mm.data.feature_store import FeatureStore
+    from fairseq_mm.data.feature_store_copy import content_checksum
 
     failed = 0
     for path in args.paths:
