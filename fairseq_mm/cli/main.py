@@ -35,7 +35,7 @@ SUBCOMMANDS = {
     "perplexity": "perplexity of texts, of stories under their own and other images",
     "inspect": "gates and attention of stories and summaries, as data and as an image",
     "retrieve": "nearest images and sentences; stories of the nearest training prompts",
-    "study": "question sheets for human judges, and the score of their answers",
+    "study": "annotation sheets, and the score of the answers",
     "convert": "BART and T5 of Hugging Face's, stories of fairseq's, VSE -> checkpoints of ours",
     "pretrained-options": "dropouts of a pretrained BART or T5, as options of fairseq-train",
     "tell": "visual stories of five images or of prompts, from a checkpoint",

@@ -1,4 +1,4 @@
-"""Figures of a study with human judges: accuracy, preference, agreement, with intervals.
+"""Figures of a study with annotators: accuracy, preference, agreement, with intervals.
 
 Fan et al. 2018, Figure 5, report "pairing accuracy" of the triple pairing task without saying of
 what. Two readings are given: the share of answers with all three pairs right (a guess among the
@@ -78,7 +78,7 @@ def sign_test(hits: Sequence[int], totals: Sequence[int]) -> SignTest:
 
 
 def fleiss_kappa(counts: np.ndarray) -> Optional[float]:
-    """Agreement of judges beyond chance (Fleiss 1971); questions may have unequally many answers.
+    """Agreement of annotators beyond chance (Fleiss 1971); numbers of answers may differ.
 
     Args:
         counts: ``[questions, categories]``, answers; questions with fewer than two say nothing of

@@ -1,1 +1,1 @@
-"""Questions for human judges: which prompt belongs to which story, and which story is better."""
+"""Questions for annotators: which prompt belongs to which story, and which story is better."""

@@ -1,4 +1,4 @@
-"""Judges' answers: CSV files of the page, or of a crowd platform with its own column names."""
+"""Annotators' answers: CSV files of the page, or of a crowd platform with its own column names."""
 
 import csv
 from collections.abc import Iterable
@@ -10,15 +10,15 @@ from fairseq_mm.study.sheets import answer_columns
 
 
 class Answer(NamedTuple):
-    """One judge's answer to one question.
+    """One annotator's answer to one question.
 
     Attributes:
-        judge: name.
+        annotator: name.
         question: name.
         values: pairing: the letter given to each story; preference: ``1`` or ``2``.
     """
 
-    judge: str
+    annotator: str
     question: str
     values: tuple[str, ...]
 
@@ -36,11 +36,12 @@ class Answers(NamedTuple):
 
 
 def read_answers(paths: Iterable[str], key: dict[str, Any]) -> Answers:
-    """Reads answers; of several of one judge to one question the first counts.
+    """Reads answers; of several of one annotator to one question the first counts.
 
     Args:
-        paths: CSV files with ``judge`` (or ``WorkerId``), ``question`` (``Input.question``) and
-            ``story_1`` to ``story_3`` or ``preferred`` (``Answer.story_1`` and so on).
+        paths: CSV files with ``annotator`` (or ``judge``, or ``WorkerId``), ``question`` (or
+            ``Input.question``) and ``story_1`` to ``story_3`` or ``preferred`` (or
+            ``Answer.story_1`` and so on).
         key: from :func:`fairseq_mm.study.questions.read_key`.
 
     Raises:
@@ -54,9 +55,9 @@ def read_answers(paths: Iterable[str], key: dict[str, Any]) -> Answers:
         for place, row in _rows(path, columns):
             values = tuple(row[column].upper() for column in columns)
             problem = _problem(row, columns, values, key)
-            pair = (row["judge"], row["question"])
+            pair = (row["annotator"], row["question"])
             if problem is None and pair in found:
-                problem = f"{row['judge']} answered {row['question']} before ({where[pair]})"
+                problem = f"{row['annotator']} answered {row['question']} before ({where[pair]})"
             if problem is not None:
                 left_out.append(f"{place}: {problem}")
                 continue
@@ -71,8 +72,8 @@ def _problem(
     row: dict[str, str], columns: list[str], values: tuple[str, ...], key: dict[str, Any]
 ) -> Optional[str]:
     """Why an answer does not count, or None."""
-    if not row["judge"]:
-        return "has no judge"
+    if not row["annotator"]:
+        return "has no annotator"
     if row["question"] not in key["questions"]:
         return f"{row['question'] or 'an empty name'} is no question of this study"
     allowed = list(LETTERS) if key["task"] == "pairing" else ["1", "2"]
@@ -105,7 +106,7 @@ def _rows(path: str, columns: list[str]) -> Iterable[tuple[str, dict[str, str]]]
 
 def _column_names(path: str, header: Iterable[str], columns: list[str]) -> dict[str, str]:
     known = {name.strip(): name for name in header}
-    aliases = {"judge": ["WorkerId"], "question": ["Input.question"]}
+    aliases = {"annotator": ["WorkerId", "judge"], "question": ["Input.question"]}
     aliases.update({column: [f"Answer.{column}"] for column in columns})
     names = {}
     for ours, others in aliases.items():

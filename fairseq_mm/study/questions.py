@@ -2,8 +2,8 @@
 
 Triple pairing: three stories of one system and their three prompts, shuffled; which belong
 together? Preference: two stories, one of each system, sides shuffled; which is the better read?
-Questions carry opaque names and stand in a random order, so nothing that judges see tells systems
-apart but the stories.
+Questions carry opaque names and stand in a random order, so that nothing that annotators see tells
+systems apart but the stories.
 """
 
 import json
@@ -23,7 +23,7 @@ _NAME_LETTERS = "bcdfghjklmnpqrstvwxz23456789"  # no words, no look-alikes
 
 
 class Question(NamedTuple):
-    """What judges see, and what they do not.
+    """What annotators see, and what they do not.
 
     Attributes:
         name: opaque.

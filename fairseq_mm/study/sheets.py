@@ -29,7 +29,7 @@ TASK_TEXT = {
 
 
 def answer_columns(task: str) -> list[str]:
-    """Columns of an answer after ``judge`` and ``question``."""
+    """Columns of an answer after ``annotator`` and ``question``."""
     return [f"story_{i}" for i in (1, 2, 3)] if task == "pairing" else ["preferred"]
 
 

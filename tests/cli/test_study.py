@@ -40,7 +40,7 @@ def write_answers(path, header, rows):
         writer.writerows([header, *rows])
 
 
-HEADER = ["judge", "question", "story_1", "story_2", "story_3"]
+HEADER = ["annotator", "question", "story_1", "story_2", "story_3"]
 
 
 def test_pairing_from_stories_to_figures(stories, study, tmp_path):
@@ -48,7 +48,9 @@ def test_pairing_from_stories_to_figures(stories, study, tmp_path):
     folder = tmp_path / "sheets"
     status, _, err = study("pairing", "--stories", *files, "--count", 9, "--output", folder)
     assert status == 0
-    assert "6 questions in questions.csv and questions.html; key.json is not for the judges" in err
+    assert (
+        "6 questions in questions.csv and questions.html; key.json is not for the annotators" in err
+    )
     assert sorted(path.name for path in folder.iterdir()) == [
         "key.json",
         "questions.csv",
@@ -68,7 +70,15 @@ def test_pairing_from_stories_to_figures(stories, study, tmp_path):
     write_answers(tmp_path / "a.csv", HEADER, [*rows, ["9", "nothing", "A", "B", "C"]])
     out_file = tmp_path / "figures.json"
     status, out, err = study(
-        "score", folder, tmp_path / "a.csv", "--judges", 5, "--json", out_file, "--bootstrap", 50
+        "score",
+        folder,
+        tmp_path / "a.csv",
+        "--annotators",
+        5,
+        "--json",
+        out_file,
+        "--bootstrap",
+        50,
     )
     assert status == 0
     assert "a.csv:31: nothing is no question of this study; left out" in err
@@ -83,7 +93,7 @@ def test_pairing_from_stories_to_figures(stories, study, tmp_path):
     assert poor["all_three"]["value"] < poor["pairs"]["value"] < 1
     assert good["fleiss_kappa"] > poor["fleiss_kappa"]
     assert result["chance"] == {"all_three": 1 / 6, "pairs": 1 / 3}
-    assert (result["answers"], result["left_out"], result["judges"]) == (29, 1, 5)
+    assert (result["answers"], result["left_out"], result["annotators"]) == (29, 1, 5)
     assert "chance   16.7%" in out
     assert "100.0% [100.0%, 100.0%]" in out
 

@@ -48,7 +48,7 @@ def test_answers_of_a_crowd_platform_are_read(write):
     [
         ("j1,q9,A,B,C", "q9 is no question of this study"),
         ("j1,,A,B,C", "an empty name is no question of this study"),
-        (",q1,A,B,C", "has no judge"),
+        (",q1,A,B,C", "has no annotator"),
         ("j1,q1,A,,C", "story_2 of q1 is missing"),
         ("j1,q1,A,B", "story_3 of q1 is missing"),
         ("j1,q1,A,B,D", "story_3 must be one of A, B, C, but is 'D'"),
@@ -59,7 +59,7 @@ def test_an_answer_that_does_not_count_is_named_with_its_line(write, line, probl
     path = write(HEADER + f"j1,q2,A,B,C\n{line}\nj3,q1,B,A,C\n")
     answers, left_out = read_answers([path], PAIRING)
     assert left_out == [f"{path}:3: {problem}"]
-    assert [answer.judge for answer in answers] == ["j1", "j3"]
+    assert [answer.annotator for answer in answers] == ["j1", "j3"]
 
 
 def test_of_two_answers_of_one_judge_the_first_counts(write):
@@ -77,7 +77,8 @@ def test_files_without_any_answer_are_refused(write, tmp_path):
     with pytest.raises(UserError, match=r"no answer counts; .*:2: q9 is no question"):
         read_answers([write(HEADER + "j,q9,A,B,C\n")], PAIRING)
     with pytest.raises(
-        UserError, match=r":1: must have the columns judge, question, .*\(or Answer.story_3 for sto"
+        UserError,
+        match=r":1: must have the columns annotator, question, .*\(or Answer.story_3 for sto",
     ):
         read_answers([write("judge,question,story_1,story_2\n")], PAIRING)
     with pytest.raises(UserError, match=r"\(or WorkerId for judge\), but has none\."):

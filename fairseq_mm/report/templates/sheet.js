@@ -1,5 +1,5 @@
 (() => {
-  const form = document.getElementById("study"), judge = document.getElementById("judge");
+  const form = document.getElementById("study"), annotator = document.getElementById("annotator");
   const columns = form.dataset.columns.split(",");
   const cards = [...document.querySelectorAll(".question")];
   const place = "study-" + form.dataset.name;
@@ -22,21 +22,21 @@
     document.getElementById("progress").textContent = count + " of " + cards.length + " answered";
     try {
       localStorage.setItem(place, JSON.stringify({
-        judge: judge.value, values: cards.map(chosen) }));
+        annotator: annotator.value, values: cards.map(chosen) }));
     } catch (error) { /* no storage for local files in some browsers */ }
   };
   const table = () => {
-    const lines = [["judge", "question", ...columns].join(",")];
+    const lines = [["annotator", "question", ...columns].join(",")];
     for (const card of cards) {
       const values = chosen(card);
       if (isWhole(values))
-        lines.push([quoted(judge.value.trim()), card.dataset.name, ...values].join(","));
+        lines.push([quoted(annotator.value.trim()), card.dataset.name, ...values].join(","));
     }
     return lines.join("\n") + "\n";
   };
   try {
     const kept = JSON.parse(localStorage.getItem(place));
-    judge.value = kept.judge;
+    annotator.value = kept.annotator;
     cards.forEach((card, i) => columns.forEach((column, j) => {
       const box = form.elements[card.dataset.name + "-" + column];
       if (kept.values[i][j]) box.value = kept.values[i][j];
@@ -48,12 +48,12 @@
     const open = cards.find((card) => !isWhole(chosen(card)));
     if (open) open.scrollIntoView({ behavior: "smooth" });
   });
-  const named = () => judge.value.trim() || (judge.reportValidity(), false);
+  const named = () => annotator.value.trim() || (annotator.reportValidity(), false);
   document.getElementById("download").addEventListener("click", () => {
     if (!named()) return;
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([table()], { type: "text/csv" }));
-    link.download = "answers-" + judge.value.trim().replace(/[^\w.-]+/g, "_") + ".csv";
+    link.download = "answers-" + annotator.value.trim().replace(/[^\w.-]+/g, "_") + ".csv";
     link.click();
   });
   document.getElementById("copy").addEventListener("click", () => {
