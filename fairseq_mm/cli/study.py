@@ -186,7 +186,8 @@ def _print(result: dict[str, Any]) -> None:
     asked, answered = result["questions"]["asked"], result["questions"]["answered"]
     print(
         f"{result['answers']} answers of {result['annotators']} annotators to {answered} of "
-        f"{asked} questions, {result['left_out']} left out; intervals: 95 %, bootstrap over questions"
+        f"{asked} questions, {result['left_out']} left out; intervals: 95 %, bootstrap over "
+        "questions"
     )
     if result["task"] == "pairing":
         width = max(len(name) for name in (*result["systems"], "chance"))
