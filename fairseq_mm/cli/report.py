@@ -1,58 +1,57 @@
-"""Hypotheses, images and references as one HTML page that loads nothing from elsewhere.
+"""Shows hypotheses, images and references as one HTML page that loads nothing.
 
-  fairseq-mm report --data data-bin/flickr8k --split test --hypotheses generate.txt \\
+  fairseq-mm report --data data-bin/flickr8k --hypotheses generate.txt \\
       --images photos/ --output page.html
-  fairseq-mm report ... --scores per_item.jsonl --result scores.json --training-log train.log
 
-HYPOTHESES is whatever `fairseq-mm score --data` takes, and is joined with the references as there;
---scores and --result are what it writes with --per-item and --json. Any JSON lines with "id" and
-numbers will do for --scores.
+FILE of --hypotheses is whatever `fairseq-mm score --data` takes, and is joined
+with the references as there; --scores and --result are what it writes with
+--per-item and --json. Any JSON lines with "id" and numbers will do for
+--scores.
 """
 
 import argparse
-import json
 import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
+from fairseq_mm.cli import arguments
+from fairseq_mm.cli.arguments import Rows
 from fairseq_mm.errors import UserError
+
+_FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+_REPEATED: dict[str, Any] = {"action": "append", "default": []}
+ARGUMENTS: Rows = {
+    "--hypotheses": ("Generated texts.", {"metavar": "FILE", "required": True}),
+    "--images": (
+        "Folder or .tar of the images; may be given again. Without it the page has no images.",
+        {"metavar": "FOLDER", **_REPEATED},
+    ),
+    "--scores": (
+        "JSON lines with scores of each item, to sort by; may be given again.",
+        {**_FILE, **_REPEATED},
+    ),
+    "--result": ("JSON with the scores of the whole split.", _FILE),
+    "--training-log": ("Log of fairseq-train, for the training curves.", _FILE),
+    "--title": ("Title of the page (default: data folder and split).", {"metavar": "TEXT"}),
+    "--limit": ("Maximum number of items.", {"type": arguments.positive, "metavar": "N"}),
+    "--side": (
+        "Longer side of the images in pixels (default: 224).",
+        {"type": arguments.positive, "default": 224, "metavar": "N"},
+    ),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the data folder")
-    parser.add_argument("--split", default="test", help="split of it (default: test)")
-    parser.add_argument("--hypotheses", required=True, metavar="FILE", help="generated texts")
-    parser.add_argument(
-        "--images",
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="folder or .tar of the images; may be given again; without it a page of text",
+    arguments.add(
+        parser,
+        *("data", "split", "output"),
+        data={"required": True, "type": Path},
+        split={"default": "test", "help": "Split of the data folder (default: test)."},
+        output={"required": True, "type": Path, "help": "Page to write."},
     )
-    parser.add_argument(
-        "--scores",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE.jsonl",
-        help="scores by item, to sort by; may be given again",
-    )
-    parser.add_argument("--result", type=Path, metavar="FILE.json", help="figures of the whole")
-    parser.add_argument(
-        "--training-log", type=Path, metavar="FILE", help="log of fairseq-train, for curves"
-    )
-    parser.add_argument("--title", help="(default: DIR and split)")
-    parser.add_argument("--limit", type=int, metavar="N", help="show only the first N items")
-    parser.add_argument(
-        "--side",
-        type=int,
-        default=224,
-        metavar="PIXELS",
-        help="images are made as small as this (default: %(default)s)",
-    )
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE.html")
+    arguments.add_rows(parser, ARGUMENTS)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -65,13 +64,7 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_mm.report.training_curves import curves_section
     from fairseq_mm.report.training_log import read_training_log
 
-    for name in ("limit", "side"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name} must be 1 or more, but is {value} instead.")
-    folder = args.output.parent
-    if not folder.is_dir():
-        raise UserError(f"--output {args.output}: there is no folder {folder}.")
+    arguments.check_writable("--output", str(args.output))
     read = read_score_references(str(args.data), args.split, None)
     references = read.texts
     joined = join_texts(args.hypotheses, read)
@@ -152,47 +145,29 @@ def _read_scores(
     Raises:
         UserError: for a line that is no object with "id", or whose id is not in the split.
     """
+    from fairseq_mm.data.input_files import parse_object, read_lines
+
     scores: dict[str, dict[str, float]] = {}
     for path in paths:
-        for number, line in enumerate(_text_of(path).split("\n"), 1):
+        for number, line in read_lines(path):
             if not line.strip():
                 continue
-            try:
-                record = json.loads(line)
-                key = record["id"]
-            except (ValueError, TypeError, KeyError):
-                raise UserError(
-                    f'{path}:{number}: must be {{"id": "...", "name": number, ...}}, but is '
-                    f"{line[:60]!r} instead."
-                ) from None
+            record = parse_object(line, f"{path}:{number}")
+            key = record.pop("id", None)
             if key not in references:
                 raise UserError(f"{path}:{number}: the split has no item {key!r}.")
-            own = scores.setdefault(key, {})
-            for name, value in record.items():
-                if isinstance(value, (int, float)) and name != "id":
-                    own[name] = float(value)
+            numbers = {x: float(y) for x, y in record.items() if isinstance(y, (int, float))}
+            scores.setdefault(key, {}).update(numbers)
     return scores
 
 
-def _read_result(path: Path) -> dict:
-    try:
-        result = json.loads(_text_of(path))
-    except ValueError as error:
-        raise UserError(f"{path}: must be what score --json writes, but is no JSON: {error}") from (
-            None
-        )
+def _read_result(path: Path) -> dict[str, Any]:
+    from fairseq_mm.data.input_files import read_json
+
+    result = read_json(path)
     if not isinstance(result, dict) or not isinstance(result.get("scores"), list):
         raise UserError(f'{path}: must be what score --json writes, but has no list "scores".')
     return result
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
 
 
 def _existing(path: Path) -> Optional[str]:

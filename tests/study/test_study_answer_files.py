@@ -81,7 +81,7 @@ def test_files_without_any_answer_are_refused(write, tmp_path):
         match=r":1: must have the columns annotator, question, .*\(or Answer.story_3 for sto",
     ):
         read_answers([write("judge,question,story_1,story_2\n")], PAIRING)
-    with pytest.raises(UserError, match=r"\(or WorkerId for judge\), but has none\."):
+    with pytest.raises(UserError, match=r"\(or WorkerId, judge for annotator\), but has none\."):
         read_answers([write("")], PAIRING)
     with pytest.raises(UserError, match=r"absent: cannot be read \(No such file or directory\)"):
         read_answers([str(tmp_path / "absent")], PAIRING)
