@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, Rows
@@ -150,8 +150,7 @@ def _info(args: argparse.Namespace) -> None:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from fairseq_mm.data.feature_store import FeatureStore
-    from fairseq_mm.data.feature_store_copy import content_checksum
+    from fairseq_mm.data.feature_store_inspection import verify_store
 
     failed = 0
     for path in args.paths:
