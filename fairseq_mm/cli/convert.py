@@ -1,87 +1,105 @@
 """Converts pretrained models to fairseq's form, and BART and T5 back.
 
-fairseq-mm convert facebook-bart-base/ bart-base/       a folder of Hugging Face's BART, T5 or mT5
-fairseq-mm convert t5-base/ t5/
-fairseq-mm convert checkpoints/checkpoint_best.pt back/ --to huggingface --data bart-base/
-fairseq-mm convert pretrained_checkpoint.pt pretrained.pt --data data-bin/writingPrompts
-fairseq-mm convert fusion_checkpoint.pt fusion.pt --data data-bin/writingPrompts \\
-    --pretrained-checkpoint pretrained_checkpoint.pt
-fairseq-mm convert f30k.npz f30k/                       Kiros's visual-semantic-embedding
-fairseq-mm convert model_best.pth.tar f30k/ --vocabulary f30k_precomp_vocab.pkl         VSE++
+  fairseq-mm convert facebook-bart-base/ bart-base/     Hugging Face's BART
+  fairseq-mm convert t5-base/ t5/                       its T5 or mT5
+  fairseq-mm convert checkpoint_best.pt back/ --to huggingface --data bart-base/
+  fairseq-mm convert fconv.pt story.pt --data data-bin/writingPrompts
+  fairseq-mm convert f30k.npz f30k/                     Kiros's VSE
+  fairseq-mm convert model_best.pth.tar f30k/ --vocabulary vocab.pkl     VSE++
 
 What SOURCE is is found by its content.
 
-A folder of Hugging Face's (config.json, model.safetensors or pytorch_model.bin, the tokenizer's
-files) becomes a folder with model.pt, dict.txt and how text becomes tokens: give it to fairseq-mm
-prepare videos as --pretrained, and its model.pt to fairseq-train as --finetune-from-model. BART
-becomes fairseq's own, T5 --arch t5. With --to huggingface a checkpoint of either of the two, or a
-folder with its model.pt, becomes such a folder again. fairseq's published BART needs no conversion.
+A folder of Hugging Face's (config.json, weights, the tokenizer's files) becomes
+a folder with model.pt, dict.txt and the subwords: give it to fairseq-mm prepare
+videos as --pretrained, and its model.pt to fairseq-train as
+--finetune-from-model. BART becomes fairseq's own, T5 --arch t5. With --to
+huggingface a checkpoint of either, or a folder with its model.pt, becomes such
+a folder again. fairseq's published BART needs no conversion.
 
-A checkpoint of fairseq's fconv_self_att, any of its sizes, with fusion or without, of any version,
-becomes one of conv_story, in the file OUTPUT. It carries its dictionaries and, with fusion, the
-frozen model, and works with fairseq-generate, fairseq-validate, --restore-file,
---finetune-from-model, fairseq-mm tell and, without fusion, as --pretrained-checkpoint of a new one.
+A checkpoint of fairseq's fconv_self_att, any of its sizes, with fusion or
+without, becomes one of conv_story, in the file OUTPUT. It carries its
+dictionaries and, with fusion, the frozen model, and works with
+fairseq-generate, fairseq-validate, --restore-file, --finetune-from-model,
+fairseq-mm tell and, without fusion, as --pretrained-checkpoint of a new one.
 
-A model of Kiros's (X.npz with X.npz.pkl and X.npz.dictionary.pkl beside it) or of VSE++ becomes a
-folder with checkpoint_best.pt, of vse_gru or vse_bow, and dict.txt: give it to fairseq-mm rank,
-embed and retrieve, and to --finetune-from-model; data is prepared with its dict.txt. A network that
-VSE++ has fine-tuned becomes cnn.pt beside them, for fairseq-mm extract --weights.
+A model of Kiros's (X.npz with X.npz.pkl and X.npz.dictionary.pkl beside it) or
+of VSE++ becomes a folder with checkpoint_best.pt, of vse_gru or vse_bow, and
+dict.txt, for fairseq-mm rank, embed and retrieve; data is prepared with that
+dict.txt. An image network that VSE++ has fine-tuned becomes cnn.pt beside them,
+for fairseq-mm extract --weights.
 
-The new --arch and options are printed; optimizers' states are not converted. Every tensor is
-accounted for, and exit status is 2, with nothing written, if one does not fit.
+The new --arch and options are printed; optimizers' states are not converted.
+The exit status is 2, with nothing written, if a tensor does not fit.
 """
 
 import argparse
+import importlib
 import os
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
-from fairseq_mm.cli import convert_stories, convert_vse
+from fairseq_mm.cli import arguments, convert_stories
+from fairseq_mm.cli.arguments import FLAG, Rows, flag
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
-# what SOURCE can be -> options that are for it alone
-_OPTIONS: dict[str, tuple[str, ...]] = {
-    "fairseq's fconv_self_att": (
-        *("data", "source_dictionary", "target_dictionary", "pretrained_checkpoint", "compat"),
-        *("layers_from_weights", "allow_unexpected"),
+_FILE = {"metavar": "FILE"}
+ARGUMENTS: Rows = {
+    "source": ("Checkpoint or folder, see above.", {"metavar": "SOURCE"}),
+    "output": ("Folder or checkpoint to make.", {"metavar": "OUTPUT"}),
+    "--overwrite": ("Replace OUTPUT.", FLAG),
+    "--to": (
+        "Convert fairseq's BART or --arch t5 to the other form.",
+        {"choices": ("huggingface",)},
     ),
-    "Kiros's VSE": (),
-    "VSE++": ("vocabulary",),
-    "Hugging Face's BART": ("encoder_json",),
-    "Hugging Face's T5": (),
-    "fairseq's BART": ("data",),
-    "a T5 of --arch t5": (),
+    "--data": (
+        "Folder with the dictionaries that the checkpoint was trained with: of BART dict.txt, "
+        "encoder.json and vocab.bpe (default: the checkpoint's folder); of stories "
+        "dict.wp_source.txt and dict.wp_target.txt, or of the languages that its options name.",
+        {"metavar": "DIR"},
+    ),
+    "--encoder-json": (
+        "GPT-2's indices of pieces, for a BART of Hugging Face's (default: made from its merges, "
+        "which gives GPT-2's own).",
+        _FILE,
+    ),
+    "--vocabulary": ("Words of a VSE++ model, its NAME_vocab.pkl.", _FILE),
 }
-_MODEL_TYPES = {
-    "bart": "Hugging Face's BART",
-    "t5": "Hugging Face's T5",
-    "mt5": "Hugging Face's T5",
+
+
+class Layout(NamedTuple):
+    """What SOURCE can be.
+
+    Attributes:
+        module: of the package ``conversion``; empty where another file of this folder converts it.
+        function: that converts it to or from Hugging Face's form.
+        options: that are for it alone.
+    """
+
+    module: str = ""
+    function: str = ""
+    options: tuple[str, ...] = ()
+
+
+_STORIES, _KIROS, _VSEPP = "fairseq's fconv_self_att", "Kiros's VSE", "VSE++"
+_BART, _T5 = "fairseq's BART", "a T5 of --arch t5"
+_HF_BART, _HF_T5 = "Hugging Face's BART", "Hugging Face's T5"
+LAYOUTS = {
+    _STORIES: Layout(options=("data", *convert_stories.OPTIONS)),
+    _KIROS: Layout(),
+    _VSEPP: Layout(options=("vocabulary",)),
+    _HF_BART: Layout("bart", "convert_bart", ("encoder_json",)),
+    _HF_T5: Layout("t5", "convert_t5"),
+    _BART: Layout("bart_back", "convert_bart_to_huggingface", ("data",)),
+    _T5: Layout("t5_back", "convert_t5_to_huggingface"),
 }
+_MODEL_TYPES = {"bart": _HF_BART, "t5": _HF_T5, "mt5": _HF_T5}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SOURCE", help="checkpoint or folder, see above")
-    parser.add_argument("output", metavar="OUTPUT", help="the folder or checkpoint to make")
-    parser.add_argument("--overwrite", action="store_true", help="replace OUTPUT")
-    parser.add_argument(
-        "--to", choices=("huggingface",), help="the other way: from fairseq's BART, or --arch t5"
-    )
-    parser.add_argument(
-        "--data",
-        metavar="DIR",
-        help="folder with the dictionaries that the checkpoint was trained with: of BART dict.txt, "
-        "encoder.json and vocab.bpe (default: the checkpoint's folder); of stories "
-        "dict.wp_source.txt and dict.wp_target.txt, or of the languages that its options name",
-    )
-    parser.add_argument(
-        "--encoder-json",
-        metavar="FILE",
-        help="GPT-2's numbers of pieces, for a BART of Hugging Face's (default: made from its "
-        "merges, which gives GPT-2's own)",
-    )
-    convert_stories.add_arguments(parser.add_argument_group("fairseq's fconv_self_att"))
-    convert_vse.add_arguments(parser.add_argument_group("VSE++"))
+    arguments.add_rows(parser, ARGUMENTS)
+    group = parser.add_argument_group("fairseq's fconv_self_att")
+    arguments.add_rows(group, convert_stories.ARGUMENTS)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -89,43 +107,31 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         UserError: if a file cannot be read or written, or a tensor does not fit.
     """
-    _check_exists(args.source)
-    if args.to is not None:
-        kind, state = _kind_back(args)
-    elif os.path.isdir(args.source):
-        kind, state = _kind_of_folder(args.source), None
-    else:
-        kind, state = _kind_of_file(args.source)
-    _check_options(args, kind)
-    register_quietly()
-    if kind == "fairseq's fconv_self_att":
+    register_quietly()  # what reads the checkpoint imports fairseq
+    kind, state = _kind_of(args)
+    for name in sorted({name for layout in LAYOUTS.values() for name in layout.options}):
+        if arguments.is_given(args, name) and name not in LAYOUTS[kind].options:
+            others = " and ".join(x for x, layout in LAYOUTS.items() if name in layout.options)
+            raise UserError(f"{flag(name)} is for {others}, but {args.source} is taken for {kind}.")
+    if kind == _STORIES:
         assert state is not None
         convert_stories.run(args, state)
-        return
-    if kind in ("Kiros's VSE", "VSE++"):
-        convert_vse.run(args, state)
-        return
-    if kind == "Hugging Face's BART":
-        from fairseq_mm.conversion.bart import convert_bart
-
-        options = {"encoder_json": args.encoder_json}
-        result = convert_bart(args.source, args.output, overwrite=args.overwrite, **options)
-    elif kind == "Hugging Face's T5":
-        from fairseq_mm.conversion.t5 import convert_t5
-
-        result = convert_t5(args.source, args.output, overwrite=args.overwrite)
-    elif kind == "a T5 of --arch t5":
-        from fairseq_mm.conversion.t5_back import convert_t5_to_huggingface
-
-        result = convert_t5_to_huggingface(
-            args.source, args.output, overwrite=args.overwrite, state=state
-        )
+    elif LAYOUTS[kind].module:
+        _convert_pretrained(args, kind, state)
     else:
-        from fairseq_mm.conversion.bart_back import convert_bart_to_huggingface
+        _convert_embedding(args, state)
 
-        result = convert_bart_to_huggingface(
-            args.source, args.output, data=args.data, overwrite=args.overwrite, state=state
-        )
+
+def _convert_pretrained(
+    args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
+) -> None:
+    layout = LAYOUTS[kind]
+    module = importlib.import_module(f"fairseq_mm.conversion.{layout.module}")
+    options: dict[str, Any] = {name: getattr(args, name) for name in layout.options}
+    if state is not None:
+        options["state"] = state
+    convert = getattr(module, layout.function)
+    result = convert(args.source, args.output, overwrite=args.overwrite, **options)
     print(f"{args.source}: {kind}")
     for note in result.notes:
         print(f"note: {note}")
@@ -136,40 +142,81 @@ def run(args: argparse.Namespace) -> None:
             print(line)
 
 
-def _kind_back(args: argparse.Namespace) -> tuple[str, Mapping[str, Any]]:
-    """What is converted to Hugging Face's form, one of ``_OPTIONS``, and the checkpoint, which may
-    be large and is read once."""
-    register_quietly()  # what looks at the checkpoint imports fairseq
+def _convert_embedding(args: argparse.Namespace, state: Optional[Mapping[str, Any]]) -> None:
+    """A model of VSE++, whose content is ``state``, or of Kiros's."""
+    from fairseq_mm.conversion.output_folder import check_output_folder
+    from fairseq_mm.conversion.released_vse import read_released_vse
+    from fairseq_mm.conversion.released_vsepp import read_released_vsepp
+    from fairseq_mm.conversion.vse import convert_vse
+
+    check_output_folder(args.output, overwrite=args.overwrite, reads=args.source)
+    if state is None:
+        released = read_released_vse(args.source)
+    else:
+        released = read_released_vsepp(args.source, state, args.vocabulary)
+    result = convert_vse(released, args.output, overwrite=args.overwrite)
+    print(f"{args.source}: {released.tensors} tensors, all converted")
+    for note in released.notes:
+        print(f"note: {note}")
+    names = ", ".join(sorted(os.listdir(result.folder)))
+    print(
+        f"{result.folder}: --arch {released.arch}, {result.parameters:,} parameters, "
+        f"{len(released.words):,} words: {names}"
+    )
+    for line in _embedding_usage(result):
+        print(line)
+
+
+def _embedding_usage(result: Any) -> list[str]:
+    """The commands that prepare data for the new checkpoint, rank with it and train on."""
+    from fairseq_mm.conversion.vse import CHECKPOINT, DICTIONARY, NETWORK, flags_of
+
+    released = result.released
+    file = {name: os.path.join(result.folder, name) for name in (CHECKPOINT, DICTIONARY, NETWORK)}
+    options = " ".join(flags_of(released.options))
+    criterion = " ".join(flags_of(released.criterion))
+    features = f"features: of {result.feature_dim} channels, as the model was trained on"
+    if released.cnn_type:
+        features = (
+            f"features: fairseq-mm extract ... --model {released.cnn_type} "
+            f"--weights {file[NETWORK]}"
+        )
+    return [
+        f"data: fairseq-mm prepare captions ... --dictionary {file[DICTIONARY]} "
+        f"{released.tokenizer}",
+        features,
+        f"rank: fairseq-mm rank DATA --checkpoint {result.folder}",
+        f"train: fairseq-train DATA --task multimodal_captioning --arch {released.arch} {options} "
+        f"--criterion pairwise_ranking {criterion} --finetune-from-model {file[CHECKPOINT]}",
+    ]
+
+
+def _kind_of(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, Any]]]:
+    """One of ``LAYOUTS``, and the content of a checkpoint, which may be large and is read once."""
     from fairseq_mm.conversion.foreign_checkpoint import checkpoint_path, read_foreign_checkpoint
     from fairseq_mm.conversion.output_folder import check_output_folder
-    from fairseq_mm.conversion.t5_back import is_t5
-
-    path = checkpoint_path(args.source)
-    check_output_folder(args.output, overwrite=args.overwrite, reads=path)
-    state = read_foreign_checkpoint(path)
-    return ("a T5 of --arch t5" if is_t5(state) else "fairseq's BART"), state
-
-
-def _check_exists(source: str) -> None:
-    if not os.path.exists(source):
-        raise UserError(f"{source}: no such checkpoint. It is no folder either.")
-
-
-def _kind_of_file(source: str) -> tuple[str, Optional[Mapping[str, Any]]]:
-    """One of ``_OPTIONS``, and the content of a checkpoint, which may be large and is read once."""
-    register_quietly()  # what looks at the checkpoint imports fairseq
-    from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
     from fairseq_mm.conversion.released_vse import is_numpy_archive
     from fairseq_mm.conversion.released_vsepp import is_vsepp
+    from fairseq_mm.conversion.t5_back import is_t5
 
+    source = args.source
+    if not os.path.exists(source):
+        raise UserError(f"{source}: no such checkpoint. It is no folder either.")
+    if args.to is not None:
+        path = checkpoint_path(source)
+        check_output_folder(args.output, overwrite=args.overwrite, reads=path)
+        state = read_foreign_checkpoint(path)
+        return (_T5 if is_t5(state) else _BART), state
+    if os.path.isdir(source):
+        return _kind_of_folder(source), None
     if is_numpy_archive(source):
-        return "Kiros's VSE", None
+        return _KIROS, None
     state = read_foreign_checkpoint(source)
-    return ("VSE++" if is_vsepp(state) else "fairseq's fconv_self_att"), state
+    return (_VSEPP if is_vsepp(state) else _STORIES), state
 
 
 def _kind_of_folder(source: str) -> str:
-    """One of ``_OPTIONS``."""
+    """One of ``LAYOUTS``."""
     if os.path.isfile(os.path.join(source, "config.json")):
         from fairseq_mm.conversion.huggingface_folder import read_config
 
@@ -192,23 +239,12 @@ def _kind_of_folder(source: str) -> str:
     )
 
 
-def _check_options(args: argparse.Namespace, kind: str) -> None:
-    """Refuses options of other kinds."""
-    for name in sorted({name for names in _OPTIONS.values() for name in names}):
-        if getattr(args, name) in (None, False) or name in _OPTIONS[kind]:
-            continue
-        others = " and ".join(other for other, names in _OPTIONS.items() if name in names)
-        raise UserError(
-            f"--{name.replace('_', '-')} is for {others}, but {args.source} is taken for {kind}."
-        )
-
-
 def _usage(result: Any) -> list[str]:
     """The architectures that the new checkpoint trains, and the commands."""
     checkpoint = os.path.join(result.folder, "model.pt")
     lines = [f"data: fairseq-mm prepare videos ... --pretrained {result.folder}"]
     for title, arch, options in _architectures(result.arch, result.options):
-        flags = "".join(f" {_flag(name, value)}" for name, value in options.items())
+        flags = "".join(f" {_option(name, value)}" for name, value in options.items())
         lines.append(
             f"{title}: fairseq-train ... --task video_summarization --arch {arch}{flags} "
             f"--finetune-from-model {checkpoint}"
@@ -235,6 +271,5 @@ def _architectures(arch: str, options: Mapping[str, Any]) -> list[tuple[str, str
     return found
 
 
-def _flag(name: str, value: Any) -> str:
-    option = f"--{name.replace('_', '-')}"
-    return option if value is True else f"{option} {value}"
+def _option(name: str, value: Any) -> str:
+    return flag(name) if value is True else f"{flag(name)} {value}"

@@ -6,42 +6,33 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fairseq_mm.cli.arguments import FLAG, Rows, flag
 from fairseq_mm.errors import UserError
 
 _LISTED = 8  # names before they are folded
 
 
-def add_arguments(group: argparse._ArgumentGroup) -> None:
-    """Options of these checkpoints alone."""
-    group.add_argument(
-        "--source-dictionary", metavar="FILE", help="of the prompts, instead of the one in DIR"
-    )
-    group.add_argument(
-        "--target-dictionary", metavar="FILE", help="of the stories, instead of the one in DIR"
-    )
-    group.add_argument(
-        "--pretrained-checkpoint",
-        metavar="FILE",
-        help="the fairseq checkpoint that a fusion model was trained on, for its dropout and "
-        "heads, of which the fusion checkpoint says nothing",
-    )
-    group.add_argument(
-        "--compat",
-        choices=("released", "none"),
-        help="released: as fairseq's model computes, attention to the prompt's padding included, "
-        "so that numbers made with it come out again; none: padding gets no attention "
-        "(default: released)",
-    )
-    group.add_argument(
-        "--layers-from-weights",
-        action="store_true",
-        help="take layers and sizes from the weights, not from the checkpoint's options",
-    )
-    group.add_argument(
-        "--allow-unexpected",
-        action="store_true",
-        help="convert even if tensors of the checkpoint have no place",
-    )
+_FILE = {"metavar": "FILE"}
+ARGUMENTS: Rows = {
+    "--source-dictionary": ("Dictionary of the prompts, instead of that of --data.", _FILE),
+    "--target-dictionary": ("Dictionary of the stories, instead of that of --data.", _FILE),
+    "--pretrained-checkpoint": (
+        "Checkpoint of fairseq's on which a fusion model was trained, for its dropout and heads, "
+        "of which the fusion checkpoint says nothing.",
+        _FILE,
+    ),
+    "--compat": (
+        "released: compute as fairseq's model does, with attention to the prompt's padding, so "
+        "that its numbers are reproduced; none: no attention to padding (default: released).",
+        {"choices": ("released", "none")},
+    ),
+    "--layers-from-weights": (
+        "Take layers and sizes from the weights, not from the checkpoint's options.",
+        FLAG,
+    ),
+    "--allow-unexpected": ("Convert even if tensors of the checkpoint have no place.", FLAG),
+}
+OPTIONS = tuple(name[2:].replace("-", "_") for name in ARGUMENTS)
 
 
 def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
@@ -138,7 +129,7 @@ def _dictionary_files(args: argparse.Namespace, languages: tuple[str, str]) -> l
 
 def _flag(name: str, value: Any) -> str:
     text = f"'{value}'" if " " in str(value) else value
-    return f"--{name.replace('_', '-')} {text}"
+    return f"{flag(name)} {text}"
 
 
 def _table(read: int, conversion: Any) -> list[str]:
