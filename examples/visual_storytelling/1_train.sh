@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A storyteller: 1_train.sh DATA SAVE_DIR ARCH [options of fairseq-train]
+# Trains a model of visual stories: 1_train.sh DATA SAVE_DIR ARCH [options of fairseq-train]
 # glac, glac_non_local, glac_decoder_attention, transtory_decoder, transtory_full or transtory_xl.
 set -euo pipefail
 if [ $# -lt 3 ]; then sed -n 2p "$0" >&2; exit 2; fi

@@ -9,14 +9,14 @@ text's states a first state of the decoder is made, and every word is a step of
     P(word t + 1) = softmax(E dropout(tanh(W h_t + b)) + b')      E: the words' embeddings
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
-from fairseq_mm.models._story_sizes import check_sizes
+from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._video_summary import (
     EncoderOut,
     TwoSourceDecoder,
@@ -33,15 +33,14 @@ from fairseq_mm.modules.packed_gru import PackedGRU
 class HierarchicalRnnConfig(FairseqDataclass):
     """Sizes of Liu et al.'s released configuration."""
 
-    embedding_dim: int = field(default=128, metadata={"help": "of words, on both sides"})
-    encoder_hidden_dim: int = field(
-        default=256, metadata={"help": "GRU over the transcript, each direction"}
+    embedding_dim: int = option(128, "Dimension of token embeddings, on both sides.")
+    encoder_hidden_dim: int = option(
+        256, "Hidden size of the GRU over the transcript, in each direction."
     )
-    encoder_layers: int = field(default=2, metadata={"help": "of the GRU over the transcript"})
-    hidden_dim: int = field(default=256, metadata={"help": "decoder's GRUs and attentions"})
-    dropout: float = field(
-        default=0.3,
-        metadata={"help": "of the transcript's embeddings and states, and of the last layer"},
+    encoder_layers: int = option(2, "Number of layers of the GRU over the transcript.")
+    hidden_dim: int = option(256, "Hidden size of the decoder's GRUs and attentions.")
+    dropout: float = option(
+        0.3, "Dropout probability of the transcript's embeddings and states, and of the last layer."
     )
 
 

@@ -2,7 +2,7 @@
 combine the attention to both."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._frames import FusedVideo
+from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._positions import PositionedEmbedding
-from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.models._video_summary import (
     EncoderOut,
     TwoSourceDecoder,
@@ -28,17 +28,17 @@ from fairseq_mm.modules.pre_norm_layer import PreNormDecoderLayer, PreNormEncode
 class HierarchicalTransformerConfig(FairseqDataclass):
     """Sizes of Liu et al.'s released configuration."""
 
-    embed_dim: int = field(default=512, metadata={"help": "of words and layers"})
-    encoder_layers: int = field(default=4, metadata={"help": "over the transcript"})
-    decoder_layers: int = field(default=4, metadata={"help": "over the summary"})
-    ffn_dim: int = field(default=2048, metadata={"help": "feed-forward layers"})
-    attention_heads: int = field(default=8, metadata={"help": "of every attention"})
-    dropout: float = field(
-        default=0.1, metadata={"help": "of embeddings, layers' parts and attention weights"}
+    embed_dim: int = option(512, "Dimension of token embeddings and layers.")
+    encoder_layers: int = option(4, "Number of encoder layers.")
+    decoder_layers: int = option(4, "Number of decoder layers.")
+    ffn_dim: int = option(2048, "Dimension of the feed-forward layers.")
+    attention_heads: int = option(8, "Number of heads of every attention.")
+    dropout: float = option(
+        0.1, "Dropout probability of embeddings, sub-layers and attention weights."
     )
-    text_positions: int = field(default=1024, metadata={"help": "longest transcript, in tokens"})
-    video_positions: int = field(default=1030, metadata={"help": "longest video, in frames"})
-    summary_positions: int = field(default=1024, metadata={"help": "longest summary, in tokens"})
+    text_positions: int = option(1024, "Maximum length of a transcript, in tokens.")
+    video_positions: int = option(1030, "Maximum length of a video, in frames.")
+    summary_positions: int = option(1024, "Maximum length of a summary, in tokens.")
 
 
 class HierarchicalTransformerEncoder(TwoSourceEncoder):

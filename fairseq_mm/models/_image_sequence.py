@@ -1,5 +1,4 @@
-"""What the visual storytellers share: encoders of a story's five images, and the frame of their
-decoders and models."""
+"""Base classes of visual storytelling: encoders of a story's five images, decoders and models."""
 
 from typing import Any, Optional
 
@@ -29,11 +28,11 @@ class ImageVectors(nn.Module):
         feature_dim: D of the features.
         output_dim: E.
         rows_per_image: R positions of an image.
-        non_local: look at the grid through a non-local block first.
+        non_local: apply a non-local block to the grid first.
         non_local_norm: with batch normalisation in it.
 
     Raises:
-        UserError: if a non-local block is to look at a single position.
+        UserError: if a non-local block is to be applied to a single position.
     """
 
     def __init__(
@@ -48,8 +47,8 @@ class ImageVectors(nn.Module):
         super().__init__()
         if non_local and rows_per_image == 1:
             raise UserError(
-                "a non-local block relates the positions of a grid, but the features have one row "
-                "an image: extract them with --grid, or take --arch glac."
+                "a non-local block relates the positions of a grid, but the features have one "
+                "region an image: extract them with --grid, or take --arch glac."
             )
         self.rows_per_image = rows_per_image
         self.non_local = None
@@ -75,8 +74,8 @@ class ImageVectors(nn.Module):
         """
         if features.size(1) != NUM_IMAGES * self.rows_per_image:
             raise UserError(
-                f"a story has {NUM_IMAGES} images of {self.rows_per_image} rows of features "
-                f"each, but {features.size(1)} rows are given."
+                f"a story has {NUM_IMAGES} images of {self.rows_per_image} regions each, "
+                f"but features of {features.size(1)} regions are given."
             )
         shape = (len(features), NUM_IMAGES, self.rows_per_image)
         is_padding = padding_mask.view(shape)

@@ -13,7 +13,7 @@ Words before the beginning of a sentence are the start token. Nothing depends on
 n-1 places before, so that the state of decoding has a fixed size.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -23,6 +23,7 @@ from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIn
 from torch import Tensor, nn
 
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
+from fairseq_mm.models._options import option
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.context_window import ContextWindow
 from fairseq_mm.modules.linear import linear
@@ -35,28 +36,20 @@ _STATE = "log_bilinear"
 
 @dataclass
 class LogBilinearConfig(FairseqDataclass):
-    embedding_dim: int = field(default=300, metadata={"help": "K of the words' vectors"})
-    context_length: int = field(
-        default=5, metadata={"help": "n-1, words before a word that it is predicted from"}
-    )
-    dropout: float = field(
-        default=0.15, metadata={"help": "of what is compared with the words of the vocabulary"}
-    )
-    embedding_dropout: float = field(
-        default=0.0, metadata={"help": "of the vectors of the context's words"}
-    )
+    embedding_dim: int = option(300, "Dimension K of token embeddings.")
+    context_length: int = option(5, "Number n-1 of preceding tokens that predict a token.")
+    dropout: float = option(0.15, "Dropout probability of the output layer's input.")
+    embedding_dropout: float = option(0.0, "Dropout probability of the context's token embeddings.")
 
 
 @dataclass
 class ContentConfig(LogBilinearConfig):
-    feature_scaling: FeatureScaling = field(
-        default="scale",
-        metadata={
-            "help": "of the content vector; scale: to a mean square of one; root: the same of its "
-            "signed square roots, centred; unit: to unit length; none: as it is"
-        },
+    feature_scaling: FeatureScaling = option(
+        "scale",
+        "Scaling of the feature vector: to a mean square of one (scale), the same of its "
+        "centred signed square roots (root), to unit length (unit), or none.",
     )
-    feature_dropout: float = field(default=0.0, metadata={"help": "of the content vector"})
+    feature_dropout: float = option(0.0, "Dropout probability of the feature vector.")
 
 
 class ConditionEncoder(FairseqEncoder):

@@ -62,9 +62,9 @@ class Provenance(nn.Module):
         words: of the target dictionary, see :func:`words_of`.
         extractor: attributes of the feature store that say how an image became a vector; empty
             when they are not known, or there are no images.
-        feature_dim: channels of the features; 0 without images.
+        feature_dim: of the features; 0 without images.
         source_words: of the source text's dictionary; None where there is no source text.
-        rows_per_image: rows of features of each image, where that is part of the model: 1, or
+        rows_per_image: number of regions of each image, where that is part of the model: 1, or
             the positions of a grid; None where any number does.
         subwords: how text became tokens, as JSON, with their ``fingerprint`` where it is known;
             None where nobody knows.
@@ -141,12 +141,12 @@ class Provenance(nn.Module):
                     f"--arch reads {_features(self.feature_dim)}."
                 )
             raise UserError(
-                f"the checkpoint was trained on features of {saved['feature_dim']} channels, but "
-                f"the feature store has {self.feature_dim}."
+                f"the checkpoint was trained on {_features(saved['feature_dim'])}, but the "
+                f"feature store has {_features(self.feature_dim)}."
             )
         if saved.get("rows_per_image") != self.rows_per_image:
             raise UserError(
-                f"the checkpoint was trained on {saved.get('rows_per_image')} rows of features for "
+                f"the checkpoint was trained on {saved.get('rows_per_image')} regions of "
                 f"each image, but the feature store has {self.rows_per_image}: pooled features are "
                 "no grid."
             )
@@ -168,7 +168,7 @@ class Provenance(nn.Module):
 
 
 def _features(dim: int) -> str:
-    return f"features of {dim} channels" if dim else "no features"
+    return f"{dim}-dimensional features" if dim else "no features"
 
 
 def _dictionary_error(saved: list[str], current: list[str], name: str) -> UserError:

@@ -28,7 +28,7 @@ SAME_FREQUENCIES, REVERSED_FREQUENCIES = 1, 2
 
 
 class CurrentImageAttention(nn.Module):
-    """Multi-head attention to the one vector of the sentence's own image: a softmax over one is
+    """Multi-head attention to the one vector of the sentence's image: a softmax over one is
     1, so that queries and keys have no effect and no weights here. In training that 1 is dropped
     out, for each head and word, as any attention weight.
 

@@ -3,7 +3,7 @@
 import re
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._added_parameters import mark_added
-from fairseq_mm.models._story_sizes import check_sizes
+from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.modules.video_encoder import VideoTransformerEncoder
 from fairseq_mm.modules.video_fusion import KINDS, VideoFusion
 
@@ -26,64 +26,47 @@ HEADS, RELEASED_HEADS = 4, 1
 class VideoGuidedConfig(FairseqDataclass):
     """The best system of the paper's Table 2: multi-head attention, forget gate and VTF."""
 
-    fusion: FusionKind = field(
-        default="multi_head",
-        metadata={
-            "help": "attention of words to frames: equations 7-11, 4-6, or 4-6 with the projected "
-            "features in place of the features"
-        },
+    fusion: FusionKind = option(
+        "multi_head",
+        "Attention of tokens to frames: equations 7-11, 4-6, or 4-6 with projected features "
+        "as values.",
     )
-    fusion_encoder_layers: str = field(
-        default="5,6",
-        metadata={"help": "encoder layers with fusion, counted from 1: 5,6; '' or none for none"},
+    fusion_encoder_layers: str = option(
+        "5,6", "Encoder layers with fusion, counted from 1; '' or none for none."
     )
-    fusion_decoder_layers: str = field(
-        default="", metadata={"help": "decoder layers with fusion, counted from 1: 2"}
+    fusion_decoder_layers: str = option("", "Decoder layers with fusion, counted from 1.")
+    forget_gate: OnOff = option(
+        "on", "Multiply the attended frames by a forget gate (equations 12 and 13)."
     )
-    forget_gate: OnOff = field(default="on", metadata={"help": "eq. 12 and 13"})
-    fusion_dim: int = field(
-        default=256, metadata={"help": "d_c, queries, keys and values of multi_head fusion"}
+    fusion_dim: int = option(256, "Dimension d_c of queries, keys and values of multi_head fusion.")
+    fusion_heads: int = option(
+        0,
+        f"Number of heads of multi_head fusion (0: {RELEASED_HEADS} with --compat released, "
+        f"else {HEADS}, or fewer where {HEADS} do not divide --fusion-dim).",
     )
-    fusion_heads: int = field(
-        default=0,
-        metadata={
-            "help": f"of multi_head fusion (0: {RELEASED_HEADS} with --compat released, else "
-            f"{HEADS}, or fewer where {HEADS} do not divide --fusion-dim)"
-        },
+    fusion_output_projection: OnOff = option(
+        "on",
+        "Project the heads' output by W_o before the forget gate (appendix A); off resumes "
+        "the training of checkpoints from before this option.",
     )
-    fusion_output_projection: OnOff = field(
-        default="on",
-        metadata={
-            "help": "W_o of multi_head fusion's heads before the forget gate (appendix A); off: as "
-            "in checkpoints from before this option, to resume their training"
-        },
+    fusion_identity_init: bool = option(
+        False,
+        "Begin as the text-only model: output = text + mix (fused - text), mix learned from 0.",
     )
-    fusion_identity_init: bool = field(
-        default=False,
-        metadata={
-            "help": "begin as the text-only model: output = text + mix (fused - text), mix learned "
-            "from 0"
-        },
+    video_encoder_layers: int = option(
+        4, "Number of layers of the transformer over the frames (VTF); 0 for none."
     )
-    video_encoder_layers: int = field(
-        default=4, metadata={"help": "of the transformer over the frames (VTF); 0 for none"}
+    video_encoder_heads: int = option(8, "Number of attention heads of the VTF.")
+    video_encoder_ffn_dim: int = option(2048, "Dimension of the VTF's feed-forward layers.")
+    video_dropout: float = option(0.1, "Dropout probability in the VTF.")
+    video_attention_dropout: Optional[float] = option(
+        None,
+        "Dropout probability of the VTF's attention weights (default: that of --video- dropout).",
     )
-    video_encoder_heads: int = field(default=8, metadata={"help": "of the VTF"})
-    video_encoder_ffn_dim: int = field(default=2048, metadata={"help": "of the VTF"})
-    video_dropout: float = field(default=0.1, metadata={"help": "in the VTF"})
-    video_attention_dropout: Optional[float] = field(
-        default=None,
-        metadata={
-            "help": "dropout probability for attention weights of the VTF (default: that of "
-            "--video-dropout)"
-        },
-    )
-    compat: Compat = field(
-        default="none",
-        metadata={
-            "help": "released: padded frames of a batch are attended, one head, dropout on the "
-            "forget gate, and dot products' softmax over the text's positions"
-        },
+    compat: Compat = option(
+        "none",
+        "Compute as the released code does (released): padded frames are attended, one head, "
+        "dropout of the forget gate, and a softmax of dot products over the text's positions.",
     )
 
 

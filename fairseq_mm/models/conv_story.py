@@ -35,7 +35,7 @@ Differs from the released code (fairseq's ``fconv_self_att_wp``):
 """
 
 from argparse import Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -52,6 +52,7 @@ from fairseq_mm.models._conv_decoder import StoryDecoder
 from fairseq_mm.models._fusion import FusionDecoder, FusionEncoder
 from fairseq_mm.models._layer_lists import parse_flag, parse_flags, parse_layers
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
+from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance, decode_json
 from fairseq_mm.models._story_parts import (
@@ -75,56 +76,37 @@ Compat: Any = ChoiceEnum(("none", "released"))
 class ConvStoryConfig(FairseqDataclass):
     """Sizes of the released code, dropout of section 9.2. Lists are written as in Python."""
 
-    dropout: float = field(default=0.3, metadata={"help": "of embeddings and layers' inputs"})
-    encoder_embed_dim: int = field(default=256, metadata={"help": "of the prompt's words"})
-    encoder_layers: str = field(
-        default=ENCODER_LAYERS, metadata={"help": "encoder layers, [(channels, width), ...]"}
+    dropout: float = option(0.3, "Dropout probability of embeddings and of layers' inputs.")
+    encoder_embed_dim: int = option(256, "Dimension of the prompt's token embeddings.")
+    encoder_layers: str = option(
+        ENCODER_LAYERS, "Encoder layers as a list of (channels, kernel width)."
     )
-    decoder_embed_dim: int = field(default=256, metadata={"help": "of the story's words"})
-    decoder_layers: str = field(
-        default=DECODER_LAYERS, metadata={"help": "decoder layers, [(channels, width), ...]"}
+    decoder_embed_dim: int = option(256, "Dimension of the story's token embeddings.")
+    decoder_layers: str = option(
+        DECODER_LAYERS, "Decoder layers as a list of (channels, kernel width)."
     )
-    decoder_out_embed_dim: int = field(default=256, metadata={"help": "input of the output layer"})
-    decoder_attention: str = field(
-        default="True", metadata={"help": "layers that attend to the prompt, [True, ...]"}
+    decoder_out_embed_dim: int = option(256, "Input dimension of the output layer.")
+    decoder_attention: str = option(
+        "True", "Whether layers attend to the prompt: True, False or a list."
     )
-    multihead_attention_nheads: int = field(
-        default=1, metadata={"help": "heads of the attention to the prompt"}
+    multihead_attention_nheads: int = option(1, "Number of heads of the attention to the prompt.")
+    self_attention: str = option(
+        "False", "Whether layers attend to the story: True, False or a list."
     )
-    self_attention: str = field(
-        default="False", metadata={"help": "layers that attend to the story, [True, ...]"}
+    multihead_self_attention_nheads: int = option(1, "Number of heads of self-attention.")
+    gated_attention: str = option("False", "Project queries, keys and values by gated networks.")
+    downsample: str = option("False", "Let head n attend to every nth position only.")
+    encoder_attention: str = option("False", "An option of fairseq's model, which must be False.")
+    encoder_attention_nheads: int = option(1, "An option of fairseq's model, which must be 1.")
+    project_input: str = option("True", "An option of fairseq's model, which must be True.")
+    pretrained: str = option("False", "Train on top of a pretrained model, which stays frozen.")
+    pretrained_checkpoint: str = option(
+        "", "Checkpoint of the pretrained model; training alone reads it."
     )
-    multihead_self_attention_nheads: int = field(
-        default=1, metadata={"help": "heads of the attention to the story"}
+    frozen_dropout: bool = option(
+        False, "Keep the frozen model's dropout on in training, as the released code does."
     )
-    gated_attention: str = field(
-        default="False", metadata={"help": "queries, keys and values by gated networks"}
-    )
-    downsample: str = field(default="False", metadata={"help": "a head sees every nth position"})
-    encoder_attention: str = field(
-        default="False", metadata={"help": "for fairseq's commands; must be False"}
-    )
-    encoder_attention_nheads: int = field(
-        default=1, metadata={"help": "for fairseq's commands; must be 1"}
-    )
-    project_input: str = field(
-        default="True", metadata={"help": "for fairseq's commands; must be True"}
-    )
-    pretrained: str = field(
-        default="False", metadata={"help": "train on top of a trained model, which stays fixed"}
-    )
-    pretrained_checkpoint: str = field(
-        default="", metadata={"help": "the trained model; only training needs the file"}
-    )
-    frozen_dropout: bool = field(
-        default=False,
-        metadata={
-            "help": "keep the fixed model's dropout on in training, as the released code does"
-        },
-    )
-    compat: Compat = field(
-        default="none", metadata={"help": "released: as fairseq's own model computes, see above"}
-    )
+    compat: Compat = option("none", "Compute as fairseq's own model does (released), or as above.")
     max_source_positions: int = II("task.max_source_positions")
     max_target_positions: int = II("task.max_target_positions")
 

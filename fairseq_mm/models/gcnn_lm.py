@@ -15,7 +15,7 @@ channels are 512, 768 and 1024 in four, two and three layers.
 """
 
 from argparse import Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from fairseq.dataclass import FairseqDataclass
@@ -26,6 +26,7 @@ from torch import Tensor
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._conv_decoder import StoryDecoder
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
+from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.models._story_parts import build_trunk
@@ -43,23 +44,18 @@ TRUNK_OPTIONS = (
 class GcnnLmConfig(FairseqDataclass):
     """Section 9.1."""
 
-    dropout: float = field(default=0.1, metadata={"help": "of embeddings and layers' inputs"})
-    decoder_embed_dim: int = field(default=300, metadata={"help": "of the words"})
-    decoder_layers: str = field(
-        default=DECODER_LAYERS, metadata={"help": "layers, [(channels, width), ...]"}
+    dropout: float = option(0.1, "Dropout probability of embeddings and of layers' inputs.")
+    decoder_embed_dim: int = option(300, "Dimension of token embeddings.")
+    decoder_layers: str = option(DECODER_LAYERS, "Layers as a list of (channels, kernel width).")
+    decoder_out_embed_dim: int = option(300, "Input dimension of the output layer.")
+    self_attention: str = option(
+        "False", "Whether layers attend to the text so far: True, False or a list."
     )
-    decoder_out_embed_dim: int = field(default=300, metadata={"help": "input of the output layer"})
-    self_attention: str = field(
-        default="False", metadata={"help": "layers that attend to the text so far, [True, ...]"}
-    )
-    multihead_self_attention_nheads: int = field(default=4, metadata={"help": "heads of it"})
-    gated_attention: str = field(
-        default="True", metadata={"help": "queries, keys and values by gated networks"}
-    )
-    downsample: str = field(default="True", metadata={"help": "a head sees every nth position"})
-    max_positions: Optional[int] = field(
-        default=None,
-        metadata={"help": "rows of the positions' table (default: --tokens-per-sample, and 2)"},
+    multihead_self_attention_nheads: int = option(4, "Number of heads of self-attention.")
+    gated_attention: str = option("True", "Project queries, keys and values by gated networks.")
+    downsample: str = option("True", "Let head n attend to every nth position only.")
+    max_positions: Optional[int] = option(
+        None, "Size of the position table (default: --tokens-per-sample + 2)."
     )
     tokens_per_sample: int = II("task.tokens_per_sample")
 

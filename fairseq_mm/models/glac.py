@@ -35,7 +35,7 @@ Differs from the papers:
   In the released code the network's own batch normalisation stays in training mode.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -53,8 +53,8 @@ from fairseq_mm.models._image_sequence import (
     encoder_output,
     image_vectors,
 )
+from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.sentence_positions import (
     next_positions,
     sentence_positions,
@@ -71,29 +71,29 @@ FEW_ROWS = 16
 class GlacConfig(FairseqDataclass):
     """Sizes of the released code, which section 4.2 took over."""
 
-    picture_dim: int = field(default=1024, metadata={"help": "projected features of an image"})
-    encoder_hidden_dim: int = field(
-        default=1024, metadata={"help": "LSTM over the images, each direction"}
+    picture_dim: int = option(1024, "Dimension of an image's projected features.")
+    encoder_hidden_dim: int = option(
+        1024, "Hidden size of the LSTM over the images, in each direction."
     )
-    encoder_layers: int = field(default=2, metadata={"help": "of the LSTM over the images"})
-    glocal_dim: int = field(default=2048, metadata={"help": "glocal vectors"})
-    embedding_dim: int = field(default=256, metadata={"help": "of words"})
-    hidden_dim: int = field(default=1024, metadata={"help": "LSTM over the words"})
-    decoder_layers: int = field(default=2, metadata={"help": "of the LSTM over the words"})
-    slices: int = field(
-        default=1, metadata={"help": "of an image's vector, to which words attend (section 3.3)"}
+    encoder_layers: int = option(2, "Number of layers of the LSTM over the images.")
+    glocal_dim: int = option(2048, "Dimension of glocal vectors.")
+    embedding_dim: int = option(256, "Dimension of token embeddings.")
+    hidden_dim: int = option(1024, "Hidden size of the LSTM over the tokens.")
+    decoder_layers: int = option(2, "Number of layers of the LSTM over the tokens.")
+    slices: int = option(
+        1, "Number of slices of an image's vector to which tokens attend (section 3.3)."
     )
-    non_local: bool = field(
-        default=False, metadata={"help": "non-local block on the grid (section 3.2)"}
+    non_local: bool = option(
+        False, "Apply a non-local block to the grid of features (section 3.2)."
     )
-    non_local_norm: bool = field(
-        default=False, metadata={"help": "batch normalisation in the non-local block, as released"}
+    non_local_norm: bool = option(
+        False, "Normalise over the batch in the non-local block, as released."
     )
-    encoder_dropout: float = field(
-        default=0.5, metadata={"help": "of the LSTM over the images and what follows it"}
+    encoder_dropout: float = option(
+        0.5, "Dropout probability of the LSTM over the images and of what follows it."
     )
-    dropout: float = field(default=0.5, metadata={"help": "of the LSTM over the words"})
-    embedding_dropout: float = field(default=0.1, metadata={"help": "of words' embeddings"})
+    dropout: float = option(0.5, "Dropout probability of the LSTM over the tokens.")
+    embedding_dropout: float = option(0.1, "Dropout probability of token embeddings.")
 
 
 class GlacDecoder(StoryDecoder):

@@ -22,7 +22,7 @@ Differs from the papers / left open:
 - Initial values: embeddings and positions N(0, 0.1), attention Xavier's, the rest PyTorch's.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq.models import register_model
@@ -34,6 +34,7 @@ from fairseq_mm.models._hierarchical_transformer import (
     build_hierarchical_transformer,
     check_transformer,
 )
+from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._video_summary import VideoSummaryModel
 
@@ -42,7 +43,7 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 class HierarchicalAttentionTransformerConfig(HierarchicalTransformerConfig):
     """Sizes of Liu et al.'s released configuration of their own model."""
 
-    video_encoder_layers: int = field(default=4, metadata={"help": "over the frames"})
+    video_encoder_layers: int = option(4, "Number of encoder layers over the frames.")
 
 
 @register_model(

@@ -9,7 +9,7 @@ With r_w the row of a word in R:
     r        = sum_(i=1)^(n-1) C^(i) r_(w_i)                  (eq. 7)
     P(w_n=i) = softmax_i(r . r_i + b_i)                       (eq. 8)
 
-It does not look at the image: the baseline of the models that do.
+It has no image: the baseline of the models that do.
 
 Differs from the paper, or says what it does not:
 - n-1 is 5, as in the code of Kiros et al.'s multimodal models (ICML 2014); the paper gives none.
@@ -30,9 +30,9 @@ from fairseq_mm.models._log_bilinear import (
     LogBilinearModel,
     decoder_options,
 )
+from fairseq_mm.models._options import check_sizes
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
-from fairseq_mm.models._story_sizes import check_sizes
 
 
 @dataclass

@@ -29,14 +29,14 @@ Differs from the paper:
 - Dropout, initial values and the features' scaling are ours (the paper gives none): see the
   options.
 - V_I^(1) has 256 rows, V_I^(2) 512; shared means that V_I^(1) is the first 256 rows of V_I^(2).
-- The image's features are fixed, as in the paper's experiments; several rows of features (a grid)
-  are averaged.
+- The image's features are fixed, as in the paper's experiments; several regions (a grid) are
+  averaged.
 
 Differs from the released TF-mRNN code, which is another network (a GRU of 2048, no word input to
 the multimodal layer, tied output): everything above.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -49,6 +49,7 @@ from fairseq.models import (
 )
 from torch import Tensor, nn
 
+from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.pooled_features import SCALINGS, masked_mean, scale_vectors
@@ -66,37 +67,29 @@ ImageInput: Any = ChoiceEnum(IMAGE_INPUTS)
 class MRnnConfig(FairseqDataclass):
     """Sizes of section 3.2 and Figure 2 (b). Regularisation tuned on Flickr8k's dev part."""
 
-    embedding_dim: int = field(default=128, metadata={"help": "embedding layer I"})
-    hidden_dim: int = field(default=256, metadata={"help": "embedding layer II and recurrence"})
-    multimodal_dim: int = field(default=512, metadata={"help": "multimodal layer"})
-    one_layer_embedding: bool = field(
-        default=False, metadata={"help": "a single embedding layer of hidden-dim (Table 8)"}
+    embedding_dim: int = option(128, "Dimension of embedding layer I.")
+    hidden_dim: int = option(256, "Dimension of embedding layer II and of the recurrent layer.")
+    multimodal_dim: int = option(512, "Dimension of the multimodal layer.")
+    one_layer_embedding: bool = option(
+        False, "Use a single embedding layer, of --hidden-dim (Table 8)."
     )
-    word_input: WordInput = field(
-        default="second", metadata={"help": "embedding layer that the multimodal layer takes"}
+    word_input: WordInput = option(
+        "second", "Embedding layer that is input to the multimodal layer."
     )
-    image_input: ImageInput = field(
-        default="multimodal", metadata={"help": "where the image enters"}
+    image_input: ImageInput = option("multimodal", "Layers that the image is input to.")
+    dropout: float = option(0.5, "Dropout probability of the multimodal layer.")
+    embedding_dropout: float = option(0.3, "Dropout probability of embedding layer I.")
+    recurrent_dropout: float = option(
+        0.3, "Dropout probability of the recurrent layer's output to the multimodal layer."
     )
-    dropout: float = field(default=0.5, metadata={"help": "dropout of the multimodal layer"})
-    embedding_dropout: float = field(
-        default=0.3, metadata={"help": "dropout of embedding layer I's output"}
+    feature_scaling: FeatureScaling = option(
+        "scale",
+        "Scaling of the feature vector: to a mean square of one (scale), the same of its "
+        "centred signed square roots (root), to unit length (unit), or none.",
     )
-    recurrent_dropout: float = field(
-        default=0.3, metadata={"help": "dropout of the recurrent layer's output to the multimodal"}
-    )
-    feature_scaling: FeatureScaling = field(
-        default="scale",
-        metadata={
-            "help": "of the image's feature vector; scale: to a mean square of one; root: the same "
-            "of its signed square roots, centred; unit: to unit length; none: as it is"
-        },
-    )
-    feature_dropout: float = field(
-        default=0.5, metadata={"help": "dropout of the image's feature vector"}
-    )
-    recurrent_scale: float = field(
-        default=0.5, metadata={"help": "the recurrent matrix starts as this times the identity"}
+    feature_dropout: float = option(0.5, "Dropout probability of the feature vector.")
+    recurrent_scale: float = option(
+        0.5, "Factor of the identity that the recurrent matrix is initialised to."
     )
 
 
@@ -292,7 +285,7 @@ class MRnnDecoder(FairseqIncrementalDecoder):
         Args:
             prev_output_tokens: ``[B, T]`` words so far, the start token first.
             encoder_out: the encoder's; a step of incremental decoding that has a state does not
-                look at the image again.
+                read the image again.
             incremental_state: with it only the last word is new.
 
         Returns:

@@ -11,7 +11,7 @@ With r_w the row of a word in R, and u the content vector:
     P(w_n=i) = softmax_i(r . r_i + b_i)
 
 u is the task's features: an image's, or an embedding of an image or of the sentence itself.
-Several rows of features are averaged.
+Several regions are averaged.
 
 Differs from the papers, or says what they do not:
 - The released code sends the image through a hidden layer first; as printed, C^(m) is all.
@@ -35,9 +35,9 @@ from fairseq_mm.models._log_bilinear import (
     content_projection,
     decoder_options,
 )
+from fairseq_mm.models._options import check_sizes
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
-from fairseq_mm.models._story_sizes import check_sizes
 
 
 @dataclass

@@ -14,10 +14,10 @@ The words' vectors depend on the content vector u:
     P(w_n=i) = softmax_i(W^fv(:, i) . f + b_i)
 
 u is the task's features: an image's, or an embedding of an image or of the sentence itself.
-Several rows of features are averaged.
+Several regions are averaged.
 
 Differs from the paper, or says what it does not:
-- G is the number of the features' channels, whatever K.
+- G is the feature dimension, whatever K.
 - u is scaled to a mean square of one, see the option: an embedding of unit length would make the
   factors small.
 - n-1 is 5; dropout and initial values are ours; the recipe trains with Adam, the paper with SGD.
@@ -28,7 +28,7 @@ image and W^fd and adds to r as well, K is 100, F 50, and the words start from a
 decomposition of trained vectors.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq.models import register_model
@@ -41,16 +41,16 @@ from fairseq_mm.models._log_bilinear import (
     content_projection,
     decoder_options,
 )
+from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
-from fairseq_mm.models._story_sizes import check_sizes
 
 
 @dataclass
 class MlblFConfig(ContentConfig):
     """Sizes of section 2.5 (K = 300, F = 100)."""
 
-    num_factors: int = field(default=100, metadata={"help": "F"})
+    num_factors: int = option(100, "Number F of factors.")
 
 
 @register_model("mlbl_f", dataclass=MlblFConfig)

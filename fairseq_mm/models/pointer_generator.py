@@ -29,7 +29,7 @@ Differs from the paper, or says what it does not:
 - Dropout is an option (the paper has none).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -44,9 +44,9 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
+from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance, words_of
-from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.copy_distribution import first_positions, mixture_logits
 from fairseq_mm.modules.coverage_attention import CoverageAttention
 from fairseq_mm.modules.skipping_lstm import SkippingLSTM
@@ -56,17 +56,15 @@ from fairseq_mm.modules.skipping_lstm import SkippingLSTM
 class PointerGeneratorConfig(FairseqDataclass):
     """Sizes of section 5."""
 
-    embedding_dim: int = field(default=128, metadata={"help": "of words, source and summary alike"})
-    hidden_dim: int = field(
-        default=256, metadata={"help": "of the decoder and of each direction of the encoder"}
+    embedding_dim: int = option(128, "Dimension of token embeddings of source and summary.")
+    hidden_dim: int = option(
+        256, "Hidden size of the decoder and of each direction of the encoder."
     )
-    attention_dim: int = field(default=512, metadata={"help": "of the attention's hidden layer"})
-    dropout: float = field(
-        default=0.0, metadata={"help": "of embeddings, the source's states and the output's input"}
+    attention_dim: int = option(512, "Hidden size of the attention.")
+    dropout: float = option(
+        0.0, "Dropout probability of embeddings, source states and the output layer's input."
     )
-    coverage: bool = field(
-        default=False, metadata={"help": "let the attention know what it has attended to"}
-    )
+    coverage: bool = option(False, "Let the attention depend on its coverage.")
 
 
 class WordEmbedding(nn.Module):

@@ -28,7 +28,7 @@ Differs from the paper, or says what it does not:
 No code was published.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -46,9 +46,9 @@ from fairseq_mm.models._log_bilinear import (
     content_projection,
     decoder_options,
 )
+from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance, words_of
-from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.context_window import ContextWindow
 
 
@@ -56,10 +56,10 @@ from fairseq_mm.modules.context_window import ContextWindow
 class ScNlmConfig(ContentConfig):
     """Sizes of section 2.5 (G = K = 300, F = 100)."""
 
-    num_factors: int = field(default=100, metadata={"help": "F"})
-    attribute_dim: int = field(default=300, metadata={"help": "G of the attribute vector"})
-    structure_length: int = field(
-        default=3, metadata={"help": "k, tags after the word's own that it is predicted from"}
+    num_factors: int = option(100, "Number F of factors.")
+    attribute_dim: int = option(300, "Dimension G of the attribute vector.")
+    structure_length: int = option(
+        3, "Number k of part-of-speech tags after a token's own that predict it."
     )
 
 

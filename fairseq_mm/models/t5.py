@@ -19,7 +19,7 @@ Differs from Yu et al. 2021: they write of six layers in T5-base's encoder and d
 4.2); T5-base has twelve each, T5-small six.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -31,9 +31,9 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
+from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance, words_of
-from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.models._t5_stack import T5Decoder, T5Encoder, T5Sizes
 from fairseq_mm.models._t5_weights import check_t5_weights
 
@@ -44,34 +44,26 @@ FeedForward: Any = ChoiceEnum(("relu", "gated_gelu"))
 class T5Config(FairseqDataclass):
     """Sizes of T5-base (Raffel et al. 2020, section 3.1.1)."""
 
-    model_dim: int = field(default=768, metadata={"help": "of embeddings and layers"})
-    attention_heads: int = field(default=12, metadata={"help": "of each attention"})
-    head_dim: int = field(default=64, metadata={"help": "keys and values of a head (d_kv)"})
-    ffn_dim: int = field(default=3072, metadata={"help": "inside the feed-forward layers"})
-    encoder_layers: int = field(default=12, metadata={"help": "of the encoder"})
-    decoder_layers: int = field(default=12, metadata={"help": "of the decoder"})
-    dropout: float = field(
-        default=0.1,
-        metadata={"help": "of embeddings, sub-layers, attention, inner layers and stacks' outputs"},
+    model_dim: int = option(768, "Dimension of embeddings and layers.")
+    attention_heads: int = option(12, "Number of heads of every attention.")
+    head_dim: int = option(64, "Dimension of each attention head (d_kv).")
+    ffn_dim: int = option(3072, "Dimension of the feed-forward layers.")
+    encoder_layers: int = option(12, "Number of encoder layers.")
+    decoder_layers: int = option(12, "Number of decoder layers.")
+    dropout: float = option(
+        0.1, "Dropout probability of embeddings, sub-layers, attention weights and inner layers."
     )
-    feed_forward: FeedForward = field(
-        default="relu", metadata={"help": "gated_gelu: as in version 1.1 and FLAN-T5"}
+    feed_forward: FeedForward = option(
+        "relu", "Feed-forward layer; gated_gelu is that of version 1.1 and FLAN-T5."
     )
-    untied_output: bool = field(
-        default=False,
-        metadata={"help": "an output layer of its own, unscaled, as in version 1.1 and FLAN-T5"},
+    untied_output: bool = option(
+        False, "Use an output layer of its own, unscaled, as version 1.1 and FLAN-T5 do."
     )
-    relative_buckets: int = field(default=32, metadata={"help": "of distances between tokens"})
-    max_distance: int = field(
-        default=128, metadata={"help": "from which on distances share a bucket"}
-    )
-    norm_epsilon: float = field(default=1e-6, metadata={"help": "added to mean squares"})
-    max_source_positions: int = field(
-        default=1024, metadata={"help": "longest source; the model itself has no limit"}
-    )
-    max_target_positions: int = field(
-        default=1024, metadata={"help": "longest target; the model itself has no limit"}
-    )
+    relative_buckets: int = option(32, "Number of buckets of distances between tokens.")
+    max_distance: int = option(128, "Distance between tokens from which on all share a bucket.")
+    norm_epsilon: float = option(1e-6, "Number added to mean squares before the root.")
+    max_source_positions: int = option(1024, "Maximum length of a source, in tokens.")
+    max_target_positions: int = option(1024, "Maximum length of a target, in tokens.")
 
 
 def check_t5_options(config: type, cfg: Any, task: Any) -> None:

@@ -14,7 +14,7 @@ Differs from the paper:
 - A missing image's m_i tells of the others alone.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from fairseq.dataclass import FairseqDataclass
@@ -23,33 +23,32 @@ from fairseq.models import (
 )
 
 from fairseq_mm.models._image_sequence import GlocalEncoder, StoryModel, image_vectors
+from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
-from fairseq_mm.models._story_sizes import check_sizes
 
 
 @dataclass
 class TranstoryDecoderConfig(FairseqDataclass):
     """Sizes of section 4.3 and of the released code."""
 
-    picture_dim: int = field(default=1024, metadata={"help": "projected features of an image"})
-    encoder_hidden_dim: int = field(
-        default=1024, metadata={"help": "LSTM over the images, each direction"}
+    picture_dim: int = option(1024, "Dimension of an image's projected features.")
+    encoder_hidden_dim: int = option(
+        1024, "Hidden size of the LSTM over the images, in each direction."
     )
-    encoder_layers: int = field(default=2, metadata={"help": "of the LSTM over the images"})
-    glocal_dim: int = field(default=2048, metadata={"help": "glocal vectors"})
-    embedding_dim: int = field(default=256, metadata={"help": "of words and of the memory"})
-    decoder_layers: int = field(default=1, metadata={"help": "of the transformer"})
-    decoder_attention_heads: int = field(default=4, metadata={"help": "of the transformer"})
-    decoder_ffn_dim: int = field(default=2048, metadata={"help": "feed-forward layers"})
-    encoder_dropout: float = field(default=0.5, metadata={"help": "of the encoder"})
-    dropout: float = field(default=0.1, metadata={"help": "in the transformer"})
-    attention_dropout: Optional[float] = field(
-        default=None,
-        metadata={"help": "dropout probability for attention weights (default: that of --dropout)"},
+    encoder_layers: int = option(2, "Number of layers of the LSTM over the images.")
+    glocal_dim: int = option(2048, "Dimension of glocal vectors.")
+    embedding_dim: int = option(256, "Dimension of token embeddings and of the memory.")
+    decoder_layers: int = option(1, "Number of decoder layers.")
+    decoder_attention_heads: int = option(4, "Number of attention heads of the decoder.")
+    decoder_ffn_dim: int = option(2048, "Dimension of the decoder's feed-forward layers.")
+    encoder_dropout: float = option(0.5, "Dropout probability of the encoder.")
+    dropout: float = option(0.1, "Dropout probability in the transformer.")
+    attention_dropout: Optional[float] = option(
+        None, "Dropout probability of attention weights (default: that of --dropout)."
     )
-    embedding_dropout: float = field(
-        default=0.5, metadata={"help": "of words' embeddings with their positions"}
+    embedding_dropout: float = option(
+        0.5, "Dropout probability of token embeddings with their positions."
     )
 
 

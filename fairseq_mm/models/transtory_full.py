@@ -20,11 +20,11 @@ Differs from the paper:
 - Missing images are masked in both attentions.
 
 ``--compat released``: three encoder layers, and the decoder's memory is the one vector m_i of the
-sentence's own image, as at the head of the released code.
+sentence's image, as at the head of the released code.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -40,9 +40,9 @@ from fairseq_mm.models._image_sequence import (
     StoryModel,
     image_vectors,
 )
+from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
-from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.sinusoids import sinusoids
 from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
 
@@ -54,31 +54,27 @@ PAPER_LAYERS, RELEASED_LAYERS = 1, 3
 class TranstoryFullConfig(FairseqDataclass):
     """Sizes of section 4.3 and of the released code."""
 
-    picture_dim: int = field(default=1024, metadata={"help": "projected features of an image"})
-    encoder_layers: int = field(
-        default=0,
-        metadata={
-            "help": f"of the images' transformer (0: the paper's {PAPER_LAYERS}, or the "
-            f"{RELEASED_LAYERS} of --compat released)"
-        },
+    picture_dim: int = option(1024, "Dimension of an image's projected features.")
+    encoder_layers: int = option(
+        0,
+        f"Number of encoder layers (0: the paper's {PAPER_LAYERS}, or the "
+        f"{RELEASED_LAYERS} of --compat released).",
     )
-    encoder_attention_heads: int = field(default=4, metadata={"help": "over the images"})
-    encoder_ffn_dim: int = field(default=2048, metadata={"help": "feed-forward, images"})
-    embedding_dim: int = field(default=256, metadata={"help": "of words and of the memory"})
-    decoder_layers: int = field(default=1, metadata={"help": "of the words' transformer"})
-    decoder_attention_heads: int = field(default=4, metadata={"help": "of the words' transformer"})
-    decoder_ffn_dim: int = field(default=2048, metadata={"help": "feed-forward, words"})
-    dropout: float = field(default=0.1, metadata={"help": "in the transformers"})
-    attention_dropout: Optional[float] = field(
-        default=None,
-        metadata={"help": "dropout probability for attention weights (default: that of --dropout)"},
+    encoder_attention_heads: int = option(4, "Number of attention heads of the encoder.")
+    encoder_ffn_dim: int = option(2048, "Dimension of the encoder's feed-forward layers.")
+    embedding_dim: int = option(256, "Dimension of token embeddings and of the memory.")
+    decoder_layers: int = option(1, "Number of decoder layers.")
+    decoder_attention_heads: int = option(4, "Number of attention heads of the decoder.")
+    decoder_ffn_dim: int = option(2048, "Dimension of the decoder's feed-forward layers.")
+    dropout: float = option(0.1, "Dropout probability in the transformers.")
+    attention_dropout: Optional[float] = option(
+        None, "Dropout probability of attention weights (default: that of --dropout)."
     )
-    embedding_dropout: float = field(
-        default=0.5, metadata={"help": "of words' embeddings with their positions"}
+    embedding_dropout: float = option(
+        0.5, "Dropout probability of token embeddings with their positions."
     )
-    compat: Compat = field(
-        default="none",
-        metadata={"help": "released: three encoder layers, and each sentence sees one image"},
+    compat: Compat = option(
+        "none", "Three encoder layers and current-image attention (released), or as above."
     )
 
 

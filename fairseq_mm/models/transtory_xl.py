@@ -30,7 +30,7 @@ each time, so that the image is pushed out of the memory after some ten words: w
 never sees.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -49,8 +49,8 @@ from fairseq_mm.models._image_sequence import (
     encoder_output,
     image_vectors,
 )
+from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.relative_attention import RelativeAttention
 from fairseq_mm.modules.segment_memory import SegmentMemory, remember
 from fairseq_mm.modules.sentence_cache import FIRST_CAPACITY, SentenceCache
@@ -66,29 +66,24 @@ PAPER_SEGMENT, RELEASED_SEGMENT = 50, 49
 class TranstoryXLConfig(FairseqDataclass):
     """Sizes of the released code, with section 4.3's two layers."""
 
-    picture_dim: int = field(default=1024, metadata={"help": "projected features of an image"})
-    embedding_dim: int = field(default=256, metadata={"help": "of words"})
-    model_dim: int = field(default=1024, metadata={"help": "of the transformer and its memory"})
-    decoder_layers: int = field(default=2, metadata={"help": "of the transformer"})
-    decoder_attention_heads: int = field(default=4, metadata={"help": "of the transformer"})
-    head_dim: int = field(default=64, metadata={"help": "of each head"})
-    decoder_ffn_dim: int = field(default=4096, metadata={"help": "feed-forward layers"})
-    dropout: float = field(default=0.1, metadata={"help": "everywhere"})
-    memory_length: int = field(default=50, metadata={"help": "slots of the memory"})
-    segment_length: int = field(
-        default=0,
-        metadata={
-            "help": "length to which a sentence is padded, its start token included (0: "
-            f"{PAPER_SEGMENT}, or the {RELEASED_SEGMENT} of --compat released)"
-        },
+    picture_dim: int = option(1024, "Dimension of an image's projected features.")
+    embedding_dim: int = option(256, "Dimension of token embeddings.")
+    model_dim: int = option(1024, "Dimension of the transformer and of its memory.")
+    decoder_layers: int = option(2, "Number of decoder layers.")
+    decoder_attention_heads: int = option(4, "Number of attention heads of the decoder.")
+    head_dim: int = option(64, "Dimension of each attention head.")
+    decoder_ffn_dim: int = option(4096, "Dimension of the decoder's feed-forward layers.")
+    dropout: float = option(0.1, "Dropout probability.")
+    memory_length: int = option(50, "Number of slots of the memory.")
+    segment_length: int = option(
+        0,
+        f"Length in tokens to which a sentence is padded, its start token included (0: "
+        f"{PAPER_SEGMENT}, or the {RELEASED_SEGMENT} of --compat released).",
     )
-    clamp_length: int = field(default=1000, metadata={"help": "larger distances count as this"})
-    detach_memory: bool = field(
-        default=False, metadata={"help": "no gradients from a sentence to those before"}
-    )
-    compat: Compat = field(
-        default="none",
-        metadata={"help": "released: padding is read and remembered, and decoding as released"},
+    clamp_length: int = option(1000, "Largest distance between tokens; larger ones count as this.")
+    detach_memory: bool = option(False, "Let no gradients flow from a sentence to those before it.")
+    compat: Compat = option(
+        "none", "Attend to padding, and decode as the released code does (released)."
     )
 
 

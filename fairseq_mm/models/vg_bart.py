@@ -44,7 +44,7 @@ Differs from the released code:
 """
 
 from argparse import Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from fairseq.models import (
@@ -59,9 +59,9 @@ from torch import Tensor
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bart_weights import fit_weights
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
+from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.models._vg_bart_parts import VgBartDecoder, VgBartEncoder
 from fairseq_mm.models._video_guided import (
     VideoGuidedConfig,
@@ -77,29 +77,27 @@ from fairseq_mm.models._video_guided import (
 class VgBartConfig(VideoGuidedConfig):
     """Sizes of BART base; names are fairseq's BART's."""
 
-    encoder_embed_dim: int = field(
-        default=768, metadata={"help": "of embeddings and layers, the decoder's too"}
+    encoder_embed_dim: int = option(
+        768, "Dimension of embeddings and layers, those of the decoder too."
     )
-    encoder_ffn_embed_dim: int = field(default=3072, metadata={"help": "encoder's feed-forward"})
-    encoder_layers: int = field(default=6, metadata={"help": "of the encoder"})
-    encoder_attention_heads: int = field(default=12, metadata={"help": "of the encoder"})
-    decoder_ffn_embed_dim: int = field(default=3072, metadata={"help": "decoder's feed-forward"})
-    decoder_layers: int = field(default=6, metadata={"help": "of the decoder"})
-    decoder_attention_heads: int = field(default=12, metadata={"help": "of the decoder"})
-    dropout: float = field(default=0.1, metadata={"help": "of BART and of the fusions"})
-    attention_dropout: float = field(default=0.0, metadata={"help": "of attention's weights"})
-    activation_dropout: float = field(default=0.0, metadata={"help": "in feed-forward layers"})
-    encoder_layerdrop: float = field(
-        default=0.0, metadata={"help": "chance that an encoder layer is left out, with its fusion"}
+    encoder_ffn_embed_dim: int = option(3072, "Dimension of the encoder's feed-forward layers.")
+    encoder_layers: int = option(6, "Number of encoder layers.")
+    encoder_attention_heads: int = option(12, "Number of attention heads of the encoder.")
+    decoder_ffn_embed_dim: int = option(3072, "Dimension of the decoder's feed-forward layers.")
+    decoder_layers: int = option(6, "Number of decoder layers.")
+    decoder_attention_heads: int = option(12, "Number of attention heads of the decoder.")
+    dropout: float = option(0.1, "Dropout probability of BART and of the fusions.")
+    attention_dropout: float = option(0.0, "Dropout probability of attention weights.")
+    activation_dropout: float = option(0.0, "Dropout probability in feed-forward layers.")
+    encoder_layerdrop: float = option(
+        0.0, "Probability that an encoder layer is left out, with its fusion."
     )
-    decoder_layerdrop: float = field(
-        default=0.0, metadata={"help": "chance that a decoder layer is left out, with its fusion"}
+    decoder_layerdrop: float = option(
+        0.0, "Probability that a decoder layer is left out, with its fusion."
     )
-    max_source_positions: int = field(default=1024, metadata={"help": "rows of positions"})
-    max_target_positions: int = field(default=1024, metadata={"help": "rows of positions"})
-    checkpoint_activations: bool = field(
-        default=False, metadata={"help": "compute BART's layers again in the backward pass"}
-    )
+    max_source_positions: int = option(1024, "Maximum length of a source, in tokens.")
+    max_target_positions: int = option(1024, "Maximum length of a target, in tokens.")
+    checkpoint_activations: bool = option(False, "Recompute BART's layers in the backward pass.")
 
 
 def bart_options(cfg: Any) -> Namespace:

@@ -29,7 +29,7 @@ Differs from the released code:
 - No prefix such as ``summarize:`` stands before a transcript, there as here.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Optional
 
@@ -40,6 +40,7 @@ from fairseq.models import (
 from torch import Tensor
 
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
+from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
 from fairseq_mm.models._t5_weights import add_missing_weights, check_t5_weights
@@ -68,13 +69,10 @@ from fairseq_mm.models.t5 import (
 class VgT5Config(VideoGuidedConfig, T5Config):
     """T5-base with the best system of the paper's Table 2."""
 
-    fusion_encoder_layers: Optional[str] = field(  # type: ignore[assignment]
-        default=None,
-        metadata={
-            "help": "encoder layers with fusion, counted from 1: 11,12; '' or none for none "
-            "(default: the last two)"
-        },
-    )
+    fusion_encoder_layers: Optional[str] = option(
+        None,
+        "Encoder layers with fusion, counted from 1; '' or none for none (default: the last two).",
+    )  # type: ignore[assignment]
 
 
 @register_model("vg_t5", dataclass=VgT5Config)

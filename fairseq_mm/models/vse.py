@@ -17,14 +17,14 @@ Differs from the paper:
 - The image projection has a bias, as in the released codes.
 - The features are scaled before they are projected, and there is dropout: see the options.
 - Words are learnt unless ``--word-vectors`` gives them; the paper takes those of word2vec.
-- Several rows of features (a grid) are averaged.
+- Several regions (a grid) are averaged.
 
 Differs from the released codes: their training takes images that are not scaled to unit length
 (Kiros's, ``--image-norm evaluation``), VSE++ reads a sign before the first word as well
 (``--sentence-signs both``).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
@@ -36,9 +36,9 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
+from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.models._story_sizes import check_sizes
 from fairseq_mm.modules.peephole_lstm import PeepholeLSTM
 from fairseq_mm.modules.pooled_features import SCALINGS, masked_mean, scale_vectors
 
@@ -58,45 +58,30 @@ _INITIAL_WORDS = 0.1  # uniform between minus and plus this
 class VseConfig(FairseqDataclass):
     """Sizes of the paper."""
 
-    sentence_encoder: SentenceEncoderName = field(
-        default="lstm", metadata={"help": "LSTM with peepholes, GRU, or the sum of word vectors"}
+    sentence_encoder: SentenceEncoderName = option(
+        "lstm", "Sentence encoder: LSTM with peepholes, GRU, or the sum of word vectors."
     )
-    word_dim: int = field(default=300, metadata={"help": "word vectors"})
-    embed_dim: int = field(
-        default=300, metadata={"help": "K: the space, and the state of LSTM or GRU"}
+    word_dim: int = option(300, "Dimension of word vectors.")
+    embed_dim: int = option(300, "Dimension K of the joint space and of the LSTM's or GRU's state.")
+    diagonal_peepholes: bool = option(False, "Let each unit of the LSTM see its own cell alone.")
+    sentence_signs: SentenceSigns = option(
+        "none", "Special tokens that are read: none, </s> (end), or <s> and </s> (both)."
     )
-    diagonal_peepholes: bool = field(
-        default=False, metadata={"help": "each unit of the LSTM sees its own cell alone"}
+    word_vectors: Optional[str] = option(
+        None,
+        "File of initial word vectors: word2vec (text or binary), GloVe or fastText's .vec, "
+        "plain or .gz.",
     )
-    sentence_signs: SentenceSigns = field(
-        default="none",
-        metadata={"help": "read as words: none, </s> at the end, or <s> before it all as well"},
+    fixed_words: bool = option(False, "Keep the word vectors as --word-vectors has them.")
+    image_norm: ImageNorm = option("always", "When image embeddings are scaled to unit length.")
+    feature_scaling: FeatureScaling = option(
+        "scale",
+        "Scaling of the feature vector: to a mean square of one (scale), the same of its "
+        "centred signed square roots (root), to unit length (unit), or none.",
     )
-    word_vectors: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "file of word vectors to begin with: word2vec (text or binary), GloVe or "
-            "fastText's .vec, plain or .gz"
-        },
-    )
-    fixed_words: bool = field(
-        default=False, metadata={"help": "word vectors stay as --word-vectors has them"}
-    )
-    image_norm: ImageNorm = field(
-        default="always", metadata={"help": "when images are scaled to unit length"}
-    )
-    feature_scaling: FeatureScaling = field(
-        default="scale",
-        metadata={
-            "help": "of the image's feature vector; scale: to a mean square of one; root: the same "
-            "of its signed square roots, centred; unit: to unit length; none: as it is"
-        },
-    )
-    feature_dropout: float = field(
-        default=0.0, metadata={"help": "dropout of the image's feature vector"}
-    )
-    word_dropout: float = field(default=0.0, metadata={"help": "dropout of word vectors"})
-    dropout: float = field(default=0.0, metadata={"help": "dropout of the sentence's vector"})
+    feature_dropout: float = option(0.0, "Dropout probability of the feature vector.")
+    word_dropout: float = option(0.0, "Dropout probability of word vectors.")
+    dropout: float = option(0.0, "Dropout probability of the sentence's vector.")
 
 
 class SentenceEncoder(nn.Module):

@@ -116,7 +116,7 @@ class _Problem:
         return (1 - self.smoothing) * nll + self.smoothing * uniform, nll
 
     def spread(self, grad_features: Tensor, like: Tensor) -> Tensor:
-        """``[N, E]``: gradients of the real rows at their places, zeros elsewhere."""
+        """``[N, E]``: gradients of the tokens that count, zeros elsewhere."""
         if self.rows is None:
             return grad_features.to(like.dtype)
         spread = like.new_zeros(like.shape)

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 
 class MaskedBatchNorm(nn.Module):
-    """Ioffe and Szegedy 2015 over real rows: padding has no part in the statistics.
+    """Ioffe and Szegedy 2015 over valid positions: padding has no part in the statistics.
 
     The running statistics are the mean over all batches until ``momentum`` is the larger weight of
     the last: with a small momentum they would stay near 0 and 1, where they start, for epochs, and

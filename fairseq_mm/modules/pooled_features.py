@@ -1,4 +1,4 @@
-"""An image's rows of features as one vector of a known size."""
+"""The features of an image's regions as one vector of a known size."""
 
 import torch.nn.functional as F
 from torch import Tensor

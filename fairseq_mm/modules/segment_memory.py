@@ -50,8 +50,8 @@ def remember(
     slots = torch.full((memory_length + 1,), -1, dtype=torch.long, device=device)
     slots[memory.ages] = torch.arange(len(memory.ages), device=device)
     former = slots[(-places).clamp(min=0, max=memory_length)]
-    old_is_real = memory.valid_mask.gather(1, former.clamp(min=0)) & (former >= 0)
-    valid_mask = torch.where(places >= 0, places < lengths.unsqueeze(1), old_is_real)
+    old_valid_mask = memory.valid_mask.gather(1, former.clamp(min=0)) & (former >= 0)
+    valid_mask = torch.where(places >= 0, places < lengths.unsqueeze(1), old_valid_mask)
     kept = valid_mask.any(dim=0)
     if not kept.any():
         kept[-1] = True  # a memory without a slot has no shape; this one is padding

@@ -214,7 +214,7 @@ def test_a_checkpoint_of_other_data_is_a_problem(folder, trained, tmp_path):
         (folder / f"dict.{side}.txt").write_text("".join(lines))
     narrow = write_store(tmp_path / "narrow.h5", {"a": 1}, dim=9)
     (found,) = texts(fit(trained, folder, narrow), "PROBLEM")
-    assert "trained on features of 5 channels, but the feature store has 9" in found
+    assert "trained on 5-dimensional features, but the feature store has 9" in found
     (found,) = texts(fit(trained, None, narrow), "PROBLEM")
     assert found == f"checkpoint: needs 5 channels, but {tmp_path}/narrow.h5 has 9"
     (found,) = texts(fit(trained, tmp_path), "PROBLEM")

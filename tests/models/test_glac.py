@@ -134,13 +134,13 @@ def test_missing_images_have_no_part_in_the_statistics():
 
 
 def test_a_non_local_block_on_pooled_features_is_refused():
-    with pytest.raises(UserError, match="positions of a grid, but the features have one row"):
+    with pytest.raises(UserError, match="positions of a grid, but the features have one region"):
         make_model("glac_non_local")
 
 
 def test_features_of_another_number_of_rows_are_refused():
     model = make_model(rows=4)
-    with pytest.raises(UserError, match="5 images of 4 rows of features each, but 10 rows"):
+    with pytest.raises(UserError, match="5 images of 4 regions each, but features of 10 regions"):
         model.encoder(torch.randn(1, 10, 5), torch.zeros(1, 10, dtype=torch.bool))
 
 

@@ -41,8 +41,8 @@ def test_other_subwords_are_refused():
 
 def test_a_model_with_features_and_one_without_are_told_apart():
     text = Provenance(["a", "b"], {}, 0, ["a", "b"])
-    message = "model reads features of 5 channels, but that of --arch reads no features"
+    message = "model reads 5-dimensional features, but that of --arch reads no features"
     with pytest.raises(UserError, match=message):
         text.set_extra_state(provenance_of().get_extra_state())
-    with pytest.raises(UserError, match=r"reads no features, but .* reads features of 5 channels"):
+    with pytest.raises(UserError, match=r"reads no features, but .* reads 5-dimensional features"):
         provenance_of().set_extra_state(text.get_extra_state())

@@ -317,7 +317,7 @@ def test_a_dictionary_of_another_size_is_refused_in_one_line():
 
 def test_features_of_another_size_are_refused_when_loading_and_when_reading(batch):
     model, wider = build(), build(task=video_task(feature_dim=D + 1))
-    with pytest.raises(UserError, match=r"trained on features of 6 channels, but .* has 5"):
+    with pytest.raises(UserError, match=r"trained on 6-dimensional features, but .* has 5"):
         model.load_state_dict(wider.state_dict())
     with pytest.raises(UserError, match="features have 5 channels, but the model was built for 6"):
         wider(**batch)

@@ -248,7 +248,7 @@ def test_features_of_another_dimension_are_refused(monkeypatch, capsys, tmp_path
     keys = sorted(set((data / "valid.visual_ids").read_text().split()))
     write_store(tmp_path / "wide.h5", keys, dim=9)
     options = ("--features", tmp_path / "wide.h5")
-    with pytest.raises(UserError, match="features of 5 channels, but the feature store has 9"):
+    with pytest.raises(UserError, match="5-dimensional features, but the feature store has 9-dim"):
         generate(monkeypatch, capsys, data, checkpoint, *options)
 
 

@@ -442,7 +442,7 @@ def test_grids_are_refused_by_models_of_pooled_features(data, tmp_path, trained)
     keys = sorted(set((data / "valid.visual_ids").read_text().split()))
     write_store(tmp_path / "grid.h5", keys, rows=4)
     task = VisualStorytellingTask.setup_task(config_of(data, features=str(tmp_path / "grid.h5")))
-    with pytest.raises(UserError, match=r"1 rows of features for each image, but the .* has 4"):
+    with pytest.raises(UserError, match=r"1 regions of each image, but the .* has 4"):
         checkpoint_utils.load_model_ensemble([str(trained[1])], task=task)
 
 

@@ -1,11 +1,17 @@
-"""Sizes of models, checked before anything is built of them."""
+"""Options of models: their declarations, and their sizes, checked before anything is built."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import field
 from typing import Any, Optional
 
 from fairseq_mm.errors import UserError
 
 _SIZES = ("_dim", "_layers", "_heads", "_length", "_positions", "_factors", "slices")
+
+
+def option(default: Any, help: str) -> Any:
+    """A dataclass field as fairseq makes an option of it."""
+    return field(default=default, metadata={"help": help})
 
 
 def check_sizes(
@@ -17,7 +23,7 @@ def check_sizes(
 ) -> None:
     """
     Args:
-        config: the model's dataclass, whose fields are looked at.
+        config: the model's dataclass, whose fields are checked.
         cfg: their values; it may hold other models' as well.
         may_be_zero: sizes that 0 leaves to the model.
         heads: number of heads -> the size that they divide.
