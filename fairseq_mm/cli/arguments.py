@@ -14,7 +14,7 @@ from fairseq_mm.extract.media_list import MAX_PIXELS
 from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED
 
 CHECKPOINT_HELP = (
-    "checkpoint, or folder with checkpoint_best.pt or else checkpoint_last.pt; several, separated "
+    "Checkpoint, or folder with checkpoint_best.pt or else checkpoint_last.pt; several, separated "
     f"by {os.pathsep!r}, are an ensemble"
 )
 

@@ -1,9 +1,9 @@
 """Generate captions of images.
 
   fairseq-mm caption dog.jpg --checkpoint checkpoints/m_rnn
-  fairseq-mm caption images/ a.tar --checkpoint best.pt --weights mobilenet_v2.pt
-  fairseq-mm caption data-bin/flickr8k --split valid --checkpoint best.pt --jsonl
-  fairseq-mm caption --features features.h5 --checkpoint best.pt --nbest 3 --jsonl
+  fairseq-mm caption images/ a.tar --checkpoint best.pt --weights mobilenet.pt
+  fairseq-mm caption data/flickr8k --split valid --checkpoint best.pt --jsonl
+  fairseq-mm caption --features f.h5 --checkpoint best.pt --nbest 3 --jsonl
 
 Writes a line an image, path, tab, caption, in the order of the inputs. The
 extractor is the one that the model was trained with; its weights file is looked

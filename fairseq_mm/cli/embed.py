@@ -1,7 +1,7 @@
 """Writes the vectors of a model that embeds images and sentences to a feature store.
 
-fairseq-mm embed DATA --checkpoint checkpoints/checkpoint_best.pt --split train --output vectors.h5
-fairseq-mm embed DATA --checkpoint checkpoints/checkpoint_best.pt --of words --output words.h5
+  fairseq-mm embed DATA --checkpoint best.pt --split train --output vectors.h5
+  fairseq-mm embed DATA --checkpoint best.pt --of words --output words.h5
 
 The store has one row of unit length an item: images under their own ids, sentences under
 SPLIT:LINE (the line counted from 0, as in fairseq-generate), words of the dictionary, each as a
@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from fairseq_mm.cli import arguments
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
@@ -28,25 +29,33 @@ _WORDS = 512  # at once
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATA", help="data folder")
-    parser.add_argument(
-        "--checkpoint", required=True, metavar="FILE", help="checkpoint, or a folder with one"
+    parser.add_argument("data", metavar="DATA", help="Data folder, made by fairseq-mm prepare.")
+    arguments.add(
+        parser,
+        *("checkpoint", "split", "features"),
+        checkpoint={"help": "Checkpoint of the embedding, or folder with one."},
+        split={"default": "valid", "help": "Split that is embedded (default: valid)."},
+        features={"help": "Feature store of the images (default: features.h5 in DATA)."},
     )
-    parser.add_argument("--split", default="valid", help="whose vectors (default: valid)")
-    parser.add_argument("--features", help="feature store (default: features.h5 in DATA)")
     parser.add_argument(
         "--of",
         nargs="+",
         choices=KINDS,
         default=["images", "sentences"],
-        help="what to embed (default: images sentences)",
+        help="What is embedded (default: images and sentences).",
     )
-    parser.add_argument("--output", required=True, metavar="FILE", help="feature store to make")
-    parser.add_argument("--overwrite", action="store_true", help="replace a store that is there")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
+    arguments.add(
+        parser,
+        *("output", "device"),
+        output={"required": True, "help": "Feature store that is written."},
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="Replace a store that stands at --output."
+    )
 
 
 def run(args: argparse.Namespace) -> None:
+    arguments.check(args)
     register_quietly()
     from fairseq_mm.cli.likelihood import load_on_data
     from fairseq_mm.inference.checkpoints import checkpoint_file, usable_device

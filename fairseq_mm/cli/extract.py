@@ -1,12 +1,13 @@
 """Images or videos to a feature store.
 
   fairseq-mm extract images/ --model resnet152 --output data/features.h5
-  fairseq-mm extract images.tar --model vgg16 --output data/features.h5      (fc7, 4096)
+  fairseq-mm extract images.tar --model vgg16 --output data/features.h5
   fairseq-mm extract data.jsonl --model resnet101 --grid --output data/grid.h5
-  fairseq-mm extract images/ --model open_clip:ViT-B-32/laion2b_s34b_b79k --output clip.h5
-  fairseq-mm extract videos/ --model resnext101_3d --weights resnext-101-kinetics.pth \\
-      --ids stem --output data/features.h5
-  fairseq-mm extract data.jsonl --model r3d_18 --fps 15 --output features.h5      ("video" a line)
+  fairseq-mm extract images/ --model open_clip:ViT-B-32/laion2b_s34b_b79k \\
+      --output clip.h5
+  fairseq-mm extract videos/ --model resnext101_3d --ids stem \\
+      --weights resnext-101-kinetics.pth --output data/features.h5
+  fairseq-mm extract data.jsonl --model r3d_18 --fps 15 --output features.h5
 
 An interrupted run continues when the same command is run again. What cannot be read is left out
 and listed in OUTPUT.unreadable.tsv. What made the features is recorded in the store; frames, frame
@@ -136,7 +137,9 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--dtype": _choice(
             ("float16", "float32"), "Type of the stored rows (default: float16).", default="float16"
         ),
-        "--device": _text("auto, cpu, cuda, cuda:1, ... (default: auto).", default="auto"),
+        "--device": _text(
+            "Device: cpu, cuda or cuda:1 (default: auto, a GPU where there is one).", default="auto"
+        ),
         "--batch-size": _count(
             1, "Images or clips a batch; default: 8 on a CPU, elsewhere 128 images or 64 clips."
         ),

@@ -1,6 +1,6 @@
 """Generate texts with a model of any task, from a JSON object a line.
 
-  fairseq-mm generate inputs.jsonl --checkpoint checkpoints/m_rnn --output c.jsonl
+  fairseq-mm generate inputs.jsonl --checkpoint m_rnn --output captions.jsonl
   echo '{"prompt": "[WP] The last dragon opens a bakery."}' | \\
       fairseq-mm generate - --checkpoint checkpoints/fusion --preset paper
 

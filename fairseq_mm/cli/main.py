@@ -15,6 +15,7 @@ import io
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn, Optional
 
@@ -54,10 +55,43 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _COLLECTION = (100_000, 20, 100)
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Fills the paragraphs of a description to the terminal's width; lines that are indented, and
+    those with a command, stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        paragraph: list[str] = []
+        for line in [*text.strip("\n").splitlines(), ""]:
+            if line and not line.startswith((" ", "fairseq-mm ")):
+                paragraph.append(line)
+                continue
+            lines += textwrap.wrap(" ".join(paragraph), width, break_on_hyphens=False)
+            paragraph = []
+            lines.append(line)
+        return "\n".join(f"{indent}{line}".rstrip() for line in lines[:-1]) + "\n"
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, with a suggestion for what is misspelt."""
+    """A parser whose errors are one line, with a suggestion for what is misspelt, and whose usage
+    names the arguments that must be given."""
 
     _given: Sequence[str] = ()
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": HelpFormatter, **options})
+
+    def format_help(self) -> str:
+        names = []
+        for action in self._actions:
+            form = self._get_formatter()._format_args(action, action.metavar or action.dest)
+            if not action.option_strings:
+                names.append(form)
+            elif action.required:
+                names.append(f"{action.option_strings[-1]} {form}")
+        usage = " ".join([self.prog, "[options]", *names])
+        self.usage = self.usage or textwrap.fill(usage, 72, subsequent_indent=" " * 7)
+        return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._given = sys.argv[1:] if args is None else list(args)
@@ -95,21 +129,21 @@ def main(argv: Optional[list[str]] = None) -> int:
         # ids and words that a terminal cannot show, and names of files that are no text
         sys.stdout.reconfigure(errors="backslashreplace")
     width = max(map(len, SUBCOMMANDS))
+    indent = " " * (width + 3)
     overview = Parser(
         prog="fairseq-mm",
+        usage="%(prog)s SUBCOMMAND ...",
         description="Multimodal and long-form generation for fairseq.",
-        epilog="\n".join(f"  {name:<{width}} {text}" for name, text in SUBCOMMANDS.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(
+            textwrap.fill(text, 78, initial_indent=f"  {name:<{width}} ", subsequent_indent=indent)
+            for name, text in SUBCOMMANDS.items()
+        ),
     )
     overview.add_argument("--version", action="version", version=f"fairseq-mm {__version__}")
     overview.add_argument("subcommand", choices=SUBCOMMANDS, metavar="SUBCOMMAND")
     chosen = overview.parse_args(argv[:1]).subcommand
     module = importlib.import_module(f"fairseq_mm.cli.{chosen.replace('-', '_')}")
-    parser = Parser(
-        prog=f"fairseq-mm {chosen}",
-        description=module.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog=f"fairseq-mm {chosen}", description=module.__doc__)
     module.add_arguments(parser)
     name_kind = getattr(module, "name_kind", list)
     args = parser.parse_args(name_kind(argv[1:]))

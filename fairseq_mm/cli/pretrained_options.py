@@ -1,7 +1,7 @@
 """Prints the dropouts of a pretrained BART or T5 as options of fairseq-train.
 
-fairseq-mm pretrained-options bart-base/model.pt
-fairseq-mm pretrained-options bart-base --hydra
+  fairseq-mm pretrained-options bart-base/model.pt
+  fairseq-mm pretrained-options bart-base --hydra
 
 --finetune-from-model takes weights from a checkpoint, but no options: fairseq's bart_base has no
 dropout of attention weights and activations, with which facebook/bart-base was published. The
@@ -19,10 +19,11 @@ from fairseq_mm.cli.run_set_up import register_quietly
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "checkpoint", help="of fairseq's BART or of --arch t5, or a folder with its model.pt"
+        "checkpoint",
+        help="Checkpoint of fairseq's BART or of --arch t5, or folder with one.",
     )
     parser.add_argument(
-        "--hydra", action="store_true", help="print overrides of fairseq-hydra-train"
+        "--hydra", action="store_true", help="Print overrides of fairseq-hydra-train."
     )
 
 

@@ -1,4 +1,9 @@
-"""Prints the folder to give to fairseq's commands: --user-dir "$(fairseq-mm user-dir)"."""
+"""Print the folder that fairseq's commands get as --user-dir.
+
+  fairseq-train data-bin/flickr8k --user-dir "$(fairseq-mm user-dir)" ...
+
+It is the package's own, wherever that is installed.
+"""
 
 import argparse
 from pathlib import Path

@@ -1,9 +1,11 @@
 """The command finds its subcommands, and says what it is."""
 
+import argparse
 import ast
 import importlib
 import io
 import os
+import re
 import sys
 
 import pytest
@@ -30,11 +32,44 @@ def test_every_subcommand_has_a_module_that_explains_itself(name):
     assert callable(module.add_arguments)
 
 
-def test_unknown_subcommand_is_refused(capsys):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["paint"], "fairseq-mm: argument SUBCOMMAND: there is no 'paint'"),
+        (["captoin"], "there is no 'captoin'; did you mean caption?"),
+        (["caption", "--chekpoint", "x"], "no option --chekpoint; did you mean --checkpoint?"),
+        (["store", "inof", "x"], "; did you mean info?"),
+        (["tell", "--preset", "gredy"], "; did you mean greedy?"),
+        (["caption", "p.jpg"], "required: --checkpoint (fairseq-mm caption --help)."),
+        (["caption", "--beam", "x"], "fairseq-mm caption: argument --beam: invalid int value: 'x'"),
+    ],
+)
+def test_what_is_misspelt_or_missing_is_one_line(capsys, arguments, message):
     with pytest.raises(SystemExit) as ended:
-        main(["paint"])
+        main(arguments)
     assert ended.value.code == 2
-    assert "paint" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+GENERATING = ("caption", "tell", "summarize", "generate", "embed", "extract", "pretrained-options")
+
+
+@pytest.mark.parametrize("name", [*GENERATING, "user-dir"])
+def test_help_fits_a_terminal_and_is_written_in_sentences(monkeypatch, capsys, name):
+    parsers = []
+    keep = argparse.ArgumentParser.print_help
+    monkeypatch.setattr(
+        argparse.ArgumentParser, "print_help", lambda self: parsers.append(self) or keep(self)
+    )
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+    assert any(re.match(rf"  .*fairseq-mm {name}\b", line) for line in lines)
+    helps = [action.help for action in parsers[0]._actions if action.dest != "help"]
+    assert [text for text in helps if not re.match(r"[A-Z].*[.)]$", text)] == []
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
