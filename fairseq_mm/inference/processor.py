@@ -162,7 +162,8 @@ class Processor(Generic[Input]):
             for position, (index, example) in enumerate(zip(indices, examples))
         ]
         source = getattr(self.task, "source_dictionary", None) or self.dictionary
-        start = getattr(self.task, "start_index", self.dictionary.eos())
+        start = getattr(self.task, "start_index", None)
+        start = self.dictionary.eos() if start is None else start
         return collate(rows, pad=self.dictionary.pad(), start=start, source_pad=source.pad())
 
     def encode(self, text: str) -> torch.Tensor:
