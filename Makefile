@@ -23,12 +23,13 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Without bytecode, which images of containers forbid, each process compiles the package again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install test soak lint demo docs dist-check test-legacy clean
+.PHONY: help install test soak gpu-check lint demo docs dist-check test-legacy clean
 
 help:
 	@echo "make demo         draw images and stories, learn to tell them, show the results (demo/)"
 	@echo "make test         run the tests"
 	@echo "make soak         run the long tests too"
+	@echo "make gpu-check    train, generate and extract on the GPUs at hand, beside a CPU"
 	@echo "make lint         ruff and mypy"
 	@echo "make docs         build the documentation (site/)"
 	@echo "make dist-check   build the packages, install and try each away from the checkout"
@@ -49,6 +50,9 @@ test: $(STAMP)
 
 soak: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "slow or not slow" $(PYTEST_ARGS)
+
+gpu-check: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

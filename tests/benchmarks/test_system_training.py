@@ -1,10 +1,12 @@
 """Tables of precision and of processes: every system learns in each, and two processes are one."""
 
+import json
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from toy_data import needs_float16_on_cpu
 from toy_processes import needs_fork
 
@@ -49,3 +51,30 @@ def test_each_precision_has_a_column(monkeypatch, capsys):
     assert name == "m_rnn"
     losses = [abs(float(cell.split()[0])) for cell in cells[1:]]
     assert max(losses) < 0.05
+
+
+def run_gpu_check(monkeypatch, *options):
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", *map(str, options)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(FOLDER / "gpu_check.py"), run_name="__main__")
+    return ended.value.code
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_without_a_gpu_there_is_nothing_to_check(monkeypatch, capsys, tmp_path):
+    assert run_gpu_check(monkeypatch, "--json", tmp_path / "x.json") == 0
+    assert capsys.readouterr().out == "No GPU was found: nothing to check.\n"
+
+
+@pytest.mark.slow
+@needs_float16_on_cpu
+def test_each_precision_and_output_is_checked(monkeypatch, tmp_path):
+    path = tmp_path / "found.json"
+    options = ("--device", "cpu", "--systems", "m_rnn", "--updates", "4", "--json", path)
+    assert run_gpu_check(monkeypatch, *options) == 0
+    found = json.loads(path.read_text())
+    assert [row["precision"] for row in found["training"]][:2] == ["float32", "fp16"]
+    assert found["training"][0]["distance"] == 0
+    outputs = {row["outputs"]: (row["run"], row["equal"]) for row in found["outputs"]}
+    assert outputs["captions"][0] > 5
+    assert all(run == equal for run, equal in outputs.values())

@@ -4,6 +4,7 @@ Names, ids and fields of outputs are kept in ``tests/data/golden/outputs``. Wher
 subcommand, a method or the name of a field changes, only this table does.
 """
 
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +32,8 @@ import fairseq_mm as package
 
 SCRIPTS = Path(package.__file__).parents[1] / "scripts"
 CHECKPOINT = "checkpoint_best.pt"
+# where everything runs; the outputs that are kept are a CPU's
+DEVICE = os.environ.get("GOLDEN_DEVICE", "cpu")
 READS_NO_VIDEO = (
     *("t5", "t5_gated", "pointer_generator", "pointer_generator_coverage"),
     *("summary_lstm", "summary_transformer", "bart"),
@@ -81,7 +84,8 @@ class Case:
         """Arguments of a template; quoted ones keep their spaces."""
         import shlex
 
-        return shlex.split(template.format(**self.places))
+        text = template.format(**self.places)
+        return shlex.split(text.replace("--device cpu", f"--device {DEVICE}"))
 
     def mm(self, template: str) -> Printed:
         """
@@ -138,7 +142,8 @@ GENERATORS = of_kind(CAPTIONER, STRUCTURED, VISUAL_STORY, STORY, SUMMARIZER)
 def _fairseq_arguments(case: Case, template: str) -> list[str]:
     kind = case.system.kind
     arguments = [str(case.data), "--task", TASKS[kind], "--path", case.places["checkpoint"]]
-    arguments += ["--cpu", "--batch-size", "3", "--num-workers", "0"]
+    arguments += ["--cpu"] if DEVICE == "cpu" else []
+    arguments += ["--batch-size", "3", "--num-workers", "0"]
     arguments += ["--required-batch-size-multiple", "1"]
     if ":" in case.places["features"]:
         arguments += ["--features", case.places["features"]]
@@ -394,7 +399,7 @@ def _is_about_data(line: str, case: Case) -> bool:
 def _loaded(case: Case, **options: Any) -> Any:
     import fairseq_mm
 
-    return fairseq_mm.from_pretrained(case.folder, device="cpu", **options)
+    return fairseq_mm.from_pretrained(case.folder, device=DEVICE, **options)
 
 
 def _texts(texts: list[str]) -> Records:
@@ -446,7 +451,7 @@ def python_ensemble(*others: str) -> Callable[[Case], Records]:
         import fairseq_mm
 
         paths = [case.folder, *(case.root / case.system.family / name for name in others)]
-        model = fairseq_mm.from_pretrained(paths, device="cpu")
+        model = fairseq_mm.from_pretrained(paths, device=DEVICE)
         if case.system.kind == STORY:
             prompts = ["[ WP ] You find a door ."]
             return _best(model.generate(prompts, preset="beam", max_len_b=12, min_len=1))
@@ -466,11 +471,11 @@ def python_embed(case: Case) -> Records:
 
     texts = ["a red dog runs", "the cat"]
     if case.system.name == "vse_images":
-        embedder = load_embedder(case.folder, weights=case.places["weights"], device="cpu")
+        embedder = load_embedder(case.folder, weights=case.places["weights"], device=DEVICE)
         paths = [Path(case.places["images"]) / f"valid{i}.jpg" for i in range(2)]
         images = embedder.embed_images(paths)
     else:
-        embedder = load_embedder(case.folder, device="cpu")
+        embedder = load_embedder(case.folder, device=DEVICE)
         store = FeatureStore(case.places["features"])
         images = embedder.embed_features([store.read(f"valid{i}.jpg") for i in range(2)])
     sentences = embedder.embed_texts(texts)
@@ -678,7 +683,7 @@ def converted_embedding(template: str) -> Callable[[Case], Records]:
         from fairseq_mm.inference.embedder import load_embedder
 
         case.mm(f"convert {template}")
-        embedder = load_embedder(case.out / "made", device="cpu")
+        embedder = load_embedder(case.out / "made", device=DEVICE)
         texts = ["a red dog", "the cat sits"]
         images = [np.linspace(-1, 1, 5, dtype=np.float32)[None] ** 3]
         rows = [*embedder.embed_texts(texts), *embedder.embed_features(images)]
