@@ -7,8 +7,8 @@ Prints two tables in Markdown and writes their figures:
 - training: each system, precision and number of GPUs (one, and all of them) begins with the same
   weights as a training on the CPU in float32 with the same batches; tokens a second, peak memory,
   the difference of the last losses, and the distance of the weights in the length of the CPU's way.
-- outputs: every command, call and generation that the tests keep from a CPU (texts, scores,
-  rankings, features), run on the GPU; the number that agree, and the first difference of the others.
+- outputs: every command, call and generation whose texts, scores, rankings and features the tests
+  keep from a CPU, run on the GPU; the number that agree, and the first difference of the others.
 
 Without a GPU it says so and ends with status 0. ``--device cpu`` runs the same way on the CPU.
 """
