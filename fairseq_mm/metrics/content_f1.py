@@ -17,7 +17,7 @@ another model's output and are 68.92 and 68.68 with the right ones.
 
 from collections.abc import Sequence
 
-from fairseq_mm.metrics.meteor_alignment import Match
+from fairseq_mm.metrics.meteor import Match
 
 # the most frequent words of the How2 summaries
 STOP_WORDS = frozenset(
@@ -36,7 +36,7 @@ def content_f1(
     Args:
         hypothesis: tokens.
         reference: tokens.
-        matches: their alignment, see :func:`fairseq_mm.metrics.meteor_alignment.align`.
+        matches: their alignment, see :func:`fairseq_mm.metrics.meteor.align`.
 
     Returns:
         0 or more; 0 where nothing is aligned or a text has no content words.

@@ -1,6 +1,6 @@
 """Rows of a table of scores, and the tokenised items that they are made of."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -114,16 +114,46 @@ def mean_of_sums(sums: np.ndarray) -> float:
     return float(sums[0] / sums[1]) if sums[1] else 0.0
 
 
-def mean_row(name: str, scores: Sequence[float], sign: str, note: str = "") -> Row:
-    """Row of a figure that is the mean of its items' figures."""
-    sums = np.stack([np.asarray(scores, dtype=float), np.ones(len(scores))], axis=1)
+def ratio_row(
+    name: str,
+    sums: np.ndarray,
+    sign: str,
+    note: str = "",
+    *,
+    scored: Optional[int] = None,
+    per_item: Optional[Sequence[Optional[float]]] = None,
+) -> Row:
+    """Row of a figure that is one sum over another.
+
+    Args:
+        name: of the figure.
+        sums: ``[items, 2]``.
+        sign: its signature.
+        note: remark.
+        scored: number of items that have the figure, where not all do.
+        per_item: the items' own figures; the ratios by default, None of 0 over 0.
+    """
+    sums = np.asarray(sums, dtype=float)
+    if per_item is None:
+        per_item = [None if total == 0 else part / total for part, total in sums.tolist()]
     return Row(
         name,
         mean_of_sums(sums.sum(0)),
         sign,
-        len(scores),
+        len(sums) if scored is None else scored,
         note,
         sums=sums,
         statistic=mean_of_sums,
-        per_item=scores,
+        per_item=per_item,
     )
+
+
+def mean_row(name: str, scores: Sequence[float], sign: str, note: str = "") -> Row:
+    """Row of a figure that is the mean of its items' figures."""
+    sums = np.stack([np.asarray(scores, dtype=float), np.ones(len(scores))], axis=1)
+    return ratio_row(name, sums, sign, note, per_item=scores)
+
+
+def rows_without(signs: Mapping[str, str], note: str) -> list[Row]:
+    """Rows that say why there is no figure; ``signs`` are their signatures by name."""
+    return [Row(name, None, sign, 0, note) for name, sign in signs.items()]

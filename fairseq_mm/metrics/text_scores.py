@@ -4,20 +4,41 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Callable
+from typing import Callable, Optional
 
 import numpy as np
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics import meteor as meteor_jar
-from fairseq_mm.metrics.bleu import MAX_ORDER, bleu_from_sums, bleu_sums
+from fairseq_mm.metrics.bleu import bleu_from_sums, bleu_sums
 from fairseq_mm.metrics.cider import CiderD
-from fairseq_mm.metrics.diversity import distinct_n, mean_length, novelty, vocabulary_size
-from fairseq_mm.metrics.rouge import rouge_l
-from fairseq_mm.metrics.score_rows import Row, TokenizedItems, mean_row
+from fairseq_mm.metrics.content_f1 import STOP_WORDS, content_f1
+from fairseq_mm.metrics.diversity import (
+    distinct_n,
+    mean_length,
+    novel_ngram_counts,
+    novelty,
+    repeated_sentences,
+    repeated_share,
+    shared_between_stories,
+    vocabulary_size,
+)
+from fairseq_mm.metrics.rouge import rouge_l, rouge_l_f1, rouge_n_f1
+from fairseq_mm.metrics.score_rows import (
+    Row,
+    TokenizedItems,
+    Tokens,
+    mean_of_sums,
+    mean_row,
+    ratio_row,
+    rows_without,
+)
 from fairseq_mm.metrics.signature import signature
-from fairseq_mm.metrics.story_scores import copying_rows, sentence_rows
-from fairseq_mm.metrics.summary_scores import content_f1_rows, novel_ngram_rows, rouge_rows
+
+NGRAMS = 4  # largest order of novel n-grams
+
+
+# Against references -----------------------------------------------------------------------------
 
 
 def _bleu_of_order(order: int, sums: np.ndarray) -> float:
@@ -40,7 +61,6 @@ def _bleu(items: TokenizedItems) -> list[Row]:
                 per_item=[scores[order] for scores in per_item],
             )
         )
-    assert len(rows) == MAX_ORDER
     return rows
 
 
@@ -58,7 +78,7 @@ def _meteor(items: TokenizedItems) -> list[Row]:
             normalize=items.meteor_normalize,
         )
     except UserError as error:  # the other figures are not lost with it
-        return [Row("meteor", None, sign, 0, str(error))]
+        return rows_without({"meteor": sign}, str(error))
     return [Row("meteor", corpus, sign, len(per_item), per_item=per_item)]
 
 
@@ -87,7 +107,7 @@ def _meteor_vist(items: TokenizedItems) -> list[Row]:
                 items.texts, items.reference_texts, task=task, normalize=False
             )
         except UserError as error:  # the other figures are not lost with it
-            rows.append(Row(name, None, sign, 0, str(error)))
+            rows += rows_without({name: sign}, str(error))
         else:
             rows.append(mean_row(name, scores, sign))
     return rows
@@ -108,6 +128,63 @@ def _cider(items: TokenizedItems) -> list[Row]:
     return [mean_row("cider", scores, sign, note)]
 
 
+_ROUGE: dict[str, Callable[[Tokens, Tokens], float]] = {
+    "rouge1": partial(rouge_n_f1, n=1),
+    "rouge2": partial(rouge_n_f1, n=2),
+    "rouge_l": rouge_l_f1,
+}
+
+
+def _choice(items: TokenizedItems) -> Optional[str]:
+    """Of several references the one that gives the highest figure counts."""
+    return "of-refs" if any(len(texts) > 1 for texts in items.references) else None
+
+
+def _rouge(items: TokenizedItems) -> list[Row]:
+    """ROUGE-1, -2 and -L of summaries, see ``rouge.py``."""
+    rows = []
+    for name, rouge in _ROUGE.items():
+        scores = [
+            max(rouge(tokens, reference) for reference in texts)
+            for tokens, texts in zip(items.hypotheses, items.references)
+        ]
+        sign = items.sign(name, best=_choice(items), beta=1, f1="mean")
+        rows.append(mean_row(name, scores, sign))
+    return rows
+
+
+def _content_f1(items: TokenizedItems) -> list[Row]:
+    """See ``content_f1.py``."""
+    sign = items.sign(
+        "content_f1",
+        best=_choice(items),
+        align=f"meteor-{meteor_jar.VERSION}",
+        task="rank",
+        norm="no",
+        stop=f"{len(STOP_WORDS)}-words",
+        span="first",  # figures without this property left every word of a span out
+        bags="sets",
+        f1="mean",
+    )
+    pairs = [
+        (tokens, reference)
+        for tokens, texts in zip(items.hypotheses, items.references)
+        for reference in texts
+    ]
+    try:
+        alignments = meteor_jar.align(
+            [tokens for tokens, _ in pairs], [reference for _, reference in pairs]
+        )
+    except UserError as error:  # the other figures are not lost with it
+        return rows_without({"content_f1": sign}, str(error))
+    of_pairs = (content_f1(*pair, matches) for pair, matches in zip(pairs, alignments))
+    scores = [max(next(of_pairs) for _ in texts) for texts in items.references]
+    return [mean_row("content_f1", scores, sign)]
+
+
+# Of the texts alone, and against training texts and sources ------------------------------------
+
+
 def _diversity(items: TokenizedItems) -> list[Row]:
     texts = items.hypotheses
     figures: list[tuple[str, float]] = [
@@ -121,25 +198,133 @@ def _diversity(items: TokenizedItems) -> list[Row]:
 
 def _novelty(items: TokenizedItems) -> list[Row]:
     if items.training_texts is None:
-        return [Row("novelty", None, signature("novelty"), 0, "needs --training-text")]
+        return rows_without({"novelty": signature("novelty")}, "needs --training-text")
     value = novelty(items.hypotheses, items.training_texts)
     sign = items.sign("novelty", refs=False, training=f"{len(items.training_texts)}-texts")
     return [Row("novelty", value, sign, len(items.hypotheses))]
+
+
+def _novel_ngrams(items: TokenizedItems) -> list[Row]:
+    """Shares of novel n-grams over all summaries, with the references' own beside them."""
+    signs = {
+        f"novel{n}": items.sign(f"novel{n}", refs=False, source="transcript", mean="ngrams")
+        for n in range(1, NGRAMS + 1)
+    }
+    sources = items.sources
+    if sources is None:
+        return rows_without(signs, "needs DATA/SPLIT.transcripts.jsonl")
+    # [2, items, orders, 2]; items without a source stay, so that two systems' items are the same
+    nothing = [(0, 0)] * NGRAMS
+    sums, theirs = np.array(
+        [
+            [
+                nothing if source is None else novel_ngram_counts(tokens, source, NGRAMS)
+                for tokens, source in zip(texts, sources)
+            ]
+            for texts in (items.hypotheses, [texts[0] for texts in items.references])
+        ],
+        dtype=float,
+    )
+    scored = sum(source is not None for source in sources)
+    if not scored:
+        return rows_without(signs, "no item has a transcript")
+    rows = []
+    for order, (name, sign) in enumerate(signs.items()):
+        note = f"references: {mean_of_sums(theirs[:, order].sum(0)):.5f}"
+        if scored < len(sources):
+            note += f"; {len(sources) - scored} without a transcript left out"
+        rows.append(ratio_row(name, sums[:, order], sign, note, scored=scored))
+    return rows
+
+
+def _copying(items: TokenizedItems) -> list[Row]:
+    """Longest run of words shared with a training text, and its share of the hypothesis."""
+    training = None if items.training_words is None else f"{items.training_words}-words"
+    signs = {
+        name: items.sign(name, refs=False, run="contiguous", training=training)
+        for name in ("copied_words", "copied_share")
+    }
+    if items.copied_runs is None:
+        return rows_without(signs, "needs --data or --training-text")
+    lengths = [run.length for run in items.copied_runs]
+    sizes = [max(1, len(words)) for words in items.hypotheses]
+    shares = [length / size for length, size in zip(lengths, sizes)]
+    note = f"{min(lengths)} to {max(lengths)}"
+    return [
+        mean_row("copied_words", lengths, signs["copied_words"], note),
+        mean_row("copied_share", shares, signs["copied_share"]),
+    ]
+
+
+_REPETITIONS: dict[str, Callable[[Sequence[Tokens]], Optional[float]]] = {
+    "repeated_words": partial(repeated_share, n=1),
+    "repeated_trigrams": partial(repeated_share, n=3),
+    "repeated_sentences": repeated_sentences,
+}
+
+
+def _sentences(items: TokenizedItems) -> list[Row]:
+    """Words a sentence, and what sentences repeat, see :mod:`.diversity`."""
+    signs = {"words_per_sentence": items.sign("words_per_sentence", refs=False)}
+    for name in _REPETITIONS:
+        signs[name] = items.sign(name, refs=False, of="earlier-sentences-of-its-story")
+    signs["shared_trigrams"] = items.sign("shared_trigrams", refs=False, of="all-stories")
+    stories = items.sentences
+    if stories is None:
+        return rows_without(signs, "needs separators between sentences")
+    written = items.written_sentences or ()
+    rows = [_sentence_length(stories, written, signs["words_per_sentence"])]
+    for name, measure in _REPETITIONS.items():
+        rows.append(_repetition(name, measure, stories, written, signs[name]))
+    shared = shared_between_stories(stories, 3)
+    rows.append(Row("shared_trigrams", shared, signs["shared_trigrams"], len(stories)))
+    return rows
+
+
+def _repetition(
+    name: str,
+    measure: Callable[[Sequence[Tokens]], Optional[float]],
+    stories: Sequence[Sequence[Tokens]],
+    written: Sequence[Sequence[Tokens]],
+    sign: str,
+) -> Row:
+    values = [measure(sentences) for sentences in stories]
+    # stories without a figure stay among the items, so that two systems' items are the same
+    sums = np.array([[value or 0.0, value is not None] for value in values], dtype=float)
+    scored = int(sums[:, 1].sum())
+    if not scored:
+        return rows_without({name: sign}, "needs stories of several sentences")[0]
+    theirs = [value for value in map(measure, written) if value is not None]
+    note = f"people: {sum(theirs) / len(theirs):.5f}" if theirs else ""
+    return ratio_row(name, sums, sign, note, scored=scored, per_item=values)
+
+
+def _sentence_length(
+    stories: Sequence[Sequence[Tokens]], written: Sequence[Sequence[Tokens]], sign: str
+) -> Row:
+    def sums_of(stories: Sequence[Sequence[Tokens]]) -> np.ndarray:
+        return np.array([[sum(map(len, s)), len(s)] for s in stories], dtype=float).reshape(-1, 2)
+
+    sums = sums_of(stories)
+    counts = f"{sums[:, 1].min():.0f} to {sums[:, 1].max():.0f} sentences a story"
+    people = f", people: {mean_of_sums(sums_of(written).sum(0)):.2f}" if written else ""
+    per_item = [mean_of_sums(story) for story in sums]
+    return ratio_row("words_per_sentence", sums, sign, counts + people, per_item=per_item)
 
 
 METRICS: dict[str, Callable[[TokenizedItems], list[Row]]] = {
     "bleu": _bleu,
     "meteor": _meteor,
     "meteor_vist": _meteor_vist,
-    "rouge": rouge_rows,
+    "rouge": _rouge,
     "rouge_l": _rouge_l,
     "cider": _cider,
-    "content_f1": content_f1_rows,
+    "content_f1": _content_f1,
     "diversity": _diversity,
     "novelty": _novelty,
-    "novel_ngrams": novel_ngram_rows,
-    "copying": copying_rows,
-    "sentences": sentence_rows,
+    "novel_ngrams": _novel_ngrams,
+    "copying": _copying,
+    "sentences": _sentences,
 }
 _JAVA = ("meteor", "meteor_vist", "content_f1")
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fairseq_mm.metrics.novel_ngrams import novel_ngram_counts
+from fairseq_mm.metrics.diversity import novel_ngram_counts
 from fairseq_mm.metrics.score_rows import TokenizedItems
 from fairseq_mm.metrics.text_scores import score_texts
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fairseq_mm.metrics.sentence_repetition import (
+from fairseq_mm.metrics.diversity import (
     repeated_sentences,
     repeated_share,
     shared_between_stories,
