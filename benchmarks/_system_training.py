@@ -16,6 +16,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "golden")]
 import torch  # noqa: E402
 from fairseq import tasks  # noqa: E402
 from fairseq.data import iterators  # noqa: E402
+from fairseq.distributed import fsdp_enable_wrap, fsdp_wrap  # noqa: E402
 from fairseq.distributed import utils as distributed  # noqa: E402
 from fairseq.logging import metrics  # noqa: E402
 from fairseq.trainer import Trainer  # noqa: E402
@@ -80,7 +81,11 @@ def train(cfg: Any, updates: int) -> Trained:
     torch.manual_seed(cfg.common.seed)
     metrics.reset()
     task = tasks.setup_task(cfg.task)
-    model = task.build_model(cfg.model)
+    if cfg.distributed_training.ddp_backend == "fully_sharded":
+        with fsdp_enable_wrap(cfg.distributed_training):
+            model = fsdp_wrap(task.build_model(cfg.model))
+    else:
+        model = task.build_model(cfg.model)
     criterion = task.build_criterion(cfg.criterion)
     trainer = Trainer(cfg, task, model, criterion)
     start = _weights(model)

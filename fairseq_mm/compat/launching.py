@@ -92,6 +92,27 @@ def _first_host(nodes: str) -> str:
         ) from None
 
 
+def check_sharding(cfg: Any, *, on_cpu: bool) -> None:
+    """
+    Raises:
+        UserError: if parameters are to be sharded where they cannot be.
+    """
+    if cfg.distributed_training.ddp_backend != "fully_sharded":
+        return
+    if on_cpu:
+        raise UserError(
+            "--ddp-backend fully_sharded: fairscale's FullyShardedDataParallel runs on CUDA GPUs "
+            "alone; --zero-sharding os shards the optimizer's state on CPUs, too."
+        )
+    criterion = getattr(cfg.criterion, "_name", None)
+    if criterion in ("chunked_cross_entropy", "sliced_cross_entropy"):
+        raise UserError(
+            f"--criterion {criterion} with --ddp-backend fully_sharded: reads the output layer's "
+            "weights, which are sharded outside of the model; give --criterion cross_entropy, or "
+            "--zero-sharding os."
+        )
+
+
 def spawn_on_cpu(cfg: Any, main: Any, kwargs: dict[str, Any]) -> None:
     """Starts ``--distributed-world-size`` processes without GPUs, connected by gloo.
 
@@ -149,6 +170,7 @@ def repair_launching() -> None:
         with open_dict(cfg):
             configure_launch(cfg)
             on_cpu = cfg.common.cpu or not torch.cuda.is_available()
+            check_sharding(cfg, on_cpu=on_cpu)
             if distributed.distributed_world_size > 1 and not distributed.distributed_no_spawn:
                 _forward_signal()
                 if on_cpu and distributed.distributed_init_method is None:

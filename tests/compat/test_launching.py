@@ -1,5 +1,6 @@
 """Several processes are started, joined and stopped wherever they run."""
 
+import contextlib
 import os
 import signal
 import stat
@@ -108,6 +109,23 @@ def test_slurm_that_names_no_node_is_said_in_a_line(monkeypatch, tmp_path):
 def test_other_launches_are_left_to_fairseq(environment, given):
     before = given.get("distributed_init_method")
     assert configured(environment, **given).distributed_init_method == before
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "criterion", "message"),
+    [
+        (True, "cross_entropy", "FullyShardedDataParallel runs on CUDA GPUs alone"),
+        (False, "chunked_cross_entropy", "give --criterion cross_entropy, or --zero-sharding os"),
+        (False, "cross_entropy", None),
+    ],
+)
+def test_parameters_are_sharded_where_they_can_be(on_cpu, criterion, message):
+    cfg = Namespace(
+        distributed_training=Namespace(ddp_backend="fully_sharded"),
+        criterion=Namespace(_name=criterion),
+    )
+    with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
+        launching.check_sharding(cfg, on_cpu=on_cpu)
 
 
 def train_in_shell(folder, data, *options):
