@@ -1,7 +1,6 @@
 """The doctor's findings of feature stores and data folders: what opening the stores, setting up the
 task and loading its splits say."""
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from glob import escape, glob
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.cli.doctor_environment import Finding, note, ok, problem, reason_of
+from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError
 
 SPLITS = ("train", "valid", "test")
@@ -74,9 +74,8 @@ def _lines(path: str) -> list[str]:
 def prepared_as(folder: str) -> dict[str, Any]:
     """The content of ``prepare.json``, empty where there is none."""
     try:
-        with open(os.path.join(folder, "prepare.json"), encoding="utf-8") as file:
-            content = json.load(file)
-    except (OSError, ValueError):
+        content = read_json(os.path.join(folder, "prepare.json"))
+    except UserError:
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -28,7 +28,7 @@ from typing import Any, Optional
 import numpy as np
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.input_files import parse_json, read_lines
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
@@ -148,7 +148,7 @@ def _read_file(name: str, path: str) -> System:
     if not lines:
         raise UserError(f"--{name} {path}: must have scores, but is empty.")
     try:
-        content = json.loads("\n".join(line for _, line in lines))
+        content = parse_json("\n".join(line for _, line in lines))
     except ValueError:
         content = None
     if isinstance(content, dict) and isinstance(content.get("scores"), list):
@@ -157,7 +157,7 @@ def _read_file(name: str, path: str) -> System:
     for number, line in lines:
         where = f"--{name} {path}:{number}"
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             key = str(entry["id"])
         except (ValueError, TypeError, KeyError):
             raise UserError(f"{where}: must be {_MADE_BY}, but is not.") from None

@@ -1,7 +1,6 @@
 """``fairseq-mm inspect`` of visual stories."""
 
 import argparse
-import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from fairseq_mm.cli.inspect_prompts import check_line
 from fairseq_mm.data.binarised_text import check_line_counts
 from fairseq_mm.data.caption_text import CaptionTokenizer, reserved_token
 from fairseq_mm.data.feature_store import FeatureStores, open_features
-from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.input_files import parse_json, read_lines
 from fairseq_mm.data.split_files import read_missing_images, read_visual_ids
 from fairseq_mm.data.split_text import read_story_words, story_text_path
 from fairseq_mm.data.story_text import check_encodable
@@ -208,7 +207,7 @@ def _of_generated(path: str, wanted: Sequence[int]) -> list[Subject]:
         check_line(line, len(lines), path)
         number, text = lines[line]
         try:
-            record = json.loads(text)
+            record = parse_json(text)
             images, sentences = record["images"], _sentences_of(record["hypothesis"])
             if not isinstance(images, list) or not all(isinstance(x, str) for x in images):
                 raise TypeError

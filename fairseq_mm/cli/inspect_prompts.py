@@ -1,13 +1,12 @@
 """``fairseq-mm inspect`` of stories of prompts and of language models' texts."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_mm.analysis.story_inspection import inspect_story
 from fairseq_mm.cli.inspect import Inspected, Part
-from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.input_files import parse_json, read_lines
 from fairseq_mm.data.split_text import TARGET, read_side, read_story_split, side_path
 from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
 from fairseq_mm.errors import UserError
@@ -106,7 +105,7 @@ def _of_generated(path: str, line: int) -> Text:
     check_line(line, len(lines), path)
     number, text = lines[line]
     try:
-        record = json.loads(text)
+        record = parse_json(text)
         story, prompt = _words(record["tokens"]), record.get("prompt_tokens")
         if prompt is None:
             return tokenize_story_text(record.get("prompt", "")), story

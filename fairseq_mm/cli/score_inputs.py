@@ -2,7 +2,6 @@
 beside: transcripts, words of indexed OOV tokens, training texts."""
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Callable, Optional
 
 from fairseq_mm.data.indexed_oov import restore_oov_words
+from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.data.split_files import read_references, read_unknowns, read_visual_ids
 from fairseq_mm.data.story_file import read_stories
 from fairseq_mm.data.transcript_text import is_not_available
@@ -91,7 +91,7 @@ class JoinedTexts:
 
 def _read_coco_annotations(path: str) -> References:
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = parse_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as a COCO annotation file: {error}") from None
     references = References(path, {})
@@ -302,7 +302,7 @@ def _read_transcripts(path: str) -> dict[str, str]:
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             key, text = entry["id"], entry["transcript"]
         except (ValueError, TypeError, KeyError):
             key, text = None, None

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional
 
 from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 
-from fairseq_mm.conversion.huggingface_folder import read_json
+from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")

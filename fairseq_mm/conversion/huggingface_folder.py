@@ -1,31 +1,17 @@
 """A model's folder as Hugging Face's ``save_pretrained`` writes it: configuration and weights."""
 
-import json
 import os
 from typing import Any
 
 from torch import Tensor
 
 from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
+from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError, import_extra
 
 # in the order of preference: safetensors can hold nothing but tensors
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _PURPOSE = "reading or writing a safetensors file"
-
-
-def read_json(path: str) -> Any:
-    """
-    Raises:
-        UserError: if it is no JSON file.
-    """
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            return json.load(file)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}).") from None
 
 
 def read_config(folder: str) -> dict[str, Any]:

@@ -148,12 +148,13 @@ def read_objects(path: Any) -> Iterator[tuple[str, dict[str, Any]]]:
             yield where, parse_object(line, where)
 
 
-def parse_json(text: str, where: str) -> Any:
+def parse_json(text: str, where: str = "") -> Any:
     """
     Raises:
         UserError: if ``text`` is no JSON, or is nested deeper than ``MAX_DEPTH``, has an integer of
             more than ``MAX_DIGITS`` digits, or half a character.
     """
+    where = where and f"{where}: "
     try:
         containers = text.count("[") + text.count("{")
         if containers > MAX_CONTAINERS:
@@ -162,14 +163,14 @@ def parse_json(text: str, where: str) -> Any:
         if containers > MAX_DEPTH:
             _check_depth(value)
     except RecursionError:
-        raise UserError(f"{where}: not JSON (brackets in brackets too deep).") from None
+        raise UserError(f"{where}not JSON (brackets in brackets too deep).") from None
     except ValueError as error:
-        raise UserError(f"{where}: not JSON ({error}).") from None
+        raise UserError(f"{where}not JSON ({error}).") from None
     if _SURROGATE.search(text):
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise UserError(f"{where}: text holds half a character (a lone surrogate).") from None
+            raise UserError(f"{where}text holds half a character (a lone surrogate).") from None
     return value
 
 

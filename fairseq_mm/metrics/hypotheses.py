@@ -4,7 +4,6 @@ The format is found from the content. Texts are returned by item id; what is twi
 no item, is reported and not scored.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Optional
 
+from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import UserError
 
 _GENERATED_LINE = re.compile(r"^([HD])-(\d+)\t([^\t\n]*)\t?(.*)$", re.MULTILINE)
@@ -82,7 +82,7 @@ def read_hypotheses(
 
 def _read_coco_results(path: str, text: str) -> Hypotheses:
     try:
-        entries = json.loads(text)
+        entries = parse_json(text)
     except ValueError as error:
         raise UserError(f"{path}: must be COCO results, but is no JSON: {error}") from None
     hypotheses = Hypotheses({}, "coco")
@@ -104,7 +104,7 @@ def _read_jsonl(path: str, text: str) -> Hypotheses:
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
         except ValueError as error:
             raise UserError(f"{path}:{number}: must be a JSON object: {error}") from None
         found = entry if isinstance(entry, dict) else {}

@@ -2,13 +2,14 @@
 
 import ast
 import hashlib
-import json
 import os
 import platform
 import re
 from datetime import datetime, timezone
 from importlib import metadata
 from typing import Optional
+
+from fairseq_mm.data.input_files import parse_json
 
 _PACKAGES = ("fairseq", "fairseq-fixed", "torch", "numpy", "pycocoevalcap", "sacrebleu")
 # What decides fairseq-generate's texts, as its log names it; the last six are the tasks'.
@@ -63,7 +64,7 @@ def decoding_settings(path: str) -> dict[str, object]:
 
 def _options_of_line(line: str) -> dict[str, object]:
     try:
-        entry = json.loads(line)
+        entry = parse_json(line)
     except ValueError:
         return {}
     options = entry.get("options") if isinstance(entry, dict) else None

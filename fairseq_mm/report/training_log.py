@@ -4,11 +4,11 @@ Both of fairseq's formats for files are understood (``--log-format json`` and ``
 also what ``tqdm`` leaves in a log), with or without time stamps.
 """
 
-import json
 import math
 import re
 from pathlib import Path
 
+from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import UserError
 
 # metric -> subset (train, valid, ...) -> number of updates -> value
@@ -57,7 +57,7 @@ def _read_line(line: str) -> tuple[str, dict[str, float]]:
     start = line.find('{"epoch": ')
     if start >= 0:
         try:
-            record = json.loads(line[start:])
+            record = parse_json(line[start:])
         except ValueError:
             return "", {}
         subsets = {key.rsplit("_num_updates", 1)[0] for key in record if "_num_updates" in key}

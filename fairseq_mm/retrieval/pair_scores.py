@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import UserError
 
 FILE = "likelihoods.jsonl"
@@ -71,9 +72,9 @@ class PairScores:
             return False
         first, *lines = content[:whole].decode(errors="replace").split("\n")[:-1]
         try:
-            found = dict(json.loads(first)["scores_of"])
+            found = dict(parse_json(first)["scores_of"])
             for line in lines:
-                entry = json.loads(line)
+                entry = parse_json(line)
                 self.scores[entry["story"], entry[self.condition]] = float(entry["log_likelihood"])
         except (ValueError, KeyError, TypeError):
             raise UserError(

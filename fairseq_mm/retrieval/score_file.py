@@ -12,6 +12,7 @@ from typing import Any, Union
 
 import numpy as np
 
+from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.data.numpy_files import new_mapped_array
 from fairseq_mm.errors import UserError
 
@@ -123,7 +124,7 @@ class ScoreFile:
 
     def _check_identity(self, path: Path, identity: dict[str, Any]) -> None:
         try:
-            found = json.loads(path.read_text())
+            found = parse_json(path.read_text())
         except ValueError:
             found = None
         if not isinstance(found, dict):

@@ -23,6 +23,7 @@ import numpy as np
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_file import size_and_time
 from fairseq_mm.data.folder_lock import locked_folder
+from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.data.numpy_files import load_numpy, new_mapped_array
 from fairseq_mm.data.output_file import output_file
 from fairseq_mm.errors import UserError
@@ -290,7 +291,7 @@ def _continued(partial: Path, record: dict[str, Any]) -> tuple[int, np.memmap]:
     shape = (len(record["ids"]), record["dim"])
     path = partial / "vectors.npy"
     with contextlib.suppress(OSError, ValueError, KeyError):
-        begun = json.loads((partial / "index.json").read_text(encoding="utf-8"))
+        begun = parse_json((partial / "index.json").read_text(encoding="utf-8"))
         if begun["store"] == record["store"]:
             vectors = np.lib.format.open_memmap(str(path), mode="r+")
             done = int((partial / "done").read_text())
@@ -349,7 +350,7 @@ def _check_rows(store: FeatureStore) -> None:
 def _read_record(folder: Path) -> dict[str, Any]:
     path = folder / "index.json"
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{folder}: is no index of vectors ({path.name} is missing).") from None
     except (OSError, ValueError) as error:

@@ -6,13 +6,13 @@ Questions carry opaque names and stand in a random order, so that nothing that a
 systems apart but the stories.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.data.story_file import Story
 from fairseq_mm.errors import UserError
 
@@ -204,7 +204,7 @@ def read_key(folder: str) -> dict[str, Any]:
     """
     path = Path(folder, KEY_FILE)
     try:
-        key = json.loads(path.read_text(encoding="utf-8"))
+        key = parse_json(path.read_text(encoding="utf-8"))
         known = key["task"] in ("pairing", "preference") and len(key["questions"]) > 0
         names = set(key["systems"])
         for entry in key["questions"].values():

@@ -150,7 +150,7 @@ def test_shares_that_would_mislead_are_put_into_words(gain, figures, message):
         (("1,2,3", "1,2,3", "twice.jsonl"), "twice.jsonl:2: item 'a' has stood before"),
         (("1,2,3", "1,2,3", "text"), "--baseline text:1: must be what fairseq-mm score --preset "),
         (("1,2,3", "1,2,3", "empty"), "--baseline empty: must have scores, but is empty."),
-        (("1,2,3", "1,2,3", "bytes"), "bytes:1: not utf-8 text ("),
+        (("1,2,3", "1,2,3", "bytes"), "bytes:1: must be UTF-8 text, but is not ("),
         (
             ("a.json", "1,2,3", "b.json"),
             "a.json and b.json: were scored in different ways: rouge1",

@@ -153,7 +153,7 @@ def test_unknown_words_are_numbered(prepare, tmp_path):
         (["--gpt2-vocab-bpe", "x"], "--gpt2-vocab-bpe is for --subwords gpt2."),
         (
             ["--subwords", "sentencepiece", "--sentencepiece-model", "x.model"],
-            "x.model: no such file.",
+            "x.model: cannot be read",
         ),
         (["--pretrained", "p", "--dictionary", "x"], "--pretrained brings its dictionary; leave"),
         (["--pretrained", "p"], "--pretrained p: has no dict.txt; fairseq-mm convert writes one"),
