@@ -27,7 +27,7 @@ WORDS = {
     "(watch|look)(s|ed|ing)? at (an |the )?(images?|frames?|videos?)": "attention; attend to",
     r"grouped product|modules\.products?": "linear; grouped linear",
     "sliced cross.entropy|slice (mega)?bytes": "chunked cross entropy",
-    "numbered unknowns?": "indexed OOV tokens",
+    "indexed OOV tokens?": "indexed OOV tokens",
     "real rows|is_visible|is_missing|is_real": "valid mask; attention mask; padding mask",
     "exchanged? images": "shuffled images",
     "judges'? sheets?": "annotation sheets",
