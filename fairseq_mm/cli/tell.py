@@ -43,10 +43,7 @@ from fairseq_mm.cli.records import counted, hashes_of, json_line, opened
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.cli.tell_inputs import (
     ImageSequence,
-    ImageSource,
-    Source,
-    StoredSource,
-    sequences_of_files,
+    sequence_of_files,
     sequences_of_ids,
     sequences_of_split,
 )
@@ -512,33 +509,31 @@ def _visual_stories(
     }
     configs = [model.config(**options) for model in models.values()]
     _check_repeats(args, configs[0])
-    return VisualStories(args, models, configs, _source_of(args, list(models.values()))).run()
+    sequences, store = _sequences_of(args, next(iter(models.values())).processor)
+    return VisualStories(args, models, configs, sequences, store).run()
 
 
-def _source_of(args: argparse.Namespace, models: Sequence[Any]) -> Source:
+def _sequences_of(args: argparse.Namespace, processor: Any) -> tuple[list[ImageSequence], Any]:
+    """The image sequences, each as often as it has stories, and the store of their features."""
     if args.split:
-        sequences, store = sequences_of_split(
+        return sequences_of_split(
             args.data, args.split, features=args.features, chosen=args.line, limit=args.limit
         )
-        return StoredSource(sequences, store, models)
+    store: Any = None
     if args.ids:
         sequences, store = sequences_of_ids(args.ids, args.features)
-        return StoredSource(_numbered(args, sequences), store, models)
-    sequences = sequences_of_files(args.inputs) if args.inputs else []
+    else:
+        sequences = [sequence_of_files(args.inputs)] if args.inputs else []
     for path in args.sequences:
-        for item, entry in inputs_of_jsonl(path, models[0].processor):
+        for item, entry in inputs_of_jsonl(path, processor):
             try:
                 if item.error is not None:
                     raise item.error
-                (sequence,) = sequences_of_files(item.value)
+                sequence = sequence_of_files(item.value)
             except UserError as error:
                 raise UserError(f"{item.where}: {error}") from None
             name = sequence.id if entry["id"] is None else item.name
             sequences.append(sequence._replace(id=name, where=str(item.where)))
-    return ImageSource(_numbered(args, sequences), models)
-
-
-def _numbered(args: argparse.Namespace, sequences: Sequence[ImageSequence]) -> list[ImageSequence]:
-    """Each sequence as often as it has stories, with their indices."""
     copies = [sequence for sequence in sequences for _ in range(args.n or 1)]
-    return [copy._replace(index=(args.first_id or 0) + i) for i, copy in enumerate(copies)]
+    first = args.first_id or 0
+    return [copy._replace(index=first + i) for i, copy in enumerate(copies)], store

@@ -1,20 +1,16 @@
-"""Sequences of five images, from the command line, a file, a feature store or a data folder: the
-inputs of ``fairseq-mm tell`` and ``fairseq-mm inspect``."""
+"""``fairseq-mm tell``: sequences of five images, from the command line, a file, a feature store or
+a data folder."""
 
-import json
 import os
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from fairseq_mm.cli.records import counted
 from fairseq_mm.data.visual_story_text import NUM_IMAGES, split_sentences
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
     from fairseq_mm.data.feature_store import FeatureStores
     from fairseq_mm.extract.media_list import MediaFile
-    from fairseq_mm.inference.generator import Generator
-    from fairseq_mm.inference.processor import Example
 
 # stands in the place of an image that is missing
 NO_IMAGE = "-"
@@ -44,112 +40,10 @@ class ImageSequence(NamedTuple):
         return [NO_IMAGE if key is None else key for key in self.keys]
 
 
-class ImageSource:
-    """Image sequences whose features are extracted.
-
-    Args:
-        sequences: of images.
-        models: that read them; their extractors must be known.
-    """
-
-    # sequences whose features are held at a time
-    piece = 16
-
-    def __init__(self, sequences: list[ImageSequence], models: "Sequence[Generator]") -> None:
-        self.sequences = sequences
-        self.models = models
-        for model in models:
-            model.processor.reader.extractor  # noqa: B018  one that cannot be built is named first
-
-    def examples(self, piece: list[ImageSequence]) -> "Iterator[Union[list[Example], UserError]]":
-        """For each sequence what each model reads, or why an image of it cannot be read."""
-        images = [image for sequence in piece for image in sequence.images if image is not None]
-        # an image of several sequences is read once, and once for all models of one extractor
-        places = {image: place for place, image in enumerate(dict.fromkeys(images))}
-        found: dict[str, list[Any]] = {}
-        keys = [json.dumps(m.processor.extractor_identity, sort_keys=True) for m in self.models]
-        for key, model in zip(keys, self.models):
-            if key not in found:
-                found[key] = list(model.processor.reader.features_of(list(places)))
-        for sequence in piece:
-            rows = [
-                [None if image is None else found[key][places[image]] for image in sequence.images]
-                for key in keys
-            ]
-            errors = [
-                f"{image.name}: {value}"
-                for values in rows
-                for image, value in zip(sequence.images, values)
-                if image is not None and isinstance(value, UserError)
-            ]
-            if errors:
-                yield UserError(errors[0])
-            else:
-                yield _examples_of(sequence, rows, self.models)
-
-
-def _examples_of(
-    sequence: ImageSequence, features: Sequence[Any], models: "Sequence[Generator]"
-) -> "list[Example]":
-    return [
-        model.processor.example_of(sequence.index, rows) for model, rows in zip(models, features)
-    ]
-
-
-class StoredSource:
-    """Image sequences whose features are in a store.
-
-    Args:
-        sequences: with keys of the store.
-        store: the features.
-        models: that read them.
-
-    Raises:
-        UserError: if a model was trained on other features than the store's.
-    """
-
-    piece = 256
-
-    def __init__(
-        self,
-        sequences: list[ImageSequence],
-        store: "FeatureStores",
-        models: "Sequence[Generator]",
-    ) -> None:
-        self.sequences = sequences
-        self.store = store
-        self.models = models
-        for model in models:
-            model.processor.reader.check_features(store.attributes, store.dim, store.path)
-            self._check_rows(model)
-
-    def _check_rows(self, model: "Generator") -> None:
-        expected = model.processor.rows_per_image
-        for key in (key for sequence in self.sequences for key in sequence.keys):
-            if key is not None and self.store.rows_of(key) != expected:
-                raise UserError(
-                    f"{self.store.path}: image {key!r} has "
-                    f"{counted(self.store.rows_of(key), 'row')} of features, but "
-                    f"{model.files[0]} was trained on {expected} an image."
-                )
-
-    def examples(self, piece: list[ImageSequence]) -> "Iterator[list[Example]]":
-        """For each sequence what each model reads."""
-        for sequence in piece:
-            rows = [None if key is None else self.store.read(key) for key in sequence.keys]
-            yield _examples_of(sequence, [rows] * len(self.models), self.models)
-
-
-Source = Union[ImageSource, StoredSource]
-
-
-def sequences_of_files(images: Sequence[Optional[str]]) -> list[ImageSequence]:
+def sequence_of_files(images: Sequence[Optional[str]]) -> ImageSequence:
     """
     Args:
         images: paths of five images; None or ``-`` for one that is missing.
-
-    Returns:
-        The sequence, in a list.
 
     Raises:
         UserError: if there are not five images, or all are missing.
@@ -159,7 +53,7 @@ def sequences_of_files(images: Sequence[Optional[str]]) -> list[ImageSequence]:
     keys = _checked(images)
     media = [None if key is None else MediaFile(key, key) for key in keys]
     name = "\t".join(NO_IMAGE if key is None else key for key in keys)
-    return [ImageSequence(0, name, "", keys, media, [])]
+    return ImageSequence(0, name, "", keys, media, [])
 
 
 def sequences_of_ids(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli.generate import Flow, Input
 from fairseq_mm.cli.records import counted, hashes_of, json_line
-from fairseq_mm.cli.tell_inputs import ImageSequence, Source
+from fairseq_mm.cli.tell_inputs import ImageSequence
 from fairseq_mm.data.story_text import detokenize_story
 from fairseq_mm.data.visual_story_text import SEPARATOR
 from fairseq_mm.errors import UserError
@@ -40,7 +40,8 @@ class VisualStories(Flow):
         args: of the command line.
         systems: name of each system -> its generator.
         configs: of generation.
-        source: of the image sequences.
+        sequences: of images.
+        store: with their features; None where images are read.
     """
 
     command = "tell"
@@ -50,20 +51,56 @@ class VisualStories(Flow):
         args: argparse.Namespace,
         systems: dict[str, Any],
         configs: Sequence[Any],
-        source: Source,
+        sequences: Sequence[ImageSequence],
+        store: Any = None,
     ) -> None:
-        # a sequence and its copies
-        inputs = [Input(s.id, s.index, s, where=s.where) for s in source.sequences]
+        inputs = [Input(x.id, x.index, x, where=x.where) for x in sequences]
         super().__init__(args, list(systems.values()), configs, inputs)
         self.names = list(systems)
-        self.source = source
-        self.size = source.piece
+        self.store = store
+        # sequences whose features are held at a time
+        self.size = 16 if store is None else 256
+        for model in self.models:
+            reader = model.processor.reader
+            if store is None:
+                reader.extractor  # noqa: B018  one that cannot be built is named first
+            else:
+                reader.check_features(store.attributes, store.dim, store.path)
         self.copies = args.n or 1
         self.page_alone = not (args.output or args.jsonl or args.raw)
         self.page = Page(args.images) if args.html else None
 
     def read(self, inputs: Sequence[Input]) -> Iterator[Any]:
-        return iter(self.source.examples([item.value for item in inputs]))
+        sequences: list[ImageSequence] = [item.value for item in inputs]
+        processors = [model.processor for model in self.models]
+        keys = [json.dumps(x.extractor_identity, sort_keys=True) for x in processors]
+        # an image of several sequences is read once, and once for all models of one extractor
+        found: dict[str, dict[Any, Any]] = {}
+        if self.store is None:
+            images = list(dict.fromkeys(x for s in sequences for x in s.images if x is not None))
+            for key, processor in zip(keys, processors):
+                if key not in found:
+                    found[key] = dict(zip(images, processor.reader.features_of(images)))
+        for sequence in sequences:
+            if self.store is None:
+                rows = [[found[key].get(image) for image in sequence.images] for key in keys]
+            else:
+                rows = [[None if x is None else self.store.read(x) for x in sequence.keys]]
+                rows *= len(keys)
+            errors = [
+                UserError(f"{image.name}: {value}")
+                for values in rows
+                for image, value in zip(sequence.images, values)
+                if image is not None and isinstance(value, UserError)
+            ]
+            yield (
+                errors[0]
+                if errors
+                else [
+                    processor.example_of(sequence.index, values)
+                    for processor, values in zip(processors, rows)
+                ]
+            )
 
     def lines(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> list[str]:
         sequence: ImageSequence = item.value

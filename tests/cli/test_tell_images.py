@@ -365,7 +365,7 @@ SPLIT = ["--data", "{data}", "--split", "valid"]
         ),
         (
             ["--checkpoint", "{stored}", "--features", "{grid}", *IDS],
-            "image 'p0_0' has 4 rows of features, but",
+            "features of image 1 of image sequence 0 must be [",
         ),
         (
             ["--checkpoint", "{stored}", "--features", "{other_store}", *IDS],
