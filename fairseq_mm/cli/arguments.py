@@ -152,6 +152,23 @@ def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
         parser.add_argument(flag(name), **{**SHARED[name], **changes.get(name, {})})
 
 
+def add_table(parser: Any, table: Mapping[str, tuple[Any, str, str]]) -> None:
+    """Adds the arguments of a table of a subcommand.
+
+    Args:
+        parser: gets them.
+        table: name -> type, placeholder and help. The type is ``bool`` for a switch, ``list`` for
+            text that may be given again.
+    """
+    for name, (kind, placeholder, text) in table.items():
+        about: dict[str, Any] = {"metavar": placeholder, "type": kind}
+        if kind is bool:
+            about = {"action": "store_true"}
+        elif kind is list:
+            about = {"metavar": placeholder, "action": "append", "default": []}
+        parser.add_argument(flag(name), help=text, **about)
+
+
 def add_generation(
     parser: argparse.ArgumentParser,
     defaults: Mapping[str, Any],

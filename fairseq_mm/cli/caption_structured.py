@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import flag
 from fairseq_mm.cli.caption import Captions
 from fairseq_mm.cli.generate import Input
@@ -24,85 +25,56 @@ _GENERATION = ("beam", "seed", "max_len_b")
 # parts of a candidate's score
 _PARTS = ("score", "cosine", "log_prob", "penalty")
 
-# flag -> what argparse needs to know
-_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "data": {
-        "metavar": "DIR",
-        "help": "Data folder with the training captions and their tags (default: that of --split).",
-    },
-    "vectors": {
-        "metavar": "FILE",
-        "help": "Feature store with the vectors of the training captions, made by fairseq-mm embed "
-        "--split train --of sentences (default: they are embedded now).",
-    },
-    "language_model": {
-        "metavar": "FILE",
-        "help": "ARPA file of the n-gram model (default: a Kneser-Ney trigram model of the "
-        "training captions).",
-    },
-    "candidates": {
-        "type": int,
-        "metavar": "N",
-        "help": "Number of draws for each image (default: 1000).",
-    },
-    "conditions": {
-        "nargs": "+",
-        "choices": ("image", "words", "sentences"),
-        "help": "Conditions of candidates: the image's vector, or the mean vector of the nearest "
-        "words or training captions (default: all three).",
-    },
-    "num_nearest": {
-        "type": int,
-        "metavar": "N",
-        "help": "Number of words or captions of a mean (default: 5).",
-    },
-    "shortest": {
-        "type": int,
-        "metavar": "N",
-        "help": "Minimum length of a part-of-speech sequence (default: 4).",
-    },
-    "longest": {
-        "type": int,
-        "metavar": "N",
-        "help": "Maximum length of a part-of-speech sequence (default: 12).",
-    },
-    "translation_weight": {
-        "type": float,
-        "metavar": "X",
-        "help": "Weight of the cosine (default: 1).",
-    },
-    "language_weight": {
-        "type": float,
-        "metavar": "X",
-        "help": "Weight of the log-probability (default: 0.2).",
-    },
-    "language_score": {
-        "choices": ("word", "sentence"),
-        "help": "Log-probability of a word on average, or of the sentence, which prefers short "
-        "ones (default: word).",
-    },
-    "repeat_penalty": {
-        "type": float,
-        "metavar": "X",
-        "help": "Factor of the cosine for each content word that occurred before (default: 0.7).",
-    },
-    "top": {
-        "type": int,
-        "metavar": "N",
-        "help": "Number of captions of an image in --jsonl (default: 5).",
-    },
-    "candidate_batch_size": {
-        "type": int,
-        "metavar": "N",
-        "help": "Number of candidates that are generated at a time (default: 1000).",
-    },
+# option -> type, placeholder, help
+_ARGUMENTS: dict[str, tuple[Any, str, str]] = {
+    "data": (
+        *(str, "DIR"),
+        "Data folder with the training captions and their tags (default: that of --split).",
+    ),
+    "vectors": (
+        *(str, "FILE"),
+        "Feature store with the vectors of the training captions, made by fairseq-mm embed --split "
+        "train --of sentences (default: they are embedded now).",
+    ),
+    "language_model": (
+        *(str, "FILE"),
+        "ARPA file of the n-gram model (default: a Kneser-Ney trigram model of the training "
+        "captions).",
+    ),
+    "candidates": (int, "N", "Number of draws for each image (default: 1000)."),
+    "num_nearest": (int, "N", "Number of words or captions of a mean (default: 5)."),
+    "shortest": (int, "N", "Minimum length of a part-of-speech sequence (default: 4)."),
+    "longest": (int, "N", "Maximum length of a part-of-speech sequence (default: 12)."),
+    "translation_weight": (float, "X", "Weight of the cosine (default: 1)."),
+    "language_weight": (float, "X", "Weight of the log-probability (default: 0.2)."),
+    "repeat_penalty": (
+        *(float, "X"),
+        "Factor of the cosine for each content word that occurred before (default: 0.7).",
+    ),
+    "top": (int, "N", "Number of captions of an image in --jsonl (default: 5)."),
+    "candidate_batch_size": (
+        *(int, "N"),
+        "Number of candidates that are generated at a time (default: 1000).",
+    ),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("candidates by part-of-speech sequences (sc_nlm)")
-    for name, about in _ARGUMENTS.items():
-        group.add_argument(flag(name), **about)
+    arguments.add_table(group, _ARGUMENTS)
+    group.add_argument(
+        "--conditions",
+        nargs="+",
+        choices=("image", "words", "sentences"),
+        help="Conditions of candidates: the image's vector, or the mean vector of the nearest "
+        "words or training captions (default: all three).",
+    )
+    group.add_argument(
+        "--language-score",
+        choices=("word", "sentence"),
+        help="Log-probability of a word on average, or of the sentence, which prefers short ones "
+        "(default: word).",
+    )
 
 
 def refuse_options(args: argparse.Namespace) -> None:

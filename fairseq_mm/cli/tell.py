@@ -101,10 +101,81 @@ _RULES = (
 )
 
 
+# option -> type, placeholder, help
+_PROMPTS: dict[str, tuple[Any, str, str]] = {
+    "prompt": (list, "TEXT", "Prompt; may be given again."),
+    "prompts": (list, "FILE", "File with a prompt a line; - is the standard input."),
+    "truncate_prompt": (bool, "", "Truncate prompts that are longer than the model's positions."),
+    "prompt_model": (
+        *(str, "PATH"),
+        "Language model that generates the prompts, with the source vocabulary of the story model.",
+    ),
+    "prompts_only": (bool, "", "Write the generated prompts, and no stories."),
+    "prompt_topk": (
+        *(int, "K"),
+        "Draw the tokens of prompts from the K most probable; 0 for all (default: 10).",
+    ),
+    "prompt_temperature": (
+        *(float, "T"),
+        "Divisor of the prompt model's logits (default: 1.0).",
+    ),
+}
+_IMAGES: dict[str, tuple[Any, str, str]] = {
+    "sequences": (
+        *(list, "FILE.jsonl"),
+        'File with an image sequence a line, {"images": [five paths], "id": "..."}; paths are '
+        "relative to the file.",
+    ),
+    "limit": (int, "N", "Maximum number of image sequences of the split (default: all)."),
+    "images": (
+        *(list, "FOLDER"),
+        "Folder or .tar of the images of a store, for the page; may be given again.",
+    ),
+}
+_RUN: dict[str, tuple[Any, str, str]] = {
+    "n": (int, "N", "Number of stories of each input, or in all without inputs (default: 1)."),
+    "first_id": (int, "ID", "Index of the first story (default: 0)."),
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(parser, "checkpoint", checkpoint={"required": False})
-    _add_prompts(parser.add_argument_group("prompts"))
-    _add_images(parser.add_argument_group("images"))
+    arguments.add_table(parser.add_argument_group("prompts"), _PROMPTS)
+    group = parser.add_argument_group("images")
+    group.add_argument(
+        "inputs",
+        nargs="*",
+        metavar="IMAGE",
+        help="Five images in the order of the story; - stands for one that is missing.",
+    )
+    group.add_argument(
+        "--ids", nargs="+", default=[], metavar="ID", help="Five ids of the feature store."
+    )
+    group.add_argument(
+        "--compare",
+        nargs="+",
+        default=[],
+        metavar="[NAME=]CKPT",
+        help="Several models in the place of one --checkpoint, whose stories are shown as a table; "
+        "they are named by their --arch.",
+    )
+    arguments.add(
+        group,
+        *("features", "weights", "data", "split"),
+        data={
+            "help": "Data folder of --split; or, of fairseq's own models, which carry no "
+            "dictionary, the folder that they were trained on."
+        },
+    )
+    arguments.add_table(group, _IMAGES)
+    group.add_argument(
+        "--line",
+        type=int,
+        action="append",
+        default=[],
+        metavar="N",
+        help="Line of the split whose images are meant, counted from 0; may be given again.",
+    )
     arguments.add_generation(
         parser, {}, presets=PROMPT_STORY_PRESETS, constraints=VISUAL_STORY_CONSTRAINTS
     )
@@ -115,117 +186,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     arguments.add(form, "jsonl")
     arguments.add(output, "output", "html")
-    output.add_argument(
-        "--images",
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="Folder or .tar of the images of a store, for the page; may be given again.",
-    )
     run_options = parser.add_argument_group("run")
     arguments.add(run_options, "device", "batch_size")
-    run_options.add_argument(
-        "--n",
-        type=int,
-        metavar="N",
-        help="Number of stories of each input, or in all without inputs (default: 1).",
-    )
-    run_options.add_argument(
-        "--first-id", type=int, metavar="ID", help="Index of the first story (default: 0)."
-    )
-
-
-def _add_prompts(group: Any) -> None:
-    group.add_argument(
-        "--prompt",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="Prompt; may be given again.",
-    )
-    group.add_argument(
-        "--prompts",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="File with a prompt a line; - is the standard input.",
-    )
-    group.add_argument(
-        "--truncate-prompt",
-        action="store_true",
-        help="Truncate prompts that are longer than the model's positions.",
-    )
-    group.add_argument(
-        "--prompt-model",
-        metavar="PATH",
-        help="Language model that generates the prompts, with the source vocabulary of the story "
-        "model.",
-    )
-    group.add_argument(
-        "--prompts-only", action="store_true", help="Write the generated prompts, and no stories."
-    )
-    group.add_argument(
-        "--prompt-topk",
-        type=int,
-        metavar="K",
-        help="Draw the tokens of prompts from the K most probable; 0 for all (default: 10).",
-    )
-    group.add_argument(
-        "--prompt-temperature",
-        type=float,
-        metavar="T",
-        help="Divisor of the prompt model's logits (default: 1.0).",
-    )
-
-
-def _add_images(group: Any) -> None:
-    group.add_argument(
-        "inputs",
-        nargs="*",
-        metavar="IMAGE",
-        help="Five images in the order of the story; - stands for one that is missing.",
-    )
-    group.add_argument(
-        "--sequences",
-        action="append",
-        default=[],
-        metavar="FILE.jsonl",
-        help='File with an image sequence a line, {"images": [five paths], "id": "..."}; paths '
-        "are relative to the file.",
-    )
-    arguments.add(group, "features")
-    group.add_argument(
-        "--ids", nargs="+", default=[], metavar="ID", help="Five ids of the feature store."
-    )
-    arguments.add(
-        group,
-        "data",
-        "split",
-        data={
-            "help": "Data folder of --split; or, of fairseq's own models, which carry no "
-            "dictionary, the folder that they were trained on."
-        },
-    )
-    group.add_argument(
-        "--line",
-        type=int,
-        action="append",
-        default=[],
-        metavar="N",
-        help="Line of the split whose images are meant, counted from 0; may be given again.",
-    )
-    group.add_argument(
-        "--limit", type=int, metavar="N", help="Number of image sequences of the split, at most."
-    )
-    group.add_argument(
-        "--compare",
-        nargs="+",
-        default=[],
-        metavar="[NAME=]CKPT",
-        help="Several models in the place of one --checkpoint, whose stories are shown as a table; "
-        "they are named by their --arch.",
-    )
-    arguments.add(group, "weights")
+    arguments.add_table(run_options, _RUN)
 
 
 def run(args: argparse.Namespace) -> int:
