@@ -29,17 +29,13 @@ other stories are generated all the same, and the exit status is 2.
 """
 
 import argparse
-import json
 import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rule
-from fairseq_mm.cli.generate import Flow, Input, inputs_of_jsonl
-from fairseq_mm.cli.records import counted, hashes_of, json_line, opened
+from fairseq_mm.cli.generate import Input, inputs_of_jsonl
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.cli.tell_inputs import (
     ImageSequence,
@@ -47,20 +43,17 @@ from fairseq_mm.cli.tell_inputs import (
     sequences_of_ids,
     sequences_of_split,
 )
-from fairseq_mm.cli.tell_output import VisualStories, heading
-from fairseq_mm.data.story_text import check_encodable
+from fairseq_mm.cli.tell_output import VisualStories
+from fairseq_mm.cli.tell_prompts import check_repeats, given_prompts, prompt_stories, write_prompts
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import (
     PROMPT_STORY_PRESETS,
-    SEED,
     VISUAL_STORY_CONSTRAINTS,
 )
 
 if TYPE_CHECKING:
     from fairseq_mm.inference.loading import States
 
-# prompts whose unknown words are named
-NAMED = 5
 _OF_PROMPTS = (
     *("prompt", "prompts", "truncate_prompt", "prompt_model", "prompt_topk"),
     "prompt_temperature",
@@ -204,7 +197,7 @@ def run(args: argparse.Namespace) -> int:
     options = arguments.generation_options(args)
     register_quietly()
     if args.prompts_only:
-        return _write_prompts(args)
+        return write_prompts(args)
 
     from fairseq_mm.inference.loading import check_command, task_class_of
 
@@ -223,7 +216,7 @@ def run(args: argparse.Namespace) -> int:
             )
     if not reads_prompts and not has_images:
         raise UserError(_NO_IMAGES)
-    generate = _prompt_stories if reads_prompts else _visual_stories
+    generate = prompt_stories if reads_prompts else _visual_stories
     return generate(args, systems, options, prompts)
 
 
@@ -253,211 +246,6 @@ def _load_states(args: argparse.Namespace) -> "dict[str, States]":
     return systems
 
 
-def _check_repeats(args: argparse.Namespace, config: Any) -> None:
-    if (args.n or 1) > 1 and not config.sampling:
-        raise UserError(
-            f"--n {args.n}: a search generates the same story each time: draw them (--sampling), "
-            "or take several of one search (--nbest)."
-        )
-
-
-# Stories of prompts --------------------------------------------------------------------------
-
-
-def given_prompts(texts: Sequence[str], files: Sequence[str]) -> list[Input]:
-    """
-    Args:
-        texts: prompts.
-        files: with a prompt a line; ``-`` is the standard input.
-
-    Raises:
-        UserError: if a file cannot be read, or is empty, or a prompt is no UTF-8 text.
-    """
-    given = []
-    for number, text in enumerate(texts, start=1):
-        check_encodable(text, f"--prompt {number}")
-        given.append((f"prompt {number}", text))
-    for path in files:
-        try:
-            content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-            lines = content.decode("utf-8-sig").split("\n")
-        except OSError as error:
-            raise UserError(f"--prompts {path}: cannot be read ({error.strerror}).") from None
-        except UnicodeDecodeError as error:
-            raise UserError(f"--prompts {path}: is no UTF-8 text ({error}).") from None
-        if not lines[-1]:
-            lines.pop()
-        if not lines:
-            raise UserError(f"--prompts {path}: must have prompts, but is empty.")
-        name = "standard input" if path == "-" else path
-        given += [(f"{name}:{number}", line) for number, line in enumerate(lines, start=1)]
-    return [Input("", 0, text, where=where) for where, text in given]
-
-
-def _prompt_stories(
-    args: argparse.Namespace,
-    systems: "Mapping[str, States]",
-    options: Mapping[str, Any],
-    given: list[Input],
-) -> int:
-    from fairseq_mm.inference.generator import generate_prompts
-    from fairseq_mm.inference.pretrained import from_pretrained
-
-    (states,) = systems.values()
-    model: Any = from_pretrained(
-        list(states),
-        prompt_model=args.prompt_model,
-        data=args.data,
-        device=args.device,
-        states=states,
-    )
-    is_language_model = model.loaded.are_language_models
-    if is_language_model and (given or args.truncate_prompt):
-        raise UserError(f"{model.files[0]}: is a language model, which takes no prompt: give --n.")
-    config = model.config(**options)
-    if args.prompt_model is None:
-        _check_repeats(args, config)
-    count, first = args.n or 1, args.first_id or 0
-    indices = range(first, first + (len(given) or 1) * count)
-    values: Sequence[Any] = [None] * count
-    if given:
-        inputs = [item for item in given for _ in range(count)]
-        return PromptStories(args, model, config, inputs, indices).run()
-    if not is_language_model:
-        if model.prompt_generator is None:
-            raise UserError(
-                f"{model.files[0]}: generates stories of prompts: give some (--prompt, --prompts), "
-                "or a language model that generates them (--prompt-model)."
-            )
-        values = generate_prompts(
-            model.prompt_generator,
-            indices,
-            **_prompt_options(args),
-            max_words=model.processor.max_source_words,
-            batch_size=args.batch_size,
-        )
-    inputs = [Input("", 0, value) for value in values]
-    return PromptStories(args, model, config, inputs, indices).run()
-
-
-class PromptStories(Flow):
-    """Stories of prompts, or of none.
-
-    Args:
-        args: of the command line.
-        model: that generates.
-        config: of generation.
-        inputs: prompts, each as often as it has stories.
-        indices: of the stories.
-    """
-
-    command = "tell"
-
-    def __init__(
-        self,
-        args: argparse.Namespace,
-        model: Any,
-        config: Any,
-        inputs: Sequence[Input],
-        indices: Sequence[int],
-    ) -> None:
-        numbered = [item._replace(index=index) for item, index in zip(inputs, indices)]
-        options = {"truncate": True} if args.truncate_prompt else {}
-        super().__init__(args, [model], [config], numbered, **options)
-        self.copies = (args.n or 1) if inputs[0].where else 1
-        # a single story of a prompt that was typed needs no heading
-        self.has_heading = len(inputs) > 1 or not inputs[0].where
-        self.unknown: dict[str, str] = {}
-
-    def facts_of(self, model: Any, config: Any) -> dict[str, Any]:
-        facts = super().facts_of(model, config)
-        if self.args.prompt_model:
-            facts["prompt_options"] = _prompt_options(self.args)
-            facts["prompt_checkpoint"] = hashes_of(model.prompt_generator.files)
-        return facts
-
-    def read(self, inputs: Sequence[Input]) -> Iterator[Any]:
-        for item, found in zip(inputs, super().read(inputs)):
-            prompt = None if isinstance(found, UserError) else found[0].origin
-            if prompt is not None and prompt.num_truncated:
-                self.warn(
-                    f"{item.where}: truncated to {len(prompt.words)} words, "
-                    f"{prompt.num_truncated} are left out"
-                )
-            if prompt is not None and prompt.unknown:
-                words = list(dict.fromkeys(prompt.unknown))
-                self.unknown[str(item.where)] = (
-                    f"{item.where}: {counted(len(words), 'word')} not in the vocabulary, read as "
-                    f"<unk>: {' '.join(words)}"
-                )
-            yield found
-
-    def remarks(self) -> Iterator[str]:
-        for message in list(self.unknown.values())[:NAMED]:
-            yield f"fairseq-mm tell: {message}"
-        if len(self.unknown) > NAMED:
-            more = counted(len(self.unknown) - NAMED, "further prompt")
-            yield f"fairseq-mm tell: {more} with unknown words (--jsonl has them all)"
-
-    def lines(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> list[str]:
-        (hypotheses,), prompt = found, examples[0].origin
-        best = hypotheses[0]
-        if self.form == "raw":
-            return [hypothesis.line for hypothesis in hypotheses]
-        if self.form == "jsonl":
-            others = {"tokens": best.line, "words": len(best.line.split())}
-            others.update({} if prompt is None else _prompt_fields(prompt))
-            return [json_line(item.index, hypotheses, {**others, **self.facts[0]})]
-        if not self.has_heading:
-            return [hypothesis.text for hypothesis in hypotheses]
-        title = heading(item.index, "" if prompt is None else prompt.text)
-        return [f"{title}\n{hypothesis.text}\n" for hypothesis in hypotheses]
-
-
-def _prompt_fields(prompt: Any) -> dict[str, Any]:
-    """What a record of a story says of its prompt."""
-    fields = {"prompt": prompt.text, "prompt_tokens": " ".join(prompt.words)}
-    if prompt.score is None:
-        return {**fields, "unknown_words": prompt.unknown, "prompt_words_cut": prompt.num_truncated}
-    return {**fields, "prompt_score": round(prompt.score, 4)}
-
-
-def _prompt_options(args: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "topk": 10 if args.prompt_topk is None else args.prompt_topk,
-        "temperature": 1.0 if args.prompt_temperature is None else args.prompt_temperature,
-        "seed": SEED if args.seed is None else args.seed,
-    }
-
-
-def _write_prompts(args: argparse.Namespace) -> int:
-    """``--prompts-only``."""
-    from fairseq_mm.inference.generator import generate_prompts
-    from fairseq_mm.inference.prompt_models import load_prompt_generator
-
-    model = load_prompt_generator(args.prompt_model, device=args.device)
-    options = _prompt_options(args)
-    first = args.first_id or 0
-    indices = range(first, first + (args.n or 1))
-    prompts = generate_prompts(model, indices, **options, batch_size=args.batch_size)
-    facts = {"options": options, "checkpoint": hashes_of(model.files)} if args.jsonl else {}
-    with opened(args.output) as file:
-        for index, prompt in zip(indices, prompts):
-            tokens = " ".join(prompt.words)
-            line = tokens if args.raw else " ".join(prompt.text.split())
-            if args.jsonl:
-                record = {"id": index, "hypothesis": prompt.text, "score": round(prompt.score, 4)}
-                others = {"tokens": tokens, "words": len(prompt.words)}
-                line = json.dumps({**record, **others, **facts}, ensure_ascii=False)
-            print(line, file=file)
-    if args.output:
-        print(f"wrote {args.output}: {counted(len(prompts), 'prompt')}", file=sys.stderr)
-    return 0
-
-
-# Stories of image sequences ------------------------------------------------------------------
-
-
 def _visual_stories(
     args: argparse.Namespace,
     systems: "Mapping[str, States]",
@@ -471,7 +259,7 @@ def _visual_stories(
         for name, states in systems.items()
     }
     configs = [model.config(**options) for model in models.values()]
-    _check_repeats(args, configs[0])
+    check_repeats(args, configs[0])
     sequences, store = _sequences_of(args, next(iter(models.values())).processor)
     return VisualStories(args, models, configs, sequences, store).run()
 
