@@ -1,6 +1,6 @@
-"""Retrieves images and sentences by their vectors or by likelihood (nearest), draws
-them (plot), or retrieves stories of the training set instead of generating them
-(prompts, the KNN baseline). Each kind has its own --help.
+"""Retrieves images and sentences by their vectors or by likelihood (nearest),
+draws them (plot), or retrieves stories of the training set instead of
+generating them (prompts, the KNN baseline). Each kind has its own --help.
 
 fairseq-mm retrieve "a dog on the beach" --checkpoint checkpoints/vse_bow \\
     --store images.h5
@@ -10,13 +10,13 @@ fairseq-mm retrieve prompts data-bin/wp --split test --k 1,2,5,10 \\
 fairseq-mm retrieve prompts data-bin/wp --prompt 'A dragon guards the library .'
 
 Of prompts: the story of the training prompt with the highest cosine of TF-IDF
-vectors (words lower-cased, tags such as [ WP ] left out), truncated to its first
-words (Fan et al. 2018, section 5.1). With --k it is that of the kth nearest line of
-the training set (Figure 7). Prompts of train itself do not find lines with the same
-prompt. Output is JSONL in the order of the split: id (the line counted from 0, as in
-fairseq-generate), hypothesis (the story), score (the cosine), prompt,
-training_prompt, training_line; or for another suffix than .jsonl the stories alone,
-one a line.
+vectors (words lower-cased, tags such as [ WP ] left out), truncated to its
+first words (Fan et al. 2018, section 5.1). With --k it is that of the kth
+nearest line of the training set (Figure 7). Prompts of train itself do not
+find lines with the same prompt. Output is JSONL in the order of the split: id
+(the line counted from 0, as in fairseq-generate), hypothesis (the story),
+score (the cosine), prompt, training_prompt, training_line; or for another
+suffix than .jsonl the stories alone, one a line.
 """
 
 import argparse

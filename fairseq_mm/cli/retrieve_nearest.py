@@ -1,31 +1,31 @@
-"""Finds the images or sentences that are nearest to a sentence or an image: of a
-store of vectors by cosine, or of a data folder by likelihood.
+"""Finds the images or sentences that are nearest to a sentence or an image: of
+a store of vectors by cosine, or of a data folder by likelihood.
 
 fairseq-mm embed data-bin/flickr8k --checkpoint checkpoints/vse_bow \\
     --of images --output images.h5
 fairseq-mm retrieve nearest "a dog on the beach" --store images.h5 \\
     --checkpoint checkpoints/vse_bow
-fairseq-mm retrieve nearest --image q.jpg --minus blue --plus red --store images.h5 \\
-    --checkpoint checkpoints/vse_bow
+fairseq-mm retrieve nearest --image q.jpg --minus blue --plus red \\
+    --store images.h5 --checkpoint checkpoints/vse_bow
 fairseq-mm retrieve nearest "a dog on the beach" --data data-bin/flickr8k \\
     --split valid --checkpoint checkpoints/m_rnn
 fairseq-mm retrieve nearest --image q.jpg --data data-bin/flickr8k \\
     --checkpoint checkpoints/m_rnn
 
-Prints a line an item: score, tab, id, and the words of a sentence (of a store with
---data); with --resort the distance that sorts comes after the score. In --jsonl: id,
-score, rank by it, distance_to_mean, text.
+Prints a line an item: score, tab, id, and the words of a sentence (of a store
+with --data); with --resort the distance that sorts comes after the score. In
+--jsonl: id, score, rank by it, distance_to_mean, text.
 
-Vectors: --minus and --plus take words away from the query and add them (Kiros et al.
-2014, equation 15; "not well observed" but with vse_bow), --resort N sorts the N
-nearest by their distance to their mean. An item of the store that is asked with
-(--id) is not found; an image of it (--image) would find itself. The index stands
-beside the store, or in --index, and is built once.
+Vectors: --minus and --plus take words away from the query and add them (Kiros
+et al. 2014, equation 15; "not well observed" but with vse_bow), --resort N
+sorts the N nearest by their distance to their mean. An item of the store that
+is asked with (--id) is not found; an image of it (--image) would find itself.
+The index stands beside the store, or in --index, and is built once.
 
-Likelihood, of models of captions (Mao et al. 2015, section 5, Figure 1): images of
-the split by log P(sentence | image), sentences of the split by log P(sentence |
-image) - log P(sentence), where P(sentence) is the mean over --marginal-images
-training images. --id is an image of the split.
+Likelihood, of models of captions (Mao et al. 2015, section 5, Figure 1):
+images of the split by log P(sentence | image), sentences of the split by log
+P(sentence | image) - log P(sentence), where P(sentence) is the mean over
+--marginal-images training images. --id is an image of the split.
 """
 
 import argparse
