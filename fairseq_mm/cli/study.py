@@ -99,10 +99,10 @@ def _make_sheets(args: argparse.Namespace) -> None:
     questions_of = pairing_questions if is_pairing else preference_questions
     questions = questions_of(stories, count=args.count, seed=args.seed)
     folder = Path(args.output)
-    there = next((name for name in (*SHEETS, KEY_FILE) if (folder / name).exists()), None)
-    if there is not None and not args.overwrite:
+    there = [name for name in SHEETS if (folder / name).exists()]
+    if there and not args.overwrite:
         raise UserError(
-            f"--output {folder}: has {there} already; answers to it would lose their key. Give "
+            f"--output {folder}: has {there[0]} already; answers to it would lose their key. Give "
             "another folder, or --overwrite."
         )
     try:
@@ -110,8 +110,11 @@ def _make_sheets(args: argparse.Namespace) -> None:
     except OSError as error:
         raise UserError(f"--output {folder}: cannot be made ({error.strerror}).") from None
     key = json.dumps(key_of(args.action, questions, systems), indent=1, ensure_ascii=False) + "\n"
-    contents = (sheet_csv(args.action, questions), sheet_page(args.action, questions), key)
-    for name, text in zip((*SHEETS, KEY_FILE), contents):
+    # no sheet without its key: neither a new one before it nor an old one beside it
+    for name in there:
+        (folder / name).unlink()
+    contents = (key, sheet_csv(args.action, questions), sheet_page(args.action, questions))
+    for name, text in zip((KEY_FILE, *SHEETS), contents):
         with output_file(folder / name, errors="replace") as file:
             file.write(text)
     print(

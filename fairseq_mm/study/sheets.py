@@ -39,6 +39,13 @@ def as_html(text: str) -> str:
     return "<br>".join(escape(line.strip(), quote=False) for line in lines)
 
 
+def as_cell(text: str) -> str:
+    """As HTML that no spreadsheet takes for a formula: ``=``, ``+``, ``-`` and ``@`` at its
+    beginning are character references."""
+    html = as_html(text)
+    return f"&#{ord(html[0])};{html[1:]}" if html[:1] in set("=+-@") else html
+
+
 def sheet_csv(task: str, questions: Sequence[Question]) -> str:
     """One question a line, under ``question``, ``prompt_a`` to ``prompt_c``, ``story_1`` and on."""
     text = io.StringIO()
@@ -48,7 +55,7 @@ def sheet_csv(task: str, questions: Sequence[Question]) -> str:
     writer.writerow(["question", *prompts, *stories])
     for question in questions:
         shown = [*question.prompts, *question.stories]
-        writer.writerow([question.name, *map(as_html, shown)])
+        writer.writerow([question.name, *map(as_cell, shown)])
     return text.getvalue()
 
 

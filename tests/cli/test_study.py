@@ -7,6 +7,9 @@ import random
 import pytest
 
 from fairseq_mm.cli.main import main
+from fairseq_mm.cli.study import SHEETS
+from fairseq_mm.data.output_file import output_file
+from fairseq_mm.errors import UserError
 
 
 @pytest.fixture
@@ -139,6 +142,29 @@ def test_systems_called_the_same_are_told_apart_by_their_paths(stories, study, t
     study("pairing", "--stories", *files, "--count", 3, "--output", tmp_path / "s")
     key = json.loads((tmp_path / "s" / "key.json").read_text())
     assert set(key["systems"]) == set(files)
+
+
+@pytest.mark.parametrize("previous", [False, True])
+def test_a_full_disk_leaves_no_sheet_without_its_key(
+    monkeypatch, stories, study, tmp_path, previous
+):
+    folder = tmp_path / "s"
+    command = ("pairing", "--stories", stories("a.jsonl", 9), "--count", 3, "--output", folder)
+    if previous:
+        assert study(*command, "--seed", 2)[0] == 0
+
+    def write(path, **options):
+        if path.name == "questions.csv":
+            raise UserError(f"{path}: cannot be written (No space left on device).")
+        return output_file(path, **options)
+
+    with monkeypatch.context() as context:
+        context.setattr("fairseq_mm.data.output_file.output_file", write)
+        assert study(*command, "--overwrite")[0] == 2
+    assert not (folder / "questions.csv").exists()
+    assert not (folder / "questions.html").exists()
+    assert study(*command)[0] == 0
+    assert {path.name for path in folder.iterdir()} == {"key.json", *SHEETS}
 
 
 def test_mistakes_are_one_line(stories, study, tmp_path):

@@ -1,6 +1,7 @@
 """Sheets: the page loads nothing and tells nothing, the CSV is one line a question."""
 
 import csv
+import html
 import io
 import re
 
@@ -8,7 +9,7 @@ import pytest
 
 from fairseq_mm.data.story_file import Story
 from fairseq_mm.study.questions import pairing_questions, preference_questions
-from fairseq_mm.study.sheets import as_html, sheet_csv, sheet_page
+from fairseq_mm.study.sheets import as_cell, as_html, sheet_csv, sheet_page
 
 HARMFUL = '</p><script>alert("1")</script> & <newline> <b>'
 
@@ -31,6 +32,15 @@ def preference():
 
 def test_text_is_escaped_and_line_breaks_are_shown():
     assert as_html('a <newline> <newline> "b" & <i>') == 'a<br><br>"b" &amp; &lt;i&gt;'
+
+
+@pytest.mark.parametrize("sign", ["=", "+", "-", "@"])
+def test_no_cell_is_a_formula(sign):
+    """A spreadsheet would run it; a browser shows the sign."""
+    text = f"{sign}HYPERLINK(1) said she"
+    assert as_cell(text)[0] == "&"
+    assert html.unescape(as_cell(text)) == html.unescape(as_html(text)) == text
+    assert as_cell("a - b") == "a - b"
 
 
 @pytest.mark.parametrize("task", ["pairing", "preference"])
