@@ -94,8 +94,8 @@ class Preprocessing:
                 raise UserError(f"`{name}` must be 1 or more, but is {getattr(self, name)}.")
         for name in ("mean", "std"):
             values = getattr(self, name)
-            if len(values) != 3:
-                raise UserError(f"`{name}` must have 3 values, but has {len(values)}: {values}.")
+            if len(values) != 3 or not all(isinstance(value, (int, float)) for value in values):
+                raise UserError(f"`{name}` must have 3 numbers, but is {values!r:.100} instead.")
         if min(self.std) <= 0:
             raise UserError(f"`std` must be above 0, but is {self.std}.")
 

@@ -228,3 +228,12 @@ def test_compressed_binary_file_that_is_cut_is_refused(tmp_path, content, messag
     (tmp_path / "v.bin.gz").write_bytes(content)
     with pytest.raises(UserError, match=message):
         read_word_vectors(str(tmp_path / "v.bin.gz"), WORDS, dim=3)
+
+
+def test_a_compressed_line_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("fairseq_mm.data.input_files.MAX_LINE_BYTES", 1 << 17)
+    path = tmp_path / "x.vec.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(b"word " + b"1" * (1 << 20))
+    with pytest.raises(UserError, match=r"x\.vec\.gz:1: a line must have at most"):
+        read_word_vectors(str(path), ["word"], dim=3)
