@@ -117,7 +117,7 @@ def test_json_gives_the_same_preprocessing_back():
     [
         ({"resize": "long"}, "`resize` must be one of short, squash, none, but is 'long'"),
         ({"size": 0}, "`size` must be 1 or more, but is 0"),
-        ({"mean": (0.5,)}, "`mean` must have 3 numbers, but is \(0"),
+        ({"mean": (0.5,)}, r"`mean` must have 3 numbers, but is \(0"),
         ({"std": (0.5, 0.0, 0.5)}, "`std` must be above 0"),
     ],
 )
