@@ -35,7 +35,11 @@ with server.makefile("rw") as stream:
 
 
 # torch._dynamo is what the first step of an optimizer imports, for seconds
-IMPORTED_ONCE = ("fairseq_cli.generate", "fairseq_cli.train", "torch._dynamo", "torchvision")
+IMPORTED_ONCE = (
+    *("fairseq_cli.generate", "fairseq_cli.train", "torch._dynamo", "torchvision"),
+    *("fairseq_mm.inference.pretrained", "fairseq_mm.extract.backbones"),
+    *("hydra.core.override_parser.overrides_parser", "matplotlib.figure", "jinja2", "PIL.Image"),
+)
 
 # what takes seconds of `import fairseq`, and of training and reading features with it
 NEEDED_BY_FAIRSEQ = (
