@@ -253,7 +253,7 @@ def _usage(result: Any) -> list[str]:
 
 
 def _architectures(arch: str, options: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """(title, ``--arch``, options) of the text-only model and of the one that sees videos."""
+    """(title, ``--arch``, options) of the text-only model and of the one that reads videos."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     found = [("text only", arch, dict(options))]

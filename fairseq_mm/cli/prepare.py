@@ -1,4 +1,5 @@
-"""Makes a data folder of a published release or of your own JSON lines, ready for fairseq-train.
+"""Makes a data folder of a published release or of your own JSON lines, for
+fairseq-train.
 
 Each NAME has its own help, which shows the data:
 
@@ -8,7 +9,9 @@ Each NAME has its own help, which shows the data:
 import argparse
 import logging
 import sys
+import textwrap
 from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Optional
@@ -96,7 +99,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_name(names: Any, name: str, summary: str, module: ModuleType) -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
-    return names.add_parser(name, help=summary, description=module.__doc__, formatter_class=layout)
+    text = _wrapped(str(module.__doc__))
+    return names.add_parser(name, help=summary, description=text, formatter_class=layout)
+
+
+def _wrapped(text: str) -> str:
+    """The text in lines of 79 letters, indented lines as they are."""
+    lines: list[str] = []
+    for is_plain, group in groupby(text.split("\n"), lambda line: bool(line) and line[0] != " "):
+        part = list(group)
+        lines += textwrap.wrap(" ".join(part), 79) if is_plain else part
+    return "\n".join(lines)
 
 
 def _add_groups(

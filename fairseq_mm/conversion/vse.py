@@ -2,7 +2,7 @@
 ``vse_bow``.
 
 ``released_vse.py`` and ``released_vsepp.py`` read them. The folder has ``checkpoint_best.pt``,
-``dict.txt`` and, of a model that carries the network it sees images with, ``cnn.pt``: a state
+``dict.txt`` and, of a model that carries its image network, ``cnn.pt``: a state
 dict for ``fairseq-mm extract --weights``, whose features the checkpoint then asks for.
 """
 

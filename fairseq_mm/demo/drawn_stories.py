@@ -1,7 +1,7 @@
 """Drawn stories: a scene that changes from image to image, one change at a time.
 
-Each image differs from the one before in exactly one of these, so that what happens is told by
-the image and by the one before it:
+Each image differs from the one before in exactly one of these, so that what happens follows from
+the image and the one before it:
 
     appear   a second thing comes
     leave    one of two things goes

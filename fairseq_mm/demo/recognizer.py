@@ -3,8 +3,8 @@
 It plays the part that networks trained on ImageNet play for images: it learns to recognise
 what is drawn, not to caption. First single things, close up; then whole images: their
 arrangement, day or night, and size, colour and shape of the one or two things, known by their place
-and by their shape. It recognises them by its last map, which captions are told from, and by the
-finer one before, which stories are told from. Its state dict is torchvision's, so that
+and by their shape. It recognises them by its last map, from which captions are generated, and by
+the finer one before, from which stories are generated. Its state dict is torchvision's, so that
 ``fairseq-mm extract --model resnet18 --weights FILE`` takes it.
 """
 

@@ -17,7 +17,7 @@ ARRANGEMENTS = ("alone", "column", "row")
 
 _SHARES = (0.1, 0.45, 0.45)  # of the arrangements
 _HELD_OUT_SHARE = 1 / 8
-# Radii as shares of the image's side. The sizes are far enough apart to be told by eye.
+# Radii as shares of the image's side. The sizes are far enough apart to be distinguished by eye.
 _RADII = {"small": (0.115, 0.13), "large": (0.185, 0.21)}
 _GAP = 0.015
 

@@ -66,7 +66,7 @@ class Drawing(NamedTuple):
 
 
 def seen_box(identity: Mapping[str, Any], width: int, height: int) -> Box:
-    """What an extractor sees of an image of so many pixels.
+    """The part of an image of so many pixels that an extractor reads.
 
     Args:
         identity: of the extractor; where no preprocessing is recorded it is the whole image.
