@@ -83,10 +83,6 @@ def kind_of(state: Mapping[str, Any]) -> str:
     )
 
 
-def generates_visual_stories(state: Mapping[str, Any]) -> bool:
-    return kind_of(state) == "albums"
-
-
 def resolve_options(args: argparse.Namespace, options: Options, states: "States") -> str:
     """Gives options of the checkpoints' kind their defaults.
 
