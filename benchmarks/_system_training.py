@@ -6,6 +6,7 @@ import functools
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -70,9 +71,9 @@ def configuration(root: Path, system: System, *options: str) -> Any:
         vectors = root / DATA / VECTORS
         given += ["--features", f"{vectors / 'train.h5'}:{vectors / 'valid.h5'}"]
     cfg = training_configuration(root / DATA / system.data, *ALWAYS, *given, *options)
-    for name, value in cfg.model.items():
-        if "dropout" in name and isinstance(value, float):
-            cfg.model[name] = 0.0
+    for name in list(vars(cfg.model) if isinstance(cfg.model, Namespace) else cfg.model):
+        if "dropout" in name and isinstance(getattr(cfg.model, name), float):
+            setattr(cfg.model, name, 0.0)
     return cfg
 
 
