@@ -1,19 +1,21 @@
 """Validation of an embedding by ranking the whole split: R@1, R@5, R@10, median rank, their sum.
 
 Images and sentences of a split are ranked against each other, which no sum over batches gives.
-So the first step of a pass embeds all of the split, on every process, and every step logs the same
-figures: their mean over steps and processes is what they are.
+So the first step of a pass embeds all of the split, shared between the processes, and every step
+logs the same figures: their mean over steps and processes is what they are.
 """
 
 import weakref
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 import torch
-from fairseq import utils
+from fairseq.distributed import utils as distributed
 from fairseq.logging import metrics
+from torch import Tensor
 
+from fairseq_mm.data.collate import pad_tokens
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.ranks import RECALL_AT, summarize_ranks, true_ranks
 
@@ -104,42 +106,57 @@ class RankingValidation:
 def embed_split(
     dataset: Any, model: Any, device: torch.device
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """
+    """Each image and each sentence once, shared between the processes that train together.
+
     Args:
         dataset: of the split.
-        model: with tensors ``features``, ``padding_mask``, ``tokens`` in, images and sentences out.
+        model: with ``embed_images`` and ``embed_sentences``. Every process calls it equally often.
         device: where the model is.
 
     Returns:
         images: ``[I, K]`` float32 in the order of their items.
-        sentences: ``[S, K]`` float32.
+        sentences: ``[S, K]`` float32 in the order of ``dataset.ordered_indices()``.
         items: ``[S]`` index of each sentence's image in ``images``.
 
     Raises:
         UserError: if an embedding is not finite.
     """
-    parts = []
     order = dataset.ordered_indices()  # of like length together
-    for start in range(0, len(order), BATCH):
-        batch = dataset.collater([dataset[i] for i in order[start : start + BATCH]])
-        if device.type != "cpu":
-            batch = utils.move_to_cuda(batch, device=device)
-        net_input = batch["net_input"]
-        images, sentences = model(
-            features=net_input["features"],
-            padding_mask=net_input["padding_mask"],
-            tokens=batch["target"],
-        )
-        both = torch.stack([images, sentences]).float().cpu().numpy()
-        parts.append((*both, batch["item"].cpu().numpy()))
-    images, sentences, items = (np.concatenate(part) for part in zip(*parts))
+    lines = dataset.lines[order]
+    _, first, items = np.unique(dataset.item[lines], return_index=True, return_inverse=True)
+    pad = dataset.target_dictionary.pad()
+
+    def embed_images(indices: np.ndarray) -> Tensor:
+        net_input = dataset.collater([dataset[i] for i in indices])["net_input"]
+        features, padding_mask = net_input["features"], net_input["padding_mask"]
+        return model.embed_images(features.to(device), padding_mask.to(device))
+
+    def embed_sentences(numbers: np.ndarray) -> Tensor:
+        tokens = pad_tokens([dataset.target[line] for line in numbers], pad)
+        return model.embed_sentences(tokens.to(device))
+
+    images = _embed_shared(order[first], embed_images)
+    sentences = _embed_shared(lines, embed_sentences)
     if not (np.isfinite(images).all() and np.isfinite(sentences).all()):
         raise UserError(
             "the model's embeddings are NaN or infinite, and cannot be ranked: take a smaller --lr "
             "or --clip-norm."
         )
-    _, first, indices = np.unique(items, return_index=True, return_inverse=True)
-    return images[first], sentences, indices.reshape(-1)
+    return images, sentences, items.reshape(-1)
+
+
+def _embed_shared(values: np.ndarray, embed: Callable[[np.ndarray], Tensor]) -> np.ndarray:
+    """``[N, K]`` embeddings of ``[N]`` values, of which each process embeds its part."""
+    processes = distributed.get_data_parallel_world_size()
+    rank = distributed.get_data_parallel_rank() if processes > 1 else 0
+    part = np.array_split(values, processes)[rank]
+    batches = [part[start : start + BATCH] for start in range(0, len(part), BATCH)]
+    parts: list[Any] = [[embed(batch).float().cpu().numpy() for batch in batches]]
+    if processes > 1:
+        own, parts = parts[0], [None] * processes
+        group = distributed.get_data_parallel_group()
+        torch.distributed.all_gather_object(parts, own, group=group)
+    return np.concatenate([embedded for found in parts for embedded in found])
 
 
 def ranking_scores(

@@ -15,6 +15,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoints import load_checkpoint
 from fairseq_mm.inference.loading import load_models
 from fairseq_mm.metrics.ranks import median_rank
+from fairseq_mm.tasks import _ranking_validation
 from fairseq_mm.tasks._ranking_validation import ranking_scores
 
 TASK = ("--task", "multimodal_captioning")
@@ -219,16 +220,35 @@ def test_checkpoint_of_word_vectors_needs_no_file(monkeypatch, tmp_path, data):
     assert "rsum" in validate(monkeypatch, data, checkpoint)
 
 
+def count_embedded(monkeypatch, path):
+    """Writes down how many values are embedded at a time in validation."""
+    original = _ranking_validation._embed_shared
+
+    def embed_shared(values, embed):
+        def counted(batch):
+            with path.open("a") as file:
+                print(len(batch), file=file)
+            return embed(batch)
+
+        return original(values, counted)
+
+    monkeypatch.setattr(_ranking_validation, "_embed_shared", embed_shared)
+
+
 @needs_fork
 def test_two_processes_train_and_validate(tmp_path, data):
     """36 lines in batches of 8: at the end of an epoch one process has none."""
 
     def train_rank(*options):
         with pytest.MonkeyPatch.context() as monkeypatch:
+            count_embedded(monkeypatch, tmp_path / options[-1])
             options = (*BEST, "--batch-size", "8", "--ddp-backend", "legacy_ddp", *options)
             train(monkeypatch, data, tmp_path / "two", *options)
 
     run_two_processes(train_rank)
+    # two epochs: each process embeds its part of 7 images and 21 sentences, each once
+    embedded = [(tmp_path / str(rank)).read_text().split() for rank in range(2)]
+    assert embedded == [["4", "11"] * 2, ["3", "10"] * 2]
     checkpoint = tmp_path / "two" / "checkpoint_last.pt"
     rsum, _, _ = scores_by_loops(checkpoint, data)
     assert torch.load(checkpoint)["extra_state"]["val_loss"] == pytest.approx(rsum, abs=0.01)
