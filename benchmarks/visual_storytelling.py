@@ -32,7 +32,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_mm  # noqa: F401 - registers the models
 from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
-from fairseq_mm.generation.constraints import StoryRules, follow_rules
+from fairseq_mm.generation.constraints import StoryConstraints, constrain_search
 
 ARCHES = (
     "glac",
@@ -232,7 +232,7 @@ def generate_one_by_one(model: Any, features: torch.Tensor) -> None:
 def generation(arches: Sequence[str], rounds: int) -> None:
     features = draw_stories()[0]
     mask = torch.zeros(features.shape[:2], dtype=torch.bool)
-    rules = StoryRules(
+    constraints = StoryConstraints(
         TASK.target_dictionary, min_words_per_sentence=WORDS, max_words_per_sentence=WORDS
     )
     sample = {
@@ -246,11 +246,11 @@ def generation(arches: Sequence[str], rounds: int) -> None:
     for arch in arches:
         model = build(arch).eval()
         generator = SequenceGenerator([model], TASK.target_dictionary, beam_size=1)
-        follow_rules(generator, rules)
+        constrain_search(generator, constraints)
 
         def batched(model: Any = model, generator: Any = generator) -> None:
             found = generator.generate([model], sample)
-            assert all(len(x[0]["tokens"]) == rules.max_length for x in found)
+            assert all(len(x[0]["tokens"]) == constraints.max_length for x in found)
 
         with torch.no_grad():
             batched()
@@ -260,7 +260,7 @@ def generation(arches: Sequence[str], rounds: int) -> None:
                 times.append((fast, timed(lambda model=model: generate_one_by_one(model, some))))
         fast = statistics.median(x for x, _ in times) / STORIES
         slow = statistics.median(y for _, y in times) / few
-        step = fast * STORIES / rules.max_length
+        step = fast * STORIES / constraints.max_length
         print(
             f"| {arch} | {slow:.3f} | {fast:.4f} | {slow / fast:.1f} | {1000 * step:.1f} |",
             flush=True,

@@ -102,9 +102,8 @@ def run(
     Raises:
         UserError: if an option is missing or of other models, or files do not fit together.
     """
-    from fairseq_mm.inference.candidate_scores import CandidateWeights
+    from fairseq_mm.inference.candidates import CandidateWeights, StructuredSearch
     from fairseq_mm.inference.structured_loading import load_structured_captioner
-    from fairseq_mm.inference.structured_search import StructuredSearch
 
     if args.data is None and args.split is not None:
         args.data = args.inputs[0]

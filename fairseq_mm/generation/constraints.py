@@ -1,7 +1,7 @@
-"""Rules of stories of five images, kept at every step of fairseq's search, whichever it is.
+"""Constraints of stories of five images, kept at every step of fairseq's search, whichever it is.
 
 A story has exactly five sentences, each between a least and a greatest number of words. Two more
-rules can be switched on, those of the code that was released with
+constraints can be switched on, those of the code that was released with
 
 Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020
 
@@ -10,7 +10,7 @@ and a sentence ends after a punctuation mark only.
 
 Differs from the released code:
 - At the greatest number of words the sentence ends, with or without a mark; there it is cut.
-- Any search follows the rules; there the most frequent of 100 draws is taken.
+- Any search follows the constraints; there the most frequent of 100 draws is taken.
 """
 
 import math
@@ -48,7 +48,7 @@ def separator_of(dictionary: Dictionary, path: str = "the dictionary") -> int:
     return index
 
 
-class StoryRules:
+class StoryConstraints:
     """Forbids words, and makes others less probable, given the story so far.
 
     What is forbidden gets ``-inf``; the log-probabilities of the other words stay those of the
@@ -73,7 +73,7 @@ class StoryRules:
         max_length: tokens of the longest one.
 
     Raises:
-        UserError: if a value is out of its range, or the dictionary lacks what a rule needs.
+        UserError: if a value is out of its range, or the dictionary lacks what a constraint needs.
     """
 
     def __init__(
@@ -205,22 +205,24 @@ class StoryRules:
         rows[row, word] = torch.where(is_left, rows[row, word], before)
 
 
-class RuledSearch(Search):
-    """A search strategy of fairseq's that follows the rules of stories.
+class ConstrainedSearch(Search):
+    """A search strategy of fairseq's that follows the constraints of stories.
 
     Args:
         dictionary: of the stories.
-        search: the strategy, which sees only what the rules leave.
-        rules: of the stories.
+        search: the strategy, which sees only what the constraints leave.
+        constraints: of the stories.
 
     Attributes:
-        num_forced: steps whose token may be a given one, which the rules leave as it is.
+        num_forced: steps whose token may be a given one, which the constraints leave as it is.
     """
 
-    def __init__(self, dictionary: Dictionary, search: Search, rules: StoryRules) -> None:
+    def __init__(
+        self, dictionary: Dictionary, search: Search, constraints: StoryConstraints
+    ) -> None:
         super().__init__(dictionary)
         self.search = search
-        self.rules = rules
+        self.constraints = constraints
         self.num_forced = 0
 
     def step(
@@ -236,10 +238,10 @@ class RuledSearch(Search):
         if step < self.num_forced:
             is_given = lprobs.isfinite().sum(dim=2) == 1
             given = lprobs[is_given]
-            self.rules.apply(lprobs, prev_output_tokens)
+            self.constraints.apply(lprobs, prev_output_tokens)
             lprobs[is_given] = given
         else:
-            self.rules.apply(lprobs, prev_output_tokens)
+            self.constraints.apply(lprobs, prev_output_tokens)
         return self.search.step(step, lprobs, scores, prev_output_tokens, original_batch_idxs)
 
     def prune_sentences(self, batch_idxs: Tensor) -> None:
@@ -249,44 +251,44 @@ class RuledSearch(Search):
         self.search.update_constraints(active_hypos)
 
 
-def follow_rules(generator: Any, rules: StoryRules) -> None:
-    """Makes a generator of fairseq's tell stories that follow the rules.
+def constrain_search(generator: Any, constraints: StoryConstraints) -> None:
+    """Makes a generator of fairseq's generate stories that follow the constraints.
 
     Args:
         generator: a ``SequenceGenerator``, whose search strategy is taken over.
-        rules: of the stories.
+        constraints: of the stories.
 
     Raises:
         UserError: if the models have no positions for such stories.
     """
-    generator.search = RuledSearch(generator.tgt_dict, generator.search, rules)
-    # the rules have their own, which leaves the separator alone
+    generator.search = ConstrainedSearch(generator.tgt_dict, generator.search, constraints)
+    # the constraints have their own, which leaves the separator alone
     generator.repeat_ngram_blocker = None
     generator.max_len_a = 0
     begin_with(generator, None)
 
 
 def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
-    """Sets a generator that follows the rules up for the next batch.
+    """Sets a generator that follows the constraints up for the next batch.
 
     Args:
-        generator: of :func:`follow_rules`.
+        generator: of :func:`constrain_search`.
         prefix: ``[B, p]`` tokens that the stories begin with, padding after them; or None.
 
     Raises:
         UserError: if the models have no positions for such stories.
     """
     search = generator.search
-    rules: StoryRules = search.rules
-    length, search.num_forced = rules.max_length, 0
+    constraints: StoryConstraints = search.constraints
+    length, search.num_forced = constraints.max_length, 0
     if prefix is not None:
-        start = prefix.new_full((prefix.size(0), 1), rules.end)
-        length = rules.longest(torch.cat([start, prefix], dim=1))
+        start = prefix.new_full((prefix.size(0), 1), constraints.end)
+        length = constraints.longest(torch.cat([start, prefix], dim=1))
         search.num_forced = prefix.size(1)
     if length > generator.max_len:
         most = generator.max_len // NUM_IMAGES - 1
         raise UserError(
-            f"stories of {NUM_IMAGES} sentences of up to {rules.max_words} words have up to "
+            f"stories of {NUM_IMAGES} sentences of up to {constraints.max_words} words have up to "
             f"{length} tokens, but the model has positions for {generator.max_len}: give "
             f"--max-words-per-sentence {max(most, 1)} or less."
         )

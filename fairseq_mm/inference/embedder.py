@@ -93,7 +93,7 @@ class Embedder(ImageReader):
             ``[n, K]`` float32.
 
         Raises:
-            UserError: if the features have another number of channels.
+            UserError: if the features have another dimension.
         """
         for position, rows in enumerate(features):
             self.check_dimension(rows, position)
@@ -134,7 +134,7 @@ class Embedder(ImageReader):
         """
         Args:
             attributes: of a feature store, or of the one that a model was trained on.
-            dim: its channels.
+            dim: dimension of its features.
             what: has them, for the message.
 
         Raises:

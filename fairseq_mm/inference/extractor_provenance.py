@@ -94,10 +94,10 @@ def check_trained_features(
     """
     Args:
         identity: of the extractor, as a checkpoint carries it.
-        feature_dim: channels that it was trained on.
+        feature_dim: dimension that it was trained on.
         file: the checkpoint.
         attributes: of a feature store.
-        dim: its channels.
+        dim: dimension of its features.
         path: its file.
 
     Raises:

@@ -6,7 +6,7 @@ Models. 2014, section 5.2 of the supplementary material. https://arxiv.org/abs/1
 For each image a condition (its own vector, or the mean of the 5 words' or training sentences'
 nearest to it) and a structure (a sequence of tags of a training sentence) are drawn, 1,000 times,
 and each pair is written out by the language model as its most probable sentence. These candidates
-are ranked by :mod:`fairseq_mm.inference.candidate_scores`.
+are ranked by :mod:`fairseq_mm.inference.candidates`.
 
     from fairseq_mm.inference.structured_loading import load_structured_captioner
 
@@ -36,20 +36,22 @@ from fairseq_mm.data.pos_sequences import TagLines
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.generation.config import GenerationConfig
-from fairseq_mm.inference.candidate_conditions import (
+from fairseq_mm.inference.candidates import (
+    Draws,
     NearestSentence,
+    StructuredSearch,
     TrainingSentences,
+    draw_pairs,
     find_conditions,
+    score_candidates,
 )
-from fairseq_mm.inference.candidate_scores import score_candidates
 from fairseq_mm.inference.embedder import Embedder
 from fairseq_mm.inference.loading import LoadedModels
-from fairseq_mm.inference.structured_search import Draws, StructuredSearch, draw_pairs
 from fairseq_mm.retrieval.vector_index import unit_vectors
 
 
 class ScoredCaption(NamedTuple):
-    """A candidate; see :mod:`fairseq_mm.inference.candidate_scores` for the parts of its score.
+    """A candidate; see :mod:`fairseq_mm.inference.candidates` for the parts of its score.
 
     Attributes:
         text: its words, separated by spaces.
@@ -181,7 +183,7 @@ class StructuredCaptioner:
             captions of each image, in their order.
 
         Raises:
-            UserError: if features have another number of channels, or no structure has the length
+            UserError: if features have another dimension, or no structure has the length
                 asked for.
         """
         if not features:

@@ -14,7 +14,7 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.pos_sequences import check_alignment, read_tags
 from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.candidate_conditions import TrainingSentences
+from fairseq_mm.inference.candidates import TrainingSentences
 from fairseq_mm.inference.embedder import Embedder, load_embedder
 from fairseq_mm.inference.loading import Paths, load_models, load_states, reads_structures
 from fairseq_mm.inference.structured_captioner import StructuredCaptioner

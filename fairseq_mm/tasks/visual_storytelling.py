@@ -29,10 +29,10 @@ from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import GenerationConfig
 from fairseq_mm.generation.constraints import (
-    RuledSearch,
-    StoryRules,
+    ConstrainedSearch,
+    StoryConstraints,
     begin_with,
-    follow_rules,
+    constrain_search,
     separator_of,
 )
 from fairseq_mm.generation.defaults import (
@@ -89,7 +89,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
 
     Raises:
         UserError: if the dictionary has no separator, images have different numbers of rows, or
-            the rules of stories are out of range.
+            the constraints of stories are out of range.
     """
 
     command = "tell"
@@ -115,7 +115,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             self.missing = read_missing_images(cfg.data)
             self.rows_per_image = _rows_per_image(self.features, self.missing)
         self.separator_index = separator_of(dictionary, path)
-        self.build_rules()
+        self.build_constraints()
 
     def check_split(
         self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
@@ -146,14 +146,14 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             )
         return {"missing": self.missing, "rows_per_image": self.rows_per_image}
 
-    def build_rules(self, *, no_repeat_ngram: int = 0) -> StoryRules:
+    def build_constraints(self, *, no_repeat_ngram: int = 0) -> StoryConstraints:
         """Rules of the stories that are generated, from the configuration.
 
         Args:
             no_repeat_ngram: words of a sequence that occurs once in a story; 0 allows any.
         """
         cfg = self.cfg
-        return StoryRules(
+        return StoryConstraints(
             self.dictionary,
             min_words_per_sentence=cfg.min_words_per_sentence,
             max_words_per_sentence=cfg.max_words_per_sentence,
@@ -164,7 +164,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
 
     def generator_for(self, models: Any, config: GenerationConfig, *, stream: int = 0) -> Any:
         """The generator of a configuration, whose constraints are the stories'."""
-        rules = StoryRules(
+        constraints = StoryConstraints(
             self.dictionary, no_repeat_ngram=config.no_repeat_ngram_size, **config.constraints
         )
         if config.max_len_b != self.generation_defaults["max_len_b"] or config.max_len_a:
@@ -172,12 +172,12 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
                 "`max_len_b`: the length of stories is set sentence by sentence, by "
                 "`max_words_per_sentence`."
             )
-        # the rules see to it within sentences
+        # the constraints see to it within sentences
         args = dataclasses.replace(config, no_repeat_ngram_size=0).to_namespace()
         return self.build_generator(
             models,
             args,
-            rules=rules,
+            constraints=constraints,
             allow_unk=config.allow_unk,
             seed=config.seed,
             stream=stream,
@@ -188,7 +188,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         models: Any,
         args: Any,
         *others: Any,
-        rules: Optional[StoryRules] = None,
+        constraints: Optional[StoryConstraints] = None,
         **kwargs: Any,
     ) -> Any:
         """
@@ -196,7 +196,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             models: one, or an ensemble.
             args: fairseq's options of generation, or some of them.
             *others: as of fairseq.
-            rules: of the stories; by default those of the configuration.
+            constraints: of the stories; by default those of the configuration.
             **kwargs: of :meth:`GeneratesText.build_generator`.
 
         Raises:
@@ -208,14 +208,16 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             return generator
         if getattr(args, "match_source_len", False):
             raise UserError("--match-source-len: a story is not as long as its images are many.")
-        if rules is None:
-            rules = self.build_rules(no_repeat_ngram=getattr(args, "no_repeat_ngram_size", 0))
-        if getattr(args, "min_len", 1) > rules.min_length - 1:
+        if constraints is None:
+            constraints = self.build_constraints(
+                no_repeat_ngram=getattr(args, "no_repeat_ngram_size", 0)
+            )
+        if getattr(args, "min_len", 1) > constraints.min_length - 1:
             raise UserError(
                 f"--min-len {args.min_len}: the length of stories is set sentence by sentence, by "
                 "--min-words-per-sentence."
             )
-        follow_rules(generator, rules)
+        constrain_search(generator, constraints)
         return generator
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
@@ -251,7 +253,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     def begin_search(
         self, generator: Any, sample: dict[str, Any], prefix_tokens: Optional[Tensor]
     ) -> None:
-        if isinstance(getattr(generator, "search", None), RuledSearch):
+        if isinstance(getattr(generator, "search", None), ConstrainedSearch):
             begin_with(generator, prefix_tokens)
 
     def text_of(self, tokens: Tensor, split: str, line: int) -> str:

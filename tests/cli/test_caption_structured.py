@@ -13,8 +13,8 @@ from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.inference.candidates import StructuredSearch
 from fairseq_mm.inference.structured_loading import load_structured_captioner
-from fairseq_mm.inference.structured_search import StructuredSearch
 from fairseq_mm.ngrams.arpa import write_arpa
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
 

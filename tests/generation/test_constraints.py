@@ -9,7 +9,7 @@ from fairseq.data import Dictionary
 from toy_data import WORDS, make_dictionary
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.constraints import RuledSearch, StoryRules, separator_of
+from fairseq_mm.generation.constraints import ConstrainedSearch, StoryConstraints, separator_of
 
 EOS, SEP = 2, 20
 V = 21
@@ -22,8 +22,8 @@ def dictionary_of(*words):
     return dictionary
 
 
-def rules_of(dictionary=None, **options):
-    return StoryRules(dictionary or make_dictionary(separator=True), **options)
+def constraints_of(dictionary=None, **options):
+    return StoryConstraints(dictionary or make_dictionary(separator=True), **options)
 
 
 def tokens_of(dictionary, *texts):
@@ -31,10 +31,10 @@ def tokens_of(dictionary, *texts):
     return torch.tensor([[EOS, *(dictionary.index(word) for word in x.split())] for x in texts])
 
 
-def allowed(rules, dictionary, text, lprobs=None):
+def allowed(constraints, dictionary, text, lprobs=None):
     """Words that may come next."""
     lprobs = torch.zeros(1, 1, len(dictionary)) if lprobs is None else lprobs
-    rules.apply(lprobs, tokens_of(dictionary, text))
+    constraints.apply(lprobs, tokens_of(dictionary, text))
     return {dictionary[i] for i in lprobs[0, 0].isfinite().nonzero().flatten().tolist()}
 
 
@@ -61,8 +61,8 @@ ANY_WORD = {"<pad>", "<unk>", *WORDS}
     ],
 )
 def test_sentences_end_within_their_limits_and_the_story_in_its_fifth(text, expected):
-    rules = rules_of(min_words_per_sentence=2, max_words_per_sentence=3)
-    assert allowed(rules, make_dictionary(separator=True), text) == expected
+    constraints = constraints_of(min_words_per_sentence=2, max_words_per_sentence=3)
+    assert allowed(constraints, make_dictionary(separator=True), text) == expected
 
 
 def test_what_is_allowed_keeps_the_probability_that_the_model_gave_it():
@@ -78,23 +78,23 @@ def test_what_is_allowed_keeps_the_probability_that_the_model_gave_it():
         "red red a",
         "a cat <sent>",
     ]
-    rules = rules_of(min_words_per_sentence=2, max_words_per_sentence=3)
-    assert rules.apply(lprobs, tokens_of(dictionary, *texts)) is lprobs
+    constraints = constraints_of(min_words_per_sentence=2, max_words_per_sentence=3)
+    assert constraints.apply(lprobs, tokens_of(dictionary, *texts)) is lprobs
     assert lprobs.isfinite().sum(dim=2).tolist() == [[1, 18, 1], [18, 1, 18]]
     assert torch.equal(lprobs[lprobs.isfinite()], before[lprobs.isfinite()])
 
 
 def test_sentences_end_after_punctuation_or_at_their_greatest_length():
     dictionary = dictionary_of(".", "!")
-    rules = rules_of(dictionary, end_after_punctuation=True, max_words_per_sentence=3)
+    constraints = constraints_of(dictionary, end_after_punctuation=True, max_words_per_sentence=3)
     words = {*ANY_WORD, ".", "!"}
     for text in ("", "dog", "dog <sent>", f"{FIRST} a"):
-        assert allowed(rules, dictionary, text) == words
-    assert allowed(rules, dictionary, "dog .") == {*words, "<sent>"}
-    assert allowed(rules, dictionary, f"{FIRST} a !") == {*words, "</s>"}
-    assert allowed(rules, dictionary, "dog cat a") == {"<sent>"}
+        assert allowed(constraints, dictionary, text) == words
+    assert allowed(constraints, dictionary, "dog .") == {*words, "<sent>"}
+    assert allowed(constraints, dictionary, f"{FIRST} a !") == {*words, "</s>"}
+    assert allowed(constraints, dictionary, "dog cat a") == {"<sent>"}
     with pytest.raises(UserError, match=r"needs one of \. \? ! in the dictionary, but it has none"):
-        rules_of(end_after_punctuation=True)
+        constraints_of(end_after_punctuation=True)
 
 
 def test_penalty_of_repetition_equals_the_loop():
@@ -108,9 +108,9 @@ def test_penalty_of_repetition_equals_the_loop():
     torch.manual_seed(5)
     given = torch.randn(3, 1, len(dictionary)).log_softmax(dim=2)
     given[0, 0, 5] = -math.inf
-    rules = rules_of(dictionary, repetition_penalty=5.0)
-    lprobs = rules.apply(given.clone(), tokens)
-    masked = rules_of(dictionary).apply(given.clone(), tokens)
+    constraints = constraints_of(dictionary, repetition_penalty=5.0)
+    lprobs = constraints.apply(given.clone(), tokens)
+    masked = constraints_of(dictionary).apply(given.clone(), tokens)
     may_repeat = {"a", "is", ".", "<sent>", "</s>"}
     for row, text in enumerate(texts):
         before = masked[row, 0].exp().tolist()
@@ -124,40 +124,40 @@ def test_penalty_of_repetition_equals_the_loop():
     # by hand: of 3/4 cat, seen seven times, and 1/4 dog, unseen: 3/4 / 36 : 1/4 = 1 : 12
     two = torch.full((1, 1, len(dictionary)), -math.inf)
     two[0, 0, [dictionary.index("cat"), dictionary.index("dog")]] = torch.tensor([0.75, 0.25]).log()
-    rules.apply(two, tokens[2:])
+    constraints.apply(two, tokens[2:])
     assert two[0, 0, dictionary.index("dog")].exp().item() == pytest.approx(12 / 13)
 
 
 def test_no_penalty_where_nothing_may_come():
-    rules = rules_of(repetition_penalty=5.0)
+    constraints = constraints_of(repetition_penalty=5.0)
     nothing = torch.full((1, 1, V), -math.inf)
-    assert rules.apply(nothing, torch.tensor([[EOS, 5, 5]])).eq(-math.inf).all()
+    assert constraints.apply(nothing, torch.tensor([[EOS, 5, 5]])).eq(-math.inf).all()
 
 
 def test_sequences_of_words_are_not_repeated_within_sentences():
     dictionary = make_dictionary(separator=True)
     words = {*ANY_WORD, "<sent>"}
-    rules = rules_of(dictionary, no_repeat_ngram=2)
-    assert allowed(rules, dictionary, "a dog sits a") == words - {"dog"}
-    assert allowed(rules, dictionary, "a dog <sent> a") == words - {"dog"}
+    constraints = constraints_of(dictionary, no_repeat_ngram=2)
+    assert allowed(constraints, dictionary, "a dog sits a") == words - {"dog"}
+    assert allowed(constraints, dictionary, "a dog <sent> a") == words - {"dog"}
     # neither the end after the same word, nor the same word after it
-    assert allowed(rules, dictionary, "dog <sent> cat <sent> dog") == words
-    assert allowed(rules, dictionary, "dog <sent> cat <sent>") == ANY_WORD
-    rules = rules_of(dictionary, no_repeat_ngram=3)
-    assert allowed(rules, dictionary, "a dog sits on a dog") == words - {"sits"}
-    assert allowed(rules, dictionary, "a dog <sent> on <sent> a dog") == words
-    rules = rules_of(dictionary, no_repeat_ngram=1)
-    assert allowed(rules, dictionary, "a dog <sent> on") == words - {"a", "dog", "on"}
-    assert allowed(rules, dictionary, "a <sent> on <sent>") == ANY_WORD - {"a", "on"}
+    assert allowed(constraints, dictionary, "dog <sent> cat <sent> dog") == words
+    assert allowed(constraints, dictionary, "dog <sent> cat <sent>") == ANY_WORD
+    constraints = constraints_of(dictionary, no_repeat_ngram=3)
+    assert allowed(constraints, dictionary, "a dog sits on a dog") == words - {"sits"}
+    assert allowed(constraints, dictionary, "a dog <sent> on <sent> a dog") == words
+    constraints = constraints_of(dictionary, no_repeat_ngram=1)
+    assert allowed(constraints, dictionary, "a dog <sent> on") == words - {"a", "dog", "on"}
+    assert allowed(constraints, dictionary, "a <sent> on <sent>") == ANY_WORD - {"a", "on"}
 
 
 def test_repeated_sequences_are_allowed_where_nothing_else_is():
     dictionary = make_dictionary(separator=True)
-    rules = rules_of(dictionary, no_repeat_ngram=1, min_words_per_sentence=3)
+    constraints = constraints_of(dictionary, no_repeat_ngram=1, min_words_per_sentence=3)
     lprobs = torch.full((1, 1, V), -math.inf)
     lprobs[0, 0, [4, 5]] = -1.0
-    assert allowed(rules, dictionary, "a", lprobs.clone()) == {"the"}
-    assert allowed(rules, dictionary, "a the", lprobs.clone()) == {"a", "the"}
+    assert allowed(constraints, dictionary, "a", lprobs.clone()) == {"the"}
+    assert allowed(constraints, dictionary, "a the", lprobs.clone()) == {"a", "the"}
 
 
 def test_the_place_in_a_story_and_the_longest_that_may_follow():
@@ -166,15 +166,15 @@ def test_the_place_in_a_story_and_the_longest_that_may_follow():
         dictionary, "a dog <sent> cat", "<pad> <pad> <pad> <pad>", "a <sent> a <sent>"
     )
     tokens[0, 4:] = 1  # padding after the separator
-    rules = rules_of(max_words_per_sentence=3)
-    sentences, words = rules.place_in_story(tokens)
+    constraints = constraints_of(max_words_per_sentence=3)
+    sentences, words = constraints.place_in_story(tokens)
     assert sentences.tolist() == [1, 0, 2]
     assert words.tolist() == [0, 0, 0]
-    assert rules.max_length == rules.longest(tokens[1:2]) == 20
-    assert rules.longest(tokens[:1]) == 3 + 16
-    assert rules.longest(tokens[2:]) == 4 + 12
-    assert rules.longest(tokens_of(dictionary, "a a a a a a")) == 6 + 1 + 16
-    assert rules.longest(tokens_of(dictionary, f"{FIRST} a <sent> a")) == 11 + 3
+    assert constraints.max_length == constraints.longest(tokens[1:2]) == 20
+    assert constraints.longest(tokens[:1]) == 3 + 16
+    assert constraints.longest(tokens[2:]) == 4 + 12
+    assert constraints.longest(tokens_of(dictionary, "a a a a a a")) == 6 + 1 + 16
+    assert constraints.longest(tokens_of(dictionary, f"{FIRST} a <sent> a")) == 11 + 3
 
 
 @pytest.mark.parametrize(
@@ -192,19 +192,19 @@ def test_the_place_in_a_story_and_the_longest_that_may_follow():
 )
 def test_values_out_of_range_are_refused(options, message):
     with pytest.raises(UserError, match=message):
-        rules_of(**options)
+        constraints_of(**options)
 
 
 def test_dictionary_without_the_separator_is_refused():
     with pytest.raises(UserError, match=r"^x/dict\.txt: has no word '<sent>'"):
         separator_of(make_dictionary(), "x/dict.txt")
     with pytest.raises(UserError, match=r"^the dictionary: has no word '<sent>'"):
-        StoryRules(Dictionary())
+        StoryConstraints(Dictionary())
 
 
 def test_given_words_are_left_to_the_search():
     dictionary = make_dictionary(separator=True)
-    ruled = RuledSearch(dictionary, fairseq_search.BeamSearch(dictionary), rules_of())
+    ruled = ConstrainedSearch(dictionary, fairseq_search.BeamSearch(dictionary), constraints_of())
     given = torch.full((1, 2, V), -math.inf)
     given[:, :, SEP] = -3.0
     tokens = torch.tensor([[EOS], [EOS]])

@@ -11,16 +11,18 @@ from toy_structures import WordFrequencies, make_trained, train
 
 import fairseq_mm
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.candidate_conditions import TrainingSentences, find_conditions
-from fairseq_mm.inference.candidate_scores import (
+from fairseq_mm.inference.candidates import (
     CandidateWeights,
+    StructuredSearch,
+    TrainingSentences,
     count_repetitions,
+    draw_pairs,
+    find_conditions,
     score_candidates,
 )
 from fairseq_mm.inference.embedder import load_embedder
 from fairseq_mm.inference.structured_captioner import StructuredCaptioner
 from fairseq_mm.inference.structured_loading import load_structured_captioner
-from fairseq_mm.inference.structured_search import StructuredSearch, draw_pairs
 
 SEARCH = StructuredSearch(candidates=60, shortest=2, longest=5, top=100, max_len_b=8)
 

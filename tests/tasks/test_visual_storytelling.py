@@ -20,7 +20,7 @@ from toy_data import (
 
 from fairseq_mm.data.visual_story_text import split_sentences
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.constraints import StoryRules
+from fairseq_mm.generation.constraints import StoryConstraints
 from fairseq_mm.metrics.cider import CiderD
 from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
 from fairseq_mm.tasks.visual_storytelling import (
@@ -172,7 +172,7 @@ def tell(
 
 def rules_of(shortest=2, longest=4, **options):
     limits = {"min_words_per_sentence": shortest, "max_words_per_sentence": longest}
-    return StoryRules(make_dictionary(separator=True), **limits, **options)
+    return StoryConstraints(make_dictionary(separator=True), **limits, **options)
 
 
 @pytest.mark.parametrize("num_models", [1, 2])
@@ -223,7 +223,7 @@ def test_rules_change_what_is_told():
         words = stories[0].replace("<sent> ", "").split()
         assert len(words) == len(set(words))
     of_args = generator_of({"no_repeat_ngram_size": 2})[2]
-    assert of_args.search.rules.no_repeat_ngram == 2
+    assert of_args.search.constraints.no_repeat_ngram == 2
     assert of_args.repeat_ngram_blocker is None
 
 
@@ -280,7 +280,10 @@ def test_signs_of_fairseq_are_no_given_words():
 
 def test_stories_follow_the_rules_of_the_configuration_by_default():
     generator = generator_of()[2]
-    assert (generator.search.rules.min_words, generator.search.rules.max_words) == (1, 50)
+    assert (generator.search.constraints.min_words, generator.search.constraints.max_words) == (
+        1,
+        50,
+    )
     assert generator.max_len_b == 254
     stories = tell({"beam": 1, "max_len_b": 30}, items=[3], limits=(50, 50))[3]
     assert [lengths_of(story) for story in stories] == [[50] * 5]
