@@ -1,4 +1,4 @@
-"""Candidate captions by part-of-speech sequences: which are drawn, what they are conditioned on, and
+"""Candidate captions by part-of-speech sequences: what is drawn, what they are conditioned on, and
 how they are scored by their fit to the image and to the language.
 
 Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language

@@ -1,4 +1,4 @@
-"""The task of five-visual stories under fairseq's own commands, and the rules in every search."""
+"""The task of visual stories under fairseq's own commands, and its constraints in every search."""
 
 import json
 import re
@@ -130,7 +130,7 @@ def test_scores_of_references_follow_no_rules_and_are_those_of_validation(
     assert -sum(values) / len(values) == pytest.approx(float(logged[-1]["loss"]), abs=2e-3)
 
 
-def generator_of(args=None, *, num_models=1, prefix_words=None, rules=None, seed=None):
+def generator_of(args=None, *, num_models=1, prefix_words=None, constraints=None, seed=None):
     """A task without a folder, its models and a generator."""
     task = VisualStorytellingTask.from_provenance([*WORDS, "<sent>"], {}, 5)
     task.cfg.prefix_words = prefix_words
@@ -140,7 +140,7 @@ def generator_of(args=None, *, num_models=1, prefix_words=None, rules=None, seed
         for weight in model.parameters():  # far from equal probabilities
             weight.data += torch.randn_like(weight)
     args = Namespace(**{"beam": 2, **(args or {})})
-    return task, models, task.build_generator(models, args, rules=rules, seed=seed)
+    return task, models, task.build_generator(models, args, constraints=constraints, seed=seed)
 
 
 def samples_of(items, size):
@@ -156,11 +156,11 @@ def samples_of(items, size):
 
 
 def tell(
-    args, *, items=(4, 0, 7, 12, 3), size=4, prefix=None, limits=(2, 4), rules=None, **options
+    args, *, items=(4, 0, 7, 12, 3), size=4, prefix=None, limits=(2, 4), constraints=None, **options
 ):
     """Of each item the stories as text."""
-    rules = rules or rules_of(*limits)
-    task, models, generator = generator_of(args, rules=rules, **options)
+    constraints = constraints or constraints_of(*limits)
+    task, models, generator = generator_of(args, constraints=constraints, **options)
     found = {}
     for sample in samples_of(items, size):
         given = None if prefix is None else prefix.expand(len(sample["id"]), -1)
@@ -170,7 +170,7 @@ def tell(
     return found
 
 
-def rules_of(shortest=2, longest=4, **options):
+def constraints_of(shortest=2, longest=4, **options):
     limits = {"min_words_per_sentence": shortest, "max_words_per_sentence": longest}
     return StoryConstraints(make_dictionary(separator=True), **limits, **options)
 
@@ -204,7 +204,7 @@ def test_stories_have_five_sentences_within_limits_in_any_batch(args, num_models
 
 def test_diverse_beams_end_each_story_once():
     args = {"beam": 6, "diverse_beam_groups": 2}
-    task, models, generator = generator_of(args, rules=rules_of(1, 4))
+    task, models, generator = generator_of(args, constraints=constraints_of(1, 4))
     for sample in samples_of(range(12), 6):
         for stories in task.inference_step(generator, models, sample):
             assert len(stories) == 6
@@ -215,8 +215,8 @@ def test_diverse_beams_end_each_story_once():
 
 def test_rules_change_what_is_told():
     plain = tell({"beam": 3})
-    for rules in (rules_of(repetition_penalty=5.0), rules_of(no_repeat_ngram=1)):
-        found = tell({"beam": 3}, rules=rules)
+    for constraints in (constraints_of(repetition_penalty=5.0), constraints_of(no_repeat_ngram=1)):
+        found = tell({"beam": 3}, constraints=constraints)
         assert found != plain
         assert all(len(lengths_of(story)) == 5 for stories in found.values() for story in stories)
     for stories in found.values():
@@ -258,8 +258,8 @@ def test_a_given_beginning_takes_nothing_from_the_rest():
 
 
 def test_given_beginnings_may_be_of_different_lengths():
-    rules = rules_of(3, 3)
-    task, models, generator = generator_of(rules=rules)
+    constraints = constraints_of(3, 3)
+    task, models, generator = generator_of(constraints=constraints)
     [sample] = samples_of([4, 6], 2)
     prefix = torch.tensor([[5, 6, 7, 8, 9, 20, 4], [5, 6, 1, 1, 1, 1, 1]])
     found = task.inference_step(generator, models, sample, prefix)
@@ -290,8 +290,8 @@ def test_stories_follow_the_rules_of_the_configuration_by_default():
 
 
 def test_scores_of_a_story_are_those_of_its_words_under_the_rules():
-    rules = rules_of(1, 4, repetition_penalty=5.0)
-    task, [model], generator = generator_of({"sampling": True}, rules=rules)
+    constraints = constraints_of(1, 4, repetition_penalty=5.0)
+    task, [model], generator = generator_of({"sampling": True}, constraints=constraints)
     [sample] = samples_of([4, 0, 7], 3)
     for row, stories in enumerate(task.inference_step(generator, [model], sample)):
         inputs = {key: x[row : row + 1] for key, x in sample["net_input"].items()}
@@ -303,7 +303,7 @@ def test_scores_of_a_story_are_those_of_its_words_under_the_rules():
                 lprobs = model(**inputs, prev_output_tokens=given)[0].log_softmax(dim=2)[0]
             lprobs[:, [0, 1, 3]] = -torch.inf  # <s>, padding and <unk> are not generated
             for step, token in enumerate(tokens.tolist()):
-                rules.apply(lprobs[step], given[:, : step + 1])
+                constraints.apply(lprobs[step], given[:, : step + 1])
                 torch.testing.assert_close(scores[step], lprobs[step, token], atol=1e-4, rtol=1e-4)
 
 
@@ -341,7 +341,7 @@ def test_models_with_too_few_positions_are_refused():
     models[0].max_decoder_positions = lambda: 200
     with pytest.raises(UserError, match=r"up to 50 words have up to 255 .* for 200: .* 39 or less"):
         task.build_generator(models, Namespace())
-    generator = task.build_generator(models, Namespace(), rules=rules_of(1, 39))
+    generator = task.build_generator(models, Namespace(), constraints=constraints_of(1, 39))
     [sample] = samples_of([0], 1)
     with pytest.raises(UserError, match="have up to 201 tokens"):
         task.inference_step(generator, models, sample, torch.full((1, 40), 5))
