@@ -182,7 +182,7 @@ def checkpoints() -> Table:
     }
 
 
-_PythonUnpickler: Any = pickle._Unpickler  # type: ignore[attr-defined]
+_PythonUnpickler: Any = vars(pickle)["_Unpickler"]
 
 
 class RestrictedUnpickler(_PythonUnpickler):

@@ -28,8 +28,8 @@ from fairseq_mm.conversion.t5_layout import (
 from fairseq_mm.conversion.t5_vocabulary import END, PAD, num_extra_ids, t5_dictionary, to_t5_rows
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
+from fairseq_mm.models._backbone_weights import t5_backbone
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, words_of
-from fairseq_mm.models._t5_weights import t5_backbone
 
 
 def is_t5(state: Mapping[str, Any]) -> bool:

@@ -270,7 +270,7 @@ def options_of_weights(weights: Mapping[str, Any], *, frozen: bool) -> dict[str,
     for part, prefix, texts in (("encoder", encoder, "source"), ("decoder", decoder, "target")):
         options[f"{part}_embed_dim"] = shapes[f"{prefix}embed_tokens.weight"][1]
         options[f"max_{texts}_positions"] = shapes[f"{prefix}embed_positions.weight"][0]
-        layers = []
+        layers: list[tuple[int, int]] = []
         while f"{prefix}convolutions.{len(layers)}.weight" in shapes:
             width, _, channels = shapes[f"{prefix}convolutions.{len(layers)}.weight"]
             layers.append((channels // 2, width))

@@ -4,13 +4,12 @@ from typing import Any, Optional
 
 import torch
 from fairseq.models import (
-    FairseqEncoder,
     FairseqEncoderDecoderModel,
-    FairseqIncrementalDecoder,
 )
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.float32_linear import float32_linear
 from fairseq_mm.modules.masked_batch_norm import MaskedBatchNorm
@@ -103,7 +102,7 @@ class ImageVectors(nn.Module):
         return vectors.to(self.proj.weight.dtype), image_padding_mask
 
 
-class ImageEncoder(FairseqEncoder):
+class ImageEncoder(BatchFirstEncoder):
     """What fairseq asks of an encoder whose output is ``vectors`` and ``image_padding_mask``."""
 
     def __init__(self) -> None:
@@ -114,7 +113,7 @@ class ImageEncoder(FairseqEncoder):
     ) -> dict[str, list[Tensor]]:
         if keeps_all(new_order, len(encoder_out["vectors"][0])):
             return encoder_out
-        return {key: [x.index_select(0, new_order) for x in xs] for key, xs in encoder_out.items()}
+        return super().reorder_encoder_out(encoder_out, new_order)
 
 
 class GlocalEncoder(ImageEncoder):
@@ -184,7 +183,7 @@ def image_vectors(
     )
 
 
-class StoryDecoder(FairseqIncrementalDecoder):
+class StoryDecoder(FeatureDecoder):
     """Words of stories: subclasses define ``extract_features`` and the layer ``output_proj``.
 
     Args:
@@ -192,30 +191,9 @@ class StoryDecoder(FairseqIncrementalDecoder):
         separator: index of the token between sentences.
     """
 
-    output_proj: nn.Linear
-
     def __init__(self, dictionary: Any, separator: int) -> None:
         super().__init__(dictionary)
         self.separator = separator
-
-    def forward(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: Optional[dict[str, list[Tensor]]] = None,
-        incremental_state: Optional[dict] = None,
-        **unused: Any,
-    ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
-        """As ``extract_features``; returns logits ``[B, T, V]``."""
-        features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        return self.output_layer(features), extra
-
-    def output_layer(self, features: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of ``[..., H]``."""
-        return self.output_proj(features)
-
-    def max_positions(self) -> int:
-        """Any length: what is kept of the past has a fixed size, or a sentence's."""
-        return 1_000_000
 
 
 class StoryModel(FairseqEncoderDecoderModel):

@@ -19,9 +19,10 @@ from typing import Any, Optional
 import torch
 import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder
+from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel
 from torch import Tensor, nn
 
+from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._options import option
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
@@ -31,7 +32,6 @@ from fairseq_mm.modules.pooled_features import SCALINGS, masked_mean, scale_vect
 
 # a type that is made at run time: Any to a type checker
 FeatureScaling: Any = ChoiceEnum(SCALINGS)
-_STATE = "log_bilinear"
 
 
 @dataclass
@@ -52,7 +52,7 @@ class ContentConfig(LogBilinearConfig):
     feature_dropout: float = option(0.0, "Dropout probability of the feature vector.")
 
 
-class ConditionEncoder(FairseqEncoder):
+class ConditionEncoder(BatchFirstEncoder):
     """What is known of a sentence beforehand; a subclass says what it does to each place.
 
     ``condition``: a list of one tensor ``[B, P, X]`` for the places 0 to P-1 of a sentence, the
@@ -61,11 +61,6 @@ class ConditionEncoder(FairseqEncoder):
 
     def __init__(self) -> None:
         super().__init__(dictionary=None)
-
-    def reorder_encoder_out(
-        self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
-    ) -> dict[str, list[Tensor]]:
-        return {key: [x.index_select(0, new_order) for x in xs] for key, xs in encoder_out.items()}
 
 
 class ContentProjection(nn.Module):
@@ -115,7 +110,7 @@ class ContentEncoder(ConditionEncoder):
         return {"condition": [self.content(features, padding_mask).unsqueeze(1)]}
 
 
-class LogBilinearDecoder(FairseqIncrementalDecoder):
+class LogBilinearDecoder(FeatureDecoder):
     """Words from the n-1 words before them; a subclass says what their vectors are.
 
     Args:
@@ -134,6 +129,7 @@ class LogBilinearDecoder(FairseqIncrementalDecoder):
     """
 
     folded: Optional[Tensor]
+    state_key = "log_bilinear"
 
     def __init__(
         self,
@@ -228,7 +224,7 @@ class LogBilinearDecoder(FairseqIncrementalDecoder):
 
     def _step_window(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
         """Last words ``[B, n-1]`` and places ``[B]`` of the word that they predict."""
-        saved = self.get_incremental_state(incremental_state, _STATE)
+        saved = self.get_incremental_state(incremental_state, self.state_key)
         if saved is None:
             words = self._with_start(tokens)[:, -self.context_length :]
             place = tokens.new_full((tokens.size(0),), tokens.size(1) - 1)
@@ -236,33 +232,12 @@ class LogBilinearDecoder(FairseqIncrementalDecoder):
             words = torch.cat([saved["words"][:, 1:], tokens[:, -1:]], dim=1)
             place = saved["place"] + 1
         kept = {"words": words, "place": place}
-        self.set_incremental_state(incremental_state, _STATE, kept)
+        self.set_incremental_state(incremental_state, self.state_key, kept)
         return words, place
-
-    def forward(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: dict[str, list[Tensor]],
-        incremental_state: Optional[dict] = None,
-        **unused: Any,
-    ) -> tuple[Tensor, None]:
-        """As :meth:`extract_features`; returns logits ``[B, T, V]`` and None."""
-        features, _ = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        return self.output_layer(features), None
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Logits ``[..., V]`` of ``[..., row_dim]``."""
         return F.linear(features, self.table.weight, self.output_bias)
-
-    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
-        saved = self.get_incremental_state(incremental_state, _STATE)
-        if saved is not None:
-            kept = {key: x.index_select(0, new_order) for key, x in saved.items()}
-            self.set_incremental_state(incremental_state, _STATE, kept)
-
-    def max_positions(self) -> int:
-        """Any length: the state has a fixed size."""
-        return 1_000_000
 
 
 class AdditiveDecoder(LogBilinearDecoder):

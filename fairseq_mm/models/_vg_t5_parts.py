@@ -67,7 +67,7 @@ class VgT5Encoder(T5Encoder):
         self.fuses_output = fuses_output
         self.gives_video = gives_video
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         src_tokens: Tensor,
         src_lengths: Optional[Tensor] = None,

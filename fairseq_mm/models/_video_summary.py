@@ -4,21 +4,19 @@ from typing import Any, Optional
 
 import torch
 from fairseq.models import (
-    FairseqEncoder,
     FairseqEncoderDecoderModel,
-    FairseqIncrementalDecoder,
 )
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.models._bases import BatchFirstEncoder, EncoderOut, FeatureDecoder
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 
-EncoderOut = dict[str, list[Tensor]]
 STATE = "video_summary"
 
 
-class TwoSourceEncoder(FairseqEncoder):
+class TwoSourceEncoder(BatchFirstEncoder):
     """Subclasses define ``encode``: both sources, of a batch, to what the decoder attends to.
 
     Args:
@@ -82,7 +80,7 @@ class TwoSourceEncoder(FairseqEncoder):
         with their examples, whose beams are alike, nothing is copied."""
         if _keeps_items(encoder_out["item"][0], new_order):
             return encoder_out
-        return {key: [x.index_select(0, new_order) for x in xs] for key, xs in encoder_out.items()}
+        return super().reorder_encoder_out(encoder_out, new_order)
 
 
 def _keeps_items(items: Tensor, new_order: Tensor) -> bool:
@@ -98,7 +96,7 @@ def sources_of(encoder_out: EncoderOut) -> tuple[list[Tensor], list[Tensor]]:
     )
 
 
-class TwoSourceDecoder(FairseqIncrementalDecoder):
+class TwoSourceDecoder(FeatureDecoder):
     """Subclasses define ``extract_features``, ``project`` and the layer ``output_proj``.
 
     What a search keeps is a dict: ``item`` as of the encoder, ``projected`` (nested lists and
@@ -108,27 +106,6 @@ class TwoSourceDecoder(FairseqIncrementalDecoder):
     Args:
         dictionary: fairseq's, of the summaries.
     """
-
-    output_proj: nn.Linear
-
-    def __init__(self, dictionary: Any) -> None:
-        super().__init__(dictionary)
-
-    def forward(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: EncoderOut,
-        incremental_state: Optional[dict] = None,
-        features_only: bool = False,
-        **unused: Any,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """As ``extract_features``; returns logits ``[B, T, V]``."""
-        hidden, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        return hidden if features_only else self.output_layer(hidden), extra
-
-    def output_layer(self, features: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of ``[..., C]``."""
-        return self.output_proj(features)
 
     def project(self, sources: list[Tensor]) -> Any:
         """What the decoder attends to, of text and video ``[B, N, C]``: nested lists and tuples of

@@ -61,7 +61,6 @@ from fairseq_mm.modules.sentence_positions import (
     vectors_of_sentences,
 )
 
-STATE = "glac"
 # rows of a step up to which PyTorch's LSTM takes longer on a CPU than its cells: it lays out its
 # weights anew for each call
 FEW_ROWS = 16
@@ -109,6 +108,8 @@ class GlacDecoder(StoryDecoder):
         dropout: between the LSTM's layers and of its output.
         embedding_dropout: of words' embeddings.
     """
+
+    state_key = "glac"
 
     def __init__(
         self,
@@ -163,7 +164,7 @@ class GlacDecoder(StoryDecoder):
             sentences, positions = sentence_positions(prev_output_tokens, self.separator)
         else:
             prev_output_tokens = prev_output_tokens[:, -1:]
-            saved = self.get_incremental_state(incremental_state, STATE)
+            saved = self.get_incremental_state(incremental_state, self.state_key)
             before = None if saved is None else (saved["sentence"], saved["position"])
             sentence, position = next_positions(before, prev_output_tokens[:, 0], self.separator)
             sentences, positions = sentence.unsqueeze(1), position.unsqueeze(1)
@@ -177,7 +178,7 @@ class GlacDecoder(StoryDecoder):
             outputs, state = self._run(inputs, state)
         if incremental_state is not None:
             kept = {"h": state[0], "c": state[1], "sentence": sentence, "position": position}
-            self.set_incremental_state(incremental_state, STATE, kept)
+            self.set_incremental_state(incremental_state, self.state_key, kept)
         # fairseq's search looks for attention to source words
         extra = None if weights is None else {"attn": None, "slice_attention": weights}
         return self.dropout(outputs), extra
@@ -252,12 +253,6 @@ class GlacDecoder(StoryDecoder):
     def _weights_of(self, layer: int) -> list[Tensor]:
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         return [getattr(self.lstm, f"{name}_l{layer}") for name in names]
-
-    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
-        saved = self.get_incremental_state(incremental_state, STATE)
-        if saved is not None:
-            chosen = {key: x.index_select(0, new_order) for key, x in saved.items()}
-            self.set_incremental_state(incremental_state, STATE, chosen)
 
 
 def _layers_first(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -42,13 +42,12 @@ from typing import Any, Optional
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import (
-    FairseqEncoder,
     FairseqEncoderDecoderModel,
-    FairseqIncrementalDecoder,
     register_model,
 )
 from torch import Tensor, nn
 
+from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
 from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
@@ -93,7 +92,7 @@ class MRnnConfig(FairseqDataclass):
     )
 
 
-class MRnnEncoder(FairseqEncoder):
+class MRnnEncoder(BatchFirstEncoder):
     """The image's feature vector: the mean of its rows, scaled.
 
     Args:
@@ -120,18 +119,13 @@ class MRnnEncoder(FairseqEncoder):
         image = scale_vectors(masked_mean(features, padding_mask), self.scaling)  # [B, D]
         return {"image": [self.dropout(image).to(self.precision.dtype)]}
 
-    def reorder_encoder_out(
-        self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
-    ) -> dict[str, list[Tensor]]:
-        return {key: [x.index_select(0, new_order) for x in xs] for key, xs in encoder_out.items()}
-
 
 def scaled_tanh(x: Tensor) -> Tensor:
     """``1.7159 tanh(2/3 x)`` (Mao et al. 2015, equation 4)."""
     return 1.7159 * torch.tanh(x * (2 / 3))
 
 
-class MRnnDecoder(FairseqIncrementalDecoder):
+class MRnnDecoder(FeatureDecoder):
     """Words from the image and the words before them.
 
     Args:
@@ -153,6 +147,7 @@ class MRnnDecoder(FairseqIncrementalDecoder):
     """
 
     word_table: Optional[Tensor]
+    state_key = "m_rnn"
 
     def __init__(
         self,
@@ -294,7 +289,7 @@ class MRnnDecoder(FairseqIncrementalDecoder):
         image = encoder_out["image"][0]
         saved = None
         if incremental_state is not None:
-            saved = self.get_incremental_state(incremental_state, "m_rnn")
+            saved = self.get_incremental_state(incremental_state, self.state_key)
             prev_output_tokens = prev_output_tokens[:, -1:]
         if saved is None:
             to_multimodal, to_word = self.image_terms(image)
@@ -309,39 +304,11 @@ class MRnnDecoder(FairseqIncrementalDecoder):
         if incremental_state is not None:
             kept = {"state": states[:, -1], "to_multimodal": to_multimodal, "to_word": to_word}
             self.set_incremental_state(
-                incremental_state, "m_rnn", {k: x for k, x in kept.items() if x is not None}
+                incremental_state, self.state_key, {k: x for k, x in kept.items() if x is not None}
             )
         if to_multimodal is not None:
             terms = terms + to_multimodal.unsqueeze(1)
         return self.dropout(scaled_tanh(terms)), None
-
-    def forward(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: dict[str, list[Tensor]],
-        incremental_state: Optional[dict] = None,
-        **unused: Any,
-    ) -> tuple[Tensor, None]:
-        """As :meth:`extract_features`; returns logits ``[B, T, V]`` and None."""
-        multimodal, _ = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        return self.output_layer(multimodal), None
-
-    def output_layer(self, features: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of multimodal vectors ``[..., M]``."""
-        return self.output_proj(features)
-
-    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
-        saved = self.get_incremental_state(incremental_state, "m_rnn")
-        if saved is not None:
-            self.set_incremental_state(
-                incremental_state,
-                "m_rnn",
-                {key: x.index_select(0, new_order) for key, x in saved.items()},
-            )
-
-    def max_positions(self) -> int:
-        """Any length: the state has a fixed size."""
-        return 1_000_000
 
 
 @register_model("m_rnn", dataclass=MRnnConfig)

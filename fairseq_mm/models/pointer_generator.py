@@ -35,14 +35,13 @@ from typing import Any, Optional
 import torch
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import (
-    FairseqEncoder,
     FairseqEncoderDecoderModel,
-    FairseqIncrementalDecoder,
     register_model,
 )
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
@@ -97,7 +96,7 @@ def indexed_oov_of(dictionary: Any) -> list[int]:
     return indices
 
 
-class PointerGeneratorEncoder(FairseqEncoder):
+class PointerGeneratorEncoder(BatchFirstEncoder):
     """
     Args:
         dictionary: of the source.
@@ -143,17 +142,12 @@ class PointerGeneratorEncoder(FairseqEncoder):
             "places": [first_positions(src_tokens)],
         }
 
-    def reorder_encoder_out(
-        self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
-    ) -> dict[str, list[Tensor]]:
-        return {key: [x.index_select(0, new_order) for x in xs] for key, xs in encoder_out.items()}
-
     def max_positions(self) -> int:
         """Any length: there are no positions."""
         return 1_000_000
 
 
-class PointerGeneratorDecoder(FairseqIncrementalDecoder):
+class PointerGeneratorDecoder(FeatureDecoder):
     """
     Args:
         dictionary: of source and summary.
@@ -163,6 +157,8 @@ class PointerGeneratorDecoder(FairseqIncrementalDecoder):
         dropout: of embeddings and of the output layers' input.
         has_coverage: let the attention know what it has attended to.
     """
+
+    state_key = "pointer_generator"
 
     def __init__(
         self,
@@ -211,7 +207,7 @@ class PointerGeneratorDecoder(FairseqIncrementalDecoder):
         state, cell = encoder_out["first_state"][0], encoder_out["first_cell"][0]
         saved, coverage = None, None
         if incremental_state is not None:
-            saved = self.get_incremental_state(incremental_state, "pointer_generator")
+            saved = self.get_incremental_state(incremental_state, self.state_key)
             prev_output_tokens = prev_output_tokens[:, -1:]
         if saved is not None:
             state, cell, coverage = saved["state"], saved["cell"], saved.get("coverage")
@@ -229,19 +225,22 @@ class PointerGeneratorDecoder(FairseqIncrementalDecoder):
             kept = {"state": state[0], "cell": cell[0], "keys": keys}
             if coverages is not None:
                 kept["coverage"] = coverages[:, -1]
-            self.set_incremental_state(incremental_state, "pointer_generator", kept)
+            self.set_incremental_state(incremental_state, self.state_key, kept)
         return features, extra
 
     def forward(
         self,
         prev_output_tokens: Tensor,
-        encoder_out: dict[str, list[Tensor]],
+        encoder_out: Any = None,
         incremental_state: Optional[dict] = None,
+        features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """As :meth:`extract_features`; returns logits ``[B, T, V]``, whose softmax is the mixture
-        of writing and copying, and the same extra."""
+        of generating and copying, and the same extra."""
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        if features_only:
+            return features, extra
         logits = mixture_logits(
             self.output_layer(features),
             extra["write_score"],
@@ -251,20 +250,6 @@ class PointerGeneratorDecoder(FairseqIncrementalDecoder):
             self.indexed_oov,
         )
         return logits, extra
-
-    def output_layer(self, features: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of the vocabulary alone."""
-        return self.output_proj(features)
-
-    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
-        saved = self.get_incremental_state(incremental_state, "pointer_generator")
-        if saved is not None:
-            kept = {key: x.index_select(0, new_order) for key, x in saved.items()}
-            self.set_incremental_state(incremental_state, "pointer_generator", kept)
-
-    def max_positions(self) -> int:
-        """Any length: there are no positions."""
-        return 1_000_000
 
 
 @register_model("pointer_generator", dataclass=PointerGeneratorConfig)

@@ -30,12 +30,12 @@ from fairseq.models import (
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.models._backbone_weights import check_t5_weights
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance, words_of
 from fairseq_mm.models._t5_stack import T5Decoder, T5Encoder, T5Sizes
-from fairseq_mm.models._t5_weights import check_t5_weights
 
 FeedForward: Any = ChoiceEnum(("relu", "gated_gelu"))
 

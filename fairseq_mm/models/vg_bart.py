@@ -57,7 +57,7 @@ from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import Tensor
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._bart_weights import fit_weights
+from fairseq_mm.models._backbone_weights import fit_bart_weights
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
@@ -208,7 +208,7 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
         Raises:
             UserError: if the backbone is another one.
         """
-        fit_weights(self, state_dict, self.arch)
+        fit_bart_weights(self, state_dict, self.arch)
         super().upgrade_state_dict_named(state_dict, name)
 
 

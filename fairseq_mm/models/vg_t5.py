@@ -39,11 +39,11 @@ from fairseq.models import (
 )
 from torch import Tensor
 
+from fairseq_mm.models._backbone_weights import add_missing_t5_weights, check_t5_weights
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance
-from fairseq_mm.models._t5_weights import add_missing_weights, check_t5_weights
 from fairseq_mm.models._vg_t5_parts import VgT5Decoder, VgT5Encoder
 from fairseq_mm.models._video_guided import (
     VideoGuidedConfig,
@@ -146,7 +146,7 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
             UserError: if the weights are of another backbone.
         """
         check_t5_weights(self, state_dict)
-        add_missing_weights(self, state_dict)
+        add_missing_t5_weights(self, state_dict)
         super().upgrade_state_dict_named(state_dict, name)
 
 

@@ -1,7 +1,7 @@
 """A convolution that sees the past and the present alone, at once or step by step."""
 
 import math
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
@@ -68,7 +68,7 @@ class CausalConvolution(nn.Module):
     def _as_matrix(self) -> Tensor:
         return self.weight.transpose(1, 2).flatten(1)  # [2 O, width I]
 
-    def _apply(self, fn, *args, **kwargs):  # type: ignore[no-untyped-def]
+    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> "CausalConvolution":
         super()._apply(fn, *args, **kwargs)
         if self.step_weight is not None:
             self.step_weight = fn(self.step_weight)

@@ -1,5 +1,7 @@
 """Batch normalisation that leaves padding out."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -25,13 +27,16 @@ class MaskedBatchNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
+        self.running_mean: Tensor
+        self.running_var: Tensor
+        self.num_batches: Tensor
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
         self.register_buffer("num_batches", torch.zeros(()))
         self.momentum = momentum
         self.eps = eps
 
-    def _apply(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+    def _apply(self, *args: Any, **kwargs: Any) -> "MaskedBatchNorm":
         super()._apply(*args, **kwargs)
         self.running_mean = self.running_mean.float()
         self.running_var = self.running_var.float()

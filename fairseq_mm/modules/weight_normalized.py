@@ -3,7 +3,7 @@
 Salimans, Kingma. Weight normalization. NIPS 2016. https://arxiv.org/abs/1602.07868, equation 2.
 """
 
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,7 @@ class WeightNormalized(nn.Module):
         with torch.no_grad():
             self.folded = self.weight()
 
-    def _apply(self, fn, *args, **kwargs):  # type: ignore[no-untyped-def]
+    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> "WeightNormalized":
         super()._apply(fn, *args, **kwargs)
         if self.folded is not None:
             self.folded = fn(self.folded)

@@ -12,7 +12,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from toy_data import build_model, make_dictionary, video_task
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._bart_weights import backbone_sizes
+from fairseq_mm.models._backbone_weights import bart_backbone
 from fairseq_mm.models._provenance import STATE_KEY
 from fairseq_mm.models._vg_bart_parts import DUPLICATES
 from fairseq_mm.models.vg_bart import VgBartConfig, bart_options
@@ -330,7 +330,7 @@ def test_provenance_is_carried():
 
 
 def test_sizes_are_told_by_weights():
-    assert str(backbone_sizes(build().state_dict())) == (
+    assert str(bart_backbone(build().state_dict())) == (
         "2 encoder and 2 decoder layers, 8 channels, feed-forward layers of 12, positions for 1024 "
         "and 1024 tokens"
     )

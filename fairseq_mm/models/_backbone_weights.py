@@ -1,0 +1,198 @@
+"""Checkpoints of a text-only BART or T5 for VG-BART and VG-T5, and of other backbones for none."""
+
+import logging
+from typing import Any, NamedTuple, Optional
+
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.models._added_parameters import ADDED
+from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, encode_json
+from fairseq_mm.models._vg_bart_parts import DUPLICATES
+
+logger = logging.getLogger(__name__)
+Weights = dict[str, Tensor]
+
+
+class BartBackbone(NamedTuple):
+    """What weights say of a BART."""
+
+    encoder_layers: int
+    decoder_layers: int
+    embed_dim: int
+    ffn_dim: int
+    source_positions: int
+    target_positions: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.encoder_layers} encoder and {self.decoder_layers} decoder layers, "
+            f"{self.embed_dim} channels, feed-forward layers of {self.ffn_dim}, positions for "
+            f"{self.source_positions} and {self.target_positions} tokens"
+        )
+
+
+class T5Backbone(NamedTuple):
+    """What weights say of a T5."""
+
+    encoder_layers: int
+    decoder_layers: int
+    model_dim: int
+    inner_dim: int
+    attention_heads: int
+    attention_dim: int
+    is_gated: bool
+    has_own_output: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.encoder_layers} encoder and {self.decoder_layers} decoder layers of "
+            f"{self.model_dim} channels, {self.attention_heads} heads of "
+            f"{self.attention_dim // self.attention_heads}, feed-forward layers of "
+            f"{self.inner_dim} {'with' if self.is_gated else 'without'} gates, "
+            f"{'an output layer of its own' if self.has_own_output else 'a tied output'}"
+        )
+
+
+def bart_backbone(weights: Weights) -> Optional[BartBackbone]:
+    """None where the weights are of no BART."""
+    try:
+        return BartBackbone(
+            _count_layers(weights, "encoder"),
+            _count_layers(weights, "decoder"),
+            weights["encoder.layernorm_embedding.weight"].size(0),
+            weights["encoder.layers.0.fc1.weight"].size(0),
+            # fairseq's tables count from padding_idx + 1
+            weights["encoder.embed_positions.weight"].size(0) - 2,
+            weights["decoder.embed_positions.weight"].size(0) - 2,
+        )
+    except KeyError:
+        return None
+
+
+def t5_backbone(weights: Weights) -> Optional[T5Backbone]:
+    """None where the weights are of no T5."""
+    try:
+        layer = "encoder.layers.0"
+        return T5Backbone(
+            _count_layers(weights, "encoder"),
+            _count_layers(weights, "decoder"),
+            weights["encoder.embedding.weight"].size(1),
+            weights[f"{layer}.feed_forward.inner_proj.weight"].size(0),
+            weights["encoder.relative_bias.weight"].size(1),
+            weights[f"{layer}.self_attention.query_proj.weight"].size(0),
+            f"{layer}.feed_forward.gate_proj.weight" in weights,
+            "decoder.output_proj.weight" in weights,
+        )
+    except KeyError:
+        return None
+
+
+def _count_layers(weights: Weights, side: str) -> int:
+    indices = {key.split(".")[2] for key in weights if key.startswith(f"{side}.layers.")}
+    return sum(index.isdigit() for index in indices)
+
+
+def fit_bart_weights(model: nn.Module, weights: Weights, arch: str) -> None:
+    """Makes a checkpoint's weights those of a VG-BART, in place.
+
+    - Stock fairseq's second copies of encoder layers' parameters are dropped, where the model has
+      none.
+    - A text-only BART gets the added parameters, as they were initialised, and the model's
+      provenance.
+
+    Args:
+        model: VG-BART.
+        weights: of a VG-BART, or of a BART of fairseq's.
+        arch: of the model, for the message.
+
+    Raises:
+        UserError: if the backbone or the vocabulary is another one.
+    """
+    own = model.state_dict()
+    expected, found = bart_backbone(own), bart_backbone(weights)
+    if found is None:
+        raise UserError(
+            f"the checkpoint's backbone is no BART of fairseq's (it has weights such as "
+            f"{_examples(weights)}), but --arch {arch} was built on one."
+        )
+    if found != expected:
+        raise UserError(
+            f"the checkpoint's backbone is another BART than that of --arch {arch}: {found}; "
+            f"expected {expected}."
+        )
+    _check_vocabulary(own, weights, model)
+    for key in list(weights):
+        if key.startswith("encoder.layers.") and key.endswith(DUPLICATES) and key not in own:
+            del weights[key]
+    _add_missing(model, weights, "BART")
+    weights.setdefault(STATE_KEY, own[STATE_KEY])
+
+
+def _check_vocabulary(own: Weights, weights: Weights, model: Any) -> None:
+    key = "encoder.embed_tokens.weight"
+    found, expected = len(weights[key]), len(own[key])
+    if found == expected:
+        return
+    if found == expected + 1 and "<mask>" not in model.encoder.dictionary:
+        logger.info("the checkpoint's last embedding, that of <mask>, is left out")
+        return
+    if STATE_KEY in weights:
+        return  # which dictionaries differ, and how, is said by their comparison
+    raise UserError(
+        f"the checkpoint has embeddings of {found} words, but the dictionary has {expected}: "
+        "prepare the data with the checkpoint's own dict.txt, and --padding-factor 1."
+    )
+
+
+def check_t5_weights(model: nn.Module, weights: Weights) -> None:
+    """
+    Args:
+        model: T5 or VG-T5.
+        weights: of a checkpoint.
+
+    Raises:
+        UserError: if the checkpoint's backbone is another one.
+    """
+    found, expected = t5_backbone(weights), t5_backbone(model.state_dict())
+    if found is None:
+        raise UserError(
+            f"the checkpoint is of no T5 (it has weights such as {_examples(weights)}), but the "
+            "model is one; fairseq-mm convert makes checkpoints of Hugging Face's T5."
+        )
+    if found != expected:
+        raise UserError(
+            f"the checkpoint's T5 is another than the model's: it has {found}, the model has "
+            f"{expected}."
+        )
+
+
+def add_missing_t5_weights(model: Any, weights: Weights) -> None:
+    """Gives a text-only T5's checkpoint, in place, VG-T5's added parameters as they were
+    initialised; that of a VG-T5 stays as it is."""
+    if _add_missing(model, weights, "T5") and STATE_KEY in weights:
+        provenance = decode_provenance(weights[STATE_KEY])
+        feature_dim = model.data_version.feature_dim
+        weights[STATE_KEY] = encode_json({**provenance, "feature_dim": feature_dim})
+
+
+def _add_missing(model: nn.Module, weights: Weights, backbone: str) -> bool:
+    """Whether the weights had none of the added parameters, which are put among them then."""
+    own = model.state_dict()
+    added = [
+        name
+        for name, parameter in model.named_parameters()
+        if getattr(parameter, "param_group", None) == ADDED
+    ]
+    if any(name in weights for name in added):
+        return False
+    logger.info(
+        f"the checkpoint is a text-only {backbone}: {len(added)} added tensors keep their initial "
+        "values"
+    )
+    weights.update({name: own[name] for name in added})
+    return True
+
+
+def _examples(weights: Weights) -> str:
+    return ", ".join(sorted(key for key in weights if key != STATE_KEY)[:2])
