@@ -54,7 +54,6 @@ class ChunkedCrossEntropyConfig(FairseqDataclass):
 class ChunkedCrossEntropyCriterion(FairseqCriterion):
     """
     Args:
-        task: fairseq's.
         sentence_avg: the sample size counts sentences, not tokens.
         label_smoothing: fairseq's epsilon, in which the target's type has no share.
         chunk_megabytes: of logits that are held at once.

@@ -33,10 +33,7 @@ class CoverageCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
 class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """
     Args:
-        task: fairseq's.
         sentence_avg: the sample size counts sentences, not tokens.
-        label_smoothing: of the cross-entropy.
-        coverage_weight: of the coverage loss.
         ignore_prefix_size: first words that have no loss.
         report_accuracy: log the share of words that are likeliest.
     """

@@ -72,7 +72,6 @@ class PairwiseRankingConfig(FairseqDataclass):
 class PairwiseRankingCriterion(FairseqCriterion):
     """
     Args:
-        task: fairseq's.
         margin: by which a pair must score above its negatives.
         negatives: ``sum``, ``max`` or ``random``.
         num_negatives: pairs that ``random`` draws for each batch.

@@ -26,9 +26,6 @@ def source_of(encoder_out: Optional[EncoderOut], *, masks_padding: bool, part: s
 class StoryDecoder(FairseqIncrementalDecoder):
     """
     Args:
-        dictionary: of the story.
-        trunk: words -> hidden states.
-        dropout: of the hidden states.
         masks_padding: padding of the prompt gets no attention. The released code attends to it,
             so that a story's probability depends on the batch that it is in.
     """

@@ -20,7 +20,6 @@ EncoderOut = dict[str, list[Tensor]]
 class ConvEncoder(FairseqEncoder):
     """
     Args:
-        dictionary: of the source text.
         layers: (channels, width) of each.
         embed_dim: E, of the words and of the output.
         dropout: of the embeddings and of each layer's input.

@@ -90,7 +90,6 @@ class ConvLayer(nn.Module):
     Args:
         input_dim: channels of the layer below.
         output_dim: C.
-        width: of the kernel.
         embed_dim: E.
         dropout: of the layer's input.
         source_heads: of the attention to the source; 0 for none.
@@ -160,8 +159,6 @@ class ConvLayer(nn.Module):
 class ConvTrunk(nn.Module):
     """
     Args:
-        num_types: words of the dictionary.
-        padding_idx: of the dictionary.
         layers: (channels, width) of each.
         embed_dim: E, of words, of the encoder's output and of queries, keys and values.
         out_dim: of the hidden states.

@@ -13,7 +13,6 @@ class FramePositions(nn.Module):
     """Adds a learned vector for its number to each real frame.
 
     Args:
-        num_positions: of the table.
         dim: D.
     """
 
@@ -47,11 +46,8 @@ class VideoLayers(nn.Module):
     Args:
         feature_dim: D of the features.
         dim: C of the layers.
-        num_layers: of them.
         num_heads: a divisor of C.
-        inner_dim: of the feed-forward layers.
         dropout: in the layers and of their input.
-        num_positions: frames at most.
     """
 
     def __init__(
@@ -88,7 +84,6 @@ class FusedVideo(nn.Module):
     Args:
         text_dim: C.
         feature_dim: D.
-        num_positions: frames at most.
     """
 
     def __init__(self, text_dim: int, feature_dim: int, num_positions: int) -> None:

@@ -19,12 +19,7 @@ FROZEN = "frozen_"
 
 
 class FusionEncoder(FairseqEncoder):
-    """Both models' encoders: the frozen one's outputs have ``frozen_`` before their names.
-
-    Args:
-        trained: of the model in training.
-        frozen: of the fixed model.
-    """
+    """Both models' encoders: the frozen one's outputs have ``frozen_`` before their names."""
 
     def __init__(self, trained: ConvEncoder, frozen: ConvEncoder) -> None:
         super().__init__(trained.dictionary)
@@ -93,8 +88,6 @@ class Fusion(nn.Module):
 class FusionDecoder(StoryDecoder):
     """
     Args:
-        dictionary: of the story.
-        trunk: of the model in training.
         frozen: trunk of the fixed model.
         dropout: of the trained model's hidden states.
         masks_padding: see :class:`StoryDecoder`; for the model in training.

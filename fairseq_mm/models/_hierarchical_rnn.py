@@ -48,11 +48,8 @@ class HierarchicalRnnEncoder(TwoSourceEncoder):
     """States of a bidirectional GRU over the words, and the frames.
 
     Args:
-        dictionary: fairseq's, of the transcripts.
         embedding_dim: E.
         hidden_dim: H of each direction.
-        num_layers: of the GRU.
-        dropout: of embeddings and states.
         cross_fusion: of states and frames; None leaves them.
     """
 
@@ -85,12 +82,10 @@ class HierarchicalRnnDecoder(TwoSourceDecoder):
     """A conditional GRU that attends to words and frames.
 
     Args:
-        dictionary: fairseq's, of the summaries.
         embedding_dim: E.
         hidden_dim: H.
         text_dim: of the encoded transcript.
         video_dim: of the encoded frames.
-        dropout: of the last layer.
     """
 
     def __init__(

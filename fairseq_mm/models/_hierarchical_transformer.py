@@ -45,13 +45,10 @@ class HierarchicalTransformerEncoder(TwoSourceEncoder):
     """A transformer over the words, and either one over the frames or cross fusion with them.
 
     Args:
-        dictionary: fairseq's, of the transcripts.
         dim: C.
         num_layers: over the words.
         num_heads: a divisor of C.
-        inner_dim: of the feed-forward layers.
         dropout: in the layers and of their input.
-        num_positions: words at most.
         video: :class:`~fairseq_mm.models._frames.VideoLayers` or
             :class:`~fairseq_mm.models._frames.FusedVideo`.
     """
@@ -109,14 +106,11 @@ class HierarchicalTransformerDecoder(TwoSourceDecoder):
     """Layers that attend to words, and those of them that are told to, to frames as well.
 
     Args:
-        dictionary: fairseq's, of the summaries.
         source_dims: of text and video.
         dim: C.
         sees_video: whether each layer attends to both.
         num_heads: a divisor of C.
-        inner_dim: of the feed-forward layers.
         dropout: in the layers and of their input.
-        num_positions: words at most.
     """
 
     def __init__(

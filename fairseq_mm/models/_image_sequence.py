@@ -124,7 +124,6 @@ class GlocalEncoder(ImageEncoder):
         images: features -> vectors of E.
         vector_dim: E.
         hidden_dim: of the LSTM, each direction.
-        num_layers: of the LSTM.
         glocal_dim: of the glocal vectors.
         output_dim: of their projection, which the decoder reads.
         dropout: between the LSTM's layers, of the glocal vectors and of the projection.
@@ -187,7 +186,6 @@ class StoryDecoder(FeatureDecoder):
     """Words of stories: subclasses define ``extract_features`` and the layer ``output_proj``.
 
     Args:
-        dictionary: fairseq's.
         separator: index of the token between sentences.
     """
 
@@ -197,13 +195,7 @@ class StoryDecoder(FeatureDecoder):
 
 
 class StoryModel(FairseqEncoderDecoderModel):
-    """Stories of five images, with what they were trained on.
-
-    Args:
-        encoder: of the images.
-        decoder: of the words.
-        task: that the model is built for.
-    """
+    """Stories of five images, with what they were trained on."""
 
     def __init__(self, encoder: "ImageEncoder", decoder: StoryDecoder, task: Any) -> None:
         super().__init__(encoder, decoder)

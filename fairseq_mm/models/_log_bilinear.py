@@ -94,11 +94,7 @@ class ContentProjection(nn.Module):
 
 
 class ContentEncoder(ConditionEncoder):
-    """The projected content vector, equal at all places.
-
-    Args:
-        content: its projection.
-    """
+    """The projected content vector, equal at all places."""
 
     def __init__(self, content: ContentProjection) -> None:
         super().__init__()
@@ -114,7 +110,6 @@ class LogBilinearDecoder(FeatureDecoder):
     """Words from the n-1 words before them; a subclass says what their vectors are.
 
     Args:
-        dictionary: fairseq's dictionary of the sentences.
         row_dim: width of the table of words, whose rows the output layer compares with.
         embedding_dim: K of the vectors that words of the context are read as.
         context_length: n-1.

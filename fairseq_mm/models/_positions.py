@@ -10,9 +10,7 @@ class PositionedEmbedding(nn.Module):
     that a table of 1024 rows has 1022 positions. Padding has a vector as well.
 
     Args:
-        num_types: words.
         embed_dim: E.
-        padding_idx: of the words.
         table_rows: rows of the positions' table.
     """
 

@@ -35,7 +35,6 @@ class CurrentImageAttention(nn.Module):
     Args:
         dim: D of words and vectors.
         num_heads: a divisor of it.
-        dropout: of the attention weights.
     """
 
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
@@ -75,7 +74,6 @@ class AllImageAttention(nn.Module):
     Args:
         dim: D of words and vectors.
         num_heads: a divisor of it.
-        dropout: of the attention weights.
     """
 
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
@@ -116,7 +114,6 @@ class SentenceLayer(nn.Module):
     Args:
         dim: D.
         num_heads: a divisor of it.
-        inner_dim: of the feed-forward layer.
         dropout: of the parts' outputs and of the inner layer.
         attention_dropout: of self-attention's weights.
         images: :class:`CurrentImageAttention` or :class:`AllImageAttention`.
@@ -169,12 +166,9 @@ class SentenceDecoder(StoryDecoder):
     """A transformer whose words see their own sentence and images, and no other sentence.
 
     Args:
-        dictionary: fairseq's.
         separator: index of the token between sentences.
         embedding_dim: D of words and images' vectors.
-        num_layers: of the transformer.
         num_heads: a divisor of D.
-        inner_dim: of the feed-forward layers.
         dropout: in the layers.
         embedding_dropout: of the sum of words' and positions' encodings.
         sees_all_images: words attend to all images; to their own sentence's else.

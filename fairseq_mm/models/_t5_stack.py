@@ -29,7 +29,6 @@ class T5Sizes:
         model_dim: D.
         num_heads: H.
         head_dim: A.
-        inner_dim: of the feed-forward layers.
         gated: see :class:`T5FeedForward`.
         dropout: of embeddings, sub-layers, attention weights, inner layers and stacks' outputs.
         epsilon: of the norms.
@@ -81,11 +80,7 @@ class T5Sizes:
 
 
 class T5EncoderLayer(nn.Module):
-    """Self-attention and feed-forward layer, a norm before each (Raffel et al. 2020, section 2.1).
-
-    Args:
-        sizes: of the model.
-    """
+    """Self-attention and feed-forward layer, a norm before each (Raffel et al. 2020, 2.1)."""
 
     def __init__(self, sizes: T5Sizes) -> None:
         super().__init__()
@@ -109,11 +104,7 @@ class T5EncoderLayer(nn.Module):
 
 
 class T5DecoderLayer(nn.Module):
-    """As :class:`T5EncoderLayer`, with attention to the source between the two.
-
-    Args:
-        sizes: of the model.
-    """
+    """As :class:`T5EncoderLayer`, with attention to the source between the two."""
 
     def __init__(self, sizes: T5Sizes) -> None:
         super().__init__()
@@ -180,10 +171,7 @@ def _embed(embedding: nn.Embedding, tokens: Tensor) -> Tensor:
 class T5Encoder(FairseqEncoder):
     """
     Args:
-        dictionary: of the source.
         embedding: shared with the decoder.
-        sizes: of the model.
-        num_layers: of the stack.
         max_positions: longest source that a task may give.
     """
 
@@ -258,10 +246,7 @@ class T5Encoder(FairseqEncoder):
 class T5Decoder(FairseqIncrementalDecoder):
     """
     Args:
-        dictionary: of the target.
         embedding: shared with the encoder.
-        sizes: of the model.
-        num_layers: of the stack.
         max_positions: longest target that a task may give.
         output: its own output layer; None: the embedding, with inputs scaled by D^-0.5.
     """

@@ -23,7 +23,6 @@ class VgBartEncoder(TransformerEncoder):
     """
     Args:
         args: options of fairseq's BART.
-        dictionary: of transcript and summary.
         embed_tokens: embeddings of both.
         video: features -> what fusions read.
         fusions: by the number of the layer that they follow.
@@ -118,7 +117,6 @@ class VgBartDecoder(TransformerDecoder):
 
     Args:
         args: options of fairseq's BART.
-        dictionary: of the summary.
         embed_tokens: its embeddings.
         fusions: by the number of the layer that they follow.
     """

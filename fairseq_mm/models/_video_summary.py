@@ -17,11 +17,7 @@ STATE = "video_summary"
 
 
 class TwoSourceEncoder(BatchFirstEncoder):
-    """Subclasses define ``encode``: both sources, of a batch, to what the decoder attends to.
-
-    Args:
-        dictionary: fairseq's, of the transcripts.
-    """
+    """Subclasses define ``encode``: both sources, of a batch, to what the decoder attends to."""
 
     def __init__(self, dictionary: Any) -> None:
         super().__init__(dictionary)
@@ -102,9 +98,6 @@ class TwoSourceDecoder(FeatureDecoder):
     What a search keeps is a dict: ``item`` as of the encoder, ``projected`` (nested lists and
     tuples of tensors that depend on the example alone) and ``past`` (the same of tensors that
     depend on the words).
-
-    Args:
-        dictionary: fairseq's, of the summaries.
     """
 
     def project(self, sources: list[Tensor]) -> Any:
@@ -183,13 +176,7 @@ def attention_extra(
 
 
 class VideoSummaryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Summaries of transcripts and videos, with what they were trained on.
-
-    Args:
-        encoder: of both.
-        decoder: of the summary.
-        task: that the model is built for.
-    """
+    """Summaries of transcripts and videos, with what they were trained on."""
 
     reads_video = True
 

@@ -116,9 +116,6 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     """A convolutional story model, alone or on top of a frozen one.
 
     Args:
-        cfg: the configuration.
-        source_dictionary: of the prompts.
-        target_dictionary: of the stories.
         frozen_options: of the frozen part; None without fusion.
     """
 

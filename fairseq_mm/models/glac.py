@@ -99,14 +99,11 @@ class GlacDecoder(StoryDecoder):
     """Words from the image of their sentence and all words before.
 
     Args:
-        dictionary: fairseq's.
         separator: index of the token between sentences.
         embedding_dim: of words.
         hidden_dim: H of the LSTM, and of a slice of an image's vector.
-        num_layers: of the LSTM.
         slices: S of an image's vector; with several, each word attends to them.
         dropout: between the LSTM's layers and of its output.
-        embedding_dropout: of words' embeddings.
     """
 
     state_key = "glac"

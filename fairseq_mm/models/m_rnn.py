@@ -129,7 +129,6 @@ class MRnnDecoder(FeatureDecoder):
     """Words from the image and the words before them.
 
     Args:
-        dictionary: fairseq's dictionary of the captions.
         feature_dim: D of the image's feature vector.
         embedding_dim: width of embedding layer I.
         hidden_dim: width of embedding layer II and of the recurrent layer.
@@ -137,9 +136,6 @@ class MRnnDecoder(FeatureDecoder):
         one_layer_embedding: words are embedded in ``hidden_dim`` at once.
         word_input: ``second``, ``first`` or ``none``: embedding layer given to the multimodal one.
         image_input: ``multimodal``, ``recurrent``, ``both``, ``both_shared`` or ``none``.
-        dropout: of the multimodal layer.
-        embedding_dropout: of embedding layer I.
-        recurrent_dropout: of the recurrent layer's output.
         recurrent_scale: the recurrent matrix starts as this times the identity.
 
     Attributes:

@@ -70,7 +70,6 @@ class WordEmbedding(nn.Module):
     """Embeddings ``[B, T, E]`` of words ``[B, T]``; those of indexed OOV tokens are ``<unk>``'s.
 
     Args:
-        dictionary: of source and summary.
         embedding_dim: E.
     """
 
@@ -99,10 +98,8 @@ def indexed_oov_of(dictionary: Any) -> list[int]:
 class PointerGeneratorEncoder(BatchFirstEncoder):
     """
     Args:
-        dictionary: of the source.
         embedding: shared with the decoder.
         hidden_dim: H of each direction.
-        dropout: of embeddings and states.
     """
 
     def __init__(
@@ -150,7 +147,6 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
 class PointerGeneratorDecoder(FeatureDecoder):
     """
     Args:
-        dictionary: of source and summary.
         embedding: shared with the encoder.
         hidden_dim: H; the source's states are twice as wide.
         attention_dim: of the attention's hidden layer.

@@ -146,13 +146,7 @@ def build_t5_parts(
 
 @register_model("t5", dataclass=T5Config)
 class T5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Text to text.
-
-    Args:
-        encoder: of the source.
-        decoder: of the target.
-        provenance: what the checkpoint was trained on.
-    """
+    """Text to text."""
 
     def __init__(self, encoder: T5Encoder, decoder: T5Decoder, provenance: Provenance) -> None:
         super().__init__(encoder, decoder)

@@ -84,9 +84,7 @@ class TranstoryFullEncoder(ImageEncoder):
     Args:
         images: features -> vectors of E.
         vector_dim: E.
-        num_layers: of the transformer.
         num_heads: a divisor of E.
-        inner_dim: of the feed-forward layers.
         output_dim: of the memory.
         dropout: in the layers.
         attention_dropout: of their attention weights; None: ``dropout``.

@@ -113,11 +113,7 @@ class TranstoryXLEncoder(ImageEncoder):
 
 
 class TranstoryXLLayer(nn.Module):
-    """Relative attention and feed-forward layer, post-norm.
-
-    Args:
-        cfg: sizes.
-    """
+    """Relative attention and feed-forward layer, post-norm."""
 
     def __init__(self, cfg: TranstoryXLConfig) -> None:
         super().__init__()
@@ -143,9 +139,7 @@ class TranstoryXLDecoder(StoryDecoder):
     """Words from their sentence, and a memory of former sentences fused with the image.
 
     Args:
-        dictionary: fairseq's.
         separator: index of the token between sentences.
-        cfg: sizes and options.
     """
 
     def __init__(self, dictionary: Any, separator: int, cfg: TranstoryXLConfig) -> None:

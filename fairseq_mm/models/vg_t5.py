@@ -77,13 +77,7 @@ class VgT5Config(VideoGuidedConfig, T5Config):
 
 @register_model("vg_t5", dataclass=VgT5Config)
 class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Summaries of transcript and video.
-
-    Args:
-        encoder: of transcript and video.
-        decoder: of the summary.
-        provenance: what the checkpoint was trained on.
-    """
+    """Summaries of transcript and video."""
 
     reads_video = True
 

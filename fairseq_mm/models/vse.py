@@ -88,14 +88,11 @@ class SentenceEncoder(nn.Module):
     """Words -> one vector, not yet of unit length.
 
     Args:
-        dictionary: fairseq's dictionary of the sentences.
         kind: ``lstm``, ``gru`` or ``bow``.
         word_dim: of the word vectors.
         embed_dim: K.
         diagonal_peepholes: of the LSTM.
         signs: ``none``, ``end`` or ``both``: what is read beside the words.
-        word_dropout: of the word vectors.
-        dropout: of the sentence's vector.
     """
 
     def __init__(

@@ -18,7 +18,6 @@ class CausalConvolution(nn.Module):
     Args:
         input_dim: I.
         output_dim: O.
-        width: of the kernel.
         dropout: of the input, which decides the initial weights' size.
     """
 

@@ -10,7 +10,6 @@ class PackedGRU(nn.Module):
     Args:
         input_dim: D.
         hidden_dim: H of each direction.
-        num_layers: of the stack.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, num_layers: int) -> None:

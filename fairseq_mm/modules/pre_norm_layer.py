@@ -23,7 +23,6 @@ class PreNormEncoderLayer(nn.Module):
     Args:
         dim: D.
         num_heads: a divisor of D.
-        inner_dim: of the feed-forward layer.
         dropout: of both parts' outputs, of attention weights and of the inner layer.
     """
 
@@ -126,7 +125,6 @@ class PreNormDecoderLayer(nn.Module):
     Args:
         dim: D.
         num_heads: a divisor of D.
-        inner_dim: of the feed-forward layer.
         dropout: of the parts' outputs, of attention weights and of the inner layer.
         source_dims: of each source.
     """

@@ -14,7 +14,6 @@ class SkippingLSTM(nn.Module):
     Args:
         input_dim: D.
         hidden_dim: H of each direction.
-        num_layers: of the stack.
         dropout: between layers.
     """
 

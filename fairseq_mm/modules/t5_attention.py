@@ -56,7 +56,6 @@ class T5Attention(nn.Module):
         dim: of input and output.
         num_heads: H.
         head_dim: A, which need not be ``dim / num_heads``.
-        dropout: of the weights.
     """
 
     def __init__(self, dim: int, num_heads: int, head_dim: int, dropout: float) -> None:

@@ -18,7 +18,6 @@ class T5FeedForward(nn.Module):
     Args:
         dim: of input and output.
         inner_dim: between.
-        dropout: of the inner layer.
         gated: with a gate.
     """
 

@@ -62,7 +62,6 @@ class FeedForward(nn.Module):
     Args:
         dim: of input and output.
         inner_dim: between.
-        dropout: of the inner layer.
     """
 
     def __init__(self, dim: int, inner_dim: int, dropout: float) -> None:
@@ -82,7 +81,6 @@ class TransformerEncoderLayer(nn.Module):
     Args:
         dim: of input and output.
         num_heads: a divisor of ``dim``.
-        inner_dim: of the feed-forward layer.
         dropout: of both parts' outputs and of the inner layer.
         attention_dropout: of the attention weights; PyTorch's layer has the same rate for all.
     """

@@ -59,7 +59,6 @@ class FairseqAdamL2(FairseqAdam):
     """Adam whose weight decay is part of the gradient, in fairseq's frame.
 
     Args:
-        cfg: the configuration.
         params: parameters of the model, or groups of them.
 
     Raises:

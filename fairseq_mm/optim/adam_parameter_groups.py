@@ -45,10 +45,6 @@ class AdamParameterGroups(FairseqAdam):
     """fairseq's Adam over two parameter groups: pretrained parameters, and those whose attribute
     ``param_group`` is ``"added"``.
 
-    Args:
-        cfg: the configuration.
-        params: of the model.
-
     Raises:
         UserError: if a rate is out of range.
     """
