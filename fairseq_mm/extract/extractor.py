@@ -137,7 +137,10 @@ class Extractor:
         """
         try:
             with torch.inference_mode(), self._autocast():
-                x = torch.from_numpy(inputs).to(self.device, non_blocking=True)
+                x = torch.from_numpy(inputs)
+                if torch.device(self.device).type == "cuda":
+                    x = x.pin_memory()  # or the copy would wait for the batch before
+                x = x.to(self.device, non_blocking=True)
                 x = self.preprocessing.normalized(x).contiguous(memory_format=self.memory_format)
                 rows = self.network(x).float().cpu().numpy()
                 return rows if rows.ndim == 3 else rows[:, None]

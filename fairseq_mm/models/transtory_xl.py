@@ -173,11 +173,12 @@ class TranstoryXLDecoder(StoryDecoder):
         width = self.embedding_proj.out_features
         return self.dropout(self.embedding_proj(self.embedding(tokens)) * width**0.5)
 
-    def first_memory(self, image: Tensor) -> SegmentMemory:
-        """Of the first sentence: ``memory_length`` equal slots, from images ``[B, F]``."""
+    def first_memory(self, image: Tensor, device: Any) -> SegmentMemory:
+        """Of the first sentence: ``memory_length`` equal slots, from images ``[B, F]``; ages and
+        mask on ``device``."""
         fused = self.picture_fusion(image) + self.memory_fusion.bias
-        ages = torch.arange(self.memory_length, 0, -1, device=image.device)
-        valid_mask = torch.ones(len(image), len(ages), dtype=torch.bool, device=image.device)
+        ages = torch.arange(self.memory_length, 0, -1, device=device)
+        valid_mask = torch.ones(len(image), len(ages), dtype=torch.bool, device=device)
         return SegmentMemory([fused.unsqueeze(1)] * len(self.layers), ages, valid_mask)
 
     def fuse(self, memory: SegmentMemory, image: Tensor) -> SegmentMemory:
@@ -228,7 +229,8 @@ class TranstoryXLDecoder(StoryDecoder):
         """
         Args:
             x: ``[B, L, D]`` embedded words of a sentence in each row.
-            lengths: ``[B]`` real ones among them.
+            lengths: ``[B]`` real ones among them. On the CPU, as the memory's ages and mask are
+                then, nothing here waits for a GPU.
             memory: fused with the sentence's image.
 
         Returns:
@@ -236,10 +238,10 @@ class TranstoryXLDecoder(StoryDecoder):
         """
         B, L, D = x.shape
         shape = B, L
-        places = torch.arange(L, device=x.device)
+        places = torch.arange(L, device=lengths.device)
         valid_mask = places < lengths.unsqueeze(1)
         # position-wise layers run on real words alone
-        real = valid_mask.flatten().nonzero().squeeze(1)
+        real = _moved(valid_mask.flatten().nonzero().squeeze(1), x)
         x = x.reshape(B * L, D)[real]
         distances = torch.cat(
             [places.unsqueeze(1) + memory.ages, places.unsqueeze(1) - places], dim=1
@@ -250,6 +252,7 @@ class TranstoryXLDecoder(StoryDecoder):
         # a padding query may see what it likes: no row of a softmax is empty
         attention_mask = attention_mask | ~valid_mask.unsqueeze(2)
         count = int(distances.max()) + 1
+        attention_mask, distances = _moved(attention_mask, x), _moved(distances, x)
         inputs = []
         for layer, states in zip(self.layers, memory.contents):
             inputs.append(_padded(x, real, shape))
@@ -292,11 +295,13 @@ class TranstoryXLDecoder(StoryDecoder):
             if self.is_released:
                 return self._released_step(prev_output_tokens, images, incremental_state), None
             return self._step(prev_output_tokens[:, -1], images, incremental_state), None
-        sentences, positions = sentence_positions(prev_output_tokens, self.separator)
-        is_word = prev_output_tokens.ne(self.dictionary.pad())
+        # sentences are laid out on the CPU, so that a GPU is waited for once
+        tokens = prev_output_tokens.cpu()
+        sentences, positions = sentence_positions(tokens, self.separator)
+        is_word = tokens.ne(self.dictionary.pad())
         embedded = self.embed(prev_output_tokens)
         output = embedded.new_zeros(embedded.shape)
-        memory = self.first_memory(images[:, 0])
+        memory = self.first_memory(images[:, 0], tokens.device)
         for k in range(int(sentences.max()) + 1):
             is_here = (sentences == k) & is_word
             lengths = is_here.sum(dim=1)
@@ -311,9 +316,11 @@ class TranstoryXLDecoder(StoryDecoder):
                 x = self.embed(padding.expand(len(embedded), L))
             else:
                 x = embedded.new_zeros(len(embedded), L, embedded.size(-1))
-            x = x.index_put((rows, positions[rows, times]), embedded[rows, times])
+            places = _moved(positions[rows, times], embedded)
+            rows, times = _moved(rows, embedded), _moved(times, embedded)
+            x = x.index_put((rows, places), embedded[rows, times])
             read, hidden = self.read_segment(x, lengths, memory)
-            output = output.index_put((rows, times), read[rows, positions[rows, times]])
+            output = output.index_put((rows, times), read[rows, places])
             if k < int(sentences.max()):
                 following = images[:, min(k + 1, images.size(1) - 1)]
                 memory = self.fuse(self._remember(memory, hidden, lengths), following)
@@ -332,7 +339,8 @@ class TranstoryXLDecoder(StoryDecoder):
             valid_mask = torch.ones(len(tokens), M, dtype=torch.bool, device=tokens.device)
             cache = self._empty_cache(images)
             everyone = torch.arange(len(tokens), device=tokens.device)
-            self._write_memory(cache, valid_mask, everyone, self.first_memory(images[:, 0]))
+            first = self.first_memory(images[:, 0], tokens.device)
+            self._write_memory(cache, valid_mask, everyone, first)
         else:
             last, cache, valid_mask = saved["position"], saved["cache"], saved["valid_mask"]
             sentence, position = next_positions((saved["sentence"], last), tokens, self.separator)
@@ -415,7 +423,7 @@ class TranstoryXLDecoder(StoryDecoder):
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
             sentence, position = next_positions(None, tokens[:, -1], self.separator)
-            memory = self.first_memory(images[:, 0])
+            memory = self.first_memory(images[:, 0], tokens.device)
             size = (-1, self.memory_length, -1)
             memory = memory._replace(contents=[x.expand(size) for x in memory.contents])
         else:
@@ -455,6 +463,11 @@ class TranstoryXLDecoder(StoryDecoder):
         else:
             saved["cache"].select(new_order)
         self.set_incremental_state(incremental_state, STATE, kept)
+
+
+def _moved(indices: Tensor, like: Tensor) -> Tensor:
+    """On the device of ``like``, without waiting for it."""
+    return indices.to(like.device, non_blocking=True)
 
 
 def _padded(x: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -27,11 +27,11 @@ class PackedGRU(nn.Module):
             ``[B, N, 2H]``, forward before backward, zero at padding.
         """
         valid_mask = ~padding_mask
-        if valid_mask.all():
+        counts = valid_mask.sum(dim=1).cpu()  # the only wait for a GPU
+        if counts.eq(x.size(1)).all():
             return self.gru(x)[0]
         order = padding_mask.long().sort(dim=1, stable=True).indices  # real ones first
         moved = x.gather(1, order.unsqueeze(-1).expand_as(x))
-        counts = valid_mask.sum(dim=1).cpu()
         packed = pack_padded_sequence(moved, counts, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(
             self.gru(packed)[0], batch_first=True, total_length=x.size(1)

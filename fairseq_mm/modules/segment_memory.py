@@ -35,7 +35,8 @@ def remember(
     Args:
         memory: that the segment was read with.
         hidden: of each layer ``[B, L, D]``, the segment's states.
-        lengths: ``[B]`` real ones among them.
+        lengths: ``[B]`` real ones among them, on the device of the memory's ages and mask, which
+            need not be the states'.
         segment_length: shorter segments count as padded to it; longer ones are whole.
         memory_length: l_M, the longest memory.
 
@@ -58,7 +59,7 @@ def remember(
     places, former = places[:, kept], former[:, kept]
     num_old = len(memory.ages)
     index = torch.where(places >= 0, places.clamp(max=hidden[0].size(1) - 1) + num_old, former)
-    index = index.clamp(min=0)
+    index = index.clamp(min=0).to(hidden[0].device, non_blocking=True)
     contents = []
     for old, new in zip(memory.contents, hidden):
         states = torch.cat([old.expand(-1, num_old, -1), new], dim=1)

@@ -44,12 +44,13 @@ class SkippingLSTM(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """As :meth:`forward`, and each direction's state and cell ``[2 * num_layers, B, H]`` after
         the last real element that it reads."""
-        if not padding_mask.any():
+        counts = (~padding_mask).sum(dim=1)
+        on_cpu = counts.cpu()  # the only wait for a GPU
+        if on_cpu.eq(x.size(1)).all():
             return self.lstm(x)
         order = padding_mask.long().sort(dim=1, stable=True).indices  # real ones first
-        counts = (~padding_mask).sum(dim=1)
         moved = x.gather(1, order.unsqueeze(-1).expand_as(x))
-        packed = pack_padded_sequence(moved, counts.cpu(), batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(moved, on_cpu, batch_first=True, enforce_sorted=False)
         states, last = self.lstm(packed)
         states, _ = pad_packed_sequence(states, batch_first=True, total_length=x.size(1))
         forward, backward = states.chunk(2, dim=-1)
