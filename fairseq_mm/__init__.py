@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 
 from fairseq_mm import errors
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def register() -> None:

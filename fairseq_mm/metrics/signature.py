@@ -12,7 +12,7 @@ def count_label(references: Sequence[Sequence[object]]) -> str:
 
 
 def signature(metric: str, **properties: object) -> str:
-    """``bleu|refs:5|tok:ptb|case:lc|...|version:0.1.0``, in the order given.
+    """``bleu|refs:5|tok:ptb|case:lc|...|version:0.2.0``, in the order given.
 
     Args:
         metric: name of the metric.
