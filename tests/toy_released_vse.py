@@ -57,7 +57,7 @@ def unit(x):
 
 
 def kiros_sentence(arrays, words, sentence):
-    """``[K]`` of a sentence of words, the end sign read after them; step by step."""
+    """``[K]`` of a sentence of words, the end token read after them; step by step."""
     numbers = {word: number for number, word in enumerate(words, start=2)}
     known = {word: n for word, n in numbers.items() if n < len(arrays["Wemb"])}
     read = [arrays["Wemb"][n] for n in [*(known.get(x, 1) for x in sentence.split()), 0]]

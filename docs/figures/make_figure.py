@@ -31,10 +31,10 @@ def read_captions(demo: Path) -> list[tuple[Path, str]]:
 def read_story(demo: Path) -> list[tuple[Path, str]]:
     """The images of the fresh story, and the sentences generated for them."""
     story = json.loads((demo / "stories" / "fresh" / "stories.jsonl").read_text().splitlines()[0])
-    lines = (demo / "stories" / "told.jsonl").read_text().splitlines()
-    told = next(json.loads(line) for line in lines if line.startswith("{"))
+    lines = (demo / "stories" / "generated.jsonl").read_text().splitlines()
+    generated = next(json.loads(line) for line in lines if line.startswith("{"))
     images = [demo / "stories" / "fresh" / image for image in story["images"]]
-    return list(zip(images, told["sentences"]))
+    return list(zip(images, generated["sentences"]))
 
 
 def draw(rows: Sequence[tuple[str, Sequence[tuple[Path, str]]]]) -> Image.Image:

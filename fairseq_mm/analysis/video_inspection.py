@@ -326,9 +326,9 @@ class VideoInspection:
         """A line's tokens as the model reads them, unknown words as they were written."""
         lines = self.dataset.source if side == TRANSCRIPT else self.dataset.target
         tokens = [self.task.dictionary.symbols[index] for index in lines[line].tolist()]
-        unknowns = self._unknowns(line)
-        if unknowns is not None:
-            tokens = [restore_oov_words(token, unknowns) for token in tokens]
+        oov_words = self._oov_words(line)
+        if oov_words is not None:
+            tokens = [restore_oov_words(token, oov_words) for token in tokens]
         unk = self.task.dictionary.unk_word
         if unk in tokens:
             start = int(tokens[0] == "<s>")
@@ -353,14 +353,14 @@ class VideoInspection:
 
     def _indices(self, tokens: Sequence[str], line: int) -> Tensor:
         """``[t]`` of tokens as they were written."""
-        unknowns = self._unknowns(line)
+        oov_words = self._oov_words(line)
         dictionary = self.task.dictionary
-        if unknowns is not None:
-            tokens = index_with(tokens, dictionary.indices, unknowns)
+        if oov_words is not None:
+            tokens = index_with(tokens, dictionary.indices, oov_words)
         return torch.tensor([dictionary.index(token) for token in tokens])
 
-    def _unknowns(self, line: int) -> Optional[list[str]]:
-        of_split = self.task.unknowns.get(self.split)
+    def _oov_words(self, line: int) -> Optional[list[str]]:
+        of_split = self.task.oov_words.get(self.split)
         return None if of_split is None else of_split[line]
 
     def _trace(
@@ -378,12 +378,12 @@ class VideoInspection:
         rows = np.argsort(sample["id"].numpy()).tolist()
         inputs = {key: x.to(self.device) for key, x in sample["net_input"].items()}
         pad = self.task.dictionary.pad()
-        is_real = {
+        valid_masks = {
             TRANSCRIPT: inputs["src_tokens"].ne(pad),
             # the first token that T5's decoder is given is its padding
             SUMMARY: sample["target"].to(self.device).ne(pad),
         }
-        return tracer.trace(inputs, is_real, needs_decoder=needs_decoder), rows
+        return tracer.trace(inputs, valid_masks, needs_decoder=needs_decoder), rows
 
     def _line_attention(
         self,

@@ -78,7 +78,7 @@ class VisualStoryInspection(NamedTuple):
         sentences: number of each word's sentence, hence of its image, from 0.
         is_known: whether the dictionary has them.
         log_probs: ``[T]`` natural.
-        is_missing: ``[5]`` bool, images that are not there.
+        image_padding_mask: ``[5]`` bool, images that are not there.
         image_weights: ``[T, 5]`` where the word is written, the heads' mean in the last layer;
             None where words see one image.
         slice_weights: ``[T, S]`` where the word is written; None where there is one slice.
@@ -90,7 +90,7 @@ class VisualStoryInspection(NamedTuple):
     sentences: list[int]
     is_known: list[bool]
     log_probs: np.ndarray
-    is_missing: np.ndarray
+    image_padding_mask: np.ndarray
     image_weights: Optional[np.ndarray]
     slice_weights: Optional[np.ndarray]
     similarities: Optional[np.ndarray]
@@ -99,7 +99,7 @@ class VisualStoryInspection(NamedTuple):
         """Place and similarities ``[R, R]`` of the images whose grids are shown; missing images
         have none."""
         assert self.similarities is not None
-        places = [place for place in chosen.places if not self.is_missing[place]]
+        places = [place for place in chosen.places if not self.image_padding_mask[place]]
         return [(place, self.similarities[place]) for place in places]
 
     def record(self, chosen: Optional[GridPositions] = None) -> dict[str, Any]:
@@ -186,18 +186,18 @@ def inspect_visual_story(
     encoder_out = model.encoder(features=x, padding_mask=padding_mask)
     hidden, extra = model.decoder.extract_features(previous, encoder_out)
     extra = extra or {}
-    is_missing = padding_mask.view(NUM_IMAGES, -1).all(dim=1)
+    image_padding_mask = padding_mask.view(NUM_IMAGES, -1).all(dim=1)
     similarities = None
     if traces.grid:
         grids, _ = model.encoder.pictures.grids(x, padding_mask)
         found = _non_local(model).similarities(grids[0])
-        similarities = _array(found.masked_fill(is_missing[:, None, None], 0))
+        similarities = _array(found.masked_fill(image_padding_mask[:, None, None], 0))
     return VisualStoryInspection(
         words=words,
         sentences=[k for k, sentence in enumerate(sentences) for _ in range(len(sentence) + 1)],
         is_known=(target != dictionary.unk()).tolist(),
         log_probs=_array(word_log_probs(model.decoder, hidden[0], target)),
-        is_missing=is_missing.cpu().numpy(),
+        image_padding_mask=image_padding_mask.cpu().numpy(),
         image_weights=_array(extra["image_attention"][0]) if traces.images else None,
         slice_weights=_array(extra["slice_attention"][0]) if traces.slices else None,
         similarities=similarities,

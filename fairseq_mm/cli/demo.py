@@ -252,7 +252,7 @@ def _generate_fresh_story(runner: "StepRunner", folder: Path, weights: Path) -> 
     from fairseq_mm.data.visual_story_text import split_sentences
     from fairseq_mm.demo.collection import image_names
 
-    output = folder / "told.jsonl"
+    output = folder / "generated.jsonl"
     images = [folder / "fresh" / "images" / name for name in image_names(FRESH)]
     runner.command(
         "Generate a story of five fresh images",

@@ -12,7 +12,7 @@ from fairseq_mm.analysis import rounded
 from fairseq_mm.analysis.video_inspection import GateScores, VideoInspection
 from fairseq_mm.cli.inspect import Inspected, Part
 from fairseq_mm.cli.progress import progress_bar
-from fairseq_mm.cli.score_inputs import read_sources, restored, unknowns_by_video
+from fairseq_mm.cli.score_inputs import oov_words_by_video, read_sources, restored
 from fairseq_mm.data.split_files import read_references
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
@@ -97,8 +97,8 @@ class _SplitTexts:
                 f"{path}: has a summary of {min(strangers)!r}, which is no video of "
                 f"{os.path.join(self.data, self.split)}."
             )
-        unknowns = unknowns_by_video(self.data, self.split, visual_ids)
-        return {key: restored(text, unknowns.get(key)) for key, text in found.items()}
+        oov_words = oov_words_by_video(self.data, self.split, visual_ids)
+        return {key: restored(text, oov_words.get(key)) for key, text in found.items()}
 
     def of(self, lines: Sequence[int]) -> list[dict[str, Any]]:
         """``transcript_available``, and ``hypothesis`` and ``reference`` where there are. Whether

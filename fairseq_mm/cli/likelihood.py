@@ -288,7 +288,7 @@ class AlbumTexts(_Texts):
         from fairseq_mm.data.split_files import read_missing_images
         from fairseq_mm.data.split_text import read_visual_story_split, story_text_path
         from fairseq_mm.data.visual_story_text import SEPARATOR
-        from fairseq_mm.inference.extractor_provenance import check_trained_features
+        from fairseq_mm.inference.extractor_provenance import check_store_extractor
         from fairseq_mm.inference.loading import load_models
         from fairseq_mm.retrieval.story_likelihood import SequenceImages, VisualStoryLikelihood
 
@@ -297,7 +297,7 @@ class AlbumTexts(_Texts):
         features = open_features(stores)
         models = load_models(list(states), device=args.device, states=states)
         super().__init__(models, args)
-        check_trained_features(
+        check_store_extractor(
             models.provenance["extractor"],
             models.provenance["feature_dim"],
             models.files[0],

@@ -23,7 +23,7 @@ are named on stderr; the rest is scored, and every figure says out of how many.
 
 Presets: `coco` is coco-caption's protocol (PTB tokens, lower-cased, without
 punctuation); `m_rnn` is that of Mao et al. 2015: text split and lower-cased as
-in their code, punctuation kept, BLEU of section 9.3, and perplexity, end sign
+in their code, punctuation kept, BLEU of section 9.3, and perplexity, end token
 included, from --reference-scores, the output of the following command over all
 captions, not one per item:
 

@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 
 from fairseq_mm.data.indexed_oov import restore_oov_words
 from fairseq_mm.data.input_files import parse_json
-from fairseq_mm.data.split_files import read_references, read_unknowns, read_visual_ids
+from fairseq_mm.data.split_files import read_oov_words, read_references, read_visual_ids
 from fairseq_mm.data.story_file import read_stories
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
@@ -29,7 +29,7 @@ class References:
         visual_ids: id of each line of the split, where a data folder is given.
         split: its name, where a data folder is given.
         aliases: other names of items (file names in a COCO annotation file) -> id.
-        unknowns: item id -> words that its indexed OOV tokens stand for, where there are any.
+        oov_words: item id -> words that its indexed OOV tokens stand for, where there are any.
     """
 
     path: str
@@ -37,7 +37,7 @@ class References:
     visual_ids: Optional[list[str]] = None
     split: Optional[str] = None
     aliases: dict[str, str] = field(default_factory=dict)
-    unknowns: dict[str, list[str]] = field(default_factory=dict)
+    oov_words: dict[str, list[str]] = field(default_factory=dict)
 
     def id_of(self, key: str) -> Optional[str]:
         """Id of the item that ``key`` names, itself or as a path that ends with it, or None."""
@@ -173,7 +173,7 @@ def read_score_references(
     if data is not None:
         found.split = split
         found.visual_ids = _visual_ids(data, split)
-        found.unknowns = unknowns_by_video(data, split, found.visual_ids)
+        found.oov_words = oov_words_by_video(data, split, found.visual_ids)
     return found
 
 
@@ -222,7 +222,7 @@ def join_texts(path: str, references: References) -> JoinedTexts:
         elif item_id in found:  # paths that end alike
             read.repeated.append(item_id)
         else:
-            found[item_id] = restored(text, references.unknowns.get(item_id))
+            found[item_id] = restored(text, references.oov_words.get(item_id))
     if not found:
         raise UserError(
             f"{path}: none of its {len(read.texts)} ids (such as {unknown[0]!r}) is among the "
@@ -341,7 +341,7 @@ def read_sources(
     return [None if is_not_available(text) else tokenize(text) or None for text in found]
 
 
-def unknowns_by_video(
+def oov_words_by_video(
     data: Optional[str], split: str, visual_ids: Sequence[str]
 ) -> dict[str, list[str]]:
     """Words that each video's indexed OOV tokens stand for; empty where the folder has none.
@@ -352,15 +352,15 @@ def unknowns_by_video(
     path = _existing(data, split, "unknowns")
     if path is None:
         return {}
-    unknowns = read_unknowns(path)
-    if len(unknowns) != len(visual_ids):
+    oov_words = read_oov_words(path)
+    if len(oov_words) != len(visual_ids):
         raise UserError(
             f"{path}: must have a line for each of the split's {len(visual_ids)} lines, but has "
-            f"{len(unknowns)} lines."
+            f"{len(oov_words)} lines."
         )
-    return dict(zip(visual_ids, unknowns))
+    return dict(zip(visual_ids, oov_words))
 
 
-def restored(text: str, unknowns: Optional[Sequence[str]]) -> str:
+def restored(text: str, oov_words: Optional[Sequence[str]]) -> str:
     """The text with words in the place of indexed OOV tokens; as it is where it has none."""
-    return text if unknowns is None or "<unk-" not in text else restore_oov_words(text, unknowns)
+    return text if oov_words is None or "<unk-" not in text else restore_oov_words(text, oov_words)

@@ -49,7 +49,7 @@ def written_sentences(
 def about_split(
     references: References, ids: Sequence[str], data: Optional[str], generated: str
 ) -> dict[str, object]:
-    """What of a split was scored: its photo sequences, and its images with features.
+    """What of a split was scored: its image sequences, and its images with features.
 
     Args:
         references: of all sequences.

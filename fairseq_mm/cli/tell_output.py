@@ -224,16 +224,17 @@ class Page:
         Raises:
             UserError: if an image cannot be read.
         """
-        from fairseq_mm.report.visual_story_table import Strip, Telling
+        from fairseq_mm.report.visual_story_table import StoryRow, Strip
 
         has_names = len(stories) > 1 or bool(sequence.references)
         rows = [
-            Telling(PEOPLE, as_read(reference), by_people=True) for reference in sequence.references
+            StoryRow(PEOPLE, as_read(reference), by_people=True)
+            for reference in sequence.references
         ]
         for name, found in stories.items():
             for hypothesis in found:
                 note = f"{hypothesis.score:.3f} a word" if has_names else ""
-                rows.append(Telling(name if has_names else "", hypothesis.sentences, note))
+                rows.append(StoryRow(name if has_names else "", hypothesis.sentences, note))
         title = "" if "\t" in sequence.id else sequence.id
         uris = [self._uri(sequence, place) for place in range(len(sequence.keys))]
         self._strips.append(Strip(title, [Path(x).name for x in sequence.names], uris, rows))

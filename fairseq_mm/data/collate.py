@@ -43,9 +43,9 @@ def pad_features(
     counts = np.array([len(row) for row in rows])
     N = int(counts.max())
     padding = np.arange(N) >= counts[:, None]
-    for line, is_missing in zip(padding, missing or []):
-        if is_missing is not None:
-            line[: len(is_missing)] |= is_missing
+    for line, mask in zip(padding, missing or []):
+        if mask is not None:
+            line[: len(mask)] |= mask
     padding_mask = torch.from_numpy(padding)
     if (counts == N).all():
         return torch.from_numpy(np.stack(rows)), padding_mask

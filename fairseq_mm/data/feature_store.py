@@ -63,7 +63,7 @@ class FeatureStore:
     Attributes:
         path: as given.
         ids: the keys, in the order of the file.
-        dim: D, the features' channels.
+        dim: D, the feature dimension.
         dtype: float16 or float32, of the rows that ``read`` returns.
         attributes: who made the features and how.
         rows_finite: every row was checked, when it was written or since.

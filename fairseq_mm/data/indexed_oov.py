@@ -41,34 +41,34 @@ def index_oov_words(
     return _replace(words, known, numbers), list(numbers)
 
 
-def index_with(words: Sequence[str], known: Collection[str], unknowns: Sequence[str]) -> list[str]:
+def index_with(words: Sequence[str], known: Collection[str], oov_words: Sequence[str]) -> list[str]:
     """Numbers a summary's unknown words as its transcript's were.
 
     Args:
         words: of the summary.
         known: words of the dictionary.
-        unknowns: of the transcript, see :func:`index_oov_words`.
+        oov_words: of the transcript, see :func:`index_oov_words`.
 
     Returns:
         One token for each word; ``<unk>`` for unknown words that the transcript does not have.
     """
     numbers: dict[str, int] = {}
-    for number, word in enumerate(unknowns):
+    for number, word in enumerate(oov_words):
         numbers.setdefault(word, number)
     return _replace(words, known, numbers)
 
 
-def restore_oov_words(text: str, unknowns: Sequence[str]) -> str:
+def restore_oov_words(text: str, oov_words: Sequence[str]) -> str:
     """Puts the words back for which indexed OOV tokens stand.
 
     Args:
         text: tokens separated by spaces.
-        unknowns: of the transcript, see :func:`index_oov_words`.
+        oov_words: of the transcript, see :func:`index_oov_words`.
 
     Returns:
         The text; a number that the transcript does not have becomes ``<unk>``.
     """
-    return " ".join(_restore(token, unknowns) for token in text.split())
+    return " ".join(_restore(token, oov_words) for token in text.split())
 
 
 def _is_known(word: str, known: Collection[str]) -> bool:
@@ -87,9 +87,9 @@ def _replace(words: Sequence[str], known: Collection[str], numbers: dict[str, in
     return tokens
 
 
-def _restore(token: str, unknowns: Sequence[str]) -> str:
+def _restore(token: str, oov_words: Sequence[str]) -> str:
     found = _NUMBERED.fullmatch(token)
     if found is None:
         return token
     number = int(found[1])
-    return unknowns[number] if number < len(unknowns) else UNKNOWN
+    return oov_words[number] if number < len(oov_words) else UNKNOWN

@@ -95,7 +95,7 @@ class MultimodalDataset(FairseqDataset):
         self._num_tokens = longest[self.lines] + self._count_rows()
 
     def _count_rows(self) -> np.ndarray:
-        """``[len(self)]`` rows of features of each example."""
+        """``[len(self)]`` number of regions or frames of each example."""
         if self.visual_ids is None or self.features is None:
             return np.zeros(len(self.lines), dtype=np.int64)
         self._check_features()

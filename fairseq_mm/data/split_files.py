@@ -72,13 +72,13 @@ def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
     return references
 
 
-def read_unknowns(path: Union[str, os.PathLike]) -> list[list[str]]:
+def read_oov_words(path: Union[str, os.PathLike]) -> list[list[str]]:
     """Of each line of the split the words that its indexed OOV tokens stand for.
 
     Raises:
         UserError: if the file is missing, or a line is no JSON list of words.
     """
-    unknowns = []
+    oov_words = []
     what = "it holds the words that <unk-0>, <unk-1>, ... stand for"
     for number, line in read_lines(path, what=what):
         words = _json_of(line, f"{path}:{number}")
@@ -87,8 +87,8 @@ def read_unknowns(path: Union[str, os.PathLike]) -> list[list[str]]:
                 f'{path}:{number}: must be a JSON list of words, ["...", ...], but is '
                 f"{line[:80]!r}."
             )
-        unknowns.append(words)
-    return unknowns
+        oov_words.append(words)
+    return oov_words
 
 
 def read_missing_images(folder: Union[str, os.PathLike]) -> frozenset[str]:

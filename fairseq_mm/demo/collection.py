@@ -21,7 +21,7 @@ from fairseq_mm.demo.captions import captions_of, is_true
 from fairseq_mm.demo.drawn_images import draw
 from fairseq_mm.demo.drawn_stories import NUM_MOMENTS, Moment, change_between, compose_story
 from fairseq_mm.demo.scenes import Scene, compose_scene, held_out_combinations
-from fairseq_mm.demo.story_sentences import tell_story, tells
+from fairseq_mm.demo.story_sentences import describes, write_story
 from fairseq_mm.errors import UserError
 
 CAPTIONS_PER_IMAGE = 3
@@ -112,7 +112,7 @@ def draw_stories(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:
             image = draw(moment.scene, rng, night=moment.night)
             image.save(images / name, quality=QUALITY)
         paths = [f"images/{name}" for name in names]
-        sentences = tell_story(moments, rng)
+        sentences = write_story(moments, rng)
         stories.append({"id": story, "images": paths, "sentences": sentences, "split": split})
         shown.append({"id": story, "moments": [moment.to_json() for moment in moments]})
     _write_jsonl(folder / _SHOWN, shown)
@@ -182,7 +182,9 @@ def check_stories(folder: Path, stories: Mapping[str, Sequence[str]]) -> list[Se
         padded = [*sentences[:NUM_MOMENTS], *[""] * (NUM_MOMENTS - len(sentences))]
         for i, (before, after) in enumerate(zip([None, *moments], moments)):
             kind = "first" if before is None else change_between(before, after)
-            verdicts.append(SentenceVerdict(story, i + 1, kind, tells(padded[i], before, after)))
+            verdicts.append(
+                SentenceVerdict(story, i + 1, kind, describes(padded[i], before, after))
+            )
     return verdicts
 
 

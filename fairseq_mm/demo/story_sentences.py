@@ -1,4 +1,4 @@
-"""The sentences of drawn stories: of each image, every sentence that tells it.
+"""The sentences of drawn stories: of each image, every sentence that describes it.
 
     first   one (day | night) there is only THING
           | one (day | night) THING is RELATION THING
@@ -13,9 +13,9 @@
     THING = a SIZE COLOUR SHAPE
     NAME  = the COLOUR SHAPE
 
-What leaves, and which colour a thing had, stands in the images before only. A sentence tells its
-image if it names the change, with all that takes part in it; ``sentences_telling`` lists all such
-sentences, and any other one is wrong.
+What leaves, and which colour a thing had, stands in the images before only. A sentence describes
+its image if it names the change, with all that takes part in it; ``sentences_describing`` lists all
+such sentences, and any other one is wrong.
 """
 
 import random
@@ -29,8 +29,8 @@ from fairseq_mm.demo.scenes import SHAPES, Scene, Thing, relation
 _RELATIONS = {"above": "above", "below": "below", "left": "left of", "right": "right of"}
 
 
-def sentences_telling(before: Optional[Moment], after: Moment) -> list[str]:
-    """Every sentence that tells ``after``, words separated by spaces.
+def sentences_describing(before: Optional[Moment], after: Moment) -> list[str]:
+    """Every sentence that describes ``after``, words separated by spaces.
 
     Args:
         before: the moment before; None for the first image.
@@ -55,17 +55,17 @@ def sentences_telling(before: Optional[Moment], after: Moment) -> list[str]:
     return [f"{_name(thing)} {verb}" for verb in verbs]
 
 
-def tells(sentence: str, before: Optional[Moment], after: Moment) -> bool:
-    """Whether ``sentence`` tells ``after``; case and a full stop at its end do not matter."""
+def describes(sentence: str, before: Optional[Moment], after: Moment) -> bool:
+    """Whether ``sentence`` describes ``after``; case and a full stop at its end do not matter."""
     words = " ".join(sentence.lower().rstrip(" .").split())
-    return words in sentences_telling(before, after)
+    return words in sentences_describing(before, after)
 
 
-def tell_story(moments: Sequence[Moment], rng: random.Random) -> list[str]:
-    """One sentence for each moment, among those that tell it: in a wording chosen at random, with
-    two things in reading order, as people mostly do."""
+def write_story(moments: Sequence[Moment], rng: random.Random) -> list[str]:
+    """One sentence for each moment, among those that describe it: in a wording chosen at random,
+    with two things in reading order, as people mostly do."""
     return [
-        rng.choice(_in_reading_order(sentences_telling(before, after), after.scene))
+        rng.choice(_in_reading_order(sentences_describing(before, after), after.scene))
         for before, after in zip([None, *moments], moments)
     ]
 

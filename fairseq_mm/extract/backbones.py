@@ -90,7 +90,7 @@ class Backbone(NamedTuple):
 
 
 class LayerRows(nn.Module):
-    """Rows of features from one layer of a network.
+    """Feature vectors from one layer of a network.
 
     Args:
         layers: ``[B, 3, height, width]`` to a dictionary with the layer's output as ``"layer"``:

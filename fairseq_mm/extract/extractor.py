@@ -1,4 +1,4 @@
-"""A backbone and its preprocessing as one thing: images or videos in, rows of features out."""
+"""A backbone and its preprocessing as one thing: images or videos in, feature vectors out."""
 
 import contextlib
 import itertools
@@ -50,7 +50,7 @@ class FirstClips(NamedTuple):
 
 
 class Extractor:
-    """Turns images, or clips of videos, into rows of features: always in evaluation mode and
+    """Turns images, or clips of videos, into feature vectors: always in evaluation mode and
     without gradients.
 
     Args:

@@ -24,7 +24,7 @@ POOLED_LAYER, GRID_LAYER = "visual", "visual.tokens"
 
 
 class ClipRows(nn.Module):
-    """Rows of features from the image tower of a CLIP model.
+    """Feature vectors from the image tower of a CLIP model.
 
     Args:
         visual: the tower.

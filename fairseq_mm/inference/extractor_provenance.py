@@ -82,7 +82,7 @@ def weights_file_of(
     )
 
 
-def check_trained_features(
+def check_store_extractor(
     identity: Mapping[str, Any],
     feature_dim: int,
     file: str,

@@ -27,7 +27,7 @@ from fairseq_mm.extract.images import MAX_PIXELS, AnyImage
 from fairseq_mm.extract.media_list import AnyMedia
 from fairseq_mm.inference.extractor_provenance import (
     check_recorded,
-    check_trained_features,
+    check_store_extractor,
     weights_file_of,
 )
 from fairseq_mm.inference.loading import LoadedModels
@@ -111,7 +111,7 @@ class MediaReader:
         Raises:
             UserError: if the models were trained on other features.
         """
-        check_trained_features(
+        check_store_extractor(
             self.identity,
             self.feature_dim,
             self.files[0],

@@ -21,7 +21,7 @@ class Transcript(NamedTuple):
     Attributes:
         text: as it was given.
         tokens: their numbers, the ends included.
-        unknowns: words that its indexed OOV tokens stand for.
+        oov_words: words that its indexed OOV tokens stand for.
         num_tokens: before it was cut, ends not counted.
         num_cut: of these, those that were cut off at the end.
         is_available: it does not say that there is none.
@@ -29,7 +29,7 @@ class Transcript(NamedTuple):
 
     text: str
     tokens: torch.Tensor
-    unknowns: list[str]
+    oov_words: list[str]
     num_tokens: int
     num_cut: int
     is_available: bool
@@ -77,16 +77,16 @@ class TranscriptEncoder:
         symbol = reserved_token(words)
         if symbol is not None:
             raise UserError(f"the transcript holds fairseq's control symbol {symbol}.")
-        unknowns: list[str] = []
+        oov_words: list[str] = []
         if subwords.indexed_oov:
-            words, unknowns = index_oov_words(words, self._known, subwords.indexed_oov)
+            words, oov_words = index_oov_words(words, self._known, subwords.indexed_oov)
         tokens = torch.tensor([dictionary.index(word) for word in words])
         is_available = not is_not_available(text)
         if is_available and bool((tokens == dictionary.unk()).all()):
             raise UserError(f"none of the transcript's words is in the dictionary of {self.file}.")
         num_cut = max(0, len(words) - self.limit)
         tokens = self._with_ends([tokens])[0]
-        return Transcript(text, tokens, unknowns, len(words), num_cut, is_available)
+        return Transcript(text, tokens, oov_words, len(words), num_cut, is_available)
 
     def _with_ends(self, tokens: list[torch.Tensor]) -> Any:
         """Lines as the training cut them, with the ends that it gave them."""

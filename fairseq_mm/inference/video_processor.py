@@ -90,7 +90,7 @@ class VideoProcessor(Processor[AnyInput]):
                     features=features,
                     source=transcript.tokens,
                     origin=transcript,
-                    oov_tokens=transcript.unknowns,
+                    oov_tokens=transcript.oov_words,
                 )
 
     def _parts_of(self, value: AnyInput) -> tuple[Any, Union[str, Transcript, None]]:

@@ -1,7 +1,7 @@
 """Perplexity of given texts, from sums of log-probabilities and token counts.
 
 Mao et al. 2015 (m-RNN), equation 5: ``log2 PPL(s) = -1/L sum_n log2 P(w_n | w_1..n-1, image)``.
-L counts the end sign, which the model has to predict as well (the paper does not say).
+L counts the end token, which the model has to predict as well (the paper does not say).
 """
 
 import math
@@ -16,7 +16,7 @@ NAMED = 5  # lines in a message
 
 
 class LogProbability(NamedTuple):
-    """Sum of a text's log2-probabilities, and its number of tokens, end sign included."""
+    """Sum of a text's log2-probabilities, and its number of tokens, end token included."""
 
     log2_sum: float
     num_tokens: int
@@ -72,7 +72,7 @@ def transtory_perplexity(sentences: Iterable[LogProbability]) -> float:
 
 def read_log_probabilities(path: str) -> dict[int, LogProbability]:
     """Reads what ``fairseq-generate --score-reference`` printed: the ``P-`` lines, which hold the
-    log2-probability of every token of the reference, the end sign last.
+    log2-probability of every token of the reference, the end token last.
 
     Returns:
         Line number of the split -> sum and count.

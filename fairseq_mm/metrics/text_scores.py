@@ -87,7 +87,7 @@ def _meteor_vist(items: TokenizedItems) -> list[Row]:
 
     Each story is one segment, as it is, without METEOR's own normalisation. A story's score is the
     highest over its references, each scored alone: METEOR's own way with several references,
-    segment by segment. The figure is the mean over photo sequences, where coco-caption's makes a
+    segment by segment. The figure is the mean over image sequences, where coco-caption's makes a
     corpus score of summed statistics.
     """
     rows = []

@@ -179,14 +179,14 @@ class VideoWriter(FolderWriter):
             )
             for transcript, summary in zip(*texts):
                 number = self.subwords.indexed_oov
-                words, unknowns = index_oov_words(transcript.split(), known, number)
-                summary_words = index_with(summary.split(), known, unknowns)
-                symbols = {oov_token(k) for k in range(len(unknowns))}
+                words, oov_words = index_oov_words(transcript.split(), known, number)
+                summary_words = index_with(summary.split(), known, oov_words)
+                symbols = {oov_token(k) for k in range(len(oov_words))}
                 counts["numbered_in_transcripts"] += sum(word in symbols for word in words)
                 counts["numbered_in_summaries"] += sum(word in symbols for word in summary_words)
                 source.write(" ".join(words) + "\n")
                 target.write(" ".join(summary_words) + "\n")
-                listed.write(json_line(unknowns) + "\n")
+                listed.write(json_line(oov_words) + "\n")
         return counts
 
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:

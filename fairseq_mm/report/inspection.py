@@ -22,7 +22,7 @@ from fairseq_mm.report.visual_story_attention import (
     slices_section,
     story_section,
 )
-from fairseq_mm.report.visual_story_table import Strip, Telling, stories_section
+from fairseq_mm.report.visual_story_table import StoryRow, Strip, stories_section
 
 if TYPE_CHECKING:
     from fairseq_mm.analysis.story_inspection import Inspection
@@ -68,12 +68,12 @@ def section_of_visual_story(
     """
     texts = [detokenize_story(list(words)).strip() for words in sentences]
     uris = [None if image is None else image.uri for image in images]
-    parts = [stories_section([Strip("", names, uris, [Telling("", texts)], note)])]
+    parts = [stories_section([Strip("", names, uris, [StoryRow("", texts)], note)])]
     if found.image_weights is not None:
-        missing = found.is_missing.tolist()
+        mask = found.image_padding_mask.tolist()
         attention = _by_sentence(texts, found, found.image_weights)
         heading = "Attention to the images"
-        parts.append(images_section(attention, images, is_missing=missing, heading=heading))
+        parts.append(images_section(attention, images, image_padding_mask=mask, heading=heading))
     if found.slice_weights is not None:
         attention = _by_sentence(texts, found, found.slice_weights)
         heading = "Attention to the slices of an image's vector"
@@ -146,7 +146,7 @@ def section_of_video(
             video_shares=side.video_shares,
         )
         maps.append((f"Words of the {side.side}, {', '.join(side.layers)}", part))
-    title = f"Line {found.line}: {found.id}, {found.num_frames} rows of features"
+    title = f"Line {found.line}: {found.id}, {found.num_frames} frames"
     return section(title, "video_line.html", "video_attention.js", rows=rows, maps=maps)
 
 

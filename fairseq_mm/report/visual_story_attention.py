@@ -62,7 +62,7 @@ def images_section(
     sentences: Sequence[SentenceAttention],
     images: Sequence[Optional[EmbeddedImage]],
     *,
-    is_missing: Sequence[bool],
+    image_padding_mask: Sequence[bool],
     heading: str = "",
 ) -> Section:
     """How each sentence, and each of its words, divides its attention among the images.
@@ -70,7 +70,7 @@ def images_section(
     Args:
         sentences: one an image, with weights of the N images.
         images: N; None for one that is not shown.
-        is_missing: N; the model has nothing of those images.
+        image_padding_mask: N; the model has nothing of those images.
         heading: plain text.
     """
     note = (
@@ -78,7 +78,7 @@ def images_section(
         "heads, last layer). A blue frame marks the image of the sentence, dotted "
         "underlines words that are not in the dictionary."
     )
-    return _attention(heading, sentences, images, note, is_missing=is_missing)
+    return _attention(heading, sentences, images, note, image_padding_mask=image_padding_mask)
 
 
 def slices_section(
@@ -87,7 +87,7 @@ def slices_section(
     *,
     heading: str = "",
 ) -> Section:
-    """How each word divides its attention among the slices of its own image's vector.
+    """How each word divides its attention among the slices of the vector of the sentence's image.
 
     Args:
         sentences: one an image, with weights of the slices.
@@ -108,7 +108,7 @@ def _attention(
     images: Sequence[Optional[EmbeddedImage]],
     note: str,
     *,
-    is_missing: Optional[Sequence[bool]] = None,
+    image_padding_mask: Optional[Sequence[bool]] = None,
 ) -> Section:
     return section(
         heading,
@@ -116,8 +116,8 @@ def _attention(
         sentences=sentences,
         images=images,
         note=note,
-        of_images=is_missing is not None,
-        is_missing=is_missing,
+        of_images=image_padding_mask is not None,
+        image_padding_mask=image_padding_mask,
         strongest=max(float(sentence.weights.max()) for sentence in sentences),
         lines_of_words=lines_of_words,
         exp=np.exp,

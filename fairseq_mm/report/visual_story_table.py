@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 from fairseq_mm.report.html_page import Section, section
 
 
-class Telling(NamedTuple):
+class StoryRow(NamedTuple):
     """A row of the table.
 
     Attributes:
@@ -34,14 +34,14 @@ class Strip(NamedTuple):
         title: plain text.
         keys: names of the images.
         images: their data URIs; None where there is none to show.
-        tellings: at least one.
+        rows: at least one.
         note: plain text beside the title.
     """
 
     title: str
     keys: Sequence[str]
     images: Sequence[Optional[str]]
-    tellings: Sequence[Telling]
+    rows: Sequence[StoryRow]
     note: str = ""
 
 

@@ -97,7 +97,7 @@ class FactoredLikelihood:
     def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
         """
         Args:
-            sentences: token indices of each, the end sign last: it is counted.
+            sentences: token indices of each, the end token last: it is counted.
 
         Returns:
             log_probs: ``[S, I]`` float32.

@@ -21,7 +21,7 @@ import numpy as np
 from fairseq_mm.errors import import_extra
 
 QUERIES_AT_ONCE = 64
-SLICE_BYTES = 1 << 28  # of dense rows
+CHUNK_BYTES = 1 << 28  # of dense rows
 _TIE = 1e-5  # far above the rounding of a float32 cosine, far below what tells prompts apart
 _NOTHING = 1e-9  # cosines of prompts without a common word are below, all others above
 
@@ -66,7 +66,7 @@ class NearestPrompts:
         ValueError: if there are no prompts, or none has a word.
     """
 
-    def __init__(self, prompts: Sequence[str], *, chunk_bytes: int = SLICE_BYTES) -> None:
+    def __init__(self, prompts: Sequence[str], *, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._faiss = import_extra("faiss", extra="knn", purpose="the search for nearest prompts")
         text = import_extra(
             "sklearn.feature_extraction.text", extra="knn", purpose="the search for nearest prompts"
@@ -124,13 +124,13 @@ class NearestPrompts:
         R = len(self._lines)
         wanted = min(k + 16, R)
         while True:
-            cosines, rows = self._search_slices(dense, candidates, wanted)
+            cosines, rows = self._search_chunks(dense, candidates, wanted)
             least = np.maximum(cosines[:, [min(k, R) - 1]] - _TIE, _NOTHING)
             if wanted == R or (cosines[:, [-1]] < least).all():
                 return [row[near] for row, near in zip(rows, cosines >= least)]
             wanted = min(4 * wanted, R)
 
-    def _search_slices(
+    def _search_chunks(
         self, queries: np.ndarray, candidates: Any, wanted: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Cosines ``[Q, wanted]``, falling, and their rows."""

@@ -24,7 +24,7 @@ class SplitToRank:
     Attributes:
         images: line of visual_ids of each image, in order of first appearance.
         lines: line of the split of each sentence.
-        sentences: its tokens, the end sign included.
+        sentences: its tokens, the end token included.
         image_of_sentence: ``[S]`` place of its image.
         sampled: as given.
     """

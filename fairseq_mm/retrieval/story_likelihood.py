@@ -20,7 +20,7 @@ from torch import Tensor
 from fairseq_mm.data.collate import pad_tokens, shift_right
 from fairseq_mm.data.feature_store import FeatureStores
 from fairseq_mm.errors import UserError
-from fairseq_mm.retrieval.word_likelihood import SLICE_BYTES, mean_log_probs, word_log_probs
+from fairseq_mm.retrieval.word_likelihood import CHUNK_BYTES, mean_log_probs, word_log_probs
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -47,7 +47,7 @@ class TextLikelihood:
         *,
         precision: str = "float32",
         batch_tokens: int = 4000,
-        chunk_bytes: int = SLICE_BYTES,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"`precision` must be of {PRECISIONS}, but is {precision!r} instead.")
@@ -98,14 +98,14 @@ class TextLikelihood:
         lengths = [len(story) for story in stories]
         target = pad_tokens(targets, pad).to(self.device)
         previous = pad_tokens(shift_right(targets, start), pad).to(self.device)
-        is_real = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
-        is_real = is_real.to(self.device)
+        valid_mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+        valid_mask = valid_mask.to(self.device)
         with self.autocast():
             features = [
-                model.decoder.extract_features(previous, encoder_out)[0][is_real]
+                model.decoder.extract_features(previous, encoder_out)[0][valid_mask]
                 for model, encoder_out in zip(self.models, encoded)
             ]
-            log_probs = log_probs_of(features, target[is_real])
+            log_probs = log_probs_of(features, target[valid_mask])
         if not bool(torch.isfinite(log_probs).all()):
             raise UserError(
                 "the checkpoint gives a word a probability that is no number: its weights hold NaN "
@@ -232,7 +232,7 @@ class SequenceImages:
             rows = self.features.rows_of(image)
             if rows != self.rows_per_image:
                 raise UserError(
-                    f"{self.features.path}: {image!r} has {rows} rows of features, but the "
+                    f"{self.features.path}: {image!r} has {rows} regions, but the "
                     f"model was trained on {self.rows_per_image} an image."
                 )
 

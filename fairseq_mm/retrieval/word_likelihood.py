@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-SLICE_BYTES = 64 * 2**20
+CHUNK_BYTES = 64 * 2**20
 _PIECE_BYTES = 2**20
 
 
@@ -38,7 +38,7 @@ class Tempered(NamedTuple):
 
 
 def word_log_probs(
-    decoder: Any, features: Tensor, target: Tensor, *, chunk_bytes: int = SLICE_BYTES
+    decoder: Any, features: Tensor, target: Tensor, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Tensor:
     """
     Args:
@@ -53,7 +53,7 @@ def word_log_probs(
     """
     linear = getattr(decoder, "output_proj", None)
     results = []
-    for rows, logits in logit_slices(decoder, features, chunk_bytes=chunk_bytes):
+    for rows, logits in logit_chunks(decoder, features, chunk_bytes=chunk_bytes):
         own = None
         if isinstance(linear, nn.Linear) and logits.dtype != torch.float32:
             own = _own_logits(linear, features[rows], target[rows])
@@ -63,8 +63,8 @@ def word_log_probs(
     return torch.cat(results) if results else features.new_zeros(0)
 
 
-def logit_slices(
-    decoder: Any, features: Tensor, *, chunk_bytes: int = SLICE_BYTES
+def logit_chunks(
+    decoder: Any, features: Tensor, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[tuple[slice, Tensor]]:
     """Rows of the features and their logits ``[rows, V]``, which may be overwritten."""
     if not len(features):
@@ -185,7 +185,7 @@ class TemperatureSums:
         temperatures: Sequence[float],
         *,
         top_k: Optional[int] = None,
-        chunk_bytes: int = SLICE_BYTES,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         if top_k is not None and len(models) > 1:
             raise ValueError("`top_k` must be None for an ensemble.")
@@ -204,7 +204,7 @@ class TemperatureSums:
         log_probs = []
         for parts in zip(
             *(
-                logit_slices(model.decoder, hidden, chunk_bytes=self.chunk_bytes)
+                logit_chunks(model.decoder, hidden, chunk_bytes=self.chunk_bytes)
                 for model, hidden in zip(self.models, features)
             )
         ):

@@ -20,14 +20,14 @@ class ReadableText:
 
     def __init__(self, subwords: Subwords) -> None:
         self.subwords = subwords
-        self._unknowns: deque[Sequence[str]] = deque()
+        self._oov_words: deque[Sequence[str]] = deque()
 
-    def expect(self, unknowns: Iterable[Sequence[str]]) -> None:
+    def expect(self, oov_words: Iterable[Sequence[str]]) -> None:
         """
         Args:
-            unknowns: for each text that is decoded next the words that its numbers stand for.
+            oov_words: for each text that is decoded next the words that its numbers stand for.
         """
-        self._unknowns = deque(unknowns)
+        self._oov_words = deque(oov_words)
 
     def encode(self, text: str) -> str:
         """Tokens of a text, separated by spaces."""
@@ -35,15 +35,15 @@ class ReadableText:
 
     def decode(self, tokens: str) -> str:
         """Text of tokens separated by spaces."""
-        unknowns = self._unknowns.popleft() if self._unknowns else None
-        return self.text_of(tokens, unknowns)
+        oov_words = self._oov_words.popleft() if self._oov_words else None
+        return self.text_of(tokens, oov_words)
 
-    def text_of(self, tokens: str, unknowns: Optional[Sequence[str]] = None) -> str:
+    def text_of(self, tokens: str, oov_words: Optional[Sequence[str]] = None) -> str:
         """
         Args:
             tokens: separated by spaces.
-            unknowns: words that indexed OOV tokens stand for; None where nobody knows them.
+            oov_words: words that indexed OOV tokens stand for; None where nobody knows them.
         """
-        if unknowns is not None:
-            tokens = restore_oov_words(tokens, unknowns)
+        if oov_words is not None:
+            tokens = restore_oov_words(tokens, oov_words)
         return self.subwords.decode(tokens)

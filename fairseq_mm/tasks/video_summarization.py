@@ -30,7 +30,7 @@ from torch import Tensor
 from fairseq_mm.data.binarised_text import check_line_counts, load_dictionary, load_text_pair
 from fairseq_mm.data.indexed_oov import oov_token
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
-from fairseq_mm.data.split_files import read_references, read_unknowns, read_visual_ids
+from fairseq_mm.data.split_files import read_oov_words, read_references, read_visual_ids
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import prepared_tokenizer
 from fairseq_mm.data.truncation import CutLines, CutVideos, NoiseVideos, TensorLines
@@ -127,7 +127,7 @@ class VideoSummarizationTask(MultimodalTask):
         self.readable = ReadableText(subwords)
         self.models: list[Any] = []
         self.start_index = dictionary.eos()
-        self.unknowns: dict[str, list[list[str]]] = {}
+        self.oov_words: dict[str, list[list[str]]] = {}
         self.tokenizer: Optional[str] = None
         self.nbest = 1
 
@@ -335,8 +335,8 @@ class VideoSummarizationTask(MultimodalTask):
         logger.info(f"{split}: {len(self.datasets[split])} summaries; cut: {', '.join(cut)}")
         if self.subwords.indexed_oov and not combine and (generates or cfg.eval_gen):
             path = f"{base}.unknowns.jsonl"
-            self.unknowns[split] = read_unknowns(path)
-            check_line_counts({text_path: len(summaries), path: len(self.unknowns[split])})
+            self.oov_words[split] = read_oov_words(path)
+            check_line_counts({text_path: len(summaries), path: len(self.oov_words[split])})
         if cfg.eval_gen and not generates and not combine:
             path = f"{base}.references.jsonl"
             references = read_references(path)
@@ -402,12 +402,12 @@ class VideoSummarizationTask(MultimodalTask):
         self, generator: Any, models: list[Any], sample: dict[str, Any], *others: Any, **kwargs: Any
     ) -> list[list[dict[str, Any]]]:
         found = super().inference_step(generator, models, sample, *others, **kwargs)
-        unknowns = self.unknowns.get(sample.get("split", ""))
-        if unknowns is not None and "target" in sample:
+        oov_words = self.oov_words.get(sample.get("split", ""))
+        if oov_words is not None and "target" in sample:
             # what fairseq-generate decodes of a line: transcript, summary, hypotheses
             given = 1 + (sample["target"] is not None)
             self.readable.expect(
-                unknowns[line]
+                oov_words[line]
                 for line, hypotheses in zip(sample["id"].tolist(), found)
                 for _ in range(given + min(self.nbest, len(hypotheses)))
             )
@@ -415,9 +415,9 @@ class VideoSummarizationTask(MultimodalTask):
 
     def text_of(self, tokens: Tensor, split: str, line: int) -> str:
         """Text as people read it, with words in the place of indexed OOV tokens."""
-        unknowns = self.unknowns.get(split)
+        oov_words = self.oov_words.get(split)
         text = self.dictionary.string(tokens)
-        return self.readable.text_of(text, None if unknowns is None else unknowns[line])
+        return self.readable.text_of(text, None if oov_words is None else oov_words[line])
 
     def build_bpe(self, args: Any) -> Any:
         """The data folder's subwords, unless ``--bpe`` names others."""

@@ -275,11 +275,11 @@ def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
     (rows, key), *others = counts.items()
     if others:
         raise UserError(
-            f"{features.path}: all images must have the same number of rows of features, but "
+            f"{features.path}: all images must have the same number of regions, but "
             f"{key!r} has {rows}, and {others[0][1]!r} has {others[0][0]}."
         )
     if not rows:
-        raise UserError(f"{features.path}: {key!r} has no row of features.")
+        raise UserError(f"{features.path}: {key!r} has no region.")
     return rows
 
 

@@ -285,7 +285,7 @@ def test_a_word_s_weights_are_the_mean_of_its_pieces(tmp_path, gpt2):
         np.testing.assert_allclose(of_summary.weights[0, w], expected, atol=1e-5)
 
 
-def test_a_model_without_a_gate_is_told_in_a_line(data):
+def test_a_model_without_a_gate_is_refused_in_a_line(data):
     for arch, options in (("vg_bart_tiny", {"forget_gate": "off"}),
                           ("hierarchical_attention_rnn_tiny", {})):  # fmt: skip
         inspection = inspection_of(data, arch, **options)
@@ -334,7 +334,7 @@ def test_what_does_not_fit_is_said_in_a_line(data, tmp_path):
     with pytest.raises(UserError, match=r"nowhere: is no data folder"):
         load(file, tmp_path / "nowhere")
     folder = make_videos_folder(tmp_path / "other", dim=6)
-    with pytest.raises(UserError, match=r"a.pt: .*features of 5 channels, but .* has 6"):
+    with pytest.raises(UserError, match=r"a.pt: .*trained on 5-dimensional features, but .* has 6"):
         load(file, folder)
     write_store(tmp_path / "few.h5", ["valid0"])
     with pytest.raises(UserError, match=r"few.h5.*4 of 5 videos of valid have none there"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from toy_data import build_model, visual_story_task
-from toy_visual_storyteller import random_storyteller, write_visual_storyteller
+from toy_visual_story_models import random_story_model, write_story_checkpoint
 
 from fairseq_mm.analysis.visual_story_inspection import (
     grid_shape,
@@ -47,8 +47,8 @@ def features_of(*, dim=5, rows=1, missing=()):
 
 def collated(features, rows):
     x = torch.stack([torch.zeros(rows, 5) if f is None else torch.from_numpy(f) for f in features])
-    is_missing = torch.tensor([f is None for f in features])
-    return x.flatten(0, 1).unsqueeze(0), is_missing.repeat_interleave(rows).unsqueeze(0)
+    padding_mask = torch.tensor([f is None for f in features])
+    return x.flatten(0, 1).unsqueeze(0), padding_mask.repeat_interleave(rows).unsqueeze(0)
 
 
 def previous_tokens(dictionary):
@@ -56,7 +56,7 @@ def previous_tokens(dictionary):
 
 
 def test_words_have_their_sentences_and_probabilities():
-    model = random_storyteller("transtory_full_tiny")
+    model = random_story_model("transtory_full_tiny")
     found = inspected(model, features_of())
     assert found.words == TARGETS
     assert found.sentences == [0] * 4 + [1] * 3 + [2] * 2 + [3] * 5 + [4] * 2
@@ -72,12 +72,12 @@ def test_words_have_their_sentences_and_probabilities():
 
 @torch.no_grad()
 def test_weights_of_images_are_the_heads_mean_where_a_word_is_written():
-    model = random_storyteller("transtory_full_tiny")
+    model = random_story_model("transtory_full_tiny")
     features = features_of(missing=[1])
     found = inspected(model, features)
     assert found.slice_weights is None
     assert found.similarities is None
-    assert found.is_missing.tolist() == [False, True, False, False, False]
+    assert found.image_padding_mask.tolist() == [False, True, False, False, False]
     x, padding_mask = collated(features, 1)
     (memory,) = model.encoder(x, padding_mask)["vectors"]
     (layer,) = model.decoder.layers
@@ -170,8 +170,8 @@ def test_grids_are_square_unless_told_otherwise():
 
 
 @pytest.mark.parametrize("arch", ["glac_tiny", "transtory_decoder_tiny", "transtory_xl_tiny"])
-def test_models_with_nothing_to_see_are_told_in_a_line_that_names_others(tmp_path, arch):
-    file = write_visual_storyteller(tmp_path / "a.pt", arch)
+def test_models_with_nothing_to_see_are_refused_in_a_line_that_names_others(tmp_path, arch):
+    file = write_story_checkpoint(tmp_path / "a.pt", arch)
     with pytest.raises(UserError) as caught:
         traces_of(from_pretrained(file))
     message = str(caught.value)
@@ -186,7 +186,7 @@ def test_the_released_full_model_has_nothing_to_see_and_ensembles_are_refused(tm
     released = build_model("transtory_full_tiny", task, compat="released")
     with pytest.raises(UserError, match=r"toy.pt: attends to nothing"):
         traces_of(generator_of(released))
-    generator = generator_of(random_storyteller("transtory_full_tiny"))
+    generator = generator_of(random_story_model("transtory_full_tiny"))
     assert traces_of(generator) == (True, False, False)
     generator.models *= 2
     with pytest.raises(UserError, match=r"toy.pt: give one model, not 2"):

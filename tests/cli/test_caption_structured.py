@@ -7,7 +7,7 @@ import h5py
 import pytest
 from toy_captioner import save_images
 from toy_data import write_store
-from toy_structures import make_trained, train
+from toy_pos_sequences import make_trained, train
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, FeatureStore

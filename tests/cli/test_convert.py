@@ -145,7 +145,7 @@ def generate(monkeypatch, capsys, data, path, *options):
 
 
 @pytest.mark.parametrize("name", ["pretrained", "fusion"])
-def test_fairseq_generate_tells_the_same_stories(trained, name, monkeypatch, capsys):
+def test_fairseq_generate_gives_the_same_stories(trained, name, monkeypatch, capsys):
     expected, found = (
         generate(monkeypatch, capsys, trained.data, path)
         for path in (trained.original(name), trained.converted[name])

@@ -60,9 +60,9 @@ class FakeCommands:
             self.write_data(folder / "data", ids, references, lines=1)
         elif name == "fairseq-generate":
             stories = [record["sentences"] for record in test]
-            told = [sentence for sentences in stories for sentence in sentences]
-            told[: self.wrong_sentences] = ["a lie"] * self.wrong_sentences
-            lines = [" <sent> ".join(told[5 * n : 5 * n + 5]) for n in range(len(test))]
+            generated = [sentence for sentences in stories for sentence in sentences]
+            generated[: self.wrong_sentences] = ["a lie"] * self.wrong_sentences
+            lines = [" <sent> ".join(generated[5 * n : 5 * n + 5]) for n in range(len(test))]
             log.write_text("".join(f"H-{n}\t-1\t{line}\n" for n, line in enumerate(lines)))
         elif name == "score":
             self.write_score(folder, "repeated_2")
@@ -120,8 +120,8 @@ def test_every_command_is_shown_and_the_result_is_a_table(commands, capsys):
 def test_the_fresh_story_is_printed_and_its_wrong_sentences_are_marked(commands, capsys):
     assert main(["demo", "--output", str(commands.folder)]) == 0
     (fresh,) = read(commands.folder / "stories" / "fresh" / "stories.jsonl")
-    told = "".join(f"  {sentence}\n" for sentence in fresh["sentences"][:4])
-    assert f"five fresh images:\n{told}  a lie   (wrong)\n" in capsys.readouterr().out
+    generated = "".join(f"  {sentence}\n" for sentence in fresh["sentences"][:4])
+    assert f"five fresh images:\n{generated}  a lie   (wrong)\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("wrong", "status"), [(2, 0), (3, 1)])

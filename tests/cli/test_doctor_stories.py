@@ -37,8 +37,8 @@ def examine(capsys, monkeypatch):
         status = main(["doctor", *map(str, arguments)])
         lines = capsys.readouterr().out.splitlines()
         problems = [line for line in lines if line.startswith("PROBLEM")]
-        told = [line for line in lines if line.startswith(("PROBLEM", "note"))]
-        assert all(" -> " in line for line in told)
+        found = [line for line in lines if line.startswith(("PROBLEM", "note"))]
+        assert all(" -> " in line for line in found)
         assert status == (2 if problems else 0)
         return lines, problems
 

@@ -136,14 +136,14 @@ def test_a_story_is_given_in_three_ways(inspect, trained, tmp_path):
     data, _ = trained
     prompt, story = lines_of(data, 0)
     _, expected, _, _ = inspect("story", None)
-    told = tmp_path / "told.jsonl"
+    stories = tmp_path / "stories.jsonl"
     entry = {"id": 0, "prompt": prompt, "tokens": story, "prompt_tokens": prompt}
-    told.write_text("{}\n" + json.dumps(entry) + "\n")
-    assert inspect("story", told, "--line", 1)[1] == expected
+    stories.write_text("{}\n" + json.dumps(entry) + "\n")
+    assert inspect("story", stories, "--line", 1)[1] == expected
     assert inspect("story", prompt, "--story", story)[1] == expected
     entry.update(tokens=story.split(), prompt_tokens=prompt.split())
-    told.write_text(json.dumps(entry) + "\n")
-    assert inspect("story", told)[1] == expected
+    stories.write_text(json.dumps(entry) + "\n")
+    assert inspect("story", stories)[1] == expected
     cut = inspect("story", None, "--words", 4)[1]
     assert [entry["word"] for entry in cut] == story.split()[:4]
     for a, b in zip(cut, expected):
@@ -198,7 +198,7 @@ def test_the_page_shows_every_word_and_loads_nothing(inspect, tmp_path, name, ha
         ("story", None, ["--generate"], "--generate: is no option of models of prompts, such as"),
     ],
 )
-def test_mistakes_are_told_in_one_line(inspect, name, source, options, message):
+def test_mistakes_are_reported_in_one_line(inspect, name, source, options, message):
     status, _, _, err = inspect(name, source, *options)
     assert status == 2
     (line,) = [x for x in err.splitlines() if x.startswith("fairseq-mm inspect:")]
@@ -214,7 +214,7 @@ def test_a_story_of_a_prompt_has_one_source(trained, capsys, sources, found):
 
 def test_a_line_that_tell_did_not_write_is_named(inspect, tmp_path):
     for content in ('{"id": 1}', "[]", "text", '{"tokens": 5}', '{"tokens": "a", "prompt": 3}'):
-        (tmp_path / "told.jsonl").write_text("\n" + content + "\n")
-        status, _, _, err = inspect("story", tmp_path / "told.jsonl")
+        (tmp_path / "stories.jsonl").write_text("\n" + content + "\n")
+        status, _, _, err = inspect("story", tmp_path / "stories.jsonl")
         assert status == 2
-        assert "told.jsonl:2: must be a line of `fairseq-mm tell" in err
+        assert "stories.jsonl:2: must be a line of `fairseq-mm tell" in err

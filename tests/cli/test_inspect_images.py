@@ -1,13 +1,13 @@
-"""`fairseq-mm inspect` of tellers of visual stories: whose story, data, page, messages."""
+"""`fairseq-mm inspect` of visual stories: whose story, data, page, messages."""
 
 import json
 import re
 
 import numpy as np
 import pytest
-from toy_album_teller import save_pixel_teller, save_teller, write_told_split
 from toy_captioner import save_images
 from toy_data import write_store
+from toy_visual_stories import save_pixel_story_model, save_story_model, write_story_split
 
 from fairseq_mm.analysis.visual_story_inspection import inspect_visual_story
 from fairseq_mm.cli.main import main
@@ -22,12 +22,12 @@ def folder(tmp_path_factory):
     """Checkpoints by architecture, a data folder with a store of grids beside, images."""
     folder = tmp_path_factory.mktemp("inspect_images")
     for arch in ("transtory_full_tiny", "glac_tiny", "transtory_xl_tiny"):
-        save_teller(folder / f"{arch}.pt", arch)
-    save_teller(folder / "grid.pt", rows=6, options={"non_local": True, "slices": 3})
-    data = write_told_split(folder / "data", missing="p1_2")
+        save_story_model(folder / f"{arch}.pt", arch)
+    save_story_model(folder / "grid.pt", rows=6, options={"non_local": True, "slices": 3})
+    data = write_story_split(folder / "data", missing="p1_2")
     keys = [f"p{i}_{k}" for i in range(4) for k in range(5) if (i, k) != (1, 2)]
     write_store(data / "grids.h5", keys, rows=6)
-    save_pixel_teller(folder / "pixel", arch="transtory_full_tiny")
+    save_pixel_story_model(folder / "pixel", arch="transtory_full_tiny")
     save_images(folder / "images")
     return folder
 
@@ -145,7 +145,7 @@ def test_the_model_generates_what_is_not_given(inspect, folder):
     assert entry["sentences"] == story.line.split(" <sent> ")
 
 
-def test_images_are_extracted_and_what_was_told_of_them_is_read(inspect, folder, tmp_path):
+def test_images_are_extracted_and_what_was_generated_of_them_is_read(inspect, folder, tmp_path):
     images = [str(folder / f"images/image{i}.png") for i in range(4)]
     images = [*images[:3], "-", images[3]]
     model = "pixel/checkpoint_best.pt"
@@ -155,11 +155,11 @@ def test_images_are_extracted_and_what_was_told_of_them_is_read(inspect, folder,
     assert entry["images"] == images
     assert entry["generated"] is True
     assert page.read_text().count("--image") >= 4
-    # the file that tell writes says the same, and may be told in other ways
-    told = tmp_path / "told.jsonl"
-    command = ["tell", "--checkpoint", folder / model, *images, "--jsonl", "--output", told]
+    # the file that tell writes says the same, and may be given in other ways
+    stories = tmp_path / "stories.jsonl"
+    command = ["tell", "--checkpoint", folder / model, *images, "--jsonl", "--output", stories]
     assert main([*map(str, command)]) == 0
-    status, (again,), _ = inspect(told, model=model)
+    status, (again,), _ = inspect(stories, model=model)
     assert status == 0
     assert again["generated"] is False
     assert again["words"] == entry["words"]
@@ -167,9 +167,9 @@ def test_images_are_extracted_and_what_was_told_of_them_is_read(inspect, folder,
     # ids of a store
     names = ("--features", folder / "data/features.h5", "--ids", *[f"p2_{i}" for i in range(5)])
     model = "transtory_full_tiny.pt"
-    command = ["tell", "--checkpoint", folder / model, *names, "--jsonl", "--output", told]
+    command = ["tell", "--checkpoint", folder / model, *names, "--jsonl", "--output", stories]
     assert main([*map(str, command)]) == 0
-    status, (again,), _ = inspect(told, *names[:2])
+    status, (again,), _ = inspect(stories, *names[:2])
     assert status == 0
     assert again["images"] == list(names[3:])
 
@@ -249,7 +249,7 @@ DATA, STORE = "data", "data/features.h5"
         ),
     ],
 )
-def test_mistakes_are_told_in_one_line(inspect, folder, arguments, message):
+def test_mistakes_are_reported_in_one_line(inspect, folder, arguments, message):
     names = {DATA, STORE, "data/grids.h5"}
     status, _, err = inspect(*[folder / x if x in names else x for x in arguments])
     assert status == 2
@@ -269,7 +269,7 @@ def test_mistakes_are_told_in_one_line(inspect, folder, arguments, message):
         (["--line", "1,x"], r"must be a number, or several with commas between them, but is '1,x'"),
     ],
 )
-def test_mistakes_about_grids_are_told(inspect, folder, options, message, capsys):
+def test_mistakes_about_grids_are_reported(inspect, folder, options, message, capsys):
     arguments = [folder / "data", "--features", folder / "data/grids.h5", *options]
     try:
         status, _, err = inspect(*arguments, model="grid.pt")
@@ -298,7 +298,7 @@ def test_an_unreadable_image_is_named(inspect, folder, tmp_path):
 
 
 def test_a_line_that_tell_did_not_write_is_named(inspect, folder, tmp_path):
-    told = tmp_path / "told.jsonl"
+    stories = tmp_path / "stories.jsonl"
     for content in (
         '{"id": 1}',
         "[]",
@@ -306,16 +306,16 @@ def test_a_line_that_tell_did_not_write_is_named(inspect, folder, tmp_path):
         '{"images": "abcde", "hypothesis": "a"}',
         '{"images": ["a"], "hypothesis": 3}',
     ):
-        told.write_text("\n" + content + "\n")
-        status, _, err = inspect(told)
+        stories.write_text("\n" + content + "\n")
+        status, _, err = inspect(stories)
         assert status == 2
-        assert "told.jsonl:2: must be a line of `fairseq-mm tell --jsonl` of images" in err
+        assert "stories.jsonl:2: must be a line of `fairseq-mm tell --jsonl` of images" in err
     entry = {"images": list("abcde"), "hypothesis": "a <sent> b <sent> </s> <sent> c <sent> d"}
-    told.write_text(json.dumps(entry))
+    stories.write_text(json.dumps(entry))
     store = ("--features", folder / "data/features.h5")
-    assert "features.h5: no features for 'a'" in inspect(told, *store)[2]
+    assert "features.h5: no features for 'a'" in inspect(stories, *store)[2]
     entry["images"] = [f"p0_{i}" for i in range(5)]
-    told.write_text(json.dumps(entry))
-    assert re.search(r"Line 0 of .*: '</s>' is no word of a story", inspect(told, *store)[2])
-    status, _, err = inspect(told, "--line", 1)
+    stories.write_text(json.dumps(entry))
+    assert re.search(r"Line 0 of .*: '</s>' is no word of a story", inspect(stories, *store)[2])
+    status, _, err = inspect(stories, "--line", 1)
     assert "--lines must be from 0 to 0" in err

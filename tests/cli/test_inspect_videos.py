@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toy_data import make_videos_folder
 from toy_video_summarizers import write_video_summarizer
-from toy_visual_storyteller import write_visual_storyteller
+from toy_visual_story_models import write_story_checkpoint
 
 from fairseq_mm.analysis.video_inspection import VideoInspection
 from fairseq_mm.cli.main import main
@@ -135,7 +135,7 @@ def test_without_a_file_of_transcripts_the_model_s_own_words_tell(inspect, folde
     assert [entry["reference"] for entry in entries] == desc
 
 
-def test_words_of_the_transcript_or_of_the_summary_look_at_frames(inspect, folder, tmp_path):
+def test_words_of_the_transcript_or_of_the_summary_attend_to_frames(inspect, folder, tmp_path):
     texts = generated(tmp_path / "generate.txt")
     (found,) = library(folder).frame_attention([4])
     status, (entry, first), *_ = inspect("--lines", "4,2", "--layers")
@@ -239,11 +239,11 @@ def test_texts_of_other_videos_are_refused(inspect, tmp_path):
     assert "h.jsonl: has a summary of 'elsewhere', which is no video of " in err
 
 
-def test_ensembles_and_models_of_other_kinds_are_told(inspect, folder, tmp_path, capsys):
+def test_ensembles_and_models_of_other_kinds_are_refused(inspect, folder, tmp_path, capsys):
     status, _, _, err = inspect(model=f"bart.pt:{folder}/ha.pt")
     assert status == 2
     assert "give one model, not 2" in err
-    other = write_visual_storyteller(tmp_path / "told.pt", "transtory_full_tiny")
+    other = write_story_checkpoint(tmp_path / "other.pt", "transtory_full_tiny")
     main(["inspect", str(folder / "data"), "--checkpoint", other, "--gates"])
     assert f"--gates: is no option of models of images, such as {other}." in (
         capsys.readouterr().err

@@ -73,7 +73,7 @@ def test_help_fits_a_terminal_and_is_written_in_sentences(monkeypatch, capsys, n
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-def test_a_full_disk_is_told_in_one_line(monkeypatch, capsys):
+def test_a_full_disk_is_reported_in_one_line(monkeypatch, capsys):
     with open("/dev/full", "w") as full:
         monkeypatch.setattr("sys.stdout", full)
         assert main(["user-dir"]) == 2

@@ -216,7 +216,7 @@ def test_the_dictionary_tells_the_side(perplexity, trained, tmp_path):
         ("story:gcnn", [], "has another dictionary"),
     ],
 )
-def test_mistakes_are_told_in_one_line(perplexity, name, options, message):
+def test_mistakes_are_reported_in_one_line(perplexity, name, options, message):
     status, _, _, err = perplexity(name, *options)
     assert status == 2
     (line,) = [x for x in err.splitlines() if x.startswith("fairseq-mm perplexity:")]

@@ -1,4 +1,4 @@
-"""`fairseq-mm perplexity` of visual storytellers: countings, exchanged images, messages."""
+"""`fairseq-mm perplexity` of visual stories: countings, shuffled images, messages."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from toy_data import make_dictionary, make_visual_stories_folder, write_store
-from toy_visual_storyteller import random_storyteller, write_visual_storyteller
+from toy_visual_story_models import random_story_model, write_story_checkpoint
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.cli.perplexity import shuffled_images
@@ -24,7 +24,7 @@ def made(tmp_path_factory):
     (data / "missing_images.txt").write_text("valid2_1\n")
     text = (data / "text/valid.txt").read_text().replace("dog", "hound")
     (data / "text/valid.txt").write_text(text)
-    return data, write_visual_storyteller(folder / "a.pt", "glac_tiny")
+    return data, write_story_checkpoint(folder / "a.pt", "glac_tiny")
 
 
 @pytest.fixture
@@ -47,18 +47,18 @@ def perplexity(made, tmp_path, capsys):
 @torch.no_grad()
 def losses_of(data):
     """Loss of each token, by sentence, of each story of the validation split, one at a time."""
-    model, dictionary = random_storyteller("glac_tiny"), make_dictionary(separator=True)
+    model, dictionary = random_story_model("glac_tiny"), make_dictionary(separator=True)
     store = open_features([data / "features.h5"])
     stories = []
     texts = (data / "text/valid.txt").read_text().splitlines()
     for text, line in zip(texts, (data / "valid.visual_ids").read_text().splitlines()):
         keys = line.split("\t")
         features = torch.from_numpy(np.stack([store.read(key)[0] for key in keys]))
-        is_missing = torch.tensor([key == "valid2_1" for key in keys])
-        features[is_missing] = 0
+        padding_mask = torch.tensor([key == "valid2_1" for key in keys])
+        features[padding_mask] = 0
         target = torch.tensor([dictionary.index(w) for w in text.split()] + [2])
         previous = torch.cat([torch.tensor([2]), target[:-1]])
-        logits, _ = model(features.unsqueeze(0), is_missing.unsqueeze(0), previous.unsqueeze(0))
+        logits, _ = model(features.unsqueeze(0), padding_mask.unsqueeze(0), previous.unsqueeze(0))
         losses = -logits[0].double().log_softmax(1).gather(1, target.unsqueeze(1))[:, 0]
         sentences, start = [], 0
         for place, word in enumerate([*text.split(), "</s>"]):
@@ -119,8 +119,8 @@ def test_shuffled_images_are_those_of_another_album(perplexity, made, tmp_path):
         (other / name).write_bytes((data / name).read_bytes())
     shuffled = shuffled_images(lines, albums, seed=4, data="")
     (other / "valid.visual_ids").write_text("".join(f"{line}\n" for line in shuffled))
-    _, told, _, _ = perplexity("--features", data / "features.h5", data=other)
-    assert told["perplexities"]["all"]["perplexity"] == pytest.approx(second)
+    _, found, _, _ = perplexity("--features", data / "features.h5", data=other)
+    assert found["perplexities"]["all"]["perplexity"] == pytest.approx(second)
 
 
 def test_no_story_keeps_its_album_and_all_sequences_are_given():
@@ -144,7 +144,7 @@ def test_no_story_keeps_its_album_and_all_sequences_are_given():
 
 
 def test_an_ensemble_is_better_than_the_mean_of_its_members(perplexity, made, tmp_path):
-    other = write_visual_storyteller(tmp_path / "b.pt", "glac_tiny", seed=8)
+    other = write_story_checkpoint(tmp_path / "b.pt", "glac_tiny", seed=8)
     singles = [perplexity(path=path)[1] for path in (made[1], other)]
     _, joined, _, _ = perplexity(path=f"{made[1]}:{other}")
     mean = sum(math.log(r["perplexities"]["all"]["perplexity"]) for r in singles) / 2

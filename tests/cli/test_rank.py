@@ -233,7 +233,7 @@ def test_the_output_folder_stands_beside_the_checkpoint_by_default(trained, caps
     assert (checkpoints / "checkpoint_best.rank-train" / "ranks.json").exists()
 
 
-def test_a_model_that_looks_at_no_image_ranks_last(rank, trained, tmp_path):
+def test_a_model_without_images_ranks_last(rank, trained, tmp_path):
     data, _ = trained
     train(data, tmp_path / "base", "m_rnn_base")
     _, result, _, _ = rank(path=tmp_path / "base")

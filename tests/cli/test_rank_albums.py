@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from toy_data import make_dictionary, make_visual_stories_folder
-from toy_visual_storyteller import random_storyteller, write_visual_storyteller
+from toy_visual_story_models import random_story_model, write_story_checkpoint
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import open_features
@@ -20,11 +20,11 @@ ALBUMS = np.arange(10) // 2  # two stories each
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rank_albums")
     data = make_visual_stories_folder(folder / "data")
-    # the second story of the first album is told from other images of it
+    # the second story of the first album has other images of it
     lines = (data / "valid.visual_ids").read_text().splitlines()
     lines[1] = "\t".join(reversed(lines[1].split("\t")))
     (data / "valid.visual_ids").write_text("".join(f"{line}\n" for line in lines))
-    return data, write_visual_storyteller(folder / "a.pt", "glac_tiny")
+    return data, write_story_checkpoint(folder / "a.pt", "glac_tiny")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def rank(made, tmp_path, capsys):
 @torch.no_grad()
 def naive_scores(data):
     """``[stories, albums]``, a pair at a time, by the model's forward pass."""
-    model, dictionary = random_storyteller("glac_tiny"), make_dictionary(separator=True)
+    model, dictionary = random_story_model("glac_tiny"), make_dictionary(separator=True)
     store = open_features([data / "features.h5"])
     lines = (data / "valid.visual_ids").read_text().splitlines()
     scores = np.zeros((10, 5))
@@ -56,8 +56,8 @@ def naive_scores(data):
         for a in range(5):
             line = lines[s] if ALBUMS[s] == a else lines[2 * a]
             features = np.concatenate([store.read(key) for key in line.split("\t")])
-            is_missing = torch.zeros(1, 5, dtype=torch.bool)
-            logits, _ = model(torch.from_numpy(features).unsqueeze(0), is_missing, previous)
+            padding_mask = torch.zeros(1, 5, dtype=torch.bool)
+            logits, _ = model(torch.from_numpy(features).unsqueeze(0), padding_mask, previous)
             lprobs = logits[0].double().log_softmax(1)
             scores[s, a] = lprobs.gather(1, target.unsqueeze(1)).sum()
     return scores
@@ -125,7 +125,7 @@ def test_an_interrupted_run_continues_and_more_draws_add_pairs(rank, monkeypatch
 
 def test_likelihoods_of_another_checkpoint_are_not_mixed(rank, tmp_path):
     rank("--candidates", 3, "--draws", 1)
-    other = write_visual_storyteller(tmp_path / "b.pt", "glac_tiny", seed=9)
+    other = write_story_checkpoint(tmp_path / "b.pt", "glac_tiny", seed=9)
     status, _, _, err = rank("--candidates", 3, "--draws", 1, path=other)
     assert status == 2
     assert "likelihoods.jsonl holds likelihoods with checkpoint = " in err

@@ -188,7 +188,7 @@ def test_an_ensemble_has_a_folder_of_its_own():
         (["--device", "nowhere"], "^fairseq-mm rank: device nowhere: Expected one of"),
     ],
 )
-def test_mistakes_are_told_in_one_line(rank, options, message):
+def test_mistakes_are_reported_in_one_line(rank, options, message):
     status, _, _, err = rank(*options)
     assert status == 2
     (line,) = [x for x in err.splitlines() if x.startswith("fairseq-mm rank:")]

@@ -210,8 +210,8 @@ def test_submission_has_a_story_of_each_sequence(score, tmp_path):
 
 def test_two_systems_are_compared_by_their_repetition(score, tmp_path):
     other = tmp_path / "other.txt"
-    told = ["a <sent> a", "b", "c d e <sent> f g h"]
-    other.write_text("".join(f"H-{2 * i}\t-1\t{story}\n" for i, story in enumerate(told)))
+    generated = ["a <sent> a", "b", "c d e <sent> f g h"]
+    other.write_text("".join(f"H-{2 * i}\t-1\t{story}\n" for i, story in enumerate(generated)))
     status, _, result, _, _ = score("--compare", other, "--bootstrap", 20)
     assert status == 0
     compared = {entry["metric"]: entry for entry in result["comparison"]}

@@ -13,7 +13,7 @@ from toy_summarizer import (
     train_summarizer,
     train_video_summarizer,
 )
-from toy_visual_storyteller import write_visual_storyteller
+from toy_visual_story_models import write_story_checkpoint
 
 import fairseq_mm
 from fairseq_mm.cli.main import main
@@ -333,7 +333,7 @@ def test_inputs_that_do_not_fit_the_model_are_refused(
 
 
 def test_a_checkpoint_of_another_command_names_it(trained, capsys):
-    other = write_visual_storyteller(trained / "stories.pt", "transtory_full_tiny")
+    other = write_story_checkpoint(trained / "stories.pt", "transtory_full_tiny")
     assert main(["summarize", "a.mp4", "--checkpoint", str(other), "--device", "cpu"]) == 2
     assert capsys.readouterr().err == (
         f"fairseq-mm summarize: {other}: --arch transtory_full_tiny (--task visual_storytelling) "

@@ -73,7 +73,7 @@ def test_several_stories_have_headings(tell, files, model):
 def test_an_object_a_line_says_what_made_the_story(tell, files, model, tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_bytes("\ufeffthe old barn barn\r\nYou find a door .\n".encode())
-    target = tmp_path / "told.jsonl"
+    target = tmp_path / "stories.jsonl"
     output = [
         "--jsonl",
         "--output",
@@ -118,7 +118,7 @@ def test_an_object_a_line_says_what_made_the_story(tell, files, model, tmp_path)
     }  # fmt: skip
 
 
-def test_prompts_are_made_up_and_told(tell, files, model):
+def test_prompts_are_generated_and_then_stories(tell, files, model):
     models = ["--checkpoint", files["story"], "--prompt-model", files["prompts"]]
     expected = texts(model, None, n=3, seed=2, **SHORT)
     prompts = generate_prompts(model.prompt_generator, range(3), seed=2, max_words=42)
@@ -156,7 +156,7 @@ def test_prompts_alone_are_the_same_and_can_be_given(tell, files, model, monkeyp
     assert stories == expected
 
 
-def test_a_language_model_tells_without_prompts(tell, files):
+def test_a_language_model_generates_without_prompts(tell, files):
     status, raw, _ = tell("--checkpoint", files["stories"], "--n", 2, "--raw", *LENGTH)
     assert status == 0
     assert all(3 <= len(line.split()) <= 8 for line in raw.splitlines())
@@ -168,7 +168,7 @@ def test_a_language_model_tells_without_prompts(tell, files):
     assert "prompt" not in entries[0]
 
 
-def test_prompts_that_cannot_be_read_are_named_and_the_others_told(tell, files, model, tmp_path):
+def test_prompts_that_cannot_be_read_are_named_and_the_others_used(tell, files, model, tmp_path):
     file = tmp_path / "p.txt"
     file.write_text("zyzzy\n\nthe old house\n" + "door " * 45 + "\n")
     arguments = ["--checkpoint", files["story"], "--prompts", file, "--raw", *LENGTH]
@@ -325,7 +325,7 @@ def test_several_hypotheses_of_a_search_are_written(tell, files, model):
         ),
     ],
 )
-def test_what_cannot_be_told_is_one_line(tell, files, arguments, message):
+def test_what_cannot_be_generated_is_one_line(tell, files, arguments, message):
     status, output, errors = tell(*(argument.format(**files) for argument in arguments))
     assert (status, output) == (2, "")
     assert len(errors.splitlines()) == 1

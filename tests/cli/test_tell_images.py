@@ -7,10 +7,15 @@ import re
 import shutil
 
 import pytest
-from toy_album_teller import STORY_WORDS, save_pixel_teller, save_teller, write_told_split
 from toy_captioner import save_images
 from toy_data import write_store
 from toy_text_models import save_text_model
+from toy_visual_stories import (
+    STORY_WORDS,
+    save_pixel_story_model,
+    save_story_model,
+    write_story_split,
+)
 
 import fairseq_mm
 from fairseq_mm.cli.main import main
@@ -27,11 +32,11 @@ OPTIONS = {"max_words_per_sentence": 6}
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    save_pixel_teller(folder / "pixels")
-    shutil.copy(save_pixel_teller(folder / "moved", seed=9), folder / "pixels" / "other.pt")
+    save_pixel_story_model(folder / "pixels")
+    shutil.copy(save_pixel_story_model(folder / "moved", seed=9), folder / "pixels" / "other.pt")
     shutil.copytree(folder / "pixels", folder / "without")
     (folder / "without" / "squeezenet.pth").unlink()
-    data = write_told_split(folder / "data", missing="p2_1")
+    data = write_story_split(folder / "data", missing="p2_1")
     write_store(folder / "grid.h5", [f"p0_{k}" for k in range(5)], rows=4)
     write_store(folder / "wide.h5", [f"p0_{k}" for k in range(5)], dim=6)
     other = {"extractor": "drawn", "layer": "top"}
@@ -40,8 +45,8 @@ def files(tmp_path_factory):
         "pixels": folder / "pixels",
         "other": folder / "pixels" / "other.pt",
         "without": folder / "without",
-        "stored": save_teller(folder / "stored.pt"),
-        "second": save_teller(folder / "second.pt", "transtory_xl_tiny", seed=9),
+        "stored": save_story_model(folder / "stored.pt"),
+        "second": save_story_model(folder / "second.pt", "transtory_xl_tiny", seed=9),
         "data": data,
         "store": data / "features.h5",
         "grid": folder / "grid.h5",
@@ -130,7 +135,7 @@ def test_several_stories_of_an_album_are_drawn(tell, files, model, images):
     assert len(set(expected)) == 3
 
 
-def test_albums_are_told_in_their_order_and_broken_ones_are_named(
+def test_albums_are_read_in_their_order_and_broken_ones_are_named(
     tell, files, model, images, tmp_path
 ):
     for path in images:
@@ -154,7 +159,7 @@ def test_albums_are_told_in_their_order_and_broken_ones_are_named(
         f"fairseq-mm tell: {albums}:3: {tmp_path / 'broken.png'}: is no image, or of a format "
         "that Pillow cannot read.\n1 of 3 image sequences could not be read\n"
     )
-    target = tmp_path / "told.jsonl"
+    target = tmp_path / "stories.jsonl"
     status, output, errors = tell(*arguments, "--jsonl", "--output", target)
     assert (status, output) == (2, "")
     assert f"wrote {target}: 2 stories\n" in errors
@@ -173,8 +178,8 @@ def test_albums_are_told_in_their_order_and_broken_ones_are_named(
     }  # fmt: skip
 
 
-def test_a_split_is_told_by_the_lines_of_its_sequences(tell, files, tmp_path):
-    target = tmp_path / "told.jsonl"
+def test_a_split_is_generated_by_the_lines_of_its_sequences(tell, files, tmp_path):
+    target = tmp_path / "stories.jsonl"
     arguments = [
         "--checkpoint",
         files["stored"],
@@ -202,7 +207,7 @@ def test_a_split_is_told_by_the_lines_of_its_sequences(tell, files, tmp_path):
     assert tell(*arguments, "--line", 6)[1] == f"{text_of(story)}\n"
 
 
-def test_ids_of_a_store_are_told(tell, files):
+def test_ids_of_a_store_are_used(tell, files):
     ids = [f"p1_{k}" for k in range(5)]
     arguments = ["--checkpoint", files["stored"], "--features", files["store"], *LENGTH]
     (story,) = stories_of_split(files, (1,))
@@ -213,7 +218,7 @@ def test_ids_of_a_store_are_told(tell, files):
     assert json.loads(output)["id"] == "p1_0\tp1_1\t-\tp1_3\tp1_4"
 
 
-def test_systems_are_compared_as_rows_below_what_people_told(tell, files):
+def test_systems_are_compared_as_rows_below_what_people_wrote(tell, files):
     data = ["--data", files["data"], "--split", "valid", "--line", 2, *LENGTH]
     systems = ["--compare", files["stored"], f"attention={files['second']}"]
     status, output, errors = tell(*systems, *data)
@@ -443,7 +448,7 @@ SPLIT = ["--data", "{data}", "--split", "valid"]
         ),
     ],
 )
-def test_what_cannot_be_told_is_one_line(tell, files, arguments, message):
+def test_what_cannot_be_generated_is_one_line(tell, files, arguments, message):
     status, output, errors = tell(*(argument.format(**files) for argument in arguments))
     assert (status, output) == (2, "")
     assert len(errors.splitlines()) == 1
@@ -470,7 +475,7 @@ def test_a_file_of_albums_that_is_none_is_named(tell, files, tmp_path, line, mes
 
 
 def test_a_split_with_other_than_five_images_a_line_is_named(tell, files, tmp_path):
-    data = write_told_split(tmp_path / "data", sequences=2)
+    data = write_story_split(tmp_path / "data", sequences=2)
     lines = (data / "valid.visual_ids").read_text().splitlines()
     lines[2] = lines[3] = "p1_0\tp1_1"
     (data / "valid.visual_ids").write_text("".join(f"{line}\n" for line in lines))
@@ -484,7 +489,7 @@ def test_a_split_with_other_than_five_images_a_line_is_named(tell, files, tmp_pa
     assert "no features for 'gone' among 10 items" in tell(*arguments)[2]
 
 
-def test_words_that_the_model_does_not_know_are_never_told(tell, files):
+def test_words_that_the_model_does_not_know_are_never_generated(tell, files):
     arguments = [
         "--checkpoint",
         files["stored"],

@@ -83,15 +83,15 @@ def test_features_keep_their_precision():
 
 
 def test_rows_of_missing_images_are_padding_where_they_stand():
-    is_missing = np.array([False, True, True])
+    mask = np.array([False, True, True])
     examples = [
-        dict(example(0, 3, [5, EOS]), missing=is_missing),
+        dict(example(0, 3, [5, EOS]), missing=mask),
         example(1, 4, [6, EOS]),
         dict(example(2, 1, [7, EOS]), missing=None),
     ]
     padding_mask = collate(examples, pad=PAD, start=EOS)["net_input"]["padding_mask"]
     assert padding_mask.int().tolist() == [[0, 1, 1, 1], [0, 0, 0, 0], [0, 1, 1, 1]]
-    _, alone = pad_features([np.zeros((3, 2))], [is_missing])
+    _, alone = pad_features([np.zeros((3, 2))], [mask])
     assert alone.tolist() == [[False, True, True]]
 
 

@@ -7,15 +7,15 @@ KNOWN = {"the", "a", "plays", "<unk-0>", "<unk-1>"}
 
 def test_unknown_words_are_numbered_by_their_first_occurrence():
     words = ["the", "luthier", "plays", "the", "oud", "the", "luthier"]
-    tokens, unknowns = index_oov_words(words, KNOWN, 2)
+    tokens, oov_words = index_oov_words(words, KNOWN, 2)
     assert tokens == ["the", "<unk-0>", "plays", "the", "<unk-1>", "the", "<unk-0>"]
-    assert unknowns == ["luthier", "oud"]
+    assert oov_words == ["luthier", "oud"]
 
 
 def test_unknown_words_beyond_the_limit_have_no_number():
-    tokens, unknowns = index_oov_words(["luthier", "oud", "sitar", "oud"], KNOWN, 2)
+    tokens, oov_words = index_oov_words(["luthier", "oud", "sitar", "oud"], KNOWN, 2)
     assert tokens == ["<unk-0>", "<unk-1>", "<unk>", "<unk-1>"]
-    assert unknowns == ["luthier", "oud"]
+    assert oov_words == ["luthier", "oud"]
     assert index_oov_words(["oud"], KNOWN, 0) == (["<unk>"], [])
 
 
@@ -25,9 +25,9 @@ def test_a_summary_takes_the_numbers_of_its_transcript():
 
 
 def test_a_word_that_looks_like_a_number_is_an_unknown_word_itself():
-    tokens, unknowns = index_oov_words(["oud", "<unk-0>"], KNOWN, 2)
+    tokens, oov_words = index_oov_words(["oud", "<unk-0>"], KNOWN, 2)
     assert tokens == ["<unk-0>", "<unk-1>"]
-    assert restore_oov_words(" ".join(tokens), unknowns) == "oud <unk-0>"
+    assert restore_oov_words(" ".join(tokens), oov_words) == "oud <unk-0>"
 
 
 def test_what_was_unknown_before_gets_no_number():

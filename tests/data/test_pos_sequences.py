@@ -34,7 +34,7 @@ def test_most_frequent_tag_comes_first_and_equals_by_name():
     assert dictionary.count[4:] == [3, 3, 2, 1]
 
 
-def test_structures_are_lines_of_indices_with_an_end(tags_file):
+def test_pos_sequences_are_lines_of_indices_with_an_end(tags_file):
     dictionary = load_tag_dictionary(str(tags_file.parent))
     structures = load_pos_sequences(str(tags_file), dictionary, sizes=SIZES, text_path="train.idx")
     assert len(structures) == 3
@@ -86,13 +86,13 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         load_tag_dictionary(str(tmp_path))
 
 
-def test_structures_of_four_to_twelve_tags_are_counted():
+def test_pos_sequences_of_four_to_twelve_tags_are_counted():
     lines = [" ".join(["A"] * length) for length in (3, 4, 4, 12, 13)] + ["A  A A A "]
     assert count_pos_sequences(lines) == {"A A A A": 3, " ".join(["A"] * 12): 1}
     assert count_pos_sequences(LINES, shortest=2, longest=3) == {LINES[0]: 1, LINES[1]: 1}
 
 
-def test_structures_are_drawn_as_often_as_they_occur():
+def test_pos_sequences_are_drawn_as_often_as_they_occur():
     counts = Counter({"A B C D": 30, "B B B B": 10})
     drawn = Counter(sample_pos_sequences(counts, 4000, seed=3))
     # 3000 expected, standard deviation 27
@@ -112,14 +112,14 @@ def test_nothing_to_draw_from_is_said():
         sample_pos_sequences(Counter(), 3, seed=0)
 
 
-def test_structures_can_be_pickled_for_workers():
+def test_pos_sequences_can_be_pickled_for_workers():
     import pickle
 
     structures = TagLines(LINES, make_tag_dictionary(LINES))
     assert pickle.loads(pickle.dumps(structures))[2].tolist() == structures[2].tolist()
 
 
-def test_a_folder_gives_a_split_its_own_structures(tags_file):
+def test_a_folder_gives_a_split_its_own_pos_sequences(tags_file):
     options = FolderPosSequences(str(tags_file.parent)).dataset_options("train", SIZES)
     assert options["source"][1].tolist() == [4, 5, 2]
     assert options["source_dictionary"].symbols[4:] == ["NOUN", "VERB", "DET", "ADJ"]
@@ -127,7 +127,7 @@ def test_a_folder_gives_a_split_its_own_structures(tags_file):
         FolderPosSequences(str(tags_file.parent)).dataset_options("valid", SIZES)
 
 
-def test_drawn_structures_are_those_of_training_whatever_the_text(tags_file):
+def test_drawn_pos_sequences_are_those_of_training_whatever_the_text(tags_file):
     folder = FolderPosSequences(str(tags_file.parent))
     options = folder.dataset_options("valid", np.array([9, 3]), draw=True, seed=4)
     # the only structure of four tags or more

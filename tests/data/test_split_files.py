@@ -7,8 +7,8 @@ import pytest
 from fairseq_mm.data.split_files import (
     first_lines,
     read_missing_images,
+    read_oov_words,
     read_references,
-    read_unknowns,
     read_visual_ids,
 )
 from fairseq_mm.errors import UserError
@@ -95,7 +95,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
 def test_words_of_oov_tokens_are_read_in_order(tmp_path):
     path = tmp_path / "unknowns.jsonl"
     path.write_text('["zebra", "café"]\n[]\n', encoding="utf-8")
-    assert read_unknowns(str(path)) == [["zebra", "café"], []]
+    assert read_oov_words(str(path)) == [["zebra", "café"], []]
 
 
 @pytest.mark.parametrize("line", ['{"0": "zebra"}', "zebra", "[1]", ""])
@@ -103,17 +103,17 @@ def test_a_line_that_is_no_list_of_words_is_named(tmp_path, line):
     path = tmp_path / "unknowns.jsonl"
     path.write_text(f'["a"]\n{line}\n[]\n')
     with pytest.raises(UserError, match=r"unknowns\.jsonl:2: must be a JSON list of words"):
-        read_unknowns(str(path))
+        read_oov_words(str(path))
 
 
 def test_files_of_words_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(UserError, match=r"gone\.jsonl: cannot be read .*; it holds the words that"):
-        read_unknowns(str(tmp_path / "gone.jsonl"))
+        read_oov_words(str(tmp_path / "gone.jsonl"))
     (tmp_path / "bytes").write_bytes(b"\xff")
     with pytest.raises(UserError, match="bytes:1: must be UTF-8 text"):
-        read_unknowns(str(tmp_path / "bytes"))
+        read_oov_words(str(tmp_path / "bytes"))
     with pytest.raises(UserError, match="cannot be read"):
-        read_unknowns(str(tmp_path))
+        read_oov_words(str(tmp_path))
 
 
 def test_the_list_is_empty_where_there_is_none(tmp_path):

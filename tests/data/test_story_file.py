@@ -51,7 +51,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         read_stories(tmp_path / "latin")
 
 
-def test_tokens_of_a_told_story_are_kept_beside_what_people_read(tmp_path):
-    path = tmp_path / "told.jsonl"
+def test_tokens_of_a_generated_story_are_kept_beside_what_people_read(tmp_path):
+    path = tmp_path / "stories.jsonl"
     path.write_text('{"id": 1, "prompt": "p", "story": "I hadn\'t.", "tokens": "I had  n\'t ."}\n')
     assert read_stories(path) == [Story("1", "p", "I hadn't.", "I had n't .")]

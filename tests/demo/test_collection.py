@@ -61,7 +61,7 @@ def test_drawing_again_leaves_nothing_of_the_former_images(folder):
     assert len(list((folder / "images").iterdir())) == 2
 
 
-def test_captions_are_checked_against_their_own_image(folder):
+def test_captions_are_checked_against_one_image_alone(folder):
     records = [record for record in read(folder / "captions.jsonl") if record["split"] == "test"]
     captions = {record["image"].split("/")[1]: record["captions"][0] for record in records}
     wrong = captions_of(compose_scene(random.Random(99)), random.Random(99), 1)[0]

@@ -61,7 +61,7 @@ def test_drawing_again_leaves_nothing_of_the_former_images(folder):
     assert len(list((folder / "images").iterdir())) == 5
 
 
-def test_sentences_are_checked_against_their_own_image(folder):
+def test_sentences_are_checked_against_one_image_alone(folder):
     stories = {
         truth["id"]: record["sentences"]
         for truth, record in zip(read(folder / "shown.jsonl"), read(folder / "stories.jsonl"))

@@ -7,7 +7,7 @@ import pytest
 
 from fairseq_mm.demo.drawn_stories import Moment, compose_story
 from fairseq_mm.demo.scenes import COLOURS, SHAPES, Scene, Thing
-from fairseq_mm.demo.story_sentences import sentences_telling, tell_story, tells
+from fairseq_mm.demo.story_sentences import describes, sentences_describing, write_story
 
 CIRCLE = Thing("small", "red", "circle", 0.4, 0.2, 0.12)
 STAR = Thing("large", "blue", "star", 0.5, 0.7, 0.2)
@@ -80,8 +80,8 @@ NIGHT = replace(BOTH, night=True)
         ),
     ],
 )
-def test_these_sentences_and_no_others_tell_the_image(before, after, sentences):
-    assert sentences_telling(before, after) == sentences
+def test_these_sentences_and_no_others_describe_the_image(before, after, sentences):
+    assert sentences_describing(before, after) == sentences
 
 
 def test_a_sentence_that_forgets_or_changes_a_word_is_wrong():
@@ -89,29 +89,29 @@ def test_a_sentence_that_forgets_or_changes_a_word_is_wrong():
     for _ in range(60):
         moments = compose_story(rng)
         for before, after in zip([None, *moments], moments):
-            right = sentences_telling(before, after)
+            right = sentences_describing(before, after)
             for sentence in right:
                 words = sentence.split()
                 for place, word in enumerate(words):
                     others = [*words[:place], *words[place + 1 :]]
-                    assert not tells(" ".join(others), before, after)
+                    assert not describes(" ".join(others), before, after)
                     for change in (*COLOURS, *SHAPES, "day", "night", "small", "large"):
                         if change != word:
                             changed = [*words[:place], change, *words[place + 1 :]]
-                            assert not tells(" ".join(changed), before, after)
+                            assert not describes(" ".join(changed), before, after)
 
 
 def test_case_spaces_and_the_full_stop_do_not_matter():
-    assert tells("The red circle  turns green .", ALONE, GREEN)
-    assert not tells("", ALONE, GREEN)
+    assert describes("The red circle  turns green .", ALONE, GREEN)
+    assert not describes("", ALONE, GREEN)
 
 
 def test_what_happens_cannot_be_told_from_the_image_alone():
-    told = [
-        sentences_telling(before, ALONE)
+    found = [
+        sentences_describing(before, ALONE)
         for before in (None, BOTH, GREEN, LARGE, replace(ALONE, night=True))
     ]
-    assert len({sentence for sentences in told for sentence in sentences}) == sum(map(len, told))
+    assert len({sentence for sentences in found for sentence in sentences}) == sum(map(len, found))
 
 
 def test_a_story_has_a_right_sentence_for_each_image_in_every_wording():
@@ -119,9 +119,9 @@ def test_a_story_has_a_right_sentence_for_each_image_in_every_wording():
     words = set()
     for _ in range(200):
         moments = compose_story(rng)
-        sentences = tell_story(moments, rng)
+        sentences = write_story(moments, rng)
         assert len(sentences) == len(moments)
-        assert all(map(tells, sentences, [None, *moments], moments))
+        assert all(map(describes, sentences, [None, *moments], moments))
         words.update(word for sentence in sentences for word in sentence.split())
     assert words >= {"joins", "comes", "leaves", "away", "turns", "becomes", "grows", "shrinks"}
     assert words >= {"now", "both", "falls", "dark", "breaks", "light", "gets", "only", *COLOURS}

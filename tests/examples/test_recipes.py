@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from forked_shell import ForkedShell
 from toy_data import PACKAGE, make_captions_folder
-from toy_structures import write_text_and_tags
+from toy_pos_sequences import write_text_and_tags
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
@@ -72,7 +72,7 @@ def test_recipes_train_generate_score_and_rank(run_recipe, tmp_path):
     assert (saved / "checkpoint_best.rank-valid" / "ranks.json").exists()
 
 
-def test_recipes_embed_and_caption_by_structures(run_recipe, tmp_path):
+def test_recipes_embed_and_caption_by_pos_sequences(run_recipe, tmp_path):
     data = make_captions_folder(tmp_path / "data")
     for split in ("train", "valid"):
         write_text_and_tags(data, split)

@@ -78,9 +78,11 @@ def test_recipes_train_tell_and_score(calls_of, tmp_path, monkeypatch, capsys):
         assert "perplexity, all tokens" in printed
         assert "2 draws" in printed
         assert "copied_words" in printed
-        told = [json.loads(line) for line in (tmp_path / "out/told.jsonl").read_text().splitlines()]
-        assert [story["words"] for story in told] == [words] * 3
-        figures = json.loads((tmp_path / "out/told.json").read_text())
+        generated = [
+            json.loads(line) for line in (tmp_path / "out/generated.jsonl").read_text().splitlines()
+        ]
+        assert [story["words"] for story in generated] == [words] * 3
+        figures = json.loads((tmp_path / "out/generated.json").read_text())
         assert "copied_words" in {score["metric"] for score in figures["scores"]}
         subprocess.run(["rm", "-r", str(tmp_path / "out")], check=True)
 

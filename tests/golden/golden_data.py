@@ -15,9 +15,9 @@ from toy_data import (
     write_store,
     write_visual_story_split,
 )
+from toy_pos_sequences import write_text_and_tags
 from toy_released_vse import TheirModel, write_kiros
 from toy_story_models import make_story_folder
-from toy_structures import write_text_and_tags
 
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter

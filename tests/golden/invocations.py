@@ -262,7 +262,7 @@ SPLIT = "--data {data} --split valid --max-words-per-sentence 8"
 ALBUM = " ".join(f"{{images}}/valid1_{i}.jpg" for i in range(5))
 
 
-def told(template: str) -> Callable[[Case], Records]:
+def hypotheses(template: str) -> Callable[[Case], Records]:
     return command(
         f"tell --checkpoint {{model}} {{dictionaries}} {OUT} {template}", jsonl(STORY_FIELDS)
     )
@@ -922,19 +922,19 @@ INVOCATIONS = (
     Invocation(
         "tell prompts",
         of_kind(STORY),
-        told(f"{PROMPTS} --min-len 20 --max-len-b 20 --seed 3"),
+        hypotheses(f"{PROMPTS} --min-len 20 --max-len-b 20 --seed 3"),
         exact=False,
     ),
     Invocation(
         "tell prompts beam",
         of_kind(STORY),
-        told(f"{PROMPTS} --preset beam --min-len 1 --max-len-b 20"),
+        hypotheses(f"{PROMPTS} --preset beam --min-len 1 --max-len-b 20"),
         fast=("conv_story_gated", "conv_story_wp"),
     ),
     Invocation(
         "tell prompts nucleus",
         named("conv_story_gated", "conv_story_fusion"),
-        told(
+        hypotheses(
             f"{PROMPTS} --n 2 --preset paper --sampling-topp 0.9 --temperature 1.2 --min-len 12 "
             "--max-len-b 12 --seed 4 --first-id 5"
         ),
@@ -943,13 +943,13 @@ INVOCATIONS = (
     Invocation(
         "tell prompts default",
         named("conv_story_fusion"),
-        told("--prompt '[WP] You find a door .'"),
+        hypotheses("--prompt '[WP] You find a door .'"),
         exact=False,
     ),
     Invocation(
         "tell made-up prompts",
         named("conv_story_fusion"),
-        told(
+        hypotheses(
             "--prompt-model {root}/prompts/gcnn_lm_self_att --n 3 --min-len 12 --max-len-b 12 "
             "--seed 3"
         ),
@@ -967,13 +967,13 @@ INVOCATIONS = (
     Invocation(
         "tell without prompts",
         named("gcnn_lm_stories"),
-        told("--min-len 20 --max-len-b 20 --preset greedy"),
+        hypotheses("--min-len 20 --max-len-b 20 --preset greedy"),
         fast=("gcnn_lm_stories",),
     ),
     Invocation(
         "tell without prompts sampling",
         named("gcnn_lm_stories"),
-        told("--n 3 --min-len 20 --max-len-b 20 --seed 3"),
+        hypotheses("--n 3 --min-len 20 --max-len-b 20 --seed 3"),
         exact=False,
     ),
     Invocation("python stories", of_kind(STORY, but=WITHOUT_DICTIONARY), python_stories),

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 import torch
-from toy_album_teller import save_teller
 from toy_story_models import make_story_folder, train_stories
 from toy_text_models import SOURCE_WORDS, STORY_WORDS, save_text_model
+from toy_visual_stories import save_story_model
 
 import fairseq_mm
 from fairseq_mm.errors import UserError
@@ -51,7 +51,7 @@ def test_checkpoints_that_do_not_fit_are_named(story, tmp_path):
     words = save_text_model(tmp_path / "words.pt", words=["a", "b"])
     prompts = save_text_model(tmp_path / "prompts.pt", source_words=["a", "b"])
     lm = save_text_model(tmp_path / "lm.pt", "gcnn_lm_tiny")
-    images = save_teller(tmp_path / "images.pt")
+    images = save_story_model(tmp_path / "images.pt")
     bos = save_text_model(tmp_path / "bos.pt", "gcnn_lm_tiny", task_options={"add_bos_token": True})
     state = torch.load(story)
     del state["model"][STATE_KEY]
@@ -103,14 +103,14 @@ def test_the_checkpoint_decides_what_is_loaded(story, tmp_path):
     assert len(model.generate(n=2, max_len_b=5)) == 2
     with pytest.raises(UserError, match="`weights` is no option of models that read prompts"):
         fairseq_mm.from_pretrained(story, weights="vgg.pth", device="cpu")
-    images = save_teller(tmp_path / "images.pt")
+    images = save_story_model(tmp_path / "images.pt")
     with pytest.raises(UserError, match="`prompt_model` is no option of a model that reads image"):
         fairseq_mm.from_pretrained(images, prompt_model=lm, device="cpu")
 
 
 def test_the_task_says_what_a_checkpoint_is_for(story, tmp_path):
     (of_prompts,) = load_states(story).values()
-    (of_images,) = load_states(save_teller(tmp_path / "images.pt")).values()
+    (of_images,) = load_states(save_story_model(tmp_path / "images.pt")).values()
     assert command_of(of_prompts) == command_of(of_images) == "tell"
     assert task_class_of(of_prompts).input_kind == "prompts"
     assert task_class_of(of_images).input_kind == "images"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from toy_data import WORDS
-from toy_structures import WordFrequencies, make_trained, train
+from toy_pos_sequences import WordFrequencies, make_trained, train
 
 import fairseq_mm
 from fairseq_mm.errors import UserError
@@ -188,7 +188,7 @@ def test_draws_are_as_frequent_as_counted_and_of_the_lengths_asked_for():
         draw_pairs(counts, StructuredSearch(shortest=5, longest=6))
 
 
-def test_conditions_are_drawn_independently_of_structures():
+def test_conditions_are_drawn_independently_of_pos_sequences():
     counts = Counter({f"A{i} B": 1 for i in range(1000)})
     first, second = (
         draw_pairs(counts, StructuredSearch(candidates=900, shortest=2, seed=seed))
@@ -351,7 +351,7 @@ def test_an_embedding_that_the_decoder_was_not_trained_on_is_refused(trained, tm
         load_structured_captioner(trained.decoder, embedding=other, data=trained.data)
 
 
-def test_structures_of_other_tags_are_refused(captioner):
+def test_pos_sequences_of_other_tags_are_refused(captioner):
     counts = Counter({"L1 NOUN": 1})
     with pytest.raises(UserError, match=r"does not know 1 of the 2 tags .*such as 'NOUN'"):
         StructuredCaptioner(

@@ -206,7 +206,7 @@ def test_a_copied_word_is_the_transcripts_own(monkeypatch, text):
     model = fairseq_mm.from_pretrained(text / "pointer_generator", device="cpu")
     transcript = model.processor.encoder.encode("a dog sees Yaks and yaks and Zebras or emus")
     # "and", too, is outside the dictionary: there are two numbers
-    assert transcript.unknowns == ["sees", "yaks"]
+    assert transcript.oov_words == ["sees", "yaks"]
     numbers = [model.dictionary.index(f"<unk-{i}>") for i in range(2)]
     unknown = model.dictionary.unk()
     assert transcript.tokens[2:6].tolist() == [numbers[0], numbers[1], unknown, numbers[1]]

@@ -4,10 +4,15 @@ ensembles, refusals."""
 import numpy as np
 import pytest
 import torch
-from toy_album_teller import STORY_WORDS, save_pixel_teller, save_teller, write_told_split
 from toy_captioner import save_images
 from toy_data import run_fairseq
 from toy_text_models import save_text_model
+from toy_visual_stories import (
+    STORY_WORDS,
+    save_pixel_story_model,
+    save_story_model,
+    write_story_split,
+)
 
 import fairseq_mm
 from fairseq_mm.errors import UserError
@@ -19,14 +24,14 @@ LENGTHS = {"max_words_per_sentence": 6}
 
 @pytest.fixture(scope="module")
 def pixel_model(tmp_path_factory):
-    folder = save_pixel_teller(tmp_path_factory.mktemp("pixels")).parent
+    folder = save_pixel_story_model(tmp_path_factory.mktemp("pixels")).parent
     return fairseq_mm.from_pretrained(folder, device="cpu")
 
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tellers")
-    return [save_teller(folder / f"{seed}.pt", rows=2, seed=seed) for seed in (1, 2)]
+    folder = tmp_path_factory.mktemp("models")
+    return [save_story_model(folder / f"{seed}.pt", rows=2, seed=seed) for seed in (1, 2)]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +71,7 @@ def test_images_are_read_by_the_extractor_of_the_training_features(pixel_model, 
 
 @pytest.mark.parametrize("arch", ["transtory_decoder_tiny", "transtory_full_tiny"])
 def test_a_checkpoint_from_before_an_option_generates_the_same_story(arch, tmp_path):
-    path = save_teller(tmp_path / "new.pt", arch)
+    path = save_story_model(tmp_path / "new.pt", arch)
     state = torch.load(path)
     del state["cfg"]["model"]["attention_dropout"]
     torch.save(state, tmp_path / "old.pt")
@@ -172,8 +177,8 @@ def test_an_ensemble_averages_probabilities(checkpoints, model):
 
 
 def test_fairseqs_own_generation_gives_the_same(checkpoints, tmp_path, monkeypatch, capsys):
-    data = write_told_split(tmp_path / "data", missing="p2_1")
-    path = save_teller(tmp_path / "model.pt")
+    data = write_story_split(tmp_path / "data", missing="p2_1")
+    path = save_story_model(tmp_path / "model.pt")
     arguments = (
         f"{data} --task visual_storytelling --path {path} --gen-subset valid --unkpen inf --beam 1 "
         "--max-words-per-sentence 6 --sampling --sampling-topk 5 --seed 3 --cpu --num-workers 0 "

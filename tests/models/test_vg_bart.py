@@ -339,7 +339,7 @@ def test_sizes_are_told_by_weights():
 # Options
 
 
-def test_new_parameters_are_those_that_bart_does_not_have():
+def test_added_parameters_are_those_that_bart_does_not_have():
     model = build(fusion_decoder_layers="1", fusion_identity_init=True)
     new = {
         name

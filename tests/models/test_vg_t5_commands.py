@@ -77,7 +77,7 @@ def train(monkeypatch, folder, save_dir, *arguments):
     return torch.load(save_dir / "checkpoint_last.pt")["model"]
 
 
-def test_converted_t5_is_trained_with_videos_and_tells_each_once(
+def test_converted_t5_is_trained_with_videos_and_generates_each_once(
     monkeypatch, capsys, folder, tmp_path
 ):
     start = folder / "t5" / "model.pt"

@@ -188,7 +188,7 @@ def test_learns_which_sentence_belongs_to_which_image(arch):
     assert float(loss) < 0.01
 
 
-def test_mistakes_are_told_in_one_line():
+def test_mistakes_are_reported_in_one_line():
     with pytest.raises(UserError, match="--word-dropout must be 0 or more and below 1, but is 1"):
         build_model("vse_tiny", toy_task(), word_dropout=1.0)
     with pytest.raises(UserError, match="--embed-dim must be 1 or more, but is 0"):

@@ -51,7 +51,7 @@ def test_words_and_shares_stand_in_rows_and_the_mean_above():
     assert heights == pytest.approx((mean / mean.max()).tolist(), abs=1e-4)
     assert "a word's attention that a frame gets" in section.body
     assert "alike for all it would be 25 %" in section.body
-    assert "rows of features" in section.body
+    assert "<br>frames<" in section.body
     assert 'data-least="0" data-strongest="100" data-step="0"' in section.body
     over_words = frames_section(WORDS, WEIGHTS, Times(), is_known=KNOWN, sums_over_words=True).body
     assert "a frame's attention that comes from a word" in over_words
@@ -77,7 +77,7 @@ def test_marks_are_round_and_in_their_places(num_frames, step, gap):
     assert ("seconds" in body) == (step is not None)
 
 
-def test_weights_that_are_nearly_alike_are_told_with_more_digits():
+def test_weights_that_are_nearly_alike_are_shown_with_more_digits():
     weights = 0.25 + np.array([[1, 2, 3, -6]]) * 1e-6
     body = frames_section(["a"], weights, Times(), is_known=[True]).body
     assert '<p class="quiet">24.999 %<span' in body

@@ -1,4 +1,4 @@
-"""Seconds of the rows of features, and images of the frames that they are of."""
+"""Seconds of the features, and images of the frames that they are of."""
 
 import base64
 import io

@@ -47,7 +47,7 @@ def rows_of(html):
 
 def test_each_weight_stands_under_its_word_and_beside_its_image():
     sentences = [looking(k, columns=5) for k in range(5)]
-    body = images_section(sentences, IMAGES, is_missing=[0, 1, 0, 0, 0]).body
+    body = images_section(sentences, IMAGES, image_padding_mask=[0, 1, 0, 0, 0]).body
     overview, *blocks = re.split(r"<div><h3>Sentence \d", body)
     assert len(blocks) == 5
     for k, block in enumerate(blocks):
@@ -74,7 +74,7 @@ def test_each_weight_stands_under_its_word_and_beside_its_image():
 
 def test_cells_are_the_darker_the_stronger_and_their_text_turns():
     sentences = [looking(k, columns=5) for k in range(5)]
-    body = images_section(sentences, IMAGES, is_missing=[0] * 5).body
+    body = images_section(sentences, IMAGES, image_padding_mask=[0] * 5).body
     cells = re.findall(r'<td(?: class="(.*?)")? style="--t:(\d+)" title=".*?">(\d+)<', body)
     for kinds, heat, share in cells:
         assert int(heat) == pytest.approx(int(share) / 0.9, abs=1)  # the strongest weight is 0.9
@@ -106,14 +106,14 @@ def test_long_sentences_are_broken_into_lines_that_miss_no_word():
     assert lines_of_words(["a" * 300, "b"]) == [range(1), range(1, 2)]
     sentence = looking(0, columns=5, words=words, known=[True] * 50)
     sentences = [sentence._replace(weights=np.full((51, 5), 0.2))] * 5
-    body = images_section(sentences, IMAGES, is_missing=[0] * 5).body
+    body = images_section(sentences, IMAGES, image_padding_mask=[0] * 5).body
     assert body.count(">end</th>") == 5
     assert body.count('class="own"') == 5 * len(lines_of_words(sentence.words))
 
 
 def test_a_image_stands_in_the_page_once_and_nothing_is_loaded():
     sentences = [looking(k, columns=5) for k in range(5)]
-    part = images_section(sentences, IMAGES, is_missing=[0] * 5, heading="<Looks>")
+    part = images_section(sentences, IMAGES, image_padding_mask=[0] * 5, heading="<Looks>")
     section = story_section("Line 1", IMAGES, [part])
     page = render_page("title", [section])
     assert page.count(URI) == 4
@@ -127,7 +127,7 @@ def test_everything_from_the_data_is_escaped():
     sentences = [looking(k, columns=5, words=(nasty, nasty)) for k in range(5)]
     sentences = [sentence._replace(text=nasty) for sentence in sentences]
     for section in (
-        images_section(sentences, IMAGES, is_missing=[0] * 5),
+        images_section(sentences, IMAGES, image_padding_mask=[0] * 5),
         slices_section(sentences, IMAGES),
     ):
         assert "<script" not in section.body

@@ -2,7 +2,7 @@
 
 import re
 
-from fairseq_mm.report.visual_story_table import Strip, Telling, stories_section
+from fairseq_mm.report.visual_story_table import StoryRow, Strip, stories_section
 
 KEYS = ["a.jpg", "b.jpg", "c.jpg", "d.jpg", "e.jpg"]
 URI = "data:image/jpeg;base64,QQ=="
@@ -13,7 +13,7 @@ def sentences_of(word):
 
 
 def test_each_image_stands_above_its_sentence():
-    strip = Strip("my holiday", KEYS, [URI] * 5, [Telling("", sentences_of("We walked"))])
+    strip = Strip("my holiday", KEYS, [URI] * 5, [StoryRow("", sentences_of("We walked"))])
     body = stories_section([strip]).body
     head, rows = body.split("<tbody>")
     assert re.findall(r'alt="(\S+?)"', head) == KEYS
@@ -26,11 +26,11 @@ def test_each_image_stands_above_its_sentence():
 
 
 def test_systems_are_rows_with_names_under_a_corner_that_is_empty():
-    tellings = [
-        Telling("people", sentences_of("p"), by_people=True),
-        Telling("glac", sentences_of("g"), note="-1.25"),
+    rows = [
+        StoryRow("people", sentences_of("p"), by_people=True),
+        StoryRow("glac", sentences_of("g"), note="-1.25"),
     ]
-    body = stories_section([Strip("", KEYS, [URI] * 5, tellings)]).body
+    body = stories_section([Strip("", KEYS, [URI] * 5, rows)]).body
     assert '<col class="name">' in body
     head, rows = body.split("<tbody>")
     assert head.count("<th ") == 5
@@ -50,7 +50,7 @@ def test_systems_are_rows_with_names_under_a_corner_that_is_empty():
 
 def test_a_image_that_is_not_there_is_named_in_its_place():
     images = [URI, None, URI, URI, None]
-    body = stories_section([Strip("", KEYS, images, [Telling("", sentences_of("a"))])]).body
+    body = stories_section([Strip("", KEYS, images, [StoryRow("", sentences_of("a"))])]).body
     assert body.count("<img") == 3
     assert re.findall(r'class="absent quiet">(.*?)<', body) == ["b.jpg", "e.jpg"]
     assert re.findall(r"<figcaption>(\d)<", body) == ["1", "2", "3", "4", "5"]
@@ -58,15 +58,15 @@ def test_a_image_that_is_not_there_is_named_in_its_place():
 
 def test_everything_from_the_data_is_escaped():
     nasty = '"><script>'
-    telling = Telling(nasty, [nasty] * 5, note=nasty)
-    body = stories_section([Strip(nasty, [nasty] * 5, [nasty, None] * 2 + [nasty], [telling])]).body
+    row = StoryRow(nasty, [nasty] * 5, note=nasty)
+    body = stories_section([Strip(nasty, [nasty] * 5, [nasty, None] * 2 + [nasty], [row])]).body
     assert "<script" not in body
     assert 'src="">' not in body
 
 
 def test_images_of_which_none_is_there_take_little_room():
-    body = stories_section([Strip("", KEYS, [None] * 5, [Telling("", sentences_of("a"))])]).body
+    body = stories_section([Strip("", KEYS, [None] * 5, [StoryRow("", sentences_of("a"))])]).body
     assert '<article class="strip bare">' in body
     images = [None] * 4 + [URI]
-    body = stories_section([Strip("", KEYS, images, [Telling("", sentences_of("a"))])]).body
+    body = stories_section([Strip("", KEYS, images, [StoryRow("", sentences_of("a"))])]).body
     assert '<article class="strip">' in body

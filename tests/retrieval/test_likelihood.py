@@ -87,7 +87,7 @@ def test_equal_sentences_tie_to_the_last_bit(arch, images):
     assert torch.equal(log_probs[2], log_probs[4])
 
 
-def test_a_model_that_looks_at_no_image_gives_all_images_the_same(images):
+def test_a_model_without_images_gives_all_images_the_same(images):
     log_probs = build_likelihood(make_model("m_rnn_base"), reader(images), IMAGES, start=EOS)(
         SENTENCES
     )

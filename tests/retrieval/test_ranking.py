@@ -50,7 +50,7 @@ class CountingLikelihood:
 
 def test_a_run_that_was_killed_computes_only_what_is_missing(tmp_path, log_probs):
     blocks = [np.array([4, 0, 8]), np.array([1, 2]), np.array([3, 5, 6, 7])]
-    told = []
+    blocks_done = []
     likelihood = CountingLikelihood(log_probs, calls=1)
     with pytest.raises(KeyboardInterrupt):
         fill_scores(
@@ -59,14 +59,14 @@ def test_a_run_that_was_killed_computes_only_what_is_missing(tmp_path, log_probs
             SENTENCES,
             blocks,
             IMAGES,
-            on_block=told.append,
+            on_block=blocks_done.append,
         )
-    assert told == [3]
+    assert blocks_done == [3]
     file = ScoreFile(tmp_path, {}, S, IMAGES)
     likelihood = CountingLikelihood(log_probs)
-    fill_scores(file, likelihood, SENTENCES, blocks, IMAGES, on_block=told.append)
+    fill_scores(file, likelihood, SENTENCES, blocks, IMAGES, on_block=blocks_done.append)
     assert likelihood.asked == [SENTENCES[i] for i in (1, 2, 3, 5, 6, 7)]
-    assert told == [3, 2, 4]
+    assert blocks_done == [3, 2, 4]
     assert file.is_finished
     np.testing.assert_array_equal(file.log_probs, log_probs[:, :IMAGES])
     expected = np.log(np.exp(log_probs[:, IMAGES:].astype(np.float64)).mean(1))
@@ -114,7 +114,7 @@ def test_sentences_are_ranked_for_each_image_by_the_normalised_probability(log_p
         assert ranks.first[i] == 1 + sum(value >= best for value in false)
 
 
-def test_a_model_that_looks_at_no_image_ranks_last_both_ways():
+def test_a_model_without_images_ranks_last_both_ways():
     scores = np.repeat(np.linspace(-50, -3, S).astype(np.float32)[:, None], IMAGES, axis=1)
     assert (rank_images(scores, IMAGE_OF_SENTENCE).first == IMAGES).all()
     ranks = rank_sentences(scores, scores[:, 0].astype(np.float64), IMAGE_OF_SENTENCE)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from toy_data import make_dictionary, write_store
-from toy_visual_storyteller import random_storyteller
+from toy_visual_story_models import random_story_model
 
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.errors import UserError
@@ -65,7 +65,7 @@ def expected(models, likelihood, line, story):
     ],
 )
 def test_each_pair_has_the_models_own_probabilities_once(images, arches, options):
-    models = [random_storyteller(arch, seed=i) for i, arch in enumerate(arches)]
+    models = [random_story_model(arch, seed=i) for i, arch in enumerate(arches)]
     likelihood = likelihood_of(models, images, **options)
     pairs = [(line, likelihood.encode_story(s.split())) for s in STORIES for line in lines()]
     seen = []
@@ -78,7 +78,7 @@ def test_each_pair_has_the_models_own_probabilities_once(images, arches, options
 
 
 def test_a_sequence_is_encoded_once(images, monkeypatch):
-    model = random_storyteller("glac_tiny")
+    model = random_story_model("glac_tiny")
     likelihood = likelihood_of([model], images, batch_tokens=30)
     read = []
     monkeypatch.setattr(
@@ -105,12 +105,12 @@ def test_images_that_do_not_fit_are_named(images, tmp_path):
         images.check(["p0\tunknown"])
     write_store(tmp_path / "g.h5", ["a"], rows=4)
     grid = SequenceImages(open_features([tmp_path / "g.h5"]), frozenset(), 1)
-    with pytest.raises(UserError, match=r"'a' has 4 rows of features, but the model was trained o"):
+    with pytest.raises(UserError, match=r"'a' has 4 regions, but the model was trained on"):
         grid.check(["a"])
 
 
 def test_a_probability_that_is_no_number_is_refused(images):
-    model = random_storyteller("glac_tiny")
+    model = random_story_model("glac_tiny")
     with torch.no_grad():
         model.decoder.output_proj.bias[3] = float("nan")
     likelihood = likelihood_of([model], images)
@@ -119,7 +119,7 @@ def test_a_probability_that_is_no_number_is_refused(images):
 
 
 def test_unknown_words_and_padding_signs_in_a_text_are_words(images):
-    likelihood = likelihood_of([random_storyteller("glac_tiny")], images)
+    likelihood = likelihood_of([random_story_model("glac_tiny")], images)
     story = likelihood.encode_story(["a", "zebra", "<pad>", "dog"])
     ((_, (found,)),) = likelihood.batches([(lines()[0], story)])
     assert len(found) == 5

@@ -9,7 +9,7 @@ from torch import nn
 from fairseq_mm.retrieval import word_likelihood
 from fairseq_mm.retrieval.word_likelihood import (
     Tempered,
-    logit_slices,
+    logit_chunks,
     mean_log_probs,
     mixture,
     tempered_log_probs,
@@ -47,7 +47,7 @@ def test_words_have_the_probability_of_the_softmax(decoder, words, chunk_bytes, 
 
 @torch.no_grad()
 def test_no_more_logits_are_held_than_asked_for(decoder, words):
-    sizes = [logits.shape for _, logits in logit_slices(decoder, words[0], chunk_bytes=4 * V * 4)]
+    sizes = [logits.shape for _, logits in logit_chunks(decoder, words[0], chunk_bytes=4 * V * 4)]
     assert sizes == [(4, V), (4, V), (3, V)]
 
 

@@ -16,7 +16,7 @@ from fairseq_mm.study.questions import (
 )
 
 
-def told(system, count, prompts=None):
+def drawn(system, count, prompts=None):
     """Story i says whose it is."""
     return [
         Story(str(i), f"p{i % (prompts or count)}", f"{system} tells {i}") for i in range(count)
@@ -24,7 +24,7 @@ def told(system, count, prompts=None):
 
 
 def test_each_question_has_three_stories_of_one_system_and_their_prompts():
-    systems = {"x": told("x", 31), "y": told("y", 31)}
+    systems = {"x": drawn("x", 31), "y": drawn("y", 31)}
     questions = pairing_questions(systems, count=27, seed=1)
     assert len(questions) == 18
     assert len({question.name for question in questions}) == 18
@@ -40,7 +40,7 @@ def test_each_question_has_three_stories_of_one_system_and_their_prompts():
 
 
 def test_all_orders_occur_and_systems_are_mixed():
-    systems = {"x": told("x", 300), "y": told("y", 300)}
+    systems = {"x": drawn("x", 300), "y": drawn("y", 300)}
     questions = pairing_questions(systems, count=300, seed=2)
     orders = Counter(tuple(question.answer) for question in questions)
     # 200 questions, 6 orders: 33 expected, standard deviation 5.3
@@ -50,21 +50,21 @@ def test_all_orders_occur_and_systems_are_mixed():
 
 
 def test_systems_with_the_same_ids_get_the_same_groups():
-    systems = {"x": told("x", 20), "y": list(reversed(told("y", 20)))}
+    systems = {"x": drawn("x", 20), "y": list(reversed(drawn("y", 20)))}
     questions = pairing_questions(systems, count=18, seed=3)
     groups = {name: {frozenset(q.ids) for q in questions if q.system == name} for name in systems}
     assert groups["x"] == groups["y"]
 
 
 def test_the_seed_decides_everything():
-    systems = {"x": told("x", 12)}
+    systems = {"x": drawn("x", 12)}
     first, again, other = (pairing_questions(systems, count=9, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
 def test_a_group_has_different_prompts_and_stories():
-    questions = pairing_questions({"x": told("x", 30, prompts=5)}, count=15, seed=1)
+    questions = pairing_questions({"x": drawn("x", 30, prompts=5)}, count=15, seed=1)
     assert all(len(set(question.prompts)) == 3 for question in questions)
     same = [Story(str(i), f"p{i}", "one story") for i in range(9)]
     with pytest.raises(
@@ -76,8 +76,12 @@ def test_a_group_has_different_prompts_and_stories():
 @pytest.mark.parametrize(
     ("stories", "count", "message"),
     [
-        (told("x", 8), 9, "x: has 8 stories, but --count is 9; give more stories, or --count 6"),
-        (told("x", 8), 4, "--count: must be a multiple of 3, but is 4"),
+        (
+            drawn("x", 8),
+            9,
+            "x: has 8 stories, but --count is 9; give more stories, or --count 6",
+        ),
+        (drawn("x", 8), 4, "--count: must be a multiple of 3, but is 4"),
         ([Story("5", "", "s")], 3, "x: story '5' has no prompt to be paired with"),
     ],
 )
@@ -87,7 +91,7 @@ def test_what_cannot_be_paired_is_refused(stories, count, message):
 
 
 def test_preference_shows_the_same_ids_and_each_system_first_in_half():
-    systems = {"x": told("x", 12), "y": list(reversed(told("y", 12)))}
+    systems = {"x": drawn("x", 12), "y": list(reversed(drawn("y", 12)))}
     questions = preference_questions(systems, count=10, seed=4)
     for question in questions:
         assert question.ids[0] == question.ids[1]
@@ -99,15 +103,15 @@ def test_preference_shows_the_same_ids_and_each_system_first_in_half():
 
 
 def test_preference_pairs_files_with_other_ids_in_their_order():
-    other = [story._replace(id=f"lm{story.id}") for story in told("y", 7)]
-    questions = preference_questions({"x": told("x", 5), "y": other}, count=5, seed=1)
+    other = [story._replace(id=f"lm{story.id}") for story in drawn("y", 7)]
+    questions = preference_questions({"x": drawn("x", 5), "y": other}, count=5, seed=1)
     for question in questions:
         own, others = sorted(question.ids)
         assert others == f"lm{own}"
 
 
 def test_preference_leaves_out_equal_stories():
-    a, b = told("x", 6), told("y", 6)
+    a, b = drawn("x", 6), drawn("y", 6)
     b[2] = a[2]
     questions = preference_questions({"x": a, "y": b}, count=5, seed=1)
     assert all("2" not in question.ids for question in questions)
@@ -120,7 +124,7 @@ def test_preference_leaves_out_equal_stories():
 
 
 def test_the_key_is_read_as_written(tmp_path):
-    questions = pairing_questions({"x": told("x", 3)}, count=3, seed=1)
+    questions = pairing_questions({"x": drawn("x", 3)}, count=3, seed=1)
     key = key_of("pairing", questions, {"x": "x.jsonl"})
     (tmp_path / "key.json").write_text(json.dumps(key))
     assert read_key(str(tmp_path)) == key

@@ -14,20 +14,23 @@ from fairseq_mm.study.sheets import as_cell, as_html, sheet_csv, sheet_page
 HARMFUL = '</p><script>alert("1")</script> & <newline> <b>'
 
 
-def told(system, count):
+def drawn(system, count):
     return [Story(f"id{i}", f"prompt {i} {HARMFUL}", f"{i} {HARMFUL}") for i in range(count)]
 
 
 @pytest.fixture
 def pairing():
-    systems = {"secretfusion": told("secretfusion", 6), "secretknn": told("secretknn", 6)}
+    systems = {
+        "secretfusion": drawn("secretfusion", 6),
+        "secretknn": drawn("secretknn", 6),
+    }
     return pairing_questions(systems, count=6, seed=1)
 
 
 @pytest.fixture
 def preference():
-    b = [story._replace(story=f"other {story.story}") for story in told("secretknn", 5)]
-    return preference_questions({"secretfusion": told("x", 5), "secretknn": b}, count=4, seed=1)
+    b = [story._replace(story=f"other {story.story}") for story in drawn("secretknn", 5)]
+    return preference_questions({"secretfusion": drawn("x", 5), "secretknn": b}, count=4, seed=1)
 
 
 def test_text_is_escaped_and_line_breaks_are_shown():

@@ -62,7 +62,7 @@ def test_an_answer_that_does_not_count_is_named_with_its_line(write, line, probl
     assert [answer.annotator for answer in answers] == ["j1", "j3"]
 
 
-def test_of_two_answers_of_one_judge_the_first_counts(write):
+def test_of_two_answers_of_one_annotator_the_first_counts(write):
     first = write(HEADER + "j1,q1,A,B,C\n")
     second = write(HEADER + "j1,q2,A,B,C\nj1,q1,C,B,A\n", "more.csv")
     answers, left_out = read_answers([first, second], PAIRING)

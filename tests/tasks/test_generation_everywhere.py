@@ -13,7 +13,6 @@ from fairseq import checkpoint_utils, options
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.sequence_generator import EnsembleModel
-from toy_album_teller import save_teller, story_dictionary, write_told_split
 from toy_data import (
     build_model,
     make_captions_folder,
@@ -26,6 +25,7 @@ from toy_data import (
 from toy_story_models import PROMPT_WORDS, STORY_WORDS, dictionary_of, make_story_folder
 from toy_text_models import save_text_model
 from toy_video_summarizers import write_video_summarizer
+from toy_visual_stories import save_story_model, story_dictionary, write_story_split
 
 import fairseq_mm
 from fairseq_mm.cli.main import main
@@ -120,9 +120,9 @@ def captions(tmp_path_factory):
 @pytest.fixture(scope="module")
 def visual_stories(tmp_path_factory):
     folder = tmp_path_factory.mktemp("visual_stories")
-    data = write_told_split(folder / "data", missing="p2_1")
+    data = write_story_split(folder / "data", missing="p2_1")
     words = story_dictionary().symbols[4:-1]
-    path = save_teller(folder / "model.pt", words=[*words, *FILLERS])
+    path = save_story_model(folder / "model.pt", words=[*words, *FILLERS])
     dictionary = story_dictionary([*words, *FILLERS])
     # the separator is the last word in the folder as well
     dictionary.save(str(data / "dict.txt"))

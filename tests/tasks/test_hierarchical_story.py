@@ -118,7 +118,7 @@ def scores_of(hypotheses):
 
 @pytest.mark.parametrize("size", ["1", "3", "8"])
 @pytest.mark.parametrize("multiple", ["1", "8"])
-def test_every_story_is_told_exactly_once(generate, data, story, size, multiple):
+def test_every_story_is_generated_exactly_once(generate, data, story, size, multiple):
     options = ("--batch-size", size, "--required-batch-size-multiple", multiple)
     stories = generate(data, story, "--beam", "2", *options)
     assert sorted(stories) == list(range(VALID))
@@ -138,7 +138,7 @@ def test_stories_are_sampled(generate, data, fusion):
     assert one != other
 
 
-def test_stories_are_told_from_prompts_that_are_typed(monkeypatch, capsys, generate, data, fusion):
+def test_stories_are_generated_from_typed_prompts(monkeypatch, capsys, generate, data, fusion):
     prompts = (data / "text" / "valid.wp_source").read_text()
     typed = data.parent / "typed"
     typed.write_text(prompts)
@@ -220,7 +220,7 @@ def test_translation_resumes_a_fusion_model_without_the_pretrained_file(data, st
         assert torch.equal(second[name], weights) == is_fixed, name
 
 
-def test_a_fusion_model_tells_where_data_and_checkpoint_were_moved_to(
+def test_a_fusion_model_says_where_data_and_checkpoint_were_moved_to(
     generate, validate, data, fusion, tmp_path
 ):
     moved = shutil.copytree(data, tmp_path / "moved")

@@ -126,7 +126,7 @@ def test_ties_count_against_the_system():
         (("--word-vectors", "none.txt"), "none.txt: cannot be read as word vectors"),
     ],
 )
-def test_mistakes_are_told_in_one_line(monkeypatch, tmp_path, data, options, message):
+def test_mistakes_are_reported_in_one_line(monkeypatch, tmp_path, data, options, message):
     with pytest.raises(UserError, match=message):
         train(monkeypatch, data, tmp_path / "ck", *options)
 

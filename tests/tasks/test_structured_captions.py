@@ -56,7 +56,7 @@ def test_a_model_trains_on_tags_and_generates_by_drawn_ones(monkeypatch, folder,
     assert sorted(ids) == [0, 3, 6, 9, 12, 15, 18]
 
 
-def test_a_model_of_structures_is_in_no_ensemble_of_others_and_ranks_nothing(
+def test_a_model_of_pos_sequences_is_in_no_ensemble_of_others_and_ranks_nothing(
     monkeypatch, folder, tmp_path, capsys
 ):
     train(monkeypatch, folder, tmp_path / "one")

@@ -285,10 +285,10 @@ def test_a_task_of_a_checkpoint_needs_no_folder(monkeypatch, tmp_path, data):
     assert task.subwords.kind == "none"
     assert task.reads_video
     assert torch.equal(model.state_dict()[STATE_KEY], state["model"][STATE_KEY])
-    # another extractor's channels
+    # another extractor's dimension
     (data / "features.h5").unlink()
     make_videos_folder(data, dim=4)
-    with pytest.raises(UserError, match=r"trained on features of 5 channels, .* store has 4"):
+    with pytest.raises(UserError, match=r"trained on 5-dimensional features, .* store has 4"):
         build_model(task_of(data), state, checkpoint)
 
 
@@ -396,8 +396,8 @@ def test_other_architectures_and_ensembles_are_refused(data):
     ],
 )
 def test_files_that_do_not_fit_are_named(tmp_path, name, change, message):
-    unknowns = 1 if name.startswith("valid.unknowns") else 0
-    data = make_videos_folder(tmp_path / "data", indexed_oov=unknowns)
+    indexed_oov = 1 if name.startswith("valid.unknowns") else 0
+    data = make_videos_folder(tmp_path / "data", indexed_oov=indexed_oov)
     (data / name).write_text(change((data / name).read_text()))
     with pytest.raises(UserError, match=message):
         batch_of(task_of(data, "vg_bart_tiny", eval_gen=True)[0])

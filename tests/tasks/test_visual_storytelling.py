@@ -164,8 +164,8 @@ def tell(
     found = {}
     for sample in samples_of(items, size):
         given = None if prefix is None else prefix.expand(len(sample["id"]), -1)
-        told = task.inference_step(generator, models, sample, given)
-        for item, stories in zip(sample["id"].tolist(), told):
+        generated = task.inference_step(generator, models, sample, given)
+        for item, stories in zip(sample["id"].tolist(), generated):
             found[item] = [task.dictionary.string(story["tokens"]) for story in stories]
     return found
 
@@ -213,7 +213,7 @@ def test_diverse_beams_end_each_story_once():
                 assert story["tokens"].eq(20).sum() == 4
 
 
-def test_rules_change_what_is_told():
+def test_constraints_change_what_is_generated():
     plain = tell({"beam": 3})
     for constraints in (constraints_of(repetition_penalty=5.0), constraints_of(no_repeat_ngram=1)):
         found = tell({"beam": 3}, constraints=constraints)
@@ -364,7 +364,7 @@ def test_missing_images_are_padding_in_their_place(data, tmp_path):
     assert features[torch.from_numpy(expected)].eq(0).all()
     assert np.array_equal(features[1, 2:4], task.features.read("valid1_1"))
     assert np.array_equal(features[2, :2], task.features.read("valid4_0"))
-    # the longest line of a sequence and ten rows of features, missing or not
+    # the longest line of a sequence and ten regions, missing or not
     sizes = dataset.target.sizes
     assert dataset.num_tokens_vec(np.arange(5)).tolist() == (sizes[[0, 2, 4, 6, 8]] + 10).tolist()
 
@@ -437,7 +437,7 @@ def test_dictionary_without_the_separator_is_refused(data):
 def test_images_of_different_numbers_of_rows_are_named(data, tmp_path):
     write_store(tmp_path / "grid.h5", ["x", "y"], rows=4)
     paths = f"{data / 'features.h5'}:{tmp_path / 'grid.h5'}"
-    with pytest.raises(UserError, match=r"same number of rows .* 'train0_0' has 1, and 'x' has 4"):
+    with pytest.raises(UserError, match=r"same of regions, .* 'train0_0' has 1, and 'x' has 4"):
         load(data, features=paths)
 
 

@@ -1,4 +1,4 @@
-"""Untrained tellers of visual stories whose text has punctuation, and whose features may come from
+"""Untrained models of visual stories whose text has punctuation, and whose features may come from
 pixels, saved as fairseq-train saves them."""
 
 from argparse import Namespace
@@ -25,7 +25,7 @@ def story_dictionary(words: Optional[list[str]] = None) -> Dictionary:
     return dictionary
 
 
-def save_teller(
+def save_story_model(
     path: Path,
     arch: str = "glac_tiny",
     *,
@@ -77,14 +77,14 @@ def save_teller(
     return path
 
 
-def save_pixel_teller(folder: Path, **options: Any) -> Path:
+def save_pixel_story_model(folder: Path, **options: Any) -> Path:
     """``checkpoint_best.pt`` of one that was trained on images, and ``squeezenet.pth``."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(2)
     weights = folder / "squeezenet.pth"
     torch.save(torchvision.models.squeezenet1_1(weights=None).state_dict(), weights)
     extractor = build_extractor("squeezenet1_1", weights=str(weights), resize="squash", size=SIDE)
-    return save_teller(
+    return save_story_model(
         folder / "checkpoint_best.pt",
         dim=extractor.dim,
         extractor=extractor.identity,
@@ -92,7 +92,7 @@ def save_pixel_teller(folder: Path, **options: Any) -> Path:
     )
 
 
-def write_told_split(folder: Path, *, sequences: int = 4, missing: str = "") -> Path:
+def write_story_split(folder: Path, *, sequences: int = 4, missing: str = "") -> Path:
     """A data folder with the split ``valid``: two stories of each sequence of images, that of
     sequence i and sentence k being "we saw it .", where "we" stands i + k times.
 

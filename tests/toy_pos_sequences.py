@@ -1,4 +1,4 @@
-"""A small embedding, a model of structures that was trained on its vectors, and their data."""
+"""A small embedding, a model of part-of-speech sequences trained on its vectors, and their data."""
 
 import shutil
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Small visual storytellers with random weights, as fairseq-train saves them."""
+"""Small models of visual stories with random weights, as fairseq-train saves them."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 from toy_data import build_model, visual_story_task
 
 
-def random_storyteller(arch: str, *, seed: int = 7, **task: Any) -> Any:
+def random_story_model(arch: str, *, seed: int = 7, **task: Any) -> Any:
     """A model whose words depend on their images, in evaluation mode."""
     import fairseq_mm
 
@@ -21,11 +21,11 @@ def random_storyteller(arch: str, *, seed: int = 7, **task: Any) -> Any:
     return model
 
 
-def write_visual_storyteller(path: Path, arch: str, *, seed: int = 7, **task: Any) -> str:
+def write_story_checkpoint(path: Path, arch: str, *, seed: int = 7, **task: Any) -> str:
     """A checkpoint of such a model, with what loading it reads."""
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
-    model = random_storyteller(arch, seed=seed, **task)
+    model = random_story_model(arch, seed=seed, **task)
     cfg = Namespace()
     ARCH_CONFIG_REGISTRY[arch](cfg)
     fields = ARCH_MODEL_REGISTRY[arch].__dataclass.__dataclass_fields__
