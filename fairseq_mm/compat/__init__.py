@@ -28,7 +28,11 @@ from fairseq_mm.compat.launching import repair_launching, stop_on_signal
 from fairseq_mm.compat.loading import guard_evaluation, guard_loading, name_unusable_checkpoints
 from fairseq_mm.compat.pytorch import convolution_memory_format
 from fairseq_mm.compat.saving import name_cut_checkpoints, repair_writing_of_checkpoints
-from fairseq_mm.compat.training import repair_amp, repair_position_of_resumed_data
+from fairseq_mm.compat.training import (
+    repair_amp,
+    repair_overflow_on_cpu,
+    repair_position_of_resumed_data,
+)
 
 __all__ = ["apply", "check_hydra_recipe", "convolution_memory_format", "load_weights"]
 
@@ -64,6 +68,7 @@ def apply() -> None:
     warn_of_dropped_batches()
     repair_position_of_resumed_data()
     repair_amp()
+    repair_overflow_on_cpu()
     repair_writing_of_checkpoints()
     name_unusable_checkpoints()
     name_cut_checkpoints()

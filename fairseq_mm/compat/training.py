@@ -4,6 +4,7 @@ import functools
 import logging
 import types
 from typing import Any
+from unittest import mock
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,24 @@ def repair_position_of_resumed_data() -> None:
 
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
     EpochBatchIterator.load_state_dict = load_state_dict
+
+
+def repair_overflow_on_cpu() -> None:
+    """Gradients that overflow in float16 end a training on the CPU: fairseq puts the norm of those
+    that it skips on a GPU. Goes when it takes the trainer's device."""
+    import torch
+    from fairseq.trainer import Trainer
+
+    original = Trainer.train_step
+
+    @functools.wraps(original)
+    def train_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.cuda or not self.cfg.common.fp16:
+            return original(self, *args, **kwargs)
+        with mock.patch.object(torch.Tensor, "cuda", lambda self: self):
+            return original(self, *args, **kwargs)
+
+    Trainer.train_step = train_step
 
 
 def repair_amp() -> None:

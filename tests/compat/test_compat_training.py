@@ -7,7 +7,7 @@ import pytest
 import torch
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.optim import AMPOptimizer
-from toy_data import make_captions_folder, run_fairseq
+from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
 
 SCALE = 128.0
 
@@ -121,6 +121,22 @@ def test_training_with_a_scaled_loss_is_the_training(tmp_path, monkeypatch, opti
     plain, scaled = states
     for name, weights in plain.items():
         torch.testing.assert_close(scaled[name], weights, atol=1e-6, rtol=1e-5, msg=name)
+
+
+@needs_float16_on_cpu
+def test_gradients_that_overflow_are_left_out_without_a_gpu(tmp_path, monkeypatch):
+    data = make_captions_folder(tmp_path / "data")
+    arguments = (
+        *(data, "--task", "multimodal_captioning", "--arch", "m_rnn_tiny", "--cpu", "--fp16"),
+        *("--criterion", "cross_entropy", "--optimizer", "adam", "--lr", "0.01", "--seed", "3"),
+        *("--fp16-init-scale", 2**20, "--max-update", "2", "--batch-size", "6"),
+        *("--num-workers", "0", "--no-epoch-checkpoints", "--disable-validation"),
+        *("--log-format", "none", "--save-dir", tmp_path / "checkpoints"),
+    )
+    run_fairseq(monkeypatch, "train", *arguments)
+    state = torch.load(tmp_path / "checkpoints" / "checkpoint_last.pt")
+    assert state["last_optimizer_state"]["loss_scale"] < 2**20
+    assert all(weights.isfinite().all() for weights in state["model"].values())
 
 
 class Numbers(torch.utils.data.Dataset):
