@@ -5,9 +5,10 @@
 
 The store has one row of unit length an item: images under their own ids, sentences under
 SPLIT:LINE (the line counted from 0, as in fairseq-generate), words of the dictionary, each as a
-sentence of itself, under word:WORD. Beside vectors.h5 stands vectors.SPLIT.visual_ids with the
-sentence of each line of the split: with it in a data folder, a language model is trained on each
-sentence's own vector.
+sentence of itself, under word:WORD. Sentences and words need no features: DATA may be text alone,
+made by fairseq-mm prepare captions --without-images. Beside vectors.h5 stands
+vectors.SPLIT.visual_ids with the sentence of each line of the split: with it in a data folder, a
+language model is trained on each sentence's own vector.
 """
 
 import argparse
@@ -35,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         *("checkpoint", "split", "features"),
         checkpoint={"help": "Checkpoint of the embedding, or folder with one."},
         split={"default": "valid", "help": "Split that is embedded (default: valid)."},
-        features={"help": "Feature store of the images (default: features.h5 in DATA)."},
+        features={
+            "help": "Feature store of the images (default: features.h5 in DATA); sentences "
+            "and words need none."
+        },
     )
     parser.add_argument(
         "--of",
@@ -62,6 +66,9 @@ def run(args: argparse.Namespace) -> None:
 
     args.device = usable_device(args.device)
     checkpoint = checkpoint_file(args.checkpoint)
+    if "images" not in args.of:
+        _embed_text_alone(args, checkpoint)
+        return
     (model,), task = load_on_data([checkpoint], args)
     if not hasattr(model, "embed_sentences"):
         raise UserError(
@@ -70,20 +77,54 @@ def run(args: argparse.Namespace) -> None:
         )
     found: list[tuple[str, np.ndarray]] = []
     sentence_ids: list[str] = []
-    if set(args.of) & {"images", "sentences"}:
-        from fairseq_mm.cli.rank_images import embed_split_in_order
+    from fairseq_mm.cli.rank_images import embed_split_in_order
 
-        # the sentences of an image are not needed for its vector
-        task.cfg.one_per_item = "sentences" not in args.of
-        task.load_dataset(args.split, combine=False)
-        split = embed_split_in_order(task.datasets[args.split], model, args.device)
-        if "images" in args.of:
-            found += [(_image_id(n), v) for n, v in zip(split.image_names, split.images)]
-        if "sentences" in args.of:
-            sentence_ids = [f"{args.split}:{line}" for line in split.lines.tolist()]
-            found += list(zip(sentence_ids, split.sentences))
+    # the sentences of an image are not needed for its vector
+    task.cfg.one_per_item = "sentences" not in args.of
+    task.load_dataset(args.split, combine=False)
+    split = embed_split_in_order(task.datasets[args.split], model, args.device)
+    found += [(_image_id(n), v) for n, v in zip(split.image_names, split.images)]
+    if "sentences" in args.of:
+        sentence_ids = [f"{args.split}:{line}" for line in split.lines.tolist()]
+        found += list(zip(sentence_ids, split.sentences))
     if "words" in args.of:
         found += _embed_words(model, task.target_dictionary, args.device)
+    _write(args, checkpoint, model, found, sentence_ids)
+
+
+def _embed_text_alone(args: argparse.Namespace, checkpoint: str) -> None:
+    """Sentences and words, of a data folder that needs neither features nor ids of images, and may
+    have a dictionary of its own: words that the model does not know are its ``<unk>``."""
+    from fairseq_mm.data.binarised_text import (
+        check_no_empty_line,
+        load_binarised_text,
+        load_dictionary,
+    )
+    from fairseq_mm.inference.embedder import load_embedder
+
+    embedder = load_embedder(checkpoint, device=args.device)
+    model, known = embedder.models[0], embedder.task.target_dictionary
+    found: list[tuple[str, np.ndarray]] = []
+    sentence_ids: list[str] = []
+    if "sentences" in args.of:
+        dictionary = load_dictionary(os.path.join(args.data, "dict.txt"))
+        base = os.path.join(args.data, args.split)
+        text = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
+        check_no_empty_line(f"{base}.idx", text.sizes)
+        number_of = [known.index(symbol) for symbol in dictionary.symbols]
+        sentences = [[number_of[n] for n in text[i][:-1].tolist()] for i in range(len(text))]
+        new = len(set(dictionary.symbols[dictionary.nspecial :]) - set(known.symbols))
+        if new:
+            print(
+                f"{args.data}: {new:,} of the {len(dictionary) - dictionary.nspecial:,} words of "
+                f"its dictionary are not in the vocabulary of {checkpoint}, and are embedded as "
+                "<unk>",
+                file=sys.stderr,
+            )
+        sentence_ids = [f"{args.split}:{line}" for line in range(len(sentences))]
+        found += list(zip(sentence_ids, embedder.embed_tokens(sentences)))
+    if "words" in args.of:
+        found += _embed_words(model, known, args.device)
     _write(args, checkpoint, model, found, sentence_ids)
 
 

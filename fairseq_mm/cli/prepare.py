@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Optional
 from fairseq_mm.cli.image_lookup import keys_in_stores, missing_in_folders
 from fairseq_mm.cli.prepare_options import FOLDER, KINDS, OWN, Kind, add_options
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.captions import TEXT_TABLE
 from fairseq_mm.prepare.corpus import Corpus
 from fairseq_mm.prepare.data_folder import locked_output
 from fairseq_mm.prepare.jsonl import read_jsonl
@@ -128,7 +129,12 @@ def _add_groups(
 
 def _read_own(args: argparse.Namespace) -> Corpus:
     paths = {None: args.data, "valid": args.valid, "test": args.test}
-    return read_jsonl(KINDS[args.name].module.TABLE, paths, keys=getattr(args, "keys", "name"))
+    table = KINDS[args.name].module.TABLE
+    if getattr(args, "without_images", False):
+        table = TEXT_TABLE
+        if args.features:
+            raise UserError("--features: is of images, and --without-images ignores them.")
+    return read_jsonl(table, paths, keys=getattr(args, "keys", "name"))
 
 
 def run(args: argparse.Namespace) -> Optional[int]:
@@ -139,7 +145,7 @@ def run(args: argparse.Namespace) -> Optional[int]:
     for split in ("valid", "test"):
         corpus.draw(split, getattr(args, f"{split}_size", 0), seed=getattr(args, "seed", 1))
     _leave_out_missing(corpus, args)
-    kind = next(kind for kind in KINDS.values() if kind.module.TABLE is corpus.table)
+    kind = next(kind for kind in KINDS.values() if kind.module.TABLE.kind == corpus.table.kind)
     writer = kind.writer(args)
     # features of another run than the text's would be as wrong as another run's text
     with locked_output(args.output):

@@ -14,7 +14,7 @@ from fairseq_mm.data.story_text import tokenize_story_text
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import captions, prompts, videos, visual_stories
-from fairseq_mm.prepare.captions import CaptionWriter
+from fairseq_mm.prepare.captions import CaptionWriter, TextWriter
 from fairseq_mm.prepare.corpus import POLICIES
 from fairseq_mm.prepare.jsonl import KEYS
 from fairseq_mm.prepare.prompts import PromptWriter
@@ -39,6 +39,11 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "--test-size": ("The same for the test split (default: 0).", {**_NUMBER, "default": 0}),
     "--seed": ("Seed of drawn splits (default: 1).", {**_NUMBER, "default": 1}),
+    "--without-images": (
+        "The data is text alone: lines need no image, and files that end with .txt have a sentence "
+        "a line.",
+        _FLAG,
+    ),
     "--keys": (
         "What {visual}s are called in the feature store: by the name, the stem (without ending) or "
         "the path of their file; as --ids of fairseq-mm extract (default: name).",
@@ -194,6 +199,7 @@ def _common(args: argparse.Namespace, **settings: object) -> dict[str, Any]:
 
 def _caption_writer(args: argparse.Namespace) -> CaptionWriter:
     vocabulary = _vocabulary(args, "captions", max_words=args.max_words)
+    writer = TextWriter if getattr(args, "without_images", False) else CaptionWriter
     if args.tokenizer in ("m_rnn", "ptb") and (args.keep_case or args.keep_punctuation):
         raise UserError(
             f"--tokenizer {args.tokenizer} has its own rules for case and punctuation; leave "
@@ -206,11 +212,11 @@ def _caption_writer(args: argparse.Namespace) -> CaptionWriter:
             # its tokens may hold a no-break space, where fairseq would split them
             return " ".join(ptb_tokenize(text)).split()
 
-        return CaptionWriter(split, {"dict.txt": vocabulary}, **_common(args, tokenizer="ptb"))
+        return writer(split, {"dict.txt": vocabulary}, **_common(args, tokenizer="ptb"))
     tokenize = CaptionTokenizer(
         args.tokenizer, keep_case=args.keep_case, keep_punctuation=args.keep_punctuation
     )
-    return CaptionWriter(tokenize, {"dict.txt": vocabulary}, **_common(args, **tokenize.settings()))
+    return writer(tokenize, {"dict.txt": vocabulary}, **_common(args, **tokenize.settings()))
 
 
 def _story_writer(args: argparse.Namespace) -> VisualStoryWriter:
@@ -307,6 +313,7 @@ KINDS = {
         5,
         "--tokenizer --keep-case --keep-punctuation --threshold --max-words --dictionary "
         "--skip-empty",
+        own_options="--without-images --keys --features --missing",
     ),
     "stories": Kind(
         "visual_storytelling",

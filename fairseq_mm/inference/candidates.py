@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 
@@ -27,12 +27,12 @@ class TrainingSentences(NamedTuple):
 
     Attributes:
         lines: words separated by spaces.
-        ids: images that the captions belong to.
+        ids: images that the captions belong to; None of text without images.
         vectors: ``[n, K]`` float32 of unit length.
     """
 
     lines: list[str]
-    ids: list[str]
+    ids: Sequence[Optional[str]]
     vectors: np.ndarray
 
 
@@ -41,13 +41,13 @@ class NearestSentence(NamedTuple):
 
     Attributes:
         caption: its words, separated by spaces.
-        id: of the image that it belongs to.
+        id: of the image that it belongs to; None of text without images.
         line: of the training text, counted from 0.
         cosine: between the vectors of sentence and image.
     """
 
     caption: str
-    id: str
+    id: Optional[str]
     line: int
     cosine: float
 

@@ -39,8 +39,8 @@ def load_structured_captioner(
 ) -> StructuredCaptioner:
     """A captioner from a model of structures, or an ensemble of several.
 
-    Of the data folder it reads ``text/train.txt``, ``train.visual_ids`` and ``train.tags``, and
-    nothing of another split.
+    Of the data folder it reads ``text/train.txt``, ``train.tags`` and, unless it is text alone,
+    ``train.visual_ids``, and nothing of another split.
 
     Args:
         path: checkpoint of ``sc_nlm``, or folder with one; several as a list or joined by the
@@ -69,7 +69,10 @@ def load_structured_captioner(
     text_path = os.path.join(data, "text", "train.txt")
     lines = _read_lines(text_path)
     ids_path, tags_path = (os.path.join(data, f"train.{name}") for name in ("visual_ids", "tags"))
-    ids, tags = read_visual_ids(ids_path), read_tags(tags_path)
+    tags = read_tags(tags_path)
+    ids: list[Optional[str]] = [None] * len(lines)  # text alone
+    if os.path.exists(ids_path):
+        ids = [*read_visual_ids(ids_path)]
     check_line_counts({text_path: len(lines), ids_path: len(ids), tags_path: len(tags)})
     words, tagged = [line.split() for line in lines], [line.split() for line in tags]
     lengths = [np.array([len(line) for line in part]) for part in (tagged, words)]

@@ -7,9 +7,12 @@ The data is JSON lines, one image a line:
 Optional fields: "split" (train, valid or test) and "id", the image's key in the feature store, by
 default as --keys says. The folder gets a caption a line, ids, references and fairseq-preprocess's
 files; its features come from `fairseq-mm extract` or `fairseq-mm store import`.
+
+With --without-images the data is text alone: the same lines, whose images are ignored, or .txt
+files with a sentence a line. SC-NLM and n-gram models are trained on such a folder.
 """
 
-from typing import Optional
+from typing import ClassVar, Optional
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Example, Field, FieldTable
@@ -25,6 +28,17 @@ TABLE = FieldTable(
     id_is_key=True,
     id_field="id",
     repeated="; put all captions of an image into one entry",
+)
+
+# the same without images, as SC-NLM is trained on
+TEXT_TABLE = FieldTable(
+    kind="captions",
+    noun="text",
+    nouns="texts",
+    groups="texts",
+    texts=(Field("captions", many=True),),
+    id_field="id",
+    may_be_plain=True,
 )
 
 
@@ -43,7 +57,7 @@ class CaptionWriter(FolderWriter):
 
     table = TABLE
     counts = ("images", "captions", "words", "empty_captions_skipped")
-    left_out = "images without a caption"
+    left_out: ClassVar[Optional[str]] = "images without a caption"
 
     def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
         captions = example.texts["captions"]
@@ -52,16 +66,26 @@ class CaptionWriter(FolderWriter):
         tokens = list(filter(None, tokens))
         counts["empty_captions_skipped"] += len(captions) - len(kept)
         if not kept and not self.skip_empty:
-            raise UserError(
-                f"{example.where}: image {example.id} has no caption; --skip-empty leaves it out."
-            )
+            named = "" if example.id is None else f"{self.table.noun} {example.id} "
+            raise UserError(f"{example.where}: {named}has no caption; --skip-empty leaves it out.")
         if not kept:
             return None
-        counts["images"] += 1
+        counts[self.counts[0]] += 1
         counts["captions"] += len(kept)
         counts["words"] += sum(map(len, tokens))
+        text = [" ".join(words) for words in tokens]
+        if self.table.visual is None:
+            return {"txt": text}
         return {
-            "txt": [" ".join(words) for words in tokens],
+            "txt": text,
             "visual_ids": [str(example.id)] * len(kept),
             "references.jsonl": [json_line({"id": example.id, "references": kept})],
         }
+
+
+class TextWriter(CaptionWriter):
+    """Writes ``text/<split>.txt`` alone: no keys of images, no references."""
+
+    table = TEXT_TABLE
+    counts = ("texts", "captions", "words", "empty_captions_skipped")
+    left_out = None

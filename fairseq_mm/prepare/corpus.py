@@ -50,6 +50,7 @@ class FieldTable(NamedTuple):
         repeated: what to do about two examples of one id.
         streamed: examples are read anew at each iteration, since the text of a large data set
             does not fit into memory.
+        may_be_plain: files that end with .txt have a text a line.
     """
 
     kind: str
@@ -63,6 +64,7 @@ class FieldTable(NamedTuple):
     id_field: Optional[str] = None
     repeated: str = ""
     streamed: bool = False
+    may_be_plain: bool = False
 
     @property
     def visual_noun(self) -> str:

@@ -84,7 +84,12 @@ class _Reader:
                 if not line.strip():
                     continue
                 where = f"{path}:{number}"
-                entry = _parse(self.table, line, where)
+                plain = self.table.may_be_plain and path.suffix == ".txt"
+                entry: dict[str, Any] = (
+                    {self.table.texts[0].name: [line.strip()]}
+                    if plain
+                    else _parse(self.table, line, where)
+                )
                 for name in (*self.table.uniform, *(["split"] if file_split is None else [])):
                     self._check_uniform(name, entry.get(name) is not None, where)
                 split = entry.get("split")
@@ -108,7 +113,7 @@ class _Reader:
             check_id(key, where, what=_article(table.noun))
         if table.visual is None:
             # the text of the first field is what several examples may share
-            first = texts[table.texts[0].name][0]
+            first = " ".join(texts[table.texts[0].name])
             return Example(texts, where, key, group=" ".join(first.split()))
         given = entry[table.visual.name]
         if table.id_is_key:

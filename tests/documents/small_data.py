@@ -151,6 +151,8 @@ def _write_own(folder: Path, chance: random.Random) -> None:
         for album in range(8)
     ]
     _write_jsonl(folder / "albums.jsonl", albums)
+    for name, count in (("sentences", 30), ("sentences_valid", 6)):
+        _write_lines(folder / f"{name}.txt", [sentence(chance) for _ in range(count)])
 
 
 def write_videos(folder: Path) -> None:
