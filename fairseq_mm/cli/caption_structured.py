@@ -17,7 +17,9 @@ from fairseq_mm.cli.records import hashes_of
 from fairseq_mm.errors import UserError
 
 # options of the search, of its weights, and of neither
-_SEARCH = ("candidates", "conditions", "num_nearest", "shortest", "longest", "top")
+_SEARCH = (
+    *("candidates", "conditions", "num_nearest", "pos_sampling", "shortest", "longest", "top"),
+)
 _WEIGHTS = ("translation_weight", "language_weight", "language_score", "repeat_penalty")
 _OTHERS = ("data", "vectors", "language_model", "candidate_batch_size")
 # options of generation that candidates have as well
@@ -65,9 +67,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--conditions",
         nargs="+",
-        choices=("image", "words", "sentences"),
+        choices=("image", "words", "sentences", "concepts"),
         help="Conditions of candidates: the image's vector, or the mean vector of the nearest "
-        "words or training captions (default: all three).",
+        "words, of the nearest training captions or of both as one bag of concepts (default: image "
+        "words sentences; the paper: image concepts).",
+    )
+    group.add_argument(
+        "--pos-sampling",
+        choices=("frequency", "types"),
+        help="How part-of-speech sequences are drawn: as frequently as they occur in training, or "
+        "each type as often as any other, as in the paper (default: frequency).",
     )
     group.add_argument(
         "--language-score",

@@ -18,8 +18,12 @@ from fairseq_mm.data.rule_tagger import FUNCTION_WORDS
 from fairseq_mm.errors import UserError
 from fairseq_mm.retrieval.vector_index import nearest, unit_vectors
 
-# the image's own vector, or the mean of the words' or training sentences' nearest to it
-CONDITIONS = ("image", "words", "sentences")
+# the image's own vector, or the mean of the words or training sentences nearest to it, each by
+# themselves or as one bag of concepts
+CONDITIONS = ("image", "words", "sentences", "concepts")
+DEFAULT_CONDITIONS = CONDITIONS[:3]
+# what part-of-speech sequences are drawn from: those of all training sentences, or the set of them
+POS_SAMPLING = ("frequency", "types")
 
 
 class TrainingSentences(NamedTuple):
@@ -69,7 +73,7 @@ def find_conditions(
     words: np.ndarray,
     sentences: TrainingSentences,
     *,
-    names: Sequence[str] = CONDITIONS,
+    names: Sequence[str] = DEFAULT_CONDITIONS,
     num_nearest: int = 5,
 ) -> Neighbourhood:
     """A mean is brought to unit length, as the vectors are that the language model is trained on;
@@ -80,19 +84,24 @@ def find_conditions(
         words: ``[W, K]`` float32 of unit length, each of a sentence of one word.
         sentences: of training.
         names: of ``CONDITIONS``, C of them.
-        num_nearest: words or sentences of a mean, by cosine; all where there are fewer.
+        num_nearest: words or sentences of a mean, by cosine, and of each in the mean of both; all
+            where there are fewer.
     """
     lines, cosines = nearest(images, sentences.vectors, min(num_nearest, len(sentences.lines)))
+    near_sentences = sentences.vectors[lines]  # [B, N, K]
+    places, _ = nearest(images, words, min(num_nearest, len(words)))
+    near_words = words[places]
     found = []
     for name in names:
         if name == "image":
             found.append(images)
         elif name == "words":
-            places, _ = nearest(images, words, min(num_nearest, len(words)))
-            found.append(unit_vectors(words[places].mean(1), "mean of words'"))
+            found.append(unit_vectors(near_words.mean(1), "mean of words'"))
+        elif name == "sentences":
+            found.append(unit_vectors(near_sentences.mean(1), "mean of sentences'"))
         else:
-            means = sentences.vectors[lines].mean(1)
-            found.append(unit_vectors(means, "mean of sentences'"))
+            both = np.concatenate([near_words, near_sentences], axis=1)
+            found.append(unit_vectors(both.mean(1), "mean of concepts'"))
     first = [
         NearestSentence(sentences.lines[line], sentences.ids[line], line, cosine)
         for line, cosine in zip(lines[:, 0].tolist(), cosines[:, 0].tolist())
@@ -198,8 +207,11 @@ class StructuredSearch:
 
     Args:
         candidates: draws of a condition and a structure for each image.
-        conditions: that are drawn from, of ``image``, ``words`` and ``sentences``.
+        conditions: that are drawn from, of ``CONDITIONS``. The paper's two sets are ``image`` and
+            ``concepts``.
         num_nearest: words or sentences whose mean is a condition.
+        pos_sampling: structures are drawn by their ``frequency`` in training, or from the set of
+            ``types``, each as often as any other, as the paper has it.
         shortest: least number of a structure's tags.
         longest: greatest number.
         seed: of the draws, with which those of each image begin: its captions do not depend on
@@ -215,8 +227,9 @@ class StructuredSearch:
     """
 
     candidates: int = 1000
-    conditions: Sequence[str] = CONDITIONS
+    conditions: Sequence[str] = DEFAULT_CONDITIONS
     num_nearest: int = 5
+    pos_sampling: str = "frequency"
     shortest: int = SHORTEST
     longest: int = LONGEST
     seed: int = 0
@@ -237,6 +250,11 @@ class StructuredSearch:
             raise UserError(
                 f"`longest` must be `shortest` ({self.shortest}) or more, but is {self.longest} "
                 "instead."
+            )
+        if self.pos_sampling not in POS_SAMPLING:
+            raise UserError(
+                f"`pos_sampling` must be {' or '.join(POS_SAMPLING)}, but is "
+                f"{self.pos_sampling!r} instead."
             )
         unknown = [name for name in self.conditions if name not in CONDITIONS]
         if unknown or not self.conditions:
@@ -277,6 +295,8 @@ def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
             f"those of training have {min(lengths.values())} to {max(lengths.values())} "
             "(--shortest, --longest)."
         )
+    if search.pos_sampling == "types":
+        chosen = Counter(structure for structure, count in chosen.items() if count)
     structures = sample_pos_sequences(chosen, search.candidates, seed=search.seed)
     # a stream of its own: the same numbers would tie conditions to structures
     generator = random.Random(f"conditions {search.seed}")

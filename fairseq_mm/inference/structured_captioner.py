@@ -8,6 +8,11 @@ nearest to it) and a structure (a sequence of tags of a training sentence) are d
 and each pair is written out by the language model as its most probable sentence. These candidates
 are ranked by :mod:`fairseq_mm.inference.candidates`.
 
+The paper has two sets of conditions, the image's own vector and one mean of the nearest words and
+sentences together (``conditions=["image", "concepts"]``), and draws from the set of structures
+(``pos_sampling="types"``). The defaults have the two means apart, and draw structures as frequently
+as they occur in training.
+
     from fairseq_mm.inference.structured_loading import load_structured_captioner
 
     captioner = load_structured_captioner(
@@ -17,7 +22,7 @@ are ranked by :mod:`fairseq_mm.inference.candidates`.
 
 Says what the paper does not:
 - The most probable sentence is searched for greedily, or by a beam.
-- Conditions are equally frequent, structures as frequent as in training, with replacement. A pair
+- Conditions are equally frequent, drawn with replacement as structures are. A pair
   that is drawn twice is written out once, a sentence that several pairs give is ranked once.
 - Weights and penalty: see :class:`.CandidateWeights`.
 """

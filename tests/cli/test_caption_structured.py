@@ -103,8 +103,9 @@ def test_a_line_an_image_and_an_object_with_all_parts(caption, trained, valid):
     assert entry["extractor"]["extractor"] == "squeezenet1_1"
     assert entry["options"] == {
         "candidates": 40, "conditions": ["image", "words", "sentences"], "num_nearest": 5,
-        "shortest": 2, "longest": 5, "seed": 0, "beam": 1, "max_len_b": 30, "top": 3,
-        "batch_size": 1000, "translation_weight": 1.0, "language_weight": 0.2,
+        "pos_sampling": "frequency", "shortest": 2, "longest": 5, "seed": 0, "beam": 1,
+        "max_len_b": 30, "top": 3, "batch_size": 1000,
+        "translation_weight": 1.0, "language_weight": 0.2,
         "language_score": "word", "repeat_penalty": 0.7,
     }  # fmt: skip
 
@@ -166,6 +167,23 @@ def test_the_language_model_of_a_file_takes_the_place_of_the_estimated(
     assert caption(*options, "--language-model", path)[1] == expected
     write_arpa(estimate_kneser_ney([["snow", "red"]] * 20, order=1), str(path))
     assert caption(*options, "--language-model", path)[1] != expected
+
+
+def test_the_papers_conditions_and_draws(caption, valid):
+    options = ("--features", valid, *FEW, "--jsonl", "--top", 40)
+    by_frequency = caption(*options)[1]
+    paper = ("--conditions", "image", "concepts", "--pos-sampling", "types")
+    status, lines, errors = caption(*options, *paper)
+    assert (status, errors) == (0, "")
+    records = [json.loads(line) for line in lines]
+    found = {one["condition"] for record in records for one in record["hypotheses"]}
+    assert found == {"image", "concepts"}
+    assert records[0]["options"]["pos_sampling"] == "types"
+    draws = [
+        {one["structure"] for one in json.loads(line)["hypotheses"]}
+        for line in (by_frequency[0], lines[0])
+    ]
+    assert draws[0] != draws[1]
 
 
 def without_line(path):

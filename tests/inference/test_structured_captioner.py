@@ -164,6 +164,18 @@ def test_conditions_are_means_of_the_nearest(captioner, features):
         assert nearest.cosine == pytest.approx(float(image @ captioner.sentences.vectors[line]))
 
 
+def test_concepts_are_the_nearest_words_and_sentences_in_one_mean(captioner, features):
+    vectors = captioner.embedder.embed_features(features)
+    images = np.stack([unit(vector) for vector in vectors])
+    words, sentences = captioner.word_vectors, captioner.sentences
+    found = find_conditions(images, words, sentences, names=["concepts", "image"], num_nearest=3)
+    for image, (concepts, own) in zip(images, found.conditions):
+        pools = [sorted(pool, key=lambda v: -float(v @ image)) for pool in (words, sentences[2])]
+        bag = [*pools[0][:3], *pools[1][:3]]
+        np.testing.assert_allclose(concepts, unit(np.mean(bag, axis=0)), atol=1e-5)
+        np.testing.assert_allclose(own, image, atol=1e-6)
+
+
 def test_fewer_words_and_sentences_than_asked_for_are_all_taken():
     vectors = np.eye(3, dtype=np.float32)
     sentences = TrainingSentences(["a dog", "a cat"], ["1.jpg", "2.jpg"], vectors[:2])
@@ -320,7 +332,7 @@ def test_scores_by_hand():
     [
         ({"candidates": 0}, "`candidates` must be 1 or more, but is 0 instead"),
         ({"shortest": 5, "longest": 4}, r"`longest` must be `shortest` \(5\) or more, but is 4"),
-        ({"conditions": ["image", "tags"]}, "`conditions` must be of image, words, sentences, but"),
+        ({"conditions": ["image", "tags"]}, "`conditions` must be of image, words, sentences, conc"),
         ({"conditions": []}, "are none instead"),
         ({"batch_size": 0}, "`batch_size` must be 1 or more"),
     ],
