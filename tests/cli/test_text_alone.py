@@ -11,7 +11,7 @@ import pytest
 import torch
 from toy_captioner import save_images
 from toy_data import WORDS
-from toy_structures import make_trained, train
+from toy_pos_sequences import make_trained, train
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore

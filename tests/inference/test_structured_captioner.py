@@ -200,6 +200,21 @@ def test_draws_are_as_frequent_as_counted_and_of_the_lengths_asked_for():
         draw_pairs(counts, StructuredSearch(shortest=5, longest=6))
 
 
+def test_types_are_drawn_alike_however_frequent_they_are():
+    counts = Counter({f"A{i} B": 1 for i in range(99)})
+    counts.update({"X Y": 10_000, "Z Z": 0})
+    by_frequency, by_types = (
+        draw_pairs(counts, StructuredSearch(candidates=1000, shortest=2, pos_sampling=sampling))
+        for sampling in ("frequency", "types")
+    )
+    assert "X Y" in by_types.structures
+    assert "Z Z" not in by_types.structures
+    assert len(set(by_frequency.structures)) < 30
+    assert len(set(by_types.structures)) == 100
+    with pytest.raises(UserError, match="`pos_sampling` must be frequency or types, but is 'all'"):
+        StructuredSearch(pos_sampling="all")
+
+
 def test_conditions_are_drawn_independently_of_pos_sequences():
     counts = Counter({f"A{i} B": 1 for i in range(1000)})
     first, second = (
@@ -332,7 +347,7 @@ def test_scores_by_hand():
     [
         ({"candidates": 0}, "`candidates` must be 1 or more, but is 0 instead"),
         ({"shortest": 5, "longest": 4}, r"`longest` must be `shortest` \(5\) or more, but is 4"),
-        ({"conditions": ["image", "tags"]}, "`conditions` must be of image, words, sentences, conc"),
+        ({"conditions": ["image", "tags"]}, "`conditions` must be of image, words, sentences, "),
         ({"conditions": []}, "are none instead"),
         ({"batch_size": 0}, "`batch_size` must be 1 or more"),
     ],
