@@ -137,6 +137,12 @@ def check_data(folder: str, features: Optional[str], *, is_readable: bool) -> It
     if not os.path.isdir(folder):
         yield problem(folder, "no such folder", "make it with fairseq-mm prepare")
         return
+    from fairseq_mm.prepare.data_folder import is_half_moved
+
+    if is_half_moved(folder):
+        text = "a run of prepare was killed before its files had moved out of .partial"
+        yield problem(folder, text, "run the same fairseq-mm prepare again, which moves them")
+        return
     root, name = folder_of(folder)
     kind = KINDS[name]
     if not is_readable and kind.inputs == "images":

@@ -15,7 +15,7 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli import arguments
@@ -163,6 +163,34 @@ def _check_different(ids: Iterable[str]) -> None:
         )
 
 
+def _check_same(
+    path: str, attributes: Mapping[str, str], found: "list[tuple[str, np.ndarray]]"
+) -> None:
+    """
+    Raises:
+        UserError: if a finished store is not what would be written.
+    """
+    import numpy as np
+
+    from fairseq_mm.data.feature_store import FeatureStore
+
+    store = FeatureStore(path)
+    expected = [*attributes.items(), ("ids", [key for key, _ in found])]
+    given = {**store.attributes, "ids": store.ids}
+    differing = [name for name, value in expected if given.get(name) != value]
+    if not differing and not all(
+        store.read(key).shape[-1] == len(vector)
+        and np.allclose(store.read(key)[0], vector, atol=1e-5)
+        for key, vector in found
+    ):
+        differing = ["vectors"]
+    if differing:
+        raise UserError(
+            f"{path}: exists already, and its {differing[0]} are not those of this checkpoint and "
+            "data. Choose another --output, or --overwrite."
+        )
+
+
 def _write(
     args: argparse.Namespace,
     checkpoint: str,
@@ -175,11 +203,16 @@ def _write(
     from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, checkpoint_digest
 
     _check_different(key for key, _ in found)
+    attributes = {"extractor": VECTORS_EXTRACTOR, "weights": checkpoint_digest(checkpoint)}
+    if os.path.exists(args.output) and not args.overwrite:
+        _check_same(args.output, attributes, found)
+        print(f"{args.output}: is complete: all {len(found)} vectors are in it", file=sys.stderr)
+        return
     with FeatureStoreWriter(
         args.output,
         dim=model.embed_dim,
         dtype="float32",
-        attributes={"extractor": VECTORS_EXTRACTOR, "weights": checkpoint_digest(checkpoint)},
+        attributes=attributes,
         overwrite=args.overwrite,
     ) as writer:
         writer.refuse_others_than(key for key, _ in found)

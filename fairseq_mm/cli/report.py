@@ -154,7 +154,7 @@ def _read_scores(
                 continue
             record = parse_object(line, f"{path}:{number}")
             key = record.pop("id", None)
-            if key not in references:
+            if not isinstance(key, str) or key not in references:
                 raise UserError(f"{path}:{number}: the split has no item {key!r}.")
             numbers = {x: float(y) for x, y in record.items() if isinstance(y, (int, float))}
             scores.setdefault(key, {}).update(numbers)
@@ -167,6 +167,13 @@ def _read_result(path: Path) -> dict[str, Any]:
     result = read_json(path)
     if not isinstance(result, dict) or not isinstance(result.get("scores"), list):
         raise UserError(f'{path}: must be what score --json writes, but has no list "scores".')
+    for number, entry in enumerate(result["scores"], 1):
+        value = entry.get("value") if isinstance(entry, dict) else "nothing"
+        if value is not None and not isinstance(value, (int, float)):
+            raise UserError(
+                f"{path}: entry {number} of `scores` must have a number or null as its `value`, "
+                f"but is {repr(entry)[:60]}."
+            )
     return result
 
 

@@ -19,6 +19,7 @@ from typing import Callable, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, Rows
+from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 _FILE = {"metavar": "FILE"}
@@ -205,6 +206,7 @@ def _import(args: argparse.Namespace) -> None:
 def _merge(args: argparse.Namespace) -> None:
     from fairseq_mm.data.feature_store_copy import merge_stores
 
+    stood = os.path.exists(args.out) and not args.overwrite
     merge_stores(
         args.paths,
         args.out,
@@ -212,6 +214,9 @@ def _merge(args: argparse.Namespace) -> None:
         overwrite=args.overwrite,
         progress=_progress_bar("merge"),
     )
+    if stood:
+        print(f"{args.out}: is complete: these stores were merged to it before")
+        return
     _say_what_was_written(args.out)
 
 
@@ -237,7 +242,7 @@ def _parse_attribute(text: str) -> tuple[str, object]:
     if not separator or not name:
         raise UserError(f"--attribute must be NAME=VALUE, but is {text!r} instead.")
     try:
-        parsed = json.loads(value)
+        parsed = parse_json(value)
     except ValueError:
         return name, value
     return name, parsed if isinstance(parsed, (bool, int, float)) else value
@@ -250,7 +255,7 @@ def _preprocessing(text: Optional[str]) -> Optional[str]:
     if text is None:
         return None
     try:
-        given = json.loads(text)
+        given = parse_json(text)
         values = {**json.loads(Preprocessing().to_json()), **given}
     except (ValueError, TypeError) as error:
         raise UserError(

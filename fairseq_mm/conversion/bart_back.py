@@ -10,7 +10,6 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY
 from torch import Tensor
 
@@ -42,6 +41,7 @@ from fairseq_mm.conversion.foreign_checkpoint import (
 )
 from fairseq_mm.conversion.huggingface_folder import write_safetensors
 from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
+from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.errors import UserError
 
 _HEADS = "classification_heads."
@@ -171,10 +171,7 @@ def _vocabulary(folder: str, rows: int, notes: list[str]) -> BartVocabulary:
     path = next((x for x in paths if os.path.isfile(x)), None)
     if path is None:
         raise UserError(f"{folder}: has no {' or '.join(_DICTIONARIES)}; --data DIR names another.")
-    try:
-        dictionary = Dictionary.load(path)
-    except (ValueError, RuntimeError, UnicodeError) as error:
-        raise UserError(f"{path}: is no dictionary ({error}).") from None
+    dictionary = load_dictionary(path)
     symbols = list(SPECIAL) + dictionary.symbols[dictionary.nspecial :]
     if len(symbols) == rows - 1 and MASK not in symbols:
         symbols.append(MASK)

@@ -2,9 +2,9 @@
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator
 
+from fairseq_mm.data.output_file import partial_path
 from fairseq_mm.errors import UserError
 
 
@@ -41,16 +41,14 @@ def output_folder(path: str) -> Iterator[str]:
         UserError: if it cannot be written.
     """
     target = os.path.realpath(path)
-    partial = f"{target}.{os.getpid()}.partial"
     try:
-        os.mkdir(partial)
-        yield partial
-        if os.path.isdir(target):
-            for name in sorted(os.listdir(partial)):
-                os.replace(os.path.join(partial, name), os.path.join(target, name))
-        else:
-            os.rename(partial, target)
+        with partial_path(target) as partial:
+            os.mkdir(partial)
+            yield partial
+            if os.path.isdir(target):
+                for name in sorted(os.listdir(partial)):
+                    os.replace(os.path.join(partial, name), os.path.join(target, name))
+            else:
+                os.rename(partial, target)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error}).") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

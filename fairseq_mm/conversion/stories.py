@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
+from fairseq_mm.data.output_file import partial_path
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._fairseq_stories import (
     FROZEN_DECODER,
@@ -235,16 +236,13 @@ def save_checkpoint(state: Mapping[str, Any], path: str) -> None:
         UserError: if it cannot be written.
     """
     target = os.path.realpath(path)
-    partial = f"{target}.{os.getpid()}.partial"
     try:
-        torch.save(state, partial)
-        os.replace(partial, target)
+        with partial_path(target) as partial:
+            torch.save(state, partial)
+            os.replace(partial, target)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise UserError(f"{path}: cannot be written ({reason}).") from None
-    finally:
-        if os.path.exists(partial):
-            os.remove(partial)
 
 
 def architecture_name(options: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ import os
 
 from fairseq.data import Dictionary
 
+from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._provenance import words_of
 
@@ -42,10 +43,7 @@ def load_story_dictionaries(
 def _load_dictionary(file: str) -> Dictionary:
     if not os.path.isfile(file):
         raise UserError(f"{file}: no such dictionary.")
-    try:
-        return Dictionary.load(file)
-    except (ValueError, RuntimeError, OSError) as error:  # UnicodeError is a ValueError
-        raise UserError(f"{file}: is no dictionary of fairseq's ({error}).") from None
+    return load_dictionary(file)
 
 
 def _cause_of_size(words: list[str], expected: int) -> str:

@@ -7,17 +7,18 @@ the training at a table's edge, and a text cut short when its last lines are ask
 import os
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from fairseq.data import Dictionary, data_utils
-from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_mm.errors import UserError
 
 _MMAP_MAGIC = b"MMIDIDX\x00\x00"
-# number of bytes of a word's number -> how it is stored
-_NUMBERS = {2: np.uint16, 4: np.uint32, 8: np.int64}
+# version, how words' numbers are stored, lines
+_MMAP_HEADER = struct.Struct("<QBQ")
+# of the ways that fairseq stores numbers, those of words -> their type
+_CODES = {3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32}
 
 
 def load_dictionary(path: str) -> Dictionary:
@@ -67,22 +68,19 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
     damaged = f"{base}.bin and .idx cannot be read"
     remedy = "binarise the split anew with fairseq-preprocess."
     try:
-        if not _is_whole(base):
-            raise ValueError("cut short or no such files")
+        indexed = _check_index(base)
         text = data_utils.load_indexed_dataset(base)
         if text is None:
             raise ValueError("of no known format")
-        if not isinstance(text, MMapIndexedDataset) or not len(text):
+        if indexed is None or not len(text):
             return text
-        sizes = np.asarray(text.sizes, dtype=np.int64)
-        total = int(sizes.sum())
-        found = os.path.getsize(f"{base}.bin")
-        if (sizes < 0).any() or total == 0 or found % total or found // total not in _NUMBERS:
-            raise ValueError(f"{found} bytes for {total} words")
     except Exception as error:  # fairseq asserts, and raises nearly anything on other files
         raise UserError(f"{damaged} ({type(error).__name__}: {error}); {remedy}") from None
-    words = np.memmap(f"{base}.bin", mode="r", dtype=_NUMBERS[found // total])
+    sizes, number_type = indexed
+    words = np.memmap(f"{base}.bin", mode="r", dtype=number_type)
     greatest = int(words.max())
+    if int(words.min()) < 0:
+        raise UserError(f"{damaged}: it has a word number below 0; {remedy}")
     if greatest >= num_types:
         raise UserError(
             f"{base}.bin has the word number {greatest}, but the dictionary has {num_types - 4} "
@@ -156,14 +154,36 @@ def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
         )
 
 
-def _is_whole(base: str) -> bool:
-    """False where fairseq would fail half-way, and complain from a destructor."""
+def _check_index(base: str) -> Optional[tuple[np.ndarray, np.dtype]]:
+    """Sizes of the lines ``[lines]`` and type of the words' numbers; None for fairseq's older
+    formats, which are its own concern.
+
+    fairseq reads what it is told at any place of the file: one byte more, and all lines are others.
+
+    Raises:
+        ValueError: if the index is not one of all bytes of the ``.bin`` file.
+    """
+    size = os.path.getsize(f"{base}.idx")
     with open(f"{base}.idx", "rb") as file:
-        if file.read(len(_MMAP_MAGIC)) != _MMAP_MAGIC:
-            return True  # of another format: fairseq's own concern
-        header = file.read(17)
-        if len(header) < 17:
-            return False
-        _, _, lines = struct.unpack("<QBQ", header)
-        whole = 26 + 12 * lines <= os.path.getsize(f"{base}.idx")
-    return whole and (lines == 0 or os.path.getsize(f"{base}.bin") > 0)
+        magic = file.read(len(_MMAP_MAGIC))
+        if magic[:8] != _MMAP_MAGIC[:8]:  # as fairseq looks at it
+            return None
+        header = file.read(_MMAP_HEADER.size)
+        if len(header) < _MMAP_HEADER.size:
+            raise ValueError("cut short")
+        version, code, lines = _MMAP_HEADER.unpack(header)
+        begin = len(_MMAP_MAGIC) + _MMAP_HEADER.size
+        if magic != _MMAP_MAGIC or version != 1 or code not in _CODES or size != begin + 12 * lines:
+            raise ValueError(
+                f"version {version}, code {code}, {size} bytes for {lines} lines: damaged"
+            )
+        sizes = np.frombuffer(file.read(4 * lines), "<i4").astype(np.int64)
+        starts = np.frombuffer(file.read(8 * lines), "<i8")
+    number_type = np.dtype(_CODES[code])
+    ends = np.cumsum(sizes) * number_type.itemsize
+    if (sizes < 0).any() or (starts != ends - sizes * number_type.itemsize).any():
+        raise ValueError("its lines do not follow one another: damaged")
+    found, total = os.path.getsize(f"{base}.bin"), int(ends[-1]) if lines else 0
+    if found != total or (lines and not total):
+        raise ValueError(f"{found} bytes, but its lines have {total}")
+    return sizes, number_type

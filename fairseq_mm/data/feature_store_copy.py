@@ -40,15 +40,18 @@ def merge_stores(
         progress: wraps the iteration over the ids.
 
     Returns:
-        Number of items in the new store.
+        Number of items in the new store, or in the one that stands there with the same content.
 
     Raises:
-        UserError: if the stores do not fit together, or only some of them name their extractor.
+        UserError: if the stores do not fit together, only some of them name their extractor, or
+            ``out`` is a store with other content.
     """
     stores = [FeatureStore(path) for path in paths]
     if not ignore_extractors:
         _check_same_extractor(stores)
     source = FeatureStores(stores, ignore_extractors=ignore_extractors)
+    if os.path.exists(out) and not overwrite and _is_merged(source, FeatureStore(out), progress):
+        return len(source.ids)
     return _copy(source, source.ids, out, {}, source.dtype, overwrite, None, progress)
 
 
@@ -106,6 +109,23 @@ def content_checksum(store: FeatureStore, progress: Progress = iter) -> str:
         digest.update(store.read(key).tobytes())
         total += int.from_bytes(digest.digest(), "big")
     return f"{total % (1 << 256):064x}"
+
+
+def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -> bool:
+    """Whether ``store`` is what merging gave."""
+    passing = ("created", "package_version")
+    return (
+        store.ids == source.ids
+        and (store.dim, store.dtype) == (source.dim, source.dtype)
+        and all(
+            store.attributes.get(name) == source.attributes.get(name)
+            for name in {*store.attributes, *source.attributes}.difference(passing)
+        )
+        and all(
+            np.array_equal(store.read(key), source.read(key), equal_nan=True)
+            for key in progress(store.ids)
+        )
+    )
 
 
 def _check_same_extractor(stores: Sequence[FeatureStore]) -> None:

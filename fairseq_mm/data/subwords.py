@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from fairseq_mm.data.input_files import decoded, parse_json, read_bytes, read_json
-from fairseq_mm.data.output_file import output_file
+from fairseq_mm.data.output_file import output_file, partial_path
 from fairseq_mm.errors import UserError
 
 SUBWORDS_FILE = "subwords.json"
@@ -241,12 +241,11 @@ class Subwords:
         os.makedirs(folder, exist_ok=True)
         for name, content in self.files.items():
             path = Path(folder) / name
-            partial = path.with_name(f"{name}.{os.getpid()}.partial")
             try:
-                partial.write_bytes(content)
-                os.replace(partial, path)
+                with partial_path(str(path)) as partial:
+                    Path(partial).write_bytes(content)
+                    os.replace(partial, path)
             except OSError as error:
-                partial.unlink(missing_ok=True)
                 raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
         with output_file(Path(folder) / SUBWORDS_FILE) as file:
             file.write(json.dumps(self._description()) + "\n")

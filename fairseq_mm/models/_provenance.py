@@ -50,9 +50,11 @@ def decode_json(state: Tensor) -> Any:
     if not isinstance(state, Tensor) or state.dim() != 1 or not state.is_contiguous():
         raise UserError("what a checkpoint carries of its data must be a row of numbers.")
     try:
-        return json.loads(state.cpu().numpy().astype(np.uint8).tobytes().decode())
+        content = json.loads(state.cpu().numpy().astype(np.uint8).tobytes().decode())
+        json.dumps(content, ensure_ascii=False).encode()  # half a character is no text
     except (ValueError, RecursionError):
         raise UserError("what a checkpoint carries of its data must be JSON, but is not.") from None
+    return content
 
 
 class Provenance(nn.Module):

@@ -17,7 +17,12 @@ from fairseq_mm.data.folder_lock import only_writer
 from fairseq_mm.data.input_files import read_json, read_lines
 from fairseq_mm.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 _REPORT = "prepare.json"
+# where a run writes before its files move, and what its report is called while they do
+_PARTIAL = ".partial"
+_MOVING = "prepare.json.moving"
 # fairseq-preprocess's own, while it works: its log, and what its workers have written so far
 _PASSING = re.compile(r"(?:.*/)?preprocess\.log|.*\.pt\d+\.(?:bin|idx)")
 
@@ -123,10 +128,11 @@ def partial_folder(
     """
     output = Path(os.path.abspath(output))
     with locked_output(output):
-        _check_output(output, files, kind=kind, overwrite=overwrite)
-        partial = output / ".partial"
+        partial = output / _PARTIAL
         _check_leftover(partial, files)
         try:
+            _finish_move(partial, output, files, kind)
+            _check_output(output, files, kind=kind, overwrite=overwrite)
             if partial.is_dir():
                 shutil.rmtree(partial)
             partial.mkdir()
@@ -135,7 +141,8 @@ def partial_folder(
         except OSError as error:
             raise UserError(f"--output {output}: cannot be written ({error}).") from error
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            if not (partial / _MOVING).exists():  # the next run goes on with it
+                shutil.rmtree(partial, ignore_errors=True)
 
 
 def _check_leftover(partial: Path, files: Set[str]) -> None:
@@ -144,7 +151,7 @@ def _check_leftover(partial: Path, files: Set[str]) -> None:
         UserError: if the folder holds anything but what a killed run leaves.
     """
     names = {name for name in _files_in(partial) if not _PASSING.fullmatch(name)}
-    foreign = sorted(names - files - {_REPORT})
+    foreign = sorted(names - files - {_REPORT, _MOVING})
     if foreign:
         raise UserError(f"{partial}: holds {foreign[0]}; remove or rename that folder.")
 
@@ -154,17 +161,45 @@ def _files_in(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in paths)
 
 
+def is_half_moved(folder: str) -> bool:
+    """Whether a run was killed when all was prepared, before its files had moved into place."""
+    partial = os.path.join(folder, _PARTIAL)
+    return any(os.path.exists(os.path.join(partial, name)) for name in (_REPORT, _MOVING))
+
+
+def _finish_move(partial: Path, output: Path, files: Set[str], kind: str) -> None:
+    """Moves what a killed run of this kind had prepared."""
+    reports = [partial / name for name in (_REPORT, _MOVING) if (partial / name).exists()]
+    try:
+        if not reports or read_json(reports[0])["kind"] != kind:
+            return
+    except (UserError, KeyError, TypeError):  # killed while it was written
+        return
+    logger.warning(f"{output}: moved into place what a killed run had prepared")
+    _move_over(partial, output, files)
+    shutil.rmtree(partial)
+
+
 def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
     # The folder may hold a feature store that took hours: only prepared files are replaced,
-    # prepare.json first away and last in, so that a folder with it is whole.
+    # prepare.json first away and last in, so that a folder with it is whole. What is killed here
+    # can be called again: no new file is removed once the first one has moved.
+    if not (partial / _MOVING).exists():
+        _remove_prepared(output, files)
+        os.replace(partial / _REPORT, partial / _MOVING)
+    for name in _files_in(partial):
+        if name != _MOVING:
+            (output / name).parent.mkdir(exist_ok=True)
+            os.replace(partial / name, output / name)
+    os.replace(partial / _MOVING, output / _REPORT)
+
+
+def _remove_prepared(output: Path, files: Set[str]) -> None:
     for name in [_REPORT, *sorted(files)]:
         (output / name).unlink(missing_ok=True)
     for folder in {(output / name).parent for name in files} - {output}:
         with contextlib.suppress(OSError):  # somebody else's files stand in it
             folder.rmdir()
-    for name in sorted(_files_in(partial), key=lambda name: (name == _REPORT, name)):
-        (output / name).parent.mkdir(exist_ok=True)
-        os.replace(partial / name, output / name)
 
 
 def write_report(folder: Path, kind: str, report: dict[str, object]) -> dict[str, object]:

@@ -144,10 +144,12 @@ class VideoWriter(FolderWriter):
         dictionary, and behind them the indexed OOV tokens; returns all of them."""
         from fairseq.data import Dictionary
 
+        from fairseq_mm.data.binarised_text import load_dictionary
+
         symbols = list(map(oov_token, range(self.subwords.indexed_oov)))
         vocabulary = self.vocabulary
         if vocabulary.dictionary is not None:
-            words = Dictionary.load(str(vocabulary.dictionary))
+            words = load_dictionary(str(vocabulary.dictionary))
         else:
             words = Dictionary()
             frequencies: Counter[str] = Counter()

@@ -525,7 +525,7 @@ def test_dictionaries_must_be_given_and_readable(trained, tmp_path, capsys):
     assert "dict.wp_source.txt: no such dictionary." in capsys.readouterr().err
     (tmp_path / "dict.wp_source.txt").write_text("a word without a count\n")
     assert convert(trained.pretrained, output, tmp_path) == 2
-    assert "dict.wp_source.txt: is no dictionary of fairseq's" in capsys.readouterr().err
+    assert "dict.wp_source.txt: cannot be read as a dictionary" in capsys.readouterr().err
 
 
 def test_an_output_that_cannot_be_made_is_refused_before_work(trained, tmp_path, capsys):

@@ -83,6 +83,20 @@ def test_vectors_are_the_models_own(trained, model_and_task, tmp_path, capsys):
     assert f"{output}: 28 vectors of 8" in capsys.readouterr().err
 
 
+def test_what_is_done_is_said_and_other_vectors_are_refused(trained, tmp_path, capsys):
+    data, checkpoints = trained
+    output = tmp_path / "v.h5"
+    command = ["embed", *map(str, [data, "--checkpoint", checkpoints, "--output", output])]
+    assert main(command) in (0, None)
+    before = output.read_bytes()
+    capsys.readouterr()
+    assert main(command) in (0, None)
+    assert f"{output}: is complete: all 28 vectors are in it" in capsys.readouterr().err
+    assert main([*command, "--of", "images"]) == 2
+    assert "exists already, and its ids are not those" in capsys.readouterr().err
+    assert output.read_bytes() == before
+
+
 def test_images_alone_have_the_same_vectors(trained, model_and_task, tmp_path):
     data, checkpoints = trained
     output = tmp_path / "i.h5"

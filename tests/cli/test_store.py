@@ -141,6 +141,11 @@ def test_merge_and_convert_say_what_they_wrote(store, folder, capsys):
         f"wrote all.h5: 12 items, dim 4, float32, {size('all.h5')} MB\n",
     )
     assert "merge: 100%" in err
+    status, out, _ = run(capsys, f"merge {store} other.h5 all.h5 --force")
+    assert (status, out) == (0, "all.h5: is complete: these stores were merged to it before\n")
+    status, _, again = run(capsys, f"merge other.h5 {store} all.h5 --force")
+    assert status == 2
+    assert "all.h5: exists already" in again
     command = "convert all.h5 few.h5 --select some.txt --pool mean --dtype float16"
     status, out, _ = run(capsys, command)
     assert (status, out) == (

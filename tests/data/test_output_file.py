@@ -1,13 +1,18 @@
 """Output is whole or absent, and never takes the place of a device."""
 
 import os
+import platform
+import re
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
-from fairseq_mm.data.output_file import output_file
+from fairseq_mm.conversion.output_folder import output_folder
+from fairseq_mm.data.output_file import output_file, partial_path
 from fairseq_mm.errors import UserError
 
 
@@ -90,3 +95,40 @@ def test_what_cannot_be_written_is_named(tmp_path, name, reason):
 def test_full_disk_is_named():
     with pytest.raises(UserError, match=r"^/dev/full: cannot be written \(No space left"):
         write("/dev/full")
+
+
+def left_by(process, path, *, host=None, age=0):
+    """What a killed process leaves beside ``path``."""
+    host = re.sub(r"[^\w-]", "-", platform.node()) if host is None else host
+    left = path.with_name(".".join(filter(None, (path.name, host, str(process), "partial"))))
+    left.write_text("half")
+    os.utime(left, (time.time() - age,) * 2)
+    return left
+
+
+def test_what_killed_writers_left_is_removed_and_what_living_ones_write_stays(tmp_path):
+    path = tmp_path / "a.txt"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left = [left_by(gone.pid, path), left_by(7, path, host="", age=2e5)]
+    left.append(left_by(7, path, host="other-machine", age=2e5))
+    stay = [left_by(os.getppid(), path), left_by(7, path, host="another-machine")]
+    stay.append(left_by(gone.pid, tmp_path / "b.txt"))
+    stay.append(left_by(gone.pid, tmp_path / "a.txt.gz"))
+    write(path)
+    assert not any(map(Path.exists, left))
+    assert all(map(Path.exists, stay))
+    assert path.read_text() == "new\n"
+
+
+def test_folders_of_killed_writers_are_removed(tmp_path):
+    target = tmp_path / "converted"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with partial_path(str(target)) as partial:
+        left = Path(partial.replace(str(os.getpid()), str(gone.pid)))
+        left.mkdir()
+        (left / "model.pt").write_text("half")
+    with output_folder(str(target)) as folder:
+        Path(folder, "model.pt").write_text("whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["converted"]

@@ -13,6 +13,7 @@ import argparse
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from fairseq_mm.data.input_files import check_id, read_json, read_lines
 from fairseq_mm.errors import UserError
@@ -119,21 +120,27 @@ def read_annotations(path: Path) -> dict[int, Example]:
     images: dict[int, Example] = {}
     for where, image in entries_of(content, path, "images"):
         with fields_at(where):
-            image_number, name = image["id"], image["file_name"]
+            image_number, name = _number(image["id"]), image["file_name"]
         if image_number in images:
             raise UserError(f"{where}: image {image_number} was given before.")
         images[image_number] = captioned_image(check_id(str(name), where), [], where)
     captions: dict[int, list[tuple[int, str]]] = {}
     for where, annotation in entries_of(content, path, "annotations"):
         with fields_at(where):
-            image_number = annotation["image_id"]
-            caption = (annotation["id"], annotation["caption"].strip())
+            image_number = _number(annotation["image_id"])
+            caption = (_number(annotation["id"]), annotation["caption"].strip())
         if image_number not in images:
             raise UserError(f"{where}: image {image_number} is not in `images`.")
         captions.setdefault(image_number, []).append(caption)
     for image_number, numbered in captions.items():
         images[image_number].texts["captions"] += [caption for _, caption in sorted(numbered)]
     return images
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"a number must be an integer, but is {repr(value)[:60]}")
+    return value
 
 
 def read_image_numbers(path: Path) -> list[int]:
@@ -158,10 +165,10 @@ def read_image_numbers(path: Path) -> list[int]:
 
 
 def _image_number(entry: str, where: str) -> int:
-    match = re.fullmatch(r"(?:.*[_/])?0*(\d+)(?:\.jpg)?", entry)
+    match = re.fullmatch(r"(?:.*[_/])?0*(\d{1,18})(?:\.jpg)?", entry)
     if match is None:
         raise UserError(
             f"{where}: must be an image number or a file name such as "
-            f"COCO_val2014_000000391895.jpg, but is {json.dumps(entry)} instead."
+            f"COCO_val2014_000000391895.jpg, but is {json.dumps(entry[:80])} instead."
         )
     return int(match.group(1))
