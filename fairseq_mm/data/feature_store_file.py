@@ -30,7 +30,8 @@ class StoreLayout:
         dim: D, channels of a row.
         dtype: float16 or float32, in this machine's byte order.
         attributes: who made the features and how.
-        rows_finite: every row was checked when it was written.
+        rows_finite: every row was checked when it was written, and no other program has changed
+            the file since, which would have cut the checksum off.
         map_offset: byte of the file at which the rows begin; None where they are not contiguous.
         size_and_time: of the file.
         has_checksum: its metadata match the checksum that it has.
@@ -103,7 +104,7 @@ def _layout_of(
             for name, value in file.attrs.items()
             if name not in FILE_ATTRIBUTES
         },
-        rows_finite=bool(file.attrs.get("rows_finite", False)),
+        rows_finite=has_checksum and bool(file.attrs.get("rows_finite", False)),
         map_offset=offset if is_mappable else None,
         size_and_time=stat,
         has_checksum=has_checksum,

@@ -272,12 +272,29 @@ def test_largest_and_smallest_float16_values_are_finite():
 
 def test_check_finite_rereads_what_the_writer_checked_only_when_asked(items, write_store):
     path = write_store(items)
-    with h5py.File(path, "r+") as file:
-        file["features"][2] = np.inf
+    with h5py.File(path, "r") as file:
+        features = file["features"]
+        at = features.id.get_offset() + 2 * features.shape[1] * features.dtype.itemsize
+    with open(path, "r+b") as file:  # the disk's, which no checksum has seen
+        file.seek(at)
+        file.write(np.array(np.inf, FeatureStore(path).dtype).tobytes())
     store = FeatureStore(path)
     store.check_finite()
     with pytest.raises(UserError, match=r"features of 'b.jpg' have NaN or infinite"):
         store.check_finite(reread=True)
+
+
+def test_what_another_program_changes_is_checked_whatever_the_store_says(items, write_store):
+    path = write_store(items)
+    assert FeatureStore(path).rows_finite
+    with h5py.File(path, "r+") as file:
+        file["features"][2] = np.nan
+        assert file.attrs["rows_finite"]
+    store = FeatureStore(path)
+    with pytest.raises(UserError, match=r"features of 'b.jpg' have NaN or infinite"):
+        store.check_finite()
+    with pytest.raises(UserError, match=r"features of 'b.jpg' have NaN or infinite"):
+        store.read("b.jpg")
 
 
 def test_check_finite_goes_over_many_pieces(monkeypatch, write_hdf5):
