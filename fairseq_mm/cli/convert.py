@@ -6,6 +6,7 @@
   fairseq-mm convert fconv.pt story.pt --data data-bin/writingPrompts
   fairseq-mm convert f30k.npz f30k/                     Kiros's VSE
   fairseq-mm convert model_best.pth.tar f30k/ --vocabulary vocab.pkl     VSE++
+  fairseq-mm convert models/encoder-43.pkl glac/        GLAC Net, Transtory-XL
 
 What SOURCE is is found by its content.
 
@@ -27,6 +28,12 @@ of VSE++ becomes a folder with checkpoint_best.pt, of vse_gru or vse_bow, and
 dict.txt, for fairseq-mm rank, embed and retrieve; data is prepared with that
 dict.txt. An image network that VSE++ has fine-tuned becomes cnn.pt beside them,
 for fairseq-mm extract --weights.
+
+An encoder of GLAC Net or of Transtory-XL's models, with decoder-N.pkl and
+vocab.pkl beside it (or --decoder and --vocabulary), becomes a folder with
+checkpoint_best.pt, dict.txt and its image network cnn.pt, for fairseq-mm tell.
+<sent> and </s> have the logit of <end> each, so words compare as they did, but
+perplexities are larger, by at most log 2 at each end of a sentence.
 
 The new --arch and options are printed; optimizers' states are not converted.
 The exit status is 2, with nothing written, if a tensor does not fit.
@@ -63,7 +70,15 @@ ARGUMENTS: Rows = {
         "which gives GPT-2's own).",
         _FILE,
     ),
-    "--vocabulary": ("Words of a VSE++ model, its NAME_vocab.pkl.", _FILE),
+    "--vocabulary": (
+        "Words of a model of VSE++, its NAME_vocab.pkl, or of GLAC Net or Transtory-XL (default: "
+        "vocab.pkl beside the encoder).",
+        _FILE,
+    ),
+    "--decoder": (
+        "Decoder of GLAC Net or Transtory-XL (default: decoder-N.pkl beside encoder-N.pkl).",
+        _FILE,
+    ),
 }
 
 
@@ -82,12 +97,14 @@ class Layout(NamedTuple):
 
 
 _STORIES, _KIROS, _VSEPP = "fairseq's fconv_self_att", "Kiros's VSE", "VSE++"
+_VISUAL_STORIES = "GLAC Net or Transtory-XL"
 _BART, _T5 = "fairseq's BART", "a T5 of --arch t5"
 _HF_BART, _HF_T5 = "Hugging Face's BART", "Hugging Face's T5"
 LAYOUTS = {
     _STORIES: Layout(options=("data", *convert_stories.OPTIONS)),
     _KIROS: Layout(),
     _VSEPP: Layout(options=("vocabulary",)),
+    _VISUAL_STORIES: Layout(options=("vocabulary", "decoder")),
     _HF_BART: Layout("bart", "convert_bart", ("encoder_json",)),
     _HF_T5: Layout("t5", "convert_t5"),
     _BART: Layout("bart_back", "convert_bart_to_huggingface", ("data",)),
@@ -119,7 +136,7 @@ def run(args: argparse.Namespace) -> None:
     elif LAYOUTS[kind].module:
         _convert_pretrained(args, kind, state)
     else:
-        _convert_embedding(args, state)
+        _convert_released(args, kind, state)
 
 
 def _convert_pretrained(
@@ -142,19 +159,24 @@ def _convert_pretrained(
             print(line)
 
 
-def _convert_embedding(args: argparse.Namespace, state: Optional[Mapping[str, Any]]) -> None:
-    """A model of VSE++, whose content is ``state``, or of Kiros's."""
+def _convert_released(
+    args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
+) -> None:
+    """A model of Kiros's; or of VSE++, GLAC Net or Transtory-XL, whose content is ``state``."""
     from fairseq_mm.conversion.output_folder import check_output_folder
+    from fairseq_mm.conversion.released_model import convert_released
+    from fairseq_mm.conversion.released_visual_stories import read_released_visual_stories
     from fairseq_mm.conversion.released_vse import read_released_vse
     from fairseq_mm.conversion.released_vsepp import read_released_vsepp
-    from fairseq_mm.conversion.vse import convert_vse
 
     check_output_folder(args.output, overwrite=args.overwrite, reads=args.source)
     if state is None:
         released = read_released_vse(args.source)
-    else:
+    elif kind == _VSEPP:
         released = read_released_vsepp(args.source, state, args.vocabulary)
-    result = convert_vse(released, args.output, overwrite=args.overwrite)
+    else:
+        released = read_released_visual_stories(args.source, state, args.decoder, args.vocabulary)
+    result = convert_released(released, args.output, overwrite=args.overwrite)
     print(f"{args.source}: {released.tensors} tensors, all converted")
     for note in released.notes:
         print(f"note: {note}")
@@ -163,28 +185,51 @@ def _convert_embedding(args: argparse.Namespace, state: Optional[Mapping[str, An
         f"{result.folder}: --arch {released.arch}, {result.parameters:,} parameters, "
         f"{len(released.words):,} words: {names}"
     )
-    for line in _embedding_usage(result):
+    usage = _visual_story_usage if kind == _VISUAL_STORIES else _embedding_usage
+    for line in usage(result):
         print(line)
+
+
+def _visual_story_usage(result: Any) -> list[str]:
+    """The commands that prepare data for the new checkpoint, generate and train on."""
+    from fairseq_mm.conversion.released_model import CHECKPOINT, DICTIONARY, flags_of
+
+    released = result.released
+    dictionary = os.path.join(result.folder, DICTIONARY)
+    return [
+        f"data: fairseq-mm prepare vist ... --dictionary {dictionary}",
+        _features_of(result),
+        f"generate: fairseq-mm tell IMAGE IMAGE IMAGE IMAGE IMAGE --checkpoint {result.folder} "
+        "--preset paper",
+        f"train: fairseq-train DATA --task visual_storytelling --arch {released.arch} "
+        f"{' '.join(flags_of(released.options))} --finetune-from-model "
+        f"{os.path.join(result.folder, CHECKPOINT)}",
+    ]
+
+
+def _features_of(result: Any) -> str:
+    """Which features the new checkpoint reads."""
+    from fairseq_mm.conversion.released_model import NETWORK
+
+    released = result.released
+    if not released.cnn_type:
+        return f"features: of {result.feature_dim} channels, as the model was trained on"
+    network = os.path.join(result.folder, NETWORK)
+    return f"features: fairseq-mm extract ... --model {released.cnn_type} --weights {network}"
 
 
 def _embedding_usage(result: Any) -> list[str]:
     """The commands that prepare data for the new checkpoint, rank with it and train on."""
-    from fairseq_mm.conversion.vse import CHECKPOINT, DICTIONARY, NETWORK, flags_of
+    from fairseq_mm.conversion.released_model import CHECKPOINT, DICTIONARY, flags_of
 
     released = result.released
-    file = {name: os.path.join(result.folder, name) for name in (CHECKPOINT, DICTIONARY, NETWORK)}
+    file = {name: os.path.join(result.folder, name) for name in (CHECKPOINT, DICTIONARY)}
     options = " ".join(flags_of(released.options))
     criterion = " ".join(flags_of(released.criterion))
-    features = f"features: of {result.feature_dim} channels, as the model was trained on"
-    if released.cnn_type:
-        features = (
-            f"features: fairseq-mm extract ... --model {released.cnn_type} "
-            f"--weights {file[NETWORK]}"
-        )
     return [
         f"data: fairseq-mm prepare captions ... --dictionary {file[DICTIONARY]} "
         f"{released.tokenizer}",
-        features,
+        _features_of(result),
         f"rank: fairseq-mm rank DATA --checkpoint {result.folder}",
         f"train: fairseq-train DATA --task multimodal_captioning --arch {released.arch} {options} "
         f"--criterion pairwise_ranking {criterion} --finetune-from-model {file[CHECKPOINT]}",
@@ -195,6 +240,7 @@ def _kind_of(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, Any]]
     """One of ``LAYOUTS``, and the content of a checkpoint, which may be large and is read once."""
     from fairseq_mm.conversion.foreign_checkpoint import checkpoint_path, read_foreign_checkpoint
     from fairseq_mm.conversion.output_folder import check_output_folder
+    from fairseq_mm.conversion.released_visual_stories import is_visual_story_encoder
     from fairseq_mm.conversion.released_vse import is_numpy_archive
     from fairseq_mm.conversion.released_vsepp import is_vsepp
     from fairseq_mm.conversion.t5_back import is_t5
@@ -212,6 +258,8 @@ def _kind_of(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, Any]]
     if is_numpy_archive(source):
         return _KIROS, None
     state = read_foreign_checkpoint(source)
+    if is_visual_story_encoder(state):
+        return _VISUAL_STORIES, state
     return (_VSEPP if is_vsepp(state) else _STORIES), state
 
 

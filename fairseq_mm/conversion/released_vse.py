@@ -34,14 +34,14 @@ _NAMED = 3  # words of a message
 
 
 @dataclass
-class ReleasedVse:
+class ReleasedModel:
     """A model of another program, as ours has it.
 
     Attributes:
         path: its file.
-        arch: ``vse_gru`` or ``vse_bow``.
+        arch: its architecture here.
         options: of the model, all that matter.
-        criterion: options of ``pairwise_ranking`` that it was trained with.
+        criterion: options of the criterion that it was trained with.
         words: of the dictionary, in the order of their rows, special symbols left out.
         weights: by our names.
         tensors: how many the file has.
@@ -49,6 +49,10 @@ class ReleasedVse:
         notes: what is left out or not the same, one sentence each.
         cnn_type: torchvision's name of the network that it carries; empty if it carries none.
         cnn: that network's weights by torchvision's names.
+        task: its task here.
+        criterion_name: the criterion that it was trained with.
+        image_weight: name of the weight that reads features.
+        rows_per_image: number of regions of each image, where that is part of the model.
     """
 
     path: str
@@ -62,6 +66,10 @@ class ReleasedVse:
     notes: list[str] = field(default_factory=list)
     cnn_type: str = ""
     cnn: dict[str, Tensor] = field(default_factory=dict)
+    task: str = "multimodal_captioning"
+    criterion_name: str = "pairwise_ranking"
+    image_weight: str = "image_proj.weight"
+    rows_per_image: Optional[int] = None
 
 
 def is_numpy_archive(path: str) -> bool:
@@ -73,7 +81,7 @@ def is_numpy_archive(path: str) -> bool:
         return False
 
 
-def read_released_vse(path: str) -> ReleasedVse:
+def read_released_vse(path: str) -> ReleasedModel:
     """
     Args:
         path: ``X.npz``, with ``X.npz.pkl`` and ``X.npz.dictionary.pkl`` beside it.
@@ -116,7 +124,7 @@ def read_released_vse(path: str) -> ReleasedVse:
     }
     if kind == "gru":
         weights.update(_gru(arrays))
-    return ReleasedVse(
+    return ReleasedModel(
         path,
         f"vse_{kind}",
         {

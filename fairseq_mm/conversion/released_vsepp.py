@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_mm.conversion.plain_pickle import read_plain_pickle, repaired_text
 from fairseq_mm.conversion.released_vse import (
-    ReleasedVse,
+    ReleasedModel,
     check_names,
     check_shapes,
     known_words,
@@ -34,7 +34,9 @@ _IMAGE = ("fc.weight", "fc.bias")
 _NETWORK = "cnn."
 _PAD, _BEGIN, _END, _UNKNOWN = _SIGNS = ("<pad>", "<start>", "<end>", "<unk>")
 # a vocabulary is pickled by the script that defines its class
-_STAND_INS = {(module, "Vocabulary"): argparse.Namespace for module in ("vocab", "__main__")}
+_STAND_INS = {
+    (module, "Vocabulary"): argparse.Namespace for module in ("vocab", "build_vocab", "__main__")
+}
 # option -> its only value that our model has, the default as well
 _FIXED = {"use_abs": False, "measure": "cosine", "num_layers": 1}
 # VGG's classifier had a dropout first until 2017
@@ -48,7 +50,7 @@ def is_vsepp(state: Mapping[str, Any]) -> bool:
 
 def read_released_vsepp(
     path: str, state: Mapping[str, Any], vocabulary: Optional[str]
-) -> ReleasedVse:
+) -> ReleasedModel:
     """
     Args:
         path: the file, for messages.
@@ -76,7 +78,7 @@ def read_released_vsepp(
             f"{path}: --vocabulary FILE is needed, the words of the model (VSE++'s "
             f"{name}_vocab.pkl)."
         )
-    by_number, sign = _read_vocabulary(vocabulary)
+    by_number, sign = read_vocabulary(vocabulary, "VSE++")
     if len(by_number) + len(sign) != V:
         raise UserError(
             f"{vocabulary}: has {len(by_number) + len(sign)} words, but {path} was trained with "
@@ -99,7 +101,7 @@ def read_released_vsepp(
     criterion: dict[str, Any] = {"margin": margin_of(options, path)}
     if options.get("max_violation"):
         criterion["negatives"] = "max"
-    return ReleasedVse(
+    return ReleasedModel(
         path,
         "vse_gru",
         {
@@ -148,13 +150,26 @@ def _parts(model: Any, path: str) -> list[dict[str, Tensor]]:
     ]
 
 
-def _read_vocabulary(path: str) -> tuple[dict[int, str], dict[str, int]]:
-    """Row of each word's vector -> the word, and the rows of the signs."""
+def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, int]]:
+    """The vocabulary of VSE++, or of another program with the same class.
+
+    Args:
+        path: of the pickle.
+        program: for messages.
+
+    Returns:
+        Row of each word's vector -> the word, and the rows of the signs.
+
+    Raises:
+        UserError: if the file cannot be read safely, or is no such vocabulary.
+    """
     content = getattr(read_plain_pickle(path, stand_ins=_STAND_INS), "word2idx", None)
     if not isinstance(content, dict) or not all(
         isinstance(word, str) and isinstance(number, int) for word, number in content.items()
     ):
-        raise UserError(f"{path}: must be a vocabulary of VSE++, but has no `word2idx` of words.")
+        raise UserError(
+            f"{path}: must be a vocabulary of {program}, but has no `word2idx` of words."
+        )
     by_number = {number: repaired_text(word) for word, number in content.items()}
     if sorted(by_number) != list(range(len(content))):
         raise UserError(f"{path}: must number its words from 0 on, but there are gaps.")

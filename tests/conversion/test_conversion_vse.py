@@ -439,7 +439,7 @@ def test_a_network_that_torchvision_has_not_is_refused(tmp_path, capsys):
     whole = torchvision.models.resnet18(weights=None).state_dict()
     layers = {f"module.{name}": x for name, x in whole.items()}
     error = message_for(network=layers, cnn_type="resnet18")
-    assert "m.tar: resnet18 gives 512 channels, but fc.weight takes 5." in error
+    assert "m.tar: resnet18 gives 512 channels, but the model takes 5." in error
     assert not (tmp_path / "out").exists()
 
 

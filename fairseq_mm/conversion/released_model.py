@@ -1,9 +1,8 @@
-"""Released models of VSE and VSE++ -> a folder with a checkpoint of ``--arch vse_gru`` or
-``vse_bow``.
+"""Released models of VSE, VSE++, GLAC Net and Transtory-XL -> a folder with a checkpoint of ours.
 
-``released_vse.py`` and ``released_vsepp.py`` read them. The folder has ``checkpoint_best.pt``,
-``dict.txt`` and, of a model that carries its image network, ``cnn.pt``: a state
-dict for ``fairseq-mm extract --weights``, whose features the checkpoint then asks for.
+``released_vse.py``, ``released_vsepp.py`` and ``released_visual_stories.py`` read them. The folder
+has ``checkpoint_best.pt``, ``dict.txt`` and, of a model that carries its image network, ``cnn.pt``:
+a state dict for ``fairseq-mm extract --weights``, whose features the checkpoint then asks for.
 """
 
 import os
@@ -15,7 +14,7 @@ import torch
 
 from fairseq_mm.conversion.new_checkpoint import checkpoint_state
 from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
-from fairseq_mm.conversion.released_vse import ReleasedVse
+from fairseq_mm.conversion.released_vse import ReleasedModel
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.models._provenance import STATE_KEY, Provenance
@@ -24,7 +23,7 @@ CHECKPOINT, DICTIONARY, NETWORK = "checkpoint_best.pt", "dict.txt", "cnn.pt"
 
 
 @dataclass
-class ConvertedVse:
+class ConvertedModel:
     """
     Attributes:
         folder: that was written.
@@ -34,12 +33,14 @@ class ConvertedVse:
     """
 
     folder: str
-    released: ReleasedVse
+    released: ReleasedModel
     parameters: int
     feature_dim: int
 
 
-def convert_vse(released: ReleasedVse, output: str, *, overwrite: bool = False) -> ConvertedVse:
+def convert_released(
+    released: ReleasedModel, output: str, *, overwrite: bool = False
+) -> ConvertedModel:
     """
     Args:
         released: the model.
@@ -52,21 +53,23 @@ def convert_vse(released: ReleasedVse, output: str, *, overwrite: bool = False) 
     """
     check_output_folder(output, overwrite=overwrite, reads=released.path)
     weights = {name: x.contiguous() for name, x in released.weights.items()}
-    feature_dim = weights["image_proj.weight"].size(1)
+    feature_dim = weights[released.image_weight].size(1)
     flags = flags_of({**released.options, **released.criterion})
-    arguments = [".", "--task", "multimodal_captioning", "--arch", released.arch]
-    arguments += ["--criterion", "pairwise_ranking", *flags]
+    arguments = [".", "--task", released.task, "--arch", released.arch]
+    arguments += ["--criterion", released.criterion_name, *flags]
     with output_folder(output) as partial:
         identity: dict[str, Any] = {}
         if released.cnn_type:
             identity = _write_network(released, os.path.join(partial, NETWORK), feature_dim)
-        provenance = Provenance(released.words, identity, feature_dim).get_extra_state()
-        state = checkpoint_state(arguments, {**weights, STATE_KEY: provenance})
+        provenance = Provenance(
+            released.words, identity, feature_dim, rows_per_image=released.rows_per_image
+        )
+        state = checkpoint_state(arguments, {**weights, STATE_KEY: provenance.get_extra_state()})
         torch.save(state, os.path.join(partial, CHECKPOINT))
         with open(os.path.join(partial, DICTIONARY), "w", encoding="utf-8", newline="\n") as file:
             # nobody knows how often a word was there
             file.writelines(f"{word} 1\n" for word in released.words)
-    return ConvertedVse(output, released, sum(x.numel() for x in weights.values()), feature_dim)
+    return ConvertedModel(output, released, sum(x.numel() for x in weights.values()), feature_dim)
 
 
 def flags_of(options: Mapping[str, Any]) -> list[str]:
@@ -79,7 +82,7 @@ def flags_of(options: Mapping[str, Any]) -> list[str]:
     return flags
 
 
-def _write_network(released: ReleasedVse, path: str, feature_dim: int) -> dict[str, Any]:
+def _write_network(released: ReleasedModel, path: str, feature_dim: int) -> dict[str, Any]:
     """The network's state dict.
 
     Returns:
@@ -96,7 +99,7 @@ def _write_network(released: ReleasedVse, path: str, feature_dim: int) -> dict[s
         raise UserError(f"{released.path}: {message}") from None
     if extractor.dim != feature_dim:
         raise UserError(
-            f"{released.path}: {released.cnn_type} gives {extractor.dim} channels, but fc.weight "
-            f"takes {feature_dim}."
+            f"{released.path}: {released.cnn_type} gives {extractor.dim} channels, but the "
+            f"model takes {feature_dim}."
         )
     return dict(extractor.identity)

@@ -1,0 +1,399 @@
+"""Checkpoints of GLAC Net (https://github.com/tkim-snu/GLACNet) and of Transtory-XL
+(https://github.com/junyumao1996/NLP_Project) -> weights by the names of ``--arch glac``,
+``glac_decoder_attention``, ``transtory_decoder``, ``transtory_full`` or ``transtory_xl``.
+
+``encoder-N.pkl`` and ``decoder-N.pkl`` are state dicts, written by ``torch.save``; ``vocab.pkl`` is
+an object of their class, with ``<pad>``, ``<start>``, ``<end>`` and ``<unk>`` among its words. Each
+sentence is read with ``<start>`` before its words and ends with ``<end>``. Here a story is one
+sequence: the token that starts it and the separator are read with the vector of ``<start>``, and
+both the separator and ``</s>`` have the logit of ``<end>``. Of these two a search allows one at
+each place, so that words compare as they do there; a probability is smaller by the factor
+1 / (1 + P(<end>)), at most by half, at the end of a sentence.
+
+The encoder carries its ResNet, whose batch normalisation went on with its statistics in training;
+children of the ResNet are numbered there.
+
+What the files do not say is taken from the released code: 4 attention heads of the transformers
+(those of Transtory-XL are read off its biases), and a memory of 50. Known with certainty are the
+names and shapes of GLAC, GLAC with decoder attention, Transtory-decoder and, by those of Hugging
+Face's Transformer-XL in transformers 2.5.1, Transtory-XL. Not known with certainty: for
+Transtory-full, the names ``transformer_Encoder.*`` and ``linear.*``, and whether a ReLU follows
+that linear layer (none does here). A checkpoint with a non-local block is refused: the place of its
+tensors (``theta``, ``phi``, ``g``, ``W``) in the encoder is not known.
+"""
+
+import glob
+import os
+import re
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_REGISTRY
+from torch import Tensor
+
+from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
+from fairseq_mm.conversion.released_vse import ReleasedModel, known_words
+from fairseq_mm.conversion.released_vsepp import read_vocabulary
+from fairseq_mm.data.visual_story_text import SEPARATOR
+from fairseq_mm.errors import UserError
+
+_HEADS = 4
+_RESNET = "encoder.cnn.resnet."
+_CHILDREN = {"0": "conv1", "1": "bn1", **{str(3 + n): f"layer{n}" for n in range(1, 5)}}
+# blocks of the four stages, and whether a block has three convolutions
+_RESNETS = {
+    ((2, 2, 2, 2), False): "resnet18",
+    ((3, 4, 6, 3), False): "resnet34",
+    ((3, 4, 6, 3), True): "resnet50",
+    ((3, 4, 23, 3), True): "resnet101",
+    ((3, 8, 36, 3), True): "resnet152",
+}
+# pattern of their names -> ours, one after the other
+_NAMES = {
+    r"^encoder\.cnn\.linear\.": "encoder.pictures.proj.",
+    r"^encoder\.cnn\.bn\.": "encoder.pictures.norm.",
+    r"^encoder\.lstm\.": "encoder.lstm.lstm.",
+    r"^encoder\.linear\.": "encoder.glocal_proj.",
+    r"^encoder\.bn\.": "encoder.glocal_norm.",
+    r"^encoder\.transformer_Encoder\.transformer_encoder\.": "encoder.",
+    r"^decoder\.linear\.": "encoder.output_proj.",
+    r"^decoder\.rnn\.embed\.": "decoder.embedding.",
+    r"^decoder\.rnn\.lstm\.": "decoder.lstm.",
+    r"^decoder\.rnn\.linear\.": "decoder.output_proj.",
+    r"^decoder\.transformer\.encoder\.": "decoder.embedding.",
+    r"^decoder\.transformer\.decoder\.": "decoder.output_proj.",
+    r"^decoder\.transformer\.transformer_decoder\.": "decoder.",
+    r"^decoder\.transformer_xl\.word_emb\.emb_layers\.0\.": "decoder.embedding.",
+    r"^decoder\.transformer_xl\.word_emb\.emb_projs\.0$": "decoder.embedding_proj.weight",
+    r"^decoder\.transformer_xl\.": "decoder.",
+    r"^decoder\.classifier\.": "decoder.output_proj.",
+    r"^decoder\.fuse_linear\.bias$": "decoder.memory_fusion.bias",
+    r"\.self_attn\.in_proj_": ".self_attention.in_proj.",
+    r"\.self_attn\.": ".self_attention.",
+    r"\.multihead_attn\.": ".pictures.",
+    r"\.linear1\.": ".feed_forward.inner_proj.",
+    r"\.linear2\.": ".feed_forward.out_proj.",
+    r"\.norm1\.": ".self_attention_norm.",
+    r"^(encoder\..*)\.norm2\.": r"\1.feed_forward_norm.",
+    r"^(decoder\..*)\.norm2\.": r"\1.pictures_norm.",
+    r"\.norm3\.": ".feed_forward_norm.",
+    r"\.dec_attn\.layer_norm\.": ".attention_norm.",
+    r"\.dec_attn\.r_net\.": ".attention.distance_proj.",
+    r"\.dec_attn\.o_net\.": ".attention.out_proj.",
+    r"\.dec_attn\.r_w_bias$": ".attention.content_bias",
+    r"\.dec_attn\.r_r_bias$": ".attention.distance_bias",
+    r"\.pos_ff\.CoreNet\.0\.": ".feed_forward.inner_proj.",
+    r"\.pos_ff\.CoreNet\.3\.": ".feed_forward.out_proj.",
+    r"\.pos_ff\.layer_norm\.": ".feed_forward_norm.",
+    r"\.num_batches_tracked$": ".num_batches",
+}
+# what our models compute anew
+_CONSTANT = re.compile(r".*\b(pos_encoder\.pe|pos_emb\.inv_freq)$")
+_EMBEDDING = "decoder.embedding.weight"
+
+
+class _Files(NamedTuple):
+    """Paths of a model."""
+
+    encoder: str
+    decoder: str
+    vocabulary: str
+
+    def named(self, name: str) -> str:
+        """The file and the tensor of a name that begins with ``encoder.`` or ``decoder.``."""
+        part, _, rest = name.partition(".")
+        return f"{getattr(self, part)}: {rest}"
+
+
+def is_visual_story_encoder(state: Mapping[str, Any]) -> bool:
+    """Whether a file's content is the encoder of GLAC or of one of Transtory's models."""
+    return "cnn.linear.weight" in state and "cnn.bn.weight" in state
+
+
+def read_released_visual_stories(
+    path: str, state: Mapping[str, Any], decoder: Optional[str], vocabulary: Optional[str]
+) -> ReleasedModel:
+    """
+    Args:
+        path: ``encoder-N.pkl``.
+        state: its content.
+        decoder: path of its decoder; by default ``decoder-N.pkl`` beside it.
+        vocabulary: path of its words; by default ``vocab.pkl`` beside it.
+
+    Raises:
+        UserError: if a file is missing or damaged, or they do not fit together.
+    """
+    files = _files_of(path, decoder, vocabulary)
+    weights: dict[str, Tensor] = {}
+    for part, content in (("encoder", state), ("decoder", read_foreign_checkpoint(files.decoder))):
+        for name, x in content.items():
+            if not isinstance(name, str) or not isinstance(x, Tensor):
+                raise UserError(f"{getattr(files, part)}: must hold tensors, but has {name!r}.")
+            weights[f"{part}.{name}"] = x.float()
+    by_number, sign = read_vocabulary(files.vocabulary, "GLAC Net or of Transtory-XL")
+    notes = [f"{SEPARATOR} and </s> have the logit of <end> each, see the documentation."]
+    rows, words = known_words(by_number, notes)
+    if SEPARATOR in words:
+        raise UserError(f"{files.vocabulary}: has {SEPARATOR}, which separates sentences here.")
+    words.append(SEPARATOR)
+    network = _torchvision_names(weights)
+    origins = {
+        _our_name(name): name
+        for name in weights
+        if not _CONSTANT.match(name) and not name.startswith(_RESNET)
+    }
+    found = _split({ours: weights[theirs] for ours, theirs in origins.items()}, origins, files)
+    for name in (_EMBEDDING, "decoder.output_proj.weight", "decoder.output_proj.bias"):
+        if name not in found:
+            raise UserError(
+                f"{files.decoder}: is no decoder of GLAC Net or of Transtory-XL: it has no "
+                f"{'embedding' if name == _EMBEDDING else 'output layer'}."
+            )
+        if len(found[name]) != len(by_number) + len(sign):
+            raise UserError(
+                f"{files.vocabulary}: has {len(by_number) + len(sign)} words, but {files.decoder} "
+                f"was trained with {len(found[name])}: give the vocabulary that it was trained "
+                "with."
+            )
+        found[name] = _of_our_words(found[name], rows, sign, is_input=name == _EMBEDDING)
+    try:
+        arch, options = _options(found, notes)
+    except (KeyError, IndexError, ValueError, ZeroDivisionError) as error:
+        raise UserError(
+            f"{files.encoder} and {os.path.basename(files.decoder)}: are no model that can be "
+            f"converted: {error} is missing or has another shape."
+        ) from None
+    feature_dim = found["encoder.pictures.proj.weight"].size(-1)
+    _check(_expected(arch, options, words, feature_dim), found, origins, files)
+    return ReleasedModel(
+        path,
+        arch,
+        options,
+        {},
+        words,
+        found,
+        len(weights),
+        "",
+        notes,
+        _resnet_of(network, files) if network else "",
+        network,
+        task="visual_storytelling",
+        criterion_name="cross_entropy",
+        image_weight="encoder.pictures.proj.weight",
+        rows_per_image=1,
+    )
+
+
+def _files_of(path: str, decoder: Optional[str], vocabulary: Optional[str]) -> _Files:
+    folder, name = os.path.split(path)
+    beside = os.path.join(folder, name.replace("encoder", "decoder"))
+    if decoder is None and (beside == path or not os.path.isfile(beside)):
+        near = sorted(glob.glob(os.path.join(glob.escape(folder), "decoder-*.pkl")))
+        hint = f" (there is {near[0]})" if near else ""
+        raise UserError(
+            f"{path}: --decoder FILE is needed, the decoder that was saved with this encoder: "
+            f"there is none of its name beside it{hint}."
+        )
+    words = os.path.join(folder, "vocab.pkl")
+    if vocabulary is None and not os.path.isfile(words):
+        raise UserError(
+            f"{path}: --vocabulary FILE is needed, the words of the model: there is no {words}."
+        )
+    return _Files(path, decoder or beside, vocabulary or words)
+
+
+def _our_name(name: str) -> str:
+    for pattern, ours in _NAMES.items():
+        name = re.sub(pattern, ours, name)
+    return name
+
+
+def _split(
+    found: Mapping[str, Tensor], origins: dict[str, str], files: _Files
+) -> dict[str, Tensor]:
+    """Weights that are one of theirs and several of ours, or of which ours needs a part.
+
+    Args:
+        found: by our names where there is one.
+        origins: our names -> theirs; gets those of the parts.
+        files: for messages.
+    """
+    parts: dict[str, Tensor] = {}
+    for name, x in found.items():
+        if ".dec_attn.qkv_net." in name:
+            _need(x.dim() == 2 and len(x) % 3 == 0, origins[name], files)
+            stem = name.replace(".dec_attn.qkv_net.", ".attention.{}.")
+            split = {
+                stem.format("query_proj"): x[: len(x) // 3],
+                stem.format("key_value_proj"): x[len(x) // 3 :],
+            }
+        elif ".pictures.in_proj_" in name:  # of one image the queries and keys change nothing
+            _need(len(x) % 3 == 0, origins[name], files)
+            split = {name.replace("in_proj_", "value_proj."): x[2 * len(x) // 3 :]}
+        elif name == "decoder.fuse_linear.weight":
+            _need(x.dim() == 2 and x.size(1) > len(x), origins[name], files)
+            split = {
+                "decoder.memory_fusion.weight": x[:, : len(x)],
+                "decoder.picture_fusion.weight": x[:, len(x) :],
+            }
+        else:
+            split = {name: x}
+        parts.update(split)
+        origins.update(dict.fromkeys(split, origins[name]))
+    for name in [x for x in parts if x.endswith("norm.running_mean")]:
+        # PyTorch before 0.4.1 does not count; 100 batches are the inverse of the momentum
+        parts.setdefault(name.replace("running_mean", "num_batches"), torch.tensor(100.0))
+    return parts
+
+
+def _need(is_so: bool, name: str, files: _Files) -> None:
+    if not is_so:
+        raise UserError(f"{files.named(name)} has a shape that cannot be converted.")
+
+
+def _of_our_words(
+    x: Tensor, rows: Sequence[int], sign: Mapping[str, int], *, is_input: bool
+) -> Tensor:
+    """Rows of a table of theirs in the order of our dictionary, the separator last."""
+    start, pad, end, unknown = (x[sign[name]] for name in ("<start>", "<pad>", "<end>", "<unk>"))
+    ending = start if is_input else end
+    signs = torch.stack([start, pad, ending, unknown])
+    return torch.cat([signs, x[list(rows)], ending.unsqueeze(0)])
+
+
+def _options(found: Mapping[str, Tensor], notes: list[str]) -> tuple[str, dict[str, Any]]:
+    """Architecture and options, by the shapes of the weights."""
+
+    def size(name: str, dim: int) -> int:
+        return found[name].size(dim)
+
+    options: dict[str, Any] = {
+        "picture_dim": size("encoder.pictures.proj.weight", 0),
+        "embedding_dim": size(_EMBEDDING, 1),
+    }
+    layers = _count(found, "decoder.layers.")
+    if "decoder.memory_fusion.weight" in found:
+        heads, head_dim = found["decoder.layers.0.attention.content_bias"].shape
+        return "transtory_xl", {
+            **options,
+            "compat": "released",
+            "model_dim": size("decoder.memory_fusion.weight", 0),
+            "decoder_layers": layers,
+            "decoder_attention_heads": heads,
+            "head_dim": head_dim,
+            "decoder_ffn_dim": size("decoder.layers.0.feed_forward.inner_proj.weight", 0),
+        }
+    if layers:
+        notes.append(f"The transformers are taken to have {_HEADS} heads, as in the released code.")
+        options.update(
+            decoder_layers=layers,
+            decoder_attention_heads=_HEADS,
+            decoder_ffn_dim=size("decoder.layers.0.feed_forward.inner_proj.weight", 0),
+        )
+    if _count(found, "encoder.layers."):
+        notes.append(
+            "The layout of the released Transtory-full is not known with certainty; its linear "
+            "layer is taken to have no ReLU after it."
+        )
+        ffn_dim = size("encoder.layers.0.feed_forward.inner_proj.weight", 0)
+        return "transtory_full", {
+            **options,
+            "compat": "released",
+            "encoder_layers": _count(found, "encoder.layers."),
+            "encoder_attention_heads": _HEADS,
+            "encoder_ffn_dim": ffn_dim,
+        }
+    options.update(
+        encoder_hidden_dim=size("encoder.lstm.lstm.weight_hh_l0", 1),
+        encoder_layers=_count(found, "encoder.lstm.lstm.weight_hh_l"),
+        glocal_dim=size("encoder.glocal_proj.weight", 0),
+    )
+    if layers:
+        return "transtory_decoder", options
+    hidden_dim = size("decoder.lstm.weight_hh_l0", 1)
+    slices = size("encoder.output_proj.weight", 0) // hidden_dim
+    options.update(
+        hidden_dim=hidden_dim,
+        decoder_layers=_count(found, "decoder.lstm.weight_hh_l"),
+        slices=slices,
+    )
+    return ("glac" if slices == 1 else "glac_decoder_attention"), options
+
+
+def _count(names: Mapping[str, Any], prefix: str) -> int:
+    """Layers whose names begin so."""
+    pattern = re.compile(re.escape(prefix) + r"(\d+)")
+    return len({match[1] for match in map(pattern.match, names) if match})
+
+
+def _expected(
+    arch: str, options: Mapping[str, Any], words: Sequence[str], feature_dim: int
+) -> dict[str, Tensor]:
+    """Our model's weights, untrained."""
+    model = ARCH_MODEL_REGISTRY[arch]
+    fields = model.__dataclass.__dataclass_fields__
+    cfg = Namespace(**{name: field.default for name, field in fields.items()})
+    vars(cfg).update(options)
+    dictionary = Dictionary()
+    for word in words:
+        dictionary.add_symbol(word)
+    task = Namespace(
+        target_dictionary=dictionary,
+        separator_index=dictionary.index(SEPARATOR),
+        feature_dim=feature_dim,
+        feature_attributes={},
+        rows_per_image=1,
+    )
+    state = model.build_model(cfg, task).state_dict()
+    return {name: x for name, x in state.items() if not name.endswith("_extra_state")}
+
+
+def _check(
+    expected: Mapping[str, Tensor],
+    found: Mapping[str, Tensor],
+    origins: Mapping[str, str],
+    files: _Files,
+) -> None:
+    """
+    Raises:
+        UserError: naming the first tensor that is missing, left over, or of another shape.
+    """
+    for name in sorted({*found} - {*expected}):
+        raise UserError(f"{files.named(origins[name])} has no place in our model.")
+    for name in sorted({*expected} - {*found}):
+        raise UserError(
+            f"{files.encoder} and {os.path.basename(files.decoder)}: have no tensor that becomes "
+            f"{name}."
+        )
+    for name, x in expected.items():
+        if found[name].shape != x.shape:
+            raise UserError(
+                f"{files.named(origins[name])} must be {list(x.shape)} here, but is "
+                f"{list(found[name].shape)}."
+            )
+
+
+def _torchvision_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of the ResNet that the encoder carries."""
+    network = {}
+    for name, x in weights.items():
+        if name.startswith(_RESNET):
+            child, _, rest = name[len(_RESNET) :].partition(".")
+            network[f"{_CHILDREN.get(child, child)}.{rest}"] = x
+    return network
+
+
+def _resnet_of(network: Mapping[str, Tensor], files: _Files) -> str:
+    """torchvision's name.
+
+    Raises:
+        UserError: if it is none of its ResNets.
+    """
+    blocks = tuple(_count(network, f"layer{stage}.") for stage in range(1, 5))
+    name = _RESNETS.get((blocks, "layer1.0.conv3.weight" in network))
+    if name is None:
+        raise UserError(f"{files.encoder}: cnn.resnet is none of torchvision's ResNets.")
+    return name
