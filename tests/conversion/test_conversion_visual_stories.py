@@ -1,5 +1,5 @@
-"""Models in the layouts of GLAC Net and Transtory-XL, converted: the logits of given words are those
-of the released equations, sentence by sentence."""
+"""Models in the layouts of GLAC Net and Transtory-XL, converted: the logits of given words are
+those of the released equations, sentence by sentence."""
 
 import pickle
 from pathlib import Path
