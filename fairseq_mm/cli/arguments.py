@@ -259,7 +259,7 @@ class Rule(NamedTuple):
 
 
 # smallest value of integers, by name
-_AT_LEAST = {"batch_size": 1, "n": 1, "first_id": 0, "limit": 1, "max_pixels": 1}
+_AT_LEAST = {"batch_size": 1, "n": 1, "best_of": 1, "first_id": 0, "limit": 1, "max_pixels": 1}
 # largest index that fairseq's tensors and every reader of JSON can hold
 _GREATEST = 2**53
 

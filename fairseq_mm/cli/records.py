@@ -4,6 +4,7 @@ A record has ``id``, ``hypothesis`` and ``score``, then what is particular to it
 made it: ``options``, ``checkpoint`` (SHA-256), ``extractor``.
 """
 
+import argparse
 import contextlib
 import json
 import sys
@@ -34,6 +35,7 @@ def json_line(
     others: Mapping[str, Any],
     *,
     as_line: bool = False,
+    each: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The record of an input.
 
@@ -42,13 +44,25 @@ def json_line(
         hypotheses: the best first; several are all written.
         others: fields beside ``id``, ``hypothesis`` and ``score``.
         as_line: ``hypothesis`` has the tokens, not the detokenised text.
+        each: fields of each hypothesis, the best first; none by default.
     """
     found = [
         {"hypothesis": best.line if as_line else best.text, "score": round(best.score, 4)}
         for best in hypotheses
     ]
+    found = [{**best, **fields} for best, fields in zip(found, each)] if each else found
     several = {"hypotheses": found} if len(found) > 1 else {}
     return json.dumps({"id": name, **found[0], **several, **others}, ensure_ascii=False)
+
+
+def ranks_of(args: argparse.Namespace, hypotheses: Sequence[Any]) -> list[dict[str, Any]]:
+    """What the record of each hypothesis says of ``--best-of``."""
+    if args.best_of is None:
+        return []
+    return [
+        {"rank": number, "candidates": args.best_of, "best_by": args.best_by or "score"}
+        for number in range(1, len(hypotheses) + 1)
+    ]
 
 
 def facts_of(model: "Generator", config: "GenerationConfig") -> dict[str, Any]:

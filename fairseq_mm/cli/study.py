@@ -7,7 +7,8 @@
 Questions are those of Fan et al. 2018, section 5.5. Stories are the JSONL of
 fairseq-mm tell ({"id", "prompt", "hypothesis"}) or retrieve. The folder gets
 questions.html (open it, answer, download the answers as CSV), questions.csv
-(for Mechanical Turk and the like; fields are escaped HTML) and key.json.
+and template.html (for Mechanical Turk and the like: a question a line of
+escaped HTML, and the form whose ${column}s it fills) and key.json.
 Annotators must not see key.json: it alone says which system is behind a
 question.
 """
@@ -22,7 +23,7 @@ from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, Rows
 from fairseq_mm.errors import UserError
 
-SHEETS = ("questions.csv", "questions.html")
+SHEETS = ("questions.csv", "questions.html", "template.html")
 NAMED = 20  # answers that are left out and named
 
 _FILE: dict[str, Any] = {"metavar": "FILE", "required": True}
@@ -91,7 +92,7 @@ def _make_sheets(args: argparse.Namespace) -> None:
         pairing_questions,
         preference_questions,
     )
-    from fairseq_mm.study.sheets import sheet_csv, sheet_page
+    from fairseq_mm.study.sheets import crowd_template, sheet_csv, sheet_page
 
     is_pairing = args.action == "pairing"
     systems = _system_names(args.stories if is_pairing else [args.a, args.b])
@@ -113,12 +114,16 @@ def _make_sheets(args: argparse.Namespace) -> None:
     # no sheet without its key: neither a new one before it nor an old one beside it
     for name in there:
         (folder / name).unlink()
-    contents = (key, sheet_csv(args.action, questions), sheet_page(args.action, questions))
+    contents = (
+        *(key, sheet_csv(args.action, questions), sheet_page(args.action, questions)),
+        crowd_template(args.action),
+    )
     for name, text in zip((KEY_FILE, *SHEETS), contents):
         with output_file(folder / name, errors="replace") as file:
             file.write(text)
     print(
-        f"{folder}: {len(questions)} questions in {' and '.join(SHEETS)}; {KEY_FILE} is not for "
+        f"{folder}: {len(questions)} questions in {' and '.join(SHEETS[:2])}, and {SHEETS[2]} for "
+        f"crowd platforms; {KEY_FILE} is not for "
         "the annotators",
         file=sys.stderr,
     )

@@ -16,6 +16,12 @@ tokens, <newline> among them; with --min-len 1 the model may end a story
 earlier. Models of WritingPrompts expect prompts as they stand there, such as
 "[WP] The last dragon ...".
 
+--best-of N draws N stories of an input and writes the --nbest best of them, by
+their score (which is at the --temperature of the draws) or, with --best-by
+ranking, by how much likelier a story is under its prompt than under the
+likeliest of 9 others, drawn from those of the run or from --other-prompts; then
+prompt_margin is that difference in nats a token.
+
 Presets of images: beam, of 5, the default; greedy; sampling; paper, which is
 greedy with a repetition penalty of 5 and sentences that end after punctuation,
 as in the released code of Transtory-XL. A story has five sentences of 1 to 50
@@ -44,7 +50,13 @@ from fairseq_mm.cli.tell_inputs import (
     sequences_of_split,
 )
 from fairseq_mm.cli.tell_output import VisualStories
-from fairseq_mm.cli.tell_prompts import check_repeats, given_prompts, prompt_stories, write_prompts
+from fairseq_mm.cli.tell_prompts import (
+    check_repeats,
+    config_of,
+    given_prompts,
+    prompt_stories,
+    write_prompts,
+)
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import (
     PROMPT_STORY_PRESETS,
@@ -56,14 +68,16 @@ if TYPE_CHECKING:
 
 _OF_PROMPTS = (
     *("prompt", "prompts", "truncate_prompt", "prompt_model", "prompt_topk"),
-    "prompt_temperature",
+    *("prompt_temperature", "best_by", "other_prompts"),
 )
 _OF_IMAGES = (
     *("inputs", "sequences", "features", "ids", "split", "line", "limit", "compare", "weights"),
     *("html", "images"),
 )
 _SOURCES = ("inputs", "sequences", "ids", "split")
-_OF_STORIES = (*arguments.GENERATION, *arguments.CONSTRAINTS, "preset", "checkpoint", "data")
+_OF_STORIES = (
+    *(*arguments.GENERATION, *arguments.CONSTRAINTS, "preset", "checkpoint", "data", "best_of"),
+)
 _RULES = (
     Rule(
         "prompts_only",
@@ -76,6 +90,9 @@ _RULES = (
         because="no story is generated",
     ),
     Rule("prompt_model", excludes=("prompt", "prompts"), because="it generates the prompts"),
+    Rule("best_of", excludes=("beam",), because="it is the number of stories that are drawn"),
+    Rule("best_by", needs=("best_of",)),
+    Rule("other_prompts", needs=("best_by",)),
     Rule("prompt_topk", needs=("prompt_model",)),
     Rule("prompt_temperature", needs=("prompt_model",)),
     Rule("checkpoint", excludes=("compare",)),
@@ -128,6 +145,16 @@ _IMAGES: dict[str, tuple[Any, str, str]] = {
 _RUN: dict[str, tuple[Any, str, str]] = {
     "n": (int, "N", "Number of stories of each input, or in all without inputs (default: 1)."),
     "first_id": (int, "ID", "Index of the first story (default: 0)."),
+    "best_of": (
+        *(int, "N"),
+        "Draw N stories of each input and write the best of them, or the --nbest best; needs "
+        "--sampling, or a preset that samples.",
+    ),
+    "other_prompts": (
+        *(str, "FILE"),
+        "File with a prompt a line, of which --best-by ranking draws the others (default: the "
+        "prompts of this run).",
+    ),
 }
 
 
@@ -182,6 +209,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_options = parser.add_argument_group("run")
     arguments.add(run_options, "device", "batch_size")
     arguments.add_table(run_options, _RUN)
+    run_options.add_argument(
+        "--best-by",
+        choices=("score", "ranking"),
+        help="What the best of --best-of is: the story of the highest score, or the one that is "
+        "the likeliest under its prompt compared with others (default: score).",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -195,6 +228,8 @@ def run(args: argparse.Namespace) -> int:
     of_prompts = [name for name in _OF_PROMPTS if arguments.is_given(args, name)]
     prompts = [] if args.prompts_only else given_prompts(args.prompt, args.prompts)
     options = arguments.generation_options(args)
+    if args.other_prompts and args.best_by != "ranking":
+        raise UserError("--other-prompts: needs --best-by ranking beside it.")
     register_quietly()
     if args.prompts_only:
         return write_prompts(args)
@@ -258,7 +293,7 @@ def _visual_stories(
         name: from_pretrained(list(states), weights=args.weights, device=args.device, states=states)
         for name, states in systems.items()
     }
-    configs = [model.config(**options) for model in models.values()]
+    configs = [config_of(args, model, options) for model in models.values()]
     check_repeats(args, configs[0])
     sequences, store = _sequences_of(args, next(iter(models.values())).processor)
     return VisualStories(args, models, configs, sequences, store).run()

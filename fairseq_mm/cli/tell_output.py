@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli.generate import Flow, Input
-from fairseq_mm.cli.records import counted, hashes_of, json_line
+from fairseq_mm.cli.records import counted, hashes_of, json_line, ranks_of
 from fairseq_mm.cli.tell_inputs import ImageSequence
 from fairseq_mm.data.story_text import detokenize_story
 from fairseq_mm.data.visual_story_text import SEPARATOR
@@ -136,7 +136,11 @@ class VisualStories(Flow):
                 "sentences": best[0].sentences,
                 "words": len(words) - words.count(SEPARATOR),
             }
-            yield json_line(sequence.id, best, {**about, **others, **facts}, as_line=True)
+            yield json_line(
+                *(sequence.id, best, {**about, **others, **facts}),
+                as_line=True,
+                each=ranks_of(self.args, best),
+            )
 
     def show(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> None:
         if self.page is not None:

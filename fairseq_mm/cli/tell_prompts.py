@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli.generate import Flow, Input
-from fairseq_mm.cli.records import counted, hashes_of, json_line, opened
+from fairseq_mm.cli.records import counted, hashes_of, json_line, opened, ranks_of
 from fairseq_mm.cli.tell_output import heading
 from fairseq_mm.data.story_text import check_encodable
 from fairseq_mm.errors import UserError
@@ -27,6 +27,35 @@ def check_repeats(args: argparse.Namespace, config: Any) -> None:
             f"--n {args.n}: a search generates the same story each time: draw them (--sampling), "
             "or take several of one search (--nbest)."
         )
+
+
+def config_of(args: argparse.Namespace, model: Any, options: Mapping[str, Any]) -> Any:
+    """The configuration of generation, which with ``--best-of`` draws as many stories.
+
+    Raises:
+        UserError: if an option does not fit, or ``--best-of`` is given and nothing is drawn.
+    """
+    config = model.config(**options)
+    if args.best_of is None:
+        return config
+    if not config.sampling:
+        raise UserError(
+            f"--best-of {args.best_of}: chooses among stories that are drawn: give --sampling, or "
+            "a --preset that samples."
+        )
+    nbest = options.get("nbest", 1)
+    if nbest > args.best_of:
+        raise UserError(
+            f"--nbest must be at most --best-of ({args.best_of}), the number of stories that are "
+            f"drawn, but is {nbest}."
+        )
+    preset = options.get("preset")
+    if preset is None and "sampling" not in options:
+        preset = getattr(model.task, "default_preset", None)
+    # a search over stories that are drawn gives the likeliest first
+    by_score = args.best_by != "ranking"
+    chosen = {"beam": args.best_of, "nbest": nbest if by_score else args.best_of}
+    return model.config(**{**options, "preset": preset, **chosen})
 
 
 def given_prompts(texts: Sequence[str], files: Sequence[str]) -> list[Input]:
@@ -79,7 +108,11 @@ def prompt_stories(
     is_language_model = model.loaded.are_language_models
     if is_language_model and (given or args.truncate_prompt):
         raise UserError(f"{model.files[0]}: is a language model, which takes no prompt: give --n.")
-    config = model.config(**options)
+    config = config_of(args, model, options)
+    if args.best_by == "ranking" and is_language_model:
+        raise UserError(
+            f"--best-by ranking: {model.files[0]} is a language model, which reads no prompt."
+        )
     if args.prompt_model is None:
         check_repeats(args, config)
     count, first = args.n or 1, args.first_id or 0
@@ -132,6 +165,10 @@ class PromptStories(Flow):
         self.copies = (args.n or 1) if inputs[0].where else 1
         # a single story of a prompt that was typed needs no heading
         self.has_heading = len(inputs) > 1 or not inputs[0].where
+        self.ranking: Any = None
+        self.ranked: dict[int, list[Any]] = {}
+        if args.best_by == "ranking":
+            self.ranking = self._ranking()
         self.unknown: dict[str, str] = {}
 
     def facts_of(self, model: Any, config: Any) -> dict[str, Any]:
@@ -140,6 +177,53 @@ class PromptStories(Flow):
             facts["prompt_options"] = _prompt_options(self.args)
             facts["prompt_checkpoint"] = hashes_of(model.prompt_generator.files)
         return facts
+
+    def _ranking(self) -> Any:
+        """Among the prompts of the run, or of ``--other-prompts``.
+
+        Raises:
+            UserError: if a prompt of the file cannot be read, or there is no other prompt.
+        """
+        from fairseq_mm.inference.prompt_ranking import PromptRanking
+
+        items, processor = self.inputs, self.models[0].processor
+        if self.args.other_prompts:
+            items = given_prompts([], [self.args.other_prompts])
+        examples = []
+        for item, found in zip(
+            items, processor.examples([item.value for item in items], **self.reading)
+        ):
+            if not isinstance(found, UserError):
+                examples.append(found)
+            elif self.args.other_prompts:
+                raise UserError(f"{item.where}: {found}")
+        ranking = PromptRanking(self.models[0], examples, seed=self.configs[0].seed)
+        for example in examples[:1] if not self.args.other_prompts else []:
+            ranking.others_of(example, 0)  # before any story is drawn
+        return ranking
+
+    def _generate(self, readable: Sequence[tuple[Input, Any]]) -> list[Iterator[Any]]:
+        generated = super()._generate(readable)
+        return generated if self.ranking is None else [self._by_rank(readable, generated[0])]
+
+    def _by_rank(
+        self, readable: Sequence[tuple[Input, Any]], generated: Iterator[Any]
+    ) -> Iterator[Any]:
+        """The best of the stories of each prompt, by the ranking of their prompts."""
+        for (item, examples), hypotheses in zip(readable, generated):
+            ranked = self.ranking.rank(
+                examples[0], hypotheses, index=item.index, batch_size=self.args.batch_size
+            )
+            self.ranked[item.index] = ranked[: self.args.nbest or 1]
+            yield [x.hypothesis for x in self.ranked[item.index]]
+
+    def _fields_of(self, item: Input, hypotheses: Sequence[Any]) -> list[dict[str, Any]]:
+        """What the record of each hypothesis says of ``--best-of``."""
+        fields = ranks_of(self.args, hypotheses)
+        for entry, ranked in zip(fields, self.ranked.pop(item.index, [])):
+            entry["prompt_margin"] = round(ranked.margin, 4)
+            entry["prompt_rank"] = ranked.prompt_rank
+        return fields
 
     def read(self, inputs: Sequence[Input]) -> Iterator[Any]:
         for item, found in zip(inputs, super().read(inputs)):
@@ -172,7 +256,8 @@ class PromptStories(Flow):
         if self.form == "jsonl":
             others = {"tokens": best.line, "words": len(best.line.split())}
             others.update({} if prompt is None else _prompt_fields(prompt))
-            return [json_line(item.index, hypotheses, {**others, **self.facts[0]})]
+            fields = self._fields_of(item, hypotheses)
+            return [json_line(item.index, hypotheses, {**others, **self.facts[0]}, each=fields)]
         if not self.has_heading:
             return [hypothesis.text for hypothesis in hypotheses]
         title = heading(item.index, "" if prompt is None else prompt.text)

@@ -355,7 +355,23 @@ class Generator:
                 f"`texts` and `inputs` must be as many, but are {len(given)} and {len(values)}."
             )
         targets = [self.encode(text) for text in given]
-        examples = self._read(values, reading)
+        ordered = self.score_tokens(targets, self._read(values, reading), batch_size=batch_size)
+        return ordered[0] if single else ordered
+
+    def score_tokens(
+        self,
+        targets: Sequence[torch.Tensor],
+        examples: Sequence[Example],
+        *,
+        batch_size: Optional[int] = None,
+    ) -> list[Hypothesis]:
+        """:meth:`score` of texts that are tokens, of inputs that are read.
+
+        Args:
+            targets: of each text the tokens ``[t]``, ``</s>`` included.
+            examples: of the processor, one for each text.
+            batch_size: see :meth:`score`.
+        """
         size = self._size_of_batches(batch_size)
         scored: dict[int, Hypothesis] = {}
         for positions in self.processor.batches(examples, size):
@@ -366,8 +382,7 @@ class Generator:
             sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)
             for place, hypothesis in zip(sample["item"].tolist(), self._score(sample, batch)):
                 scored[positions[place]] = hypothesis
-        ordered = [scored[position] for position in range(len(given))]
-        return ordered[0] if single else ordered
+        return [scored[position] for position in range(len(targets))]
 
     def _score(self, sample: dict[str, Any], examples: Sequence[Example]) -> list[Hypothesis]:
         from fairseq.sequence_scorer import SequenceScorer

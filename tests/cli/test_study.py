@@ -52,12 +52,14 @@ def test_pairing_from_stories_to_figures(stories, study, tmp_path):
     status, _, err = study("pairing", "--stories", *files, "--count", 9, "--output", folder)
     assert status == 0
     assert (
-        "6 questions in questions.csv and questions.html; key.json is not for the annotators" in err
+        "6 questions in questions.csv and questions.html, and template.html for crowd platforms; "
+        "key.json is not for the annotators" in err
     )
     assert sorted(path.name for path in folder.iterdir()) == [
         "key.json",
         "questions.csv",
         "questions.html",
+        "template.html",
     ]
     key = json.loads((folder / "key.json").read_text())["questions"]
     rows, right_pairs = [], 0

@@ -366,3 +366,110 @@ def test_fairseqs_own_models_take_the_dictionaries_of_a_folder(tell, trained):
     assert status == 2
     assert len(errors.splitlines()) == 1
     assert "checkpoint_last.pt: " in errors
+
+
+class TestBestOf:
+    """The best of several stories that are drawn for a prompt."""
+
+    PROMPTS = ("the old house", "You find a door .", "the house", "a door")
+    N = 6
+
+    @pytest.fixture
+    def records(self, tell, files):
+        def run(*options, prompts=self.PROMPTS):
+            given = [x for prompt in prompts for x in ("--prompt", prompt)]
+            options = ["--jsonl", "--seed", 3, "--best-of", self.N, *options, *LENGTH]
+            status, printed, errors = tell("--checkpoint", files["story"], *given, *options)
+            assert (status, errors) == (0, "")
+            return [json.loads(line) for line in printed.splitlines()]
+
+        return run
+
+    def candidates(self, model, prompts=PROMPTS):
+        drawn = {"preset": "paper", "beam": self.N, "nbest": self.N, "seed": 3}
+        return model.generate(list(prompts), **drawn, **SHORT)
+
+    def test_by_score_the_likeliest_are_written(self, records, model):
+        found = records("--nbest", 2)
+        spread = []
+        for record, drawn in zip(found, self.candidates(model)):
+            ordered = sorted(drawn, key=lambda x: -x.score)
+            spread.append(ordered[0].score - ordered[-1].score)
+            assert [x["hypothesis"] for x in record["hypotheses"]] == [x.text for x in ordered[:2]]
+            assert [x["rank"] for x in record["hypotheses"]] == [1, 2]
+            assert (record["rank"], record["candidates"], record["best_by"]) == (1, self.N, "score")
+        assert max(spread) > 0.01
+
+    def test_by_ranking_the_margin_over_other_prompts_decides(self, records, model):
+        found = records("--best-by", "ranking", "--nbest", self.N)
+        differs = False
+        for place, (record, drawn) in enumerate(zip(found, self.candidates(model))):
+            margins = {}
+            for story in drawn:
+                # four prompts: all three others are distractors
+                under = model.score([story.line] * 4, list(self.PROMPTS))
+                sums = [sum(x.positional_scores) for x in under]
+                own = sums.pop(place)
+                margins[story.text] = (own - max(sums)) / len(story.tokens)
+                if story.text == record["hypothesis"]:
+                    assert record["prompt_rank"] == 1 + sum(x > own for x in sums)
+            hypotheses = record["hypotheses"]
+            assert {x["hypothesis"] for x in hypotheses} == {*margins}
+            for entry in hypotheses:
+                assert entry["prompt_margin"] == pytest.approx(
+                    margins[entry["hypothesis"]], abs=2e-4
+                )
+            values = [x["prompt_margin"] for x in hypotheses]
+            assert values == sorted(values, reverse=True)
+            assert values[0] == pytest.approx(max(margins.values()), abs=2e-4)
+            differs |= hypotheses[0]["hypothesis"] != max(drawn, key=lambda x: x.score).text
+        assert differs
+
+    @pytest.mark.parametrize("by", ["score", "ranking"])
+    def test_batches_change_nothing(self, records, by):
+        first = records("--best-by", by, "--batch-size", 1)
+        assert records("--best-by", by, "--batch-size", 3) == first
+        assert records("--best-by", by) == first
+
+    def test_other_prompts_may_come_from_a_file(self, records, model, tmp_path):
+        file = tmp_path / "others"
+        file.write_text("the house\nthe old house\n")
+        (record,) = records(
+            *("--best-by", "ranking", "--other-prompts", file), prompts=self.PROMPTS[:1]
+        )
+        own, other = model.score([record["tokens"]] * 2, [self.PROMPTS[0], "the house"])
+        margin = (sum(own.positional_scores) - sum(other.positional_scores)) / len(own.tokens)
+        assert record["prompt_margin"] == pytest.approx(margin, abs=2e-4)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--best-of", 0], "--best-of must be 1 or more, but is 0"),
+            (["--best-of", 3, "--beam", 2], "--best-of and --beam: leave one of the two out"),
+            (["--best-of", 3, "--preset", "greedy"], "give --sampling, or a --preset that samples"),
+            (["--best-of", 3, "--nbest", 4], "--nbest must be at most --best-of (3)"),
+            (["--best-by", "score"], "--best-by: needs --best-of beside it"),
+            (["--best-of", 3, "--best-by", "ranking"], "there is no other prompt: give some"),
+            (["--best-of", 3, "--other-prompts", "x"], "--other-prompts: needs --best-by"),
+            (
+                ["--best-of", 3, "--best-by", "score", "--other-prompts", "x"],
+                "--other-prompts: needs --best-by ranking",
+            ),
+            (
+                ["--best-of", 3, "--best-by", "ranking", "--other-prompts", "gone"],
+                "--prompts gone: cannot be read",
+            ),
+        ],
+    )
+    def test_bad_options_are_one_line(self, options, message, tell, files):
+        prompt = ["--prompt", "the house", *LENGTH]
+        status, printed, errors = tell("--checkpoint", files["story"], *prompt, *options)
+        assert (status, printed) == (2, "")
+        assert errors.count("\n") == 1
+        assert message in errors
+
+    def test_language_models_have_no_prompts_to_rank(self, tell, files):
+        options = ["--best-of", 3, "--best-by", "ranking"]
+        status, _, errors = tell("--checkpoint", files["stories"], *options, *LENGTH)
+        assert status == 2
+        assert "is a language model, which reads no prompt" in errors

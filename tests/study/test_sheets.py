@@ -4,12 +4,21 @@ import csv
 import html
 import io
 import re
+from html.parser import HTMLParser
 
 import pytest
 
 from fairseq_mm.data.story_file import Story
-from fairseq_mm.study.questions import pairing_questions, preference_questions
-from fairseq_mm.study.sheets import as_cell, as_html, sheet_csv, sheet_page
+from fairseq_mm.study.answers import read_answers
+from fairseq_mm.study.questions import key_of, pairing_questions, preference_questions
+from fairseq_mm.study.sheets import (
+    answer_columns,
+    as_cell,
+    as_html,
+    crowd_template,
+    sheet_csv,
+    sheet_page,
+)
 
 HARMFUL = '</p><script>alert("1")</script> & <newline> <b>'
 
@@ -79,3 +88,58 @@ def test_the_csv_has_what_a_question_shows_in_one_line(pairing, preference):
         assert [row[f"story_{i}"] for i in (1, 2, 3)] == list(map(as_html, question.stories))
     (header, *_) = sheet_csv("preference", preference).splitlines()
     assert header == "question,story_1,story_2"
+
+
+class Form(HTMLParser):
+    """Text and choices of a form."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.choices, self.open, self.text = {}, [], ""
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if tag not in ("br", "input"):
+            self.open.append(tag)
+        if tag == "select":
+            assert "required" in attributes
+            self.name = attributes["name"]
+            self.choices[self.name] = []
+        if tag == "option":
+            self.choices[self.name].append(attributes["value"])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        assert self.open[:1] in (["script"], ["crowd-form"])
+        self.text += data
+
+
+@pytest.mark.parametrize("task", ["pairing", "preference"])
+def test_the_template_is_filled_from_the_csv(task, request, tmp_path):
+    questions = request.getfixturevalue(task)
+    template = crowd_template(task)
+    rows = list(csv.DictReader(io.StringIO(sheet_csv(task, questions))))
+    fields = re.findall(r"\$\{(\w+)\}", template)
+    assert sorted(fields) == sorted({*rows[0]} - {"question"})  # each once
+    columns = answer_columns(task)
+    answers = [["WorkerId", "Input.question", *(f"Answer.{x}" for x in columns)]]
+    for row, question in zip(rows, questions):
+        page = re.sub(r"\$\{(\w+)\}", lambda match, row=row: row[match[1]], template)
+        form = Form(page)
+        for text in (*question.prompts, *question.stories):
+            shown = html.unescape(as_html(text).replace("<br>", ""))
+            assert shown in form.text
+        assert [*form.choices] == columns
+        allowed = ["A", "B", "C"] if task == "pairing" else ["1", "2"]
+        assert all(values == ["", *allowed] for values in form.choices.values())
+        answers.append(["w", row["question"], *allowed[: len(columns)]])
+    path = tmp_path / "answers.csv"
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows(answers)
+    key = key_of(task, questions, {"secretfusion": "a", "secretknn": "b"})
+    read = read_answers([str(path)], key)
+    assert (len(read.answers), read.left_out) == (len(questions), [])
