@@ -17,7 +17,8 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.inference.generator import Generator
 from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.processor import Example
-from fairseq_mm.metrics.condition_ranking import DISTRACTORS
+
+DISTRACTORS = 9
 
 
 class RankedStory(NamedTuple):
