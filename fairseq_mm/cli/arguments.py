@@ -30,7 +30,7 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "features": {
         "metavar": "STORE",
-        "help": "Feature store; several are separated by the system's path separator.",
+        "help": f"Feature store; several are separated by {os.pathsep!r}.",
     },
     "embedding": {
         "metavar": "PATH",
@@ -44,8 +44,8 @@ SHARED: dict[str, dict[str, Any]] = {
     "batch_size": {
         "type": int,
         "metavar": "N",
-        "help": "Number of inputs (texts, images, clips) that a network gets at a time; changes "
-        "nothing but speed and memory.",
+        "help": "Number of inputs (texts, images or clips) per batch; changes speed and memory, "
+        "not results.",
     },
     "output": {
         "metavar": "FILE",
@@ -54,34 +54,34 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "jsonl": {
         "action": "store_true",
-        "help": "Write a JSON object a line: id, hypothesis, score and more.",
+        "help": "Write one JSON object per line: id, hypothesis, score and more.",
     },
     "json": {"metavar": "FILE", "help": "Write the result as JSON to this file."},
-    "html": {"metavar": "FILE", "help": "Write a page that shows inputs and outputs."},
+    "html": {"metavar": "FILE", "help": "Write an HTML page of inputs and outputs."},
     "seed": {"type": int, "help": f"Seed of the random numbers (default: {SEED})."},
     "max_pixels": {
         "type": int,
         "metavar": "N",
         "default": MAX_PIXELS,
         "help": "Maximum number of pixels of an image or a frame; larger JPEGs are decoded at "
-        "reduced scale, what else is larger is refused (default: %(default)s).",
+        "reduced scale, larger images of other formats are refused (default: %(default)s).",
     },
 }
 
 # options of generation, as of fairseq-generate
 GENERATION: dict[str, dict[str, Any]] = {
     "beam": {"type": int, "metavar": "N", "help": "Width of the beam; 1 is greedy search."},
-    "nbest": {"type": int, "metavar": "N", "help": "Hypotheses that are written of each input."},
-    "sampling": {"action": "store_true", "help": "Draw tokens instead of searching."},
+    "nbest": {"type": int, "metavar": "N", "help": "Number of hypotheses to write for each input."},
+    "sampling": {"action": "store_true", "help": "Sample tokens instead of searching."},
     "sampling_topk": {
         "type": int,
         "metavar": "K",
-        "help": "Draw from the K most probable tokens.",
+        "help": "Sample from the K most probable tokens.",
     },
     "sampling_topp": {
         "type": float,
         "metavar": "P",
-        "help": "Draw from the most probable tokens that have this share of the probability.",
+        "help": "Sample from the smallest set of tokens whose probabilities sum up to P.",
     },
     "temperature": {
         "type": float,
@@ -113,7 +113,7 @@ GENERATION: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": f"{ALLOW_UNK_HELP[0].upper()}{ALLOW_UNK_HELP[1:]}",
     },
-    "seed": {"type": int, "metavar": "N", "help": "Seed of the draws."},
+    "seed": {"type": int, "metavar": "N", "help": "Seed of sampling."},
 }
 
 # constraints that tasks declare
@@ -190,7 +190,7 @@ def add_generation(
         group.add_argument(
             "--preset",
             choices=tuple(presets),
-            help="Options by name; options that are given go before (see above).",
+            help="Named set of options, described above; options given explicitly take precedence.",
         )
     for table, values in (
         (GENERATION, {"seed": SEED, **defaults}),

@@ -5,7 +5,7 @@
   fairseq-mm caption data/flickr8k --split valid --checkpoint best.pt --jsonl
   fairseq-mm caption --features f.h5 --checkpoint best.pt --nbest 3 --jsonl
 
-Writes a line an image, path, tab, caption, in the order of the inputs. The
+Writes one line per image (path, tab, caption) in the order of the inputs. The
 extractor is the one that the model was trained with; its weights file is looked
 for beside the checkpoint, and known by its content. An image that cannot be
 read is named on stderr, the others are captioned all the same, and the exit

@@ -56,7 +56,7 @@ _ARGUMENTS: dict[str, tuple[Any, str, str]] = {
     "top": (int, "N", "Number of captions of an image in --jsonl (default: 5)."),
     "candidate_batch_size": (
         *(int, "N"),
-        "Number of candidates that are generated at a time (default: 1000).",
+        "Number of candidates per batch (default: 1000).",
     ),
 }
 
@@ -68,9 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--conditions",
         nargs="+",
         choices=("image", "words", "sentences", "concepts"),
-        help="Conditions of candidates: the image's vector, or the mean vector of the nearest "
-        "words, of the nearest training captions or of both as one bag of concepts (default: image "
-        "words sentences; the paper: image concepts).",
+        metavar="CONDITION",
+        help="Conditions of candidates: the image's vector (image), or the mean vector of the nearest "
+        "words (words), of the nearest training captions (sentences) or of both as one bag "
+        "(concepts) (default: image words sentences; in the paper: image concepts).",
     )
     group.add_argument(
         "--pos-sampling",

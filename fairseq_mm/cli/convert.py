@@ -52,7 +52,7 @@ from fairseq_mm.errors import UserError
 
 _FILE = {"metavar": "FILE"}
 ARGUMENTS: Rows = {
-    "source": ("Checkpoint or folder, see above.", {"metavar": "SOURCE"}),
+    "source": ("Checkpoint or folder, as described above.", {"metavar": "SOURCE"}),
     "output": ("Folder or checkpoint to make.", {"metavar": "OUTPUT"}),
     "--overwrite": ("Replace OUTPUT.", FLAG),
     "--to": (

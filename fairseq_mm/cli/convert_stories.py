@@ -22,8 +22,8 @@ ARGUMENTS: Rows = {
         _FILE,
     ),
     "--compat": (
-        "released: compute as fairseq's model does, with attention to the prompt's padding, so "
-        "that its numbers are reproduced; none: no attention to padding (default: released).",
+        "Attention to the prompt's padding: released (as in fairseq's model, whose numbers are "
+        "then reproduced) or none (default: released).",
         {"choices": ("released", "none")},
     ),
     "--layers-from-weights": (

@@ -3,7 +3,7 @@
   fairseq-mm embed DATA --checkpoint best.pt --split train --output vectors.h5
   fairseq-mm embed DATA --checkpoint best.pt --of words --output words.h5
 
-The store has one row of unit length an item: images under their own ids, sentences under
+The store has one row of unit length per item: images under their own ids, sentences under
 SPLIT:LINE (the line counted from 0, as in fairseq-generate), words of the dictionary, each as a
 sentence of itself, under word:WORD. Sentences and words need no features: DATA may be text alone,
 made by fairseq-mm prepare captions --without-images. Beside vectors.h5 stands

@@ -1,4 +1,4 @@
-"""Images or videos to a feature store.
+"""Extracts features of images or videos into a feature store.
 
   fairseq-mm extract images/ --model resnet152 --output data/features.h5
   fairseq-mm extract images.tar --model vgg16 --output data/features.h5
@@ -80,7 +80,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
             "What an item is called in the store (default: name, such as dog.jpg; stem: dog).",
             default="name",
         ),
-        "--except": _list("STORE", "Leave out what stands in this store.", dest="except_stores"),
+        "--except": _list("STORE", "Leave out items that this store has.", dest="except_stores"),
         "--shard": _text(
             "Only part I of N; writes OUTPUT with .IofN before its suffix. Join the parts with: "
             "fairseq-mm store merge.",

@@ -1,10 +1,10 @@
 """How much of a system's gain over a baseline comes from the video.
 
-fairseq-mm gain --system vg.json --text-only bart.json --baseline mffg.json
-fairseq-mm gain --system 68.0,51.4,63.3 --text-only 64.0,46.4,58.9 \\
-    --baseline 62.3,46.1,58.2
-fairseq-mm gain --system vg.jsonl --text-only bart.jsonl \\
-    --baseline 62.3,46.1,58.2 --json gain.json
+  fairseq-mm gain --system vg.json --text-only bart.json --baseline mffg.json
+  fairseq-mm gain --system 68.0,51.4,63.3 --text-only 64.0,46.4,58.9 \\
+      --baseline 62.3,46.1,58.2
+  fairseq-mm gain --system vg.jsonl --text-only bart.jsonl \\
+      --baseline 62.3,46.1,58.2 --json gain.json
 
 Each is what `fairseq-mm score --preset how2` writes with --json or --per-item,
 or ROUGE-1, -2 and -L as three figures, in percent. Of the gain over the

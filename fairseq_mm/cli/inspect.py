@@ -207,7 +207,7 @@ def _add_video_arguments(group: Any) -> None:
         json={"help": "Write the statistics and the histogram of --gates as JSON to this file."},
         batch_size={
             "type": arguments.positive,
-            "help": "Videos of a batch (default: 8; on a GPU 32).",
+            "help": "Number of videos per batch (default: 8; 32 on a GPU).",
         },
     )
 

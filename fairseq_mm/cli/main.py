@@ -34,7 +34,7 @@ SUBCOMMANDS = {
     "embed": "vectors of images, sentences and words -> feature store, from a checkpoint",
     "rank": "images against sentences (R@K), or stories under their own prompt or images",
     "perplexity": "perplexity of texts, of stories under their own and other images",
-    "inspect": "gates and attention of stories and summaries, as data and as an image",
+    "inspect": "gates and attention of stories and summaries, as JSON and as a page",
     "retrieve": "nearest images and sentences; stories of the nearest training prompts",
     "study": "annotation sheets, and the score of the answers",
     "convert": "BART and T5 of Hugging Face's, stories of fairseq's, VSE -> checkpoints of ours",
@@ -45,7 +45,7 @@ SUBCOMMANDS = {
     "summarize": "videos with transcripts -> summaries, from a checkpoint",
     "report": "hypotheses, images and references -> one HTML page",
     "doctor": "check the installation, a data folder and a checkpoint",
-    "demo": "draw images and stories, learn to caption and tell them, show them",
+    "demo": "draw images and stories, train models on them, show the results",
 }
 
 # what a disk without room, or a broken one, says

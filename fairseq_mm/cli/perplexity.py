@@ -1,16 +1,16 @@
 """Perplexity of a split's texts under a model or an ensemble, and the
 softmax's best temperature.
 
-fairseq-mm perplexity data-bin/flickr8k --checkpoint checkpoints/m_rnn
-fairseq-mm perplexity data-bin/wp --checkpoint checkpoints/conv_story_fusion \\
-    --split valid
-fairseq-mm perplexity data-bin/wp --checkpoint a.pt:b.pt --tune-temperature
-fairseq-mm perplexity data-bin/wp --checkpoint lm/checkpoint_best.pt \\
-    --side wp_target
-fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac \\
-    --counting transtory
-fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac \\
-    --shuffled-images --seed 1
+  fairseq-mm perplexity data-bin/flickr8k --checkpoint checkpoints/m_rnn
+  fairseq-mm perplexity data-bin/wp --checkpoint checkpoints/conv_story_fusion \\
+      --split valid
+  fairseq-mm perplexity data-bin/wp --checkpoint a.pt:b.pt --tune-temperature
+  fairseq-mm perplexity data-bin/wp --checkpoint lm/checkpoint_best.pt \\
+      --side wp_target
+  fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac \\
+      --counting transtory
+  fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac \\
+      --shuffled-images --seed 1
 
 The first figure is fairseq-validate's: over all tokens, the end of each text
 and unknown words (scored as <unk>) included. The others leave out ends, and

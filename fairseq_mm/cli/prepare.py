@@ -86,7 +86,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, kind in KINDS.items():
         summary = f"your own {kind.module.TABLE.kind}, for the task {kind.task}"
         one = _add_name(names, name, summary, kind.module)
-        one.add_argument("data", type=Path, nargs="+", metavar="data.jsonl", help="See above.")
+        one.add_argument(
+            "data",
+            type=Path,
+            nargs="+",
+            metavar="data.jsonl",
+            help="JSON lines, as described above.",
+        )
         data, text = [*OWN, *kind.own_options.split()], kind.text_options.split()
         _add_groups(one, kind, data, text, FOLDER, {**kind.defaults(), "read": _read_own})
     for name, release in RELEASES.items():

@@ -26,7 +26,7 @@ _FLAG: dict[str, Any] = {"action": "store_true"}
 _NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _JSONL: dict[str, Any] = {**_FILE, "metavar": "FILE.jsonl", "action": "append", "default": []}
-_RARE = "Words that occur less than N times in the training {} become <unk> (default: "
+_RARE = "Words that occur fewer than N times in the training {} become <unk> (default: "
 _DICTIONARY = "Dictionary of an existing model{}, taken instead of one of the training split."
 # option -> help text, in which {names} are those of add_options, and what else argparse takes
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -50,25 +50,28 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         {"choices": KEYS, "default": "name"},
     ),
     "--features": (
-        "Feature stores in which the {visual}s are looked up; those that they lack are missing.",
+        "Feature stores of the {visual}s; {visual}s that none of them has are missing.",
         {"nargs": "+", "metavar": "STORE"},
     ),
     "--images": (
-        "Folders or .tar archives of images, ID.jpg or with another suffix, in which the images "
-        "are looked up; others are missing.",
+        "Folders or .tar archives of images, named ID.jpg or with another suffix; images that "
+        "none of them has are missing.",
         {"nargs": "+", "metavar": "IMAGES"},
     ),
-    "--verify": ("Decode every image of --images; those that cannot be are missing too.", _FLAG),
+    "--verify": (
+        "Decode every image of --images; images that cannot be decoded are missing, too.",
+        _FLAG,
+    ),
     "--missing": (
-        "What to do about missing {visual}s: refuse them, drop the {nouns} that need them, or keep "
-        "visual stories that have an image left, with the missing ones as padding, listed in "
+        "Policy for missing {visual}s: refuse them; drop the examples that need them; keep visual "
+        "stories that have an image left, with the missing ones as padding, listed in "
         "missing_images.txt (default: {missing}).",
         {"choices": POLICIES},
     ),
     "--output": ("Data folder to write.", {"type": Path, "metavar": "DIR", "required": True}),
     "--overwrite": ("Replace prepared data in DIR.", _FLAG),
     "--no-binarize": (
-        "Only print the fairseq-preprocess command for the text that is written.",
+        "Write the text, and print the fairseq-preprocess command without running it.",
         _FLAG,
     ),
     "--strict": ("Refuse splits and dictionaries of other sizes than the published ones.", _FLAG),
@@ -90,8 +93,8 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_NUMBER, "default": 1000},
     ),
     "--skip-empty": (
-        "Leave out {nouns} with a text that has no word (of an image the caption alone), and count "
-        "or list them, instead of refusing them.",
+        "Leave out and report {nouns} with a text that has no word (of an image, the caption "
+        "alone), instead of refusing them.",
         _FLAG,
     ),
     "--split-symbols": (
@@ -177,9 +180,9 @@ def add_options(
         "missing": settled["missing_by_default"],
         "threshold": settled["default_threshold"],
     }
-    how = "; ".join(f"{name}: {what}" for name, what in kind.tokenizers.items())
+    how = "; ".join(f"{name} ({what})" for name, what in kind.tokenizers.items())
     default = settled["tokenizer"] or "words, but none for subwords and How2"
-    tokenizer = f"{how} (default: {default}).", {"choices": tuple(kind.tokenizers)}
+    tokenizer = f"Tokenizer: {how} (default: {default}).", {"choices": tuple(kind.tokenizers)}
     for option in options:
         text, more = tokenizer if option == "--tokenizer" else OPTIONS[option]
         parser.add_argument(option, help=text.format(**names), **more)
@@ -304,10 +307,10 @@ KINDS = {
         captions,
         _caption_writer,
         {
-            "words": "simple rules, for text as people write it",
+            "words": "simple rules for text as people write it",
             "whitespace": "the text is split already",
             "m_rnn": "the released m-RNN code's rules",
-            "ptb": "coco-caption's, as scoring uses them",
+            "ptb": "coco-caption's rules, as in scoring",
         },
         "words",
         5,
@@ -321,7 +324,7 @@ KINDS = {
         _story_writer,
         # the m-RNN paper's rules are for captions: they drop the full stops that end sentences
         {
-            "words": "simple rules, for text as people write it; punctuation is kept",
+            "words": "simple rules for text as people write it, with punctuation",
             "whitespace": "the text is split already",
         },
         "words",
@@ -333,8 +336,8 @@ KINDS = {
         prompts,
         _prompt_writer,
         {
-            "story": "as WritingPrompts is split",
-            "whitespace": "the text is split already (line breaks are lost; write <newline>)",
+            "story": "that of WritingPrompts",
+            "whitespace": "the text is split already; line breaks are lost, write <newline>",
         },
         "story",
         10,
@@ -347,7 +350,7 @@ KINDS = {
         videos,
         _video_writer,
         {
-            "none": "the text as it is (for words: split at spaces)",
+            "none": "the text as it is; for words, split at spaces",
             "lower": "the same in lower case",
             "words": "lower case, split into words and punctuation",
         },

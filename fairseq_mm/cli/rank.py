@@ -1,13 +1,13 @@
 """Ranks images against sentences, or stories under their own prompts or images
 against others.
 
-fairseq-mm rank data-bin/flickr8k --checkpoint checkpoints/m_rnn \\
-    --split valid --top 5
-fairseq-mm rank data-bin/flickr8k --checkpoint checkpoints/vse_bow \\
-    --split test --folds 5
-fairseq-mm rank data-bin/wp --checkpoint a.pt:b.pt --stories 1000 --draws 20 \\
-    --seed 1
-fairseq-mm rank data-bin/vist --checkpoint checkpoints/glac --candidates 10
+  fairseq-mm rank data-bin/flickr8k --checkpoint checkpoints/m_rnn \\
+      --split valid --top 5
+  fairseq-mm rank data-bin/flickr8k --checkpoint checkpoints/vse_bow \\
+      --split test --folds 5
+  fairseq-mm rank data-bin/wp --checkpoint a.pt:b.pt --stories 1000 --draws 20 \\
+      --seed 1
+  fairseq-mm rank data-bin/vist --checkpoint checkpoints/glac --candidates 10
 
 The checkpoint decides what is ranked, and by what:
 

@@ -1,4 +1,4 @@
-"""Shows hypotheses, images and references as one HTML page that loads nothing.
+"""Shows hypotheses, images and references as one self-contained HTML page.
 
   fairseq-mm report --data data-bin/flickr8k --hypotheses generate.txt \\
       --images photos/ --output page.html

@@ -2,12 +2,12 @@
 draws them (plot), or retrieves stories of the training set instead of
 generating them (prompts, the KNN baseline). Each kind has its own --help.
 
-fairseq-mm retrieve "a dog on the beach" --checkpoint checkpoints/vse_bow \\
-    --store images.h5
-fairseq-mm retrieve prompts data-bin/wp --split valid --output nearest.jsonl
-fairseq-mm retrieve prompts data-bin/wp --split test --k 1,2,5,10 \\
-    --output 'nearest-{k}.jsonl'
-fairseq-mm retrieve prompts data-bin/wp --prompt 'A dragon guards the library .'
+  fairseq-mm retrieve "a dog on the beach" --checkpoint checkpoints/vse_bow \\
+      --store images.h5
+  fairseq-mm retrieve prompts data-bin/wp --split valid --output nearest.jsonl
+  fairseq-mm retrieve prompts data-bin/wp --split test --k 1,2,5,10 \\
+      --output 'nearest-{k}.jsonl'
+  fairseq-mm retrieve prompts data-bin/wp --prompt 'A dragon guards a book .'
 
 Of prompts: the story of the training prompt with the highest cosine of TF-IDF
 vectors (words lower-cased, tags such as [ WP ] left out), truncated to its
@@ -76,10 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="Data folder, with text/train.wp_source.")
     asked = parser.add_mutually_exclusive_group()
-    split = {"default": "valid", "help": "Split whose prompts are asked (default: valid)."}
+    split = {"default": "valid", "help": "Split whose prompts are the queries (default: valid)."}
     arguments.add(asked, "split", split=split)
     asked.add_argument(
-        "--prompt", action="append", metavar="TEXT", help="Prompt to ask; may be given again."
+        "--prompt", action="append", metavar="TEXT", help="Query prompt; may be given again."
     )
     parser.add_argument(
         "--k",

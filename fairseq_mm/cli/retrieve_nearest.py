@@ -1,20 +1,20 @@
 """Finds the images or sentences that are nearest to a sentence or an image: of
 a store of vectors by cosine, or of a data folder by likelihood.
 
-fairseq-mm embed data-bin/flickr8k --checkpoint checkpoints/vse_bow \\
-    --of images --output images.h5
-fairseq-mm retrieve nearest "a dog on the beach" --store images.h5 \\
-    --checkpoint checkpoints/vse_bow
-fairseq-mm retrieve nearest --image q.jpg --minus blue --plus red \\
-    --store images.h5 --checkpoint checkpoints/vse_bow
-fairseq-mm retrieve nearest "a dog on the beach" --data data-bin/flickr8k \\
-    --split valid --checkpoint checkpoints/m_rnn
-fairseq-mm retrieve nearest --image q.jpg --data data-bin/flickr8k \\
-    --checkpoint checkpoints/m_rnn
+  fairseq-mm embed data-bin/flickr8k --checkpoint checkpoints/vse_bow \\
+      --of images --output images.h5
+  fairseq-mm retrieve nearest "a dog on the beach" --store images.h5 \\
+      --checkpoint checkpoints/vse_bow
+  fairseq-mm retrieve nearest --image q.jpg --minus blue --plus red \\
+      --store images.h5 --checkpoint checkpoints/vse_bow
+  fairseq-mm retrieve nearest "a dog on the beach" --data data-bin/flickr8k \\
+      --split valid --checkpoint checkpoints/m_rnn
+  fairseq-mm retrieve nearest --image q.jpg --data data-bin/flickr8k \\
+      --checkpoint checkpoints/m_rnn
 
-Prints a line an item: score, tab, id, and the words of a sentence (of a store
-with --data); with --resort the distance that sorts comes after the score. In
---jsonl: id, score, rank by it, distance_to_mean, text.
+Prints one line per item: score, tab, id, and the words of a sentence (of a
+store with --data); with --resort the distance by which items are sorted follows
+the score. Fields of --jsonl: id, score, rank, distance_to_mean, text.
 
 Vectors: --minus and --plus take words away from the query and add them (Kiros
 et al. 2014, equation 15; "not well observed" but with vse_bow), --resort N
@@ -53,9 +53,11 @@ OF_LIKELIHOOD = ("features", "marginal_images")
 
 def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
     asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("text", nargs="?", metavar="TEXT", help="Sentence or word to ask with.")
-    asked.add_argument("--image", metavar="FILE", help="Image to ask with.")
-    asked.add_argument("--id", metavar="ID", help="Item of the store, or image, to ask with.")
+    asked.add_argument("text", nargs="?", metavar="TEXT", help="Query: a sentence or a word.")
+    asked.add_argument("--image", metavar="FILE", help="Query image.")
+    asked.add_argument(
+        "--id", metavar="ID", help="Id of an item of the store, or of an image, as the query."
+    )
     checkpoint = {
         "required": False,
         "help": "Checkpoint that the vectors are from (needed but for --id without words), or of "
@@ -73,10 +75,12 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.positive,
         default=5,
         metavar="N",
-        help="Number of items that are found (default: 5).",
+        help="Number of items to retrieve (default: 5).",
     )
     vectors = parser.add_argument_group("vectors")
-    vectors.add_argument("--store", metavar="FILE", help="Store of vectors, by fairseq-mm embed.")
+    vectors.add_argument(
+        "--store", metavar="FILE", help="Feature store of vectors, made by fairseq-mm embed."
+    )
     for name, what in (("minus", "take away"), ("plus", "add")):
         vectors.add_argument(
             f"--{name}", action="append", metavar="WORD", help=f"Word to {what}; repeatable."

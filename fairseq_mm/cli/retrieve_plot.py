@@ -1,9 +1,9 @@
 """Draws images and words on the first two principal components of their
 vectors, as HTML.
 
-fairseq-mm retrieve plot --checkpoint checkpoints/vse_bow --store images.h5 \\
-    --output plane.html --near "a red car" --near "a blue car" --word red \\
-    --word blue --word car --images photos/
+  fairseq-mm retrieve plot --checkpoint checkpoints/vse_bow --store images.h5 \\
+      --output plane.html --near "a red car" --near "a blue car" --word red \\
+      --word blue --word car --images photos/
 
 Kiros et al. 2014, figure 5. The images are those of --id, and the --top
 nearest to each --near; with --images they are shown, otherwise they are dots.
@@ -30,7 +30,10 @@ _SIDE = 128  # pixels of an image in the file, twice of what is shown
 
 def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--store", required=True, metavar="FILE", help="Store of vectors, by fairseq-mm embed."
+        "--store",
+        required=True,
+        metavar="FILE",
+        help="Feature store of vectors, made by fairseq-mm embed.",
     )
     arguments.add(
         parser,

@@ -1,16 +1,16 @@
 """Scores generated text against references.
 
-fairseq-mm score generate-valid.txt --data data-bin/flickr8k --split valid
-fairseq-mm score generate-valid.txt --data data-bin/flickr8k --preset m_rnn \\
-    --reference-scores scored-valid.txt
-fairseq-mm score captions.jsonl --references valid.references.jsonl \\
-    --metrics bleu,cider
-fairseq-mm score results.json --references captions_val2014.json \\
-    --json scores.json
-fairseq-mm score a.txt --data data-bin/flickr8k --compare b.txt
-fairseq-mm score summaries.txt --references test.tgt --preset how2
-fairseq-mm score stories.jsonl --data data-bin/wp --preset wp \\
-    --per-item copied.jsonl
+  fairseq-mm score generate-valid.txt --data data-bin/flickr8k --split valid
+  fairseq-mm score generate-valid.txt --data data-bin/flickr8k --preset m_rnn \\
+      --reference-scores scored-valid.txt
+  fairseq-mm score captions.jsonl --references valid.references.jsonl \\
+      --metrics bleu,cider
+  fairseq-mm score results.json --references captions_val2014.json \\
+      --json scores.json
+  fairseq-mm score a.txt --data data-bin/flickr8k --compare b.txt
+  fairseq-mm score summaries.txt --references test.tgt --preset how2
+  fairseq-mm score stories.jsonl --data data-bin/wp --preset wp \\
+      --per-item copied.jsonl
 
 HYPOTHESES is fairseq-generate's output (joined with the references through
 SPLIT.visual_ids), a JSONL file of {"id", "hypothesis"} or {"id", "caption"}, a
@@ -37,7 +37,7 @@ of METEOR's alignment without its normalisation. With
 DATA/SPLIT.transcripts.jsonl novel1 to novel4 say which share of the n-grams is
 not in the transcript, and of the references' own. Indexed OOV tokens (<unk-0>)
 are replaced by the words that DATA/SPLIT.unknowns.jsonl has for them.
-fairseq-mm gain makes of such scores the video's share.
+The video's share of a gain is computed from such scores by fairseq-mm gain.
 
 `wp` (Fan et al. 2018) measures stories without references: how varied they
 are, and copied_words, the longest contiguous run of words that a story shares
@@ -122,13 +122,16 @@ def tokenizer_of(name: str) -> Callable[[str], list[str]]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "hypotheses", nargs="?", metavar="HYPOTHESES", help="Generated texts, see above."
+        "hypotheses",
+        nargs="?",
+        metavar="HYPOTHESES",
+        help="Generated texts, in one of the layouts above.",
     )
     parser.add_argument(
         "--preset",
         choices=PRESETS,
         default="coco",
-        help="Tokens and metrics of a protocol, see above (default: coco).",
+        help="Tokenizer and metrics of a protocol, described above (default: coco).",
     )
     parser.add_argument(
         "--metrics", metavar="NAMES", help=f"Metrics instead of the preset's: {', '.join(NAMES)}."

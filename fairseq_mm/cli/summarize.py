@@ -9,7 +9,7 @@
   fairseq-mm summarize --transcript a.srt --checkpoint checkpoints/t5
   fairseq-mm summarize --transcript a.srt --checkpoint bart --data data/videos
 
-Writes a line a video, path, tab, summary, in the order of the inputs. A JSONL
+Writes one line per video (path, tab, summary) in the order of the inputs. A JSONL
 file has an object a line as fairseq-mm prepare videos reads them, {"video":
 "a.mp4", "transcript": text or file}, or those of a data folder's
 SPLIT.transcripts.jsonl, {"id": ..., "transcript": ...}. A video without a

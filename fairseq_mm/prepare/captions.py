@@ -1,15 +1,16 @@
 """Makes a data folder of images with captions.
 
-The data is JSON lines, one image a line:
+The data is JSON lines, one image per line:
 
   {"image": "photo.jpg", "captions": ["A dog runs .", "A brown dog on grass ."]}
 
 Optional fields: "split" (train, valid or test) and "id", the image's key in the feature store, by
-default as --keys says. The folder gets a caption a line, ids, references and fairseq-preprocess's
-files; its features come from `fairseq-mm extract` or `fairseq-mm store import`.
+default as --keys says. The folder gets one caption per line, ids, references and
+fairseq-preprocess's files; its features come from `fairseq-mm extract` or `fairseq-mm store
+import`.
 
 With --without-images the data is text alone: the same lines, whose images are ignored, or .txt
-files with a sentence a line. SC-NLM and n-gram models are trained on such a folder.
+files with one sentence per line. SC-NLM and n-gram models are trained on such a folder.
 """
 
 from typing import ClassVar, Optional

@@ -1,8 +1,8 @@
 """Makes a data folder of prompts with their stories.
 
-The data is JSON lines, one pair a line:
+The data is JSON lines, one pair per line:
 
-  {"prompt": "[WP] You can't die.", "story": "It began with \\"a walk\\".\\n\\nThen ..."}
+  {"prompt": "[WP] You can't die.", "story": "It began with \\"a\\".\\n\\n..."}
 
 Optional fields: "split" (train, valid or test) and "id", which <split>.ids lists line by line.
 Text is split into words as WritingPrompts is; line breaks become <newline>. The folder gets

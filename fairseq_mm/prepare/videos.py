@@ -1,8 +1,8 @@
 """Makes a data folder of videos: their transcripts and their summaries.
 
-The data is JSON lines, one video a line:
+The data is JSON lines, one video per line:
 
-  {"video": "a.mp4", "transcript": "hi , i 'm ann ...", "summary": "learn how to ..."}
+  {"video": "a.mp4", "transcript": "hi , i 'm ...", "summary": "learn to ..."}
 
 "transcript" is the text itself, or the name of a file that ends in .srt, .vtt or .txt, seen from
 the folder of data.jsonl; "transcript_file" in its place names a file with any ending. Subtitles
@@ -13,7 +13,8 @@ A pretrained model's text must become the tokens that it knows: --pretrained wit
 fairseq-mm convert has written, or with fairseq's BART (dict.txt, encoder.json, vocab.bpe in one
 folder). The folder's features come from
 
-  fairseq-mm extract data.jsonl --model resnext101_3d --weights FILE --output DIR/features.h5
+  fairseq-mm extract data.jsonl --model resnext101_3d --weights FILE \\
+      --output DIR/features.h5
 
 Videos that this cannot read are named in DIR/features.h5.unreadable.tsv. Prepare again with
 --features DIR/features.h5 --missing drop --overwrite to leave them out.

@@ -1,12 +1,12 @@
 """Makes a data folder of visual stories, each of five images and five sentences.
 
-The data is JSON lines, one story a line:
+The data is JSON lines, one story per line:
 
   {"images": ["1.jpg", "2.jpg", "3.jpg", "4.jpg", "5.jpg"],
-   "sentences": ["We got up early .", "...", "...", "...", "We came home late ."]}
+   "sentences": ["We got up early .", "...", "...", "...", "We slept late ."]}
 
 (on one line). Optional fields: "id"; "album", stories of which are references for each other and
-stay in one split; "split" (train, valid or test). The folder gets a story a line, its sentences
+stay in one split; "split" (train, valid or test). The folder gets one story per line, its sentences
 joined by <sent>, ids, story and album of each line, and references of the same images and of the
 same album; its features come from
 

@@ -156,7 +156,7 @@ def test_images_are_extracted_and_what_was_generated_of_them_is_read(inspect, fo
     assert entry["generated"] is True
     assert page.read_text().count("--image") >= 4
     # the file that tell writes says the same, and may be given in other ways
-    stories = tmp_path / "stories.jsonl"
+    stories = tmp_path / "hypotheses.jsonl"
     command = ["tell", "--checkpoint", folder / model, *images, "--jsonl", "--output", stories]
     assert main([*map(str, command)]) == 0
     status, (again,), _ = inspect(stories, model=model)
@@ -298,7 +298,7 @@ def test_an_unreadable_image_is_named(inspect, folder, tmp_path):
 
 
 def test_a_line_that_tell_did_not_write_is_named(inspect, folder, tmp_path):
-    stories = tmp_path / "stories.jsonl"
+    stories = tmp_path / "hypotheses.jsonl"
     for content in (
         '{"id": 1}',
         "[]",
@@ -309,7 +309,7 @@ def test_a_line_that_tell_did_not_write_is_named(inspect, folder, tmp_path):
         stories.write_text("\n" + content + "\n")
         status, _, err = inspect(stories)
         assert status == 2
-        assert "stories.jsonl:2: must be a line of `fairseq-mm tell --jsonl` of images" in err
+        assert "hypotheses.jsonl:2: must be a line of `fairseq-mm tell --jsonl` of images" in err
     entry = {"images": list("abcde"), "hypothesis": "a <sent> b <sent> </s> <sent> c <sent> d"}
     stories.write_text(json.dumps(entry))
     store = ("--features", folder / "data/features.h5")

@@ -52,24 +52,35 @@ def test_what_is_misspelt_or_missing_is_one_line(capsys, arguments, message):
     assert message in line
 
 
-GENERATING = ("caption", "tell", "summarize", "generate", "embed", "extract", "pretrained-options")
+def parsers_of(*names):
+    """A subcommand's parser, then those of its own subcommands, with their names."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "print_help", lambda self: found.append(self))
+        with pytest.raises(SystemExit):
+            main([*names, "--help"])
+    yield names, found[0]
+    for action in found[0]._actions:
+        if names and isinstance(action, argparse._SubParsersAction):
+            for name in action.choices:
+                yield from parsers_of(*names, name)
 
 
-@pytest.mark.parametrize("name", [*GENERATING, "user-dir"])
-def test_help_fits_a_terminal_and_is_written_in_sentences(monkeypatch, capsys, name):
-    parsers = []
-    keep = argparse.ArgumentParser.print_help
-    monkeypatch.setattr(
-        argparse.ArgumentParser, "print_help", lambda self: parsers.append(self) or keep(self)
-    )
+@pytest.mark.parametrize("names", [(), *((name,) for name in SUBCOMMANDS)], ids=" ".join)
+def test_help_fits_a_terminal_and_is_written_in_sentences(monkeypatch, names):
     monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        main([name, "--help"])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if len(line) > 80] == []
-    assert any(re.match(rf"  .*fairseq-mm {name}\b", line) for line in lines)
-    helps = [action.help for action in parsers[0]._actions if action.dest != "help"]
-    assert [text for text in helps if not re.match(r"[A-Z].*[.)]$", text)] == []
+    for path, parser in parsers_of(*names):
+        lines = parser.format_help().splitlines()
+        assert [line for line in lines if len(line) > 80] == []
+        if len(path) == 1:
+            assert any(re.match(rf"  .*fairseq-mm {path[0]}\b", line) for line in lines)
+        if path:
+            helps = [
+                action.help
+                for action in parser._actions
+                if action.dest != "help" and not isinstance(action, argparse._SubParsersAction)
+            ]
+            assert [text for text in helps if not re.match(r"[A-Z].*[.)]$", text)] == []
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")

@@ -173,6 +173,6 @@ def test_every_release_is_a_name_of_the_command_and_has_a_script(capsys):
     for name, release in RELEASES.items():
         with pytest.raises(SystemExit, match="0"):
             main(["prepare", name, "--help"])
-        shown = capsys.readouterr().out
+        shown = " ".join(capsys.readouterr().out.split())
         assert release.module.__doc__.splitlines()[0] in shown
         assert "--no-binarize" in shown

@@ -1,4 +1,4 @@
-"""COCO in its three divisions, from tiny files in the official layouts."""
+"""COCO in its three splits, from tiny files in the official layouts."""
 
 import json
 

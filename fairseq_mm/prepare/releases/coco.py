@@ -1,9 +1,12 @@
-"""COCO captions (Lin et al. 2014), in one of three divisions, whose scores do not compare.
+"""COCO captions (Lin et al. 2014), in one of three splits, whose scores are not comparable.
 
-  --split karpathy  dataset_coco.json: 113,287 (his train and restval), 5,000 and 5,000 images
-  --split official  captions_train2014.json captions_val2014.json: 82,783 and 40,504 images
-  --split m_rnn     the same two, and --split-ids valid=FILE test=FILE: 118,286 images, and the
-                    paper's 4,000 and 1,000 of val2014, numbers or file names, one a line
+  --split karpathy  dataset_coco.json: 113,287 training images (train and
+                    restval), 5,000 for validation, 5,000 for testing
+  --split official  captions_train2014.json captions_val2014.json: 82,783
+                    training and 40,504 validation images
+  --split m_rnn     the same two files, and --split-ids valid=FILE test=FILE
+                    with numbers or file names, one per line: 118,286 training
+                    images, and the paper's 4,000 and 1,000 of val2014
 
 m-RNN (Mao et al. 2015, section 7.1) was trained on all images but those that it drew from val2014;
 the released lists leave out image 167126, a broken file in early downloads.
@@ -31,7 +34,7 @@ M_RNN_EXCLUDED = 167126
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", type=Path, nargs="+", help="Files of the division, see above.")
+    parser.add_argument("files", type=Path, nargs="+", help="Files of the split, as listed above.")
     parser.add_argument(
         "--split", choices=COCO_IMAGES, required=True, help="Division of the images into splits."
     )
@@ -40,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="SPLIT=FILE",
-        help="Lists of the images of valid and test, for the division m_rnn.",
+        help="Lists of the validation and test images, for --split m_rnn.",
     )
 
 

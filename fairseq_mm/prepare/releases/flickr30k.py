@@ -1,4 +1,4 @@
-"""Flickr30k (Young et al. 2014) in Karpathy's division, which m-RNN's paper has too.
+"""Flickr30k (Young et al. 2014) in Karpathy's split, which m-RNN's paper has too.
 
 Karpathy's dataset_flickr30k.json has the captions; the release has the same ones in the layout of
 Flickr8k (results_20130124.token) or as a table (results.csv, lines `name.jpg| 0| caption`).
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="The release's results_20130124.token or results.csv, for its captions (default: "
-        "those of the division).",
+        "those of the split).",
     )
 
 

@@ -3,14 +3,16 @@
 TEXT has a folder for each set, such as sum_train, sum_cv and sum_devtest (written transcripts) or
 sum_asr_train and so on (automatic ones), in one of two layouts:
 
-  tran.tok.txt and desc.tok.txt: lines `VIDEO word word ...`, each file in its own order;
-  tr_tran_text.txt, tr_desc_text.txt and tr_action.txt (also cv_, dete_): line by line the words,
-  and the path of the file of features, whose name is the video.
+  tran.tok.txt and desc.tok.txt: lines `VIDEO word word ...`, each file in
+  its own order;
+  tr_tran_text.txt, tr_desc_text.txt and tr_action.txt (also cv_, dete_): line
+  by line the words, and the path of the feature file, named after the video.
 
 Features are VIDEO.npy, [T, 2048]: a 3D ResNeXt-101 (Hara et al. 2018, trained on Kinetics) pooled
-over 16 frames a row, one run of frames after the other (section 3). Several sets make one split:
+over 16 frames per row, one run of frames after the other (section 3). Several sets make one split:
 
-  fairseq-mm prepare how2 TEXT --features video_action_features --output data-bin/how2
+  fairseq-mm prepare how2 TEXT --features video_action_features \\
+      --output data-bin/how2
   ... --train sum_train sum_asr_train --valid sum_cv --test sum_devtest
 
 An interrupted import of features continues when started again with --overwrite.

@@ -1,8 +1,10 @@
 """VIST (Huang et al. 2016): visual stories, and the tiers of descriptions.
 
-  fairseq-mm prepare vist FOLDER --output DIR       stories, for the task visual_storytelling
-  ... --tier description-in-sequence                the same of that tier, for whoever has it
-  ... --tier description-in-isolation               for the task multimodal_captioning
+  fairseq-mm prepare vist FOLDER --output DIR
+  fairseq-mm prepare vist FOLDER --output DIR --tier description-in-isolation
+
+Stories and descriptions in sequence are for the task visual_storytelling, descriptions in isolation
+for multimodal_captioning.
 
 FOLDER has {train,val,test}.TIER.json; a split may be missing (train only with --dictionary).
 A story is five annotations of one story_id, in the order of worker_arranged_photo_order, which is
@@ -12,7 +14,8 @@ words takes the text as it was written.
 
 Images are called by their Flickr number, such as 4996714644. Their features come from
 
-  fairseq-mm extract IMAGES --ids stem --model resnet152 --output DIR/features.h5
+  fairseq-mm extract IMAGES --ids stem --model resnet152 \\
+      --output DIR/features.h5
 
 or, where a store calls them otherwise (4996714644.jpg), give it as --features: its keys are taken.
 
