@@ -61,6 +61,11 @@ EXCEPTIONS = [
         r"adam_by_origin|AdamByOrigin",
         "the old name, which checkpoints have",
     ),
+    (
+        "fairseq_mm/conversion/released_visual_stories.py",
+        r"\bpictures?\.|picture_fusion|\bpictures\b",
+        "parameters of released checkpoints",
+    ),
     ("", r"photo_sequences?|photo_flickr_id", "fields of VIST's and its challenge's files"),
     (
         "fairseq_mm/",

@@ -69,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=("image", "words", "sentences", "concepts"),
         metavar="CONDITION",
-        help="Conditions of candidates: the image's vector (image), or the mean vector of the nearest "
-        "words (words), of the nearest training captions (sentences) or of both as one bag "
+        help="Conditions of candidates: the image's vector (image), or the mean vector of the "
+        "nearest words (words), of the nearest training captions (sentences) or of both as one bag "
         "(concepts) (default: image words sentences; in the paper: image concepts).",
     )
     group.add_argument(

@@ -219,7 +219,7 @@ class PromptTexts(_Texts):
 
     def _side_of(self, args: argparse.Namespace) -> str:
         from fairseq_mm.data.split_text import SOURCE, TARGET, side_path
-        from fairseq_mm.models._provenance import words_of
+        from fairseq_mm.models._provenance import symbols_of
         from fairseq_mm.prepare.data_folder import read_dictionary_words
 
         file, given = self.models.files[0], getattr(args, "side", None)
@@ -229,7 +229,7 @@ class PromptTexts(_Texts):
             return TARGET
         if given:
             return str(given)
-        words = set(words_of(self.models.dictionary))
+        words = set(symbols_of(self.models.dictionary))
         found = []
         for side in (SOURCE, TARGET):
             path = side_path(args.data, args.split, side).parents[1] / f"dict.{side}.txt"

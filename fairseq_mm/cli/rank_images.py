@@ -96,7 +96,7 @@ def _card_of(
 ) -> dict[str, Any]:
     import torch
 
-    from fairseq_mm.models._provenance import fingerprint, words_of
+    from fairseq_mm.models._provenance import fingerprint, symbols_of
 
     files = {
         "checkpoint": checkpoint,
@@ -108,7 +108,7 @@ def _card_of(
     card = card_of(args, files, names, device)
     card["options"]["threads"] = torch.get_num_threads()
     card["features"] = {"path": task.features.path, **task.feature_attributes}
-    card["dictionary_fingerprint"] = fingerprint(words_of(task.target_dictionary))
+    card["dictionary_fingerprint"] = fingerprint(symbols_of(task.target_dictionary))
     return card
 
 

@@ -28,7 +28,7 @@ from fairseq_mm.models._fairseq_stories import (
     options_of_weights,
 )
 from fairseq_mm.models._layer_lists import parse_flag, parse_flags, parse_layers
-from fairseq_mm.models._provenance import MODULE_NAME, STATE_KEY, Provenance, words_of
+from fairseq_mm.models._provenance import MODULE_NAME, STATE_KEY, Provenance, symbols_of
 from fairseq_mm.models.conv_story import ConvStoryConfig, ConvStoryModel
 
 # of which a model's weights say nothing, or not always; values of fairseq's first architecture
@@ -333,8 +333,8 @@ def _convert(
     projects_input: list[bool],
 ) -> tuple[ConvStoryModel, Conversion]:
     model = ConvStoryModel(Namespace(**options), *dictionaries, frozen_options)
-    source_words = words_of(dictionaries[0])
-    model.add_module(MODULE_NAME, Provenance(words_of(dictionaries[1]), {}, 0, source_words))
+    source_words = symbols_of(dictionaries[0])
+    model.add_module(MODULE_NAME, Provenance(symbols_of(dictionaries[1]), {}, 0, source_words))
     conversion = convert_weights(
         model,
         weights,

@@ -6,7 +6,7 @@ from fairseq.data import Dictionary
 
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._provenance import words_of
+from fairseq_mm.models._provenance import symbols_of
 
 
 def load_story_dictionaries(
@@ -32,7 +32,7 @@ def load_story_dictionaries(
         )
     for file, dictionary, expected in zip(files, (source, target), types):
         if len(dictionary) != expected:
-            cause = _cause_of_size(words_of(dictionary), expected - dictionary.nspecial)
+            cause = _cause_of_size(symbols_of(dictionary), expected - dictionary.nspecial)
             raise UserError(
                 f"{file}: has {len(dictionary)} words (special symbols included), but {checkpoint} "
                 f"was trained with {expected}: {cause}."

@@ -32,7 +32,7 @@ from fairseq_mm.conversion.t5_layout import (
 from fairseq_mm.conversion.t5_vocabulary import END, PAD, t5_dictionary, to_fairseq_rows
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._provenance import words_of
+from fairseq_mm.models._provenance import symbols_of
 from fairseq_mm.models.t5 import BASE, LARGE, SMALL, T5Config, T5Model
 from fairseq_mm.tasks.video_summarization import VideoSummarizationTask
 
@@ -90,7 +90,7 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
     content = subwords.files["sentencepiece.model"]
     dictionary = t5_dictionary(content, len(embedding), pieces_path, notes)
     task = VideoSummarizationTask.from_provenance(
-        words_of(dictionary), {}, 0, subwords=subwords.to_state()
+        symbols_of(dictionary), {}, 0, subwords=subwords.to_state()
     )
     defaults = {
         name: entry.default

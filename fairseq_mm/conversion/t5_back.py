@@ -29,7 +29,7 @@ from fairseq_mm.conversion.t5_vocabulary import END, PAD, num_extra_ids, t5_dict
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._backbone_weights import t5_backbone
-from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, words_of
+from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, symbols_of
 
 
 def is_t5(state: Mapping[str, Any]) -> bool:
@@ -78,7 +78,7 @@ def convert_t5_to_huggingface(
     embedding = weights[EMBEDDINGS[0]]
     notes: list[str] = []
     expected = t5_dictionary(subwords.files["sentencepiece.model"], len(embedding), path, notes)
-    if words_of(expected) != provenance["words"]:
+    if symbols_of(expected) != provenance["words"]:
         raise UserError(
             f"{path}: its dictionary is not in the order of T5's vocabulary, which fairseq-mm "
             "convert keeps: there is no such model of Hugging Face's."

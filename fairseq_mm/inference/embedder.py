@@ -22,7 +22,7 @@ from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, checkpoint_digest
 from fairseq_mm.inference.loading import LoadedModels, embeds_sentences, load_models, load_states
 from fairseq_mm.inference.readers import ImageReader
-from fairseq_mm.models._provenance import words_of
+from fairseq_mm.models._provenance import symbols_of
 
 _SENTENCES = 128  # at once
 
@@ -181,7 +181,7 @@ class Embedder(ImageReader):
 
 def tokenizer_of(dictionary: Any) -> Callable[[str], list[str]]:
     """Texts, as people write them -> their words, in the way of a dictionary."""
-    words = words_of(dictionary)
+    words = symbols_of(dictionary)
     tokenize = CaptionTokenizer(
         keep_case=any(word != word.lower() for word in words), keep_punctuation=True
     )

@@ -24,7 +24,7 @@ from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import SOURCE
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference import checkpoints
-from fairseq_mm.models._provenance import STATE_KEY, words_of
+from fairseq_mm.models._provenance import STATE_KEY, symbols_of
 from fairseq_mm.tasks.hierarchical_story import HierarchicalStoryTask
 
 Paths = Union[str, os.PathLike, Sequence[Union[str, os.PathLike]]]
@@ -191,7 +191,7 @@ def _provenance_of(
         return checkpoints.provenance_of(state, file)
     if kind.input_kind == "prompts":
         return _provenance_of_folder(state, data)
-    words = words_of(load_dictionary(os.path.join(data, f"dict.{SOURCE}.txt")))
+    words = symbols_of(load_dictionary(os.path.join(data, f"dict.{SOURCE}.txt")))
     subwords = Subwords.load(Path(data))
     return {
         "words": words,
@@ -209,7 +209,7 @@ def _provenance_of_folder(
     on."""
     sides = [getattr(state["cfg"].task, f"{side}_lang", None) for side in ("target", "source")]
     names = [f"dict.{side}.txt" for side in sides] if all(sides) else ["dict.txt"]
-    words, *others = [words_of(load_dictionary(os.path.join(data, name))) for name in names]
+    words, *others = [symbols_of(load_dictionary(os.path.join(data, name))) for name in names]
     source = others[0] if others else None
     return {"words": words, "source_words": source, "extractor": {}, "feature_dim": 0}
 

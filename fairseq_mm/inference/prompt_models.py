@@ -5,7 +5,7 @@ from typing import Optional
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.generator import Generator
 from fairseq_mm.inference.loading import LoadedModels, Paths, load_models
-from fairseq_mm.models._provenance import fingerprint, words_of
+from fairseq_mm.models._provenance import fingerprint, symbols_of
 
 
 def load_prompt_generator(path: Paths, *, device: Optional[str] = None) -> Generator:
@@ -31,7 +31,7 @@ def check_prompt_models(prompt_models: LoadedModels, models: LoadedModels) -> No
     file = models.files[0]
     if models.source_dictionary is None:
         raise UserError(f"{file}: is a language model, which needs no prompt model.")
-    generated, read = words_of(prompt_models.dictionary), words_of(models.source_dictionary)
+    generated, read = symbols_of(prompt_models.dictionary), symbols_of(models.source_dictionary)
     if generated != read:
         raise UserError(
             f"{prompt_models.files[0]}: has a vocabulary of {len(generated)} words (fingerprint "

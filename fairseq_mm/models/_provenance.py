@@ -23,8 +23,8 @@ MODULE_NAME = "data_version"
 STATE_KEY = f"{MODULE_NAME}._extra_state"
 
 
-def words_of(dictionary: Dictionary) -> list[str]:
-    """Words of a fairseq dictionary in the order of their indices, special symbols left out."""
+def symbols_of(dictionary: Dictionary) -> list[str]:
+    """Symbols of a fairseq dictionary in the order of their indices, without the special ones."""
     return dictionary.symbols[dictionary.nspecial :]
 
 
@@ -61,7 +61,7 @@ class Provenance(nn.Module):
     """Refuses to load weights that were trained with another dictionary or extractor.
 
     Args:
-        words: of the target dictionary, see :func:`words_of`.
+        words: of the target dictionary, see :func:`symbols_of`.
         extractor: attributes of the feature store that say how an image became a vector; empty
             when they are not known, or there are no images.
         feature_dim: of the features; 0 without images.
@@ -101,10 +101,10 @@ class Provenance(nn.Module):
         """
         feature_dim = getattr(task, "feature_dim", 0)
         return cls(
-            words_of(task.target_dictionary),
+            symbols_of(task.target_dictionary),
             getattr(task, "feature_attributes", {}),
             feature_dim,
-            words_of(task.source_dictionary) if has_source else None,
+            symbols_of(task.source_dictionary) if has_source else None,
             getattr(task, "rows_per_image", None),
             getattr(task, "subwords_state", None),
             getattr(task, "max_frames", None) if feature_dim else None,

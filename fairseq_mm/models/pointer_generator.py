@@ -45,7 +45,7 @@ from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._provenance import MODULE_NAME, Provenance, words_of
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance, symbols_of
 from fairseq_mm.modules.copy_distribution import first_positions, mixture_logits
 from fairseq_mm.modules.coverage_attention import CoverageAttention
 from fairseq_mm.modules.skipping_lstm import SkippingLSTM
@@ -277,7 +277,7 @@ class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
             has_coverage=cfg.coverage,
         )
         model = cls(encoder, decoder)
-        words = words_of(dictionary)
+        words = symbols_of(dictionary)
         subwords = getattr(task, "subwords_state", None)
         # the folder may have features of videos, of which this model knows nothing
         model.add_module(MODULE_NAME, Provenance(words, {}, 0, words, subwords=subwords))

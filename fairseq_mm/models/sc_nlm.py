@@ -48,7 +48,7 @@ from fairseq_mm.models._log_bilinear import (
 )
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._provenance import Provenance, words_of
+from fairseq_mm.models._provenance import Provenance, symbols_of
 from fairseq_mm.modules.context_window import ContextWindow
 
 
@@ -188,10 +188,10 @@ class ScNlmModel(LogBilinearModel):
             task.target_dictionary, num_factors=cfg.num_factors, **decoder_options(cfg)
         )
         provenance = Provenance(
-            words_of(task.target_dictionary),
+            symbols_of(task.target_dictionary),
             task.feature_attributes,
             task.feature_dim,
-            words_of(tags),
+            symbols_of(tags),
         )
         return cls.of_parts(encoder, decoder, provenance)
 

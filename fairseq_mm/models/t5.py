@@ -34,7 +34,7 @@ from fairseq_mm.models._backbone_weights import check_t5_weights
 from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._provenance import Provenance, words_of
+from fairseq_mm.models._provenance import Provenance, symbols_of
 from fairseq_mm.models._t5_stack import T5Decoder, T5Encoder, T5Sizes
 
 FeedForward: Any = ChoiceEnum(("relu", "gated_gelu"))
@@ -157,7 +157,7 @@ class T5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
     def build_model(cls, cfg: T5Config, task: Any) -> "T5Model":
         check_t5_options(T5Config, cfg, task)
         encoder, decoder = build_t5_parts(cfg, task, T5Encoder, T5Decoder)
-        words = words_of(task.target_dictionary)
+        words = symbols_of(task.target_dictionary)
         subwords = getattr(task, "subwords_state", None)
         return cls(encoder, decoder, Provenance(words, {}, 0, words, subwords=subwords))
 

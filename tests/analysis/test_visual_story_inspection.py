@@ -19,7 +19,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.inference.generator import Generator
 from fairseq_mm.inference.loading import LoadedModels
 from fairseq_mm.inference.pretrained import from_pretrained
-from fairseq_mm.models._provenance import words_of
+from fairseq_mm.models._provenance import symbols_of
 from fairseq_mm.tasks.visual_storytelling import VisualStorytellingTask
 
 SENTENCES = [["a", "dog", "runs"], ["a", "zebra"], ["snow"], ["the", "big", "cat", "sits"], ["on"]]
@@ -27,7 +27,7 @@ TARGETS = "a dog runs <sent> a zebra <sent> snow <sent> the big cat sits <sent> 
 
 
 def generator_of(model, *, dim=5, rows=1):
-    words = words_of(visual_story_task().target_dictionary)
+    words = symbols_of(visual_story_task().target_dictionary)
     task = VisualStorytellingTask.from_provenance(words, {}, dim, rows_per_image=rows)
     provenance = {"extractor": {}, "feature_dim": dim, "rows_per_image": rows}
     files, device = ["toy.pt"], torch.device("cpu")

@@ -12,7 +12,7 @@ from toy_story_models import FUSION, make_story_folder
 from toy_text_models import save_text_model
 
 from fairseq_mm.errors import UserError, _message_of
-from fairseq_mm.models._provenance import words_of
+from fairseq_mm.models._provenance import symbols_of
 
 TASK = ("--task", "hierarchical_story")
 POSITIONS = ("--max-source-positions", "40", "--max-target-positions", "44")
@@ -135,7 +135,7 @@ def test_prompts_that_are_typed(monkeypatch, capsys, whole, story, tmp_path):
 @pytest.mark.parametrize("side", ["wp_source", "wp_target"])
 def test_binaries_of_another_dictionary(data, tmp_path, side):
     path = data / f"dict.{side}.txt"
-    save_words(words_of(dictionary_of(path))[:3], path)
+    save_words(symbols_of(dictionary_of(path))[:3], path)
     message = (
         rf"train|valid\.wp_source-wp_target\.{side}\.bin has the word number \d+, but the dict"
     )
@@ -183,7 +183,7 @@ def changed_dictionaries():
 @pytest.mark.parametrize(("side", "change", "message"), changed_dictionaries())
 def test_dictionaries_that_do_not_fit(monkeypatch, data, story, tmp_path, side, change, message):
     path = data / f"dict.{side}.txt"
-    save_words(change(words_of(dictionary_of(path))), path)
+    save_words(change(symbols_of(dictionary_of(path))), path)
     arguments = (data, *TASK, "--path", story, "--gen-subset", "valid", "--cpu")
     with pytest.raises(UserError, match=message):
         run_fairseq(monkeypatch, "generate", *arguments)
