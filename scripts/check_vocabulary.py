@@ -63,7 +63,7 @@ EXCEPTIONS = [
     ),
     (
         "fairseq_mm/conversion/released_visual_stories.py",
-        r"\bpictures?\.|picture_fusion|\bpictures\b",
+        r"\.pictures(_norm)?\.|picture_fusion",
         "parameters of released checkpoints",
     ),
     ("", r"photo_sequences?|photo_flickr_id", "fields of VIST's and its challenge's files"),
