@@ -58,11 +58,14 @@ def config_of(args: argparse.Namespace, model: Any, options: Mapping[str, Any]) 
     return model.config(**{**options, "preset": preset, **chosen})
 
 
-def given_prompts(texts: Sequence[str], files: Sequence[str]) -> list[Input]:
+def given_prompts(
+    texts: Sequence[str], files: Sequence[str], *, option: str = "--prompts"
+) -> list[Input]:
     """
     Args:
         texts: prompts.
         files: with a prompt a line; ``-`` is the standard input.
+        option: that named the files, for messages.
 
     Raises:
         UserError: if a file cannot be read, or is empty, or a prompt is no UTF-8 text.
@@ -76,13 +79,13 @@ def given_prompts(texts: Sequence[str], files: Sequence[str]) -> list[Input]:
             content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
             lines = content.decode("utf-8-sig").split("\n")
         except OSError as error:
-            raise UserError(f"--prompts {path}: cannot be read ({error.strerror}).") from None
+            raise UserError(f"{option} {path}: cannot be read ({error.strerror}).") from None
         except UnicodeDecodeError as error:
-            raise UserError(f"--prompts {path}: is no UTF-8 text ({error}).") from None
+            raise UserError(f"{option} {path}: is no UTF-8 text ({error}).") from None
         if not lines[-1]:
             lines.pop()
         if not lines:
-            raise UserError(f"--prompts {path}: must have prompts, but is empty.")
+            raise UserError(f"{option} {path}: must have prompts, but is empty.")
         name = "standard input" if path == "-" else path
         given += [(f"{name}:{number}", line) for number, line in enumerate(lines, start=1)]
     return [Input("", 0, text, where=where) for where, text in given]
@@ -188,7 +191,7 @@ class PromptStories(Flow):
 
         items, processor = self.inputs, self.models[0].processor
         if self.args.other_prompts:
-            items = given_prompts([], [self.args.other_prompts])
+            items = given_prompts([], [self.args.other_prompts], option="--other-prompts")
         examples = []
         for item, found in zip(
             items, processor.examples([item.value for item in items], **self.reading)

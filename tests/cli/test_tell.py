@@ -457,7 +457,7 @@ class TestBestOf:
             ),
             (
                 ["--best-of", 3, "--best-by", "ranking", "--other-prompts", "gone"],
-                "--prompts gone: cannot be read",
+                "--other-prompts gone: cannot be read",
             ),
         ],
     )
