@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Optional
 from fairseq_mm.cli.image_lookup import keys_in_stores, missing_in_folders
 from fairseq_mm.cli.prepare_options import FOLDER, KINDS, OWN, Kind, add_options
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare import join
 from fairseq_mm.prepare.captions import TEXT_TABLE
 from fairseq_mm.prepare.corpus import Corpus
 from fairseq_mm.prepare.data_folder import locked_output
@@ -29,6 +30,7 @@ from fairseq_mm.prepare.releases import (
     flickr30k,
     how2,
     iapr_tc12,
+    sbu,
     vist,
     writingprompts,
 )
@@ -57,6 +59,7 @@ RELEASES = {
     "flickr30k": Release("captions", flickr30k),
     "coco": Release("captions", coco),
     "iapr_tc12": Release("captions", iapr_tc12, "--valid-size --seed --features --missing"),
+    "sbu": Release("captions", sbu, "--valid-size --test-size --seed --features --missing"),
     "vist": Release(
         "stories",
         vist,
@@ -76,6 +79,12 @@ RELEASES = {
         "prompts", writingprompts, "", lacks="--tokenizer", settled={"tokenizer": "whitespace"}
     ),
     "how2": Release("videos", how2, "--missing", settled={"tokenizer_of_words": "none"}),
+}
+
+# settled where the text is split into tokens already
+JOINED: dict[str, Any] = {
+    **{"tokenizer": "whitespace", "keep_case": True, "keep_punctuation": True},
+    **{"skip_empty": False, "caption_writer": join.JoinedWriter, "read": join.read},
 }
 
 HELP = "official release or own JSONL -> text and what belongs to it, binarised"
@@ -102,6 +111,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         text = [x for x in kind.text_options.split() if x not in release.lacks.split()]
         defaults = {**kind.defaults(), **(release.settled or {}), "read": module.read}
         _add_groups(one, kind, release.options.split(), text, (*FOLDER, "--strict"), defaults)
+    _add_join(names)
+
+
+def _add_join(names: Any) -> None:
+    kind = KINDS["captions"]
+    one = _add_name(names, "join", "several folders of captions, for one training", join)
+    join.add_arguments(one)
+    text = ("--threshold", "--max-words", "--dictionary")
+    _add_groups(one, kind, (), text, FOLDER, {**kind.defaults(), **JOINED})
 
 
 def _add_name(names: Any, name: str, summary: str, module: ModuleType) -> argparse.ArgumentParser:

@@ -202,7 +202,9 @@ def _common(args: argparse.Namespace, **settings: object) -> dict[str, Any]:
 
 def _caption_writer(args: argparse.Namespace) -> CaptionWriter:
     vocabulary = _vocabulary(args, "captions", max_words=args.max_words)
-    writer = TextWriter if getattr(args, "without_images", False) else CaptionWriter
+    writer = getattr(args, "caption_writer", CaptionWriter)
+    if getattr(args, "without_images", False):
+        writer = TextWriter
     if args.tokenizer in ("m_rnn", "ptb") and (args.keep_case or args.keep_punctuation):
         raise UserError(
             f"--tokenizer {args.tokenizer} has its own rules for case and punctuation; leave "

@@ -28,6 +28,7 @@ import h5py
 import numpy as np
 
 from fairseq_mm.data.feature_store_file import open_hdf5, read_layout, size_and_time
+from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError
 
 # attributes that must agree wherever features of two origins meet
@@ -40,6 +41,8 @@ EXTRACTOR_ATTRIBUTES = (
     "frame_rate",
     "stride",
 )
+# a data folder's stores, where it has no features.h5: [{"store": path, "prefix": text}, ...]
+FEATURES_LIST = "features.json"
 # rows are checked and copied in pieces of about this size
 PIECE_BYTES = 1 << 25
 MAX_SEARCHED_FOR_HINT = 50_000
@@ -59,6 +62,7 @@ class FeatureStore:
     Args:
         path: the HDF5 file.
         preload: keep all features in memory (once per process; forked workers share them).
+        prefix: put before each key, to tell stores apart that have keys in common.
 
     Attributes:
         path: as given.
@@ -74,13 +78,15 @@ class FeatureStore:
             members do not fit together.
     """
 
-    def __init__(self, path: Union[str, os.PathLike], *, preload: bool = False) -> None:
+    def __init__(
+        self, path: Union[str, os.PathLike], *, preload: bool = False, prefix: str = ""
+    ) -> None:
         self.path = os.fspath(path)
         self.preload = preload
         self._index: Optional[dict[str, int]] = None
         self._drop_handles()
         layout = read_layout(self.path)
-        self.ids = layout.ids
+        self.ids = [prefix + key for key in layout.ids] if prefix else layout.ids
         self.dim = layout.dim
         self.dtype = layout.dtype
         self.attributes = layout.attributes
@@ -337,17 +343,46 @@ def open_folder_features(
     """Opens what a task's ``--features`` names.
 
     Args:
-        folder: of the data, with ``features.h5``.
+        folder: of the data, with ``features.h5`` or a list of stores.
         paths: stores that take its place, joined by the system's path separator.
         preload: read them into memory.
 
     Raises:
         UserError: as :func:`open_features`, or if a feature is not finite.
     """
-    chosen = paths.split(os.pathsep) if paths else [os.path.join(folder, "features.h5")]
-    features = open_features(chosen, preload=preload)
+    if paths:
+        features = open_features(paths.split(os.pathsep), preload=preload)
+    else:
+        found = listed_stores(folder) or [(os.path.join(folder, "features.h5"), "")]
+        stores = [FeatureStore(path, preload=preload, prefix=prefix) for path, prefix in found]
+        features = FeatureStores(stores)
     features.check_finite()
     return features
+
+
+def listed_stores(folder: str) -> list[tuple[str, str]]:
+    """Paths of a data folder's stores and what is put before their keys: ``features.h5``, or else
+    what ``features.json`` lists; nothing where it has neither.
+
+    Raises:
+        UserError: if the list is none.
+    """
+    own, path = os.path.join(folder, "features.h5"), os.path.join(folder, FEATURES_LIST)
+    if os.path.exists(own):
+        return [(own, "")]
+    if not os.path.exists(path):
+        return []
+    content = read_json(path)
+    found = []
+    for entry in content if isinstance(content, list) else [None]:
+        entry = entry if isinstance(entry, dict) else {}
+        store, prefix = entry.get("store"), entry.get("prefix", "")
+        if not isinstance(store, str) or not isinstance(prefix, str):
+            raise UserError(
+                f'{path}: must be a list of {{"store": path, "prefix": text}}, but is not.'
+            )
+        found.append((os.path.normpath(os.path.join(folder, store)), prefix))
+    return found
 
 
 def _merged_attributes(

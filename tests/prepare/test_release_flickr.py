@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fairseq_mm.cli.main import main
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import CaptionWriter
@@ -168,3 +169,30 @@ def test_a_malformed_karpathy_file_is_refused(tmp_path, content, message):
     (tmp_path / "dataset.json").write_text(content)
     with pytest.raises(UserError, match=message):
         read_flickr30k(tmp_path / "dataset.json")
+
+
+def test_flickr30k_by_lists_of_images(tmp_path, capsys):
+    tokens = tmp_path / "results_20130124.token"
+    lines = [f"{n}.jpg#{k}\tA dog {n} {k} .\n" for n in (1, 2, 3, 4) for k in (0, 1)]
+    tokens.write_text("".join(lines))
+    for name, lines in (("train", "1.jpg\n3.jpg\n"), ("valid", "images/2\n"), ("twice", "1\n")):
+        (tmp_path / f"{name}.txt").write_text(lines)
+    lists = [f"{split}={tmp_path / split}.txt" for split in ("train", "valid")]
+    command = ["prepare", "flickr30k", str(tokens), "--threshold", "1", "--split-ids", *lists]
+    assert main([*command, "--output", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "train.visual_ids").read_text().split() == [
+        *("1.jpg", "1.jpg", "3.jpg", "3.jpg"),
+    ]
+    assert (tmp_path / "out" / "valid.visual_ids").read_text().split() == ["2.jpg"] * 2
+    report = json.loads((tmp_path / "out" / "prepare.json").read_text())
+    assert report["exceptions"] == {"captions without a split": ["4.jpg"]}
+    capsys.readouterr()
+    for arguments, message in (
+        ([*command, f"test={tmp_path / 'twice.txt'}"], "image 1.jpg was given before"),
+        ([*command, f"test={tmp_path / 'absent.txt'}"], "absent.txt: cannot be read"),
+        ([*command, "--captions", str(tokens)], "--captions: with --split-ids the captions are"),
+    ):
+        assert main([*arguments, "--output", str(tmp_path / "other")]) == 2
+        errors = capsys.readouterr().err
+        assert message in errors
+        assert errors.count("\n") == 1

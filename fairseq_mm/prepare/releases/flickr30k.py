@@ -1,7 +1,9 @@
-"""Flickr30k (Young et al. 2014) in Karpathy's split, which m-RNN's paper has too.
+"""Flickr30k (Young et al. 2014) in Karpathy's split, or by lists of images.
 
 Karpathy's dataset_flickr30k.json has the captions; the release has the same ones in the layout of
-Flickr8k (results_20130124.token) or as a table (results.csv, lines `name.jpg| 0| caption`).
+Flickr8k (results_20130124.token) or as a table (results.csv, lines `name.jpg| 0| caption`). With
+--split-ids the split is that of lists, such as m-RNN's or Kiros's, a file name or its stem a
+line, and the first argument is the release's file of captions.
 """
 
 import argparse
@@ -9,16 +11,22 @@ import re
 from pathlib import Path
 from typing import Optional
 
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.captions import TABLE
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.releases.flickr8k import read_numbered_captions, read_token_file
 from fairseq_mm.prepare.releases.karpathy import read_karpathy
-from fairseq_mm.prepare.split_lists import select_splits
+from fairseq_mm.prepare.split_lists import read_id_list, select_splits, split_files
 
 FLICKR30K_IMAGES = {"train": 29000, "valid": 1014, "test": 1000}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("division", type=Path, help="Karpathy's dataset_flickr30k.json.")
+    parser.add_argument(
+        "division",
+        type=Path,
+        help="Karpathy's dataset_flickr30k.json; with --split-ids the release's captions.",
+    )
     parser.add_argument(
         "--captions",
         type=Path,
@@ -26,10 +34,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="The release's results_20130124.token or results.csv, for its captions (default: "
         "those of the split).",
     )
+    parser.add_argument(
+        "--split-ids",
+        nargs="+",
+        default=[],
+        metavar="SPLIT=FILE",
+        help="Lists of the images of each split, instead of Karpathy's split.",
+    )
 
 
 def read(args: argparse.Namespace) -> Corpus:
-    return read_flickr30k(args.division, args.captions)
+    lists = split_files(args.split_ids)
+    if not lists:
+        return read_flickr30k(args.division, args.captions)
+    if args.captions is not None:
+        raise UserError("--captions: with --split-ids the captions are the first argument.")
+    return read_listed(args.division, lists)
+
+
+def read_listed(captions_file: Path, lists: dict[str, Path]) -> Corpus:
+    """Reads Flickr30k in a split that lists of images give, file names or their stems.
+
+    Raises:
+        UserError: if a file is malformed, or one image is in two lists.
+    """
+    captions, repaired = _read_captions(captions_file)
+    files = [str(path) for path in (captions_file, *lists.values())]
+    corpus = Corpus(TABLE, "flickr30k", "lists of images", {}, files)
+    if repaired:
+        corpus.exceptions["line without its second bar"] = repaired
+    ids = {s: read_id_list(path, id_of=_file_name) for s, path in lists.items()}
+    select_splits(corpus, captions, ids)
+    return corpus
+
+
+def _file_name(line: str) -> str:
+    name = line.rpartition("/")[2]
+    return name if name.lower().endswith(".jpg") else f"{name}.jpg"
+
+
+def _read_captions(path: Path) -> tuple[dict[str, Example], list[str]]:
+    """Image name -> image, and names of those with a repaired line, of either layout."""
+    if path.suffix == ".json":
+        raise UserError(f"{path}: must be results_20130124.token or results.csv.")
+    return read_results_csv(path) if path.suffix == ".csv" else (read_token_file(path), [])
 
 
 def read_flickr30k(karpathy_file: Path, captions_file: Optional[Path] = None) -> Corpus:
@@ -48,11 +96,7 @@ def read_flickr30k(karpathy_file: Path, captions_file: Optional[Path] = None) ->
     )
     if captions_file is None:
         return corpus
-    repaired: list[str] = []
-    if captions_file.suffix == ".csv":
-        captions, repaired = read_results_csv(captions_file)
-    else:
-        captions = read_token_file(captions_file)
+    captions, repaired = _read_captions(captions_file)
     lists = {split: [str(image.id) for image in images] for split, images in corpus.splits.items()}
     corpus.files.append(str(captions_file))
     if repaired:

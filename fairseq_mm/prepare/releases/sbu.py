@@ -1,0 +1,63 @@
+"""SBU captioned photos (Ordonez et al. 2011): 1,000,000 images of Flickr with a caption each.
+
+RELEASE has SBU_captioned_photo_dataset_urls.txt and SBU_captioned_photo_dataset_captions.txt, whose
+lines belong together; an image is called by the file name in its address. The release has no
+division: --valid-size and --test-size draw one. Many images are gone: --features and --missing drop
+leave those out that were not extracted.
+"""
+
+import argparse
+from itertools import zip_longest
+from pathlib import Path
+
+from fairseq_mm.data.input_files import check_id, read_lines
+from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.captions import TABLE, captioned_image
+from fairseq_mm.prepare.corpus import Corpus, Example
+
+SBU_IMAGES = {"train": 1_000_000}
+URLS, CAPTIONS = (f"SBU_captioned_photo_dataset_{what}.txt" for what in ("urls", "captions"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("release", type=Path, help="Folder of the release's two text files.")
+
+
+def read(args: argparse.Namespace) -> Corpus:
+    return read_sbu(args.release)
+
+
+def read_sbu(folder: Path) -> Corpus:
+    """An image that stands in several lines has all their captions.
+
+    Raises:
+        UserError: if a file is missing, or one has more lines than the other.
+    """
+    urls, captions = folder / URLS, folder / CAPTIONS
+    images: dict[str, Example] = {}
+    repeated: list[str] = []
+    for address, caption in zip_longest(read_lines(urls), read_lines(captions)):
+        if address is None or caption is None:
+            longer, shorter = (captions, urls) if address is None else (urls, captions)
+            number = (caption or address)[0]
+            raise UserError(f"{longer}:{number}: {shorter} has only {number - 1} lines.")
+        number, url = address
+        key = check_id(url.strip().rpartition("/")[2], f"{urls}:{number}")
+        if key in images:
+            images[key].texts["captions"].append(caption[1].strip())
+            repeated.append(key)
+        else:
+            images[key] = captioned_image(key, [caption[1].strip()], f"{captions}:{number}")
+    if not images:
+        raise UserError(f"{urls}: must have the address of an image a line, but is empty.")
+    corpus = Corpus(
+        TABLE,
+        "sbu",
+        "whole",
+        {"train": list(images.values())},
+        [str(urls), str(captions)],
+        published=SBU_IMAGES,
+    )
+    if repeated:
+        corpus.exceptions["image of several lines"] = list(dict.fromkeys(repeated))
+    return corpus
