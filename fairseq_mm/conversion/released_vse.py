@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fairseq_mm.conversion.plain_pickle import read_plain_pickle, repaired_text
 from fairseq_mm.data.caption_text import RESERVED_TOKENS
-from fairseq_mm.data.numpy_files import load_numpy, read_member
+from fairseq_mm.data.numpy_files import DAMAGE, load_numpy, read_member
 from fairseq_mm.errors import UserError
 
 _IMAGE = ("ff_image_W", "ff_image_b")
@@ -77,7 +77,7 @@ def is_numpy_archive(path: str) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith(".npy") for name in archive.namelist())
-    except (zipfile.BadZipFile, OSError):
+    except DAMAGE:
         return False
 
 

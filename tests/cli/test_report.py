@@ -138,12 +138,16 @@ def test_items_without_hypothesis_are_counted_and_shown(data):
         (["--scores", "{data}/none.jsonl"], r"none\.jsonl: cannot be read \(No such file"),
         (["--result", "{data}/train.log"], r"train.log: not JSON"),
         (["--result", "{data}/other.jsonl"], r'--json writes, but has no list "scores"'),
+        (["--result", "{data}/list.json"], r"list.json: entry 1 of `scores` must have a number"),
+        (["--scores", "{data}/list.jsonl"], r"list.jsonl:1: the split has no item \[1\]"),
         (["--training-log", "{data}/test.visual_ids"], "has no line of fairseq-train"),
         (["--images", "{data}/other"], r"has none of the 3 images, such as a\.jpg"),
     ],
 )
 def test_wrong_input_is_one_line_and_leaves_no_page(data, capsys, options, message):
     (data / "other.jsonl").write_text('{"id": "z.jpg", "cider": 1}\n')
+    (data / "list.json").write_text('{"scores": [{"metric": "bleu", "value": [1]}]}')
+    (data / "list.jsonl").write_text('{"id": [1]}\n')
     (data / "other").mkdir()
     Image.new("RGB", (8, 8)).save(data / "other" / "z.jpg")
     assert report(data, *[option.format(data=data) for option in options]) == 2

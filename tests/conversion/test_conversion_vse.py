@@ -31,6 +31,7 @@ from toy_released_vse import (
 from fairseq_mm.cli.main import main
 from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.conversion.plain_pickle import read_plain_pickle
+from fairseq_mm.conversion.released_vse import is_numpy_archive
 from fairseq_mm.conversion.released_vsepp import read_released_vsepp
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
@@ -558,3 +559,11 @@ def test_a_published_model_of_vsepp_gives_equal_vectors(tmp_path):
     features = np.abs(random_features(dim=image["fc.weight"].size(1)))
     expected = np.array([theirs.image(row) for row in features])
     np.testing.assert_allclose(embed_images(tmp_path / "out", features), expected, atol=1e-5)
+
+
+def test_names_in_an_archive_that_are_no_text_are_no_numpy_archive(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, é=np.ones(2))
+    assert is_numpy_archive(str(path))
+    path.write_bytes(path.read_bytes().replace("é".encode(), b"\xe9x"))
+    assert not is_numpy_archive(str(path))

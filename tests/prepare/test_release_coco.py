@@ -102,6 +102,7 @@ def test_files_and_lists_must_be_those_of_the_division(official, tmp_path):
         ("v.txt", "9\n", r"v.txt: image 9 is not in .*captions_val2014.json"),
         ("v.txt", "42\n133\n", r"t.txt: image 133 was given before, in .*v.txt"),
         ("v.txt", "dog.jpg\n", r'v.txt:1: must be an image number or .* but is "dog.jpg" instead'),
+        ("v.txt", "9" * 6000, r"v.txt:1: must be an image number"),
         ("v.json", "{}", r"v.json: must be a JSON list of image numbers"),
         ("v.npy", "\x93NUMPY", r"v.npy: is a pickle, which may run anything"),
     ],
@@ -121,6 +122,12 @@ def test_a_bad_list_of_images_is_refused(official, tmp_path, name, content, mess
         (lambda c: c["images"].append(c["images"][0]), r"images\[3\]: image 25 was given before"),
         (lambda c: c["annotations"][2].pop("id"), r"annotations\[2\]: field is missing .*'id'"),
         (lambda c: c["annotations"][0].update(image_id=5), r"annotations\[0\]: image 5 is not in"),
+        (
+            lambda c: c["annotations"][0].update(image_id=[]),
+            r"annotations\[0\]: .*be an integer",
+        ),
+        (lambda c: c["annotations"][1].update(id="7"), r"annotations\[1\]: .*but is '7'"),
+        (lambda c: c["images"][0].update(id={}), r"images\[0\]: .*must be an integer"),
     ],
 )
 def test_a_malformed_annotation_file_is_refused(official, change, message):

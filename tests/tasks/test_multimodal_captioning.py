@@ -146,7 +146,7 @@ def test_metric_that_grows_must_be_maximized(monkeypatch, tmp_path, data):
 
 
 def test_generation_options_that_are_no_json_are_refused(monkeypatch, tmp_path, data):
-    with pytest.raises(UserError, match="--eval-gen-args must be a JSON object"):
+    with pytest.raises(UserError, match=r"--eval-gen-args: not JSON .*Give a JSON object"):
         train(monkeypatch, data, tmp_path / "ck", "--eval-gen", "--eval-gen-args", "beam=3")
 
 
