@@ -1,6 +1,6 @@
 """Print the folder that fairseq's commands get as --user-dir.
 
-  fairseq-train data-bin/flickr8k --user-dir "$(fairseq-mm user-dir)" ...
+  fairseq-train --user-dir "$(fairseq-mm user-dir)"
 
 It is the package's own, wherever that is installed.
 """

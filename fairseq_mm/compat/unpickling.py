@@ -182,7 +182,7 @@ def checkpoints() -> Table:
     }
 
 
-_PythonUnpickler: Any = vars(pickle)["_Unpickler"]
+_PythonUnpickler: Any = pickle._Unpickler
 
 
 class RestrictedUnpickler(_PythonUnpickler):

@@ -274,7 +274,11 @@ def test_mistakes_of_likelihood_are_one_line(trained, likeliest):
         ("the word 'zebra' is not in", ["a zebra"], {}),
         ("--id x.jpg: is no image of valid of", ["--id", "x.jpg", *few], {}),
         ("absent.jpg: No such file", ["--image", trained / "absent.jpg", *few], {}),
-        ("test.visual_ids: no such file", ["a dog", "--split", "test"], {}),
+        (
+            "test.visual_ids: cannot be read (No such file or directory)",
+            ["a dog", "--split", "test"],
+            {},
+        ),
         ("--marginal-images 99 asks for more", ["--id", "valid1.jpg", "--marginal-images", 99], {}),
     ):
         status, out, err = likeliest(*arguments, **options)
