@@ -461,7 +461,8 @@ def test_what_a_file_is_is_found_by_its_content(trained, tmp_path, capsys):
 
     kiros = write_kiros(tmp_path / "model.npz", ["a", "b", "c"]).rename(tmp_path / "model.pt")
     error = message_for(kiros, "--vocabulary", "v.pkl")
-    assert f"--vocabulary is for VSE++, but {kiros} is taken for Kiros's VSE." in error
+    assert "--vocabulary is for VSE++" in error
+    assert f", but {kiros} is taken for Kiros's VSE." in error
     theirs = TheirModel(["a"]).write(tmp_path / "checkpoint_best.pt")
     error = message_for(theirs, "--data", str(trained.data))
     assert f"BART, but {theirs} is taken for VSE++." in error
