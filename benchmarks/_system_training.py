@@ -177,3 +177,8 @@ def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor], start: Any)
 def chosen_systems(names: Optional[list[str]]) -> list[System]:
     """All systems, or those that are named."""
     return [SYSTEMS[name] for name in names] if names else list(SYSTEMS.values())
+
+
+def first_line(error: Exception) -> str:
+    """Of its message."""
+    return (str(error).strip().splitlines() or [""])[0]

@@ -32,7 +32,14 @@ COLUMNS = ("system", "precision", "GPUs", "tokens/s", "peak MB", "loss", "distan
 
 def check_training(args: argparse.Namespace, root: Path, gpus: int) -> list[dict[str, Any]]:
     """A row for each system, precision and number of GPUs, printed as it is measured."""
-    from _system_training import ADAM, chosen_systems, configuration, distance, train_by
+    from _system_training import (
+        ADAM,
+        chosen_systems,
+        configuration,
+        distance,
+        first_line,
+        train_by,
+    )
 
     print("| " + " | ".join(COLUMNS) + " |")
     print("|---" * len(COLUMNS) + "|", flush=True)
@@ -53,7 +60,7 @@ def check_training(args: argparse.Namespace, root: Path, gpus: int) -> list[dict
                     cfg = configuration(root, system, *options)
                     found = train_by(processes, cfg, args.updates, on_gpu=args.device != "cpu")
                 except Exception as error:  # the others are tried all the same
-                    row["failed"] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+                    row["failed"] = f"{type(error).__name__}: {first_line(error)}"
                 else:
                     row["tokens/s"] = round(found.tokens_per_second)
                     row["peak MB"] = round(found.peak_memory / 1e6)

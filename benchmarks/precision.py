@@ -29,6 +29,7 @@ from _system_training import (
     chosen_systems,
     configuration,
     distance,
+    first_line,
     train_by,
     unpack_data,
 )
@@ -86,7 +87,7 @@ def main() -> None:
                 try:
                     row[name] = compare(full, train_by(1, cfg, args.updates))
                 except Exception as error:  # the other precisions are tried all the same
-                    row[name] = {"failed": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+                    row[name] = {"failed": f"{type(error).__name__}: {first_line(error)}"}
             results[system.name] = row
             cells = [cell(row[name]) for name in precisions]
             print(

@@ -15,6 +15,7 @@ others. The table in Markdown has
 """
 
 import argparse
+import importlib.util
 import json
 import logging
 import tempfile
@@ -29,6 +30,7 @@ from _system_training import (
     chosen_systems,
     configuration,
     distance,
+    first_line,
     train_by,
     unpack_data,
 )
@@ -36,11 +38,18 @@ from _system_training import (
 # examples of a batch, which give an odd number of batches
 BATCH = {"captions": 4, "stories": 6, "prompts": 3, "videos": 2}
 SGD = ("--optimizer", "sgd", "--lr", "1", "--clip-norm", "0")
+SHARDED = "--zero-sharding"
 BACKENDS = {
     "legacy_ddp": ("--ddp-backend", "legacy_ddp"),
     "pytorch_ddp": ("--ddp-backend", "pytorch_ddp"),
-    "sharded optimizer": ("--ddp-backend", "legacy_ddp", "--zero-sharding", "os"),
+    "sharded optimizer": ("--ddp-backend", "legacy_ddp", SHARDED, "os"),
 }
+
+
+def available_backends() -> list[str]:
+    """Those that run here: shards need fairscale, the extra ``sharding``."""
+    has_shards = importlib.util.find_spec("fairscale") is not None
+    return [name for name, options in BACKENDS.items() if has_shards or SHARDED not in options]
 
 
 def compare(one: Trained, two: Trained) -> dict[str, float]:
@@ -58,7 +67,7 @@ def measure(root: Path, system: Any, updates: int) -> dict[str, Any]:
         options += ["--negatives", "random", "--num-negatives", "5"]
     found: dict[str, Any] = {}
     rows = {"gradient": (1, SGD, BACKENDS["legacy_ddp"])}
-    rows.update({name: (updates, ADAM, backend) for name, backend in BACKENDS.items()})
+    rows.update({name: (updates, ADAM, BACKENDS[name]) for name in available_backends()})
     one: dict[Any, Trained] = {}
     for name, (count, optimizer, backend) in rows.items():
         if optimizer not in one:
@@ -68,7 +77,7 @@ def measure(root: Path, system: Any, updates: int) -> dict[str, Any]:
             together = configuration(root, system, *options, *optimizer, *backend)
             found[name] = compare(one[optimizer], train_by(2, together, count))
         except Exception as error:  # the other backends are tried all the same
-            found[name] = {"failed": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+            found[name] = {"failed": f"{type(error).__name__}: {first_line(error)}"}
     return found
 
 
@@ -89,8 +98,9 @@ def main() -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     results: dict[str, Any] = {}
-    print("| system | gradient |", *(f"{name} |" for name in BACKENDS))
-    print("|---" * (len(BACKENDS) + 2) + "|", flush=True)
+    backends = available_backends()
+    print("| system | gradient |", *(f"{name} |" for name in backends))
+    print("|---" * (len(backends) + 2) + "|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         unpack_data(root)

@@ -113,7 +113,7 @@ def test_the_network_becomes_a_file_and_images_become_a_story(tmp_path, capsys):
     source = write_released(tmp_path / "models", encoder, decoder, WORDS)
     assert convert(source, tmp_path / "out") == 0
     assert "--model resnet18 --weights" in capsys.readouterr().out
-    saved = torch.load(tmp_path / "out" / "cnn.pt", weights_only=True)
+    saved = torch.load(tmp_path / "out" / "cnn.pt")
     ours = network.state_dict()
     assert {*ours} - {*saved} == {"fc.weight", "fc.bias"}
     assert all(torch.equal(saved[name], ours[name].float()) for name in saved)
@@ -151,7 +151,7 @@ class TestBadInput:
         assert "is no decoder of GLAC Net or of Transtory-XL" in error
 
     def test_what_is_left_over_or_missing_is_named(self, source, tmp_path, capsys):
-        state = torch.load(source, weights_only=True)
+        state = torch.load(source)
         torch.save({**state, "cnn.non_local.theta.weight": torch.zeros(2, 2)}, source)
         error = message(capsys, source, tmp_path / "out")
         assert "encoder-7.pkl: cnn.non_local.theta.weight has no place" in error
