@@ -7,6 +7,7 @@ ends, which is what schedulers send before they take a machine away.
 
 import functools
 import logging
+import math
 import multiprocessing
 import os
 import random
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any
 
 from fairseq_mm.errors import UserError
 
@@ -182,13 +183,15 @@ def repair_launching() -> None:
 
 # Stopping ------------------------------------------------------------------------------------
 
-_signal: Optional[int] = None
+_has_signal = False  # of this process
+_stops = False  # what all processes have agreed on
 
 
 def stop_on_signal() -> None:
     """Training that gets ``SIGUSR1`` writes ``checkpoint_last.pt`` after its update, without
-    validating, and ends; the same command continues. fairseq knows no such signal, and is killed
-    by it."""
+    validating, and ends; the same command continues. Behind an epoch's last update the epoch is
+    ended as ever, validation included, and training stops after the next one. fairseq knows no such
+    signal, and is killed by it."""
     from fairseq.trainer import Trainer
 
     original = Trainer.__init__
@@ -209,14 +212,14 @@ def stop_on_signal() -> None:
 def _handle(handler: Any) -> None:
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and hasattr(signal, "SIGUSR1"):
-        global _signal
-        _signal = None
+        global _has_signal, _stops
+        _has_signal = _stops = False
         signal.signal(signal.SIGUSR1, handler)
 
 
 def _note(number: int, frame: Any) -> None:
-    global _signal
-    _signal = number
+    global _has_signal
+    _has_signal = True
 
 
 def _forward_signal() -> None:
@@ -235,7 +238,10 @@ def _saving_on_signal(original: Any) -> Any:
     def validate_and_save(
         cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: Any, end_of_epoch: bool
     ) -> Any:
-        if not _is_stopped(trainer):
+        last = cfg.optimization.max_update or math.inf
+        is_last = end_of_epoch or trainer.get_num_updates() >= last
+        # the processes agree first, so that all of them do so after the same updates
+        if not _is_stopped(trainer) or is_last:
             return original(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
         from fairseq import checkpoint_utils
 
@@ -255,10 +261,11 @@ def _is_stopped(trainer: Any) -> bool:
     import torch
     from fairseq.distributed import utils
 
+    global _stops
     if trainer.data_parallel_world_size == 1:
-        return _signal is not None
-    if trainer.get_num_updates() % UPDATES_BETWEEN_AGREEMENTS:
-        return False
-    count = torch.tensor([_signal is not None], dtype=torch.float32, device=trainer.device)
-    utils.all_reduce(count, group=trainer.data_parallel_process_group)
-    return bool(count.item())
+        _stops = _has_signal
+    elif not _stops and trainer.get_num_updates() % UPDATES_BETWEEN_AGREEMENTS == 0:
+        count = torch.tensor([_has_signal], dtype=torch.float32, device=trainer.device)
+        utils.all_reduce(count, group=trainer.data_parallel_process_group)
+        _stops = bool(count.item())
+    return _stops

@@ -4,7 +4,6 @@ import functools
 import logging
 import types
 from typing import Any
-from unittest import mock
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +59,12 @@ def repair_overflow_on_cpu() -> None:
     def train_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.cuda or not self.cfg.common.fp16:
             return original(self, *args, **kwargs)
-        with mock.patch.object(torch.Tensor, "cuda", lambda self: self):
+        cuda = torch.Tensor.cuda
+        torch.Tensor.cuda = lambda self: self
+        try:
             return original(self, *args, **kwargs)
+        finally:
+            torch.Tensor.cuda = cuda
 
     Trainer.train_step = train_step
 

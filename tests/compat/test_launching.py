@@ -154,32 +154,69 @@ def test_processes_that_fairseq_starts_without_a_gpu_train_together_and_end_clea
 
 
 @needs_fork
-@pytest.mark.parametrize("processes", [1, 2])
+def test_the_last_update_of_all_ends_a_training_as_ever(monkeypatch, data, tmp_path):
+    """A checkpoint without the validation would be trained beyond ``--max-update`` later."""
+    cfg = training_configuration(data, *TRAINING, "--max-update", "4", "--no-epoch-checkpoints")
+    whole = train_by(1, cfg, tmp_path / "whole")
+    step = Trainer.train_step
+
+    def signalled_step(self, samples, raise_oom=False):
+        found = step(self, samples, raise_oom)
+        if self.get_num_updates() == 4:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return found
+
+    monkeypatch.setattr(Trainer, "train_step", signalled_step)
+    signalled = train_by(1, cfg, tmp_path / "signalled")
+    assert signalled["extra_state"]["val_loss"] == whole["extra_state"]["val_loss"] is not None
+    assert "stopped by SIGUSR1" not in (tmp_path / "signalled" / "log").read_text()
+
+
+@needs_fork
+@pytest.mark.parametrize(
+    ("processes", "signalled", "stopped"),
+    # epochs of six updates, or of three by two processes, which agree at every second update
+    [(1, 4, 4), (2, 4, 4), (1, 6, 7), (2, 6, 7), (1, 18, 18)],
+)
 def test_a_training_that_is_stopped_continues_bit_for_bit(
-    monkeypatch, caplog, data, tmp_path, processes
+    monkeypatch, data, tmp_path, processes, signalled, stopped
 ):
-    """The signal reaches one process, within an epoch; all end after the same update."""
+    """The signal reaches one process; all end after the same update, which is not an epoch's last:
+    its validation, by which rates and checkpoints are chosen, is not left out."""
     monkeypatch.setattr(launching, "UPDATES_BETWEEN_AGREEMENTS", 2)
-    cfg = training_configuration(data, *TRAINING, "--max-epoch", "3", "--no-epoch-checkpoints")
+    plateau = (
+        "--lr-scheduler",
+        "reduce_lr_on_plateau",
+        "--lr-threshold",
+        "9",
+        "--lr-patience",
+        "0",
+    )
+    options = (*plateau, "--max-epoch", "3", "--no-epoch-checkpoints")
+    cfg = training_configuration(data, *TRAINING, *options)
     whole = train_by(processes, cfg, tmp_path / "whole")
     step, rank = Trainer.train_step, {1: 0, 2: 1}[processes]
 
     def stopped_step(self, samples, raise_oom=False):
         found = step(self, samples, raise_oom)
-        if self.get_num_updates() == 4 and self.data_parallel_rank == rank:
+        if self.get_num_updates() == signalled and self.data_parallel_rank == rank:
             os.kill(os.getpid(), signal.SIGUSR1)
         return found
 
     with monkeypatch.context() as context:
         context.setattr(Trainer, "train_step", stopped_step)
         first = train_by(processes, cfg, tmp_path / "stopped")
-    assert first["optimizer_history"][-1]["num_updates"] == 4
+    assert first["optimizer_history"][-1]["num_updates"] == stopped
     log = (tmp_path / "stopped" / "log").read_text()
-    assert "stopped by SIGUSR1 after 4 updates: the same command continues" in log
+    if stopped == 18:
+        assert "stopped by SIGUSR1" not in log  # it was at its end
+    else:
+        assert f"stopped by SIGUSR1 after {stopped} updates: the same command continues" in log
     resumed = train_by(processes, cfg, tmp_path / "stopped")
     assert resumed["optimizer_history"][-1]["num_updates"] == {1: 18, 2: 9}[processes]
     for name, values in whole["model"].items():
         assert torch.equal(resumed["model"][name], values), name
+    assert resumed["extra_state"]["best"] == whole["extra_state"]["best"]
 
 
 # SLURM's scripts -----------------------------------------------------------------------------
