@@ -1,15 +1,19 @@
 """Some updates of every system in fairseq's trainer, on small data: what the tables of precision,
 processes and GPUs are made from."""
 
+import argparse
 import copy
 import functools
+import json
+import logging
 import sys
 import tempfile
 import time
+import warnings
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "golden")]
@@ -41,11 +45,13 @@ class Trained(NamedTuple):
         losses: of each update, as fairseq logs them (to base 2; for a ranking, for each pair).
         start: the weights before the first update, float32 on the CPU.
         weights: those after the last.
+        batches: of each update, of this process.
         tokens_per_second: of the updates but for the first three.
         peak_memory: of the GPU, in bytes; 0 on a CPU.
     """
 
     losses: list[float]
+    batches: list[int]
     start: dict[str, Tensor]
     weights: dict[str, Tensor]
     tokens_per_second: float
@@ -94,6 +100,7 @@ def train(cfg: Any, updates: int) -> Trained:
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     losses: list[float] = []
+    batches: list[int] = []
     tokens, began = 0.0, 0.0
     for number, samples in enumerate(_batches(trainer, cfg.optimization.update_freq[0])):
         if number == updates:
@@ -105,11 +112,12 @@ def train(cfg: Any, updates: int) -> Trained:
         while found is None:  # float16 repeats an update whose gradients overflow
             found = trainer.train_step(samples)
         losses.append(float(found["loss"]))
+        batches.append(len(samples))
         tokens += sum(float(sample["ntokens"]) for sample in samples if sample)
     _wait(on_gpu)
     speed = tokens / (time.perf_counter() - began) if began else 0.0
     peak = torch.cuda.max_memory_allocated() if on_gpu else 0
-    return Trained(losses, start, _weights(model), speed, peak)
+    return Trained(losses, batches, start, _weights(model), speed, peak)
 
 
 def _wait(on_gpu: bool) -> None:
@@ -177,6 +185,58 @@ def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor], start: Any)
 def chosen_systems(names: Optional[list[str]]) -> list[System]:
     """All systems, or those that are named."""
     return [SYSTEMS[name] for name in names] if names else list(SYSTEMS.values())
+
+
+def print_table(
+    description: Optional[str],
+    updates: int,
+    columns: Sequence[str],
+    measure: Callable[[Path, System, int], tuple[dict[str, Any], list[str]]],
+) -> None:
+    """The program of a table in Markdown with a row a system, printed as it is measured.
+
+    Args:
+        description: of the program.
+        updates: unless ``--updates`` says otherwise.
+        columns: their heads, after the system's.
+        measure: of the folder with the data, a system and the number of updates: the figures for
+            ``--json``, and the cells.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, help="default: all")
+    parser.add_argument("--updates", type=int, default=updates)
+    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    results: dict[str, Any] = {}
+    print_row(["system", *columns])
+    print_row(["---"] * (len(columns) + 1))
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        unpack_data(root)
+        for system in chosen_systems(args.systems):
+            results[system.name], cells = measure(root, system, args.updates)
+            print_row([system.name, *cells])
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def print_row(cells: Sequence[Any]) -> None:
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def try_all(runs: Mapping[str, Callable[[], dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """What each run finds, or as ``failed`` why it does not; the others run all the same."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, run in runs.items():
+        try:
+            found[name] = run()
+        except Exception as error:
+            found[name] = {"failed": f"{type(error).__name__}: {first_line(error)}"}
+    return found
 
 
 def first_line(error: Exception) -> str:

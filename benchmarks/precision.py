@@ -12,90 +12,58 @@ and, on a GPU, ``--amp``, and prints a table in Markdown:
 - ``not finite`` where a loss was NaN or infinite, and the message where training ended.
 """
 
-import argparse
-import json
-import logging
+import functools
 import math
 import statistics
-import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
 from _system_training import (
     ADAM,
-    SYSTEMS,
+    System,
     Trained,
-    chosen_systems,
     configuration,
     distance,
-    first_line,
+    print_table,
     train_by,
-    unpack_data,
+    try_all,
 )
 
-PRECISIONS = ("fp16", "memory-efficient-fp16", "bf16", "memory-efficient-bf16", "amp")
+PRECISIONS = ("fp16", "memory-efficient-fp16", "bf16", "memory-efficient-bf16")
 LAST = 10  # updates whose losses are compared
+ON_GPU = torch.cuda.is_available()
+COLUMNS = (*PRECISIONS, "amp") if ON_GPU else PRECISIONS
 
 
 def last_loss(trained: Trained) -> float:
     return statistics.mean(trained.losses[-LAST:])
 
 
-def compare(full: Trained, other: Trained) -> dict[str, Any]:
-    """A cell of the table."""
-    if not all(map(math.isfinite, other.losses)):
-        return {"failed": "not finite"}
-    return {
-        "loss": last_loss(other) - last_loss(full),
-        "distance": distance(full.weights, other.weights, full.start),
-    }
+def measure(root: Path, system: System, updates: int) -> tuple[dict[str, Any], list[str]]:
+    """The figures and the cells of a row."""
 
+    def trained(*options: str) -> Trained:
+        device = () if ON_GPU else ("--cpu",)
+        return train_by(1, configuration(root, system, *ADAM, *device, *options), updates)
 
-def cell(found: dict[str, Any]) -> str:
-    if "failed" in found:
-        return str(found["failed"])
-    return f"{found['loss']:+.3f} ({found['distance']:.2f})"
+    full = trained()
 
+    def compare(precision: str) -> dict[str, Any]:
+        other = trained(f"--{precision}")
+        if not all(map(math.isfinite, other.losses)):
+            return {"failed": "not finite"}
+        return {
+            "loss": last_loss(other) - last_loss(full),
+            "distance": distance(full.weights, other.weights, full.start),
+        }
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, help="default: all")
-    parser.add_argument("--updates", type=int, default=50)
-    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
-    args = parser.parse_args()
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    import torch
-
-    on_gpu = torch.cuda.is_available()
-    precisions = PRECISIONS if on_gpu else PRECISIONS[:-1]
-    device = () if on_gpu else ("--cpu",)
-    results: dict[str, Any] = {}
-    print("| system | float32 |", *(f"{name} |" for name in precisions))
-    print("|---" * (len(precisions) + 2) + "|", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        unpack_data(root)
-        for system in chosen_systems(args.systems):
-            full = train_by(1, configuration(root, system, *ADAM, *device), args.updates)
-            row: dict[str, Any] = {"float32": last_loss(full)}
-            for name in precisions:
-                cfg = configuration(root, system, *ADAM, *device, f"--{name}")
-                try:
-                    row[name] = compare(full, train_by(1, cfg, args.updates))
-                except Exception as error:  # the other precisions are tried all the same
-                    row[name] = {"failed": f"{type(error).__name__}: {first_line(error)}"}
-            results[system.name] = row
-            cells = [cell(row[name]) for name in precisions]
-            print(
-                f"| {system.name} | {row['float32']:.3f} | " + " | ".join(cells) + " |", flush=True
-            )
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    found = try_all({name: functools.partial(compare, name) for name in COLUMNS})
+    cells = [f"{last_loss(full):.3f}"]
+    for x in found.values():
+        cells.append(x["failed"] if "failed" in x else f"{x['loss']:+.3f} ({x['distance']:.2f})")
+    return {"float32": last_loss(full), **found}, cells
 
 
 if __name__ == "__main__":
-    main()
+    print_table(__doc__, 50, ["float32", *COLUMNS], measure)

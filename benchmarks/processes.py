@@ -14,29 +14,24 @@ others. The table in Markdown has
 ``--zero-sharding os`` runs with ``legacy_ddp`` and shards the optimizer's state.
 """
 
-import argparse
+import functools
 import importlib.util
-import json
-import logging
-import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
 from _system_training import (
     ADAM,
-    SYSTEMS,
+    System,
     Trained,
-    chosen_systems,
     configuration,
     distance,
-    first_line,
+    print_table,
     train_by,
-    unpack_data,
+    try_all,
 )
 
 # examples of a batch, which give an odd number of batches
-BATCH = {"captions": 4, "stories": 6, "prompts": 3, "videos": 2}
+BATCH = {"captions": 4, "stories": 6, "prompts": 3, "videos": 3}
 SGD = ("--optimizer", "sgd", "--lr", "1", "--clip-norm", "0")
 SHARDED = "--zero-sharding"
 BACKENDS = {
@@ -60,56 +55,41 @@ def compare(one: Trained, two: Trained) -> dict[str, float]:
     }
 
 
-def measure(root: Path, system: Any, updates: int) -> dict[str, Any]:
-    """The figures of one system, or the message of what failed, by column."""
+def measure(root: Path, system: System, updates: int) -> dict[str, Any]:
+    """The figures of one system, or the message of what failed, by column.
+
+    Raises:
+        ValueError: if each update has a batch for both processes: an uneven end is to be seen.
+    """
     options = ["--cpu", "--batch-size", str(BATCH[system.family])]
     if system.kind == "embedding":
         options += ["--negatives", "random", "--num-negatives", "5"]
-    found: dict[str, Any] = {}
-    rows = {"gradient": (1, SGD, BACKENDS["legacy_ddp"])}
-    rows.update({name: (updates, ADAM, BACKENDS[name]) for name in available_backends()})
-    one: dict[Any, Trained] = {}
-    for name, (count, optimizer, backend) in rows.items():
-        if optimizer not in one:
-            alone = (*options, *optimizer, "--update-freq", "2")
-            one[optimizer] = train_by(1, configuration(root, system, *alone), count)
-        try:
-            together = configuration(root, system, *options, *optimizer, *backend)
-            found[name] = compare(one[optimizer], train_by(2, together, count))
-        except Exception as error:  # the other backends are tried all the same
-            found[name] = {"failed": f"{type(error).__name__}: {first_line(error)}"}
-    return found
+
+    def trained(processes: int, count: int, *others: str) -> Trained:
+        cfg = configuration(root, system, *options, *others)
+        return train_by(processes, cfg, count)
+
+    step = trained(1, 1, *SGD, "--update-freq", "2")
+    whole = trained(1, updates, *ADAM, "--update-freq", "2")
+    if min(whole.batches) != 1:
+        raise ValueError(f"{system.name}: {updates} updates have {whole.batches} batches.")
+
+    def gradient() -> dict[str, Any]:
+        return compare(step, trained(2, 1, *SGD, *BACKENDS["legacy_ddp"]))
+
+    def weights(backend: str) -> dict[str, Any]:
+        return compare(whole, trained(2, updates, *ADAM, *BACKENDS[backend]))
+
+    runs = {name: functools.partial(weights, name) for name in available_backends()}
+    return try_all({"gradient": gradient, **runs})
 
 
-def cell(figures: dict[str, Any]) -> str:
-    if "failed" in figures:
-        return str(figures["failed"])
-    return f"{figures['distance']:.0e} ({figures['loss']:.0e})"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, help="default: all")
-    parser.add_argument("--updates", type=int, default=6)
-    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
-    args = parser.parse_args()
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    results: dict[str, Any] = {}
-    backends = available_backends()
-    print("| system | gradient |", *(f"{name} |" for name in backends))
-    print("|---" * (len(backends) + 2) + "|", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        unpack_data(root)
-        for system in chosen_systems(args.systems):
-            row = results[system.name] = measure(root, system, args.updates)
-            print(f"| {system.name} | " + " | ".join(map(cell, row.values())) + " |", flush=True)
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+def measure_row(root: Path, system: System, updates: int) -> tuple[dict[str, Any], list[str]]:
+    """The figures and the cells of a row."""
+    found = measure(root, system, updates)
+    cells = [x.get("failed") or f"{x['distance']:.0e} ({x['loss']:.0e})" for x in found.values()]
+    return found, cells
 
 
 if __name__ == "__main__":
-    main()
+    print_table(__doc__, 6, ["gradient", *available_backends()], measure_row)

@@ -3,6 +3,13 @@
 set -euo pipefail
 if [ $# -lt 3 ] || [[ "${4:-}" == -* ]]; then sed -n 2p "$0" >&2; exit 2; fi
 data=$1 out=$2 embedding=$3
+source "$(dirname "$0")/../gpus.sh"
+share_batch 128 pairs
+if [ "${WORLD_SIZE:-${SLURM_NTASKS:-1}}" != 1 ]; then
+    echo "train_sc_nlm.sh embeds the sentences before it trains: start it once;" \
+        "fairseq-train starts a process on each of the machine's GPUS." >&2
+    exit 2
+fi
 # a data folder of the same sentences, whose features are their own vectors
 vectors=$out/data
 mkdir -p "$vectors"
@@ -13,8 +20,6 @@ for split in train valid; do
     cp "$data/$split.bin" "$data/$split.idx" "$data/$split.tags" "$vectors"
 done
 cp "$data/dict.txt" "$vectors"
-source "$(dirname "$0")/../gpus.sh"
-share_batch 128 pairs
 updates=2350  # 10 epochs of Flickr8k
 exec fairseq-train "$vectors" --user-dir "$(dirname "$0")/../../fairseq_mm" \
     --features "$vectors/train.h5:$vectors/valid.h5" --preload-features --num-workers 0 \

@@ -3,7 +3,7 @@
 import functools
 import logging
 import types
-from typing import Any
+from typing import Any, cast
 
 logger = logging.getLogger(__name__)
 
@@ -53,18 +53,18 @@ def repair_overflow_on_cpu() -> None:
     import torch
     from fairseq.trainer import Trainer
 
-    original = Trainer.train_step
+    original, tensor = Trainer.train_step, cast(Any, torch.Tensor)
 
     @functools.wraps(original)
     def train_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.cuda or not self.cfg.common.fp16:
             return original(self, *args, **kwargs)
-        cuda = torch.Tensor.cuda
-        torch.Tensor.cuda = lambda self: self
+        cuda = tensor.cuda
+        tensor.cuda = lambda self: self
         try:
             return original(self, *args, **kwargs)
         finally:
-            torch.Tensor.cuda = cuda
+            tensor.cuda = cuda
 
     Trainer.train_step = train_step
 

@@ -32,7 +32,7 @@ def root(tmp_path_factory):
     "name", [pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in SYSTEMS]
 )
 def test_two_processes_train_as_one(root, name):
-    figures = processes.measure(root, SYSTEMS[name], updates=3)
+    figures = processes.measure(root, SYSTEMS[name], updates=6)
     assert list(figures) == ["gradient", *processes.available_backends()]
     for column, found in figures.items():
         assert "failed" not in found, (column, found)

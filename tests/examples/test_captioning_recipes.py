@@ -23,6 +23,16 @@ def test_any_number_of_gpus_gives_the_same_batch(run_recipe, recipe):
         assert gpus * args.batch_size == 128
 
 
+def test_sentences_are_embedded_by_one_process(run_recipe):
+    """Several would write the same files."""
+    variables = {"GPUS": "2", "SLURM_NTASKS": "2"}
+    stderr = run_recipe(
+        EXAMPLE, "train_sc_nlm", "data", "saved", "embedding", status=2, **variables
+    )
+    assert stderr.startswith("train_sc_nlm.sh embeds the sentences before it trains: start it once")
+    assert stderr.count("\n") == 1
+
+
 def test_a_number_that_does_not_divide_the_batch_is_refused_in_a_line(run_recipe):
     stderr = run_recipe(EXAMPLE, "train_vse", "data", "saved", GPUS="3", status=2)
     assert stderr == "GPUS must divide 128, the number of pairs in an update, but is 3.\n"
