@@ -18,18 +18,18 @@ from typing import Any, Callable, NamedTuple, Optional
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "golden")]
 
-import torch  # noqa: E402
-from fairseq import tasks  # noqa: E402
-from fairseq.data import iterators  # noqa: E402
-from fairseq.distributed import fsdp_enable_wrap, fsdp_wrap  # noqa: E402
-from fairseq.distributed import utils as distributed  # noqa: E402
-from fairseq.logging import metrics  # noqa: E402
-from fairseq.trainer import Trainer  # noqa: E402
-from golden_files import DATA, unpack  # noqa: E402
-from omegaconf import open_dict  # noqa: E402
-from systems import SYSTEMS, TASKS, System  # noqa: E402
-from torch import Tensor  # noqa: E402
-from toy_processes import configure_processes, fork, training_configuration  # noqa: E402
+import torch
+from fairseq import tasks
+from fairseq.data import iterators
+from fairseq.distributed import fsdp_enable_wrap, fsdp_wrap
+from fairseq.distributed import utils as distributed
+from fairseq.logging import metrics
+from fairseq.trainer import Trainer
+from golden_files import DATA, unpack
+from omegaconf import open_dict
+from systems import SYSTEMS, TASKS, System
+from torch import Tensor
+from toy_processes import configure_processes, fork, training_configuration
 
 VECTORS = "captions_vectors"
 ALWAYS = (

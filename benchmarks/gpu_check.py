@@ -16,7 +16,6 @@ Without a GPU it says so and ends with status 0. ``--device cpu`` runs the same 
 import argparse
 import json
 import logging
-import os
 import sys
 import tempfile
 import time
@@ -38,11 +37,12 @@ def check_training(args: argparse.Namespace, root: Path, gpus: int) -> list[dict
         configuration,
         distance,
         first_line,
+        print_row,
         train_by,
     )
 
-    print("| " + " | ".join(COLUMNS) + " |")
-    print("|---" * len(COLUMNS) + "|", flush=True)
+    print_row(COLUMNS)
+    print_row(["---"] * len(COLUMNS))
     rows = []
     device = ("--cpu",) if args.device == "cpu" else ()
     counts = sorted({1, max(gpus, 1)})
@@ -67,37 +67,39 @@ def check_training(args: argparse.Namespace, root: Path, gpus: int) -> list[dict
                     row["loss"] = round(found.losses[-1] - full.losses[-1], 3)
                     row["distance"] = round(distance(full.weights, found.weights, full.start), 4)
                 rows.append(row)
-                cells = [str(row.get(name, row.get("failed", ""))) for name in COLUMNS]
-                print("| " + " | ".join(cells) + " |", flush=True)
+                print_row([row.get(column, row.get("failed", "")) for column in COLUMNS])
     return rows
 
 
 def check_outputs(args: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
     """A row for each family of kept outputs; those that differ are printed below."""
-    os.environ["GOLDEN_DEVICE"] = args.device
+    import invocations
+    from _system_training import print_row
     from golden_files import DATA, OUTPUTS, read_outputs, unpack
     from golden_records import failures
-    from invocations import FAMILIES, OUTPUT_FILES, matrix, run
 
-    for archive in (DATA, *FAMILIES):
+    invocations.DEVICE = args.device
+    for archive in (DATA, *invocations.FAMILIES):
         unpack(archive, root)
-    print("\n| outputs | run | equal | seconds |\n|---|---|---|---|", flush=True)
+    print()
+    print_row(["outputs", "run", "equal", "seconds"])
+    print_row(["---"] * 4)
     rows, lines = [], []
-    for family in OUTPUT_FILES:
+    for family in invocations.OUTPUT_FILES:
         kept = read_outputs(OUTPUTS, family)
-        begun, equal, entries = time.perf_counter(), 0, matrix(family)
+        begun, equal, entries = time.perf_counter(), 0, invocations.matrix(family)
         entries = [x for x in entries if not args.systems or x.system in args.systems]
         for entry in entries:
             expected = kept.get(entry.system, {}).get(entry.name)
             try:
-                wrong = list(failures(entry, expected, run(root, entry)))
+                wrong = list(failures(entry, expected, invocations.run(root, entry)))
             except Exception as error:  # the others are run all the same
                 wrong = [f"{entry.system}, {entry.name}: {error!r}"]
             equal += not wrong
             lines += wrong[:1]
         seconds = round(time.perf_counter() - begun, 1)
         rows.append({"outputs": family, "run": len(entries), "equal": equal, "seconds": seconds})
-        print("| " + " | ".join(map(str, rows[-1].values())) + " |", flush=True)
+        print_row(list(rows[-1].values()))
     print("", *lines, sep="\n")
     return rows
 

@@ -21,10 +21,10 @@ from typing import Any, Callable
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS))
 
-import torch  # noqa: E402
-from golden_commands import generate, train  # noqa: E402
-from golden_data import make_data  # noqa: E402
-from golden_files import (  # noqa: E402
+import torch
+from golden_commands import generate, train
+from golden_data import make_data
+from golden_files import (
     DATA,
     GOLDEN,
     OUTPUTS,
@@ -33,9 +33,9 @@ from golden_files import (  # noqa: E402
     unpack,
     write_outputs,
 )
-from golden_records import failures  # noqa: E402
-from invocations import CHECKPOINT, OUTPUT_FILES, matrix, run  # noqa: E402
-from systems import (  # noqa: E402
+from golden_records import failures
+from invocations import CHECKPOINT, OUTPUT_FILES, matrix, run
+from systems import (
     EMBEDDING,
     FAMILIES,
     LANGUAGE_MODEL,
