@@ -63,14 +63,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     yield from _of_environment()
-    features, store = args.features, None
-    if features is None and args.data and needs_features(args.data):
-        features = os.path.join(args.data, "features.h5")
-    if features is not None:
-        store, found = check_features(features.split(os.pathsep))
+    store, is_readable = None, True
+    if args.features is not None or (args.data and needs_features(args.data)):
+        store, found = check_features(args.data, args.features)
+        is_readable = store is not None
         yield from found
     if args.data:
-        yield from check_data(args.data, args.features, is_readable=features is None or bool(store))
+        yield from check_data(args.data, args.features, is_readable=is_readable)
     if args.checkpoint:
         yield from check_checkpoint(args.checkpoint, args.data, args.features, store, args.weights)
 

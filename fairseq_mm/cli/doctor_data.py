@@ -83,22 +83,25 @@ def prepared_as(folder: str) -> dict[str, Any]:
 def needs_features(folder: str) -> bool:
     """Whether features are expected beside the text: summarizers may read transcripts alone."""
     inputs = KINDS[folder_of(folder)[1]].inputs
-    has_features = os.path.exists(os.path.join(folder, "features.h5"))
+    names = ("features.h5", "features.json")
+    has_features = any(os.path.exists(os.path.join(folder, name)) for name in names)
     return inputs == "images" or (inputs == "videos" and has_features)
 
 
-def check_features(paths: list[str]) -> tuple[Any, list[Finding]]:
-    """The stores, opened as one, and what was found; None where they cannot be."""
-    subject = os.pathsep.join(paths)
+def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, list[Finding]]:
+    """The stores that are given, or else the folder's, opened as one, and what was found; None
+    where they cannot be."""
+    subject = paths or os.path.join(folder or "", "features.h5")
     try:
-        from fairseq_mm.data.feature_store import open_features
+        from fairseq_mm.data.feature_store import open_folder_features
     except ImportError as error:
         return None, [note(subject, f"not checked ({error})", "repair h5py and numpy first")]
     try:
-        store = open_features(paths)
+        store = open_folder_features(folder or "", paths)
         store.check_finite(reread=True)
     except UserError as error:
         return None, [problem("features", str(error), "make it anew with extract or store import")]
+    subject = store.path
     findings = [ok(subject, f"{len(store)} items of {store.dim} channels, all finite")]
     name = store.attributes.get("extractor")
     if name:

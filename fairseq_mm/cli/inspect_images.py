@@ -17,7 +17,7 @@ from fairseq_mm.cli.inspect import Inspected, Part
 from fairseq_mm.cli.inspect_prompts import check_line
 from fairseq_mm.data.binarised_text import check_line_counts
 from fairseq_mm.data.caption_text import CaptionTokenizer, reserved_token
-from fairseq_mm.data.feature_store import FeatureStores, open_features
+from fairseq_mm.data.feature_store import FeatureStores, open_features, open_folder_features
 from fairseq_mm.data.input_files import parse_json, read_lines
 from fairseq_mm.data.split_files import read_missing_images, read_visual_ids
 from fairseq_mm.data.split_text import read_story_words, story_text_path
@@ -163,8 +163,7 @@ def _subjects(
     if args.data:
         if args.weights:
             raise UserError("--weights: no image is read where features are given; leave it out.")
-        paths = args.features or os.path.join(args.data, "features.h5")
-        store = open_features(paths.split(os.pathsep))
+        store = open_folder_features(args.data, args.features)
         return _of_folder(args), store, read_missing_images(args.data)
     if args.generate or args.split:
         name = "--generate" if args.generate else "--split"

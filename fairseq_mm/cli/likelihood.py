@@ -284,7 +284,7 @@ class AlbumTexts(_Texts):
     """Visual stories and their image sequences."""
 
     def __init__(self, args: argparse.Namespace, states: "States") -> None:
-        from fairseq_mm.data.feature_store import open_features
+        from fairseq_mm.data.feature_store import open_folder_features
         from fairseq_mm.data.split_files import read_missing_images
         from fairseq_mm.data.split_text import read_visual_story_split, story_text_path
         from fairseq_mm.data.visual_story_text import SEPARATOR
@@ -293,8 +293,7 @@ class AlbumTexts(_Texts):
         from fairseq_mm.retrieval.story_likelihood import SequenceImages, VisualStoryLikelihood
 
         split = read_visual_story_split(args.data, args.split)
-        stores = (args.features or str(Path(args.data) / "features.h5")).split(os.pathsep)
-        features = open_features(stores)
+        features = open_folder_features(args.data, args.features)
         models = load_models(list(states), device=args.device, states=states)
         super().__init__(models, args)
         check_store_extractor(
@@ -314,7 +313,7 @@ class AlbumTexts(_Texts):
             **_numbered("checkpoint", models.files),
             "stories": str(story_text_path(args.data, args.split)),
             "visual_ids": str(Path(args.data) / f"{args.split}.visual_ids"),
-            **_numbered("features", stores),
+            **_numbered("features", [store.path for store in features.stores]),
         }
         self.ends = [models.dictionary.index(SEPARATOR), models.dictionary.eos()]
 

@@ -87,7 +87,7 @@ def sequences_of_split(
     Args:
         folder: the data folder.
         split: its name.
-        features: feature stores, if not ``features.h5`` in the folder.
+        features: feature stores, if not those of the folder.
         chosen: lines, from 0, whose sequences are meant; else the first line of each.
         limit: only the first so many of them.
 
@@ -95,7 +95,7 @@ def sequences_of_split(
         UserError: if the data folder is not complete, or lacks a line.
     """
     from fairseq_mm.data.binarised_text import check_line_counts
-    from fairseq_mm.data.feature_store import open_features
+    from fairseq_mm.data.feature_store import open_folder_features
     from fairseq_mm.data.split_files import first_lines, read_missing_images, read_visual_ids
     from fairseq_mm.data.split_text import read_story_words, story_text_path
 
@@ -115,7 +115,7 @@ def sequences_of_split(
             )
     firsts = [number for number, is_first in enumerate(first_lines(lines)) if is_first]
     numbers = (list(dict.fromkeys(chosen)) or firsts)[:limit]
-    store = open_features((features or os.path.join(folder, "features.h5")).split(os.pathsep))
+    store = open_folder_features(folder, features)
     missing = read_missing_images(folder)
     sequences = []
     for number in numbers:

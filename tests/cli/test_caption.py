@@ -286,6 +286,19 @@ def test_a_split_is_captioned_from_its_store_in_its_order(caption, trained, tmp_
     assert caption(data, "--split", "train")[1][0].startswith("train0.jpg\t")
 
 
+def test_a_split_is_captioned_from_the_stores_that_its_folder_lists(caption, trained, tmp_path):
+    data = trained / "data.moved"
+    expected = caption(data, "--split", "valid")[1]
+    joined = tmp_path / "joined"
+    joined.mkdir()
+    lines = (data / "valid.visual_ids").read_text().splitlines()
+    (joined / "valid.visual_ids").write_text("".join(f"one/{line}\n" for line in lines))
+    listed = [{"store": str(data / "features.h5"), "prefix": "one/"}]
+    (joined / "features.json").write_text(json.dumps(listed))
+    status, found, _ = caption(joined, "--split", "valid")
+    assert (status, found) == (0, [f"one/{line}" for line in expected])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

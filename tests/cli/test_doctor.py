@@ -192,6 +192,24 @@ def test_ids_without_features_or_references_are_found(examine, data):
     assert "valid.references.jsonl: has no references for 'valid5.jpg'" in problem
 
 
+def test_stores_that_the_folder_lists_are_its_features(examine, data, tmp_path):
+    (data / "features.h5").unlink()
+    first, second = tmp_path / "a.h5", tmp_path / "b.h5"
+    write_store(first, [f"train{i}.jpg" for i in range(12)])
+    write_store(second, [f"valid{i}.jpg" for i in range(7)])
+    listed = data / "features.json"
+    listed.write_text('[{"store": "../a.h5"}, {"store": "../b.h5"}]')
+    _, lines, problems = examine("--data", data)
+    assert problems == []
+    assert any(line.startswith(f"ok       {first}:{second}: 19 items") for line in lines)
+    listed.write_text('[{"store": "../a.h5", "prefix": "other/"}, {"store": "../b.h5"}]')
+    _, _, (problem,) = examine("--data", data)
+    assert "no features for 'train0.jpg'" in problem
+    listed.write_text("{}")
+    _, _, (problem,) = examine("--data", data)
+    assert f"features: {listed}: must be a list of" in problem
+
+
 def test_images_that_are_listed_as_missing_need_no_features(examine, data):
     (data / "features.h5").unlink()
     write_store(data / "features.h5", [f"train{i}.jpg" for i in range(12)])
