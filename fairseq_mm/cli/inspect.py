@@ -252,9 +252,9 @@ def run(args: argparse.Namespace) -> None:
     kinds = {task_class_of(state).input_kind for state in states.values()}
     kind = "videos" if "videos" in kinds else next(iter(kinds))
     for name in dict.fromkeys(name for names in OPTIONS.values() for name in names):
-        if getattr(args, name) not in (None, False, []) and name not in OPTIONS[kind]:
+        if arguments.is_given(args, name) and name not in OPTIONS[kind]:
             raise UserError(
-                f"--{name.replace('_', '-')}: is no option of models of {kind}, such as "
+                f"{arguments.flag(name)}: is no option of models of {kind}, such as "
                 f"{next(iter(states))}."
             )
     if kind == "videos":

@@ -107,10 +107,10 @@ def resolve_options(args: argparse.Namespace, options: Options, states: "States"
         if name in options[kind]:
             if getattr(args, name) is None:
                 setattr(args, name, options[kind][name])
-        elif getattr(args, name) not in (None, False):
+        elif arguments.is_given(args, name):
             of = " or ".join(KINDS[other] for other in options if name in options[other])
             raise UserError(
-                f"--{name.replace('_', '-')}: is for checkpoints of {of}, but {file} is one of "
+                f"{arguments.flag(name)}: is for checkpoints of {of}, but {file} is one of "
                 f"{KINDS[kind]}."
             )
     if args.threads:

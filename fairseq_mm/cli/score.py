@@ -65,6 +65,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments, score_inputs, score_output
+from fairseq_mm.cli.arguments import flag
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
@@ -249,8 +250,7 @@ def _metrics_of(args: argparse.Namespace) -> list[str]:
         for option in ("references", "reference_scores"):
             if getattr(args, option) is not None:
                 raise UserError(
-                    f"{_flag(option)}: the preset {args.preset} measures stories without "
-                    "references."
+                    f"{flag(option)}: the preset {args.preset} measures stories without references."
                 )
     elif "copying" in metrics:
         raise UserError("--metrics copying: needs --preset wp.")
@@ -270,10 +270,6 @@ def _metrics_of(args: argparse.Namespace) -> list[str]:
     return metrics
 
 
-def _flag(option: str) -> str:
-    return f"--{option.replace('_', '-')}"
-
-
 def _check(args: argparse.Namespace) -> None:
     """Options that exclude each other, and files that would be written twice or over others; gives
     ``bootstrap`` and ``card`` their defaults.
@@ -291,7 +287,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.hypotheses is None:
         for option in ("compare", "per_item", "bootstrap", "submission"):
             if getattr(args, option) is not None:
-                raise UserError(f"{_flag(option)}: needs HYPOTHESES.")
+                raise UserError(f"{flag(option)}: needs HYPOTHESES.")
     if args.bootstrap is None:
         args.bootstrap = COMPARE_SAMPLES if args.compare else 0
     if args.bootstrap < 0 or (args.compare and args.bootstrap == 0):
@@ -309,13 +305,13 @@ def _check(args: argparse.Namespace) -> None:
         if not path:
             continue
         if os.path.realpath(path) in read:
-            raise UserError(f"{_flag(option)} {path}: would overwrite a file that is read.")
+            raise UserError(f"{flag(option)} {path}: would overwrite a file that is read.")
         if os.path.realpath(path) in written:
             raise UserError(
                 f"{path}: --json, --per-item, --submission and --card must be different files."
             )
         written.add(os.path.realpath(path))
-        arguments.check_writable(_flag(option), path)
+        arguments.check_writable(flag(option), path)
 
 
 def _training_path(args: argparse.Namespace) -> Optional[str]:

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from fairseq_mm.data.output_file import write_file  # noqa: F401 (for the commands)
 from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
 from fairseq_mm.metrics.score_rows import Row
 
