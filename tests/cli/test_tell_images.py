@@ -314,32 +314,22 @@ def test_the_page_of_a_split_shows_the_images_that_are_given(tell, files, images
 P5 = ["a.jpg", "b.jpg", "c.jpg", "d.jpg", "e.jpg"]
 IDS = ["--ids", *(f"p0_{k}" for k in range(5))]
 SPLIT = ["--data", "{data}", "--split", "valid"]
+PIXELS, STORED = (["--checkpoint", name] for name in ("{pixels}", "{stored}"))
+OF_SPLIT = [*STORED, *SPLIT]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--checkpoint", "{pixels}", *P5[:4]], "a story has 5 images, but there are 4."),
-        (["--checkpoint", "{pixels}", *P5, "f.jpg"], "a story has 5 images, but there are 6."),
-        (["--checkpoint", "{pixels}", *P5], "a.jpg: No such file or directory."),
-        (["--checkpoint", "{pixels}", *"-----"], "all 5 images are missing."),
-        (
-            ["--checkpoint", "{text}", *P5],
-            "the inputs: not for models that read prompts, such as ",
-        ),
-        (
-            ["--checkpoint", "{pixels}", "--prompt", "x"],
-            "--prompt: not for models that read image sequences, ",
-        ),
-        (
-            ["--checkpoint", "{pixels}", "--prompt", "x", *P5],
-            "--prompt: not for models that read image sequences, ",
-        ),
-        (
-            ["--checkpoint", "{pixels}", "--max-len-b", "9", *P5],
-            "`max_len_b`: the length of stories is",
-        ),
-        (["--checkpoint", "{stored}", *P5], "no `preprocessing` is recorded, so the extractor"),
+        ([*PIXELS, *P5[:4]], "a story has 5 images, but there are 4."),
+        ([*PIXELS, *P5, "f.jpg"], "a story has 5 images, but there are 6."),
+        ([*PIXELS, *P5], "a.jpg: No such file or directory."),
+        ([*PIXELS, *"-----"], "all 5 images are missing."),
+        (["--checkpoint", "{text}", *P5], "the inputs: not for models that read prompts, such as "),
+        ([*PIXELS, "--prompt", "x"], "--prompt: not for models that read image sequences, "),
+        ([*PIXELS, "--prompt", "x", *P5], "--prompt: not for models that read image sequences, "),
+        ([*PIXELS, "--max-len-b", "9", *P5], "`max_len_b`: the length of stories is"),
+        ([*STORED, *P5], "no `preprocessing` is recorded, so the extractor"),
         (
             ["--checkpoint", "{without}", *P5],
             "was trained on features of squeezenet1_1 with weights",
@@ -348,100 +338,49 @@ SPLIT = ["--data", "{data}", "--split", "valid"]
             ["--checkpoint", "{without}", "--weights", "{text}", *P5],
             "text.pt: must have the SHA-256",
         ),
-        (
-            ["--checkpoint", "{pixels}", "--html", "x.html"],
-            "no images: give five (before --compare),",
-        ),
+        ([*PIXELS, "--html", "x.html"], "no images: give five (before --compare),"),
         (["--compare", "{pixels}"], "no images: give five (before --compare), or --sequences FILE"),
         (P5, "no model: give a checkpoint of a model of stories (--checkpoint)."),
-        (
-            ["--checkpoint", "{pixels}", *P5, "--compare", "{other}"],
-            "--checkpoint and --compare: leave one",
-        ),
+        ([*PIXELS, *P5, "--compare", "{other}"], "--checkpoint and --compare: leave one"),
         ([*P5, "--compare", "{pixels}", "{other}"], "two systems are named glac_tiny: give them"),
-        (["--checkpoint", "{stored}", "--features", "{store}", *IDS[:5]], "there are 4."),
+        ([*STORED, "--features", "{store}", *IDS[:5]], "there are 4."),
         (
-            ["--checkpoint", "{stored}", "--features", "{store}", *IDS[:5], "p0_9"],
+            [*STORED, "--features", "{store}", *IDS[:5], "p0_9"],
             "no features for 'p0_9' among 19 items. Closest: 'p0_4'",
         ),
+        ([*STORED, "--features", "{wide}", *IDS], "features have 6 channels, but"),
         (
-            ["--checkpoint", "{stored}", "--features", "{wide}", *IDS],
-            "features have 6 channels, but",
-        ),
-        (
-            ["--checkpoint", "{stored}", "--features", "{grid}", *IDS],
+            [*STORED, "--features", "{grid}", *IDS],
             "features of image 1 of image sequence 0 must be [",
         ),
+        ([*STORED, "--features", "{other_store}", *IDS], "was made with layer = 'top', but"),
+        ([*STORED, *IDS], "--ids: needs --features beside it."),
+        ([*STORED, *IDS, *SPLIT], "--ids and --split: leave one of the two out."),
+        ([*STORED, "--split", "valid"], "--split: needs --data beside it."),
+        ([*OF_SPLIT, "--line", "8"], "--line 8: {data}/valid.visual_ids has"),
+        ([*OF_SPLIT, "--limit", "0"], "--limit must be 1 or more, but"),
         (
-            ["--checkpoint", "{stored}", "--features", "{other_store}", *IDS],
-            "was made with layer = 'top', but",
-        ),
-        (
-            ["--checkpoint", "{stored}", *IDS],
-            "--ids: needs --features beside it.",
-        ),
-        (
-            ["--checkpoint", "{stored}", *IDS, *SPLIT],
-            "--ids and --split: leave one of the two out.",
-        ),
-        (["--checkpoint", "{stored}", "--split", "valid"], "--split: needs --data beside it."),
-        (
-            ["--checkpoint", "{stored}", *SPLIT, "--line", "8"],
-            "--line 8: {data}/valid.visual_ids has",
-        ),
-        (
-            ["--checkpoint", "{stored}", *SPLIT, "--limit", "0"],
-            "--limit must be 1 or more, but",
-        ),
-        (
-            ["--checkpoint", "{stored}", *SPLIT, "--n", "2"],
+            [*OF_SPLIT, "--n", "2"],
             "--split and --n: leave one of the two out: stories of a split are",
         ),
         (
-            ["--checkpoint", "{stored}", *SPLIT, "--first-id", "2"],
+            [*OF_SPLIT, "--first-id", "2"],
             "--split and --first-id: leave one of the two out: stories of",
         ),
+        ([*OF_SPLIT, "--weights", "w"], "--weights: needs the inputs or --sequences beside it"),
+        ([*OF_SPLIT, "--images", "w"], "--images: needs --html beside it."),
+        ([*OF_SPLIT, "--html", "no/x"], "--html no/x: there is no folder no."),
+        ([*STORED, "--data", "{data}", "--split", "test"], "test.visual_ids: cannot be read"),
+        ([*PIXELS, *P5, "--limit", "2"], "--limit: needs --split beside it."),
+        ([*PIXELS, *P5, "--features", "{store}"], "--features: needs --ids or --split beside it."),
+        ([*PIXELS, *P5, "--n", "2"], "--n 2: a search generates the same story each"),
+        ([*PIXELS, *P5, "--sampling-topk", "99"], "`sampling_topk` must be at most 17"),
         (
-            ["--checkpoint", "{stored}", *SPLIT, "--weights", "w"],
-            "--weights: needs the inputs or --sequences beside it",
-        ),
-        (
-            ["--checkpoint", "{stored}", *SPLIT, "--images", "w"],
-            "--images: needs --html beside it.",
-        ),
-        (
-            ["--checkpoint", "{stored}", *SPLIT, "--html", "no/x"],
-            "--html no/x: there is no folder no.",
-        ),
-        (
-            ["--checkpoint", "{stored}", "--data", "{data}", "--split", "test"],
-            "test.visual_ids: cannot be read",
-        ),
-        (["--checkpoint", "{pixels}", *P5, "--limit", "2"], "--limit: needs --split beside it."),
-        (
-            ["--checkpoint", "{pixels}", *P5, "--features", "{store}"],
-            "--features: needs --ids or --split beside it.",
-        ),
-        (
-            ["--checkpoint", "{pixels}", *P5, "--n", "2"],
-            "--n 2: a search generates the same story each",
-        ),
-        (
-            ["--checkpoint", "{pixels}", *P5, "--sampling-topk", "99"],
-            "`sampling_topk` must be at most 17",
-        ),
-        (
-            ["--checkpoint", "{pixels}", *P5, "--min-words-per-sentence", "0"],
+            [*PIXELS, *P5, "--min-words-per-sentence", "0"],
             "`min_words_per_sentence` must be from 1 to",
         ),
-        (
-            ["--checkpoint", "{pixels}", *P5, "--repetition-penalty", "-1"],
-            "`repetition_penalty` must ",
-        ),
-        (
-            ["--checkpoint", "{pixels}", "--sequences", "none.jsonl"],
-            "none.jsonl: cannot be read (No such",
-        ),
+        ([*PIXELS, *P5, "--repetition-penalty", "-1"], "`repetition_penalty` must "),
+        ([*PIXELS, "--sequences", "none.jsonl"], "none.jsonl: cannot be read (No such"),
         (
             ["--checkpoint", "{text}", "--prompt", "x", "--repetition-penalty", "2"],
             "`repetition_penalty` is no",
