@@ -15,9 +15,8 @@ softmax's best temperature.
 The first figure is fairseq-validate's: over all tokens, the end of each text
 and unknown words (scored as <unk>) included. The others leave out ends, and
 unknown words; the separators between the sentences of a visual story are ends,
-too. Captions and summaries are those of
-the binarised split; stories are read from DATA/text, and their words looked up
-in the checkpoint's own dictionary.
+too. Captions and summaries are those of the binarised split; stories are read
+from DATA/text, and their words looked up in the checkpoint's own dictionary.
 
 --tune-temperature: the temperature at which the same tokens are most likely.
 With top-k sampling no temperature gives a real text a probability other than

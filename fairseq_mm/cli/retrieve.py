@@ -63,12 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             retrieve_plot.run_plot,
         ),
     ):
-        kind = kinds.add_parser(
-            name,
-            help=text,
-            description=module,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        kind = kinds.add_parser(name, help=text, description=module)
         add(kind)
         kind.set_defaults(kind_function=run_kind)
 
