@@ -114,7 +114,9 @@ def run_nearest(args: argparse.Namespace) -> None:
             way = "likelihood, which takes no --store" if args.store else "vectors of a --store"
             raise UserError(f"{arguments.flag(name)}: is for search by {way}.")
     if args.store:
-        found, texts = _by_vectors(args), _Sentences(args.data)
+        # a folder without dictionary is named before the work begins
+        texts = _Sentences(args.data)
+        found = _by_vectors(args)
         entries = [{**item._asdict(), "text": texts(item.id)} for item in found]
     else:
         from fairseq_mm.cli.retrieve_likelihood import nearest_by_likelihood
@@ -144,8 +146,6 @@ def _by_vectors(args: argparse.Namespace) -> "list[Retrieved]":
             f"--resort {args.resort}: must be --top or more, but --top is {args.top}: these are "
             "chosen from the N nearest."
         )
-    if args.data is not None:
-        _Sentences(args.data)
     store = FeatureStore(args.store)
     query, minus, plus = _query(args, store, _embedder(args, store))
     return retrieve_shifted(
