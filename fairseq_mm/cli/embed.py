@@ -62,14 +62,14 @@ def run(args: argparse.Namespace) -> None:
     arguments.check(args)
     register_quietly()
     from fairseq_mm.cli.likelihood import load_on_data
-    from fairseq_mm.inference.checkpoints import checkpoint_file, usable_device
+    from fairseq_mm.inference.checkpoints import checkpoint_file, load_checkpoint, usable_device
 
     args.device = usable_device(args.device)
     checkpoint = checkpoint_file(args.checkpoint)
     if "images" not in args.of:
         _embed_text_alone(args, checkpoint)
         return
-    (model,), task = load_on_data([checkpoint], args)
+    (model,), task = load_on_data({checkpoint: load_checkpoint(checkpoint)}, args)
     if not hasattr(model, "embed_sentences"):
         raise UserError(
             f"{checkpoint}: must embed images and sentences (vse_lstm, vse_gru, vse_bow), but "

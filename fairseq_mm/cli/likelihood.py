@@ -337,19 +337,21 @@ class AlbumTexts(_Texts):
         return self.visual_ids.index(self.visual_ids[line])
 
 
-def load_on_data(files: Sequence[str], args: argparse.Namespace) -> tuple[list[Any], Any]:
+def load_on_data(states: "States", args: argparse.Namespace) -> tuple[list[Any], Any]:
     """Models of captions or summaries, in evaluation mode and float32, and their task on the data
     folder.
+
+    Args:
+        states: the checkpoints.
+        args: of the command, with ``data`` and ``features``.
 
     Raises:
         UserError: if a checkpoint is of another task, or its weights do not fit.
     """
     from fairseq import checkpoint_utils
 
-    from fairseq_mm.inference.checkpoints import load_checkpoint
-
-    for file in files:
-        state = load_checkpoint(file)
+    files = list(states)
+    for file, state in states.items():
         if kind_of(state) not in ("captions", "vectors", "summaries"):
             raise UserError(
                 f"{file}: must be a checkpoint of --task multimodal_captioning, but is one of "
@@ -360,7 +362,7 @@ def load_on_data(files: Sequence[str], args: argparse.Namespace) -> tuple[list[A
         overrides["one_per_item"] = False
     try:
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-            list(files), arg_overrides=overrides
+            files, arg_overrides=overrides
         )
     except RuntimeError as error:
         raise UserError(f"{files[0]}: its weights do not fit: {error}") from None
@@ -378,7 +380,7 @@ class DatasetTexts:
 
         self.device = usable_device(args.device)
         self.precision, self.batch_tokens = args.precision, args.batch_tokens or 4000
-        self.scoring, self.task = load_on_data(list(states), args)
+        self.scoring, self.task = load_on_data(states, args)
         for model in self.scoring:
             model.to(self.device)
         self.task.load_dataset(args.split, combine=False)

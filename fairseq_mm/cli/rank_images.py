@@ -74,7 +74,7 @@ def rank_images(args: argparse.Namespace, states: "States", kind: str) -> None:
             "by a model of captions (m_rnn, mlbl_f) or of vectors (vse_lstm, vse_gru, vse_bow)."
         )
     device = usable_device(args.device)
-    (model,), task = load_on_data([checkpoint], args)
+    (model,), task = load_on_data(states, args)
     task.load_dataset(args.split, combine=False)
     output = args.output or f"{os.path.splitext(checkpoint)[0]}.rank-{args.split}"
     card = _card_of(args, checkpoint, task, device)

@@ -44,7 +44,7 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
                 f"{file}: must be one checkpoint of a model of captions (m_rnn, mlbl_f) where "
                 "there is no --store."
             )
-    (model,), task = load_on_data(list(states), args)
+    (model,), task = load_on_data(states, args)
     device = usable_device(args.device)
     task.load_dataset(args.split, combine=False)
     sampled = []
