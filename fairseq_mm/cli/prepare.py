@@ -9,9 +9,7 @@ Each NAME has its own help, which shows the data:
 import argparse
 import logging
 import sys
-import textwrap
 from collections.abc import Iterable
-from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Optional
@@ -123,18 +121,7 @@ def _add_join(names: Any) -> None:
 
 
 def _add_name(names: Any, name: str, summary: str, module: ModuleType) -> argparse.ArgumentParser:
-    layout = argparse.RawDescriptionHelpFormatter
-    text = _wrapped(str(module.__doc__))
-    return names.add_parser(name, help=summary, description=text, formatter_class=layout)
-
-
-def _wrapped(text: str) -> str:
-    """The text in lines of 79 letters, indented lines as they are."""
-    lines: list[str] = []
-    for is_plain, group in groupby(text.split("\n"), lambda line: bool(line) and line[0] != " "):
-        part = list(group)
-        lines += textwrap.wrap(" ".join(part), 79) if is_plain else part
-    return "\n".join(lines)
+    return names.add_parser(name, help=summary, description=module.__doc__)
 
 
 def _add_groups(

@@ -9,9 +9,9 @@ the folder of data.jsonl; "transcript_file" in its place names a file with any e
 lose their times, numbers and marks, and the lines that automatic captions repeat. For a video
 without one write "transcript not available". Optional field: "split" (train, valid or test).
 
-A pretrained model's text must become the tokens that it knows: --pretrained with the folder that
-fairseq-mm convert has written, or with fairseq's BART (dict.txt, encoder.json, vocab.bpe in one
-folder). The folder's features come from
+A pretrained model's text must become the tokens that it knows: --pretrained with the
+folder that fairseq-mm convert has written, or with fairseq's BART (dict.txt, encoder.json,
+vocab.bpe in one folder). The folder's features come from
 
   fairseq-mm extract data.jsonl --model resnext101_3d --weights FILE \\
       --output DIR/features.h5
