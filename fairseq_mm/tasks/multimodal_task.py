@@ -170,6 +170,8 @@ class MultimodalTask(GenerationTask):
         extractor: Mapping[str, Any],
         feature_dim: int,
         source_words: Optional[list[str]] = None,
+        *,
+        options: Mapping[str, Any] = {},
         **fields: Any,
     ) -> Any:
         """A task without a data folder, to build and load a model and to generate with it.
@@ -179,10 +181,11 @@ class MultimodalTask(GenerationTask):
             extractor: attributes of the features that say how an image or video became vectors.
             feature_dim: channels of the features; 0 of models that read none.
             source_words: of the dictionary of what else a model reads.
+            options: of the configuration, which a checkpoint has.
             **fields: those of ``provenance_fields`` that a checkpoint has.
         """
         return cls(
-            cls.config(seed=SEED),
+            cls.config(seed=SEED, **options),
             dictionary_of(words),
             feature_dim=feature_dim,
             feature_attributes=extractor,

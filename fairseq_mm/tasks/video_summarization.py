@@ -172,19 +172,18 @@ class VideoSummarizationTask(MultimodalTask):
             **fields: none.
 
         Raises:
-            UserError: if transcripts and summaries have different words.
+            UserError: if transcripts and summaries have different words, or there is no frame.
         """
         if source_words is not None and source_words != words:
             raise UserError("transcripts and summaries must have one dictionary, but have two.")
-        task = super().from_provenance(
+        return super().from_provenance(
             words,
             extractor,
             feature_dim,
+            options={"max_frames": max_frames},
             subwords=Subwords.from_state(subwords or {"kind": "none"}),
             **fields,
         )
-        task.cfg.max_frames = max_frames
-        return task
 
     @classmethod
     def check_ensemble_states(

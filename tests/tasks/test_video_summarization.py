@@ -317,6 +317,11 @@ class FakeInput(list):
         pass
 
 
+def test_a_checkpoint_of_videos_without_a_frame_is_refused():
+    with pytest.raises(UserError, match=r"--max-frames must be 1 or more, but is 0\."):
+        VideoSummarizationTask.from_provenance(["a"], {}, 5, max_frames=0)
+
+
 def test_captions_are_of_images(tmp_path):
     task = MultimodalCaptioningTask.from_provenance(["a"], {}, 5)
     with pytest.raises(UserError, match="reads lines of text, and captions are of images"):
