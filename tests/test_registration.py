@@ -64,7 +64,9 @@ def test_every_option_has_help(module):
         if dataclasses.is_dataclass(value) and value.__module__ == module:
             for field in dataclasses.fields(value):
                 if not field.name.startswith("_") and not str(field.default).startswith("${"):
-                    assert field.metadata.get("help"), f"{value.__name__}.{field.name}"
+                    text = field.metadata.get("help")
+                    assert text, f"{value.__name__}.{field.name}"
+                    assert not re.search(r"--[\w-]+- ", text), text  # an option cut in two
                 if field.type is bool and not str(field.default).startswith("${"):
                     assert field.default is False, f"{value.__name__}.{field.name}"
 

@@ -61,7 +61,7 @@ class VideoGuidedConfig(FairseqDataclass):
     video_dropout: float = option(0.1, "Dropout probability in the VTF.")
     video_attention_dropout: Optional[float] = option(
         None,
-        "Dropout probability of the VTF's attention weights (default: that of --video- dropout).",
+        "Dropout probability of the VTF's attention weights (default: that of --video-dropout).",
     )
     compat: Compat = option(
         "none",
