@@ -43,8 +43,9 @@ def read_visual_ids(path: Union[str, os.PathLike]) -> list[str]:
 
 def first_lines(visual_ids: list[str]) -> np.ndarray:
     """``[lines]`` bool, True at the first line of each item."""
-    first = {line: i for i, line in reversed(list(enumerate(visual_ids)))}
-    return np.array([first[line] == i for i, line in enumerate(visual_ids)], dtype=bool)
+    first: dict[str, int] = {}
+    marks = (first.setdefault(line, i) == i for i, line in enumerate(visual_ids))
+    return np.fromiter(marks, dtype=bool, count=len(visual_ids))
 
 
 def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
