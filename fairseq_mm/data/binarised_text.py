@@ -79,7 +79,7 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
     sizes, number_type = indexed
     words = np.memmap(f"{base}.bin", mode="r", dtype=number_type)
     greatest = int(words.max())
-    if int(words.min()) < 0:
+    if number_type.kind == "i" and int(words.min()) < 0:
         raise UserError(f"{damaged}: it has a word number below 0; {remedy}")
     if greatest >= num_types:
         raise UserError(

@@ -76,6 +76,15 @@ def test_text_of_another_dictionary_is_refused(base):
         load(base, num_types=15)
 
 
+def test_word_numbers_below_zero_are_refused(base):
+    index, words = Path(f"{base}.idx"), Path(f"{base}.bin")
+    content = index.read_bytes()
+    index.write_bytes(content[:17] + b"\3" + content[18:])  # int16, not uint16
+    words.write_bytes(b"\xff\xff" + words.read_bytes()[2:])
+    with pytest.raises(UserError, match=r"it has a word number below 0"):
+        load(base)
+
+
 def test_text_and_index_of_two_texts_are_refused(base, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
