@@ -235,7 +235,7 @@ def _find_binary(
         UserError: if the file is shorter or longer than its first line says, a word is not UTF-8,
             a wanted vector is not finite, or has more than a million dimensions.
     """
-    _check_size(file, header, path)
+    _check_size(header, path)
     found: dict[str, np.ndarray] = {}
     for number, (key, values) in enumerate(_records(start, file, header, path), start=1):
         word = keys.get(key)
@@ -251,7 +251,7 @@ def _find_binary(
     return found
 
 
-def _check_size(file: BinaryIO, header: _Header, path: str) -> None:
+def _check_size(header: _Header, path: str) -> None:
     """A word takes a byte and a space at least; compressed files and pipes have no size to hold
     against that, and end as they are read."""
     if header.dim > _LARGEST_DIM:
