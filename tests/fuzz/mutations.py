@@ -63,7 +63,9 @@ def mutate(content: bytes, name: str, generator: random.Random) -> bytes:
         damaged = damage(content, generator)
     except (ValueError, LookupError, TypeError, zipfile.BadZipFile, OSError):
         damaged = content  # of another layout than its ending says
-    return damaged if damaged != content else _damage_bytes(content, generator)
+    while damaged == content:
+        damaged = _damage_bytes(content, generator)
+    return damaged
 
 
 def _damage_bytes(content: bytes, generator: random.Random) -> bytes:
