@@ -11,10 +11,9 @@ from fairseq.modules import GradMultiply
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.models._bases import EncoderOut
 from fairseq_mm.models._positions import PositionedEmbedding
 from fairseq_mm.modules.linear import linear
-
-EncoderOut = dict[str, list[Tensor]]
 
 
 class ConvEncoder(FairseqEncoder):

@@ -10,7 +10,8 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
-EncoderOut = dict[str, list[Tensor]]
+from fairseq_mm.models._bases import EncoderOut
+
 ROWS = "rows"
 
 

@@ -11,6 +11,7 @@ import torch
 from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
+from fairseq_mm.models._bases import EncoderOut
 from fairseq_mm.modules.key_value_cache import KeyValueCache
 from fairseq_mm.modules.linear import linear
 from fairseq_mm.modules.relative_buckets import RelativeBias
@@ -19,7 +20,6 @@ from fairseq_mm.modules.t5_attention import T5Attention
 from fairseq_mm.modules.t5_feed_forward import T5FeedForward
 
 STATE = "t5"
-EncoderOut = dict[str, list[Tensor]]
 
 
 class T5Sizes:
