@@ -138,7 +138,7 @@ class Extractor:
         try:
             with torch.inference_mode(), self._autocast():
                 x = torch.from_numpy(inputs)
-                if torch.device(self.device).type == "cuda":
+                if self.device.type == "cuda":
                     x = x.pin_memory()  # or the copy would wait for the batch before
                 x = x.to(self.device, non_blocking=True)
                 x = self.preprocessing.normalized(x).contiguous(memory_format=self.memory_format)
