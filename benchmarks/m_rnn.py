@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 import fairseq_mm  # noqa: F401 - registers the task and the model
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.modules.relu_recurrence import relu_recurrence
+from fairseq_mm.modules.simple_recurrence import simple_recurrence
 
 WORDS, IMAGES, FEATURES, BATCH, LENGTH = 2534, 1200, 1280, 128, 12
 
@@ -184,7 +184,7 @@ def recurrences() -> Iterator[tuple[str, Callable]]:
             states.append(state)
         return torch.stack(states, dim=1)
 
-    yield "ours", lambda: relu_recurrence(x, weight, initial).backward(gradient)
+    yield "ours", lambda: simple_recurrence(x, weight, initial).backward(gradient)
     yield "autograd", lambda: loop().backward(gradient)
     yield "nn.RNN", lambda: rnn(x, initial[None])[0].backward(gradient)
 

@@ -23,6 +23,12 @@ of Table 8 and Figure 3:
     m_rnn_vis_in_rnn_both        the image enters both
     m_rnn_vis_in_rnn_both_shared both, through shared weights
 
+``--recurrent-activation`` takes a function that footnote 3 names in place of the ReLU: ``sigmoid``,
+or ``scaled_tanh``, which is g. ``--recurrent-input concatenation`` is the recurrence of the simple
+RNN, whose matrix multiplies the word as well, and whose function is the sigmoid:
+
+    r(t) = f(U [w(t); r(t-1)])                          (eq. 1)
+
 Differs from the paper:
 - Embedding layer II is linear: the paper names no non-linearity, and adds w(t) to the recurrence.
 - Layer II, the multimodal layer and the output layer have biases, of which the paper says nothing.
@@ -52,14 +58,17 @@ from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.pooled_features import SCALINGS, masked_mean, scale_vectors
-from fairseq_mm.modules.relu_recurrence import relu_recurrence
+from fairseq_mm.modules.simple_recurrence import ACTIVATIONS, scaled_tanh, simple_recurrence
 
 WORD_INPUTS = ("second", "first", "none")
 IMAGE_INPUTS = ("multimodal", "recurrent", "both", "both_shared", "none")
+RECURRENT_INPUTS = ("sum", "concatenation")
 # types that are made at run time: Any to a type checker
 WordInput: Any = ChoiceEnum(WORD_INPUTS)
 FeatureScaling: Any = ChoiceEnum(SCALINGS)
 ImageInput: Any = ChoiceEnum(IMAGE_INPUTS)
+RecurrentInput: Any = ChoiceEnum(RECURRENT_INPUTS)
+RecurrentActivation: Any = ChoiceEnum(tuple(ACTIVATIONS))
 
 
 @dataclass
@@ -89,6 +98,16 @@ class MRnnConfig(FairseqDataclass):
     feature_dropout: float = option(0.5, "Dropout probability of the feature vector.")
     recurrent_scale: float = option(
         0.5, "Factor of the identity that the recurrent matrix is initialised to."
+    )
+    recurrent_activation: RecurrentActivation = option(
+        "relu",
+        "Function of the recurrent layer: ReLU (equation 2), or sigmoid or 1.7159 tanh(2/3 x) "
+        "(footnote 3).",
+    )
+    recurrent_input: RecurrentInput = option(
+        "sum",
+        "How the word enters the recurrent layer: added to the recurrent matrix's product "
+        "(equation 2), or multiplied by a matrix as well (equation 1).",
     )
 
 
@@ -120,11 +139,6 @@ class MRnnEncoder(BatchFirstEncoder):
         return {"image": [self.dropout(image).to(self.precision.dtype)]}
 
 
-def scaled_tanh(x: Tensor) -> Tensor:
-    """``1.7159 tanh(2/3 x)`` (Mao et al. 2015, equation 4)."""
-    return 1.7159 * torch.tanh(x * (2 / 3))
-
-
 class MRnnDecoder(FeatureDecoder):
     """Words from the image and the words before them.
 
@@ -137,6 +151,8 @@ class MRnnDecoder(FeatureDecoder):
         word_input: ``second``, ``first`` or ``none``: embedding layer given to the multimodal one.
         image_input: ``multimodal``, ``recurrent``, ``both``, ``both_shared`` or ``none``.
         recurrent_scale: the recurrent matrix starts as this times the identity.
+        recurrent_activation: ``relu``, ``scaled_tanh`` or ``sigmoid``.
+        recurrent_input: ``sum``, or ``concatenation`` with the recurrent state.
 
     Attributes:
         word_table: ``[V, H + M]``, see :meth:`make_generation_fast_`; None before it.
@@ -160,12 +176,19 @@ class MRnnDecoder(FeatureDecoder):
         embedding_dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
         recurrent_scale: float = 0.5,
+        recurrent_activation: str = "relu",
+        recurrent_input: str = "sum",
     ) -> None:
         super().__init__(dictionary)
         first_dim = hidden_dim if one_layer_embedding else embedding_dim
         self.embedding = nn.Embedding(len(dictionary), first_dim, padding_idx=dictionary.pad())
         self.word_proj = None if one_layer_embedding else nn.Linear(first_dim, hidden_dim)
         self.recurrent_weight = nn.Parameter(torch.eye(hidden_dim) * recurrent_scale)
+        self.recurrent_activation = recurrent_activation
+        # the columns of U that multiply the word; recurrent_weight has those of the state
+        self.word_to_recurrent = None
+        if recurrent_input == "concatenation":
+            self.word_to_recurrent = nn.Linear(hidden_dim, hidden_dim, bias=False)
         self.word_input = word_input
         self.word_to_multimodal = None
         if word_input != "none":
@@ -232,17 +255,26 @@ class MRnnDecoder(FeatureDecoder):
         second = self.word_proj(first) if self.word_proj is not None else first  # [B, T, H]
         if to_word is not None:
             second = second + to_word.unsqueeze(1)
-        states = relu_recurrence(second, self.recurrent_weight, initial)
+        states = simple_recurrence(
+            self.recurrent_input(second),
+            self.recurrent_weight,
+            initial,
+            self.recurrent_activation,
+        )
         terms = self.recurrent_to_multimodal(self.recurrent_dropout(states))  # [B, T, M]
         if self.word_to_multimodal is not None:
             terms = terms + self.word_to_multimodal(first if self.word_input == "first" else second)
         return terms, states
 
+    def recurrent_input(self, word: Tensor) -> Tensor:
+        """What w(t) ``[..., H]`` adds to the recurrent matrix's product."""
+        return word if self.word_to_recurrent is None else self.word_to_recurrent(word)
+
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
         """Called by fairseq before generating, after which it allows no more training. Folds all
-        that depends on the current word alone into one table ``[V, H + M]``: w(t), and V_w w(t)
-        with the multimodal layer's bias. A step is then three products: U, V_r and the output
-        layer's.
+        that depends on the current word alone into one table ``[V, H + M]``: what w(t) adds to the
+        recurrent layer, and V_w w(t) with the multimodal layer's bias. A step is then three
+        products: U, V_r and the output layer's.
         """
         if self.image_to_word is not None or self.shares_image_weight or retain_dropout:
             return  # w(t) depends on the image, or on chance, as well
@@ -253,16 +285,17 @@ class MRnnDecoder(FeatureDecoder):
             if self.word_to_multimodal is not None:
                 word = first if self.word_input == "first" else second
                 from_word = from_word + self.word_to_multimodal(word)
-            self.word_table = torch.cat([second, from_word], dim=1)
+            self.word_table = torch.cat([self.recurrent_input(second), from_word], dim=1)
 
     def _folded_step(
         self, word_table: Tensor, tokens: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
         """:meth:`language_terms` of one step, by :attr:`word_table`."""
-        second, from_word = word_table[tokens[:, 0]].split(
+        to_recurrent, from_word = word_table[tokens[:, 0]].split(
             [self.hidden_dim, self.recurrent_to_multimodal.out_features], dim=1
         )
-        state = torch.addmm(second, state, self.recurrent_weight.t()).relu_()
+        state = torch.addmm(to_recurrent, state, self.recurrent_weight.t())
+        state = ACTIVATIONS[self.recurrent_activation].apply_(state)
         terms = torch.addmm(from_word, state, self.recurrent_to_multimodal.weight.t())
         return terms.unsqueeze(1), state.unsqueeze(1)
 
@@ -327,6 +360,8 @@ class MRnnModel(FairseqEncoderDecoderModel):
             embedding_dropout=cfg.embedding_dropout,
             recurrent_dropout=cfg.recurrent_dropout,
             recurrent_scale=cfg.recurrent_scale,
+            recurrent_activation=str(cfg.recurrent_activation),
+            recurrent_input=str(cfg.recurrent_input),
         )
         model = cls(encoder, decoder)
         model.add_module(MODULE_NAME, Provenance.of_task(task))

@@ -261,6 +261,7 @@ SYSTEMS = {
     "m_rnn_vis_in_rnn": Captions(),
     "m_rnn_vis_in_rnn_both": Captions(),
     "m_rnn_vis_in_rnn_both_shared": Captions(),
+    "m_rnn_tiny": Captions(recurrent_activation="sigmoid", recurrent_input="concatenation"),
     "lbl": Captions(embedding_dim=6, context_length=4),
     "mlbl_b": Captions(embedding_dim=6, context_length=4),
     "mlbl_f": Captions(embedding_dim=6, context_length=4, num_factors=8),

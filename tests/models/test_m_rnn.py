@@ -20,10 +20,23 @@ VARIANTS = [
 ]
 
 
-def log_probabilities_by_loops(decoder, arch, image, tokens):
-    """``[T, V]`` for one image ``[D]`` and one sentence, from equations 2 to 4 and Figure 3."""
+FUNCTIONS = {  # equation 2; footnote 3, whose tangent is that of equation 4
+    "relu": lambda x: max(x, 0.0),
+    "scaled_tanh": lambda x: 1.7159 * math.tanh(2 / 3 * x),
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+}
+
+
+SIMPLE_RNN = {"recurrent_activation": "sigmoid", "recurrent_input": "concatenation"}
+
+
+def log_probabilities_by_loops(decoder, arch, image, tokens, f=FUNCTIONS["relu"]):
+    """``[T, V]`` for one image ``[D]`` and one sentence, from equations 1 to 4 and Figure 3."""
     U = decoder.recurrent_weight
-    r = torch.zeros(U.size(0))
+    if decoder.word_to_recurrent is not None:  # equation 1
+        U = torch.cat([decoder.word_to_recurrent.weight, U], dim=1)
+    H = U.size(0)
+    r = torch.zeros(H)
     rows = []
     for token in tokens:
         e = decoder.embedding.weight[token]
@@ -34,8 +47,9 @@ def log_probabilities_by_loops(decoder, arch, image, tokens):
         if arch in ("m_rnn_vis_in_rnn", "m_rnn_vis_in_rnn_both"):
             w = w + decoder.image_to_word.weight @ image
         if arch == "m_rnn_vis_in_rnn_both_shared":
-            w = w + decoder.image_to_multimodal.weight[: U.size(0)] @ image
-        r = torch.clamp(U @ r + w, min=0)
+            w = w + decoder.image_to_multimodal.weight[:H] @ image
+        x = U @ r + w if U.size(1) == H else U @ torch.cat([w, r])
+        r = torch.tensor([f(value) for value in x.tolist()])
         x = decoder.recurrent_to_multimodal.weight @ r + decoder.recurrent_to_multimodal.bias
         if arch == "m_rnn_emb_one_input":
             x = x + decoder.word_to_multimodal.weight @ e
@@ -49,9 +63,20 @@ def log_probabilities_by_loops(decoder, arch, image, tokens):
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("arch", VARIANTS)
-def test_equals_the_equations_written_as_loops(arch):
-    model = build_model(arch, toy_task(), **SIZES)
+@pytest.mark.parametrize(
+    ("arch", "activation", "recurrent_input"),
+    [
+        *((arch, "relu", "sum") for arch in VARIANTS),
+        *((arch, "sigmoid", "concatenation") for arch in VARIANTS),  # equation 1
+        ("m_rnn", "relu", "concatenation"),
+        ("m_rnn", "sigmoid", "sum"),
+        ("m_rnn", "scaled_tanh", "sum"),
+        ("m_rnn_vis_in_rnn_both_shared", "scaled_tanh", "concatenation"),
+    ],
+)
+def test_equals_the_equations_written_as_loops(arch, activation, recurrent_input):
+    options = {"recurrent_activation": activation, "recurrent_input": recurrent_input}
+    model = build_model(arch, toy_task(), **SIZES, **options)
     with torch.no_grad():
         model.decoder.recurrent_weight.normal_(std=0.4)
         model.decoder.recurrent_to_multimodal.bias.normal_()
@@ -60,7 +85,8 @@ def test_equals_the_equations_written_as_loops(arch):
         logits, _ = model(features, torch.zeros(1, 1, dtype=torch.bool), tokens)
         lprobs = model.get_normalized_probs((logits, None), log_probs=True)[0]
         image = features[0, 0] / features[0, 0].pow(2).mean().sqrt()
-        expected = log_probabilities_by_loops(model.decoder, arch, image, tokens[0].tolist())
+        f = FUNCTIONS[activation]
+        expected = log_probabilities_by_loops(model.decoder, arch, image, tokens[0].tolist(), f)
     torch.testing.assert_close(lprobs, expected, atol=2e-6, rtol=1e-5)
 
 
@@ -129,8 +155,9 @@ def test_image_is_not_looked_at_again_after_the_first_step():
     assert calls == []
 
 
-def test_word_table_follows_the_model_and_is_in_no_checkpoint():
-    model = build_model("m_rnn", toy_task(), **SIZES)
+@pytest.mark.parametrize("options", [{}, SIMPLE_RNN, {"recurrent_activation": "scaled_tanh"}])
+def test_word_table_follows_the_model_and_is_in_no_checkpoint(options):
+    model = build_model("m_rnn", toy_task(), **SIZES, **options)
     assert model.decoder.word_table is None
     keys = model.state_dict().keys()
     model.prepare_for_inference_(OmegaConf.create({"generation": {"beam": 2}}))

@@ -1,0 +1,104 @@
+"""The recurrent layer of m-RNN: a sentence's states from its word vectors.
+
+Mao et al. 2015, section 3.2, equation 2: ``r(t) = f(U r(t-1) + w(t))``, where f is the ReLU, or one
+of the functions that footnote 3 tells of: the sigmoid, and the scaled hyperbolic tangent of
+equation 4.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_SCALE, _SLOPE = 1.7159, 2 / 3
+
+
+def scaled_tanh(x: Tensor) -> Tensor:
+    """``1.7159 tanh(2/3 x)`` (Mao et al. 2015, equation 4)."""
+    return _SCALE * torch.tanh(x * _SLOPE)
+
+
+class Activation(NamedTuple):
+    """
+    Attributes:
+        apply_: replaces a tensor's elements by their values, and returns it.
+        derivative: of the function where it has a given value.
+    """
+
+    apply_: Callable[[Tensor], Tensor]
+    derivative: Callable[[Tensor], Tensor]
+
+
+ACTIVATIONS = {
+    "relu": Activation(torch.relu_, lambda y: y > 0),
+    "scaled_tanh": Activation(
+        lambda x: x.mul_(_SLOPE).tanh_().mul_(_SCALE),
+        lambda y: _SLOPE * (_SCALE - y * y / _SCALE),
+    ),
+    "sigmoid": Activation(torch.sigmoid_, lambda y: y * (1 - y)),
+}
+
+
+class _SimpleRecurrence(torch.autograd.Function):
+    """One fused product and an activation a step; the weight's gradient is one product over all
+    steps.
+
+    Autograd over the same loop keeps three graph nodes a step and adds up a weight gradient at
+    each; ``nn.RNN`` multiplies the input by a matrix that is the identity here. Figures:
+    ``benchmarks/m_rnn.py``.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: Tensor, weight: Tensor, initial: Tensor, activation: Activation
+    ) -> Tensor:
+        T, B, H = inputs.shape
+        states = inputs.new_empty(T + 1, B, H)
+        states[0] = initial
+        transposed = weight.t()
+        for t in range(T):
+            activation.apply_(torch.addmm(inputs[t], states[t], transposed, out=states[t + 1]))
+        ctx.save_for_backward(states, weight)
+        ctx.activation = activation
+        return states[1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_states: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        states, weight = ctx.saved_tensors
+        T, B, H = grad_states.shape
+        # d(t): the gradient before the activation of step t, which is the input's gradient as well
+        before = grad_states.new_empty(T, B, H)
+        derivative = ctx.activation.derivative(states[1:])
+        from_future = grad_states.new_zeros(B, H)
+        for t in range(T - 1, -1, -1):
+            torch.mul(from_future.add_(grad_states[t]), derivative[t], out=before[t])
+            torch.mm(before[t], weight, out=from_future)
+        grad_weight = before.flatten(0, 1).t() @ states[:-1].flatten(0, 1)
+        return before, grad_weight, from_future, None
+
+
+def simple_recurrence(
+    inputs: Tensor, weight: Tensor, initial: Tensor, activation: str = "relu"
+) -> Tensor:
+    """States of a simple recurrence, for all steps (Mao et al. 2015, equation 2).
+
+    Args:
+        inputs: ``[B, T, H]`` word vectors w(1), ..., w(T).
+        weight: ``[H, H]`` the matrix U.
+        initial: ``[B, H]`` the state r(0).
+        activation: f, a name of ``ACTIVATIONS``.
+
+    Returns:
+        states: ``[B, T, H]`` r(1), ..., r(T), in the inputs' dtype.
+    """
+    dtype = inputs.dtype
+    states = _SimpleRecurrence.apply(
+        inputs.transpose(0, 1).contiguous(),
+        weight.to(dtype),
+        initial.to(dtype),
+        ACTIVATIONS[activation],
+    )
+    return states.transpose(0, 1)
