@@ -69,6 +69,29 @@ def repair_overflow_on_cpu() -> None:
     Trainer.train_step = train_step
 
 
+def repair_clipping_on_cpu() -> None:
+    """``--cpu`` on a machine with a GPU ends at the first update: fairseq puts the norm of the
+    gradients on the GPU wherever there is one. Goes when it takes the gradients' device."""
+    import torch
+    from fairseq import utils
+
+    original, cuda = utils.clip_grad_norm_, cast(Any, torch.cuda)
+
+    @functools.wraps(original)
+    def clip_grad_norm_(params: Any, *args: Any, **kwargs: Any) -> Any:
+        params = [params] if isinstance(params, torch.Tensor) else list(params)
+        is_available = cuda.is_available
+        if any(x.is_cuda for x in params) or not is_available():
+            return original(params, *args, **kwargs)
+        cuda.is_available = lambda: False
+        try:
+            return original(params, *args, **kwargs)
+        finally:
+            cuda.is_available = is_available
+
+    utils.clip_grad_norm_ = clip_grad_norm_
+
+
 def repair_amp() -> None:
     """``--amp`` divides gradients by the loss scale twice.
 

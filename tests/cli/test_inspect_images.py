@@ -40,6 +40,7 @@ def inspect(folder, tmp_path, capsys):
         file = tmp_path / "stories.jsonl"
         file.unlink(missing_ok=True)
         command = ["inspect", *arguments, "--checkpoint", folder / model, "--output", file]
+        command += ["--device", "cpu"]  # as what is compared
         status = main([*map(str, command)])
         entries = []
         if file.exists():

@@ -5,6 +5,7 @@ from argparse import Namespace
 
 import pytest
 import torch
+from fairseq import utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.optim import AMPOptimizer
 from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
@@ -173,3 +174,16 @@ def test_other_processes_go_on_where_the_data_was_left(before, now):
         assert len(read) - len(expected) < now
         if before == now or steps * before % now == 0:
             assert len(read) == len(expected)
+
+
+def test_gradients_on_the_cpu_are_clipped_there_beside_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: torch.device("meta"))
+    weights = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    for weight in weights:
+        weight.grad = torch.tensor([3.0, 0.0])
+    norm = utils.clip_grad_norm_(iter(weights), 1.0)
+    assert norm.device.type == "cpu"
+    assert float(norm) == pytest.approx(18**0.5)
+    assert float(weights[0].grad[0]) == pytest.approx(3 / 18**0.5, rel=1e-5)
+    assert torch.cuda.is_available()
