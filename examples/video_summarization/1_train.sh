@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A system of the paper's tables: 1_train.sh DATA SAVE_DIR SYSTEM [options of fairseq-train]
-# Table 1: s2s, pointer_generator, tf, t5, bart, hierarchical_attention_rnn,
+# Table 1: s2s, pointer_generator, pointer_generator_coverage, tf, t5, bart, hierarchical_attention_rnn,
 #   hierarchical_attention_transformer, mffg_rnn, mffg_transformer, vg_t5_dot_product,
 #   vg_t5_multi_head, vg_bart_dot_product, vg_bart_multi_head
 # Table 2: vg_bart_fg, vg_bart_vtf, vg_bart_fg_vtf
@@ -14,7 +14,5 @@ SYSTEM=$3
 source "$(dirname "$0")/systems.sh"
 
 exec fairseq-train "$1" --user-dir "$USER_DIR" --task video_summarization --arch "$ARCH" "${SIZES[@]}" \
-    --criterion cross_entropy "${OPTIMIZATION[@]}" --lr-scheduler epoch_decay \
-    --decay-factor 0.95 --decay-epochs 10 --max-epoch 60 --patience 5 --seed 1 --eval-gen \
-    --best-checkpoint-metric rouge2 --maximize-best-checkpoint-metric \
+    "${CRITERION[@]}" "${OPTIMIZATION[@]}" "${SCHEDULE[@]}" --seed 1 \
     --required-batch-size-multiple 1 --no-epoch-checkpoints --log-format simple --save-dir "$2" "${@:4}"

@@ -4,16 +4,30 @@ BATCH="${BATCH:-10}"
 USER_DIR="${USER_DIR:-$(dirname "${BASH_SOURCE[0]}")/../../fairseq_mm}"
 source "$(dirname "${BASH_SOURCE[0]}")/../gpus.sh"
 
-# MFFG's released code trains by torch.optim.Adam without weight decay, transformers with AMSGrad.
-# VG-BART's paper has a weight decay of 1e-5, its released code none.
+CRITERION=(--criterion cross_entropy)
+# VG-BART's paper, section 4.3. It has a weight decay of 1e-5, its released code none.
+SCHEDULE=(--lr-scheduler epoch_decay --decay-factor 0.95 --decay-epochs 10 --max-epoch 60 --patience 5
+    --eval-gen --best-checkpoint-metric rouge2 --maximize-best-checkpoint-metric)
+# Table 1's baselines are those of Liu et al. 2020, trained as their released code trains: by
+# torch.optim.Adam without weight decay, transformers with AMSGrad; the rate is constant. Lengths:
+# mf_rnn/configs/mfn_rnn.conf (600 words) and mf_transformer/seq2seq/data/dataset.py (800; 1,024 frames).
+LENGTHS=(--max-target-positions 200 --max-frames 1024)
 case "$SYSTEM" in
-s2s | pointer_generator | hierarchical_attention_rnn | mffg_rnn)
-    OPTIMIZATION=(--optimizer adam_l2 --weight-decay 0 --lr 1.5e-4 --clip-norm 1 --dropout 0.3)
+s2s | pointer_generator | pointer_generator_coverage | hierarchical_attention_rnn | mffg_rnn)
+    OPTIMIZATION=(--optimizer adam_l2 --weight-decay 0 --lr 1.5e-4 --clip-norm 1 --dropout 0.3
+        --max-source-positions 600 "${LENGTHS[@]}")
+    # mfn_rnn.conf: 50 epochs, validated by ROUGE-L of a beam of 6 every 1,000 updates, patience 66
+    SCHEDULE=(--lr-scheduler fixed --max-epoch 50 --save-interval-updates 1000
+        --keep-interval-updates 1 --patience 66
+        --eval-gen --eval-gen-args '{"beam": 6, "max_len_b": 200, "no_repeat_ngram_size": 0}'
+        --best-checkpoint-metric rouge_l_f1 --maximize-best-checkpoint-metric)
     EXAMPLES=4
     ;;
 tf | hierarchical_attention_transformer | mffg_transformer)
     OPTIMIZATION=(--optimizer adam_l2 --amsgrad --weight-decay 0 --adam-betas "(0.9, 0.98)"
-        --lr 1.5e-4 --clip-norm 0.1 --dropout 0.1)
+        --lr 1.5e-4 --clip-norm 0.1 --dropout 0.1 --max-source-positions 800 "${LENGTHS[@]}")
+    # mf_transformer/train.py: 10 epochs, validated by the loss
+    SCHEDULE=(--lr-scheduler fixed --max-epoch 10)
     EXAMPLES=8
     ;;
 bart)
@@ -43,14 +57,25 @@ s2s)
     ARCH=lstm
     SIZES=(--encoder-embed-dim 128 --encoder-hidden-size 256 --encoder-layers 2 --encoder-bidirectional
         --decoder-embed-dim 128 --decoder-hidden-size 256 --decoder-layers 2 --decoder-out-embed-dim 128
-        --share-all-embeddings)
+        --share-decoder-input-output-embed)  # tied_emb: 2way
     ;;
 tf)
     ARCH=transformer
     SIZES=(--encoder-layers 4 --encoder-embed-dim 512 --encoder-ffn-embed-dim 2048
         --encoder-attention-heads 8 --decoder-layers 4 --decoder-embed-dim 512
         --decoder-ffn-embed-dim 2048 --decoder-attention-heads 8 --encoder-normalize-before
-        --decoder-normalize-before --encoder-learned-pos --decoder-learned-pos --share-all-embeddings)
+        --decoder-normalize-before --encoder-learned-pos --decoder-learned-pos --share-all-embeddings
+        --attention-dropout 0.1 --activation-dropout 0.1 --no-scale-embedding)
+    ;;
+pointer_generator_coverage)
+    # See et al. 2017, section 5: a trained pointer-generator goes on for 3,000 updates with coverage
+    if [ -z "${PRETRAINED:-}" ]; then
+        echo "$SYSTEM goes on from a pointer_generator: PRETRAINED=SAVE_DIR/checkpoint_best.pt." >&2
+        exit 2
+    fi
+    ARCH=pointer_generator
+    SIZES=(--coverage --finetune-from-model "$PRETRAINED" --max-update 3000)
+    CRITERION=(--criterion coverage_cross_entropy --label-smoothing 0 --coverage-weight 1)
     ;;
 pointer_generator | hierarchical_attention_rnn | hierarchical_attention_transformer | mffg_rnn | mffg_transformer)
     ARCH=$SYSTEM SIZES=()
@@ -73,8 +98,8 @@ vg_bart_fg) ARCH=vg_bart_base SIZES=("${MULTI_HEAD[@]}" --forget-gate on --video
 vg_bart_vtf) ARCH=vg_bart_base SIZES=("${MULTI_HEAD[@]}" --forget-gate off --video-encoder-layers 4) ;;
 vg_bart_fg_vtf) ARCH=vg_bart_base SIZES=("${MULTI_HEAD[@]}" --forget-gate on --video-encoder-layers 4) ;;
 *)
-    echo "$SYSTEM is no system of these tables: s2s, pointer_generator, tf, t5, bart," \
-        "hierarchical_attention_rnn, hierarchical_attention_transformer, mffg_rnn, mffg_transformer," \
+    echo "$SYSTEM is no system of these tables: s2s, pointer_generator, pointer_generator_coverage, tf, t5," \
+        "bart, hierarchical_attention_rnn, hierarchical_attention_transformer, mffg_rnn, mffg_transformer," \
         "vg_t5_dot_product, vg_t5_multi_head, vg_bart_dot_product, vg_bart_dot_product_projected," \
         "vg_bart_dot_product_fg, vg_bart_dot_product_fg_vtf, vg_bart_multi_head, vg_bart_fg," \
         "vg_bart_vtf or vg_bart_fg_vtf." >&2

@@ -18,8 +18,8 @@ Differs from the papers / left open:
 - Fusion is computed once a batch, in the encoder; in the released code it is the decoder's.
 - Padded words and frames get no attention in the fusion; in the released code they do.
 - Frames have no positions and no network over them, as in the released code.
-- Transcripts are cut by the task, not at 600 words; dropout of 0.3 is of the transcript's
-  embeddings and states and of the last layer, not between the GRU's layers.
+- Transcripts are cut by the task (at 600 words in the recipe); dropout of 0.3 is of the
+  transcript's embeddings and states and of the last layer, not between the GRU's layers.
 - The start token is fairseq's. Initial values are PyTorch's, those of the summary's embeddings
   N(0, 0.1).
 """

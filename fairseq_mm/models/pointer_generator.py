@@ -283,6 +283,15 @@ class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         model.add_module(MODULE_NAME, Provenance(words, {}, 0, words, subwords=subwords))
         return model
 
+    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
+        """Lets a model that was trained without coverage go on with it, as in section 5: from the
+        zeros that w_c starts with."""
+        super().upgrade_state_dict_named(state_dict, name)
+        weight = self.decoder.attention.coverage_weight
+        if weight is not None:
+            prefix = f"{name}." if name else ""
+            state_dict.setdefault(f"{prefix}decoder.attention.coverage_weight", weight.detach())
+
     def forward(
         self, src_tokens: Tensor, src_lengths: Optional[Tensor], prev_output_tokens: Tensor
     ) -> tuple[Tensor, dict[str, Any]]:

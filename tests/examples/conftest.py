@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+OF_RECIPES = ("SIZE", "GPUS", "PAPER")  # variables that recipes read
 PROGRAMS = ("fairseq-train", "fairseq-generate", "fairseq-mm")
 
 
@@ -29,7 +30,7 @@ def run_recipe(tmp_path):
             ["bash", str(example / f"{recipe}.sh"), *map(str, arguments)],
             cwd=tmp_path,
             env={
-                **{name: x for name, x in os.environ.items() if name not in ("SIZE", "GPUS")},
+                **{name: x for name, x in os.environ.items() if name not in OF_RECIPES},
                 "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
                 "RECORD": str(record),
                 **variables,

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+POSITIONAL = ("data", "saved", "embedding")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "multimodal_captioning"
 
 
@@ -21,6 +23,43 @@ def test_any_number_of_gpus_gives_the_same_batch(run_recipe, recipe):
         args = parsed(call)
         assert args.distributed_world_size == gpus
         assert gpus * args.batch_size == 128
+
+
+def test_the_papers_embedding_is_trained_as_it_says(run_recipe):
+    """Kiros et al. 2014, sections 2.2 and 3.1: what the paper names, and nothing else."""
+    (call,) = run_recipe(EXAMPLE, "train_vse", "data", "saved", PAPER="1")
+    args = parsed(call)
+    assert (args.arch, args.negatives, args.margin) == ("vse_lstm", "random", 0.2)
+    assert (args.optimizer, args.lr, args.momentum) == ("sgd", [1.0], 0.0)
+    assert (args.lr_scheduler, args.decay_epochs) == ("epoch_decay", 1)
+    assert 0 < args.decay_factor < 1
+    assert (args.clip_norm, args.weight_decay, args.batch_size) == (0, 0, 40)
+    model = convert_namespace_to_omegaconf(args).model
+    assert (model.feature_scaling, model.feature_dropout, model.word_dropout) == ("none", 0, 0)
+
+
+def test_the_log_bilinear_code_trains_by_sgd(run_recipe, tmp_path):
+    files = ["data/dict.txt"]
+    for split in ("train", "valid"):
+        files += [f"data/{split}.{ending}" for ending in ("bin", "idx", "tags")]
+        files.append(f"saved/data/{split}.{split}.visual_ids")  # of `embed`, which is not run
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    *_, call = run_recipe(EXAMPLE, "train_sc_nlm", *POSITIONAL, PAPER="1")
+    args = parsed(call)
+    assert (args.arch, args.optimizer, args.momentum) == ("sc_nlm", "sgd", 0.23)
+    # a step of .43 / 40 times (1 - .23) of the gradient is what the code takes
+    assert args.lr[0] == pytest.approx(0.43 / 40 * (1 - 0.23), rel=0.01)
+    assert (args.clip_norm, args.batch_size, args.max_epoch) == (0, 4, 10)
+    # .99 for each 100,000 of an epoch's 354,000 words, and for the epoch
+    assert args.decay_factor == pytest.approx(0.99 ** (3 + 1), abs=0.002)
+
+
+@pytest.mark.parametrize("recipe", ["train_vse", "train_sc_nlm"])
+def test_another_value_of_paper_is_refused_in_a_line(run_recipe, recipe):
+    stderr = run_recipe(EXAMPLE, recipe, *POSITIONAL, status=2, PAPER="yes")
+    assert stderr == "PAPER must be 1 or unset, but is yes.\n"
 
 
 def test_sentences_are_embedded_by_one_process(run_recipe):

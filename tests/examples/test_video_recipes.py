@@ -1,8 +1,10 @@
 """The recipes of examples/video_summarization: their commands parse, and run with small sizes."""
 
 import functools
+import json
 
 import pytest
+import torch
 from fairseq import options
 from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -16,6 +18,7 @@ TABLE_1_WORDS = {
     "s2s": "lstm",
     "tf": "transformer",
     "pointer_generator": "pointer_generator",
+    "pointer_generator_coverage": "pointer_generator",
     "hierarchical_attention_rnn": "hierarchical_attention_rnn",
     "hierarchical_attention_transformer": "hierarchical_attention_transformer",
     "mffg_rnn": "mffg_rnn",
@@ -55,7 +58,7 @@ def configuration(call):
 
 @pytest.mark.parametrize("system", TABLE_1_WORDS)
 def test_baselines_have_their_papers_optimization(calls_of, system):
-    (call,) = calls_of("1_train", "data", "saved", system)
+    (call,) = calls_of("1_train", "data", "saved", system, PRETRAINED="pg.pt")
     cfg = configuration(call)
     assert cfg.model._name == TABLE_1_WORDS[system]
     assert cfg.optimization.lr == [1.5e-4]
@@ -67,6 +70,45 @@ def test_baselines_have_their_papers_optimization(calls_of, system):
     optimizer = cfg.optimizer
     assert (optimizer._name, optimizer.weight_decay) == ("adam_l2", 0)
     assert optimizer.amsgrad is is_transformer
+    # and its epochs and lengths
+    assert cfg.optimization.max_epoch == (10 if is_transformer else 50)
+    assert cfg.lr_scheduler._name == "fixed"
+    assert cfg.task.max_source_positions == (800 if is_transformer else 600)
+    assert cfg.task.max_frames == 1024
+    metric = cfg.checkpoint.best_checkpoint_metric
+    assert metric == ("loss" if is_transformer else "rouge_l_f1")
+    assert cfg.checkpoint.patience == (-1 if is_transformer else 66)
+    if not is_transformer:
+        assert json.loads(cfg.task.eval_gen_args)["beam"] == 6
+
+
+def test_s2s_ties_the_summarys_embeddings_alone(calls_of):
+    (call,) = calls_of("1_train", "data", "saved", "s2s")
+    model = configuration(call).model
+    assert model.share_decoder_input_output_embed
+    assert not model.share_all_embeddings
+
+
+def test_coverage_goes_on_from_a_pointer_generator(calls_of, tmp_path, monkeypatch):
+    data = make_videos_folder(tmp_path / "data")
+    small = "--embedding-dim 8 --hidden-dim 6 --attention-dim 5 --num-workers 0"
+    once = (*small.split(), "--cpu", "--max-update", "1")
+    (call,) = calls_of("1_train", data, tmp_path / "pg", "pointer_generator", *once)
+    run_fairseq(monkeypatch, "train", *call[1:])
+    trained = tmp_path / "pg/checkpoint_best.pt"
+    arguments = (data, tmp_path / "saved", "pointer_generator_coverage")
+    (call,) = calls_of("1_train", *arguments, *once, "--lr", "0", PRETRAINED=str(trained))
+    assert configuration(call).optimization.max_update == 1  # by default 3,000
+    run_fairseq(monkeypatch, "train", *call[1:])
+    before, after = (
+        load_model_ensemble([str(path)])[0][0].state_dict()
+        for path in (trained, tmp_path / "saved/checkpoint_best.pt")
+    )
+    (added,) = after.keys() - before.keys()
+    assert added == "decoder.attention.coverage_weight"
+    assert not after[added].any()
+    for name, weight in before.items():
+        assert torch.equal(after[name], weight), name
 
 
 @pytest.mark.parametrize("system", PRETRAINED)
@@ -164,6 +206,11 @@ def test_recipes_train_summarize_and_score(calls_of, tmp_path, monkeypatch, caps
     ("variables", "system", "message"),
     [
         ({}, "m_rnn", "m_rnn is no system of these tables: s2s, "),
+        (
+            {},
+            "pointer_generator_coverage",
+            "pointer_generator_coverage goes on from a pointer_generator: PRETRAINED=",
+        ),
         ({}, "vg_bart_fg", "vg_bart_fg begins with a pretrained model: PRETRAINED="),
         ({"GPUS": "7", "PRETRAINED": "x"}, "bart", "GPUS must divide 120, the number of examples"),
         (
