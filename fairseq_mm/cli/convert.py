@@ -213,7 +213,7 @@ def _features_of(result: Any) -> str:
 
     released = result.released
     if not released.cnn_type:
-        return f"features: of {result.feature_dim} channels, as the model was trained on"
+        return f"features: of dimension {result.feature_dim}, as the model was trained on"
     network = os.path.join(result.folder, NETWORK)
     return f"features: fairseq-mm extract ... --model {released.cnn_type} --weights {network}"
 

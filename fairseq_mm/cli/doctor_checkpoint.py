@@ -179,7 +179,7 @@ def _check_features_fit(carried: Mapping[str, Any], store: Any) -> Iterator[Find
     dim, extractor = carried["feature_dim"], carried["extractor"]
     if store.dim != dim:
         yield problem(
-            "checkpoint", f"needs {dim} channels, but {store.path} has {store.dim}", remedy
+            "checkpoint", f"needs feature dimension {dim}, but {store.path} has {store.dim}", remedy
         )
     elif extractor.get("extractor") and store.attributes.get("extractor"):
         try:

@@ -102,7 +102,7 @@ def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, li
     except UserError as error:
         return None, [problem("features", str(error), "make it anew with extract or store import")]
     subject = store.path
-    findings = [ok(subject, f"{len(store)} items of {store.dim} channels, all finite")]
+    findings = [ok(subject, f"{len(store)} items of feature dimension {store.dim}, all finite")]
     name = store.attributes.get("extractor")
     if name:
         weights = str(store.attributes.get("weights", "unknown weights"))

@@ -237,7 +237,7 @@ def _said(summary: Any, output: str, dim: int, reader: Any) -> str:
     from fairseq_mm.extract.run_files import details_path, unreadable_path
 
     noun = reader.kind.fields
-    text = f"{output}: {summary.num_items} {noun} of {dim} channels, "
+    text = f"{output}: {summary.num_items} {noun} of feature dimension {dim}, "
     text += f"{summary.num_unreadable} unreadable"
     if summary.num_unreadable:
         text += f" ({unreadable_path(output)})"

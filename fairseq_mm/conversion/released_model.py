@@ -99,7 +99,7 @@ def _write_network(released: ReleasedModel, path: str, feature_dim: int) -> dict
         raise UserError(f"{released.path}: {message}") from None
     if extractor.dim != feature_dim:
         raise UserError(
-            f"{released.path}: {released.cnn_type} gives {extractor.dim} channels, but the "
-            f"model takes {feature_dim}."
+            f"{released.path}: {released.cnn_type} gives features of dimension "
+            f"{extractor.dim}, but the model takes {feature_dim}."
         )
     return dict(extractor.identity)

@@ -265,7 +265,7 @@ class FeatureStores:
         for store in self.stores[1:]:
             if store.dim != first.dim:
                 raise UserError(
-                    f"{store.path}: features have {store.dim} channels, but those of "
+                    f"{store.path}: features have dimension {store.dim}, but those of "
                     f"{first.path} have {first.dim}."
                 )
         self._check_ids()

@@ -105,7 +105,7 @@ def check_store_extractor(
     """
     if dim != feature_dim:
         raise UserError(
-            f"{path}: features have {dim} channels, but {file} was trained on {feature_dim}."
+            f"{path}: features have dimension {dim}, but {file} was trained on {feature_dim}."
         )
     if not identity.get("extractor") or not attributes.get("extractor"):
         return

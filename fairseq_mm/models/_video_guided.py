@@ -110,7 +110,7 @@ def check_video_guided(
         raise UserError("the task gives no features of videos, which this --arch reads.")
     if cfg.video_encoder_layers and video_dim % cfg.video_encoder_heads:
         raise UserError(
-            f"--video-encoder-heads must divide the features' {video_dim} channels, but is "
+            f"--video-encoder-heads must divide the feature dimension {video_dim}, but is "
             f"{cfg.video_encoder_heads}."
         )
 
@@ -241,7 +241,7 @@ class VideoReader(nn.Module):
             raise UserError("a batch has no features of videos, which this --arch reads.")
         if features.size(-1) != self.dim:
             raise UserError(
-                f"the features have {features.size(-1)} channels, but the model was built for "
+                f"the features have dimension {features.size(-1)}, but the model was built for "
                 f"{self.dim}."
             )
         if padding_mask is None:

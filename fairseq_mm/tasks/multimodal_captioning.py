@@ -179,7 +179,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         )
         logger.info(
             f"{split}: {len(self.datasets[split])} lines of {len(set(visual_ids))} items, features "
-            f"of {self.feature_dim} channels from {self.features.path}"
+            f"of dimension {self.feature_dim} from {self.features.path}"
         )
         if self.cfg.eval_gen and not generates and split not in self.generated_text_scores:
             path = os.path.join(self.cfg.data, f"{split}.references.jsonl")

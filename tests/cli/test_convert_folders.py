@@ -10,9 +10,9 @@ import pytest
 import torch
 from fairseq.data import Dictionary, indexed_dataset
 from toy_bart import SENTENCES, import_transformers, write_huggingface_bart
+from toy_convert import convert, message
 from toy_data import run_fairseq, write_store
 
-from fairseq_mm.cli.main import main
 from fairseq_mm.data.subwords import Subwords
 
 FILES = ["dict.txt", "encoder.json", "model.pt", "subwords.json", "vocab.bpe"]
@@ -24,18 +24,6 @@ def source(tmp_path_factory):
     folder = tmp_path_factory.mktemp("convert") / "huggingface"
     write_huggingface_bart(folder, max_position_embeddings=1024)
     return folder
-
-
-def convert(*arguments):
-    return main(["convert", *map(str, arguments)])
-
-
-def message(capsys, *arguments):
-    assert convert(*arguments) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("fairseq-mm convert: ")
-    assert error.count("\n") == 1
-    return error
 
 
 def test_barts_folder_becomes_fairseqs(source, tmp_path, capsys):

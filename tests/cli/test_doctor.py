@@ -303,7 +303,7 @@ def test_a_checkpoint_of_other_data_is_found(examine, trained, tmp_path):
     assert fingerprint(words) in problems[0]
     write_store(tmp_path / "narrow.h5", ["a"], attributes={})
     _, _, problems = examine("--features", tmp_path / "narrow.h5", "--checkpoint", trained)
-    assert "needs 512 channels, but" in problems[0]
+    assert "needs feature dimension 512, but" in problems[0]
     assert "narrow.h5 has 5" in problems[0]
     drawn = {"extractor": "drawn", "weights": "w", "layer": "l", "grid": 0, "preprocessing": "{}"}
     write_store(tmp_path / "other.h5", ["a"], dim=DIM, attributes=drawn)

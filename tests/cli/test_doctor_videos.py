@@ -76,7 +76,7 @@ def test_a_whole_folder_has_no_problem(folder, store, capsys):
     assert status == (0 if lines[-1] == "no problem found" else 2)
     shown = [" ".join(line.split()) for line in lines]
     for line in (
-        f"ok {folder}/features.h5: 3 items of 5 channels, all finite",
+        f"ok {folder}/features.h5: 3 items of feature dimension 5, all finite",
         f"ok {folder}/dict.tran.txt: 4 words",
         f"ok subwords: none, {Subwords().fingerprint}",
         "ok train: 2 videos; transcripts of 512 to 513 tokens, 1 cut to 512, 0.00 % unknown; "
@@ -216,7 +216,7 @@ def test_a_checkpoint_of_other_data_is_a_problem(folder, trained, tmp_path):
     (found,) = texts(fit(trained, folder, narrow), "PROBLEM")
     assert "trained on 5-dimensional features, but the feature store has 9" in found
     (found,) = texts(fit(trained, None, narrow), "PROBLEM")
-    assert found == f"checkpoint: needs 5 channels, but {tmp_path}/narrow.h5 has 9"
+    assert found == f"checkpoint: needs feature dimension 5, but {tmp_path}/narrow.h5 has 9"
     (found,) = texts(fit(trained, tmp_path), "PROBLEM")
     assert (
         f"is a model of videos (--task video_summarization), but {tmp_path} has captions" in found

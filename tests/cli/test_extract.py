@@ -36,7 +36,9 @@ def test_a_folder_becomes_a_store(folder, tmp_path, capsys):
     output = tmp_path / "f.h5"
     assert extract(folder, *MODEL, "--output", output) == 0
     out, err = capsys.readouterr()
-    assert out.startswith(f"{output}: 7 images of 512 channels, 0 unreadable; 7 in this run, ")
+    assert out.startswith(
+        f"{output}: 7 images of feature dimension 512, 0 unreadable; 7 in this run, "
+    )
     assert "7/7" in err
     assert FeatureStore(output).ids == [f"{i}.jpg" for i in range(N)]
     assert extract(folder, *MODEL, "--output", output) == 0

@@ -35,7 +35,7 @@ def test_a_folder_of_videos_becomes_a_store(folder, tmp_path, capsys):
     assert extract(folder, *MODEL, "--workers", 0, "--ids", "stem", "--output", output) == 0
     out, err = capsys.readouterr()
     assert out.startswith(
-        f"{output}: 3 videos of 512 channels, 0 unreadable; 3 in this run, with 6 clips, "
+        f"{output}: 3 videos of feature dimension 512, 0 unreadable; 3 in this run, with 6 clips, "
     )
     assert "3/3" in err
     store = FeatureStore(output)
@@ -52,7 +52,9 @@ def test_options_of_clips_reach_the_store(folder, tmp_path, capsys):
     output = tmp_path / "f.h5"
     options = ["--fps", "50", "--stride", "2", "--root", folder, "--dtype", "float32"]
     assert extract(data, tmp_path / "broken.mp4", *MODEL, *options, "--output", output) == 0
-    assert f"2 videos of 512 channels, 1 unreadable ({output}.unr" in capsys.readouterr().out
+    assert (
+        f"2 videos of feature dimension 512, 1 unreadable ({output}.unr" in capsys.readouterr().out
+    )
     store = FeatureStore(output)
     assert [(key, store.rows_of(key)) for key in store.ids] == [("0.mp4", 8), ("x", 12)]
     attributes = store.attributes

@@ -165,7 +165,7 @@ def test_some_stories_are_drawn(perplexity):
         (["--words", "5"], "--words: is for checkpoints of stories of prompts, but "),
         (["--side", "wp_target"], "--side: is for checkpoints of stories of prompts, but "),
         (["--split", "nowhere"], "nowhere.txt: cannot be read (No such file or directory); it hol"),
-        (["--features", "F5"], "f.h5: features have 6 channels, but "),
+        (["--features", "F5"], "f.h5: features have dimension 6, but "),
         (["--features", "G5"], "g.h5: was made with layer = 'fc', but "),
     ],
 )

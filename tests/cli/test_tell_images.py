@@ -348,7 +348,7 @@ OF_SPLIT = [*STORED, *SPLIT]
             [*STORED, "--features", "{store}", *IDS[:5], "p0_9"],
             "no features for 'p0_9' among 19 items. Closest: 'p0_4'",
         ),
-        ([*STORED, "--features", "{wide}", *IDS], "features have 6 channels, but"),
+        ([*STORED, "--features", "{wide}", *IDS], "features have dimension 6, but"),
         (
             [*STORED, "--features", "{grid}", *IDS],
             "features of image 1 of image sequence 0 must be [",

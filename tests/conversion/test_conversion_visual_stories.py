@@ -8,6 +8,7 @@ import pytest
 import torch
 import torchvision
 from PIL import Image
+from toy_convert import convert, message
 from toy_released_visual_stories import SIGNS, D, model_of, random_weights, write_released
 
 import fairseq_mm
@@ -25,18 +26,6 @@ STORY = [
 ARCHITECTURES = (
     *("glac", "glac_decoder_attention", "transtory_decoder", "transtory_full", "transtory_xl"),
 )
-
-
-def convert(*arguments):
-    return main(["convert", *map(str, arguments)])
-
-
-def message(capsys, *arguments):
-    assert convert(*arguments) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("fairseq-mm convert: ")
-    assert error.count("\n") == 1
-    return error
 
 
 def theirs_of(sentence):

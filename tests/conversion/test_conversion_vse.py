@@ -14,6 +14,7 @@ import pytest
 import torch
 import torchvision
 from PIL import Image
+from toy_convert import convert, message
 from toy_data import run_fairseq, write_store
 from toy_released_vse import (
     SIGNS,
@@ -44,18 +45,6 @@ SENTENCES = [
     *("a dog runs on grass .", "A Dog runs", "dog", "a café , a zebra", "rarest rare ."),
     "a a a a a a dog on on on",
 ]
-
-
-def convert(*arguments):
-    return main(["convert", *map(str, arguments)])
-
-
-def message(capsys, *arguments):
-    assert convert(*arguments) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("fairseq-mm convert: ")
-    assert error.count("\n") == 1
-    return error
 
 
 def load(folder):
@@ -208,7 +197,7 @@ def test_what_is_written_is_said(tmp_path, capsys):
         f"{output}: --arch vse_gru, {sizes} parameters, 10 words: checkpoint_best.pt, dict.txt",
         f"data: fairseq-mm prepare captions ... --dictionary {output}/dict.txt "
         "--tokenizer whitespace --keep-case --keep-punctuation",
-        "features: of 5 channels, as the model was trained on",
+        "features: of dimension 5, as the model was trained on",
         f"rank: fairseq-mm rank DATA --checkpoint {output}",
         "train: fairseq-train DATA --task multimodal_captioning --arch vse_gru --word-dim 6 "
         "--embed-dim 7 --sentence-signs end --image-norm evaluation --feature-scaling unit "
@@ -440,7 +429,7 @@ def test_a_network_that_torchvision_has_not_is_refused(tmp_path, capsys):
     whole = torchvision.models.resnet18(weights=None).state_dict()
     layers = {f"module.{name}": x for name, x in whole.items()}
     error = message_for(network=layers, cnn_type="resnet18")
-    assert "m.tar: resnet18 gives 512 channels, but the model takes 5." in error
+    assert "m.tar: resnet18 gives features of dimension 512, but the model takes 5." in error
     assert not (tmp_path / "out").exists()
 
 

@@ -405,7 +405,7 @@ def test_stores_that_do_not_fit_together_are_refused(items, write_store):
     with pytest.raises(UserError, match=r"the id 'd' stands both in .*first.h5 and in .*same.h5"):
         open_features([first, same])
     wide = write_store({"e": rows_for(1, dim=6)}, "wide.h5", dim=6)
-    with pytest.raises(UserError, match=r"wide.h5: .* 6 channels, but those of .*first.h5 have 5"):
+    with pytest.raises(UserError, match=r"wide.h5: .* dimension 6, but those of .*first.h5 have 5"):
         open_features([first, wide])
     with pytest.raises(UserError, match="at least one feature store"):
         open_features([])

@@ -261,7 +261,7 @@ def test_features_without_a_known_extractor_are_captioned_and_images_are_not(cha
 
 
 def test_features_of_another_extractor_or_width_are_refused(captioner):
-    with pytest.raises(UserError, match=r"f.h5: features have 7 channels, but .* trained on 512"):
+    with pytest.raises(UserError, match=r"f.h5: features have dimension 7, but .* trained on 512"):
         reader_of(captioner).check_features(reader_of(captioner).identity, 7, "f.h5")
     other = {**reader_of(captioner).identity, "layer": "features.3"}
     with pytest.raises(UserError, match=r"another extractor: .* layer = features, but f.h5 with"):

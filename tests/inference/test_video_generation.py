@@ -355,7 +355,7 @@ def test_bad_inputs_are_named(model, videos, tmp_path):
     assert refusal(b"no video").startswith("video 0: is no video, or its head or index is missing")
     expected = rf"^video 0: features must be \[frames, {DIM}\], but are \[2, 5\]"
     assert re.search(expected, refusal(np.ones((2, 5))))
-    with pytest.raises(UserError, match=rf"x\.h5: features have 5 channels, .* trained on {DIM}"):
+    with pytest.raises(UserError, match=rf"x\.h5: features have dimension 5, .* trained on {DIM}"):
         model.processor.reader.check_features({}, 5, "x.h5")
 
 

@@ -319,7 +319,7 @@ def test_features_of_another_size_are_refused_when_loading_and_when_reading(batc
     model, wider = build(), build(task=video_task(feature_dim=D + 1))
     with pytest.raises(UserError, match=r"trained on 6-dimensional features, but .* has 5"):
         model.load_state_dict(wider.state_dict())
-    with pytest.raises(UserError, match="features have 5 channels, but the model was built for 6"):
+    with pytest.raises(UserError, match="features have dimension 5, but the model was built for 6"):
         wider(**batch)
     with pytest.raises(UserError, match="a batch has no features of videos"):
         model(**text_of(batch))
@@ -456,7 +456,7 @@ def test_a_transcript_longer_than_the_positions_is_refused(batch):
         ),
         ({"fusion_heads": 4}, r"--fusion-heads must divide --fusion-dim \(6\), but is 4"),
         ({"fusion_heads": -1}, "--fusion-heads must be 1 or more, but is -1"),
-        ({"video_encoder_heads": 2}, "--video-encoder-heads must divide the features' 5 channels"),
+        ({"video_encoder_heads": 2}, "--video-encoder-heads must divide the feature dimension 5"),
         ({"encoder_attention_heads": 3}, "--encoder-attention-heads must divide --encoder-embed"),
         ({"video_dropout": 1.0}, "--video-dropout must be 0 or more and below 1, but is 1.0"),
         ({"video_encoder_layers": -1}, "--video-encoder-layers must be 0 or more, but is -1"),

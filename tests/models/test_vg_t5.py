@@ -151,7 +151,7 @@ def test_another_backbone_is_refused(batch):
     bart = build_model("vg_bart_tiny", video_task())
     with pytest.raises(UserError, match=r"^the checkpoint is of no T5 \(it has weights such as"):
         make().load_state_dict(bart.state_dict())
-    with pytest.raises(UserError, match="features have 4 channels, but the model was built for 5"):
+    with pytest.raises(UserError, match="features have dimension 4, but the model was built for 5"):
         make()(**{**batch, "features": batch["features"][..., :4]})
 
 
