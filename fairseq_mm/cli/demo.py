@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_mm import __version__
 from fairseq_mm.cli import arguments
+from fairseq_mm.data.input_files import parse_json, read_json, read_lines
 from fairseq_mm.data.visual_story_text import NUM_IMAGES
 
 if TYPE_CHECKING:
@@ -260,8 +261,8 @@ def _generate_fresh_story(runner: "StepRunner", folder: Path, weights: Path) -> 
         *(weights, "--html", folder / "page.html", "--jsonl"),
         output=output,
     )
-    lines = output.read_text(encoding="utf-8").splitlines()
-    (record,) = (json.loads(line) for line in lines if line.startswith("{"))  # not warnings
+    lines = (line for _, line in read_lines(output))
+    (record,) = (parse_json(line) for line in lines if line.startswith("{"))  # not warnings
     return split_sentences(record["hypothesis"])
 
 
@@ -295,7 +296,7 @@ def _print_scores(
 
 
 def _scores(folder: Path) -> list[tuple[str, Any]]:
-    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["scores"]
+    scores = read_json(folder / "scores.json")["scores"]
     return [(row["metric"], f"{row['value']:.3f}") for row in scores if row["value"] is not None]
 
 

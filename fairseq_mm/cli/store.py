@@ -10,6 +10,7 @@ Each ACTION has its own help: fairseq-mm store import --help
 """
 
 import argparse
+import dataclasses
 import functools
 import json
 import os
@@ -256,7 +257,7 @@ def _preprocessing(text: Optional[str]) -> Optional[str]:
         return None
     try:
         given = parse_json(text)
-        values = {**json.loads(Preprocessing().to_json()), **given}
+        values = {**dataclasses.asdict(Preprocessing()), **given}
     except (ValueError, TypeError) as error:
         raise UserError(
             f"--preprocessing must be a JSON object, but is {text!r}: {error}"

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_mm.data.input_files import read_objects
 from fairseq_mm.demo.captions import captions_of, is_true
 from fairseq_mm.demo.drawn_images import draw
 from fairseq_mm.demo.drawn_stories import NUM_MOMENTS, Moment, change_between, compose_story
@@ -190,8 +191,7 @@ def check_stories(folder: Path, stories: Mapping[str, Sequence[str]]) -> list[Se
 
 def _shown(folder: Path, wanted: Mapping[str, Any], noun: str) -> dict[str, Any]:
     path = folder / _SHOWN
-    with open(path, encoding="utf-8") as file:
-        records = {record["id"]: record for record in map(json.loads, file)}
+    records = {record["id"]: record for _, record in read_objects(path)}
     for key in wanted:
         if key not in records:
             raise UserError(f"{path}: has no {noun} {key!r}.")

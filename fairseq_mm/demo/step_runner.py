@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Callable, Optional, Union
 
+from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError
 
 _PROGRESS_FILE = "demo.json"
@@ -44,7 +45,7 @@ class StepRunner:
         progress = folder / _PROGRESS_FILE
         if progress.is_file():
             try:
-                record = json.loads(progress.read_text(encoding="utf-8"))
+                record = read_json(progress)
                 former, self._finished = record["settings"], record["seconds"]
             except (ValueError, KeyError, TypeError):
                 raise UserError(f"{progress}: is damaged; remove {folder} to start over.") from None

@@ -49,6 +49,7 @@ def decode_json(state: Tensor) -> Any:
     # a tensor of another layout may be far larger than the file that it comes from
     if not isinstance(state, Tensor) or state.dim() != 1 or not state.is_contiguous():
         raise UserError("what a checkpoint carries of its data must be a row of numbers.")
+    # what it may ask of memory is bounded by the tensor, which lies in the checkpoint byte for byte
     try:
         content = json.loads(state.cpu().numpy().astype(np.uint8).tobytes().decode())
         json.dumps(content, ensure_ascii=False).encode()  # half a character is no text
