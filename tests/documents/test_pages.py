@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -104,11 +103,11 @@ SCRIPTS = sorted(
 
 
 @pytest.mark.parametrize("words", SCRIPTS, ids=lambda words: " ".join(words[1:3]))
-def test_documented_scripts_parse(words):
+def test_documented_scripts_parse(words, started_python):
     """Up to the release, which is not there."""
     assert words[1].startswith("scripts/")
     done = subprocess.run(
-        [sys.executable, words[1], "no_such_folder", *words[3:]],
+        [started_python, words[1], "no_such_folder", *words[3:]],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -90,10 +90,13 @@ def judged(fuzzer, monkeypatch, code):
         ("import sys; sys.exit(2)", "traceback"),
         ("{}['a']", "traceback"),
         ("import os; os.abort()", "killed"),
-        ("x = b'1' * (5 << 29)", "memory"),
+        ("x = b'1' * (900 << 20)", "memory"),
         ("import time; time.sleep(60)", "hang"),
     ],
 )
 def test_faults_are_seen(fuzzer, monkeypatch, code, verdict):
-    monkeypatch.setattr("run_fuzz.LIMIT_SECONDS", 1 if verdict == "hang" else 10)
+    if verdict == "hang":
+        monkeypatch.setattr("run_fuzz.LIMIT_SECONDS", 0.3)
+    if verdict == "memory":
+        monkeypatch.setattr("run_fuzz.LIMIT_BYTES", 512 << 20)
     assert judged(fuzzer, monkeypatch, code) == verdict
