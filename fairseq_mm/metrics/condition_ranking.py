@@ -312,17 +312,11 @@ def rank_albums(
     samples: int = 2000,
     seed: int = 1,
 ) -> AlbumRanking:
-    """Ranks of one system; ties count against it, and the intervals are over stories.
-
-    Args:
-        scores: see :func:`draw_credits`.
-        true: as there.
-        distractors: as there.
-        samples: resamplings for the intervals.
-        seed: of the resampling.
+    """Ranks of one system, of what :func:`rank_prompts` takes; ties count against it, and the
+    intervals are over stories.
 
     Raises:
-        ValueError: if there is no story, or a needed score is missing.
+        ValueError: as there.
     """
     stories, K = distractors.shape[1:]
     ranks = candidate_ranks(scores, true, distractors)
