@@ -19,6 +19,7 @@ TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "golden")]
 
 import torch
+from _markdown import print_row
 from fairseq import tasks
 from fairseq.data import iterators
 from fairseq.distributed import fsdp_enable_wrap, fsdp_wrap
@@ -222,10 +223,6 @@ def print_table(
             print_row([system.name, *cells])
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-
-
-def print_row(cells: Sequence[Any]) -> None:
-    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 
 def try_all(runs: Mapping[str, Callable[[], dict[str, Any]]]) -> dict[str, dict[str, Any]]:

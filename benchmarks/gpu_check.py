@@ -35,13 +35,13 @@ COLUMNS = ("system", "precision", "GPUs", "tokens/s", "peak MB", "loss", "distan
 
 def check_training(args: argparse.Namespace, root: Path, gpus: int) -> list[dict[str, Any]]:
     """A row for each system, precision and number of GPUs, printed as it is measured."""
+    from _markdown import print_row
     from _system_training import (
         ADAM,
         chosen_systems,
         configuration,
         distance,
         first_line,
-        print_row,
         train_by,
     )
 
@@ -78,7 +78,7 @@ def check_training(args: argparse.Namespace, root: Path, gpus: int) -> list[dict
 def check_outputs(args: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
     """A row for each family of kept outputs; those that differ are printed below."""
     import invocations
-    from _system_training import print_row
+    from _markdown import print_row
     from golden_files import DATA, OUTPUTS, read_outputs, unpack
     from golden_records import failures
 
