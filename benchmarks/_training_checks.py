@@ -39,7 +39,7 @@ def check_updates(name: str, data: Path, out: Path, root: Path, env: Mapping[str
     """The memory of a training at ``MARKS`` updates, in bytes, and the command."""
     log = out / "updates.log"
     command = (
-        f"fairseq-train {data} {SYSTEMS[name]} {SMALL} --max-update {MARKS[-1]} --cpu "
+        f"fairseq-train {data} {SYSTEMS[name]} {SMALL} --max-update {MARKS[-1] + 40} --cpu "
         f"--num-workers 1 --log-interval 20 --no-save --save-dir {out / 'updates'}"
     )
     watch = Watch(command.split(), log, root, env)
