@@ -25,6 +25,12 @@ So a whole story is one run of the LSTM, whose input changes its s_i at a separa
                             beginning of a sentence. Its training can begin with a GLAC:
                             ``--finetune-from-model``.
 
+The eight slices of the paper begin as independent matrices. Their mean, which is what words see
+first, then differs from image to image 1 / sqrt(8) as much as the s_i of GLAC, and attention learns
+to be a memory that knows no image. Here they begin as copies of one matrix, so that any mixture of
+slices tells images apart as GLAC does, with noise that sums to zero over the copies: equal slices
+would get equal gradients and stay equal. ``--slice-init independent`` is the paper's form.
+
 Differs from the papers:
 - A separator is fed as the start token of sentences 2 to 5; the first has fairseq's.
 - A missing image is left out: of the statistics of batch normalisation, of the images' LSTM,
@@ -35,17 +41,19 @@ Differs from the papers:
   In the released code the network's own batch normalisation stays in training mode.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
-from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import (
     register_model,
 )
 from torch import Tensor, nn
 
+from fairseq_mm.errors import UserError
 from fairseq_mm.models._image_sequence import (
     GlocalEncoder,
     StoryDecoder,
@@ -61,9 +69,12 @@ from fairseq_mm.modules.sentence_positions import (
     vectors_of_sentences,
 )
 
+SLICE_INITS = ("copies", "independent")
+SliceInit: Any = ChoiceEnum(SLICE_INITS)  # made at run time: Any to a type checker
 # rows of a step up to which PyTorch's LSTM takes longer on a CPU than its cells: it lays out its
 # weights anew for each call
 FEW_ROWS = 16
+_NOISE_SEED = 1
 
 
 @dataclass
@@ -81,6 +92,17 @@ class GlacConfig(FairseqDataclass):
     decoder_layers: int = option(2, "Number of layers of the LSTM over the tokens.")
     slices: int = option(
         1, "Number of slices of an image's vector to which tokens attend (section 3.3)."
+    )
+    slice_init: SliceInit = option(
+        "copies",
+        "Initial slices: copies of one matrix with noise whose sum over them is zero, or "
+        "independent matrices, as in the paper.",
+    )
+    slice_noise: float = option(
+        0.5, "Standard deviation of the noise of --slice-init copies, relative to the matrix's own."
+    )
+    slice_temperature: float = option(
+        1.0, "Temperature that divides the scores of slices; those of equation 6 have none."
     )
     non_local: bool = option(
         False, "Apply a non-local block to the grid of features (section 3.2)."
@@ -103,6 +125,7 @@ class GlacDecoder(StoryDecoder):
         embedding_dim: of words.
         hidden_dim: H of the LSTM, and of a slice of an image's vector.
         slices: S of an image's vector; with several, each word attends to them.
+        slice_temperature: divides the scores of slices.
         dropout: between the LSTM's layers and of its output.
     """
 
@@ -119,9 +142,11 @@ class GlacDecoder(StoryDecoder):
         slices: int,
         dropout: float,
         embedding_dropout: float,
+        slice_temperature: float = 1.0,
     ) -> None:
         super().__init__(dictionary, separator)
         self.slices = slices
+        self.slice_temperature = slice_temperature
         self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
         self.lstm = nn.LSTM(
             hidden_dim + embedding_dim,
@@ -226,7 +251,7 @@ class GlacDecoder(StoryDecoder):
             query = hs[-1].masked_fill(is_start[t], 0)
             chosen = chosen_at[t]
             scores = torch.matmul(chosen, query.unsqueeze(-1)).squeeze(-1).float()
-            weight = scores.softmax(dim=-1).to(chosen.dtype)
+            weight = (scores / self.slice_temperature).softmax(dim=-1).to(chosen.dtype)
             mixture = torch.matmul(weight.unsqueeze(1), chosen).squeeze(1)
             x = torch.cat([mixture, word], dim=-1)
             weights.append(weight)
@@ -252,17 +277,47 @@ class GlacDecoder(StoryDecoder):
         return [getattr(self.lstm, f"{name}_l{layer}") for name in names]
 
 
+def copies_with_noise(
+    matrix: Tensor, copies: int, noise: float, generator: Optional[torch.Generator] = None
+) -> Tensor:
+    """
+    Args:
+        matrix: ``[N, D]``.
+        copies: S, 2 or more.
+        noise: its standard deviation relative to the matrix's.
+        generator: of the noise, on the CPU; PyTorch's own by default.
+
+    Returns:
+        ``[S N, D]`` copies of the matrix one after the other, plus normal noise whose sum over the
+        copies is zero: their mean is the matrix.
+    """
+    drawn = torch.randn(copies, *matrix.shape, generator=generator).to(matrix)
+    drawn = (drawn - drawn.mean(dim=0)) * (copies / (copies - 1)) ** 0.5
+    return (matrix + noise * matrix.std() * drawn).flatten(0, 1)
+
+
 def _layers_first(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     return state[0].transpose(0, 1).contiguous(), state[1].transpose(0, 1).contiguous()
 
 
 @register_model("glac", dataclass=GlacConfig)
 class GlacModel(StoryModel):
-    """Stories of five images by GLAC."""
+    """Stories of five images by GLAC.
+
+    Attributes:
+        slice_noise: of the copies that slices begin with, 0 without noise.
+    """
+
+    slice_noise = 0.0
 
     @classmethod
     def build_model(cls, cfg: GlacConfig, task: Any) -> "GlacModel":
         check_sizes(GlacConfig, cfg)
+        for name in ("slice_noise", "slice_temperature"):
+            value = getattr(cfg, name)
+            if not 0 < value < math.inf:
+                option_name = f"--{name.replace('_', '-')}"
+                raise UserError(f"{option_name} must be a number above 0, but is {value}.")
         images = image_vectors(
             task,
             cfg.picture_dim,
@@ -287,18 +342,33 @@ class GlacModel(StoryModel):
             slices=cfg.slices,
             dropout=cfg.dropout,
             embedding_dropout=cfg.embedding_dropout,
+            slice_temperature=cfg.slice_temperature,
         )
-        return cls(encoder, decoder, task)
+        model = cls(encoder, decoder, task)
+        if cfg.slices > 1 and str(cfg.slice_init) == "copies":
+            model.slice_noise = cfg.slice_noise
+            weight = encoder.output_proj.weight
+            with torch.no_grad():
+                first = weight[: cfg.hidden_dim]
+                weight.copy_(copies_with_noise(first, cfg.slices, cfg.slice_noise))
+        return model
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
-        """Begins with each slice as the vector of a model without slices, and so with that model:
-        a mixture of equal vectors is that vector."""
+        """Begins with each slice as the vector of a model without slices: with that model itself
+        by ``--slice-init independent``, for a mixture of equal vectors is that vector, and else
+        with the noise that lets slices become different."""
         super().upgrade_state_dict_named(state_dict, name)
         slices = self.decoder.slices
-        for key in ("encoder.output_proj.weight", "encoder.output_proj.bias"):
-            weights = state_dict.get(key)
-            if slices > 1 and weights is not None and len(weights) == self.decoder.lstm.hidden_size:
-                state_dict[key] = torch.cat([weights] * slices)
+        weight = state_dict.get("encoder.output_proj.weight")
+        if slices == 1 or weight is None or len(weight) != self.decoder.lstm.hidden_size:
+            return
+        bias = state_dict["encoder.output_proj.bias"]
+        state_dict["encoder.output_proj.bias"] = torch.cat([bias] * slices)
+        # the same noise in each of several processes
+        generator = torch.Generator().manual_seed(_NOISE_SEED)
+        state_dict["encoder.output_proj.weight"] = copies_with_noise(
+            weight, slices, self.slice_noise, generator
+        )
 
 
 register_presets(

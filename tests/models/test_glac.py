@@ -5,6 +5,7 @@ import torch
 from toy_data import build_model, visual_story_task
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.models.glac import copies_with_noise
 
 SEPARATOR, PAD, EOS = 20, 1, 2
 SIZES = {
@@ -81,7 +82,7 @@ def naive_story(decoder, story, vectors):
             seen = vector
             if decoder.slices > 1:
                 slices = vector.view(decoder.slices, H)
-                weights = (slices @ query).softmax(0)
+                weights = (slices @ query / decoder.slice_temperature).softmax(0)
                 seen = sum(w * f for w, f in zip(weights, slices))
             x = torch.cat([seen, decoder.embedding.weight[token]])
             for i in range(layers):
@@ -93,11 +94,17 @@ def naive_story(decoder, story, vectors):
 
 
 @pytest.mark.parametrize(
-    ("arch", "rows"),
-    [("glac", 1), ("glac", 3), ("glac_non_local", 3), ("glac_decoder_attention", 1)],
+    ("arch", "rows", "options"),
+    [
+        ("glac", 1, {}),
+        ("glac", 3, {}),
+        ("glac_non_local", 3, {}),
+        ("glac_decoder_attention", 1, {}),
+        ("glac_decoder_attention", 1, {"slice_temperature": 3.0}),
+    ],
 )
-def test_equals_words_and_sentences_one_by_one(arch, rows):
-    model = make_model(arch, rows)
+def test_equals_words_and_sentences_one_by_one(arch, rows, options):
+    model = make_model(arch, rows, **options)
     features = torch.randn(2, 5 * rows, 5)
     T = max(map(len, STORIES))
     tokens = torch.tensor([story + [PAD] * (T - len(story)) for story in STORIES])
@@ -144,9 +151,79 @@ def test_features_of_another_number_of_rows_are_refused():
         model.encoder(torch.randn(1, 10, 5), torch.zeros(1, 10, dtype=torch.bool))
 
 
-def test_attention_to_slices_begins_with_a_model_without_them():
+WIDE = {"glocal_dim": 90, "hidden_dim": 70}
+
+
+def spread_of_images(**options):
+    """How far mixtures of slices that words first see differ from image to image."""
+    torch.manual_seed(5)
+    model = build_model("glac", visual_story_task(), **{**SIZES, **WIDE, **options}).eval()
+    with torch.no_grad():
+        projected = model.encoder.output_proj(torch.randn(200, WIDE["glocal_dim"])).relu()
+    return projected.unflatten(1, (model.decoder.slices, -1)).mean(1).std(dim=0).mean().item()
+
+
+def test_copied_slices_tell_images_apart_as_one_vector_does():
+    one = spread_of_images()
+    assert spread_of_images(slices=8) > 0.95 * one
+    independent = spread_of_images(slices=8, slice_init="independent")
+    assert independent == pytest.approx(one / 8**0.5, rel=0.1)
+
+
+def test_copied_slices_have_one_mean_and_are_different():
+    weight = torch.randn(70, 90) * 0.02
+    slices = copies_with_noise(weight, 8, 0.5).view(8, 70, 90)
+    torch.testing.assert_close(slices.mean(0), weight, atol=1e-7, rtol=0)
+    assert (slices - weight).std().item() == pytest.approx(0.01, rel=0.02)
+
+
+@pytest.mark.parametrize(("noise", "learns"), [(0.5, True), (0.0, False)])
+def test_noise_gives_the_attention_a_gradient(noise, learns):
+    model = make_model("glac_decoder_attention")
+    with torch.no_grad():
+        weight, bias = model.encoder.output_proj.weight, model.encoder.output_proj.bias
+        weight.copy_(copies_with_noise(weight[: SIZES["hidden_dim"]], 8, noise))
+        bias.zero_()
+    batch = (torch.randn(1, 5, 5), torch.zeros(1, 5, dtype=torch.bool), torch.tensor(STORIES[:1]))
+    logits, _ = model(*batch)
+    logits[..., 4].sum().backward()
+    of_slices = weight.grad.view(8, -1)
+    # what is the same for each slice leaves equal slices equal
+    apart = (of_slices - of_slices.mean(0)).abs().max() / of_slices.abs().max()
+    assert (apart.item() > 1e-4) is learns
+
+
+def test_slices_begin_with_the_vector_of_a_model_without_them():
     glac = make_model("glac")
     sliced = make_model("glac_decoder_attention")
+    sliced.load_state_dict(glac.state_dict(), strict=True)
+    slices = sliced.encoder.output_proj.weight.view(8, SIZES["hidden_dim"], -1)
+    expected = glac.encoder.output_proj.weight
+    torch.testing.assert_close(slices.mean(0), expected, atol=1e-5, rtol=0)
+    assert not torch.isclose(slices[0], slices[1]).any(dim=1).all()
+    other = make_model("glac_decoder_attention")
+    other.load_state_dict(glac.state_dict(), strict=True)  # as another process does
+    assert torch.equal(other.encoder.output_proj.weight, sliced.encoder.output_proj.weight)
+
+
+def test_weights_with_slices_load_as_they_are():
+    trained = make_model("glac_decoder_attention")
+    loaded = make_model("glac_decoder_attention", slice_init="independent")
+    loaded.load_state_dict(trained.state_dict(), strict=True)
+    for name, weight in trained.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], weight), name
+
+
+@pytest.mark.parametrize("option", ["slice_noise", "slice_temperature"])
+def test_noise_and_temperature_out_of_range_are_refused(option):
+    name = f"--{option.replace('_', '-')}"
+    with pytest.raises(UserError, match=f"^{name} must be a number above 0, but is 0.0.$"):
+        make_model("glac_decoder_attention", **{option: 0.0})
+
+
+def test_attention_to_independent_slices_begins_with_a_model_without_them():
+    glac = make_model("glac")
+    sliced = make_model("glac_decoder_attention", slice_init="independent")
     sliced.load_state_dict(glac.state_dict(), strict=True)
     batch = {
         "features": torch.randn(2, 5, 5),
