@@ -10,24 +10,11 @@ from pathlib import Path
 from typing import Callable
 
 import pytest
-import torch
 
 import fairseq_mm
 
 # Spinning OpenMP threads of several test processes cost minutes on few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# to look for a GPU would otherwise keep forked processes from using it
-os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-
-
-def _hide_gpus() -> None:
-    """A forked process cannot use CUDA once the process before it has: it trains on the CPU."""
-    if torch.cuda._is_in_bad_fork():
-        torch.cuda.is_available = lambda: False
-        torch.cuda.device_count = lambda: 0
-
-
-os.register_at_fork(after_in_child=_hide_gpus)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -64,6 +64,8 @@ class ForkedShell:
         folder: where scripts run; ``.shell`` in it has the commands.
         adapt: changes the arguments of a command, given its name, before it runs.
         variables: further ones of the environment.
+
+    Skips the test where processes cannot be forked.
     """
 
     PROGRAMS = ("fairseq-mm", "fairseq-train", "fairseq-generate", "fairseq-hydra-train", "python")
@@ -74,6 +76,11 @@ class ForkedShell:
         adapt: Callable[[str, list[str]], list[str]] = lambda name, words: words,
         variables: Mapping[str, str] = {},
     ) -> None:
+        import pytest
+        from toy_processes import CANNOT_FORK
+
+        if CANNOT_FORK:
+            pytest.skip(CANNOT_FORK)
         self.folder, self.adapt = folder, adapt
         for module in IMPORTED_ONCE:
             with contextlib.suppress(ImportError):

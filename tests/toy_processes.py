@@ -23,9 +23,12 @@ from omegaconf import open_dict
 
 from fairseq_mm import __file__ as package
 
-needs_fork = pytest.mark.skipif(
-    "fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here"
+CANNOT_FORK = (
+    "processes cannot be forked here" * ("fork" not in multiprocessing.get_all_start_methods())
+    or "once it has trained on a GPU, a process cannot be forked (CUDA_VISIBLE_DEVICES= hides it)"
+    * torch.cuda.is_available()
 )
+needs_fork = pytest.mark.skipif(bool(CANNOT_FORK), reason=CANNOT_FORK)
 # weights of stock fairseq's layers that stand twice, and learn nothing
 STOCK_COPIES = re.compile(r"layers\.\d+\.\w+_(weight|bias)$")
 

@@ -7,6 +7,7 @@ import socket
 import pytest
 import torch
 from toy_data import run_fairseq
+from toy_processes import needs_fork
 from toy_story_models import FUSION, make_story_folder
 
 TRAINING = (
@@ -60,9 +61,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.skipif(
-    "fork" not in multiprocessing.get_all_start_methods(), reason="processes cannot be forked here"
-)
+@needs_fork
 @pytest.mark.parametrize("backend", ["pytorch_ddp", "legacy_ddp"])
 def test_two_processes_train_fusion_as_one_does(folder, tmp_path, backend):
     """Seven stories in batches of two: in the last step, one process has none or fewer."""
