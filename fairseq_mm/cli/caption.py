@@ -25,6 +25,7 @@ weight * log-probability of an n-gram model.
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -32,9 +33,12 @@ from typing import Any, Optional, Union
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rule
 from fairseq_mm.cli.generate import Flow, Input, without_name
+from fairseq_mm.cli.records import counted
 from fairseq_mm.cli.run_set_up import register_quietly
+from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import CAPTIONS
+from fairseq_mm.metrics.coco_results import coco_image_ids, coco_results
 
 _RULES = (
     Rule("features", excludes=("weights", "list"), because="no image is read"),
@@ -69,6 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Add the training caption of this data folder that is nearest to each caption by "
         "CIDEr-D (0 to 10).",
     )
+    output.add_argument(
+        "--submission",
+        metavar="FILE",
+        help="Write the captions, too, as COCO's evaluation server takes them "
+        "(captions_test2014_NAME_results.json).",
+    )
     arguments.add(output, "jsonl", "output")
     arguments.add(parser.add_argument_group("run"), "device", "batch_size", "max_pixels")
 
@@ -77,6 +87,9 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_mm.cli import caption_structured
 
     arguments.check(args, _RULES)
+    arguments.check_writable("--submission", args.submission)
+    if args.submission and args.output == args.submission:
+        raise UserError(f"{args.output}: --submission and --output must be different files.")
     if args.split is not None and len(args.inputs) != 1:
         raise UserError(
             f"--split {args.split}: needs the data folder it is of, and nothing else, but "
@@ -126,6 +139,9 @@ class Captions(Flow):
             inputs = list_images(args.inputs, args.list)
         super().__init__(args, models, configs, inputs)
         self.nearest = _Nearest(args.nearest) if args.nearest else None
+        self.submitted: dict[str, str] = {}
+        if args.submission:  # what cannot be submitted is named before the work begins
+            _check_coco_ids(inputs)
 
     def features_of(self, inputs: Sequence[Input]) -> Iterator[Any]:
         """``[rows, D]`` of each image, or why it cannot be read."""
@@ -144,11 +160,33 @@ class Captions(Flow):
         for rows in found:
             yield rows if isinstance(rows, UserError) else [next(examples)]
 
+    def show(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> None:
+        self.submitted[item.name] = self.caption_of(found[0])
+
+    def caption_of(self, found: Any) -> str:
+        """The best caption of what the model gave for an image."""
+        return found[0].text
+
+    def run(self) -> int:
+        status = super().run()
+        if self.args.submission:
+            write_file(self.args.submission, coco_results(self.submitted))
+            number = counted(len(self.submitted), *self.text_names)
+            print(f"wrote {self.args.submission}: {number}", file=sys.stderr)
+        return status
+
     def others(self, item: Input, example: Any, found: Any) -> tuple[dict[str, Any], list[str]]:
         if self.nearest is None:
             return {}, []
         nearest = self.nearest(found[0].text)
         return {"nearest": nearest}, [str(nearest["caption"])]
+
+
+def _check_coco_ids(inputs: Sequence[Input]) -> None:
+    try:
+        coco_image_ids(item.name for item in inputs)
+    except UserError as error:
+        raise UserError(f"--submission: {error}") from None
 
 
 def list_images(paths: Sequence[str], lists: Sequence[str]) -> list[Input]:

@@ -167,6 +167,9 @@ class Candidates(Captions):
         for rows in self.features_of(inputs):
             yield rows if isinstance(rows, UserError) else [rows]
 
+    def caption_of(self, found: Any) -> str:
+        return found.captions[0].text
+
     def lines(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> list[str]:
         (captions,) = found
         if self.form != "jsonl":

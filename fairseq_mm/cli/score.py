@@ -70,6 +70,7 @@ from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
+from fairseq_mm.metrics.coco_results import coco_results
 from fairseq_mm.metrics.meteor import TASKS
 from fairseq_mm.metrics.perplexity import perplexity_rows, read_log_probabilities
 from fairseq_mm.metrics.result_card import allows_unk, result_card
@@ -193,7 +194,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--per-item", metavar="FILE", help="Write the scores of each item as JSONL, by id."
     )
     written.add_argument(
-        "--submission", metavar="FILE", help="Write stories as the VIST challenge takes them."
+        "--submission",
+        metavar="FILE",
+        help="Write captions as COCO's evaluation server takes them "
+        "(captions_val2014_NAME_results.json), or with --preset vist stories as the VIST "
+        "challenge does.",
     )
     written.add_argument(
         "--card",
@@ -282,8 +287,10 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(
             "--references-of album: needs --data, no --references, and a preset with references."
         )
-    if args.submission and (args.preset != "vist" or args.data is None):
-        raise UserError("--submission: needs --preset vist and --data.")
+    if args.submission and args.preset not in ("coco", "m_rnn", "vist"):
+        raise UserError("--submission: needs --preset coco, m_rnn or vist.")
+    if args.submission and args.preset == "vist" and args.data is None:
+        raise UserError("--submission: needs --data with --preset vist.")
     if args.hypotheses is None:
         for option in ("compare", "per_item", "bootstrap", "submission"):
             if getattr(args, option) is not None:
@@ -341,8 +348,10 @@ def _score(args: argparse.Namespace, metrics: list[str], result: dict[str, Any])
     if not ids:
         what = "item" if references else "id"
         raise UserError(f"{args.hypotheses} and {args.compare}: have no {what} in common.")
-    if args.submission:
+    if args.submission and args.preset == "vist":
         write_file(args.submission, visual.submission(args.data, args.split, systems[0].texts))
+    elif args.submission:
+        write_file(args.submission, _coco_submission(systems[0]))
     tokenizer = args.tokenizer or PRESETS[args.preset].tokenizer
     split_words = tokenizer_of(tokenizer)
 
@@ -402,6 +411,23 @@ def _score(args: argparse.Namespace, metrics: list[str], result: dict[str, Any])
                 entry.update(length=len(tokens[0][i]), **runs[0][i].to_dict())
         write_file(args.per_item, score_output.sorted_lines(entries))
     return scored[0]
+
+
+def _coco_submission(system: score_inputs.JoinedTexts) -> str:
+    """
+    Raises:
+        UserError: if an image has several captions, or an id is none of COCO's.
+    """
+    if system.repeated:
+        named = ", ".join(system.repeated[: score_output.NAMED])
+        raise UserError(
+            f"--submission: an image must have one caption, but {system.path} has several of "
+            f"{len(system.repeated)}: {named}."
+        )
+    try:
+        return coco_results(system.texts)
+    except UserError as error:
+        raise UserError(f"--submission: {error}") from None
 
 
 def _perplexities(args: argparse.Namespace) -> list[Row]:

@@ -99,6 +99,29 @@ def test_several_hypotheses_of_an_image(caption, images):
     assert len(caption(images[0], "--nbest", 3)[1]) == 3
 
 
+def test_captions_are_written_as_cocos_server_takes_them(caption, images, tmp_path):
+    names = [tmp_path / f"COCO_test2014_{number:012}.jpg" for number in (581929, 16)]
+    for image, name in zip(images, names):
+        shutil.copy(image, name)
+    out = tmp_path / "captions_test2014_m_rnn_results.json"
+    status, lines, err = caption(*names, "--submission", out, "--nbest", 2)
+    assert status == 0
+    assert err == f"wrote {out}: 2 captions\n"
+    best = [line.split("\t")[1] for line in lines[::2]]
+    assert json.loads(out.read_text()) == [
+        {"image_id": 581929, "caption": best[0]},
+        {"image_id": 16, "caption": best[1]},
+    ]
+
+
+def test_images_that_are_not_cocos_are_refused_before_the_work(caption, images, tmp_path):
+    out = tmp_path / "results.json"
+    status, lines, err = caption(*images, "--submission", out)
+    assert (status, lines, err.count("\n")) == (2, [], 1)
+    assert "--submission: image ids must be COCO's, such as COCO_val2014_000000391895.jpg" in err
+    assert not out.exists()
+
+
 def test_draws_follow_the_seed(caption, images):
     drawn = [
         caption(*images, "--sampling", "--sampling-topk", 9, "--seed", s)[1] for s in (1, 1, 2)

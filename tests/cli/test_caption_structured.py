@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import h5py
 import pytest
@@ -134,6 +135,15 @@ def test_images_are_read_and_a_broken_one_is_named(caption, tmp_path):
     assert errors.splitlines()[0].endswith(
         "broken.png: is no image, or of a format that Pillow cannot read."
     )
+
+
+def test_the_best_candidates_are_written_as_cocos_server_takes_them(caption, tmp_path):
+    (image,) = save_images(tmp_path / "images", count=1)
+    named = Path(image).rename(tmp_path / "COCO_val2014_000000000042.jpg")
+    status, (line,), _ = caption(named, *FEW, "--submission", tmp_path / "results.json")
+    assert status == 0
+    entries = json.loads((tmp_path / "results.json").read_text())
+    assert entries == [{"image_id": 42, "caption": line.split("\t")[1]}]
 
 
 def test_nothing_but_the_training_captions_is_read(caption, trained, valid, tmp_path):

@@ -433,6 +433,67 @@ def test_coco_example_scores_as_published(score, shared_data):
     assert round(found["cider"], 5) == 0.59979
 
 
+def test_coco_example_is_written_as_the_server_takes_it(score, shared_data, write, tmp_path):
+    folder = shared_data("coco_caption")
+    published = json.loads((folder / "captions_val2014_fakecap_results.json").read_text())
+    # as `fairseq-mm caption` writes it, whose ids are names of files
+    names = {entry["image_id"]: f"COCO_val2014_{entry['image_id']:012}.jpg" for entry in published}
+    texts = write("t.jsonl", jsonl({names[e["image_id"]]: e["caption"] for e in published}))
+    out = tmp_path / "captions_val2014_fakecap_results.json"
+    status, _, _, err = score(
+        texts,
+        *("--references", folder / "captions_val2014_fakecap1000.json", "--metrics", "diversity"),
+        *("--submission", out),
+        folder=False,
+    )
+    assert (status, err) == (0, "")
+    assert sorted(json.loads(out.read_text()), key=lambda e: e["image_id"]) == sorted(
+        published, key=lambda e: e["image_id"]
+    )
+
+
+NUMBERED = {"COCO_val2014_000000000012.jpg": "a dog runs", "000000000007.jpg": "two men"}
+
+
+def references_of(write, names):
+    lines = [json.dumps({"id": name, "references": ["a dog"]}) + "\n" for name in names]
+    return write("r.jsonl", "".join(lines))
+
+
+def test_a_submission_has_numbers_of_images(score, write, tmp_path):
+    out = tmp_path / "captions_val2014_own_results.json"
+    references = references_of(write, NUMBERED)
+    arguments = ("--references", references, "--metrics", "diversity", "--submission", out)
+    status, _, _, _ = score(write("t.jsonl", jsonl(NUMBERED)), *arguments, folder=False)
+    assert status == 0
+    assert json.loads(out.read_text()) == [
+        {"image_id": 12, "caption": "a dog runs"},
+        {"image_id": 7, "caption": "two men"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"dog.jpg": "a dog"}, 'image ids must be COCO\'s, such as .*, but one is "dog.jpg".'),
+        ({"12.jpg": "a dog", "012.jpg": "a cat"}, '"12.jpg" and "012.jpg" are both image 12.'),
+        ([("12.jpg", "a dog"), ("12.jpg", "a cat")], "has several of 1: 12.jpg."),
+    ],
+)
+def test_what_cannot_be_submitted_is_one_line(score, write, tmp_path, texts, message):
+    pairs = list(texts.items()) if isinstance(texts, dict) else texts
+    lines = [json.dumps({"id": key, "hypothesis": text}) + "\n" for key, text in pairs]
+    references = references_of(write, dict(pairs))
+    out = tmp_path / "s.json"
+    arguments = ("--references", references, "--submission", out, "--metrics", "diversity")
+    status, _, _, err = score(write("t.jsonl", "".join(lines)), *arguments, folder=False)
+    assert status == 2
+    assert err.count("\n") == 1
+    assert "--submission: " in err
+    assert all(part in err for part in message.split(".*"))
+    assert not out.exists()
+
+
 @pytest.mark.slow  # ten seconds of Java; see tests/metrics/test_meteor.py, too
 def test_coco_example_has_the_published_meteor(score, shared_data):
     if shutil.which("java") is None:

@@ -224,7 +224,11 @@ def test_two_systems_are_compared_by_their_repetition(score, tmp_path):
     ("arguments", "message"),
     [
         (["--references-of", "album", "--references", "x"], "--references-of album: needs --data,"),
-        (["--submission", "s.json", "--preset", "coco"], "--submission: needs --preset vist and"),
+        (
+            ["--submission", "s.json", "--preset", "how2"],
+            "--submission: needs --preset coco, m_rnn",
+        ),
+        (["--submission", "s.json", "--preset", "coco"], "--submission: image ids must be COCO's"),
         (["--submission", "OUT"], "--json, --per-item, --submission and --card must be different"),
         (["--submission", "IN"], "--submission .*: would overwrite a file that is read."),
     ],
