@@ -53,7 +53,7 @@ def folder_of(folder: str) -> tuple[str, str]:
     """The data folder, which holds a language model's part, and its kind."""
     parent, name = os.path.split(os.path.abspath(folder))
     for place in (folder, parent) if name in LANGUAGE_MODELS else (folder,):
-        kind = prepared_as(place).get("kind")
+        kind = str(prepared_as(place).get("kind"))
         for other in ("prompts", "videos"):
             if any(os.path.exists(os.path.join(place, x)) for x in KINDS[other].dictionaries):
                 kind = other
@@ -226,7 +226,8 @@ def _check_subwords(folder: str, task: Any) -> Iterator[Finding]:
     from fairseq_mm.data.indexed_oov import oov_token
 
     subwords = task.subwords
-    recorded = prepared_as(folder).get("options", {}).get("subwords_fingerprint")
+    options = prepared_as(folder).get("options")
+    recorded = options.get("subwords_fingerprint") if isinstance(options, dict) else None
     indexed = [oov_token(k) for k in range(subwords.indexed_oov)]
     lacking = [token for token in indexed if token not in task.dictionary]
     if recorded not in (None, subwords.fingerprint):

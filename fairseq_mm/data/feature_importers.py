@@ -351,6 +351,8 @@ def read_ids(path: str) -> list[str]:
 
 def _item_rows(item: np.ndarray, where: str) -> np.ndarray:
     """One item as ``[R, D]``."""
+    if item.shape[-1:] == (0,):
+        raise UserError(f"{where}: holds no features: its shape is {list(item.shape)}.")
     if item.dtype.kind != "f":
         raise UserError(f"{where}: features must be floating point numbers, but are {item.dtype}.")
     if item.ndim == 3:

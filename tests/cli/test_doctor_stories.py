@@ -85,7 +85,7 @@ def test_folders_are_told_apart(tmp_path, data):
         (data / f"dict.wp_{side}.txt").unlink()
     (data / "prepare.json").write_text('{"kind": "prompts"}')
     assert folder_of(str(data)) == (str(data), "prompts")
-    for other in ('{"kind": "captions"}', "{", "[1]"):
+    for other in ('{"kind": "captions"}', "{", "[1]", '{"kind": ["prompts"]}'):
         (data / "prepare.json").write_text(other)
         assert folder_of(str(data)) == (str(data), "captions")
 

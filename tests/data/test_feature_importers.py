@@ -267,6 +267,8 @@ def test_options_that_do_not_fit_are_refused(name, options, message, save, tmp_p
     [
         (np.ones((9, 7, 7)), r"a grid must be \[H, W, D\] with the channels last, but is \[9, 7"),
         (np.ones((1, 1, 1, D)), r"must be \[D\], \[R, D\] or \[H, W, D\], but is \[1, 1, 1, 5\]"),
+        (np.ones(0), r"holds no features: its shape is \[0\]"),
+        (np.ones((1, 0)), r"holds no features: its shape is \[1, 0\]"),
         (np.ones(D, dtype=int), "must be floating point numbers, but are int64"),
         (np.float32(1), r"must be \[D\], .* but is \[\]"),
         (np.full(D, np.nan), "the features of 'b' have NaN or infinite values"),

@@ -163,6 +163,10 @@ def test_flickr30k_takes_the_captions_of_the_table_and_its_broken_line(karpathy_
             '{"images": [{"split": "dev", "filename": "1.jpg", "sentences": []}]}',
             r"images\[0\]: `split` must be one of train, restval, val, test, but is dev instead",
         ),
+        (
+            '{"images": [{"split": ["val"], "filename": "1.jpg", "sentences": []}]}',
+            r"`split` must be one of train, restval, val, test, but is \['val'\] instead",
+        ),
     ],
 )
 def test_a_malformed_karpathy_file_is_refused(tmp_path, content, message):

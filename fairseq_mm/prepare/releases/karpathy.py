@@ -38,7 +38,7 @@ def read_karpathy(
     images: dict[str, list[Example]] = {}
     for where, entry in entries:
         with fields_at(where):
-            found, image_id = entry["split"], entry[key]
+            found, image_id = str(entry["split"]), entry[key]
             captions = [sentence["raw"].strip() for sentence in entry["sentences"]]
         if found not in _SPLITS:
             raise UserError(
