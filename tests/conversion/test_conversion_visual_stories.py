@@ -23,6 +23,7 @@ STORY = [
     "we ran",
     "the beach .",
 ]
+LONGEST = 15  # tokens of a generated sentence
 ARCHITECTURES = (
     *("glac", "glac_decoder_attention", "transtory_decoder", "transtory_full", "transtory_xl"),
 )
@@ -70,7 +71,8 @@ def test_a_search_of_the_converted_model_chooses_by_the_released_logits(tmp_path
     loaded = load_models(tmp_path / "out", device="cpu")
     task, model = loaded.task, loaded.models[0]
     features = torch.randn(5, D, generator=torch.Generator().manual_seed(6))
-    config = fairseq_mm.from_pretrained(tmp_path / "out", device="cpu").config("greedy")
+    generator = fairseq_mm.from_pretrained(tmp_path / "out", device="cpu")
+    config = generator.config("greedy", max_words_per_sentence=LONGEST)
     generator = task.generator_for([model], config)
     padding = torch.zeros(1, 5, dtype=torch.bool)
     sample = {"id": torch.tensor([0]), "net_input": {}}
@@ -82,7 +84,7 @@ def test_a_search_of_the_converted_model_chooses_by_the_released_logits(tmp_path
         vectors = encoder(features)
         told = [[1] for _ in range(5)]
         for i in range(5):
-            while len(told[i]) <= 50:
+            while len(told[i]) <= LONGEST:
                 logits = decoder(vectors, [x[:] for x in told[: i + 1]])[i][-1].clone()
                 # never generated, among them the word that no text can have
                 logits[[0, 1, 3, len(SIGNS) + WORDS.index("a b")]] = -torch.inf
