@@ -28,11 +28,10 @@ from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from golden_files import DATA, unpack
 from omegaconf import open_dict
-from systems import SYSTEMS, TASKS, System
+from systems import SYSTEMS, System, training_options
 from torch import Tensor
 from toy_processes import configure_processes, fork, training_configuration
 
-VECTORS = "captions_vectors"
 ALWAYS = (
     *("--batch-size", "3", "--required-batch-size-multiple", "1", "--num-workers", "0"),
     *("--seed", "1", "--clip-norm", "1", "--log-format", "none", "--no-save"),
@@ -73,11 +72,7 @@ def configuration(root: Path, system: System, *options: str) -> Any:
         system: one of ``SYSTEMS``.
         *options: further ones of ``fairseq-train``.
     """
-    given = [*TASKS[system.kind].split(), *system.options.format(root=root).split()]
-    if system.data == VECTORS:
-        vectors = root / DATA / VECTORS
-        given += ["--features", f"{vectors / 'train.h5'}:{vectors / 'valid.h5'}"]
-    cfg = training_configuration(root / DATA / system.data, *ALWAYS, *given, *options)
+    cfg = training_configuration(*training_options(root, system), *ALWAYS, *options)
     for name in list(vars(cfg.model) if isinstance(cfg.model, Namespace) else cfg.model):
         if "dropout" in name and isinstance(getattr(cfg.model, name), float):
             setattr(cfg.model, name, 0.0)

@@ -118,7 +118,7 @@ class ForkedShell:
         self.server.close()
 
     def _fork(self) -> int:
-        return _fork(self.server, lambda name, words: _call(name, self.adapt(name, words)))
+        return _fork(self.server, lambda name, words: call_program(name, self.adapt(name, words)))
 
 
 def _listen(folder: Path, names: Sequence[str]) -> socket.socket:
@@ -162,7 +162,7 @@ def _fork(server: socket.socket, call: Callable[[str, list[str]], int]) -> int:
     os._exit(0)
 
 
-def _call(name: str, words: list[str]) -> int:
+def call_program(name: str, words: list[str]) -> int:
     """The command's exit status."""
     sys.argv = [name, *words]
     logging.basicConfig(

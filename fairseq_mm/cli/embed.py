@@ -198,7 +198,7 @@ def _write(
     found: "list[tuple[str, np.ndarray]]",
     sentence_ids: list[str],
 ) -> None:
-    from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+    from fairseq_mm.data.feature_store_writer import FeatureStoreWriter, remove_leftover
     from fairseq_mm.data.output_file import output_file
     from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, checkpoint_digest
 
@@ -206,6 +206,7 @@ def _write(
     attributes = {"extractor": VECTORS_EXTRACTOR, "weights": checkpoint_digest(checkpoint)}
     if os.path.exists(args.output) and not args.overwrite:
         _check_same(args.output, attributes, found)
+        remove_leftover(args.output)
         print(f"{args.output}: is complete: all {len(found)} vectors are in it", file=sys.stderr)
         return
     with FeatureStoreWriter(

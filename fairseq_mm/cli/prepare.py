@@ -166,10 +166,11 @@ def run(args: argparse.Namespace) -> Optional[int]:
             strict=getattr(args, "strict", False),
             binarize=not args.no_binarize,
             overwrite=args.overwrite,
+            arguments={name: repr(x) for name, x in vars(args).items() if not callable(x)},
         )
         _print_report(report, writer, args.output)
-        if corpus.write_features is not None:
-            print(corpus.write_features(args.output))
+        if corpus.features_written:
+            print(corpus.features_written)
     return 0
 
 

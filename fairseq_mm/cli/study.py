@@ -100,8 +100,11 @@ def _make_sheets(args: argparse.Namespace) -> None:
     questions_of = pairing_questions if is_pairing else preference_questions
     questions = questions_of(stories, count=args.count, seed=args.seed)
     folder = Path(args.output)
+    key = json.dumps(key_of(args.action, questions, systems), indent=1, ensure_ascii=False) + "\n"
     there = [name for name in SHEETS if (folder / name).exists()]
-    if there and not args.overwrite:
+    # of a run that was killed, only what is missing is written
+    is_begun = 0 < len(there) < len(SHEETS) and _has_text(folder / KEY_FILE, key)
+    if there and not args.overwrite and not is_begun:
         raise UserError(
             f"--output {folder}: has {there[0]} already; answers to it would lose their key. Give "
             "another folder, or --overwrite."
@@ -110,23 +113,31 @@ def _make_sheets(args: argparse.Namespace) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output {folder}: cannot be made ({error.strerror}).") from None
-    key = json.dumps(key_of(args.action, questions, systems), indent=1, ensure_ascii=False) + "\n"
     # no sheet without its key: neither a new one before it nor an old one beside it
-    for name in there:
+    kept = there if is_begun and not args.overwrite else []
+    for name in set(there).difference(kept):
         (folder / name).unlink()
     contents = (
         *(key, sheet_csv(args.action, questions), sheet_page(args.action, questions)),
         crowd_template(args.action),
     )
     for name, text in zip((KEY_FILE, *SHEETS), contents):
-        with output_file(folder / name, errors="replace") as file:
-            file.write(text)
+        if name not in kept:
+            with output_file(folder / name, errors="replace") as file:
+                file.write(text)
     print(
         f"{folder}: {len(questions)} questions in {' and '.join(SHEETS[:2])}, and {SHEETS[2]} for "
         f"crowd platforms; {KEY_FILE} is not for "
         "the annotators",
         file=sys.stderr,
     )
+
+
+def _has_text(path: Path, text: str) -> bool:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace") == text
+    except OSError:
+        return False
 
 
 def _system_names(paths: list[str]) -> dict[str, str]:

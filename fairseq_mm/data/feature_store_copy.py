@@ -15,7 +15,7 @@ from fairseq_mm.data.feature_store import (
     FeatureStore,
     FeatureStores,
 )
-from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter, remove_leftover
 from fairseq_mm.errors import UserError
 
 Progress = Callable[[Iterable[str]], Iterable[str]]
@@ -51,6 +51,7 @@ def merge_stores(
         _check_same_extractor(stores)
     source = FeatureStores(stores, ignore_extractors=ignore_extractors)
     if os.path.exists(out) and not overwrite and _is_merged(source, FeatureStore(out), progress):
+        remove_leftover(out)
         return len(source.ids)
     return _copy(source, source.ids, out, {}, source.dtype, overwrite, None, progress)
 

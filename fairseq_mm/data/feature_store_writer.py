@@ -297,12 +297,7 @@ class FeatureStoreWriter:
         add_checksum(path)
 
     def _remove_partial(self, *, keep_lock: bool = False) -> None:
-        # `finished` goes last: a removal that is cut short is continued by the next writer
-        for name in ("store", "rows", "journal", "header.json", "finished"):
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(self._file(name))
-        if not keep_lock:
-            shutil.rmtree(self.partial_path)
+        _remove_partial(self.partial_path, keep_lock=keep_lock)
 
     def close(self) -> None:
         """Lets go of the partial folder, which stays if any item stands in it."""
@@ -322,6 +317,34 @@ class FeatureStoreWriter:
         traceback: Optional[TracebackType],
     ) -> None:
         self.close()
+
+
+def remove_leftover(path: Union[str, os.PathLike]) -> None:
+    """Removes what a writer leaves beside its finished store, if it is killed while it tidies up.
+
+    For runs that find their store finished, and so have no writer that would.
+    """
+    folder = os.fspath(path) + ".partial"
+    with contextlib.suppress(UserError, OSError):
+        if _is_leftover(folder):
+            with locked_folder(folder):
+                if _is_leftover(folder):
+                    _remove_partial(folder)
+
+
+def _is_leftover(folder: str) -> bool:
+    names = set(os.listdir(folder))
+    return names <= {"lock"} or ("finished" in names and "store" not in names)
+
+
+def _remove_partial(folder: str, *, keep_lock: bool = False) -> None:
+    # `finished` goes last: a removal that is cut short is continued by the next writer
+    names = set(os.listdir(folder)) - {"finished", "lock"}
+    for name in (*names, "finished"):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(folder, name))
+    if not keep_lock:
+        shutil.rmtree(folder)
 
 
 def _parse_journal_line(line: bytes) -> Optional[tuple[int, int, str]]:

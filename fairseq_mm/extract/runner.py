@@ -22,7 +22,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter, remove_leftover
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.decoding import decode_files
 from fairseq_mm.extract.extractor import Extractor
@@ -105,6 +105,7 @@ def extract_to_store(
         raise UserError(f"--output {output}: there is no folder {folder}.")
     if os.path.exists(output) and not overwrite:
         found = check_finished(extractor.identity, files, output, dtype, noun)
+        remove_leftover(output)
         return RunSummary(*found, was_finished=True)
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(

@@ -145,8 +145,10 @@ class Corpus:
         notes: one-line remarks for whoever runs the preparation.
         vocabulary_deviations: options of the preparation and dictionary -> number of types -> a
             line for each dictionary that has not the published size.
-        write_features: writes the release's own features into the data folder; returns a line
-            that says so.
+        write_features: writes the release's own features into the data folder, or into the folder
+            whose files move there when all are complete, which is given second; returns a line that
+            says so.
+        features_written: that line.
     """
 
     table: FieldTable
@@ -164,7 +166,8 @@ class Corpus:
     vocabulary_deviations: Callable[[dict[str, Any], dict[str, int]], list[str]] = (
         _nothing_published
     )
-    write_features: Optional[Callable[[Path], str]] = None
+    write_features: Optional[Callable[[Path, Path], str]] = None
+    features_written: str = ""
 
     def deviations(self) -> list[str]:
         """A line for each split that has not the published number of examples."""

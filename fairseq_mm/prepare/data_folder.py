@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Optional
 
 from fairseq_mm import __version__
 from fairseq_mm.data.caption_text import RESERVED_TOKENS
@@ -23,8 +24,11 @@ _REPORT = "prepare.json"
 # where a run writes before its files move, and what its report is called while they do
 _PARTIAL = ".partial"
 _MOVING = "prepare.json.moving"
-# fairseq-preprocess's own, while it works: its log, and what its workers have written so far
-_PASSING = re.compile(r"(?:.*/)?preprocess\.log|.*\.pt\d+\.(?:bin|idx)")
+# how the run was called that writes there
+_ARGUMENTS = "arguments.json"
+# what stands there while a run works: the log of fairseq-preprocess, what its workers have written
+# so far, and other files that are not complete
+_PASSING = re.compile(r"(?:.*/)?preprocess\.log|.*\.pt\d+\.(?:bin|idx)|.*\.partial")
 
 
 def run_preprocess(arguments: list[str]) -> None:
@@ -110,9 +114,47 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
+def finish_killed_run(
+    output: Path, files: Set[str], *, kind: str, arguments: Optional[dict[str, Any]] = None
+) -> Optional[dict[str, Any]]:
+    """Moves into place what a killed run of this kind had prepared.
+
+    Args:
+        output: the data folder.
+        files: which files of it are prepared data, by their paths inside it.
+        kind: of data.
+        arguments: how this run was called, as JSON.
+
+    Returns:
+        What the killed run reports, if it was called as this one is, else None.
+
+    Raises:
+        UserError: if another process writes to ``output``, it cannot be written, or anything else
+            stands where such a run writes.
+    """
+    output = Path(os.path.abspath(output))
+    partial = output / _PARTIAL
+    with locked_output(output):
+        _check_leftover(partial, files)
+        try:
+            with contextlib.suppress(UserError):
+                if arguments != read_json(partial / _ARGUMENTS):
+                    arguments = None
+            if not _finish_move(partial, output, files, kind) or arguments is None:
+                return None
+            return read_json(output / _REPORT)
+        except OSError as error:
+            raise UserError(f"--output {output}: cannot be written ({error}).") from error
+
+
 @contextmanager
 def partial_folder(
-    output: Path, files: Set[str], *, kind: str, overwrite: bool = False
+    output: Path,
+    files: Set[str],
+    *,
+    kind: str,
+    overwrite: bool = False,
+    arguments: Optional[dict[str, Any]] = None,
 ) -> Iterator[Path]:
     """A folder in ``output`` whose files move there at the end, and vanish after an error.
 
@@ -121,6 +163,7 @@ def partial_folder(
         files: which files of it are prepared data, by their paths inside it.
         kind: of data.
         overwrite: prepared data of this kind may be replaced.
+        arguments: how the run was called, by which :func:`finish_killed_run` knows it.
 
     Raises:
         UserError: if another process writes to ``output``, it has prepared data that may not be
@@ -129,13 +172,14 @@ def partial_folder(
     output = Path(os.path.abspath(output))
     with locked_output(output):
         partial = output / _PARTIAL
-        _check_leftover(partial, files)
+        finish_killed_run(output, files, kind=kind)
         try:
-            _finish_move(partial, output, files, kind)
             _check_output(output, files, kind=kind, overwrite=overwrite)
             if partial.is_dir():
                 shutil.rmtree(partial)
             partial.mkdir()
+            if arguments is not None:
+                (partial / _ARGUMENTS).write_text(json.dumps(arguments), encoding="utf-8")
             yield partial
             _move_over(partial, output, files)
         except OSError as error:
@@ -151,7 +195,7 @@ def _check_leftover(partial: Path, files: Set[str]) -> None:
         UserError: if the folder holds anything but what a killed run leaves.
     """
     names = {name for name in _files_in(partial) if not _PASSING.fullmatch(name)}
-    foreign = sorted(names - files - {_REPORT, _MOVING})
+    foreign = sorted(names - files - {_REPORT, _MOVING, _ARGUMENTS})
     if foreign:
         raise UserError(f"{partial}: holds {foreign[0]}; remove or rename that folder.")
 
@@ -167,17 +211,18 @@ def is_half_moved(folder: str) -> bool:
     return any(os.path.exists(os.path.join(partial, name)) for name in (_REPORT, _MOVING))
 
 
-def _finish_move(partial: Path, output: Path, files: Set[str], kind: str) -> None:
-    """Moves what a killed run of this kind had prepared."""
+def _finish_move(partial: Path, output: Path, files: Set[str], kind: str) -> bool:
+    """Moves what a killed run of this kind had prepared, if there is anything."""
     reports = [partial / name for name in (_REPORT, _MOVING) if (partial / name).exists()]
     try:
         if not reports or read_json(reports[0])["kind"] != kind:
-            return
+            return False
     except (UserError, KeyError, TypeError):  # killed while it was written
-        return
+        return False
     logger.warning(f"{output}: moved into place what a killed run had prepared")
     _move_over(partial, output, files)
     shutil.rmtree(partial)
+    return True
 
 
 def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
@@ -188,7 +233,7 @@ def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
         _remove_prepared(output, files)
         os.replace(partial / _REPORT, partial / _MOVING)
     for name in _files_in(partial):
-        if name != _MOVING:
+        if name not in (_MOVING, _ARGUMENTS):
             (output / name).parent.mkdir(exist_ok=True)
             os.replace(partial / name, output / name)
     os.replace(partial / _MOVING, output / _REPORT)

@@ -91,7 +91,7 @@ def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> C
         if found:
             corpus.splits[split] = found
     if stores:
-        corpus.write_features = lambda output: _list_stores(output, stores)
+        corpus.write_features = lambda output, partial: _list_stores(output, partial, stores)
     return corpus
 
 
@@ -201,12 +201,12 @@ def _tell_apart(
     )
 
 
-def _list_stores(output: Path, stores: dict[Path, list[tuple[str, str]]]) -> str:
+def _list_stores(output: Path, partial: Path, stores: dict[Path, list[tuple[str, str]]]) -> str:
     entries = [
         {"store": os.path.relpath(path, output), "prefix": prefix}
         for found in stores.values()
         for path, prefix in found
     ]
-    path = output / FEATURES_LIST
+    path = partial / FEATURES_LIST
     path.write_text(json.dumps(entries, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return f"{FEATURES_LIST}: {len(entries)} feature stores, which stay where they are"

@@ -23,6 +23,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, FieldTable
 from fairseq_mm.prepare.data_folder import (
     count_unknown,
+    finish_killed_run,
     partial_folder,
     read_dictionary_words,
     run_preprocess,
@@ -211,8 +212,9 @@ class FolderWriter:
         strict: bool = False,
         binarize: bool = True,
         overwrite: bool = False,
+        arguments: Optional[dict[str, Any]] = None,
     ) -> dict[str, Any]:
-        """Writes ``corpus``; an interrupted run leaves nothing.
+        """Writes ``corpus`` and its own features; an interrupted run leaves nothing but features.
 
         Args:
             corpus: examples by split. Without training examples dictionaries must be given.
@@ -220,6 +222,8 @@ class FolderWriter:
             strict: refuse splits and dictionaries of other sizes than published ones.
             binarize: run fairseq-preprocess.
             overwrite: replace prepared data of this kind that stands there.
+            arguments: how the run was called, as JSON: what a killed run that was called so had
+                prepared is moved into place, and is enough.
 
         Returns:
             The content of ``prepare.json``.
@@ -230,7 +234,12 @@ class FolderWriter:
         """
         self._check(corpus, strict)
         kind, files = self.table.kind, self.files()
-        with partial_folder(output, files, kind=kind, overwrite=overwrite) as partial:
+        report = finish_killed_run(output, files, kind=kind, arguments=arguments)
+        if report is not None and not overwrite:
+            return report
+        with partial_folder(
+            output, files, kind=kind, overwrite=overwrite, arguments=arguments
+        ) as partial:
             (partial / "text").mkdir()
             self.begin()
             exceptions = dict(corpus.exceptions)
@@ -243,7 +252,7 @@ class FolderWriter:
                 shlex.join(["fairseq-preprocess", *arguments])
                 for arguments in self.preprocess_arguments(output, list(counts))
             ]
-            report: dict[str, Any] = {
+            report = {
                 "data_set": corpus.name,
                 "split": corpus.division,
                 "files": corpus.files,
@@ -264,6 +273,8 @@ class FolderWriter:
                 self._binarize(partial, corpus, report, strict)
                 self.finish_folder(partial, list(counts))
             self._count_unknown(partial, counts)
+            if corpus.write_features is not None:
+                corpus.features_written = corpus.write_features(output, partial)
             return write_report(partial, kind, report)
 
     def _check(self, corpus: Corpus, strict: bool) -> None:

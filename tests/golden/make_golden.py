@@ -44,11 +44,12 @@ from systems import (
     SUMMARIZER,
     SYSTEMS,
     TASKS,
+    VECTORS,
     VISUAL_STORY,
     System,
+    training_options,
 )
 
-VECTORS = "captions_vectors"  # whose features are the vectors of its captions
 FOREIGN = "releases/fconv/checkpoint.pt"
 FCONV = (
     "--encoder-embed-dim 8 --decoder-embed-dim 8 --decoder-out-embed-dim 8 "
@@ -203,17 +204,13 @@ def _train_foreign(root: Path) -> None:
 def train_system(root: Path, system: System) -> dict[str, Any]:
     """Trains for an epoch; what fairseq-train saves, without the folders of this machine."""
     folder = root / system.family / system.name
-    options = system.options.format(root=root)
-    if system.data == VECTORS:
-        vectors = root / DATA / VECTORS
-        options += f" --features {vectors / 'train.h5'}:{vectors / 'valid.h5'}"
     epochs = EPOCHS.get(system.kind, 1)
     train(
-        *(root / DATA / system.data, "--save-dir", folder, "--cpu", *TASKS[system.kind].split()),
+        *(*training_options(root, system), "--save-dir", folder, "--cpu"),
         *("--max-epoch", epochs, "--save-interval", epochs, "--batch-size", 8),
         *("--required-batch-size-multiple", 1, "--num-workers", 0, "--seed", 1),
         *("--optimizer", "adam", "--lr", 0.02, "--log-format", "none", "--no-epoch-checkpoints"),
-        *("--no-save-optimizer-state", "--disable-validation", *options.split()),
+        *("--no-save-optimizer-state", "--disable-validation"),
     )
     path = folder / "checkpoint_last.pt"
     state = torch.load(path, weights_only=False)

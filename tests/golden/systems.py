@@ -1,6 +1,9 @@
 """The systems whose behaviour is kept: one small checkpoint of each, and what it is trained on."""
 
+from pathlib import Path
 from typing import NamedTuple
+
+from golden_files import DATA
 
 CAPTIONER, EMBEDDING, STRUCTURED = "captioner", "embedding", "structured captioner"
 VISUAL_STORY, STORY, LANGUAGE_MODEL, SUMMARIZER = (
@@ -277,3 +280,18 @@ SYSTEMS = {system.name: system for system in (*CAPTIONS, *STORIES, *PROMPTS, *VI
 FAMILIES = ("captions", "stories", "prompts", "videos")
 # fairseq's own architectures: their checkpoints have no dictionary
 WITHOUT_DICTIONARY = ("story_lstm", "summary_lstm", "summary_transformer", "bart")
+VECTORS = "captions_vectors"  # whose features are the vectors of its captions
+
+
+def training_options(root: Path, system: System) -> list[str]:
+    """Those of fairseq-train that make a system: its data, task, criterion and model.
+
+    Args:
+        root: with the data folders and checkpoints.
+        system: one of ``SYSTEMS``.
+    """
+    options = [*TASKS[system.kind].split(), *system.options.format(root=root).split()]
+    if system.data == VECTORS:
+        vectors = root / DATA / VECTORS
+        options += ["--features", f"{vectors / 'train.h5'}:{vectors / 'valid.h5'}"]
+    return [str(root / DATA / system.data), *options]

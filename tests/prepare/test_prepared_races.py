@@ -108,6 +108,17 @@ def test_a_killed_preparation_is_in_nobodys_way(tmp_path):
     assert not (output / "lock").exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["preprocess.log", "train.pt1.bin", "text/train.txt", "dict.txt.host.123.partial"]
+)
+def test_what_a_killed_preparation_has_begun_is_in_nobodys_way(tmp_path, name):
+    data, output = write_data(tmp_path / "data.jsonl", "captions"), tmp_path / "out"
+    (output / ".partial" / "text").mkdir(parents=True)
+    (output / ".partial" / name).touch()
+    assert prepare("captions", data, output, "--no-binarize") == (0, [])
+    assert not (output / ".partial").exists()
+
+
 class KilledError(BaseException):
     pass
 

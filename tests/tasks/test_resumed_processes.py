@@ -4,7 +4,6 @@ So it is for every task: the weights, the optimizer's state, the position in the
 that are logged. A training that one process began is continued by two, and one of two by one.
 """
 
-import json
 import re
 import shutil
 
@@ -17,6 +16,7 @@ from toy_data import (
 )
 from toy_processes import STOCK_COPIES, needs_fork, train_by, training_configuration
 from toy_story_models import make_story_folder
+from toy_training_states import assert_same_training, logged
 
 pytestmark = needs_fork
 
@@ -76,8 +76,6 @@ SLOW = {
     "mffg_rnn": (*VIDEOS, "--arch", "mffg_rnn_tiny"),
 }
 SYSTEMS = {**FAST, **SLOW}
-# logged, and neither time nor what follows from it
-TIMES = re.compile("wps|ups|wall")
 # each process keeps its own of what its batches were like
 BUFFERS = re.compile("running_(mean|var)|num_batches")
 
@@ -117,45 +115,6 @@ def within_second_epoch(save_dir):
     return checkpoint
 
 
-def assert_same(one, other, where=""):
-    """Equal to the last bit, in containers too."""
-    assert type(one) is type(other), where
-    if torch.is_tensor(one):
-        assert one.dtype == other.dtype, where
-        assert torch.equal(one, other), where
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys(), where
-        for key in one:
-            assert_same(one[key], other[key], f"{where}.{key}")
-    elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other), where
-        for index, pair in enumerate(zip(one, other)):
-            assert_same(*pair, f"{where}[{index}]")
-    else:
-        assert one == other, where
-
-
-def assert_same_training(one, other):
-    weights = [
-        {name: x for name, x in state["model"].items() if not STOCK_COPIES.search(name)}
-        for state in (one, other)
-    ]
-    assert_same(*weights, "model")
-    for key in ("criterion", "last_optimizer_state", "task_state"):
-        assert_same(one[key], other[key], key)
-    assert_same(one["optimizer_history"][-1], other["optimizer_history"][-1], "optimizer_history")
-    for key in ("train_iterator", "val_loss", "best"):
-        assert_same(one["extra_state"][key], other["extra_state"][key], key)
-
-
-def logged(save_dir):
-    """What was logged of updates, validations and epochs, but for times."""
-    lines = (save_dir / "log").read_text().splitlines()
-    # fairseq logs to the file twice from the second epoch on
-    lines = dict.fromkeys(line for line in lines if line.startswith('{"'))
-    return [{k: v for k, v in json.loads(line).items() if not TIMES.search(k)} for line in lines]
-
-
 @pytest.mark.parametrize("name", [*FAST, *map(slow, SLOW)])
 def test_two_processes_resume_within_an_epoch(folders, tmp_path, name):
     cfg = configure(folders, name)
@@ -163,7 +122,7 @@ def test_two_processes_resume_within_an_epoch(folders, tmp_path, name):
     continue_from(within_second_epoch(tmp_path / "whole"), tmp_path / "resumed")
     resumed = train_by(2, cfg, tmp_path / "resumed")
     assert_same_training(whole, resumed)
-    lines, of_resumed = logged(tmp_path / "whole"), logged(tmp_path / "resumed")
+    lines, of_resumed = (logged(tmp_path / run / "log") for run in ("whole", "resumed"))
     assert {"loss", "valid_loss", "train_loss"} <= {key for line in of_resumed for key in line}
     assert lines[-len(of_resumed) :] == of_resumed
     assert lines[-len(of_resumed) - 1]["epoch"] == 2
@@ -176,7 +135,7 @@ def assert_close_training(one, other, save_dirs):
             torch.testing.assert_close(other["model"][name], weights, atol=1e-5, rtol=1e-4)
     assert one["extra_state"]["train_iterator"] == other["extra_state"]["train_iterator"]
     updates = [
-        {line["num_updates"]: line for line in logged(save_dir) if "num_updates" in line}
+        {line["num_updates"]: line for line in logged(save_dir / "log") if "num_updates" in line}
         for save_dir in save_dirs
     ]
     assert list(updates[0])[-len(updates[1]) :] == list(updates[1])

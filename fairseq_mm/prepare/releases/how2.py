@@ -85,7 +85,7 @@ def read(args: argparse.Namespace) -> Corpus:
             corpus, args.features, missing=args.missing or args.missing_by_default
         )
 
-        def write(output: Path) -> str:
+        def write(output: Path, _: Path) -> str:
             path, number = output / FEATURES_FILE, f"{len(source.keys):,} videos"
             if write_features(source, path, dtype=args.dtype):
                 return f"wrote {path}: {number}"
@@ -245,10 +245,12 @@ def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
     """
     from fairseq_mm.data.feature_importers import import_features
     from fairseq_mm.data.feature_store import FeatureStore
+    from fairseq_mm.data.feature_store_writer import remove_leftover
 
     if path.exists():
         store = FeatureStore(path)
         if store.dim == FEATURE_DIM and store.dtype == dtype and set(source.keys) <= set(store.ids):
+            remove_leftover(path)
             return False
     import_features(
         source,
