@@ -34,7 +34,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from kill_targets import TARGETS, Target, make_inputs
 
@@ -350,10 +350,12 @@ def prepare(root: Path) -> None:
         make_inputs(root)
 
 
-def run_numbers(killer: Killer, numbers: Iterable[int], until: float) -> Iterator[Outcome]:
-    """Prints losses as they are found; ends before the next kill when it is ``until``."""
+def run_numbers(
+    killer: Killer, numbers: Iterable[int], is_over: Callable[[], bool] = lambda: False
+) -> Iterator[Outcome]:
+    """Prints losses as they are found; ends before the next kill when ``is_over`` says so."""
     for number in numbers:
-        if time.monotonic() > until:
+        if is_over():
             return
         outcome = killer.run(number)
         for loss in outcome.losses[:SHOWN]:
@@ -371,7 +373,11 @@ def run_jobs(
     Raises:
         RuntimeError: if one of the processes fails.
     """
-    jobs = {}
+    jobs, parent = {}, os.getpid()
+
+    def is_over() -> bool:
+        return time.monotonic() > until or os.getppid() != parent
+
     for index, numbers in enumerate(shares):
         own = folder / str(index)
         own.mkdir()
@@ -379,7 +385,7 @@ def run_jobs(
         if not job:
             try:
                 killer = Killer(folder / "inputs", own, **options)
-                outcomes = list(run_numbers(killer, numbers, until))
+                outcomes = list(run_numbers(killer, numbers, is_over))
                 (own / "outcomes").write_bytes(pickle.dumps(outcomes))
             except BaseException:
                 traceback.print_exc()

@@ -41,7 +41,7 @@ def trained(inputs, tmp_path_factory):
 
 def losses_of(killer, number):
     counts, losses = Counts(), []
-    for outcome in run_numbers(killer, range(number), float("inf")):
+    for outcome in run_numbers(killer, range(number)):
         counts.add(outcome)
         losses += [f"{outcome.target.name}: {loss}" for loss in outcome.losses]
     print(counts.table())
