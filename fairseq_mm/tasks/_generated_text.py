@@ -8,6 +8,7 @@ those of the whole split, whichever part of it a process sees.
 import difflib
 import logging
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Callable
 
 import numpy as np
@@ -109,10 +110,18 @@ class GeneratedTextScores:
         self.references = references
         self.visual_ids = visual_ids
         # the split's items only: they give the document frequencies
-        items = list(dict.fromkeys(visual_ids))
-        self.index = {item: i for i, item in enumerate(items)}
-        self.tokenized = [[tokenize(text) for text in references[item]] for item in items]
-        self.cider = CiderD(self.tokenized)
+        self.index = {item: i for i, item in enumerate(dict.fromkeys(visual_ids))}
+
+    # made when a text is scored: those of a training split would take gigabytes for nothing
+    @cached_property
+    def tokenized(self) -> list[list[Tokens]]:
+        """References of each item, as tokens."""
+        return [[self.tokenize(text) for text in self.references[item]] for item in self.index]
+
+    @cached_property
+    def cider(self) -> CiderD:
+        """With the document frequencies of the split."""
+        return CiderD(self.tokenized)
 
     def log_sample(self, hypotheses: Mapping[int, str]) -> None:
         """Logs one of the texts, and its first reference."""

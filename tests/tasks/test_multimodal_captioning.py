@@ -1,6 +1,8 @@
 """The task under fairseq's own commands, on toy data: train, resume, validate, generate."""
 
+import gc
 import json
+import multiprocessing
 import re
 
 import numpy as np
@@ -57,6 +59,39 @@ def valid_references(data):
     """Of each image, in order."""
     lines = (data / "valid.references.jsonl").read_text().splitlines()
     return [json.loads(line)["references"] for line in lines]
+
+
+def test_workers_end_with_their_epoch(monkeypatch, tmp_path, data):
+    workers = []
+
+    def count(self, epoch, model):
+        workers.append(len(multiprocessing.active_children()))
+
+    monkeypatch.setattr(MultimodalCaptioningTask, "begin_epoch", count)
+    gc.disable()  # it would end them one day
+    try:
+        train(monkeypatch, data, tmp_path, "--num-workers", "1", "--max-epoch", "4")
+    finally:
+        gc.enable()
+    assert len(workers) == 4
+    assert max(workers) <= 1
+
+
+def test_references_are_tokenised_where_they_are_needed(data):
+    (data / "train.references.jsonl").write_text(
+        "".join(
+            json.dumps({"id": key, "references": ["A dog ."]}) + "\n"
+            for key in dict.fromkeys((data / "train.visual_ids").read_text().split())
+        )
+    )
+    task = MultimodalCaptioningTask.setup_task(
+        MultimodalCaptioningConfig(data=str(data), eval_gen=True)
+    )
+    task.load_dataset("train", combine=True)
+    scores = task.generated_text_scores["train"]
+    assert "tokenized" not in vars(scores)
+    assert scores.sums({0: "a dog"})["_gen_count"] == 1
+    assert scores.tokenized[0] == [["a", "dog"]]
 
 
 @pytest.mark.parametrize(
