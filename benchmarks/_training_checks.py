@@ -38,6 +38,7 @@ SYSTEMS = {
 def check_updates(name: str, data: Path, out: Path, root: Path, env: Mapping[str, str]) -> Any:
     """The memory of a training at ``MARKS`` updates, in bytes, and the command."""
     log = out / "updates.log"
+    log.unlink(missing_ok=True)  # an earlier run has reached the marks
     command = (
         f"fairseq-train {data} {SYSTEMS[name]} {SMALL} --max-update {MARKS[-1] + 40} --cpu "
         f"--num-workers 1 --log-interval 20 --no-save --save-dir {out / 'updates'}"
