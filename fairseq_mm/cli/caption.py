@@ -2,7 +2,7 @@
 
   fairseq-mm caption dog.jpg --checkpoint checkpoints/m_rnn
   fairseq-mm caption images/ a.tar --checkpoint best.pt --weights mobilenet.pt
-  fairseq-mm caption data/flickr8k --split valid --checkpoint best.pt --jsonl
+  fairseq-mm caption data-bin/flickr8k --split valid --checkpoint best.pt
   fairseq-mm caption --features f.h5 --checkpoint best.pt --nbest 3 --jsonl
 
 Writes one line per image (path, tab, caption) in the order of the inputs. The

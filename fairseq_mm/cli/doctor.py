@@ -2,7 +2,7 @@
 names remedies.
 
   fairseq-mm doctor
-  fairseq-mm doctor --data data/flickr8k --checkpoint checkpoints/m_rnn
+  fairseq-mm doctor --data data-bin/flickr8k --checkpoint checkpoints/m_rnn
 
 The data folder's task is set up as fairseq-train does it, and its splits are
 loaded; the checkpoint's model is built in it as fairseq-generate does it.

@@ -7,10 +7,14 @@
 The checkpoint's task says what a line has: an image ({"image": "dog.jpg"}), an
 image sequence ({"images": [five paths, null for a missing one]}), a prompt
 ({"prompt": "..."}), or a video ({"video": "a.mp4", "transcript": "..."}, text
-or a file of it); "id" is optional. Paths are relative to the file. Writes a
-JSON object a line: id, hypothesis, score, and what made them. A line that
-cannot be read is named on stderr, the others are generated all the same, and
-the exit status is 2.
+or a file of it); "id" is optional (default: the number of the input, from 0).
+Paths are relative to the file. Writes a JSON object a line: id, hypothesis,
+score, and what made them. A line that cannot be read is named on stderr, the
+others are generated all the same, and the exit status is 2.
+
+Captions have a beam of 3 and at most 30 words by default, summaries a beam of 5,
+at most 62 tokens and no trigram twice. They have no presets; those of stories
+are described by fairseq-mm tell --help.
 
 caption, tell and summarize are this command with inputs of their own: folders,
 splits, feature stores.

@@ -64,7 +64,7 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
     )
     arguments.add_numbers(
         group,
-        threads="Number of threads of the CPU.",
+        threads="Number of threads of the CPU (default: what PyTorch takes).",
         batch_tokens="Maximum number of tokens of stories in a batch (default: 4000 on a CPU, "
         "32000 on a GPU).",
     )

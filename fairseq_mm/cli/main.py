@@ -56,14 +56,14 @@ _COLLECTION = (100_000, 20, 100)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Fills the paragraphs of a description to the terminal's width; lines that are indented, and
-    those with a command, stay as they are."""
+    """Fills the paragraphs of a description to the terminal's width; lines that are indented stay
+    as they are."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []
         paragraph: list[str] = []
         for line in [*text.strip("\n").splitlines(), ""]:
-            if line and not line.startswith((" ", "fairseq-mm ")):
+            if line and not line.startswith(" "):
                 paragraph.append(line)
                 continue
             lines += textwrap.wrap(" ".join(paragraph), width, break_on_hyphens=False)
@@ -84,7 +84,8 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         names = []
         for action in self._actions:
-            form = self._get_formatter()._format_args(action, action.metavar or action.dest)
+            shown = action.metavar or action.dest.upper()
+            form = self._get_formatter()._format_args(action, shown)
             if not action.option_strings:
                 names.append(form)
             elif action.required:

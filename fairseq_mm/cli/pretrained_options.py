@@ -20,6 +20,7 @@ from fairseq_mm.cli.run_set_up import register_quietly
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "checkpoint",
+        metavar="CHECKPOINT",
         help="Checkpoint of fairseq's BART or of --arch t5, or folder with one.",
     )
     parser.add_argument(

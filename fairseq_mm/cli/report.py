@@ -35,7 +35,10 @@ ARGUMENTS: Rows = {
     "--result": ("JSON with the scores of the whole split.", _FILE),
     "--training-log": ("Log of fairseq-train, for the training curves.", _FILE),
     "--title": ("Title of the page (default: data folder and split).", {"metavar": "TEXT"}),
-    "--limit": ("Maximum number of items.", {"type": arguments.positive, "metavar": "N"}),
+    "--limit": (
+        "Maximum number of items (default: all).",
+        {"type": arguments.positive, "metavar": "N"},
+    ),
     "--side": (
         "Longer side of the images in pixels (default: 224).",
         {"type": arguments.positive, "default": 224, "metavar": "N"},

@@ -69,6 +69,7 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
         *("checkpoint", "data", "weights", "device", "jsonl"),
         checkpoint=checkpoint,
         data=data,
+        jsonl={"help": "Write one JSON object per line, with the fields above."},
     )
     parser.add_argument(
         "--top",

@@ -26,7 +26,7 @@ from fairseq_mm.errors import EXIT_STATUS, UserError
 _FILE = {"metavar": "FILE"}
 _NAME = {"metavar": "NAME"}
 _DTYPES = {"choices": ("float16", "float32")}
-_OUT: Rows = {"out": ("Feature store to make.", {})}
+_OUT: Rows = {"out": ("Feature store to make.", {"metavar": "OUT"})}
 _OVERWRITE: Rows = {"--overwrite": ("Replace a finished store.", FLAG)}
 _PATHS: Rows = {"paths": ("Feature stores to read.", {"nargs": "+", "metavar": "PATH"})}
 # action -> summary and arguments
@@ -34,7 +34,7 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
     "info": (
         "Show what a store holds, and which extractor made it.",
         {
-            "path": ("Feature store.", {}),
+            "path": ("Feature store.", {"metavar": "PATH"}),
             "--ids": ("List the ids and their numbers of rows instead.", FLAG),
             "--json": ("Print a JSON object (with --ids one a line).", FLAG),
         },
@@ -55,7 +55,7 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
         "continues. Give --extractor, --weights, --layer and --preprocessing if a model that is "
         "trained on the features is to caption image files.",
         {
-            "source": ("Folder, .npz or .npy file.", {}),
+            "source": ("Folder, .npz or .npy file.", {"metavar": "SOURCE"}),
             **_OUT,
             "--ids": ("Ids of an .npy array's rows, one a line.", _FILE),
             "--captions": (

@@ -57,7 +57,10 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
         {
             "folder": ("Folder of the sheets, with key.json.", {"metavar": "DIR"}),
             "answers": ("CSV files of answers.", {"nargs": "+", "metavar": "ANSWERS"}),
-            "--annotators": ("Name the questions with fewer than N answers.", _NUMBER),
+            "--annotators": (
+                "Name the questions with fewer than N answers (default: 1).",
+                _NUMBER,
+            ),
             "--bootstrap": ("Bootstrap samples (default: 2000).", {**_NUMBER, "default": 2000}),
             "--seed": ("Seed of the bootstrap (default: 1).", {**_NUMBER, "default": 1}),
             "--json": ("Write the figures as JSON to this file.", {"metavar": "FILE"}),

@@ -7,7 +7,7 @@
   fairseq-mm summarize test.transcripts.jsonl --features features.h5 \\
       --checkpoint checkpoints/vg_t5
   fairseq-mm summarize --transcript a.srt --checkpoint checkpoints/t5
-  fairseq-mm summarize --transcript a.srt --checkpoint bart --data data/videos
+  fairseq-mm summarize --transcript a.srt --checkpoint bart --data data-bin/own
 
 Writes one line per video (path, tab, summary) in the order of the inputs. A JSONL
 file has an object a line as fairseq-mm prepare videos reads them, {"video":

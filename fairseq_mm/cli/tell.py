@@ -7,7 +7,7 @@ generates, or of none.
   fairseq-mm tell --prompt-model checkpoints/prompt_lm --n 5 --prompts-only
   fairseq-mm tell --checkpoint checkpoints/gcnn_lm_stories --n 5
   fairseq-mm tell a.jpg b.jpg c.jpg d.jpg e.jpg --checkpoint glac --html s.html
-  fairseq-mm tell --data data/vist --split valid --checkpoint glac --jsonl > all
+  fairseq-mm tell --data data-bin/vist --split valid --checkpoint glac --jsonl
   fairseq-mm tell *.jpg --compare glac/best.pt xl=xl/best.pt --html systems.html
 
 Presets of prompts: paper, the default, draws each token from the 10 most
@@ -142,7 +142,7 @@ _IMAGES: dict[str, tuple[Any, str, str]] = {
         "Folder or .tar of the images of a store, for the page; may be given again.",
     ),
 }
-_RUN: dict[str, tuple[Any, str, str]] = {
+_NUMBER: dict[str, tuple[Any, str, str]] = {
     "n": (int, "N", "Number of stories of each input, or in all without inputs (default: 1)."),
     "first_id": (int, "ID", "Index of the first story (default: 0)."),
     "best_of": (
@@ -199,6 +199,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_generation(
         parser, {}, presets=PROMPT_STORY_PRESETS, constraints=VISUAL_STORY_CONSTRAINTS
     )
+    number = parser.add_argument_group("number and choice")
+    arguments.add_table(number, _NUMBER)
+    number.add_argument(
+        "--best-by",
+        choices=("score", "ranking"),
+        help="What the best of --best-of is: the story of the highest score, or the one that is "
+        "the likeliest under its prompt compared with others (default: score).",
+    )
     output = parser.add_argument_group("output")
     form = output.add_mutually_exclusive_group()
     form.add_argument(
@@ -206,15 +214,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     arguments.add(form, "jsonl")
     arguments.add(output, "output", "html")
-    run_options = parser.add_argument_group("run")
-    arguments.add(run_options, "device", "batch_size")
-    arguments.add_table(run_options, _RUN)
-    run_options.add_argument(
-        "--best-by",
-        choices=("score", "ranking"),
-        help="What the best of --best-of is: the story of the highest score, or the one that is "
-        "the likeliest under its prompt compared with others (default: score).",
-    )
+    arguments.add(parser.add_argument_group("run"), "device", "batch_size")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -112,9 +112,8 @@ class GenerationConfig:
         if preset is None and not {"beam", "sampling"} & set(options):
             preset = getattr(task, "default_preset", None)
         if preset is not None and preset not in presets:
-            raise UserError(
-                f"`preset` must be one of {', '.join(presets) or 'none'}, but is {preset!r}."
-            )
+            known_presets = f"one of {', '.join(presets)}" if presets else "left out with this task"
+            raise UserError(f"`preset` must be {known_presets}, but is {preset!r}.")
         defaults = dict(task.generation_defaults)
         if preset is not None:
             defaults.update(presets[preset])

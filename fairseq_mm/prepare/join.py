@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_mm.data.binarised_text import check_line_counts
 from fairseq_mm.data.feature_store import (
     FEATURES_LIST,
     FeatureStore,
@@ -147,6 +146,8 @@ def _read_split(folder: Path, split: str) -> Optional[list[Example]]:
     references_path = folder / f"{split}.references.jsonl"
     ids, references = read_visual_ids(ids_path), read_references(references_path)
     lines = [line for _, line in read_lines(text)]
+    from fairseq_mm.data.binarised_text import check_line_counts
+
     check_line_counts({str(text): len(lines), str(ids_path): len(ids)})
     tokens: dict[str, list[str]] = {}
     for key, line in zip(ids, lines):

@@ -6,13 +6,14 @@ import importlib
 import io
 import os
 import re
+import subprocess
 import sys
 
 import pytest
 from toy_data import PACKAGE, write_store
 
 from fairseq_mm import __version__
-from fairseq_mm.cli.main import SUBCOMMANDS, main
+from fairseq_mm.cli.main import SUBCOMMANDS, Parser, main
 
 CLI = PACKAGE / "cli"
 
@@ -81,6 +82,27 @@ def test_help_fits_a_terminal_and_is_written_in_sentences(monkeypatch, names):
                 if action.dest != "help" and not isinstance(action, argparse._SubParsersAction)
             ]
             assert [text for text in helps if not re.match(r"[A-Z].*[.)]$", text)] == []
+
+
+def test_help_waits_for_neither_torch_nor_fairseq():
+    code = (
+        "import argparse, importlib, sys\n"
+        "from fairseq_mm.cli.main import SUBCOMMANDS\n"
+        "for name in SUBCOMMANDS:\n"
+        '    module = importlib.import_module(f\'fairseq_mm.cli.{name.replace("-", "_")}\')\n'
+        "    module.add_arguments(argparse.ArgumentParser())\n"
+        "    print(name, *{'torch', 'fairseq'}.intersection(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == list(SUBCOMMANDS), done.stderr
+
+
+def test_a_command_within_a_sentence_is_filled_like_its_other_words():
+    text = "Lines of what\nfairseq-mm caption prints.\n\n  fairseq-mm caption a.jpg\n"
+    parser = Parser(prog="x", description=text)
+    lines = parser.format_help().splitlines()
+    assert "Lines of what fairseq-mm caption prints." in lines
+    assert "  fairseq-mm caption a.jpg" in lines
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")

@@ -310,7 +310,7 @@ def test_pillows_limit_is_put_back(captioner, images, monkeypatch):
         ({"prefix": "a dog", "max_len_b": 2}, "has 2 tokens, but must have fewer than .* most 2"),
         ({"beem": 2}, "`beem` is no option of generation by .*; did you mean `beam`?"),
         ({"repetition_penalty": 2.0}, "`repetition_penalty` is no option of generation"),
-        ({"preset": "paper"}, "`preset` must be one of none, but is 'paper'"),
+        ({"preset": "paper"}, "`preset` must be left out with this task, but is 'paper'"),
     ],
 )
 def test_options_that_cannot_be_are_refused(captioner, images, options, message):

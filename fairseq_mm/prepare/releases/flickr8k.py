@@ -25,7 +25,9 @@ FLICKR8K_IMAGES = {"train": 6000, "valid": 1000, "test": 1000}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("release", type=Path, help="Folder of the release's text files.")
+    parser.add_argument(
+        "release", metavar="RELEASE", type=Path, help="Folder of the release's text files."
+    )
 
 
 def read(args: argparse.Namespace) -> Corpus:

@@ -20,7 +20,9 @@ URLS, CAPTIONS = (f"SBU_captioned_photo_dataset_{what}.txt" for what in ("urls",
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("release", type=Path, help="Folder of the release's two text files.")
+    parser.add_argument(
+        "release", metavar="RELEASE", type=Path, help="Folder of the release's two text files."
+    )
 
 
 def read(args: argparse.Namespace) -> Corpus:

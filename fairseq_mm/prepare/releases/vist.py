@@ -50,7 +50,9 @@ _ORDER_FIELDS = ("worker_arranged_photo_order", "photo_order_in_story")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("release", type=Path, help="Folder of one tier's JSON files.")
+    parser.add_argument(
+        "release", metavar="RELEASE", type=Path, help="Folder of one tier's JSON files."
+    )
     parser.add_argument(
         "--tier", choices=TIERS, default=STORIES, help="Tier to read (default: %(default)s)."
     )

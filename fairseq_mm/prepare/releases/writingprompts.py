@@ -30,7 +30,7 @@ THRESHOLD = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("release", type=Path, help="The folder writingPrompts.")
+    parser.add_argument("release", metavar="RELEASE", type=Path, help="The folder writingPrompts.")
     parser.add_argument(
         "--drop-unpaired",
         action="store_true",
