@@ -31,12 +31,18 @@ def files_in(folder: Path) -> set[str]:
 def differences(whole: Path, found: Path) -> list[str]:
     """What a finished run's folder has other than that of an undisturbed run.
 
+    A training that is killed between its last save and fairseq's removal of older checkpoints keeps
+    one of these: it saves no more, and they are removed by saves alone.
+
     Args:
         whole: folder of the undisturbed run.
         found: that of the killed and resumed one.
     """
     names = files_in(whole)
-    wrong = [f"{name}: is left" for name in sorted(files_in(found) - names)]
+    wrong = []
+    for name in sorted(files_in(found) - names):
+        is_older = LOG in names and PASSING.search(name)
+        wrong += _damage(found / name, name) if is_older else [f"{name}: is left"]
     wrong += [f"{name}: is missing" for name in sorted(names - files_in(found))]
     both = sorted(names & files_in(found))
     return wrong + [x for name in both for x in _differs(whole / name, found / name, name)]

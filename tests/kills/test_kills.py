@@ -147,6 +147,20 @@ def test_losses_are_seen(tmp_path, monkeypatch, code, losses):
     assert [re.sub(r"\d\d+", "N", loss) for loss in outcome.losses] == losses
 
 
+def test_of_older_checkpoints_only_cut_ones_are_losses(trained, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(trained, other)
+    shutil.copy(other / "checkpoint_last.pt", other / "checkpoint_1_1.pt")
+    assert differences(trained, other) == []
+    (other / "checkpoint_1_1.pt").write_bytes(b"PK")
+    (other / "checkpoint_last.pt.tmp").touch()
+    found = differences(trained, other)
+    assert [x.partition(" (")[0] for x in found] == [
+        "checkpoint_1_1.pt: cannot be loaded",
+        "checkpoint_last.pt.tmp: is left",
+    ]
+
+
 @pytest.mark.parametrize("key", ["model", "exp_avg", "log"])
 def test_another_training_is_seen(trained, tmp_path, key):
     other = tmp_path / "other"
