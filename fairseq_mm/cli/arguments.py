@@ -58,7 +58,7 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "json": {"metavar": "FILE", "help": "Write the result as JSON to this file."},
     "html": {"metavar": "FILE", "help": "Write an HTML page of inputs and outputs."},
-    "seed": {"type": int, "help": f"Seed of the random numbers (default: {SEED})."},
+    "seed": {"type": int, "help": f"Seed of what is drawn at random (default: {SEED})."},
     "max_pixels": {
         "type": int,
         "metavar": "N",

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         *("data", "split", "output"),
         data={"required": True, "type": Path},
-        split={"default": "test", "help": "Split of the data folder (default: test)."},
+        split={"default": "valid", "help": "Split of the data folder (default: valid)."},
         output={"required": True, "type": Path, "help": "Page to write."},
     )
     arguments.add_rows(parser, ARGUMENTS)

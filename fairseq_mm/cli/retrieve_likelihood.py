@@ -42,7 +42,7 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
         if kind_of(state) != "captions" or reads_structures(state) or len(states) > 1:
             raise UserError(
                 f"{file}: must be one checkpoint of a model of captions (m_rnn, mlbl_f) where "
-                "there is no --store."
+                "there is no --store, which `fairseq-mm embed` makes of an embedding's vectors."
             )
     (model,), task = load_on_data(states, args)
     device = usable_device(args.device)
