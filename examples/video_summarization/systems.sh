@@ -1,6 +1,10 @@
 # Sourced by 1_train.sh: OPTIONS of the system that $SYSTEM names, a row of the paper's tables.
 # GPUS: see ../gpus.sh. BATCH=10 (default): examples on each at a time; an update has 120, 8 or 4.
 BATCH="${BATCH:-10}"
+if ! [[ "$BATCH" =~ ^[1-9][0-9]*$ ]]; then
+    echo "BATCH must be a number of 1 or more, but is $BATCH." >&2
+    exit 2
+fi
 USER_DIR="${USER_DIR:-$(dirname "${BASH_SOURCE[0]}")/../../fairseq_mm}"
 source "$(dirname "${BASH_SOURCE[0]}")/../gpus.sh"
 

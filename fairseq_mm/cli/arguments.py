@@ -296,11 +296,31 @@ def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
     split = getattr(args, "split", None)
     if split is not None and (not split or split in (".", "..") or set("/\\") & set(split)):
         raise UserError(f"--split must be the name of a split, such as valid, but is {split!r}.")
-    outputs = [(name, getattr(args, name, None)) for name in ("output", "html")]
-    for name, path in outputs:
+    _check_outputs(args)
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """
+    Raises:
+        UserError: if a file to write is a folder, in none, another one's, or one that is read.
+    """
+    outputs = {name: getattr(args, name, None) for name in ("output", "html", "submission")}
+    read = set()
+    for name, given in vars(args).items():
+        for value in given if isinstance(given, list) else [given]:
+            if name not in outputs and isinstance(value, str) and os.path.isfile(value):
+                read.add(os.path.realpath(value))
+    written_by: dict[str, str] = {}
+    for name, path in outputs.items():
+        if not path:
+            continue
         check_writable(flag(name), path)
-    if outputs[0][1] and outputs[0][1] == outputs[1][1]:
-        raise UserError("--html and --output name one file; give two.")
+        file = os.path.realpath(path)
+        if file in written_by:
+            raise UserError(f"{flag(name)} and {flag(written_by[file])} name one file; give two.")
+        if file in read:
+            raise UserError(f"{flag(name)} {path}: would overwrite a file that is read.")
+        written_by[file] = name
 
 
 def is_given(args: argparse.Namespace, name: str) -> bool:

@@ -87,9 +87,6 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_mm.cli import caption_structured
 
     arguments.check(args, _RULES)
-    arguments.check_writable("--submission", args.submission)
-    if args.submission and args.output == args.submission:
-        raise UserError(f"{args.output}: --submission and --output must be different files.")
     if args.split is not None and len(args.inputs) != 1:
         raise UserError(
             f"--split {args.split}: needs the data folder it is of, and nothing else, but "

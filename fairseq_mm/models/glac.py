@@ -75,6 +75,7 @@ SliceInit: Any = ChoiceEnum(SLICE_INITS)  # made at run time: Any to a type chec
 # weights anew for each call
 FEW_ROWS = 16
 _NOISE_SEED = 1
+LEAST_TEMPERATURE = 1e-3  # below, float32 has no room for the scores
 
 
 @dataclass
@@ -313,11 +314,13 @@ class GlacModel(StoryModel):
     @classmethod
     def build_model(cls, cfg: GlacConfig, task: Any) -> "GlacModel":
         check_sizes(GlacConfig, cfg)
-        for name in ("slice_noise", "slice_temperature"):
-            value = getattr(cfg, name)
-            if not 0 < value < math.inf:
-                option_name = f"--{name.replace('_', '-')}"
-                raise UserError(f"{option_name} must be a number above 0, but is {value}.")
+        if not 0 < cfg.slice_noise < math.inf:
+            raise UserError(f"--slice-noise must be a number above 0, but is {cfg.slice_noise}.")
+        if not LEAST_TEMPERATURE <= cfg.slice_temperature < math.inf:
+            raise UserError(
+                f"--slice-temperature must be a number of {LEAST_TEMPERATURE} or more, but is "
+                f"{cfg.slice_temperature}."
+            )
         images = image_vectors(
             task,
             cfg.picture_dim,

@@ -48,7 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read(args: argparse.Namespace) -> Corpus:
-    return join_folders(args.folders, args.splits_of)
+    corpus = join_folders(args.folders, args.splits_of)
+    if args.output.resolve() in [folder.resolve() for folder in args.folders]:
+        raise UserError(f"--output {args.output}: must be none of the folders that are joined.")
+    if corpus.write_features is not None and (args.output / "features.h5").exists():
+        raise UserError(
+            f"--output {args.output}: has a features.h5, which would be read in place of those of "
+            "the joined folders; remove it, or give another folder."
+        )
+    return corpus
 
 
 def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> Corpus:

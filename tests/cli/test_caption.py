@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,6 +120,26 @@ def test_images_that_are_not_cocos_are_refused_before_the_work(caption, images, 
     status, lines, err = caption(*images, "--submission", out)
     assert (status, lines, err.count("\n")) == (2, [], 1)
     assert "--submission: image ids must be COCO's, such as COCO_val2014_000000391895.jpg" in err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("option", ["--submission", "--output"])
+def test_no_output_overwrites_an_image(caption, images, option):
+    content = Path(images[0]).read_bytes()
+    status, lines, err = caption(*images, option, images[0])
+    assert (status, lines) == (2, [])
+    assert (
+        err == f"fairseq-mm caption: {option} {images[0]}: would overwrite a file that is read.\n"
+    )
+    assert Path(images[0]).read_bytes() == content
+
+
+def test_one_file_under_two_names_is_no_two_outputs(caption, images, tmp_path):
+    out = tmp_path / "results.json"
+    other = f"{tmp_path}/./results.json"
+    status, lines, err = caption(*images, "--submission", out, "--output", other)
+    assert (status, lines) == (2, [])
+    assert err == "fairseq-mm caption: --submission and --output name one file; give two.\n"
     assert not out.exists()
 
 

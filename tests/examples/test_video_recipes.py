@@ -218,6 +218,8 @@ def test_recipes_train_summarize_and_score(calls_of, tmp_path, monkeypatch, caps
             "bart",
             "GPUS times BATCH must divide 120, but is 4 times 7.",
         ),
+        ({"BATCH": "0"}, "s2s", "BATCH must be a number of 1 or more, but is 0."),
+        ({"BATCH": "ten"}, "s2s", "BATCH must be a number of 1 or more, but is ten."),
     ],
 )
 def test_what_cannot_be_trained_is_said_in_a_line(calls_of, variables, system, message):

@@ -214,11 +214,19 @@ def test_weights_with_slices_load_as_they_are():
         assert torch.equal(loaded.state_dict()[name], weight), name
 
 
-@pytest.mark.parametrize("option", ["slice_noise", "slice_temperature"])
-def test_noise_and_temperature_out_of_range_are_refused(option):
-    name = f"--{option.replace('_', '-')}"
-    with pytest.raises(UserError, match=f"^{name} must be a number above 0, but is 0.0.$"):
-        make_model("glac_decoder_attention", **{option: 0.0})
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("slice_noise", 0.0, "--slice-noise must be a number above 0, but is 0.0."),
+        ("slice_noise", float("nan"), "--slice-noise must be a number above 0, but is nan."),
+        ("slice_temperature", 0.0, "--slice-temperature must be a number of 0.001 or more, but is"),
+        ("slice_temperature", 1e-45, "--slice-temperature must be a number of 0.001 or more"),
+        ("slice_temperature", float("inf"), "--slice-temperature must be a number of 0.001 or"),
+    ],
+)
+def test_noise_and_temperature_out_of_range_are_refused(option, value, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        make_model("glac_decoder_attention", **{option: value})
 
 
 def test_attention_to_independent_slices_begins_with_a_model_without_them():

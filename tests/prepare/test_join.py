@@ -111,6 +111,24 @@ def test_ids_of_two_folders_get_their_names(join, tmp_path, folders):
         np.testing.assert_array_equal(features.read(key), expected)
 
 
+def test_no_folder_that_is_joined_is_overwritten(join, folders, tmp_path):
+    (tmp_path / "out").symlink_to(folders[1])
+    before = {path: path.read_bytes() for path in folders[1].rglob("*") if path.is_file()}
+    status, printed, errors = join(*folders, "--overwrite")
+    assert (status, printed, errors.count("\n")) == (2, "", 1)
+    assert f"--output {tmp_path / 'out'}: must be none of the folders that are joined" in errors
+    assert {path: path.read_bytes() for path in folders[1].rglob("*") if path.is_file()} == before
+
+
+def test_features_of_the_output_do_not_hide_those_of_the_joined_folders(join, folders, tmp_path):
+    (tmp_path / "out").mkdir()
+    write_store(tmp_path / "out" / "features.h5", ["1.jpg"])
+    status, printed, errors = join(*folders)
+    assert (status, printed, errors.count("\n")) == (2, "", 1)
+    assert f"--output {tmp_path / 'out'}: has a features.h5, which would be read" in errors
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["features.h5"]
+
+
 def test_folders_that_do_not_fit_are_one_line(join, folders, tmp_path):
     first, second = folders
     cased = prepare(tmp_path, "cased", COCO, "--keep-case")
