@@ -45,7 +45,7 @@ def data(tmp_path) -> Path:
 def report(data: Path, *options: object) -> int:
     arguments = ["--data", data, "--hypotheses", data / "generate.txt"]
     arguments += ["--output", data / "page.html", *options]
-    return main(["report", *map(str, arguments)])
+    return main(["report", "--split", "test", *map(str, arguments)])
 
 
 class Tags(HTMLParser):
