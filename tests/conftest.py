@@ -15,6 +15,9 @@ import fairseq_mm
 
 # Spinning OpenMP threads of several test processes cost minutes on few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What a forked process inherits is not its to collect: the iterator of a data loader would take the
+# locks that it shares with the loader's own process, for ever if the forked one is killed then.
+os.register_at_fork(after_in_child=gc.freeze)
 
 
 def pytest_configure(config: pytest.Config) -> None:
