@@ -300,16 +300,25 @@ def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    """
-    Raises:
-        UserError: if a file to write is a folder, in none, another one's, or one that is read.
-    """
     outputs = {name: getattr(args, name, None) for name in ("output", "html", "submission")}
     read = set()
     for name, given in vars(args).items():
         for value in given if isinstance(given, list) else [given]:
             if name not in outputs and isinstance(value, str) and os.path.isfile(value):
-                read.add(os.path.realpath(value))
+                read.add(value)
+    check_outputs(outputs, read)
+
+
+def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str]) -> None:
+    """
+    Args:
+        outputs: name of the option -> file to write, if any.
+        read: files that the command reads.
+
+    Raises:
+        UserError: if a file to write is a folder, in none, another one's, or one that is read.
+    """
+    sources = {os.path.realpath(path) for path in read}
     written_by: dict[str, str] = {}
     for name, path in outputs.items():
         if not path:
@@ -318,7 +327,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
         file = os.path.realpath(path)
         if file in written_by:
             raise UserError(f"{flag(name)} and {flag(written_by[file])} name one file; give two.")
-        if file in read:
+        if file in sources:
             raise UserError(f"{flag(name)} {path}: would overwrite a file that is read.")
         written_by[file] = name
 

@@ -58,7 +58,6 @@ scored, and how many of its images have features.
 
 import argparse
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -305,20 +304,10 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
     if args.card == "":
         args.card = f"{args.hypotheses or args.reference_scores}.card.json"
-    read = {os.path.realpath(getattr(args, name)) for name in INPUTS if getattr(args, name)}
-    written: set[str] = set()
-    for option in (*OUTPUTS, "card"):
-        path = getattr(args, option)
-        if not path:
-            continue
-        if os.path.realpath(path) in read:
-            raise UserError(f"{flag(option)} {path}: would overwrite a file that is read.")
-        if os.path.realpath(path) in written:
-            raise UserError(
-                f"{path}: --json, --per-item, --submission and --card must be different files."
-            )
-        written.add(os.path.realpath(path))
-        arguments.check_writable(flag(option), path)
+    arguments.check_outputs(
+        {option: getattr(args, option) for option in (*OUTPUTS, "card")},
+        filter(None, (getattr(args, name) for name in INPUTS)),
+    )
 
 
 def _training_path(args: argparse.Namespace) -> Optional[str]:

@@ -1,9 +1,11 @@
 """Repairs of fairseq's training: the position of a resumed one, and the gradients of ``--amp``."""
 
+import contextlib
 import functools
 import logging
 import types
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -47,24 +49,30 @@ def repair_position_of_resumed_data() -> None:
     EpochBatchIterator.load_state_dict = load_state_dict
 
 
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
 def repair_overflow_on_cpu() -> None:
     """Gradients that overflow in float16 end a training on the CPU: fairseq puts the norm of those
     that it skips on a GPU. Goes when it takes the trainer's device."""
     import torch
     from fairseq.trainer import Trainer
 
-    original, tensor = Trainer.train_step, cast(Any, torch.Tensor)
+    original = Trainer.train_step
 
     @functools.wraps(original)
     def train_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.cuda or not self.cfg.common.fp16:
             return original(self, *args, **kwargs)
-        cuda = tensor.cuda
-        tensor.cuda = lambda self: self
-        try:
+        with _replaced(torch.Tensor, "cuda", lambda self: self):
             return original(self, *args, **kwargs)
-        finally:
-            tensor.cuda = cuda
 
     Trainer.train_step = train_step
 
@@ -75,19 +83,15 @@ def repair_clipping_on_cpu() -> None:
     import torch
     from fairseq import utils
 
-    original, cuda = utils.clip_grad_norm_, cast(Any, torch.cuda)
+    original = utils.clip_grad_norm_
 
     @functools.wraps(original)
     def clip_grad_norm_(params: Any, *args: Any, **kwargs: Any) -> Any:
         params = [params] if isinstance(params, torch.Tensor) else list(params)
-        is_available = cuda.is_available
-        if any(x.is_cuda for x in params) or not is_available():
+        if any(x.is_cuda for x in params) or not torch.cuda.is_available():
             return original(params, *args, **kwargs)
-        cuda.is_available = lambda: False
-        try:
+        with _replaced(torch.cuda, "is_available", lambda: False):
             return original(params, *args, **kwargs)
-        finally:
-            cuda.is_available = is_available
 
     utils.clip_grad_norm_ = clip_grad_norm_
 

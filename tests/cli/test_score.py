@@ -363,7 +363,7 @@ def test_wrong_texts_are_one_line(score, write, name, text, message):
         (["--reference-scores", "P", "--compare", "T"], "--compare: needs HYPOTHESES."),
         (["T", "--per-item", "T"], "--per-item T: would overwrite a file that is read."),
         (["T", "--per-item", "no/where.jsonl"], "no/where.jsonl: there is no folder no."),
-        (["T", "--card", "OUT"], "--json, --per-item, --submission and --card must be different"),
+        (["T", "--card", "OUT"], "--card and --json name one file; give two."),
         (["T", "--references", "N.json"], "N.json: cannot be read as a COCO annotation file"),
         (["T", "--references", "T.json"], "T.json: must be a COCO annotation file"),
         (["T", "--training-text", "N"], "N: cannot be read as training text"),

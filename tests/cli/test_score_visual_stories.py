@@ -229,7 +229,7 @@ def test_two_systems_are_compared_by_their_repetition(score, tmp_path):
             "--submission: needs --preset coco, m_rnn",
         ),
         (["--submission", "s.json", "--preset", "coco"], "--submission: image ids must be COCO's"),
-        (["--submission", "OUT"], "--json, --per-item, --submission and --card must be different"),
+        (["--submission", "OUT"], "--submission and --json name one file; give two."),
         (["--submission", "IN"], "--submission .*: would overwrite a file that is read."),
     ],
 )
