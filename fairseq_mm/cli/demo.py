@@ -52,8 +52,8 @@ class Sizes(NamedTuple):
 
 
 CAPTIONS = Sizes(8000, 200, 500, epochs=3, batch=32)
-STORIES = Sizes(2500, 50, 100, epochs=11, batch=16)
-CLOSE_UPS, WHOLE_IMAGES = 10_000, 13_000  # that the image network is trained on
+STORIES = Sizes(2500, 50, 100, epochs=9, batch=16)
+CLOSE_UPS, WHOLE_IMAGES = 10_000, 12_000  # that the image network is trained on
 
 
 class Half(NamedTuple):
@@ -85,7 +85,7 @@ OF_CAPTIONS = Half(
     "captions",
     "Train the captioning model",
     "Score the captions",
-    "",
+    "--layer layer3",
     "--arch m_rnn --dropout 0.1 --embedding-dropout 0.1 --recurrent-dropout 0 "
     "--feature-dropout 0.1",
     "--lr 3e-3 --eval-gen --best-checkpoint-metric cider --maximize-best-checkpoint-metric",
@@ -98,7 +98,7 @@ OF_STORIES = Half(
     "Score the stories",
     "--layer layer3 --grid",
     "--arch glac_non_local --picture-dim 256 --encoder-hidden-dim 128 --glocal-dim 256 "
-    "--embedding-dim 64 --hidden-dim 384 --decoder-layers 1 --encoder-dropout 0 --dropout 0.1 "
+    "--embedding-dim 64 --hidden-dim 256 --decoder-layers 1 --encoder-dropout 0 --dropout 0.1 "
     "--embedding-dropout 0",
     "--lr 2.5e-3 --warmup-updates 50",
     "--preset vist --metrics bleu,rouge_l,cider,sentences",

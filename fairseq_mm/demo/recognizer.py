@@ -1,11 +1,12 @@
-"""The small network that gives the demo's features: a ResNet-18 trained on drawn images.
+"""The small network that gives the demo's features: a ResNet-18 up to its third stage, trained on
+drawn images.
 
 It plays the part that networks trained on ImageNet play for images: it learns to recognise
 what is drawn, not to caption. First single things, close up; then whole images: their
 arrangement, day or night, and size, colour and shape of the one or two things, known by their place
-and by their shape. It recognises them by its last map, from which captions are generated, and by
-the finer one before, from which stories are generated. Its state dict is torchvision's, so that
-``fairseq-mm extract --model resnet18 --weights FILE`` takes it.
+and by their shape. The last stage, three quarters of the parameters, is left out. Its state dict is
+otherwise torchvision's, so that ``fairseq-mm extract --model resnet18 --layer layer3 --weights
+FILE`` takes it.
 """
 
 import random
@@ -32,7 +33,7 @@ from fairseq_mm.demo.scenes import (
 )
 from fairseq_mm.extract.preprocessing import NORMALIZATIONS
 
-MODEL = "resnet18"
+MODEL, LAYER = "resnet18", "layer3"
 # number of classes of each label: the arrangement, day or night, then size, colour and shape of the
 # first thing in reading order and of the second one, then size, colour and place of each shape, the
 # first class for none
@@ -44,8 +45,8 @@ _CLASSES = (
 )
 _NO_LABEL = -100  # cross_entropy leaves it out
 _BATCH = 32
+_LEARNING_RATE = 2e-3
 _WEIGHT_DECAY = 0.02
-_SIDE_WEIGHT = 0.5  # of the loss by the map before the last
 
 
 def labels_of(scene: Scene, night: bool) -> list[int]:
@@ -115,9 +116,24 @@ def normalize(images: Tensor) -> Tensor:
     return scaled.contiguous(memory_format=torch.channels_last)
 
 
+class SumPool(nn.Module):
+    """Sum over positions, by a quarter.
+
+    What a thing adds to a mean is less the larger the ground is: a linear layer that has learned
+    from means of close-ups, 2 x 2 positions, would have to learn anew from whole images. Of
+    close-ups this is the mean.
+    """
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """``[B, C, height, width]`` to ``[B, C, 1, 1]``."""
+        return maps.sum((2, 3), keepdim=True) / 4
+
+
 def build_network() -> nn.Module:
-    """ResNet-18 with a linear layer for all labels."""
-    network = torchvision.models.resnet18(weights=None, num_classes=sum(_CLASSES))
+    """ResNet-18 without its last stage, with a linear layer for all labels."""
+    network = torchvision.models.resnet18(weights=None)
+    network.layer4, network.avgpool = nn.Identity(), SumPool()
+    network.fc = nn.Linear(network.layer3[-1].bn2.num_features, sum(_CLASSES))
     return network.to(memory_format=torch.channels_last)
 
 
@@ -135,13 +151,12 @@ def train_recognizer(*, close_ups: int, images: int, seed: int) -> tuple[nn.Modu
     """
     torch.manual_seed(seed)
     network = build_network()
-    side_layer = nn.Linear(network.layer3[-1].bn2.num_features, sum(_CLASSES))
-    for count, close_up, rate in ((close_ups, True, 2e-3), (images, False, 1e-3)):
+    for count, close_up in ((close_ups, True), (images, False)):
         examples = draw_examples(count, f"recognizer {seed} {close_up}", close_up=close_up)
         # edges and colours look the same close up and from afar, and are the most work to train
         frozen = [] if close_up else [network.conv1, network.bn1, network.layer1]
         what = "close-ups" if close_up else "whole images"
-        _train(network, side_layer, *examples, rate=rate, frozen=frozen, description=what)
+        _train(network, *examples, frozen=frozen, description=what)
     network.eval()
     examples = draw_examples(500, f"recognizer {seed} unseen")
     return network, all_recognized(network, *examples)
@@ -149,11 +164,9 @@ def train_recognizer(*, close_ups: int, images: int, seed: int) -> tuple[nn.Modu
 
 def _train(
     network: nn.Module,
-    side_layer: nn.Module,
     images: Tensor,
     labels: Tensor,
     *,
-    rate: float,
     frozen: Sequence[nn.Module],
     description: str,
 ) -> None:
@@ -161,30 +174,21 @@ def _train(
     network.train()
     for part in frozen:
         part.requires_grad_(False).eval()
-    trained = [
-        parameter
-        for parameter in (*network.parameters(), *side_layer.parameters())
-        if parameter.requires_grad
-    ]
-    maps: dict[str, Tensor] = {}
-    hook = network.layer3.register_forward_hook(lambda *args: maps.update(layer3=args[2]))
-    optimizer = torch.optim.AdamW(trained, lr=rate, weight_decay=_WEIGHT_DECAY)
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, rate, total_steps=steps, pct_start=0.2
+        optimizer, _LEARNING_RATE, total_steps=steps, pct_start=0.2
     )
     bar = tqdm(range(steps), description, file=sys.stderr, leave=False, disable=None)
     for step in bar:
         batch = slice(step * _BATCH, (step + 1) * _BATCH)
         loss = label_loss(network(normalize(images[batch])), labels[batch])
-        side_logits = side_layer(maps["layer3"].mean((2, 3)))
-        loss = loss + _SIDE_WEIGHT * label_loss(side_logits, labels[batch])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
         if step % 20 == 0:
             bar.set_postfix(loss=f"{loss.item():.2f}")
-    hook.remove()
 
 
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
