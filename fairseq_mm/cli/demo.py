@@ -7,9 +7,10 @@ the results.
 Everything is made on this machine: images of coloured shapes with captions, a
 small image network that gives their features, and an m-RNN that fairseq-train
 trains on them; then stories of five images, in which something happens from
-image to image, and GLAC with a non-local block. Every command is shown before
-it runs, and can be run again by hand. An interrupted run continues when the
-same command is run again. It takes some minutes on two cores.
+image to image, and GLAC with a non-local block. Captions and stories are made
+beside each other where there are two cores. Every command is shown before it
+runs, and can be run again by hand. An interrupted run continues when the same
+command is run again. It takes some minutes on two cores.
 
 Exit status 1 means that fewer than 9 of 10 captions of test images are true, or
 that fewer than 9 of 10 sentences of test stories say what happens in their
@@ -20,9 +21,10 @@ import argparse
 import json
 import os
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from fairseq_mm import __version__
 from fairseq_mm.cli import arguments
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 MINIMUM = 0.9  # share of right captions, and of right sentences
 STEPS = 15
-FRESH = "fresh-0001"
+FRESH, GENERATED = "fresh-0001", "generated.jsonl"  # the fresh story, what is told of it
 
 
 class Sizes(NamedTuple):
@@ -62,7 +64,8 @@ class Half(NamedTuple):
     Attributes:
         task: of fairseq.
         noun: what is generated.
-        train: title of the step that trains.
+        drawn: title of the step that draws.
+        train: likewise of the one that trains.
         scored: likewise of the one that scores.
         extract: options of ``fairseq-mm extract``.
         arch: options of the model.
@@ -72,6 +75,7 @@ class Half(NamedTuple):
 
     task: str
     noun: str
+    drawn: str
     train: str
     scored: str
     extract: str
@@ -83,6 +87,7 @@ class Half(NamedTuple):
 OF_CAPTIONS = Half(
     "multimodal_captioning",
     "captions",
+    "Draw images",
     "Train the captioning model",
     "Score the captions",
     "--layer layer3",
@@ -94,6 +99,7 @@ OF_CAPTIONS = Half(
 OF_STORIES = Half(
     "visual_storytelling",
     "stories",
+    "Draw stories",
     "Train the story model",
     "Score the stories",
     "--layer layer3 --grid",
@@ -123,41 +129,96 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_mm.demo import collection
     from fairseq_mm.demo.step_runner import StepRunner
 
+    start = time.monotonic()
     folder, seed = args.output, args.seed
-    sizes = [*CAPTIONS, *STORIES, CLOSE_UPS, WHOLE_IMAGES]
-    settings = {"version": __version__, "seed": seed, "sizes": sizes}
+    settings = {
+        "version": __version__,
+        "seed": seed,
+        "sizes": [*CAPTIONS, *STORIES, CLOSE_UPS, WHOLE_IMAGES],
+    }
     runner = StepRunner(folder, settings, total=STEPS)
     weights, stories, fresh = folder / "recognizer.pt", folder / "stories", folder / "stories/fresh"
+    drawn = {"runner": runner, "seed": seed}
+    network = {"weights": weights, "close_ups": CLOSE_UPS, "images": WHOLE_IMAGES, "seed": seed}
 
-    runner.call("Draw images", lambda: collection.draw_images(folder, CAPTIONS.splits, seed=seed))
-    runner.call("Train a small image network", lambda: _train_recognizer(weights, seed))
-    texts = _train_and_generate(runner, OF_CAPTIONS, folder, CAPTIONS, weights=weights, seed=seed)
-    captions = collection.check_captions(folder, texts)
-    page = _show_captions(runner, folder, captions)
+    runner.side_by_side(
+        lambda: _draw_and_prepare(OF_CAPTIONS, folder, CAPTIONS, collection.draw_images, **drawn),
+        lambda: _draw_and_prepare(OF_STORIES, stories, STORIES, _draw_stories, **drawn),
+    )
+    runner.side_by_side(
+        lambda: runner.call("Train a small image network", _train_recognizer, **network)
+    )
+    captions, sentences = runner.side_by_side(
+        lambda: _caption(runner, folder, weights, seed),
+        lambda: _tell(runner, stories, weights, seed),
+    )
 
-    def draw_stories() -> None:
-        fresh.mkdir(parents=True, exist_ok=True)
-        collection.draw_stories(fresh, {"fresh": 1}, seed=seed)
-        collection.draw_stories(stories, STORIES.splits, seed=seed)
-
-    runner.call("Draw stories", draw_stories)
-    texts = _train_and_generate(runner, OF_STORIES, stories, STORIES, weights=weights, seed=seed)
-    generated = {collection.story_of(x.split("\t")): text for x, text in texts.items()}
-    verdicts = collection.check_stories(stories, _sentences(generated))
-    sentences = _generate_fresh_story(runner, stories, weights)
-    _print_scores(folder, captions, stories, verdicts, sum(runner.seconds.values()))
+    seconds = [
+        ("seconds of all steps", f"{sum(runner.seconds.values()):.0f}"),
+        ("seconds of this run", f"{time.monotonic() - start:.0f}"),
+    ]
+    _print_scores(folder, captions, stories, sentences, seconds)
     print("\nA story generated from five fresh images:")
-    for sentence, right in zip(sentences, collection.check_stories(fresh, {FRESH: sentences})):
-        print(f"  {sentence}{'' if right.right else '   (wrong)'}")
-    print(f"\nImages and captions: {page.resolve()}")
+    told = _fresh_sentences(stories)
+    for sentence, verdict in zip(told, collection.check_stories(fresh, {FRESH: told})):
+        print(f"  {sentence}{'' if verdict.right else '   (wrong)'}")
+    print(f"\nImages and captions: {(folder / 'page.html').resolve()}")
     print(f"Story and its images: {(stories / 'page.html').resolve()}")
-    return _status(captions, verdicts, folder / "logs")
+    return _status(captions, sentences, folder / "logs")
+
+
+def _draw_and_prepare(
+    half: Half,
+    folder: Path,
+    sizes: Sizes,
+    draw: Callable[..., None],
+    *,
+    runner: "StepRunner",
+    seed: int,
+) -> None:
+    noun = half.noun
+    folder.mkdir(exist_ok=True)
+    runner.call(half.drawn, draw, folder=folder, sizes=sizes.splits, seed=seed)
+    runner.command(
+        f"Prepare {noun}",
+        *(f"fairseq-mm prepare {noun}", folder / f"{noun}.jsonl"),
+        *("--output", folder / "data", "--overwrite"),
+    )
+
+
+def _draw_stories(folder: Path, sizes: dict[str, int], seed: int) -> None:
+    from fairseq_mm.demo.collection import draw_stories
+
+    (folder / "fresh").mkdir(exist_ok=True)
+    draw_stories(folder / "fresh", {"fresh": 1}, seed=seed)
+    draw_stories(folder, sizes, seed=seed)
+
+
+def _caption(runner: "StepRunner", folder: Path, weights: Path, seed: int) -> list[Any]:
+    """Trains and generates; what the captions of the test images are worth."""
+    from fairseq_mm.demo.collection import check_captions
+
+    texts = _train_and_generate(runner, OF_CAPTIONS, folder, CAPTIONS, weights=weights, seed=seed)
+    verdicts = check_captions(folder, texts)
+    _show_captions(runner, folder, verdicts)
+    return verdicts
+
+
+def _tell(runner: "StepRunner", folder: Path, weights: Path, seed: int) -> list[Any]:
+    """Trains and generates; what the sentences of the test stories are worth."""
+    from fairseq_mm.data.visual_story_text import split_sentences
+    from fairseq_mm.demo.collection import check_stories, story_of
+
+    texts = _train_and_generate(runner, OF_STORIES, folder, STORIES, weights=weights, seed=seed)
+    _generate_fresh_story(runner, folder, weights)
+    stories = {story_of(key.split("\t")): split_sentences(text) for key, text in texts.items()}
+    return check_stories(folder, stories)
 
 
 def _train_and_generate(
     runner: "StepRunner", half: Half, folder: Path, sizes: Sizes, *, weights: Path, seed: int
 ) -> dict[str, str]:
-    """Prepares, extracts, trains, generates and scores; the generated text of each test item."""
+    """Extracts, trains, generates and scores; the generated text of each test item."""
     from fairseq_mm.data.split_files import read_references, read_visual_ids
     from fairseq_mm.demo.collection import CAPTIONS_PER_IMAGE
     from fairseq_mm.metrics.hypotheses import read_hypotheses
@@ -174,10 +235,6 @@ def _train_and_generate(
     def validation(line: str) -> str:
         return validation_of(line, sizes.epochs)
 
-    runner.command(
-        f"Prepare {noun}",
-        *(f"fairseq-mm prepare {noun}", folder / f"{noun}.jsonl", "--output", data, "--overwrite"),
-    )
     runner.command(
         f"Extract features of the {noun}' images",
         *("fairseq-mm extract", folder / "images", "--model resnet18 --weights", weights),
@@ -212,12 +269,14 @@ def _train_and_generate(
     ).texts
 
 
-def _train_recognizer(weights: Path, seed: int) -> str:
+def _train_recognizer(weights: Path, close_ups: int, images: int, seed: int) -> str:
     import torch
 
     from fairseq_mm.demo.recognizer import train_recognizer
 
-    network, accuracy = train_recognizer(close_ups=CLOSE_UPS, images=WHOLE_IMAGES, seed=seed)
+    network, accuracy = train_recognizer(
+        close_ups=close_ups, images=images, seed=seed, show=lambda line: print(line, flush=True)
+    )
     partial = weights.with_name(f"{weights.name}.partial")
     torch.save(network.state_dict(), partial)
     os.replace(partial, weights)
@@ -234,8 +293,8 @@ def validation_of(line: str, epochs: int) -> str:
     return f"epoch {match[1]} of {epochs}: {', '.join(shown)}"
 
 
-def _show_captions(runner: "StepRunner", folder: Path, captions: Iterable[Any]) -> Path:
-    right, page = folder / "right.jsonl", folder / "page.html"
+def _show_captions(runner: "StepRunner", folder: Path, captions: Iterable[Any]) -> None:
+    right = folder / "right.jsonl"
     lines = [json.dumps({"id": v.key, "right": int(v.right)}) + "\n" for v in captions]
     right.write_text("".join(lines), encoding="utf-8")
     log = OF_CAPTIONS.train.lower().replace(" ", "-")
@@ -244,36 +303,37 @@ def _show_captions(runner: "StepRunner", folder: Path, captions: Iterable[Any]) 
         *("fairseq-mm report --data", folder / "data", "--split test --hypotheses"),
         *(folder / "generate-test.txt", "--images", folder / "images", "--scores", right),
         *("--scores", folder / "scores-per-item.jsonl", "--result", folder / "scores.json"),
-        *("--training-log", folder / "logs" / f"{log}.log", "--title demo --output", page),
+        *("--training-log", folder / "logs" / f"{log}.log", "--title demo --output"),
+        folder / "page.html",
     )
-    return page
 
 
-def _generate_fresh_story(runner: "StepRunner", folder: Path, weights: Path) -> list[str]:
-    from fairseq_mm.data.visual_story_text import split_sentences
+def _generate_fresh_story(runner: "StepRunner", folder: Path, weights: Path) -> None:
     from fairseq_mm.demo.collection import image_names
 
-    output = folder / "generated.jsonl"
     images = [folder / "fresh" / "images" / name for name in image_names(FRESH)]
     runner.command(
         "Generate a story of five fresh images",
         *("fairseq-mm tell", *images, "--checkpoint", folder / "checkpoints", "--weights"),
         *(weights, "--html", folder / "page.html", "--jsonl"),
-        output=output,
+        output=folder / GENERATED,
     )
-    lines = (line for _, line in read_lines(output))
+
+
+def _fresh_sentences(folder: Path) -> list[str]:
+    from fairseq_mm.data.visual_story_text import split_sentences
+
+    lines = (line for _, line in read_lines(folder / GENERATED))
     (record,) = (parse_json(line) for line in lines if line.startswith("{"))  # not warnings
     return split_sentences(record["hypothesis"])
 
 
-def _sentences(texts: dict[str, str]) -> dict[str, list[str]]:
-    from fairseq_mm.data.visual_story_text import split_sentences
-
-    return {key: split_sentences(text) for key, text in texts.items()}
-
-
 def _print_scores(
-    folder: Path, captions: list[Any], stories: Path, sentences: list[Any], seconds: float
+    folder: Path,
+    captions: list[Any],
+    stories: Path,
+    sentences: list[Any],
+    seconds: list[tuple[str, str]],
 ) -> None:
     from fairseq_mm.demo.collection import KINDS
 
@@ -285,7 +345,7 @@ def _print_scores(
         ("sentences that say what their image shows", sentences),
         *((f"  {what}", [v for v in sentences if v.kind == kind]) for kind, what in KINDS.items()),
         *_scores(stories),
-        ("seconds", f"{seconds:.0f}"),
+        *seconds,
     ]
     print()
     for name, value in rows:

@@ -10,16 +10,15 @@ FILE`` takes it.
 """
 
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Callable
 
 import numpy as np
 import torch
 import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
-from tqdm import tqdm
 
 from fairseq_mm.demo.drawn_images import DAYS, SIDE, draw
 from fairseq_mm.demo.scenes import (
@@ -137,13 +136,16 @@ def build_network() -> nn.Module:
     return network.to(memory_format=torch.channels_last)
 
 
-def train_recognizer(*, close_ups: int, images: int, seed: int) -> tuple[nn.Module, float]:
+def train_recognizer(
+    *, close_ups: int, images: int, seed: int, show: Callable[[str], None]
+) -> tuple[nn.Module, float]:
     """Trains the network on images drawn for it, each seen once.
 
     Args:
         close_ups: number of images of single things.
         images: number of whole images after them.
         seed: of the images and the initial weights.
+        show: gets a line after each fifth of either kind.
 
     Returns:
         network: in evaluation mode.
@@ -156,7 +158,7 @@ def train_recognizer(*, close_ups: int, images: int, seed: int) -> tuple[nn.Modu
         # edges and colours look the same close up and from afar, and are the most work to train
         frozen = [] if close_up else [network.conv1, network.bn1, network.layer1]
         what = "close-ups" if close_up else "whole images"
-        _train(network, *examples, frozen=frozen, description=what)
+        _train(network, *examples, frozen=frozen, description=what, show=show)
     network.eval()
     examples = draw_examples(500, f"recognizer {seed} unseen")
     return network, all_recognized(network, *examples)
@@ -169,6 +171,7 @@ def _train(
     *,
     frozen: Sequence[nn.Module],
     description: str,
+    show: Callable[[str], None],
 ) -> None:
     steps = len(images) // _BATCH
     network.train()
@@ -179,16 +182,15 @@ def _train(
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, _LEARNING_RATE, total_steps=steps, pct_start=0.2
     )
-    bar = tqdm(range(steps), description, file=sys.stderr, leave=False, disable=None)
-    for step in bar:
+    for step in range(steps):
         batch = slice(step * _BATCH, (step + 1) * _BATCH)
         loss = label_loss(network(normalize(images[batch])), labels[batch])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
-        if step % 20 == 0:
-            bar.set_postfix(loss=f"{loss.item():.2f}")
+        if (step + 1) % max(1, steps // 5) == 0:
+            show(f"{description}: {(step + 1) / steps:.0%}, loss {loss.item():.2f}")
 
 
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:

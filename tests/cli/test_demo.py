@@ -1,6 +1,7 @@
 """`fairseq-mm demo`: the commands, the verdict, continuing; the whole of it in small."""
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from fairseq_mm.cli import demo
 from fairseq_mm.cli.main import main
 from fairseq_mm.demo import step_runner
+from fairseq_mm.demo.step_runner import StepRunner
 
 SMALL = demo.Sizes(train=40, valid=6, test=20, epochs=1, batch=32)
 SMALL_STORIES = demo.Sizes(train=6, valid=2, test=4, epochs=1, batch=16)
@@ -25,17 +27,25 @@ class FakeCommands:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.wrong = self.wrong_sentences = 0
-        self.run: list[str] = []
+        self.run: dict[str, list[str]] = {"captions": [], "stories": [], "network": []}
 
-    def __call__(self, words, log, shown):
-        name = words[1] if words[0] == "fairseq-mm" else words[0]
-        self.run.append(name)
+    def __call__(self, words, log, show):
         log.write_text("")
-        if any(str(self.folder / "stories") in word for word in words):
+        if words[0] == "call":
+            function, arguments = pickle.loads(bytes.fromhex(words[1]))
+            if function is demo._train_recognizer:
+                self.run["network"].append("train")
+            else:
+                function(**arguments)
+            return 0, ""
+        name = words[1] if words[0] == "fairseq-mm" else words[0]
+        of_stories = any(str(self.folder / "stories") in word for word in words)
+        self.run["stories" if of_stories else "captions"].append(name)
+        if of_stories:
             self.of_stories(name, words, log)
         else:
             self.of_captions(name, log)
-        return "done"
+        return 0, "done"
 
     def of_captions(self, name, log):
         records = read(self.folder / "captions.jsonl")
@@ -93,17 +103,21 @@ def file_name(path: str) -> str:
 def commands(tmp_path, monkeypatch) -> FakeCommands:
     monkeypatch.setattr(demo, "CAPTIONS", SMALL)
     monkeypatch.setattr(demo, "STORIES", SMALL_STORIES)
-    monkeypatch.setattr(demo, "_train_recognizer", lambda weights, seed: "")
+    monkeypatch.setattr(step_runner, "available_cores", lambda: 2)
     fake = FakeCommands(tmp_path / "demo")
-    monkeypatch.setattr(step_runner, "_run", fake)
+    monkeypatch.setattr(StepRunner, "_run", lambda runner, *args: fake(*args))
     return fake
 
 
 def test_every_command_is_shown_and_the_result_is_a_table(commands, capsys):
     assert main(["demo", "--output", str(commands.folder)]) == 0
-    assert commands.run == [*COMMANDS, "report", *COMMANDS, "tell"]
+    assert commands.run == {
+        "captions": [*COMMANDS, "report"],
+        "stories": [*COMMANDS, "tell"],
+        "network": ["train"],
+    }
     printed = capsys.readouterr().out
-    for name in commands.run:
+    for name in [*COMMANDS, "report", "tell"]:
         assert f"{name} " in printed
     assert "--task multimodal_captioning --cpu --arch m_rnn " in printed
     assert "--task visual_storytelling --cpu --arch glac_non_local " in printed
@@ -145,9 +159,10 @@ def test_nine_of_ten_captions_must_be_right(commands, capsys, wrong, status):
 
 def test_a_second_run_repeats_nothing(commands, capsys):
     assert main(["demo", "--output", str(commands.folder)]) == 0
-    commands.run.clear()
+    for names in commands.run.values():
+        names.clear()
     assert main(["demo", "--output", str(commands.folder)]) == 0
-    assert commands.run == []
+    assert list(commands.run.values()) == [[], [], []]
     assert capsys.readouterr().out.count("done before") == demo.STEPS
 
 

@@ -110,7 +110,12 @@ def test_training_learns_and_then_leaves_the_first_layers_as_they_are(monkeypatc
         recognizer, "label_loss", lambda *args: losses.append(loss(*args)) or losses[-1]
     )
     monkeypatch.setattr(recognizer, "_train", train_and_copy)
-    network, accuracy = train_recognizer(close_ups=320, images=64, seed=1)
+    shown = []
+    network, accuracy = train_recognizer(close_ups=320, images=64, seed=1, show=shown.append)
+    assert [line.partition(",")[0] for line in shown] == [
+        *(f"close-ups: {share}%" for share in (20, 40, 60, 80, 100)),
+        *(f"whole images: {share}%" for share in (50, 100)),
+    ]
     assert 0 <= accuracy <= 1
     assert not network.training
     assert sum(losses[5:10]) < 0.85 * sum(losses[:5])

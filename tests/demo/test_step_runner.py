@@ -1,7 +1,13 @@
-"""Steps run once, are shown, and continue after an interruption."""
+"""Steps run once, are shown, continue after an interruption, and run beside each other."""
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +16,32 @@ from fairseq_mm.demo.step_runner import StepRunner
 from fairseq_mm.errors import UserError
 
 SETTINGS = {"seed": 1}
+TOUCH = "import pathlib, sys; pathlib.Path(sys.argv[1]).touch()"
+# until the file is there
+WAIT = """
+import os, pathlib, sys, time
+pathlib.Path(sys.argv[1] + ".pid").write_text(str(os.getpid()))
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+"""
+# two tracks wait for a file that nobody makes
+INTERRUPTED = f"""
+import sys
+from pathlib import Path
+from fairseq_mm.cli import demo, main
+from fairseq_mm.demo import step_runner
+step_runner._INTERPRETED["wait"] = ["-c", {WAIT!r}]
+folder = Path(sys.argv[1])
+def run(args):
+    runner = step_runner.StepRunner(folder / "demo", {{}}, total=4)
+    def track(name):
+        runner.command(f"Wait for {{name}}", "wait", folder / name)
+        runner.command(f"After {{name}}", "wait", folder / name)
+    runner.side_by_side(lambda: track("one"), lambda: track("two"))
+demo.run = run
+step_runner.available_cores = lambda: 2
+sys.exit(main.main(["demo"]))
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +52,13 @@ def _small_programs(monkeypatch):
     )
     monkeypatch.setitem(
         step_runner._INTERPRETED, "fail", ["-c", "print('something'); raise SystemExit(3)"]
+    )
+    monkeypatch.setitem(step_runner._INTERPRETED, "touch", ["-c", TOUCH])
+    monkeypatch.setitem(step_runner._INTERPRETED, "wait", ["-c", WAIT])
+    monkeypatch.setitem(
+        step_runner._INTERPRETED,
+        "threads",
+        ["-c", "import os; print(os.environ['OMP_NUM_THREADS'])"],
     )
 
 
@@ -38,35 +77,41 @@ def test_chosen_lines_are_shown_while_a_command_runs(tmp_path, capsys):
     runner = StepRunner(tmp_path / "demo", SETTINGS, total=1)
     runner.command("Say it", "echo one two", shown=lambda line: "TWO" if "two" in line else "")
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert lines[2] == "TWO"
-    assert re.fullmatch(r"\d+\.\d s", lines[3])
+    assert lines[2] == "[1/1] Say it: TWO"
+    assert re.fullmatch(r"\[1/1\] Say it: \d+\.\d s", lines[3])
 
 
 def test_output_goes_to_a_file_only_when_the_command_succeeds(tmp_path):
     runner = StepRunner(tmp_path / "demo", SETTINGS, total=2)
     runner.command("Say it", "echo one", output=tmp_path / "said.txt")
     assert (tmp_path / "said.txt").read_text() == "one\n"
-    with pytest.raises(UserError, match=r"fail ended with exit status 3: something \(all of it"):
+    with pytest.raises(UserError, match=r"Fail: ended with exit status 3: something \(all of it"):
         runner.command("Fail", "fail", output=tmp_path / "failed.txt")
     assert not (tmp_path / "failed.txt").exists()
 
 
 def test_finished_steps_are_not_repeated_and_failed_ones_are(tmp_path, capsys):
-    calls = []
     runner = StepRunner(tmp_path / "demo", SETTINGS, total=2)
-    runner.call("First", lambda: calls.append("first"))
+    runner.command("First", "echo first", output=tmp_path / "first")
+    (tmp_path / "first").unlink()
     with pytest.raises(UserError, match="exit status 3"):
         runner.command("Second", "fail")
     again = StepRunner(tmp_path / "demo", SETTINGS, total=2)
-    again.call("First", lambda: calls.append("first again"))
+    again.command("First", "echo first", output=tmp_path / "first")
     again.command("Second", "echo two")
-    assert calls == ["first"]
+    assert not (tmp_path / "first").exists()
     assert list(again.seconds) == ["First", "Second"]
-    assert "done before" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("done before") == 1
+
+
+def test_what_a_called_function_prints_and_returns_is_shown(tmp_path, capsys):
+    runner = StepRunner(tmp_path / "demo", SETTINGS, total=2)
+    runner.call("Name", os.path.basename, p="a/name")
+    assert capsys.readouterr().out.splitlines()[:2] == ["[1/2] Name", "[1/2] Name: name"]
 
 
 def test_other_settings_and_foreign_folders_are_refused(tmp_path):
-    StepRunner(tmp_path / "demo", SETTINGS, total=1).call("First", lambda: None)
+    StepRunner(tmp_path / "demo", SETTINGS, total=1).command("First", "echo one")
     with pytest.raises(UserError, match=r'demo: was made with other settings \({"seed": 1}, now'):
         StepRunner(tmp_path / "demo", {"seed": 2}, total=1)
     (tmp_path / "photos").mkdir()
@@ -84,3 +129,129 @@ def test_the_commands_that_are_shown_are_those_that_exist(tmp_path):
     shown = (tmp_path / "demo" / "logs" / "where.log").read_text().strip()
     assert shown == str(step_runner._PACKAGE)
     assert json.loads((tmp_path / "demo" / "demo.json").read_text())["settings"] == SETTINGS
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (5, 2)])
+def test_tracks_run_beside_each_other_where_there_are_cores(tmp_path, monkeypatch, cores, threads):
+    monkeypatch.setattr(step_runner, "available_cores", lambda: cores)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    runner = StepRunner(tmp_path / "demo", SETTINGS, total=4)
+    one, two = tmp_path / "one", tmp_path / "two"
+
+    def first() -> str:
+        runner.command("Touch one", "touch", one)
+        if cores > 1:  # for a step of the other track
+            runner.command("Wait for two", "wait", two)
+        return "first"
+
+    def second() -> str:
+        runner.command("Wait for one", "wait", one)
+        runner.command("Touch two", "touch", two)
+        runner.command("Threads", "threads", output=tmp_path / "threads")
+        return "second"
+
+    assert runner.side_by_side(first, second) == ["first", "second"]
+    assert (tmp_path / "threads").read_text() == f"{threads}\n"
+    if cores == 1:
+        assert next(iter(runner.seconds)) == "Touch one"
+    runner.side_by_side(lambda: runner.command("All", "threads", output=tmp_path / "threads"))
+    assert (tmp_path / "threads").read_text() == f"{cores}\n"
+    assert StepRunner(tmp_path / "demo", SETTINGS, total=4).seconds == runner.seconds
+
+
+def test_threads_that_the_user_chose_stay(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    runner = StepRunner(tmp_path / "demo", SETTINGS, total=1)
+    runner.side_by_side(lambda: runner.command("All", "threads", output=tmp_path / "threads"))
+    assert (tmp_path / "threads").read_text() == "3\n"
+
+
+def test_each_line_says_of_which_step_it_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(step_runner, "available_cores", lambda: 2)
+    runner = StepRunner(tmp_path / "demo", SETTINGS, total=2)
+    words = " ".join(map(str, range(200)))
+    runner.side_by_side(
+        lambda: runner.command("Even", f"echo {words}", shown=lambda line: "e" * int(line)),
+        lambda: runner.command("Odd", f"echo {words}", shown=lambda line: "o" * int(line)),
+    )
+    printed = capsys.readouterr().out
+    lines = [line for line in printed.splitlines() if not line.startswith("      echo")]
+    (even,) = {line[:5] for line in lines if line.endswith("Even")}
+    for name, letter in (("Even", "e"), ("Odd", "o")):
+        number = even if name == "Even" else {"[1/2]": "[2/2]", "[2/2]": "[1/2]"}[even]
+        own = [line for line in lines if line.startswith(f"{number} {name}")]
+        assert own[0] == f"{number} {name}"
+        assert own[1:-1] == [f"{number} {name}: {letter * n}" for n in range(1, 200)]
+        assert re.fullmatch(r".*: \d+\.\d s", own[-1])
+    assert len(lines) == 2 * (199 + 2)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_failing_track_ends_the_other(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(step_runner, "available_cores", lambda: 2)
+    runner = StepRunner(tmp_path / "demo", SETTINGS, total=4)
+    never = tmp_path / "never"
+
+    def fails() -> None:
+        runner.command("Wait for the other", "wait", tmp_path / "never.pid")
+        runner.command("Fail", "fail")
+
+    def waits() -> None:
+        runner.command("Wait for ever", "wait", never)
+        runner.command("Say it", "echo two")
+
+    with pytest.raises(UserError, match=r"^Fail: ended with exit status 3: something"):
+        runner.side_by_side(fails, waits)
+    assert not is_running(int((tmp_path / "never.pid").read_text()))
+    assert list(runner.seconds) == ["Wait for the other"]
+    assert "Say it" not in capsys.readouterr().out
+
+
+def test_a_process_that_does_not_end_is_killed(tmp_path, monkeypatch):
+    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WAIT
+    monkeypatch.setitem(step_runner._INTERPRETED, "wait", ["-c", deaf])
+    monkeypatch.setattr(step_runner, "_SECONDS_TO_END", 0.1)
+    monkeypatch.setattr(step_runner, "available_cores", lambda: 2)
+    runner = StepRunner(tmp_path / "demo", SETTINGS, total=3)
+
+    def fails() -> None:
+        while not (tmp_path / "never.pid").exists():
+            time.sleep(0.01)
+        runner.command("Fail", "fail")
+
+    with pytest.raises(UserError, match=r"^Fail"):
+        runner.side_by_side(
+            fails, lambda: runner.command("Wait for ever", "wait", tmp_path / "never")
+        )
+    assert not is_running(int((tmp_path / "never.pid").read_text()))
+
+
+@pytest.mark.parametrize("of_all", [False, True])
+def test_an_interruption_ends_both_tracks(tmp_path, of_all):
+    """Ctrl-C reaches all processes of the terminal, ``kill -INT`` the program alone."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(Path(step_runner.__file__).parents[2])},
+    )
+    files = [tmp_path / "one.pid", tmp_path / "two.pid"]
+    deadline = time.monotonic() + 60
+    while not all(file.exists() and file.read_text() for file in files):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    (os.killpg if of_all else os.kill)(program.pid, signal.SIGINT)
+    output, error = program.communicate(timeout=60)
+    assert program.returncode == 130
+    assert error == "fairseq-mm demo: interrupted\n"
+    assert sorted(re.findall("Wait for .*|After .*", output)) == ["Wait for one", "Wait for two"]
+    assert not any(is_running(int(file.read_text())) for file in files)
