@@ -30,6 +30,7 @@ from fairseq_mm.compat.pytorch import convolution_memory_format
 from fairseq_mm.compat.saving import name_cut_checkpoints, repair_writing_of_checkpoints
 from fairseq_mm.compat.training import (
     repair_amp,
+    repair_batches_of_resumed_data,
     repair_clipping_on_cpu,
     repair_overflow_on_cpu,
     repair_position_of_resumed_data,
@@ -68,6 +69,7 @@ def apply() -> None:
     repair_disabled_validation()
     warn_of_dropped_batches()
     repair_position_of_resumed_data()
+    repair_batches_of_resumed_data()
     repair_amp()
     repair_overflow_on_cpu()
     repair_clipping_on_cpu()

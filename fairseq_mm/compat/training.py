@@ -1,4 +1,4 @@
-"""Repairs of fairseq's training: the position of a resumed one, and the gradients of ``--amp``."""
+"""Repairs of fairseq's training: the data of a resumed one, and the gradients of ``--amp``."""
 
 import contextlib
 import functools
@@ -47,6 +47,36 @@ def repair_position_of_resumed_data() -> None:
 
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
     EpochBatchIterator.load_state_dict = load_state_dict
+
+
+def repair_batches_of_resumed_data() -> None:
+    """A training that is resumed after its first epoch trains on other batches.
+
+    Batches of the tasks ``language_modeling`` and ``translation`` are made in the first epoch and
+    kept for all. But which examples of a length share a batch is drawn with a seed that has the
+    epoch in it, with ``--update-ordered-indices-seed`` in stock fairseq 0.12.2 too, and a resumed
+    training makes them in a later one. Here it makes those of the first epoch. Batches that a task
+    makes anew for each epoch, as this plugin's tasks do, stay. Goes when the seed of batches that
+    are kept has no epoch in it.
+    """
+    from fairseq.trainer import Trainer
+
+    original = Trainer.get_train_iterator
+
+    @functools.wraps(original)
+    def get_train_iterator(self: Any, epoch: int, **kwargs: Any) -> Any:
+        kept = self.task.dataset_to_epoch_iter
+        before = list(kept.values())
+        iterator = original(self, epoch, **kwargs)
+        if epoch == 1 or iterator in before or iterator not in kept.values():
+            return iterator
+        del kept[iterator.dataset]
+        iterator = original(self, 1, **{**kwargs, "load_dataset": False})
+        iterator.epoch = epoch
+        iterator.dataset.set_epoch(epoch)
+        return iterator
+
+    Trainer.get_train_iterator = get_train_iterator
 
 
 @contextlib.contextmanager

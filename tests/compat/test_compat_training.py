@@ -1,6 +1,7 @@
-"""Repairs of fairseq's training: gradients of ``--amp``, positions of resumed data."""
+"""Repairs of fairseq's training: gradients of ``--amp``, positions and batches of resumed data."""
 
 import functools
+import shutil
 from argparse import Namespace
 
 import pytest
@@ -9,6 +10,8 @@ from fairseq import utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.optim import AMPOptimizer
 from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
+from toy_story_models import make_story_folder
+from toy_training_states import assert_same_training
 
 SCALE = 128.0
 
@@ -174,6 +177,33 @@ def test_other_processes_go_on_where_the_data_was_left(before, now):
         assert len(read) - len(expected) < now
         if before == now or steps * before % now == 0:
             assert len(read) == len(expected)
+
+
+@pytest.mark.parametrize("options", [(), ("--update-ordered-indices-seed",)])
+def test_a_training_resumed_in_a_later_epoch_has_the_batches_of_the_first(
+    tmp_path, monkeypatch, options
+):
+    """The order of prompts of one length is drawn at random."""
+    data = make_story_folder(tmp_path / "data", train=12) / "prompts"
+
+    def train(save_dir):
+        arguments = (
+            *(data, "--task", "language_modeling", "--arch", "gcnn_lm_tiny", "--cpu", *options),
+            *("--criterion", "cross_entropy", "--optimizer", "adam", "--lr", "0.01", "--seed", "3"),
+            *("--sample-break-mode", "eos", "--tokens-per-sample", "44", "--batch-size", "3"),
+            *("--required-batch-size-multiple", "1", "--max-epoch", "3", "--num-workers", "0"),
+            *("--save-interval-updates", "3", "--log-format", "none"),
+            *("--save-dir", tmp_path / save_dir),
+        )
+        run_fairseq(monkeypatch, "train", *arguments)
+        return torch.load(tmp_path / save_dir / "checkpoint_last.pt")
+
+    whole = train("whole")
+    for stopped in ("checkpoint1.pt", "checkpoint_2_6.pt", "checkpoint2.pt"):
+        save_dir = tmp_path / f"resumed at {stopped}"
+        save_dir.mkdir()
+        shutil.copy(tmp_path / "whole" / stopped, save_dir / "checkpoint_last.pt")
+        assert_same_training(whole, train(save_dir))
 
 
 def test_gradients_on_the_cpu_are_clipped_there_beside_a_gpu(monkeypatch):

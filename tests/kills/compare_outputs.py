@@ -12,8 +12,8 @@ from toy_training_states import assert_same, assert_same_training, logged
 
 from fairseq_mm.data.feature_store_checksum import check_metadata
 
-# what a run writes before its files are complete
-WORKING = re.compile(r"(^|/)(lock$|preprocess\.log$)|\.partial|\.tmp$|\.moving$")
+# what a run writes before its files are complete; with `dummy`, fairseq tries whether it can write
+WORKING = re.compile(r"(^|/)(lock$|dummy$|preprocess\.log$)|\.partial|\.tmp$|\.moving$")
 # replaced as the work goes on
 REPLACED = re.compile(r"(^|/)checkpoint_(last|best)\.pt$")
 # lines are appended to it as the work goes on, in the order in which it is done
