@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from compare_outputs import differences
+from compare_outputs import differences, unfinished
 from kill_targets import LOG, TARGETS, Target
 from run_kills import Counts, Killer, Plan, prepare, run_numbers
 from toy_processes import needs_fork
@@ -159,6 +159,15 @@ def test_of_older_checkpoints_only_cut_ones_are_losses(trained, tmp_path):
         "checkpoint_1_1.pt: cannot be loaded",
         "checkpoint_last.pt.tmp: is left",
     ]
+
+
+def test_the_probe_of_a_training_is_to_be_removed_by_the_next(trained, tmp_path):
+    """fairseq opens and removes a file, to see whether it can write."""
+    other = tmp_path / "other"
+    shutil.copytree(trained, other)
+    (other / "dummy").touch()
+    assert unfinished(trained, other) == []
+    assert differences(trained, other) == ["dummy: is left"]
 
 
 @pytest.mark.parametrize("key", ["model", "exp_avg", "log"])
