@@ -145,9 +145,12 @@ def run(args: argparse.Namespace) -> int:
         lambda: _draw_and_prepare(OF_CAPTIONS, folder, CAPTIONS, collection.draw_images, **drawn),
         lambda: _draw_and_prepare(OF_STORIES, stories, STORIES, _draw_stories, **drawn),
     )
-    runner.side_by_side(
-        lambda: runner.call("Train a small image network", _train_recognizer, **network)
-    )
+
+    def learn_to_see() -> None:
+        runner.call("Train a small image network", _train_recognizer, **network)
+        _extract(runner, OF_STORIES, stories, weights)  # theirs is the longer way from here
+
+    runner.side_by_side(learn_to_see)
     captions, sentences = runner.side_by_side(
         lambda: _caption(runner, folder, weights, seed),
         lambda: _tell(runner, stories, weights, seed),
@@ -186,6 +189,15 @@ def _draw_and_prepare(
     )
 
 
+def _extract(runner: "StepRunner", half: Half, folder: Path, weights: Path) -> None:
+    runner.command(
+        f"Extract features of the {half.noun}' images",
+        *("fairseq-mm extract", folder / "images", "--model resnet18 --weights", weights),
+        f"{half.extract} --resize-size 64 --size 64 --batch-size 64 --device cpu --overwrite",
+        *("--output", folder / "data" / "features.h5"),
+    )
+
+
 def _draw_stories(folder: Path, sizes: dict[str, int], seed: int) -> None:
     from fairseq_mm.demo.collection import draw_stories
 
@@ -195,10 +207,11 @@ def _draw_stories(folder: Path, sizes: dict[str, int], seed: int) -> None:
 
 
 def _caption(runner: "StepRunner", folder: Path, weights: Path, seed: int) -> list[Any]:
-    """Trains and generates; what the captions of the test images are worth."""
+    """Extracts, trains and generates; what the captions of the test images are worth."""
     from fairseq_mm.demo.collection import check_captions
 
-    texts = _train_and_generate(runner, OF_CAPTIONS, folder, CAPTIONS, weights=weights, seed=seed)
+    _extract(runner, OF_CAPTIONS, folder, weights)
+    texts = _train_and_generate(runner, OF_CAPTIONS, folder, CAPTIONS, seed=seed)
     verdicts = check_captions(folder, texts)
     _show_captions(runner, folder, verdicts)
     return verdicts
@@ -209,16 +222,16 @@ def _tell(runner: "StepRunner", folder: Path, weights: Path, seed: int) -> list[
     from fairseq_mm.data.visual_story_text import split_sentences
     from fairseq_mm.demo.collection import check_stories, story_of
 
-    texts = _train_and_generate(runner, OF_STORIES, folder, STORIES, weights=weights, seed=seed)
+    texts = _train_and_generate(runner, OF_STORIES, folder, STORIES, seed=seed)
     _generate_fresh_story(runner, folder, weights)
     stories = {story_of(key.split("\t")): split_sentences(text) for key, text in texts.items()}
     return check_stories(folder, stories)
 
 
 def _train_and_generate(
-    runner: "StepRunner", half: Half, folder: Path, sizes: Sizes, *, weights: Path, seed: int
+    runner: "StepRunner", half: Half, folder: Path, sizes: Sizes, *, seed: int
 ) -> dict[str, str]:
-    """Extracts, trains, generates and scores; the generated text of each test item."""
+    """Trains, generates and scores; the generated text of each test item."""
     from fairseq_mm.data.split_files import read_references, read_visual_ids
     from fairseq_mm.demo.collection import CAPTIONS_PER_IMAGE
     from fairseq_mm.metrics.hypotheses import read_hypotheses
@@ -235,12 +248,6 @@ def _train_and_generate(
     def validation(line: str) -> str:
         return validation_of(line, sizes.epochs)
 
-    runner.command(
-        f"Extract features of the {noun}' images",
-        *("fairseq-mm extract", folder / "images", "--model resnet18 --weights", weights),
-        f"{half.extract} --resize-size 64 --size 64 --batch-size 64 --device cpu --overwrite",
-        *("--output", data / "features.h5"),
-    )
     runner.command(
         half.train,
         *("fairseq-train", *for_fairseq, f"{half.arch} --criterion cross_entropy"),
