@@ -147,7 +147,8 @@ def run(args: argparse.Namespace) -> int:
     )
 
     def learn_to_see() -> None:
-        runner.call("Train a small image network", _train_recognizer, **network)
+        title = "Train a small image network"
+        runner.call(title, _train_recognizer, shown=recognition_of, **network)
         _extract(runner, OF_STORIES, stories, weights)  # theirs is the longer way from here
 
     runner.side_by_side(learn_to_see)
@@ -288,6 +289,11 @@ def _train_recognizer(weights: Path, close_ups: int, images: int, seed: int) -> 
     torch.save(network.state_dict(), partial)
     os.replace(partial, weights)
     return f"recognises everything in {accuracy:.0%} of new images"
+
+
+def recognition_of(line: str) -> str:
+    """Of the image network's training the lines that say how far it is, and how good."""
+    return line.strip() if re.match("close-ups: |whole images: |recognises ", line) else ""
 
 
 def validation_of(line: str, epochs: int) -> str:

@@ -83,6 +83,7 @@ class StepRunner:
                 f"{folder}: holds something else than a demo; give another --output, or remove it."
             )
         (folder / "logs").mkdir(parents=True, exist_ok=True)
+        self._record()
 
     def side_by_side(self, *tracks: Callable[[], Result]) -> list[Result]:
         """Runs chains of steps beside each other; on one core one after the other.
@@ -109,10 +110,23 @@ class StepRunner:
                 raise
         return [result.result() for result in results]
 
-    def call(self, title: str, function: Callable[..., Optional[str]], **arguments: Any) -> None:
-        """Runs a function of a module as a step; what it prints is shown, and what it returns."""
-        words = ["call", pickle.dumps((function, arguments)).hex()]
-        self._step(title, words, shown=str.strip)
+    def call(
+        self,
+        title: str,
+        function: Callable[..., Optional[str]],
+        *,
+        shown: Optional[Callable[[str], str]] = None,
+        **arguments: Any,
+    ) -> None:
+        """Runs a function of a module as a step; it may return a line that its process prints.
+
+        Args:
+            title: what it does.
+            function: found by its name, in another process.
+            shown: as of ``command``.
+            arguments: of the function.
+        """
+        self._step(title, ["call", pickle.dumps((function, arguments)).hex()], shown=shown)
 
     def command(
         self,
@@ -167,12 +181,15 @@ class StepRunner:
         remark = "" if output or shown or not last else f"{last.rstrip('.')}; "
         with self._lock:
             self.seconds[title] = seconds
-            progress = self.folder / _PROGRESS_FILE
-            partial = progress.with_name(f"{_PROGRESS_FILE}.partial")
-            record = {"settings": self.settings, "seconds": self.seconds}
-            partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-            os.replace(partial, progress)
+            self._record()
             print(f"{name}: {remark}{seconds:.1f} s", flush=True)
+
+    def _record(self) -> None:
+        progress = self.folder / _PROGRESS_FILE
+        partial = progress.with_name(f"{_PROGRESS_FILE}.partial")
+        record = {"settings": self.settings, "seconds": self.seconds}
+        partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        os.replace(partial, progress)
 
     def _show(self, name: str, shown: Optional[Callable[[str], str]], line: str) -> None:
         text = shown(line) if shown else ""

@@ -183,6 +183,12 @@ def test_validations_are_shown_in_short():
     assert demo.validation_of("epoch 003 | loss 0.7 | ppl 1.6", 3) == ""
 
 
+def test_of_the_image_networks_training_no_warning_is_shown():
+    assert demo.recognition_of("close-ups: 20%, loss 3.10\n") == "close-ups: 20%, loss 3.10"
+    assert demo.recognition_of("recognises everything in 99% of new images\n").endswith("images")
+    assert demo.recognition_of("KeyboardInterrupt\n") == ""
+
+
 @pytest.mark.slow
 def test_the_whole_demo_runs_in_small(tmp_path, monkeypatch, capsys):
     for name, value in (("CAPTIONS", SMALL), ("STORIES", SMALL_STORIES)):

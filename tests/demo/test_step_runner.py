@@ -104,10 +104,23 @@ def test_finished_steps_are_not_repeated_and_failed_ones_are(tmp_path, capsys):
     assert capsys.readouterr().out.count("done before") == 1
 
 
-def test_what_a_called_function_prints_and_returns_is_shown(tmp_path, capsys):
+def test_what_a_called_function_returns_is_shown(tmp_path, capsys):
     runner = StepRunner(tmp_path / "demo", SETTINGS, total=2)
     runner.call("Name", os.path.basename, p="a/name")
-    assert capsys.readouterr().out.splitlines()[:2] == ["[1/2] Name", "[1/2] Name: name"]
+    runner.call("Folder", os.path.dirname, p="a/name", shown=str.upper)
+    first, end, *others = capsys.readouterr().out.splitlines()
+    assert first == "[1/2] Name"
+    assert re.fullmatch(r"\[1/2\] Name: name; \d+\.\d s", end)
+    assert others[:2] == ["[2/2] Folder", "[2/2] Folder: A"]
+
+
+def test_a_run_that_was_interrupted_in_its_first_step_continues(tmp_path):
+    runner = StepRunner(tmp_path / "demo", SETTINGS, total=1)
+    with pytest.raises(UserError, match="exit status 3"):
+        runner.command("First", "fail", output=tmp_path / "first")
+    StepRunner(tmp_path / "demo", SETTINGS, total=1).command("First", "echo first")
+    with pytest.raises(UserError, match="other settings"):
+        StepRunner(tmp_path / "demo", {"seed": 2}, total=1)
 
 
 def test_other_settings_and_foreign_folders_are_refused(tmp_path):
