@@ -261,6 +261,23 @@ class Rule(NamedTuple):
     because: str = ""
 
 
+# options that name what is written
+_WRITTEN = ("output", "html", "json", "jsonl", "submission", "per_item", "card")
+
+
+def check_names(args: argparse.Namespace) -> None:
+    """
+    Raises:
+        UserError: if ``-``, which stands for standard input, names what is written.
+    """
+    for name in _WRITTEN:
+        if str(getattr(args, name, None)) == "-":
+            raise UserError(
+                f"{flag(name)} -: give /dev/stdout for standard output, or ./- for a file or a "
+                "folder of that name."
+            )
+
+
 # smallest value of integers, by name
 _AT_LEAST = {"batch_size": 1, "n": 1, "best_of": 1, "first_id": 0, "limit": 1, "max_pixels": 1}
 # largest index that fairseq's tensors and every reader of JSON can hold

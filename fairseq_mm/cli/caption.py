@@ -138,7 +138,7 @@ class Captions(Flow):
         self.nearest = _Nearest(args.nearest) if args.nearest else None
         self.submitted: dict[str, str] = {}
         if args.submission:  # what cannot be submitted is named before the work begins
-            _check_coco_ids(inputs)
+            coco_image_ids(item.name for item in inputs)
 
     def features_of(self, inputs: Sequence[Input]) -> Iterator[Any]:
         """``[rows, D]`` of each image, or why it cannot be read."""
@@ -177,13 +177,6 @@ class Captions(Flow):
             return {}, []
         nearest = self.nearest(found[0].text)
         return {"nearest": nearest}, [str(nearest["caption"])]
-
-
-def _check_coco_ids(inputs: Sequence[Input]) -> None:
-    try:
-        coco_image_ids(item.name for item in inputs)
-    except UserError as error:
-        raise UserError(f"--submission: {error}") from None
 
 
 def list_images(paths: Sequence[str], lists: Sequence[str]) -> list[Input]:

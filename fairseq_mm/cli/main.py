@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, Optional
 
 from fairseq_mm import __version__
-from fairseq_mm.cli import run_set_up
+from fairseq_mm.cli import arguments, run_set_up
 from fairseq_mm.errors import EXIT_STATUS, UserError, import_extra
 
 # subcommand -> what `fairseq-mm --help` says of it; the module has the same name with _ for -
@@ -149,6 +149,7 @@ def main(argv: Optional[list[str]] = None) -> int:
     name_kind = getattr(module, "name_kind", list)
     args = parser.parse_args(name_kind(argv[1:]))
     try:
+        arguments.check_names(args)
         if getattr(args, "html", None):  # not after hours of generating
             import_extra("jinja2", extra="report", purpose="an HTML page")
         status = module.run(args) or 0

@@ -65,6 +65,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments, score_inputs, score_output
 from fairseq_mm.cli.arguments import flag
+from fairseq_mm.cli.records import counted
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
@@ -195,9 +196,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     written.add_argument(
         "--submission",
         metavar="FILE",
-        help="Write captions as COCO's evaluation server takes them "
-        "(captions_val2014_NAME_results.json), or with --preset vist stories as the VIST "
-        "challenge does.",
+        help="Write captions, those without references too, as COCO's evaluation server takes them "
+        "(captions_val2014_NAME_results.json), and without --data and --references nothing else; "
+        "or with --preset vist stories as the VIST challenge does.",
     )
     written.add_argument(
         "--card",
@@ -212,6 +213,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     metrics = _metrics_of(args)
     _check(args)
+    if _is_submission_alone(args):
+        texts = score_inputs.read_alone(args.hypotheses)
+        write_file(args.submission, _coco_submission(texts))
+        number = counted(len(texts.texts), "caption")
+        print(f"wrote {args.submission}: {number}; nothing to score them by", file=sys.stderr)
+        return
     result: dict[str, Any] = {"preset": args.preset}
     rows: list[Row] = []
     if args.hypotheses is not None:
@@ -402,6 +409,13 @@ def _score(args: argparse.Namespace, metrics: list[str], result: dict[str, Any])
     return scored[0]
 
 
+def _is_submission_alone(args: argparse.Namespace) -> bool:
+    """Whether captions are to be written for COCO's server, and nothing is given to score by."""
+    others = ("data", "references", "metrics", "json", "per_item", "card", "compare", "bootstrap")
+    given = [name for name in (*others, "reference_scores") if getattr(args, name)]
+    return bool(args.submission) and args.preset in ("coco", "m_rnn") and not given
+
+
 def _coco_submission(system: score_inputs.JoinedTexts) -> str:
     """
     Raises:
@@ -413,10 +427,7 @@ def _coco_submission(system: score_inputs.JoinedTexts) -> str:
             f"--submission: an image must have one caption, but {system.path} has several of "
             f"{len(system.repeated)}: {named}."
         )
-    try:
-        return coco_results(system.texts)
-    except UserError as error:
-        raise UserError(f"--submission: {error}") from None
+    return coco_results({**system.texts, **system.without_references})
 
 
 def _perplexities(args: argparse.Namespace) -> list[Row]:

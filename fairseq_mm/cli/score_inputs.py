@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Callable, Optional
 
 from fairseq_mm.data.indexed_oov import restore_oov_words
-from fairseq_mm.data.input_files import parse_json
+from fairseq_mm.data.input_files import parse_json, read_lines
 from fairseq_mm.data.split_files import read_oov_words, read_references, read_visual_ids
 from fairseq_mm.data.story_file import read_stories
 from fairseq_mm.data.transcript_text import is_not_available
@@ -58,7 +58,7 @@ class JoinedTexts:
         texts: item id -> text.
         missing: ids of references without a text.
         repeated: ids with several texts; the first is in ``texts``.
-        unknown: ids of texts without references.
+        without_references: id -> text, of those that have none.
         unused: texts left out by rule (n-best lists, further lines of an item).
     """
 
@@ -67,14 +67,14 @@ class JoinedTexts:
     texts: dict[str, str]
     missing: list[str]
     repeated: list[str]
-    unknown: list[str]
+    without_references: dict[str, str]
     unused: int
 
     def problems(self) -> dict[str, list[str]]:
         found = {
             "references without a text": self.missing,
             "items with several texts (the first is scored)": self.repeated,
-            "texts without references (not scored)": self.unknown,
+            "texts without references (not scored)": list(self.without_references),
         }
         return {what: ids for what, ids in found.items() if ids}
 
@@ -214,19 +214,19 @@ def join_texts(path: str, references: References) -> JoinedTexts:
         path, item_ids=item_ids, visual_ids=references.visual_ids, split=references.split
     )
     found: dict[str, str] = {}
-    unknown: list[str] = []
+    unknown: dict[str, str] = {}
     for key, text in read.texts.items():
         item_id = references.id_of(key)
         if item_id is None:
-            unknown.append(key)
+            unknown[key] = text
         elif item_id in found:  # paths that end alike
             read.repeated.append(item_id)
         else:
             found[item_id] = restored(text, references.oov_words.get(item_id))
     if not found:
         raise UserError(
-            f"{path}: none of its {len(read.texts)} ids (such as {unknown[0]!r}) is among the "
-            f"{len(item_ids)} ids of {references.path} (such as {item_ids[0]!r})."
+            f"{path}: none of its {len(read.texts)} ids (such as {next(iter(unknown))!r}) is among "
+            f"the {len(item_ids)} ids of {references.path} (such as {item_ids[0]!r})."
         )
     return JoinedTexts(
         path=path,
@@ -234,7 +234,7 @@ def join_texts(path: str, references: References) -> JoinedTexts:
         texts={key: found[key] for key in item_ids if key in found},
         missing=[key for key in item_ids if key not in found],
         repeated=read.repeated,
-        unknown=unknown,
+        without_references=unknown,
         unused=read.unused,
     )
 
@@ -263,10 +263,20 @@ def read_without_references(path: str) -> JoinedTexts:
         raise UserError(f"{path}: cannot be read as text: {error}") from None
     if first.lstrip().startswith("{") and '"hypothesis"' not in first:
         texts = {story.id: story.tokens for story in read_stories(path)}
-        return JoinedTexts(path, "stories", texts, [], [], [], 0)
+        return JoinedTexts(path, "stories", texts, [], [], {}, 0)
     numbers = [str(i) for i in range(num_lines)]
     found = read_hypotheses(path, item_ids=numbers, visual_ids=_LineNumbers())
-    return JoinedTexts(path, found.layout, found.texts, [], found.repeated, [], found.unused)
+    return JoinedTexts(path, found.layout, found.texts, [], found.repeated, {}, found.unused)
+
+
+def read_alone(path: str) -> JoinedTexts:
+    """A system's texts by the ids of their file: JSONL, COCO results, or an id and a tab a line.
+
+    Raises:
+        UserError: if the file is in no such layout.
+    """
+    found = read_hypotheses(path, item_ids=[line.split("\t")[0] for _, line in read_lines(path)])
+    return JoinedTexts(path, found.layout, found.texts, [], found.repeated, {}, found.unused)
 
 
 def copied_runs(

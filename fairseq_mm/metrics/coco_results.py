@@ -1,7 +1,8 @@
 """Captions in the layout of COCO's evaluation server: ``captions_SPLIT_NAME_results.json``.
 
-A list of ``{"image_id": 391895, "caption": "..."}``, one for each image. Chen, Fang, Lin, Vedantam,
-Gupta, Dollar, Zitnick. Microsoft COCO Captions: Data Collection and Evaluation Server. 2015.
+A list of ``{"image_id": 391895, "caption": "..."}``, one for each image, whether its references are
+public or, as those of the test images, the server's alone. Chen, Fang, Lin, Vedantam, Gupta,
+Dollar, Zitnick. Microsoft COCO Captions: Data Collection and Evaluation Server. 2015.
 """
 
 import json
@@ -32,14 +33,15 @@ def coco_image_ids(names: Iterable[str]) -> dict[str, int]:
         match = _IMAGE.fullmatch(PurePath(name).name)
         if match is None:
             raise UserError(
-                "image ids must be COCO's, such as COCO_val2014_000000391895.jpg or 391895, but "
-                f"one is {json.dumps(name[:80])}."
+                "--submission: image ids must be COCO's, such as COCO_val2014_000000391895.jpg or "
+                f"391895, but one is {json.dumps(name[:80])}."
             )
         number = int(match[1])
         if number in names_of:
             raise UserError(
-                f"an image must have one caption, but {json.dumps(names_of[number][:80])} and "
-                f"{json.dumps(name[:80])} are both image {number}."
+                "--submission: an image must have one caption, but "
+                f"{json.dumps(names_of[number][:80])} and {json.dumps(name[:80])} are both image "
+                f"{number}."
             )
         ids[name], names_of[number] = number, name
     return ids

@@ -472,6 +472,56 @@ def test_a_submission_has_numbers_of_images(score, write, tmp_path):
     ]
 
 
+def test_a_submission_has_the_captions_without_references_too(score, write, tmp_path):
+    """The references of COCO's test images are the server's alone."""
+    out = tmp_path / "captions_test2014_own_results.json"
+    first, second = NUMBERED
+    arguments = ("--references", references_of(write, [first]), "--metrics", "diversity")
+    texts = write("t.jsonl", jsonl(NUMBERED))
+    status, result, _, err = score(texts, *arguments, "--submission", out, folder=False)
+    assert status == 0
+    assert {entry["scored"] for entry in result["scores"]} == {1}
+    assert f"1 texts without references (not scored): {second}" in err
+    assert {entry["image_id"]: entry["caption"] for entry in json.loads(out.read_text())} == {
+        12: "a dog runs",
+        7: "two men",
+    }
+
+
+@pytest.mark.parametrize("layout", ["jsonl", "text", "caption"])
+def test_a_submission_needs_no_references(write, tmp_path, capsys, layout):
+    out = tmp_path / "captions_test2014_own_results.json"
+    lines = jsonl(NUMBERED)
+    if layout == "text":
+        lines = "".join(f"{key}\t{text}\n" for key, text in NUMBERED.items())
+    elif layout == "caption":
+        lines = lines.replace("hypothesis", "caption")
+    arguments = ["score", write("captions", lines), "--submission", str(out)]
+    assert main(arguments) == 0
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == (
+        "",
+        f"wrote {out}: 2 captions; nothing to score them by\n",
+    )
+    assert [entry["image_id"] for entry in json.loads(out.read_text())] == [12, 7]
+    # who asks for figures is told what they need
+    assert main([*arguments, "--metrics", "bleu"]) == 2
+    assert "references are needed: give --data" in capsys.readouterr().err
+
+
+def test_a_file_named_minus_is_no_output(score, write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = write("t.jsonl", jsonl(TEXTS))
+    for option in ("--submission", "--per-item", "--card"):
+        status, result, _, err = score(texts, option, "-")
+        assert (status, result) == (2, {})
+        assert err == (
+            f"fairseq-mm score: {option} -: give /dev/stdout for standard output, or ./- for a "
+            "file or a folder of that name.\n"
+        )
+    assert not (tmp_path / "-").exists()
+
+
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
@@ -489,7 +539,7 @@ def test_what_cannot_be_submitted_is_one_line(score, write, tmp_path, texts, mes
     status, _, _, err = score(write("t.jsonl", "".join(lines)), *arguments, folder=False)
     assert status == 2
     assert err.count("\n") == 1
-    assert "--submission: " in err
+    assert err.count("--submission: ") == 1
     assert all(part in err for part in message.split(".*"))
     assert not out.exists()
 
