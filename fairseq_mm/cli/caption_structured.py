@@ -170,6 +170,9 @@ class Candidates(Captions):
     def caption_of(self, found: Any) -> str:
         return found.captions[0].text
 
+    def count(self, found: Any) -> int:
+        return len(found.captions) if self.form == "jsonl" else 1
+
     def lines(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> list[str]:
         (captions,) = found
         if self.form != "jsonl":

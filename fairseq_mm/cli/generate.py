@@ -9,8 +9,10 @@ image sequence ({"images": [five paths, null for a missing one]}), a prompt
 ({"prompt": "..."}), or a video ({"video": "a.mp4", "transcript": "..."}, text
 or a file of it); "id" is optional (default: the number of the input, from 0).
 Paths are relative to the file. Writes a JSON object a line: id, hypothesis,
-score, and what made them. A line that cannot be read is named on stderr, the
-others are generated all the same, and the exit status is 2.
+score, and what made them. An input that cannot be read, or is none of the task,
+is named on stderr, the others are generated all the same, and the exit status
+is 2. A file with a line that is no JSON object, or with an id that is there
+twice, is refused before anything is generated.
 
 Captions have a beam of 3 and at most 30 words by default, summaries a beam of 5,
 at most 62 tokens and no trigram twice. They have no presets; those of stories
@@ -129,13 +131,18 @@ class Flow:
     def show(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> None:
         """Keeps what the page shows of an input."""
 
+    def count(self, found: Any) -> int:
+        """The number of texts that are written of what a model gave for an input."""
+        return len(found)
+
     def remarks(self) -> Iterable[str]:
         """What is said at the end of inputs that were not read as they are."""
         return ()
 
-    def write_page(self) -> str:
-        """Writes ``--html``; returns what is said of it."""
-        return ""
+    def write_page(self, number: str) -> str:
+        """Writes ``--html``; returns what is said of it, ``number`` being how many texts there
+        are."""
+        return number
 
     def run(self) -> int:
         """
@@ -145,7 +152,7 @@ class Flow:
         Raises:
             UserError: if the only input, or none, could be read.
         """
-        total, failed = len(self.inputs), 0
+        total, failed, generated = len(self.inputs), 0, 0
         # who asks for a page alone gets nothing else
         is_silent = getattr(self.args, "html", None) and self.page_alone
         path = os.devnull if is_silent else self.args.output
@@ -167,14 +174,15 @@ class Flow:
                 for (item, examples), *found in zip(readable, *self._generate(readable)):
                     print(*self.lines(item, examples, found), sep="\n", file=file, flush=True)
                     self.show(item, examples, found)
+                    generated += sum(map(self.count, found))
                     bar.update()
             if failed == total:
                 raise UserError(
                     f"none of the {failed // self.copies} {self.input_names[1]} could be read."
                 )
-        number = counted((total - failed) * len(self.models), *self.text_names)
+        number = counted(generated, *self.text_names)
         if getattr(self.args, "html", None):
-            page = f"wrote {self.args.html}: {number}{self.write_page()}"
+            page = f"wrote {self.args.html}: {self.write_page(number)}"
         for remark in self.remarks():
             print(remark, file=sys.stderr)
         if self.args.output:

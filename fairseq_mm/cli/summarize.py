@@ -38,6 +38,7 @@ from typing import Any
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rule
 from fairseq_mm.cli.generate import Flow, Input, inputs_of_jsonl, without_name
+from fairseq_mm.cli.records import counted
 from fairseq_mm.cli.run_set_up import load_generator
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SUMMARIES
@@ -291,7 +292,7 @@ class Summaries(Flow):
             more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
             yield f"{remark}: {', '.join(names[:MAX_NAMED])}{more}"
 
-    def write_page(self) -> str:
+    def write_page(self, number: str) -> str:
         from fairseq_mm.report.html_page import render_page, write_page
         from fairseq_mm.report.summary_cards import cards_section
 
@@ -299,7 +300,7 @@ class Summaries(Flow):
         subtitle = ", ".join([os.pathsep.join(model.files), *model.architectures])
         page = render_page("Summaries", [cards_section(self.cards)], subtitle=subtitle)
         write_page(Path(self.args.html), page)
-        return ""
+        return counted(len(self.cards), *self.text_names)  # the best of each video
 
 
 def _of_videos(path: str, ids: str) -> Iterator[Input]:

@@ -88,7 +88,7 @@ def test_an_object_a_line_says_what_made_the_caption(caption, trained, images):
     }  # fmt: skip
 
 
-def test_several_hypotheses_of_an_image(caption, images):
+def test_several_hypotheses_of_an_image(caption, images, tmp_path):
     status, lines, _ = caption(*images[:2], "--jsonl", "--nbest", 3)
     assert status == 0
     for line in lines:
@@ -98,6 +98,9 @@ def test_several_hypotheses_of_an_image(caption, images):
         scores = [best["score"] for best in entry["hypotheses"]]
         assert scores == sorted(scores, reverse=True)
     assert len(caption(images[0], "--nbest", 3)[1]) == 3
+    output = tmp_path / "captions.jsonl"
+    _, _, err = caption(*images[:2], "--nbest", 3, "--output", output)
+    assert err == f"wrote {output}: 6 captions\n"
 
 
 def test_captions_are_written_as_cocos_server_takes_them(caption, images, tmp_path):

@@ -113,15 +113,18 @@ def test_a_line_an_image_and_an_object_with_all_parts(caption, trained, valid):
 
 def test_what_is_written_can_be_scored(caption, run, trained, valid, tmp_path):
     figures = []
-    for name, options in (("plain.txt", ()), ("objects.jsonl", ("--jsonl",))):
+    # a caption an image, and records with the five of --top
+    for name, options, number in (("plain.txt", (), 7), ("objects.jsonl", ("--jsonl",), 35)):
         output = tmp_path / name
-        assert caption("--features", valid, *FEW, *options, "--output", output)[0] == 0
+        done, _, wrote = caption("--features", valid, *FEW, *options, "--output", output)
+        assert done == 0
         status, _, errors = run(
             *("score", output, "--data", trained.data, "--split", "valid"),
             *("--metrics", "bleu", "--json", tmp_path / "figures.json"),
         )
         assert status in (0, None)
         assert "without" not in errors
+        assert wrote.splitlines()[-1] == f"wrote {output}: {number} captions"
         figures.append(json.loads((tmp_path / "figures.json").read_text())["scores"])
     assert figures[0] == figures[1]
 

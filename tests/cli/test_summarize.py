@@ -208,10 +208,15 @@ def test_an_object_a_line_says_what_was_read_and_how(summarize, trained, stored,
     assert [json.loads(line) for line in lines] == entries
 
 
-def test_several_hypotheses_of_a_video(summarize, stored):
+def test_several_hypotheses_of_a_video(summarize, stored, tmp_path):
     features, data = stored
     _, lines, _ = summarize(data, *features, "--jsonl", "--nbest", "2", *SHORT)
-    _, written, _ = summarize(data, *features, "--nbest", "2", *SHORT)
+    output, page = tmp_path / "summaries.txt", tmp_path / "page.html"
+    files = ("--output", output, "--html", page)
+    _, _, err = summarize(data, *features, "--nbest", "2", *files, *SHORT)
+    written = output.read_text().splitlines()
+    # the page shows the best of each video
+    assert err[-2:] == [f"wrote {output}: 10 summaries", f"wrote {page}: 5 summaries"]
     assert (len(lines), len(written)) == (5, 10)
     for number, entry in enumerate(map(json.loads, lines)):
         best, second = entry["hypotheses"]

@@ -211,7 +211,7 @@ def test_searches_and_repeats(tell, files, model):
         assert tell(*story, *arguments, *LENGTH) == (0, f"{expected}\n", "")
 
 
-def test_several_hypotheses_of_a_search_are_written(tell, files, model):
+def test_several_hypotheses_of_a_search_are_written(tell, files, model, tmp_path):
     options = {"beam": 3, "nbest": 2, **SHORT}
     first, second = model.generate("the old house", **options)
     arguments = ["--checkpoint", files["story"], "--prompt", "the old house", *LENGTH]
@@ -223,6 +223,8 @@ def test_several_hypotheses_of_a_search_are_written(tell, files, model):
     assert entry["hypotheses"] == [
         {"hypothesis": x.text, "score": round(x.score, 4)} for x in (first, second)
     ]
+    output = tmp_path / "stories.txt"
+    assert tell(*arguments, "--output", output)[2] == f"wrote {output}: 2 stories\n"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from toy_data import make_captions_folder, run_fairseq
 
 import fairseq_mm
+from fairseq_mm.cli import generate
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.inference.processor import Example
@@ -62,6 +63,20 @@ def test_python_and_the_command_generate_alike(trained, lines, tmp_path):
     assert status == 2  # one of three is no colour
     assert [json.loads(line)["id"] for line in printed] == list(COLOURS)
     assert [json.loads(line)["hypothesis"] for line in printed] == expected
+
+
+def test_a_file_that_is_not_lines_of_json_is_refused_before_anything_is_generated(
+    trained, tmp_path, capsys
+):
+    inputs = tmp_path / "inputs.jsonl"
+    inputs.write_text('{"colour": [0, 0, 0]}\n[1]\n')
+    command = ("generate", inputs, "--checkpoint", trained / "checkpoints", "--device", "cpu")
+    assert main([*map(str, command), "--user-dir", str(USER_DIR)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"{inputs}:2: must be a JSON object, but is list instead." in printed.err
+    parts = " ".join(generate.__doc__.split())
+    assert "A file with a line that is no JSON object, or with an id that is there twice" in parts
 
 
 def test_fairseq_generates_the_same_from_the_data_folder(trained, monkeypatch, capsys):
