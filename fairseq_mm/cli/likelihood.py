@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -357,6 +358,7 @@ def load_on_data(states: "States", args: argparse.Namespace) -> tuple[list[Any],
                 f"{file}: must be a checkpoint of --task multimodal_captioning, but is one of "
                 f"{state['cfg']['task']['_name']} instead."
             )
+        _check_features_of(file, state, args)
     overrides = {"data": args.data, "features": args.features, "eval_gen": False}
     if kind_of(state) != "summaries":
         overrides["one_per_item"] = False
@@ -367,6 +369,28 @@ def load_on_data(states: "States", args: argparse.Namespace) -> tuple[list[Any],
     except RuntimeError as error:
         raise UserError(f"{files[0]}: its weights do not fit: {error}") from None
     return [model.eval().float() for model in models], task
+
+
+def _check_features_of(file: str, state: Mapping[str, Any], args: argparse.Namespace) -> None:
+    """
+    Raises:
+        UserError: naming both files, if the checkpoint was trained on other features.
+    """
+    from fairseq_mm.data.feature_store import open_folder_features
+    from fairseq_mm.inference.checkpoints import provenance_of
+    from fairseq_mm.inference.extractor_provenance import check_store_extractor
+    from fairseq_mm.models._provenance import STATE_KEY
+
+    provenance = provenance_of(state, file) if STATE_KEY in state["model"] else {}
+    if not provenance.get("feature_dim"):  # it reads text alone
+        return
+    with closing(open_folder_features(args.data, args.features)) as features:
+        check_store_extractor(
+            *(provenance["extractor"], provenance["feature_dim"], file),
+            attributes=features.attributes,
+            dim=features.dim,
+            path=features.path,
+        )
 
 
 class DatasetTexts:

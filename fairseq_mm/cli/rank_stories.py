@@ -40,6 +40,8 @@ def rank_stories(args: argparse.Namespace, states: "States", kind: str) -> None:
     Raises:
         UserError: if files or options do not fit.
     """
+    from tqdm import tqdm
+
     from fairseq_mm.retrieval.pair_scores import PairScores
 
     started = time.time()
@@ -56,13 +58,15 @@ def rank_stories(args: argparse.Namespace, states: "States", kind: str) -> None:
             f"different {kind}, but --candidates {args.candidates} needs as many: give more "
             "--stories, or fewer --candidates."
         )
-    distractors = condition_ranking.draw_distractors(
-        columns.true,
-        len(columns.texts),
-        draws=args.draws,
-        distractors=args.candidates - 1,
-        seed=args.seed,
-    )
+    with tqdm(total=args.draws, unit="draw", leave=False, disable=None) as progress:
+        distractors = condition_ranking.draw_distractors(
+            columns.true,
+            len(columns.texts),
+            draws=args.draws,
+            distractors=args.candidates - 1,
+            seed=args.seed,
+            on_draw=progress.update,
+        )
     identity = {**texts.identity(), "split": args.split, "precision": args.precision}
     output = args.output or output_of(texts.models.files, args.split)
     with only_writer(output):

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from toy_data import make_captions_folder, run_fairseq
+from toy_data import make_captions_folder, run_fairseq, write_store
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.inference.checkpoints import load_checkpoint
@@ -255,6 +255,21 @@ def test_a_mistake_is_one_line(rank, options, message):
     assert (status, out) == (2, "")
     assert re.search(message, err)
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["rank", "perplexity"])
+def test_features_of_another_dimension_are_named_with_the_checkpoint(
+    command, trained, tmp_path, capsys
+):
+    data, checkpoints = trained
+    store = tmp_path / "other.h5"
+    write_store(store, ["valid0.jpg"], dim=9)
+    arguments = [command, data, "--checkpoint", checkpoints, "--features", store]
+    assert main([*map(str, arguments)]) == 2
+    assert capsys.readouterr().err == (
+        f"fairseq-mm {command}: {store}: features have dimension 9, but "
+        f"{checkpoints / 'checkpoint_best.pt'} was trained on 5.\n"
+    )
 
 
 def test_another_checkpoint_in_the_same_output_is_refused(rank, trained, tmp_path):

@@ -52,6 +52,12 @@ def test_distractors_are_different_and_never_the_true_prompt(true):
         assert set(drawn[:, story].ravel()) == set(range(8)) - {true[story]}
 
 
+def test_each_draw_is_reported(true):
+    calls = []
+    draw_distractors(true, 8, draws=40, distractors=5, on_draw=lambda: calls.append(1))
+    assert len(calls) == 40
+
+
 def test_all_other_prompts_are_equally_likely():
     drawn = draw_distractors(np.full(4000, 2), 6, draws=2, distractors=2, seed=1)
     shares = np.bincount(drawn.ravel(), minlength=6) / drawn.size
