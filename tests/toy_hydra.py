@@ -10,6 +10,7 @@ import fairseq_cli.hydra_train
 from fairseq import options
 from fairseq.dataclass.initialize import add_defaults, hydra_init
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.file_io import PathManager
 from hydra.core.global_hydra import GlobalHydra
 from hydra.experimental import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
@@ -39,6 +40,8 @@ def composed_config(
         found.append(cfg)
 
     monkeypatch.setattr(fairseq_cli.hydra_train, "pre_main", train)
+    # recipes name pretrained checkpoints that are not here
+    monkeypatch.setattr(PathManager, "isfile", lambda path: True)
     run_hydra(folder, name, [*overrides, "distributed_training.distributed_world_size=1"])
     return found[0]
 

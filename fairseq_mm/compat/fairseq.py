@@ -3,8 +3,10 @@
 import contextlib
 import difflib
 import functools
+import glob
 import importlib.util
 import logging
+import os
 import sys
 import types
 import warnings
@@ -102,6 +104,8 @@ def repair_call_main() -> None:
     - ``--bf16`` switches ``tpu`` on (both builds), which fails without torch_xla.
     - ``--fp16`` on the CPU needs ``--fp16-no-flatten-grads``, and a PyTorch that multiplies
       float16 there (1.12 does not).
+    - ``--finetune-from-model`` of a file that is not there ends in a traceback, after the data is
+      read.
 
     Goes when fairseq asks for a TPU by ``--tpu`` alone.
     """
@@ -114,6 +118,7 @@ def repair_call_main() -> None:
         import torch
         from omegaconf import open_dict
 
+        _check_pretrained(cfg.checkpoint)
         on_cpu = cfg.common.cpu or not torch.cuda.is_available()
         if cfg.common.fp16 and on_cpu and not multiplies_float16_on_cpu():
             raise UserError(
@@ -134,6 +139,21 @@ def repair_call_main() -> None:
         return original(cfg, main, **kwargs)
 
     distributed_utils.call_main = call_main
+
+
+def _check_pretrained(cfg: Any) -> None:
+    """
+    Raises:
+        UserError: if training is to begin with a checkpoint that is not there. One that continues
+            needs it no longer.
+    """
+    from fairseq.file_io import PathManager
+
+    path = cfg.finetune_from_model
+    if path is None or PathManager.isfile(path):
+        return
+    if not glob.glob(os.path.join(glob.escape(cfg.save_dir), "checkpoint_last*.pt")):
+        raise UserError(f"--finetune-from-model {path}: there is no such file.")
 
 
 def name_unknown_architectures() -> None:

@@ -98,12 +98,18 @@ def check_sharding(cfg: Any, *, on_cpu: bool) -> None:
     Raises:
         UserError: if parameters are to be sharded where they cannot be.
     """
-    if cfg.distributed_training.ddp_backend != "fully_sharded":
+    distributed = cfg.distributed_training
+    if distributed.ddp_backend != "fully_sharded":
         return
     if on_cpu:
         raise UserError(
             "--ddp-backend fully_sharded: fairscale's FullyShardedDataParallel runs on CUDA GPUs "
             "alone; --zero-sharding os shards the optimizer's state on CPUs, too."
+        )
+    if distributed.distributed_world_size == 1 and distributed.distributed_init_method is None:
+        raise UserError(
+            "--ddp-backend fully_sharded: needs several processes, but there is one; start them by "
+            "torchrun --nproc_per_node N, or let several GPUs be visible."
         )
     criterion = getattr(cfg.criterion, "_name", None)
     if criterion in ("chunked_cross_entropy", "sliced_cross_entropy"):

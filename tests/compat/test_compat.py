@@ -54,6 +54,19 @@ def test_checkpoint_loads_with_weights_only(monkeypatch, tmp_path, data):
     assert state["cfg"]["model"]["_name"] == "m_rnn_tiny"
 
 
+def test_a_pretrained_checkpoint_that_is_absent_is_refused(monkeypatch, tmp_path, data):
+    absent, folder = tmp_path / "absent.pt", tmp_path / "saved"
+    command = ("train", data, *TRAINING, "--save-dir", folder, "--batch-size", "6")
+    with pytest.raises(UserError, match=f"--finetune-from-model {absent}: there is no such file"):
+        run_fairseq(monkeypatch, *command, "--finetune-from-model", absent)
+    assert not folder.exists()
+    # a training that continues needs it no longer
+    run_fairseq(monkeypatch, *command, "--max-update", "1")
+    run_fairseq(monkeypatch, *command, "--max-update", "2", "--finetune-from-model", absent)
+    state = load(folder / "checkpoint_last.pt")
+    assert state["optimizer_history"][-1]["num_updates"] == 2
+
+
 def test_namespace_and_configuration_load_with_weights_only(tmp_path):
     path = tmp_path / "objects.pt"
     content = {

@@ -112,16 +112,21 @@ def test_other_launches_are_left_to_fairseq(environment, given):
 
 
 @pytest.mark.parametrize(
-    ("on_cpu", "criterion", "message"),
+    ("on_cpu", "processes", "criterion", "message"),
     [
-        (True, "cross_entropy", "FullyShardedDataParallel runs on CUDA GPUs alone"),
-        (False, "chunked_cross_entropy", "give --criterion cross_entropy, or --zero-sharding os"),
-        (False, "cross_entropy", None),
+        (True, 2, "cross_entropy", "FullyShardedDataParallel runs on CUDA GPUs alone"),
+        (False, 1, "cross_entropy", "needs several .* but there is one.* --nproc_per_node N, or"),
+        (False, 2, "chunked_cross_entropy", "give --criterion cross_entropy, or --zero-sharding"),
+        (False, 2, "cross_entropy", None),
     ],
 )
-def test_parameters_are_sharded_where_they_can_be(on_cpu, criterion, message):
+def test_parameters_are_sharded_where_they_can_be(on_cpu, processes, criterion, message):
     cfg = Namespace(
-        distributed_training=Namespace(ddp_backend="fully_sharded"),
+        distributed_training=Namespace(
+            ddp_backend="fully_sharded",
+            distributed_world_size=processes,
+            distributed_init_method=None,
+        ),
         criterion=Namespace(_name=criterion),
     )
     with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
