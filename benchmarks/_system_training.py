@@ -32,6 +32,8 @@ from systems import SYSTEMS, System, training_options
 from torch import Tensor
 from toy_processes import configure_processes, fork, training_configuration
 
+from fairseq_mm.cli.arguments import positive
+
 ALWAYS = (
     *("--batch-size", "3", "--required-batch-size-multiple", "1", "--num-workers", "0"),
     *("--seed", "1", "--clip-norm", "1", "--log-format", "none", "--no-save"),
@@ -202,7 +204,7 @@ def print_table(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, help="default: all")
-    parser.add_argument("--updates", type=int, default=updates)
+    parser.add_argument("--updates", type=positive, default=updates)
     parser.add_argument("--json", type=Path, help="write the figures to this file, too")
     args = parser.parse_args()
     logging.disable(logging.WARNING)

@@ -30,6 +30,7 @@ status is 1 if a step failed, needed more than 16 GB or grew clearly faster than
 """
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -42,6 +43,8 @@ from typing import Any, Callable, NamedTuple, Optional
 from _markdown import print_row
 from _process_tree import measure
 from _training_checks import CHECKS, SMALL, SYSTEMS
+
+from fairseq_mm.cli.arguments import positive
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = (
@@ -352,6 +355,14 @@ def print_tables(figures: dict[str, Any]) -> bool:
     return is_fine
 
 
+def share(text: str) -> float:
+    """A number above 0, at most 1."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= 1:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, but is {text!r}")
+
+
 def parse_arguments() -> argparse.Namespace:
     import torch
 
@@ -362,9 +373,9 @@ def parse_arguments() -> argparse.Namespace:
     add("--folder", type=Path, required=True, help="for releases, data and checkpoints")
     add("--releases", nargs="+", choices=STEPS_OF, default=list(STEPS_OF), help="default: all")
     add("--steps", nargs="+", choices=STEPS, default=STEPS, help="default: all")
-    add("--fraction", nargs="+", type=float, default=[0.25, 0.5, 1], help="default: 0.25 0.5 1")
-    add("--updates", type=int, default=10, help="of a training (default: 10)")
-    add("--items", type=int, default=100, help="to generate (default: 100)")
+    add("--fraction", nargs="+", type=share, default=[0.25, 0.5, 1], help="default: 0.25 0.5 1")
+    add("--updates", type=positive, default=10, help="of a training (default: 10)")
+    add("--items", type=positive, default=100, help="to generate (default: 100)")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     add("--device", choices=["cuda", "cpu"], default=device, help=f"default here: {device}")
     add("--keep", action="store_true", help="keep what was made; later runs may leave steps out")

@@ -27,6 +27,8 @@ import warnings
 from pathlib import Path
 from typing import Any, Optional
 
+from fairseq_mm.cli.arguments import positive
+
 PRECISIONS = (
     *("float32", "fp16", "memory-efficient-fp16", "bf16", "memory-efficient-bf16", "amp"),
 )
@@ -130,7 +132,7 @@ def main() -> int:
     )
     parser.add_argument("--systems", nargs="+", help="default: all")
     parser.add_argument("--only", choices=["training", "outputs"], help="default: both")
-    parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--updates", type=positive, default=20)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--json", type=Path, default=Path("gpu_check.json"))
     args = parser.parse_args()
@@ -145,8 +147,11 @@ def main() -> int:
     warnings.simplefilter("ignore")
     name = torch.cuda.get_device_name() if gpus else "CPU"
     print(f"PyTorch {torch.__version__}, {gpus or 'no'} GPUs: {name}\n")
-    from _system_training import unpack_data
+    from _system_training import SYSTEMS, unpack_data
 
+    for system in args.systems or ():
+        if system not in SYSTEMS:
+            parser.error(f"--systems: must be of {', '.join(SYSTEMS)}, but has {system!r}.")
     torch.backends.cudnn.allow_tf32 = False
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve()

@@ -33,6 +33,8 @@ fi
 # a data folder of the same sentences, whose features are their own vectors
 vectors=$out/data
 mkdir -p "$vectors"
+# where nothing is embedded, nothing is left
+trap 'rmdir "$vectors" "$out" 2> /dev/null || true' EXIT
 for split in train valid; do
     fairseq-mm embed "$data" --checkpoint "$embedding" --split $split --of sentences \
         --output "$vectors/$split.h5" --overwrite

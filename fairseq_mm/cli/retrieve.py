@@ -2,8 +2,8 @@
 draws them (plot), or retrieves stories of the training set instead of
 generating them (prompts, the KNN baseline). Each kind has its own --help.
 
-  fairseq-mm retrieve "a dog on the beach" --checkpoint checkpoints/vse_bow \\
-      --store images.h5
+  fairseq-mm retrieve nearest "a dog on the beach" --store images.h5 \\
+      --checkpoint checkpoints/vse_bow
   fairseq-mm retrieve prompts data-bin/wp --split valid --output nearest.jsonl
   fairseq-mm retrieve prompts data-bin/wp --split test --k 1,2,5,10 \\
       --output 'nearest-{k}.jsonl'

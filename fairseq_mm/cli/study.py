@@ -39,7 +39,11 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
         "Make sheets that ask which story belongs to which prompt.",
         {
             "--stories": ("Stories of each system, a file each.", {**_FILE, "nargs": "+"}),
-            "--count": ("Stories of each system (default: 105).", {**_NUMBER, "default": 105}),
+            "--count": (
+                "Number of stories of each system that are asked about, three in a question "
+                "(default: 105).",
+                {**_NUMBER, "default": 105},
+            ),
             **_SHEETS,
         },
     ),
@@ -48,7 +52,10 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
         {
             "--a": ("Stories of one system.", _FILE),
             "--b": ("Stories of the other system.", _FILE),
-            "--count": ("Number of pairs (default: 400).", {**_NUMBER, "default": 400}),
+            "--count": (
+                "Number of questions, each with a pair of stories (default: 400).",
+                {**_NUMBER, "default": 400},
+            ),
             **_SHEETS,
         },
     ),

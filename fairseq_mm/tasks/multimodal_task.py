@@ -140,7 +140,7 @@ class MultimodalTask(GenerationTask):
     Args:
         cfg: the configuration.
         dictionary: of the texts that are generated.
-        feature_dim: channels of the features; 0 as long as there are none.
+        feature_dim: dimension of the features; 0 as long as there are none.
         feature_attributes: how the features were made: extractor, weights, layer, ...
         features: the feature stores; None where no split is loaded.
 
@@ -186,7 +186,7 @@ class MultimodalTask(GenerationTask):
         Args:
             words: of the dictionary, in the order of their indices, special symbols left out.
             extractor: attributes of the features that say how an image or video became vectors.
-            feature_dim: channels of the features; 0 of models that read none.
+            feature_dim: dimension of the features; 0 of models that read none.
             source_words: of the dictionary of what else a model reads.
             options: of the configuration, which a checkpoint has.
             **fields: those of ``provenance_fields`` that a checkpoint has.

@@ -73,6 +73,21 @@ def row(seconds, memory, *, status=0, input_growth=1):
     return {"input_growth": input_growth, "fractions": fractions}
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--fraction", "0"], "--fraction: must be above 0 and at most 1, but is '0'"),
+        (["--fraction", "1.5"], "--fraction: must be above 0 and at most 1, but is '1.5'"),
+        (["--updates", "0"], "--updates: must be a number of 1 or more, but is '0'"),
+    ],
+)
+def test_wrong_arguments_are_refused(monkeypatch, capsys, tmp_path, options, message):
+    monkeypatch.setattr(sys, "argv", ["full_size.py", "--folder", str(tmp_path), *options])
+    with pytest.raises(SystemExit, match="2"):
+        full_size.parse_arguments()
+    assert message in capsys.readouterr().err
+
+
 def test_growth_is_the_exponent_between_the_largest_two():
     assert full_size.growth(row([1, 3, 12], [1, 1, 1])["fractions"], "cpu_seconds") == 2
     assert full_size.growth(row([1, 3, 12], [1, 1, 1])["fractions"], "anonymous") == 0

@@ -1,6 +1,7 @@
 """Tables of precision and of processes: every system learns in each, and two processes are one."""
 
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -65,6 +66,20 @@ def run_gpu_check(monkeypatch, *options):
 def test_without_a_gpu_there_is_nothing_to_check(monkeypatch, capsys, tmp_path):
     assert run_gpu_check(monkeypatch, "--json", tmp_path / "x.json") == 0
     assert capsys.readouterr().out == "No GPU was found: nothing to check.\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--systems", "m_rnn", "nope"), "--systems: must be of m_rnn, .*, but has 'nope'."),
+        (("--updates", "0"), "argument --updates: must be a number of 1 or more, but is '0'"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_measured(
+    monkeypatch, capsys, options, message
+):
+    assert run_gpu_check(monkeypatch, "--device", "cpu", *options) == 2
+    assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.mark.slow

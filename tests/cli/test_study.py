@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.cli.study import SHEETS
+from fairseq_mm.cli.study import ACTIONS, SHEETS
 from fairseq_mm.data.output_file import output_file
 from fairseq_mm.errors import UserError
 
@@ -44,6 +44,15 @@ def write_answers(path, header, rows):
 
 
 HEADER = ["annotator", "question", "story_1", "story_2", "story_3"]
+
+
+@pytest.mark.parametrize(("action", "default"), [("pairing", 105), ("preference", 400)])
+def test_the_number_of_stories_or_pairs_is_explained(action, default):
+    (text, more) = ACTIONS[action][1]["--count"]
+    assert more["default"] == default
+    assert text.startswith("Number of ")
+    assert "question" in text
+    assert text.endswith(f"(default: {default}).")
 
 
 def test_pairing_from_stories_to_figures(stories, study, tmp_path):

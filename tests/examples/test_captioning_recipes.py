@@ -56,6 +56,15 @@ def test_the_log_bilinear_code_trains_by_sgd(run_recipe, tmp_path):
     assert args.decay_factor == pytest.approx(0.99 ** (3 + 1), abs=0.002)
 
 
+def test_where_nothing_is_embedded_no_folder_is_left(run_recipe, tmp_path):
+    run_recipe(EXAMPLE, "train_sc_nlm", *POSITIONAL, status=1)  # `embed` has written nothing
+    assert not (tmp_path / "saved").exists()
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "notes").touch()
+    run_recipe(EXAMPLE, "train_sc_nlm", *POSITIONAL, status=1)
+    assert [path.name for path in (tmp_path / "saved").iterdir()] == ["notes"]
+
+
 @pytest.mark.parametrize("recipe", ["train_vse", "train_sc_nlm"])
 def test_another_value_of_paper_is_refused_in_a_line(run_recipe, recipe):
     stderr = run_recipe(EXAMPLE, recipe, *POSITIONAL, status=2, PAPER="yes")

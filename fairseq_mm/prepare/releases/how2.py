@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             nargs="*",
             default=sets,
             metavar="SET",
-            help=f"Sets that make the {split} split; none for no such split (default: "
+            help=f"Sets that make the {split} split; without a name no such split (default: "
             f"{' '.join(sets)}).",
         )
     parser.add_argument(
@@ -129,7 +129,7 @@ def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
         published={split: number for split, number in HOW2_VIDEOS.items() if is_whole[split]},
         exceptions={what: ids for what, ids in exceptions.items() if ids},
     )
-    corpus.check_ids("; do two of the sets have the same videos?")
+    corpus.check_ids("; no two of the sets may have the same videos")
     return corpus
 
 
