@@ -50,6 +50,8 @@ small)
     exit 2
     ;;
 esac
+# A temperature of 1, the paper's, learns to ignore the images: see docs/tasks/visual_storytelling.md.
+if [ "$ARCH" = glac_decoder_attention ]; then SIZES+=(--slice-temperature 100); fi
 # the released trainers' torch.optim.Adam adds the weight decay to the gradient
 OPTIMIZATION+=(--optimizer adam_l2 --weight-decay 1e-5)
 share_batch "$STORIES" stories

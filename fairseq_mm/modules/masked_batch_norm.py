@@ -38,10 +38,12 @@ class MaskedBatchNorm(nn.Module):
 
     def _apply(self, *args: Any, **kwargs: Any) -> "MaskedBatchNorm":
         super()._apply(*args, **kwargs)
-        self.running_mean = self.running_mean.float()
-        self.running_var = self.running_var.float()
-        self.num_batches = self.num_batches.float()
+        self._keep_float32()
         return self
+
+    def _keep_float32(self) -> None:
+        for name in ("running_mean", "running_var", "num_batches"):
+            setattr(self, name, getattr(self, name).float())
 
     def forward(self, x: Tensor, valid_mask: Tensor) -> Tensor:
         """
@@ -52,6 +54,7 @@ class MaskedBatchNorm(nn.Module):
         Returns:
             ``[..., D]``; what stands at padding means nothing.
         """
+        self._keep_float32()  # fairscale's sharding casts buffers where _apply does not see it
         mean, variance = self.running_mean, self.running_var
         values = x.float()
         if self.training:
