@@ -1,13 +1,17 @@
-"""Repairs of fairseq's training: the data of a resumed one, and the gradients of ``--amp``."""
+"""Repairs of fairseq's training: its data, of a resumed one too, and the gradients of ``--amp``."""
 
 import contextlib
 import functools
 import logging
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any
 
 logger = logging.getLogger(__name__)
+
+# one whose last batch nobody takes does not end
+_MOST_SECONDS_OF_ENDING = 5.0
 
 
 def repair_position_of_resumed_data() -> None:
@@ -77,6 +81,49 @@ def repair_batches_of_resumed_data() -> None:
         return iterator
 
     Trainer.get_train_iterator = get_train_iterator
+
+
+def repair_workers_of_successive_epochs() -> None:
+    """The workers of an epoch are forked while those of the epoch before are still being ended.
+
+    A thread reads the data of an epoch ahead, and ends the workers when it has read the last batch.
+    The next epoch begins as soon as that batch was trained on: its thread then forks workers beside
+    the first, which may hold locks that a forked process inherits and waits for without end.
+    Trainings with several workers on a GPU stopped for ever in one of some hundred epochs. Here the
+    workers are forked when those that have nothing more to read have ended. Goes when fairseq waits
+    for them.
+    """
+    from fairseq.data.iterators import BackgroundConsumer
+
+    original = BackgroundConsumer.run
+    ending: set[threading.Event] = set()
+
+    class Source:
+        """The batches of an epoch, of which the last is number ``length``."""
+
+        def __init__(self, batches: Any, length: Any) -> None:
+            self.batches, self.length = batches, length
+
+        def __iter__(self) -> Iterator[Any]:
+            has_ended = threading.Event()
+            try:
+                for number, batch in enumerate(self.batches, 1):
+                    if number == self.length:
+                        ending.add(has_ended)
+                    yield batch
+            finally:
+                # the loop has let go of the data loader's iterator, which ends the workers
+                ending.discard(has_ended)
+                has_ended.set()
+
+    @functools.wraps(original)
+    def run(self: Any) -> None:
+        for before in list(ending):
+            before.wait(_MOST_SECONDS_OF_ENDING)
+        self._source = Source(self._source, self._max_len)
+        original(self)
+
+    BackgroundConsumer.run = run
 
 
 @contextlib.contextmanager

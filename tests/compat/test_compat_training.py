@@ -2,16 +2,19 @@
 
 import functools
 import shutil
+import time
 from argparse import Namespace
 
 import pytest
 import torch
 from fairseq import utils
-from fairseq.data.iterators import EpochBatchIterator
+from fairseq.data.iterators import BufferedIterator, EpochBatchIterator
 from fairseq.optim import AMPOptimizer
 from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
 from toy_story_models import make_story_folder
 from toy_training_states import assert_same_training
+
+from fairseq_mm.compat import training as compat_training
 
 SCALE = 128.0
 
@@ -217,3 +220,51 @@ def test_gradients_on_the_cpu_are_clipped_there_beside_a_gpu(monkeypatch):
     assert float(norm) == pytest.approx(18**0.5)
     assert float(weights[0].grad[0]) == pytest.approx(3 / 18**0.5, rel=1e-5)
     assert torch.cuda.is_available()
+
+
+class SlowLoader:
+    """Batches from workers that take a while to end; what happens is noted in ``events``."""
+
+    def __init__(self, name, events, length=2):
+        self.name, self.events, self.length = name, events, length
+
+    def __len__(self):
+        return self.length
+
+    def __iter__(self):
+        return SlowIterator(self)
+
+
+class SlowIterator:
+    def __init__(self, loader):
+        self.loader, self.batches = loader, iter(range(1, loader.length + 1))
+        loader.events.append(f"{loader.name} begins")
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.batches)
+
+    def __del__(self):
+        time.sleep(0.2)
+        self.loader.events.append(f"{self.loader.name} has ended")
+
+
+def test_workers_begin_when_those_of_the_epoch_before_have_ended():
+    events = []
+    first, second = (BufferedIterator(5, SlowLoader(name, events)) for name in ("first", "second"))
+    assert [next(first), next(first), next(second)] == [1, 2, 1]
+    assert events == ["first begins", "first has ended", "second begins"]
+
+
+@pytest.mark.parametrize("length", [4, 3])  # the last batch is to be read, or waits to be taken
+def test_workers_of_a_validation_do_not_wait_for_those_of_its_training(monkeypatch, length):
+    monkeypatch.setattr(compat_training, "_MOST_SECONDS_OF_ENDING", 0.3)
+    events = []
+    training = BufferedIterator(1, SlowLoader("training", events, length))
+    assert next(training) == 1
+    validation = BufferedIterator(5, SlowLoader("validation", events))
+    assert [next(validation), next(training)] == [1, 2]
+    assert events[:2] == ["training begins", "validation begins"]
+    list(training)
