@@ -117,3 +117,14 @@ def test_versions_are_known_to_the_compatibility_module_alone():
         and ("version_info" in path.read_text() or "torch.__version__" in path.read_text())
     ]
     assert wrong == []
+
+
+def test_no_function_is_longer_than_two_screens():
+    long = [
+        f"{path}:{node.lineno} {node.name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.end_lineno - node.lineno >= 80
+    ]
+    assert long == []

@@ -188,6 +188,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compare).",
     )
     arguments.add(resampling, "seed", seed={"default": SEED})
+    _add_outputs(parser)
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
     written = parser.add_argument_group("output")
     arguments.add(written, "json")
     written.add_argument(
@@ -329,17 +333,8 @@ def _score(args: argparse.Namespace, metrics: list[str], result: dict[str, Any])
     """Rows of the texts' metrics; adds counts, problems and the comparison to ``result``."""
     from fairseq_mm.cli import score_visual_stories as visual
 
-    paths = [path for path in (args.hypotheses, args.compare) if path]
-    references = None
-    if PRESETS[args.preset].has_references:
-        references = score_inputs.read_score_references(
-            args.data, args.split, args.references, args.references_of
-        )
-        systems = [score_inputs.join_texts(path, references) for path in paths]
-        all_ids = list(references.texts)
-    else:
-        systems = [score_inputs.read_without_references(path) for path in paths]
-        all_ids = list(systems[0].texts)
+    references, systems = _read_systems(args)
+    all_ids = list((references or systems[0]).texts)
     ids = [key for key in all_ids if all(key in system.texts for system in systems)]
     if not ids:
         what = "item" if references else "id"
@@ -407,6 +402,19 @@ def _score(args: argparse.Namespace, metrics: list[str], result: dict[str, Any])
                 entry.update(length=len(tokens[0][i]), **runs[0][i].to_dict())
         write_file(args.per_item, score_output.sorted_lines(entries))
     return scored[0]
+
+
+def _read_systems(
+    args: argparse.Namespace,
+) -> tuple[Optional[score_inputs.References], list[score_inputs.JoinedTexts]]:
+    """References, where the preset has some, and the texts of the one system or of both."""
+    paths = [path for path in (args.hypotheses, args.compare) if path]
+    if not PRESETS[args.preset].has_references:
+        return None, [score_inputs.read_without_references(path) for path in paths]
+    references = score_inputs.read_score_references(
+        args.data, args.split, args.references, args.references_of
+    )
+    return references, [score_inputs.join_texts(path, references) for path in paths]
 
 
 def _is_submission_alone(args: argparse.Namespace) -> bool:
