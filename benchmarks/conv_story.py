@@ -183,7 +183,7 @@ def train_once(arch: str, precision: str, rounds: int) -> dict[str, float]:
     model = build(arch).train()
     name = "chunked_cross_entropy" if arch == "conv_story_wp" else "cross_entropy"
     criterion_class = CRITERION_REGISTRY[name]
-    arguments = Namespace(sentence_avg=False, label_smoothing=0.0, slice_megabytes=128)
+    arguments = Namespace(sentence_avg=False, label_smoothing=0.0, chunk_megabytes=128)
     criterion = criterion_class.build_criterion(arguments, TASK)
     target = torch.randint(4, TARGET_TYPES, (3, 500))
     sample = {
