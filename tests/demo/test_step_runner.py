@@ -26,7 +26,8 @@ while not os.path.exists(sys.argv[1]):
 """
 # two tracks wait for a file that nobody makes
 INTERRUPTED = f"""
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
 from pathlib import Path
 from fairseq_mm.cli import demo, main
 from fairseq_mm.demo import step_runner

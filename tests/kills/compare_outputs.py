@@ -1,5 +1,6 @@
 """What differs between the files of an undisturbed run and those of one that was killed."""
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,16 @@ def unfinished(whole: Path, found: Path, given: str = "") -> list[str]:
     return wrong
 
 
+def read_checkpoint(path: Path) -> dict:
+    """Old versions of PyTorch read all that is pickled, and know no option for it."""
+    parameters = inspect.signature(torch.load).parameters
+    options = {"weights_only": False} if "weights_only" in parameters else {}
+    return torch.load(path, map_location="cpu", **options)
+
+
 def _damage(path: Path, name: str) -> list[str]:
     try:
-        torch.load(path, map_location="cpu", weights_only=False)
+        read_checkpoint(path)
     except Exception as error:
         return [f"{name}: cannot be loaded ({type(error).__name__})"]
     return []
@@ -99,7 +107,7 @@ def _differs(one: Path, other: Path, name: str) -> list[str]:
         return []
     try:
         if one.suffix == ".pt":
-            states = [torch.load(x, map_location="cpu", weights_only=False) for x in (one, other)]
+            states = [read_checkpoint(x) for x in (one, other)]
             is_training = "last_optimizer_state" in states[0]
             (assert_same_training if is_training else assert_same)(*states)
         elif one.suffix == ".h5":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from compare_outputs import differences, unfinished
+from compare_outputs import differences, read_checkpoint, unfinished
 from kill_targets import LOG, TARGETS, Target
 from run_kills import Counts, Killer, Plan, prepare, run_numbers
 from toy_processes import needs_fork
@@ -179,7 +179,7 @@ def test_another_training_is_seen(trained, tmp_path, key):
     if key == "log":
         path.write_text(path.read_text().replace('"loss": "', '"loss": "1', 1))
     else:
-        state = torch.load(path, weights_only=False)
+        state = read_checkpoint(path)
         values = state["model"] if key == "model" else state["last_optimizer_state"]["state"][0]
         name = key if key in values else next(iter(values))
         values[name].view(-1)[0] += 1e-6

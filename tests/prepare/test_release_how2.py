@@ -66,7 +66,7 @@ def test_several_sets_make_a_split(tmp_path):
     corpus = read_how2(tmp_path, {"train": ["sum_train", "sum_asr_train"], "valid": []})
     assert [video.id for video in corpus.splits["train"]] == ["d", "-a"]
     assert corpus.division == "train sum_train + sum_asr_train"
-    message = r"tran\.tok\.txt:1: video d was given before, at .*do two of the sets have the same"
+    message = r"tran\.tok\.txt:1: video d was given before, at .*no two of the sets may have"
     with pytest.raises(UserError, match=message):
         read_how2(tmp_path, {"train": ["sum_train"], "test": ["sum_train"]})
     with pytest.raises(UserError, match="name the sets of a split at least"):
