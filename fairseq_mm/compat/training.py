@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import queue
 import threading
 import types
 from collections.abc import Iterator
@@ -10,7 +11,6 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-# one whose last batch nobody takes does not end
 _MOST_SECONDS_OF_ENDING = 5.0
 
 
@@ -96,31 +96,33 @@ def repair_workers_of_successive_epochs() -> None:
     from fairseq.data.iterators import BackgroundConsumer
 
     original = BackgroundConsumer.run
-    ending: set[threading.Event] = set()
+    ending: dict[threading.Event, queue.Queue] = {}
 
     class Source:
         """The batches of an epoch, of which the last is number ``length``."""
 
-        def __init__(self, batches: Any, length: Any) -> None:
-            self.batches, self.length = batches, length
+        def __init__(self, batches: Any, length: Any, read_ahead: queue.Queue) -> None:
+            self.batches, self.length, self.read_ahead = batches, length, read_ahead
 
         def __iter__(self) -> Iterator[Any]:
             has_ended = threading.Event()
             try:
                 for number, batch in enumerate(self.batches, 1):
                     if number == self.length:
-                        ending.add(has_ended)
+                        ending[has_ended] = self.read_ahead
                     yield batch
             finally:
                 # the loop has let go of the data loader's iterator, which ends the workers
-                ending.discard(has_ended)
+                ending.pop(has_ended, None)
                 has_ended.set()
 
     @functools.wraps(original)
     def run(self: Any) -> None:
-        for before in list(ending):
-            before.wait(_MOST_SECONDS_OF_ENDING)
-        self._source = Source(self._source, self._max_len)
+        for has_ended, read_ahead in list(ending.items()):
+            # where there is no room for the last batch, the epoch goes on, or was given up
+            if not read_ahead.full():
+                has_ended.wait(_MOST_SECONDS_OF_ENDING)
+        self._source = Source(self._source, self._max_len, self._queue)
         original(self)
 
     BackgroundConsumer.run = run

@@ -259,12 +259,16 @@ def test_workers_begin_when_those_of_the_epoch_before_have_ended():
 
 
 @pytest.mark.parametrize("length", [4, 3])  # the last batch is to be read, or waits to be taken
-def test_workers_of_a_validation_do_not_wait_for_those_of_its_training(monkeypatch, length):
-    monkeypatch.setattr(compat_training, "_MOST_SECONDS_OF_ENDING", 0.3)
+def test_workers_of_a_validation_do_not_wait_for_those_of_its_training(length):
     events = []
     training = BufferedIterator(1, SlowLoader("training", events, length))
     assert next(training) == 1
+    while not training._queue.full():
+        time.sleep(0.01)
+    time.sleep(0.1)  # the next batch is read, and waits
+    begun = time.monotonic()
     validation = BufferedIterator(5, SlowLoader("validation", events))
     assert [next(validation), next(training)] == [1, 2]
+    assert time.monotonic() - begun < compat_training._MOST_SECONDS_OF_ENDING
     assert events[:2] == ["training begins", "validation begins"]
     list(training)
