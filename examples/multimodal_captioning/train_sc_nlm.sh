@@ -30,6 +30,12 @@ if [ "${WORLD_SIZE:-${SLURM_NTASKS:-1}}" != 1 ]; then
         "fairseq-train starts a process on each of the machine's GPUS." >&2
     exit 2
 fi
+for tags in "$data/train.tags" "$data/valid.tags"; do
+    if [ -d "$data" ] && [ ! -e "$tags" ]; then
+        echo "train_sc_nlm.sh: $tags: not found; scripts/tag_pos.py $data writes the tags of both splits" >&2
+        exit 2
+    fi
+done
 # a data folder of the same sentences, whose features are their own vectors
 vectors=$out/data
 mkdir -p "$vectors"

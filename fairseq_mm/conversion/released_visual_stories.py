@@ -133,6 +133,8 @@ def read_released_visual_stories(
             if not isinstance(name, str) or not isinstance(x, Tensor):
                 raise UserError(f"{getattr(files, part)}: must hold tensors, but has {name!r}.")
             weights[f"{part}.{name}"] = x.float()
+            if not weights[f"{part}.{name}"].isfinite().all():
+                raise UserError(f"{getattr(files, part)}: {name} has NaN or infinite values.")
     by_number, sign = read_vocabulary(files.vocabulary, "GLAC Net or of Transtory-XL")
     notes = [f"{SEPARATOR} and </s> have the logit of <end> each, see the documentation."]
     rows, words = known_words(by_number, notes)

@@ -140,8 +140,13 @@ def import_features(
     ) as writer:
         writer.refuse_others_than(source.keys)
         for i, key in enumerate(progress(source.keys)):
-            if key not in writer.done:
+            if key in writer.done:
+                continue
+            try:
                 writer.append(key, source.read(i) if i else first)
+            except UserError:
+                writer.discard()  # the file is to be corrected: nothing of this one may stay
+                raise
         writer.finish()
     return len(source.keys)
 

@@ -299,6 +299,13 @@ class FeatureStoreWriter:
     def _remove_partial(self, *, keep_lock: bool = False) -> None:
         _remove_partial(self.partial_path, keep_lock=keep_lock)
 
+    def discard(self) -> None:
+        """Removes what was appended, unless writing failed: then the next writer continues it."""
+        if self._is_open:
+            self._is_open = False
+            self._remove_partial()
+        self.close()
+
     def close(self) -> None:
         """Lets go of the partial folder, which stays if any item stands in it."""
         if self._is_open and not self.done:

@@ -313,6 +313,17 @@ def test_a_partial_of_another_import_is_refused(save, tmp_path, ids_path, out):
         import_all(open_source(save(POOLED), ids_path=ids_path), out, dtype="float16")
 
 
+def test_nothing_of_a_refused_file_is_in_the_store_of_the_corrected_one(save, ids_path, out):
+    with_nan = POOLED.copy()
+    with_nan[2, 0] = np.nan
+    with pytest.raises(UserError, match="NaN or infinite values"):
+        import_all(open_source(save(with_nan), ids_path=ids_path), out)
+    assert not os.path.exists(f"{out}.partial")
+    corrected = POOLED + 1
+    found = import_all(open_source(save(corrected), ids_path=ids_path), out)
+    assert_same(found, dict(zip(IDS, corrected[:, None])))
+
+
 def test_a_streamed_archive_continues_in_its_middle(tmp_path, out):
     path = tmp_path / "pair.npz"
     np.savez_compressed(path, features=REGIONS, ids=np.array(IDS))

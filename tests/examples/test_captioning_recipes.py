@@ -56,6 +56,14 @@ def test_the_log_bilinear_code_trains_by_sgd(run_recipe, tmp_path):
     assert args.decay_factor == pytest.approx(0.99 ** (3 + 1), abs=0.002)
 
 
+def test_data_without_tags_is_refused_before_it_is_embedded(run_recipe, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.tags").touch()
+    stderr = run_recipe(EXAMPLE, "train_sc_nlm", *POSITIONAL, status=2)
+    assert stderr.startswith("train_sc_nlm.sh: data/valid.tags: not found; scripts/tag_pos.py data")
+    assert not (tmp_path / "saved").exists()
+
+
 def test_where_nothing_is_embedded_no_folder_is_left(run_recipe, tmp_path):
     run_recipe(EXAMPLE, "train_sc_nlm", *POSITIONAL, status=1)  # `embed` has written nothing
     assert not (tmp_path / "saved").exists()
