@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MINIMUM = 0.9  # share of right captions, and of right sentences
 STEPS = 15
-FRESH, GENERATED = "fresh-0001", "generated.jsonl"  # the fresh story, what is told of it
+FRESH, GENERATED = "fresh-0001", "generated.jsonl"  # id and text of the fresh story
 
 
 class Sizes(NamedTuple):
@@ -163,8 +163,8 @@ def run(args: argparse.Namespace) -> int:
     ]
     _print_scores(folder, captions, stories, sentences, seconds)
     print("\nA story generated from five fresh images:")
-    told = _fresh_sentences(stories)
-    for sentence, verdict in zip(told, collection.check_stories(fresh, {FRESH: told})):
+    generated = _fresh_sentences(stories)
+    for sentence, verdict in zip(generated, collection.check_stories(fresh, {FRESH: generated})):
         print(f"  {sentence}{'' if verdict.right else '   (wrong)'}")
     print(f"\nImages and captions: {(folder / 'page.html').resolve()}")
     print(f"Story and its images: {(stories / 'page.html').resolve()}")

@@ -140,8 +140,14 @@ class Flow:
         return ()
 
     def write_page(self, number: str) -> str:
-        """Writes ``--html``; returns what is said of it, ``number`` being how many texts there
-        are."""
+        """Writes ``--html``.
+
+        Args:
+            number: number of texts, with their name.
+
+        Returns:
+            What the closing message says of the page.
+        """
         return number
 
     def run(self) -> int:

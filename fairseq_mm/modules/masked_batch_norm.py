@@ -42,8 +42,9 @@ class MaskedBatchNorm(nn.Module):
         return self
 
     def _keep_float32(self) -> None:
-        for name in ("running_mean", "running_var", "num_batches"):
-            setattr(self, name, getattr(self, name).float())
+        if self.running_mean.dtype != torch.float32:
+            for name in ("running_mean", "running_var", "num_batches"):
+                setattr(self, name, getattr(self, name).float())
 
     def forward(self, x: Tensor, valid_mask: Tensor) -> Tensor:
         """
