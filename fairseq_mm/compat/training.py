@@ -83,6 +83,26 @@ def repair_batches_of_resumed_data() -> None:
     Trainer.get_train_iterator = get_train_iterator
 
 
+def repair_workers_of_reused_loaders() -> None:
+    """Workers that read data are kept for the next epoch, and nothing ends them.
+
+    Their number doubles where validation has workers too, an iterator that is made for one epoch
+    leaves its workers to the collector of cycles, and the collector waits five seconds for each of
+    them: the queue that would tell a worker to end is often collected before. Goes when fairseq
+    ends them with the training.
+    """
+    from fairseq.data.iterators import EpochBatchIterator
+
+    original = EpochBatchIterator.__init__
+
+    @functools.wraps(original)
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.persistent_workers = False
+
+    EpochBatchIterator.__init__ = initialize
+
+
 def repair_workers_of_successive_epochs() -> None:
     """The workers of an epoch are forked while those of the epoch before are still being ended.
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Optional
 
 import numpy as np
 import torch
-from fairseq.data import Dictionary, FairseqDataset
+from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask
 from omegaconf import II, MISSING
@@ -87,13 +87,6 @@ class GenerationTask(GeneratesText, FairseqTask):
     """
 
     start_index: Optional[int] = None
-
-    def get_batch_iterator(self, dataset: FairseqDataset, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's; workers live on after an epoch only where the next one finds them."""
-        iterator = super().get_batch_iterator(dataset, *args, **kwargs)
-        if self.dataset_to_epoch_iter.get(dataset) is not iterator:
-            iterator.persistent_workers = False
-        return iterator
 
     def prefix_of(self, sample: dict[str, Any]) -> Optional[Tensor]:
         """``[B, p]`` tokens that every generated text of a batch begins with; None for any."""

@@ -5,6 +5,7 @@ import inspect
 import json
 import multiprocessing
 import re
+import time
 
 import numpy as np
 import pytest
@@ -77,6 +78,10 @@ def test_workers_end_with_their_epoch(monkeypatch, tmp_path, data):
     gc.disable()  # it would end them one day
     try:
         train(monkeypatch, data, tmp_path, "--num-workers", "1", "--max-epoch", "4")
+        deadline = time.monotonic() + 3
+        while multiprocessing.active_children() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not multiprocessing.active_children()
     finally:
         gc.enable()
     assert len(workers) == 4
