@@ -2,6 +2,7 @@
 processes and GPUs are made from."""
 
 import argparse
+import contextlib
 import copy
 import functools
 import json
@@ -18,11 +19,12 @@ from typing import Any, Callable, NamedTuple, Optional
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "golden")]
 
+import sharding_stand_ins
 import torch
 from _markdown import print_row
 from fairseq import tasks
 from fairseq.data import iterators
-from fairseq.distributed import fsdp_enable_wrap, fsdp_wrap
+from fairseq.distributed import FullyShardedDataParallel, fsdp_enable_wrap, fsdp_wrap
 from fairseq.distributed import utils as distributed
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
@@ -50,6 +52,7 @@ class Trained(NamedTuple):
         batches: of each update, of this process.
         tokens_per_second: of the updates but for the first three.
         peak_memory: of the GPU, in bytes; 0 on a CPU.
+        num_fixed: parameters that are not trained.
     """
 
     losses: list[float]
@@ -58,6 +61,7 @@ class Trained(NamedTuple):
     weights: dict[str, Tensor]
     tokens_per_second: float
     peak_memory: int
+    num_fixed: int
 
 
 def unpack_data(root: Path) -> None:
@@ -115,7 +119,8 @@ def train(cfg: Any, updates: int) -> Trained:
     _wait(on_gpu)
     speed = tokens / (time.perf_counter() - began) if began else 0.0
     peak = torch.cuda.max_memory_allocated() if on_gpu else 0
-    return Trained(losses, batches, start, _weights(model), speed, peak)
+    num_fixed = sum(not parameter.requires_grad for parameter in model.parameters())
+    return Trained(losses, batches, start, _weights(model), speed, peak, num_fixed)
 
 
 def _wait(on_gpu: bool) -> None:
@@ -124,11 +129,14 @@ def _wait(on_gpu: bool) -> None:
 
 
 def _weights(model: Any) -> dict[str, Tensor]:
-    return {
-        name: values.detach().float().cpu().clone()
-        for name, values in model.named_parameters()
-        if values.requires_grad
-    }
+    """Of a sharded model, whole ones."""
+    is_sharded = isinstance(model, FullyShardedDataParallel)
+    with model.summon_full_params() if is_sharded else contextlib.nullcontext():
+        return {
+            name: values.detach().float().cpu().clone()
+            for name, values in model.named_parameters()
+            if values.requires_grad
+        }
 
 
 def _batches(trainer: Any, update_freq: int) -> Iterator[list[Any]]:
@@ -163,7 +171,7 @@ def train_by(processes: int, cfg: Any, updates: int, *, on_gpu: bool = False) ->
             distributed.call_main(cfg, run)
         else:
             ranks = configure_processes(cfg, processes)
-            fork([functools.partial(distributed.call_main, rank, run) for rank in ranks])
+            fork([functools.partial(sharding_stand_ins.call_main, rank, run) for rank in ranks])
         return Trained(*torch.load(path))
 
 

@@ -11,7 +11,8 @@ others. The table in Markdown has
 - for each backend, the distance of the weights after all updates with Adam, in the length of the
   way from the first weights to the last of one process, and the largest difference of a loss.
 
-``--zero-sharding os`` runs with ``legacy_ddp`` and shards the optimizer's state.
+``--zero-sharding os`` runs with ``legacy_ddp`` and shards the optimizer's state. fully_sharded runs
+on GPUs alone; what it takes from them has a stand-in here (``tests/sharding_stand_ins.py``).
 """
 
 import functools
@@ -30,21 +31,25 @@ from _system_training import (
     try_all,
 )
 
+from fairseq_mm.errors import UserError
+
 # examples of a batch, which give an odd number of batches
 BATCH = {"captions": 4, "stories": 6, "prompts": 3, "videos": 3}
 SGD = ("--optimizer", "sgd", "--lr", "1", "--clip-norm", "0")
-SHARDED = "--zero-sharding"
+# they need fairscale, the extra `sharding`
+SHARDED = ("sharded optimizer", "fully_sharded")
 BACKENDS = {
     "legacy_ddp": ("--ddp-backend", "legacy_ddp"),
     "pytorch_ddp": ("--ddp-backend", "pytorch_ddp"),
-    "sharded optimizer": ("--ddp-backend", "legacy_ddp", SHARDED, "os"),
+    "sharded optimizer": ("--ddp-backend", "legacy_ddp", "--zero-sharding", "os"),
+    "fully_sharded": ("--ddp-backend", "fully_sharded"),
 }
 
 
 def available_backends() -> list[str]:
-    """Those that run here: shards need fairscale, the extra ``sharding``."""
+    """Those that run here."""
     has_shards = importlib.util.find_spec("fairscale") is not None
-    return [name for name, options in BACKENDS.items() if has_shards or SHARDED not in options]
+    return [name for name in BACKENDS if has_shards or name not in SHARDED]
 
 
 def compare(one: Trained, two: Trained) -> dict[str, float]:
@@ -78,6 +83,8 @@ def measure(root: Path, system: System, updates: int) -> dict[str, Any]:
         return compare(step, trained(2, 1, *SGD, *BACKENDS["legacy_ddp"]))
 
     def weights(backend: str) -> dict[str, Any]:
+        if backend == "fully_sharded" and whole.num_fixed:
+            raise UserError(f"refused, {whole.num_fixed} parameters are fixed")
         return compare(whole, trained(2, updates, *ADAM, *BACKENDS[backend]))
 
     runs = {name: functools.partial(weights, name) for name in available_backends()}

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from fairseq_mm.compat.sharding import check_sharding
 from fairseq_mm.errors import UserError
 
 # of the training, which --log-file keeps
@@ -91,33 +92,6 @@ def _first_host(nodes: str) -> str:
             f"`{' '.join(command)}` does not name the first node: give --distributed-init-method "
             "tcp://HOST:PORT, --distributed-rank and --distributed-no-spawn."
         ) from None
-
-
-def check_sharding(cfg: Any, *, on_cpu: bool) -> None:
-    """
-    Raises:
-        UserError: if parameters are to be sharded where they cannot be.
-    """
-    distributed = cfg.distributed_training
-    if distributed.ddp_backend != "fully_sharded":
-        return
-    if on_cpu:
-        raise UserError(
-            "--ddp-backend fully_sharded: fairscale's FullyShardedDataParallel runs on CUDA GPUs "
-            "alone; --zero-sharding os shards the optimizer's state on CPUs, too."
-        )
-    if distributed.distributed_world_size == 1 and distributed.distributed_init_method is None:
-        raise UserError(
-            "--ddp-backend fully_sharded: needs several processes, but there is one; start them by "
-            "torchrun --nproc_per_node N, or let several GPUs be visible."
-        )
-    criterion = getattr(cfg.criterion, "_name", None)
-    if criterion in ("chunked_cross_entropy", "sliced_cross_entropy"):
-        raise UserError(
-            f"--criterion {criterion} with --ddp-backend fully_sharded: reads the output layer's "
-            "weights, which are sharded outside of the model; give --criterion cross_entropy, or "
-            "--zero-sharding os."
-        )
 
 
 def spawn_on_cpu(cfg: Any, main: Any, kwargs: dict[str, Any]) -> None:

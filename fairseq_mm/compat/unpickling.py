@@ -30,6 +30,8 @@ from fairseq_mm.errors import UserError
 Table = Mapping[tuple[str, str], Any]
 
 _REBUILDING = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter")
+# stands for the class, which nothing may call
+_PLAIN_TENSOR = "torch.Tensor"
 _STORAGE = re.compile(r"[A-Za-z0-9]+Storage")
 _SIMPLE_DTYPE = re.compile(r"[<>=|]?(\?|[bBiufcSUV]\d+|O8)")
 
@@ -137,12 +139,26 @@ _RECONSTRUCTOR = VALUES["copyreg", "_reconstructor"]
 _UNCALLED = (object, np.ndarray, typing.Any)
 
 
+def _tensor_with_attributes(rebuild: Any, kind: Any, args: Any, attributes: Any) -> Any:
+    """A tensor, without its attributes: fairscale notes in one what it has copied."""
+    if rebuild not in _rebuilding().values() or kind is not _PLAIN_TENSOR:
+        raise pickle.UnpicklingError(f"it calls {_shown(rebuild)} for {_shown(kind)}")
+    return rebuild(*args)
+
+
+@functools.cache
+def _rebuilding() -> Mapping[str, Any]:
+    import torch
+
+    functions = {name: getattr(torch._utils, name, None) for name in _REBUILDING}
+    return {name: function for name, function in functions.items() if function is not None}
+
+
 @functools.cache
 def tensors() -> Table:
     """What tensors are stored by, in dictionaries and lists of them."""
     import torch
 
-    names = [name for name in _REBUILDING if hasattr(torch._utils, name)]
     dtypes = {name: x for name, x in vars(torch).items() if isinstance(x, torch.dtype)}
     storages = {name: x for name, x in vars(torch).items() if _STORAGE.fullmatch(name)}
     storages.update(
@@ -153,7 +169,9 @@ def tensors() -> Table:
         ("torch", "Size"): torch.Size,
         ("torch", "device"): torch.device,
         ("torch.nn.parameter", "Parameter"): torch.nn.Parameter,
-        **{("torch._utils", name): getattr(torch._utils, name) for name in names},
+        **{("torch._utils", name): function for name, function in _rebuilding().items()},
+        ("torch", "Tensor"): _PLAIN_TENSOR,
+        ("torch._tensor", "_rebuild_from_type_v2"): _tensor_with_attributes,
         **{("torch", name): dtype for name, dtype in dtypes.items()},
         **{
             (module, name): storage

@@ -226,7 +226,7 @@ def _unwrapped(model: nn.Module) -> BaseFairseqModel:
     """The model that fairseq's and PyTorch's wrappers for several processes hold."""
     module: Any = model
     while not isinstance(module, BaseFairseqModel):
-        if type(module).__name__ == "FullyShardedDataParallel" or not hasattr(module, "module"):
+        if not hasattr(module, "module"):
             raise UserError(
                 f"--criterion chunked_cross_entropy: {type(module).__name__} is no model whose "
                 "output layer it can see; use --criterion cross_entropy."

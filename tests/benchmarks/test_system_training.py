@@ -35,6 +35,9 @@ def root(tmp_path_factory):
 def test_two_processes_train_as_one(root, name):
     figures = processes.measure(root, SYSTEMS[name], updates=6)
     assert list(figures) == ["gradient", *processes.available_backends()]
+    if figures.get("fully_sharded", {}).get("failed", "").startswith("UserError: refused"):
+        assert name == "conv_story_fusion"
+        del figures["fully_sharded"]
     for column, found in figures.items():
         assert "failed" not in found, (column, found)
         assert found["distance"] < 1e-5, column

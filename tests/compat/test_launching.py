@@ -112,22 +112,23 @@ def test_other_launches_are_left_to_fairseq(environment, given):
 
 
 @pytest.mark.parametrize(
-    ("on_cpu", "processes", "criterion", "message"),
+    ("on_cpu", "processes", "precision", "message"),
     [
-        (True, 2, "cross_entropy", "FullyShardedDataParallel runs on CUDA GPUs alone"),
-        (False, 1, "cross_entropy", "needs several .* but there is one.* --nproc_per_node N, or"),
-        (False, 2, "chunked_cross_entropy", "give --criterion cross_entropy, or --zero-sharding"),
-        (False, 2, "cross_entropy", None),
+        (True, 2, "fp16", "FullyShardedDataParallel runs on CUDA GPUs alone"),
+        (False, 1, "fp16", "needs several .* but there is one.* --nproc_per_node N, or"),
+        (False, 2, "bf16", "^--bf16 with .* give --fp16, or"),
+        (False, 2, "memory_efficient_fp16", "^--memory-efficient-fp16 with .* give --fp16, or"),
+        (False, 2, "fp16", None),
     ],
 )
-def test_parameters_are_sharded_where_they_can_be(on_cpu, processes, criterion, message):
+def test_parameters_are_sharded_where_they_can_be(on_cpu, processes, precision, message):
     cfg = Namespace(
+        common={precision: True},
         distributed_training=Namespace(
             ddp_backend="fully_sharded",
             distributed_world_size=processes,
             distributed_init_method=None,
         ),
-        criterion=Namespace(_name=criterion),
     )
     with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
         launching.check_sharding(cfg, on_cpu=on_cpu)

@@ -52,6 +52,12 @@ def trace(tmp_path):
     assert not path.exists()
 
 
+def with_attributes(tensor):
+    """As fairscale leaves those of a sharded model."""
+    tensor._has_been_cloned = True
+    return tensor
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("read", READERS[:2])
 def test_what_checkpoints_are_made_of_comes_back(read, zipped, tmp_path):
@@ -67,6 +73,7 @@ def test_what_checkpoints_are_made_of_comes_back(read, zipped, tmp_path):
         "half": torch.arange(6).half().view(2, 3).t()[1:],
         "parameter": torch.nn.Parameter(torch.ones(2)),
         "bfloat16": torch.ones(2).bfloat16(),
+        "with_attributes": with_attributes(torch.ones(3)),
         "extra_state": {
             "numbers": [np.float32(1.5), np.float64(2.5), np.int64(-3), np.bool_(True)],
             "array": np.arange(6.0).reshape(2, 3),
@@ -81,7 +88,7 @@ def test_what_checkpoints_are_made_of_comes_back(read, zipped, tmp_path):
     assert state["types"] == content["types"]
     assert list(state["model"]) == ["weight", "bias"]
     assert state["model"]._metadata == weights._metadata
-    for name in ("half", "parameter", "bfloat16"):
+    for name in ("half", "parameter", "bfloat16", "with_attributes"):
         assert torch.equal(state[name], content[name])
         assert state[name].dtype == content[name].dtype
     extra = state["extra_state"]
@@ -284,6 +291,25 @@ def test_instructions_beyond_values_are_refused(instructions, message):
     with pytest.raises(pickle.UnpicklingError, match=message):
         RestrictedUnpickler(io.BytesIO(b"\x80\x02" + instructions), VALUES).load()
     assert vars(Namespace) == before
+
+
+TENSOR = b"ctorch._tensor\n_rebuild_from_type_v2\n"
+
+
+@pytest.mark.parametrize(
+    ("instructions", "message"),
+    [
+        (TENSOR + b"(cbuiltins\nlist\nctorch\nTensor\n)NtR.", "calls .*list.* for"),
+        (TENSOR + b"(ctorch._utils\n_rebuild_tensor_v2\ncbuiltins\nlist\n)NtR.", "calls .* for"),
+        (TENSOR + b"(N" + text("torch.Tensor") + b")NtR.", "calls"),
+        (b"ctorch\nTensor\n(K\x05tR.", "calls 'torch.Tensor'"),  # a room of any size
+    ],
+)
+def test_a_tensor_with_attributes_calls_nothing_else(instructions, message):
+    from fairseq_mm.compat.unpickling import checkpoints
+
+    with pytest.raises(pickle.UnpicklingError, match=message):
+        RestrictedUnpickler(io.BytesIO(b"\x80\x02" + instructions), checkpoints()).load()
 
 
 def test_storages_are_named_and_not_made():

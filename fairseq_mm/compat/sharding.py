@@ -1,0 +1,54 @@
+"""``--ddp-backend fully_sharded``: what fairscale cannot shard is refused in one line."""
+
+import functools
+from typing import Any
+
+from fairseq_mm.errors import UserError
+
+
+def check_sharding(cfg: Any, *, on_cpu: bool) -> None:
+    """
+    Raises:
+        UserError: if parameters are to be sharded where they cannot be.
+    """
+    distributed = cfg.distributed_training
+    if distributed.ddp_backend != "fully_sharded":
+        return
+    if on_cpu:
+        raise UserError(
+            "--ddp-backend fully_sharded: fairscale's FullyShardedDataParallel runs on CUDA GPUs "
+            "alone; --zero-sharding os shards the optimizer's state on CPUs, too."
+        )
+    if distributed.distributed_world_size == 1 and distributed.distributed_init_method is None:
+        raise UserError(
+            "--ddp-backend fully_sharded: needs several processes, but there is one; start them by "
+            "torchrun --nproc_per_node N, or let several GPUs be visible."
+        )
+    for name in ("memory_efficient_fp16", "memory_efficient_bf16", "bf16"):
+        if cfg.common.get(name):
+            raise UserError(
+                f"--{name.replace('_', '-')} with --ddp-backend fully_sharded: fairseq shards "
+                "models of float32 and of --fp16; give --fp16, or --zero-sharding os."
+            )
+
+
+def name_fixed_parameters_in_shards() -> None:
+    """``--ddp-backend fully_sharded`` of a model with fixed parameters ends in an assertion that
+    lists all of its layers. fairscale joins the parameters of a module to one, and writes the
+    optimizer's state only of modules whose parameters are all trained."""
+    from fairseq.distributed import fully_sharded_data_parallel as sharding
+
+    original = sharding.FullyShardedDataParallel.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        is_trained = [parameter.requires_grad for parameter in module.parameters()]
+        if kwargs.get("flatten_parameters", True) and not all(is_trained):
+            raise UserError(
+                f"--ddp-backend fully_sharded: {len(is_trained) - sum(is_trained)} of "
+                f"{len(is_trained)} parameters of {type(module).__name__} are fixed, but fairscale "
+                "shards models alone whose parameters are all trained; use --zero-sharding os."
+            )
+        original(self, module, *args, **kwargs)
+
+    sharding.FullyShardedDataParallel.__init__ = init
