@@ -15,7 +15,9 @@ from fairseq_mm.data.feature_store import (
     FeatureStore,
     FeatureStores,
 )
+from fairseq_mm.data.feature_store_checksum import check_metadata
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter, remove_leftover
+from fairseq_mm.data.separate_process import in_separate_process
 from fairseq_mm.errors import UserError
 
 Progress = Callable[[Iterable[str]], Iterable[str]]
@@ -46,7 +48,7 @@ def merge_stores(
         UserError: if the stores do not fit together, only some of them name their extractor, or
             ``out`` is a store with other content.
     """
-    stores = [FeatureStore(path) for path in paths]
+    stores = [_open(path) for path in paths]
     if not ignore_extractors:
         _check_same_extractor(stores)
     source = FeatureStores(stores, ignore_extractors=ignore_extractors)
@@ -84,7 +86,7 @@ def convert_store(
         UserError: if an id of ``select`` is not in the store or stands there twice, or a value
             does not fit ``dtype``.
     """
-    source = FeatureStores([FeatureStore(path)])
+    source = FeatureStores([_open(path)])
     keys = source.ids if select is None else list(select)
     seen: set[str] = set()
     for key in keys:
@@ -110,6 +112,14 @@ def content_checksum(store: FeatureStore, progress: Progress = iter) -> str:
         digest.update(store.read(key).tobytes())
         total += int.from_bytes(digest.digest(), "big")
     return f"{total % (1 << 256):064x}"
+
+
+def _open(path: Union[str, os.PathLike]) -> FeatureStore:
+    """A store that nobody may have read yet: without a checksum, in another process first."""
+    path = os.fspath(path)
+    if os.path.isfile(path) and not check_metadata(path):
+        in_separate_process(path, lambda: len(FeatureStore(path)))
+    return FeatureStore(path)
 
 
 def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -> bool:

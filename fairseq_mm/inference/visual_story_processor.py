@@ -87,18 +87,18 @@ class VisualStoryProcessor(Processor[ImageSequence]):
         """
         check_sequence(features)
         R, D = self.rows_per_image, self.reader.feature_dim
-        x = np.zeros((NUM_IMAGES, R, D), dtype=np.float32)
-        missing = np.ones((NUM_IMAGES, R), dtype=bool)
-        for place, rows in enumerate(features):
-            if rows is None:
-                continue
-            if rows.shape != (R, D):
+        for place, rows in enumerate(features, start=1):
+            if rows is not None and rows.shape != (R, D):
                 raise UserError(
-                    f"features of image {place + 1} of image sequence {position} must be "
+                    f"features of image {place} of image sequence {position} must be "
                     f"[{R}, {D}], as {self.loaded.files[0]} was trained on, but are "
                     f"{list(rows.shape)}."
                 )
-            x[place], missing[place] = rows, False
+        x = np.zeros((NUM_IMAGES, R, D), dtype=np.float32)
+        missing = np.ones((NUM_IMAGES, R), dtype=bool)
+        for place, rows in enumerate(features):
+            if rows is not None:
+                x[place], missing[place] = rows, False
         return Example(
             features=x.reshape(NUM_IMAGES * R, D), missing=missing.reshape(NUM_IMAGES * R)
         )

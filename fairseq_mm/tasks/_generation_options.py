@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import json
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ SEARCH_OPTIONS = (
     *("sampling", "sampling_topk", "sampling_topp"),
     *("diverse_beam_groups", "diverse_beam_strength", "diversity_rate"),
 )
+# of fairseq, where no hypothesis has ended at the last step
+_NO_END = re.compile(r"\d+ < \d+")
 _EXPECTED = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
@@ -123,4 +126,9 @@ def explain_failed_search(
     if not all(bool(weight.isfinite().all()) for weight in weights):
         raise UserError(
             f"the model's weights hold NaN or infinite values: no {text} has a probability."
+        ) from None
+    if _NO_END.fullmatch(str(error)):
+        raise UserError(
+            f"no {text} has a probability: the model's scores are NaN or infinite, because its "
+            "weights or what it reads are too large."
         ) from None

@@ -11,6 +11,7 @@ import pytest
 from fairseq_mm.data import separate_process
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_checksum import add_checksum, check_metadata
+from fairseq_mm.data.feature_store_copy import convert_store, merge_stores
 from fairseq_mm.data.feature_store_inspection import describe_store, rows_by_id, verify_store
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.data.separate_process import in_separate_process
@@ -113,11 +114,20 @@ def test_a_byte_that_libhdf5_does_not_survive_is_one_line(path, monkeypatch, at,
     monkeypatch.setattr(separate_process, "PATIENCE", 1.0)
     without_checksum(path)
     rewrite(path, with_byte(at, value))
-    for inspect in (describe_store, rows_by_id, verify_store):
+    out = f"{path}.out"
+
+    def merge(path):
+        merge_stores([path], out)
+
+    def convert(path):
+        convert_store(path, out)
+
+    for inspect in (describe_store, rows_by_id, verify_store, merge, convert):
         began = time.monotonic()
         with pytest.raises(UserError, match=r"f\.h5: HDF5 file is damaged"):
             inspect(path)
         assert time.monotonic() - began < 20
+    assert not os.path.exists(out)
 
 
 def hang():

@@ -254,6 +254,12 @@ def test_features_of_another_shape_are_refused(model):
             generated(model, [sequence, [*sequence[:3], rows, sequence[4]]])
 
 
+def test_features_of_a_shape_that_no_memory_holds_are_refused(model, monkeypatch):
+    monkeypatch.setattr(model.processor, "rows_per_image", 1 << 62)
+    with pytest.raises(UserError, match=r"must be \[4611686018427387904, 5\]"):
+        generated(model, random_sequences(1))
+
+
 def test_a_checkpoint_that_has_diverged_is_refused(checkpoints, tmp_path):
     state = torch.load(checkpoints[0])
     state["model"]["decoder.embedding.weight"][0, 0] = float("nan")

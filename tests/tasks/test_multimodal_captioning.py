@@ -340,3 +340,14 @@ def test_weights_that_are_no_numbers_are_named(monkeypatch, capsys, data, tmp_pa
     torch.save(state, tmp_path / "nan.pt")
     with pytest.raises(UserError, match="weights hold NaN or infinite values: no caption has"):
         generate(monkeypatch, capsys, data, tmp_path / "nan.pt", "--batch-size", "3")
+
+
+def test_scores_that_overflow_are_named(monkeypatch, capsys, data, tmp_path):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck", "--max-epoch", "1")
+    state = torch.load(checkpoint)
+    for weights in state["model"].values():
+        if weights.is_floating_point():
+            weights.fill_(3e38)
+    torch.save(state, tmp_path / "large.pt")
+    with pytest.raises(UserError, match="no caption has a probability: the model's scores are NaN"):
+        generate(monkeypatch, capsys, data, tmp_path / "large.pt", "--batch-size", "3")
