@@ -83,9 +83,23 @@ def prepared_as(folder: str) -> dict[str, Any]:
 def needs_features(folder: str) -> bool:
     """Whether features are expected beside the text: summarizers may read transcripts alone."""
     inputs = KINDS[folder_of(folder)[1]].inputs
+    if is_text_alone(folder):
+        return False
     names = ("features.h5", "features.json")
     has_features = any(os.path.exists(os.path.join(folder, name)) for name in names)
     return inputs == "images" or (inputs == "videos" and has_features)
+
+
+def is_text_alone(folder: str) -> bool:
+    """Whether it is of captions without images, as ``prepare captions --without-images`` makes."""
+    root, name = folder_of(folder)
+    of_images = ["features.h5", "features.json"]
+    of_images += [f"{split}.{x}" for split in SPLITS for x in ("visual_ids", "references.jsonl")]
+    return (
+        name == "captions"
+        and any(os.path.exists(os.path.join(root, f"{split}.idx")) for split in SPLITS)
+        and not any(os.path.exists(os.path.join(root, file)) for file in of_images)
+    )
 
 
 def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, list[Finding]]:
@@ -148,6 +162,9 @@ def check_data(folder: str, features: Optional[str], *, is_readable: bool) -> It
         return
     root, name = folder_of(folder)
     kind = KINDS[name]
+    if is_text_alone(root):
+        yield from _check_text_alone(root)
+        return
     if not is_readable and kind.inputs == "images":
         text = "its text is not checked, as no task can be set up without features"
         yield note(folder, text, "repair the features first")
@@ -187,6 +204,35 @@ def check_data(folder: str, features: Optional[str], *, is_readable: bool) -> It
             setattr(task.cfg, option, _ANY_LENGTH)
     for split in splits:
         yield from _check_split(task, root, split, kind, limits, parts)
+
+
+def _check_text_alone(folder: str) -> Iterator[Finding]:
+    from fairseq_mm.data.binarised_text import (
+        check_no_empty_line,
+        load_binarised_text,
+        load_dictionary,
+    )
+
+    path = os.path.join(folder, "dict.txt")
+    try:
+        dictionary = load_dictionary(path)
+    except UserError as error:
+        yield problem(path, str(error), ANEW)
+        return
+    yield ok(path, f"{len(dictionary) - dictionary.nspecial} words")
+    text = "has no images: its text is for SC-NLM and n-gram models"
+    yield note(folder, text, "other models need a folder prepared with images")
+    for split in SPLITS:
+        base = os.path.join(folder, split)
+        if not _has_split(folder, split):
+            continue
+        try:
+            lines = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
+            check_no_empty_line(f"{base}.idx", lines.sizes)
+        except UserError as error:
+            yield problem(split, str(error), ANEW)
+        else:
+            yield ok(split, f"{len(lines)} lines of text alone")
 
 
 def _check_parts(folder: str, task: Any, parts: list[str]) -> Iterator[Finding]:

@@ -110,7 +110,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
             1, "Frames from the beginning of a clip to the next (default: those of a clip)."
         ),
         "--fps": _text(
-            "Frames a second to resample to (default: each frame once, as it comes).", type=float
+            "Frames a second to resample to; 0, the default, takes each frame once.", type=float
         ),
         "--keep-damaged": _flag(
             "Take what can be decoded of truncated or damaged videos, instead of leaving them out."

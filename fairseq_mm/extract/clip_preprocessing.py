@@ -149,7 +149,7 @@ def with_clip_options(
         normalize: one of ``NORMALIZATIONS``.
         **sizes: ``resize``, ``resize_size``, ``size`` and ``crop``.
     """
-    changes: dict[str, Any] = {"fps": fps or default.fps}
+    changes: dict[str, Any] = {"fps": default.fps if fps is None else fps}
     if frames or stride:
         changes["frames"] = frames or default.frames
         changes["stride"] = stride or changes["frames"]

@@ -321,6 +321,11 @@ class GlacModel(StoryModel):
                 f"--slice-temperature must be a number of {LEAST_TEMPERATURE} or more, but is "
                 f"{cfg.slice_temperature}."
             )
+        if cfg.slices == 1 and cfg.slice_temperature != 1:
+            raise UserError(
+                f"--slice-temperature {cfg.slice_temperature} does nothing with --slices 1: give "
+                "--slices, or --arch glac_decoder_attention."
+            )
         images = image_vectors(
             task,
             cfg.picture_dim,

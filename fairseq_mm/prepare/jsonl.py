@@ -56,6 +56,9 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
     named = [str(path) for path in files]
     if not splits:
         raise UserError(f"{', '.join(named)}: no {table.nouns}.")
+    for own, given in paths.items():
+        if given and own is not None and own not in splits:
+            raise UserError(f"{', '.join(map(str, given))}: no {table.nouns} of the {own} split.")
     return Corpus(table, "own", "as given", in_order(splits), named)
 
 

@@ -165,6 +165,20 @@ def test_a_whole_folder_has_no_problem(examine, data):
     assert "ok       extractor: drawn, none" in lines
 
 
+def test_a_folder_of_text_alone_has_no_problem(examine, tmp_path):
+    text = tmp_path / "a.txt"
+    text.write_text("a dog runs\na cat\n")
+    options = f"--without-images --threshold 1 --output {tmp_path / 'made'}"
+    main(["prepare", "captions", str(text), *options.split()])
+    _, lines, problems = examine("--data", tmp_path / "made")
+    assert problems == []
+    assert "ok       train: 2 lines of text alone" in lines
+    with open(tmp_path / "made" / "train.bin", "ab") as file:
+        file.write(b"x")
+    (problem,) = examine("--data", tmp_path / "made")[2]
+    assert "train.bin and .idx cannot be read" in problem
+
+
 def test_lines_that_do_not_agree_are_found(examine, data):
     path = data / "valid.visual_ids"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))

@@ -137,6 +137,7 @@ def test_options_change_what_they_name():
     assert with_clip_options(r3d, frames=8, stride=3).stride == 3
     assert with_clip_options(r3d, stride=8).frames == 16
     assert with_clip_options(r3d, fps=12.5).fps == 12.5
+    assert with_clip_options(with_clip_options(r3d, fps=12.5), fps=0).fps == 0
     squashed = with_clip_options(r3d, resize="squash", resize_size=30, size=30)
     assert (squashed.crop, squashed.input_shape[1:]) == ("none", (30, 30, 3))
     assert with_clip_options(r3d, crop="none").input_shape == (16, 112, 112, 3)

@@ -229,6 +229,11 @@ def test_noise_and_temperature_out_of_range_are_refused(option, value, message):
         make_model("glac_decoder_attention", **{option: value})
 
 
+def test_a_temperature_without_slices_is_refused():
+    with pytest.raises(UserError, match=r"^--slice-temperature 2.0 does nothing with --slices 1: "):
+        make_model("glac", slice_temperature=2.0)
+
+
 def test_attention_to_independent_slices_begins_with_a_model_without_them():
     glac = make_model("glac")
     sliced = make_model("glac_decoder_attention", slice_init="independent")

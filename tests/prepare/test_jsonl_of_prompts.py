@@ -130,6 +130,12 @@ def test_a_field_of_some_lines_is_refused(write, second, message):
         read({None: [write([pair, {**pair, **second}])]})
 
 
+def test_an_empty_file_of_a_split_is_refused(write):
+    empty = write([], "empty.jsonl")
+    with pytest.raises(UserError, match=r"empty.jsonl: no pairs of the valid split\."):
+        read({None: [write(entries(2))], "valid": [empty]})
+
+
 def test_contradictions_are_refused(write, tmp_path):
     twice = write(entries(2, id="x"))
     with pytest.raises(
