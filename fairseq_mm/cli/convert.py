@@ -97,6 +97,11 @@ class Layout(NamedTuple):
 
 
 _STORIES, _KIROS, _VSEPP = "fairseq's fconv_self_att", "Kiros's VSE", "VSE++"
+# of the commands that are printed
+_TRAIN = (
+    'fairseq-train DATA --user-dir "$(fairseq-mm user-dir)" --optimizer adam --lr 1e-4 '
+    "--batch-size 64"
+)
 _VISUAL_STORIES = "GLAC Net or Transtory-XL"
 _BART, _T5 = "fairseq's BART", "a T5 of --arch t5"
 _HF_BART, _HF_T5 = "Hugging Face's BART", "Hugging Face's T5"
@@ -201,8 +206,8 @@ def _visual_story_usage(result: Any) -> list[str]:
         _features_of(result),
         f"generate: fairseq-mm tell IMAGE IMAGE IMAGE IMAGE IMAGE --checkpoint {result.folder} "
         "--preset paper",
-        f"train: fairseq-train DATA --task visual_storytelling --arch {released.arch} "
-        f"{' '.join(flags_of(released.options))} --finetune-from-model "
+        f"train: {_TRAIN} --task visual_storytelling --arch {released.arch} "
+        f"{' '.join(flags_of(released.options))} --criterion cross_entropy --finetune-from-model "
         f"{os.path.join(result.folder, CHECKPOINT)}",
     ]
 
@@ -231,7 +236,7 @@ def _embedding_usage(result: Any) -> list[str]:
         f"{released.tokenizer}",
         _features_of(result),
         f"rank: fairseq-mm rank DATA --checkpoint {result.folder}",
-        f"train: fairseq-train DATA --task multimodal_captioning --arch {released.arch} {options} "
+        f"train: {_TRAIN} --task multimodal_captioning --arch {released.arch} {options} "
         f"--criterion pairwise_ranking {criterion} --finetune-from-model {file[CHECKPOINT]}",
     ]
 

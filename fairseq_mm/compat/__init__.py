@@ -30,6 +30,7 @@ from fairseq_mm.compat.pytorch import convolution_memory_format
 from fairseq_mm.compat.saving import name_cut_checkpoints, repair_writing_of_checkpoints
 from fairseq_mm.compat.sharding import name_fixed_parameters_in_shards
 from fairseq_mm.compat.training import (
+    name_missing_optimizer,
     repair_amp,
     repair_batches_of_resumed_data,
     repair_clipping_on_cpu,
@@ -76,6 +77,7 @@ def apply() -> None:
     repair_batches_of_resumed_data()
     repair_workers_of_reused_loaders()
     repair_workers_of_successive_epochs()
+    name_missing_optimizer()
     repair_amp()
     repair_overflow_on_cpu()
     repair_clipping_on_cpu()

@@ -9,6 +9,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from fairseq_mm.errors import UserError
+
 logger = logging.getLogger(__name__)
 
 _MOST_SECONDS_OF_ENDING = 5.0
@@ -156,6 +158,22 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, original)
+
+
+def name_missing_optimizer() -> None:
+    """A training without ``--optimizer`` ends with a traceback when the data is read, or blames the
+    checkpoint that it begins from. Goes when fairseq's parser demands one."""
+    from fairseq.trainer import Trainer
+
+    original = Trainer.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+        if cfg.optimizer is None:
+            raise UserError("--optimizer must be given, such as adam with --lr 1e-3, but is not.")
+        original(self, cfg, *args, **kwargs)
+
+    Trainer.__init__ = init
 
 
 def repair_overflow_on_cpu() -> None:

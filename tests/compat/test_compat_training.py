@@ -15,6 +15,7 @@ from toy_story_models import make_story_folder
 from toy_training_states import assert_same_training
 
 from fairseq_mm.compat import training as compat_training
+from fairseq_mm.errors import UserError
 
 SCALE = 128.0
 
@@ -144,6 +145,13 @@ def test_gradients_that_overflow_are_left_out_without_a_gpu(tmp_path, monkeypatc
     state = torch.load(tmp_path / "checkpoints" / "checkpoint_last.pt")
     assert state["last_optimizer_state"]["loss_scale"] < 2**20
     assert all(weights.isfinite().all() for weights in state["model"].values())
+
+
+def test_a_training_without_an_optimizer_is_refused(tmp_path, monkeypatch):
+    data = make_captions_folder(tmp_path / "data")
+    options = ("--arch", "m_rnn_tiny", "--cpu", "--batch-size", "6", "--num-workers", "0")
+    with pytest.raises(UserError, match=r"^--optimizer must be given, such as adam with --lr"):
+        run_fairseq(monkeypatch, "train", data, "--task", "multimodal_captioning", *options)
 
 
 class Numbers(torch.utils.data.Dataset):

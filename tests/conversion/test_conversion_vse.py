@@ -199,7 +199,8 @@ def test_what_is_written_is_said(tmp_path, capsys):
         "--tokenizer whitespace --keep-case --keep-punctuation",
         "features: of dimension 5, as the model was trained on",
         f"rank: fairseq-mm rank DATA --checkpoint {output}",
-        "train: fairseq-train DATA --task multimodal_captioning --arch vse_gru --word-dim 6 "
+        'train: fairseq-train DATA --user-dir "$(fairseq-mm user-dir)" --optimizer adam --lr 1e-4 '
+        "--batch-size 64 --task multimodal_captioning --arch vse_gru --word-dim 6 "
         "--embed-dim 7 --sentence-signs end --image-norm evaluation --feature-scaling unit "
         "--criterion pairwise_ranking --margin 0.3 --same-image-negatives "
         f"--finetune-from-model {output}/checkpoint_best.pt",
