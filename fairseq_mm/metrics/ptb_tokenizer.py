@@ -7,7 +7,8 @@ conventions and from that program's answers; ``tests/metrics/test_ptb_tokenizer.
 
 Differs from the original: each text stands alone. The original looks past the line's end, so a
 caption that ends in a single letter ("vitamin C.") keeps or loses that letter's full stop there
-with the first word of the *next* caption in the file.
+with the first word of the *next* caption in the file. More than 1,000 characters without a space,
+which are no language, are taken apart after each 1,000.
 """
 
 import re
@@ -63,7 +64,7 @@ _TOKEN = re.compile(
         [
             r"[A-Z]+\$",
             r"-[LRlr][RCSrcs][Bb]-",
-            r"(?P<tag><(?:!--.*?--|[!?/]?[A-Za-z][^<>]*)>)",
+            r"(?P<tag><(?:!--.{0,1000}?--|[!?/]?[A-Za-z][^<>]*)>)",
             r"https?://[^\s\"<>|(){}]*[^\s\"<>|.!?(){},;:-]",
             r"(?:www\.(?:[^\s\"<>|.!?(){},]+\.)+[a-zA-Z]{2,4}"
             r"|(?:[^\s\"`'<>|.!?(){},_$/-]+\.)+(?:com|net|org|edu)(?![^\W_]))"
@@ -119,6 +120,9 @@ _DROPPED = re.compile(
     "[\u2000-\u200f\u2025\u2028-\u202f\u203d-\u206f\ue000-\uf8ff\ufe00-\ufe0f\U00010000-\U0010ffff]"
 )
 
+# The time that tokens take grows with the square of the characters without a space.
+_TOO_LONG = re.compile(r"(\S{1000})(?=\S)")
+
 # Tokens with spaces inside, and full stops that depend on the next word, need the whole text.
 _NEEDS_CONTEXT = re.compile(r"\d\s+\d|<|(?:^|\W)[^\W\d_]\.\s|\)\s\d|\.\s+\d")
 
@@ -147,6 +151,7 @@ def _tokens_of_chunk(chunk: str) -> tuple[str, ...]:
 def ptb_tokenize(text: str) -> list[str]:
     """Lower-cased tokens of a text, punctuation dropped, as coco-caption scores them."""
     text = _DROPPED.sub(" ", text.replace("\u00ad", "").replace("&nbsp;", " "))
+    text = _TOO_LONG.sub(r"\1 ", text)
     if _NEEDS_CONTEXT.search(text):
         return _tokens(text)
     return [token for chunk in text.split() for token in _tokens_of_chunk(chunk)]

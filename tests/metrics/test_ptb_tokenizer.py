@@ -4,6 +4,7 @@
 import json
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,14 @@ CASES = {
 @pytest.mark.parametrize("text", CASES)
 def test_answers_as_stanfords_program_did(text):
     assert [token.replace("\u00a0", "_") for token in ptb_tokenize(text)] == CASES[text].split()
+
+
+@pytest.mark.parametrize(("text", "token"), [("[", "-lsb-"), ("[.", "-lsb-"), ("<!--", None)])
+def test_what_is_no_language_takes_its_length_in_time(text, token):
+    began = time.process_time()
+    tokens = ptb_tokenize(text * 60_000)
+    assert time.process_time() - began < 10
+    assert token is None or tokens == [token] * 60_000
 
 
 def test_tokenizing_tokens_changes_nothing():
