@@ -2,6 +2,7 @@
 ``full_size.py``."""
 
 import re
+import statistics
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,8 @@ import torch
 from _process_tree import Watch, measure
 
 MARKS = (500, 1000, 1500, 2000)
+# updates before each, of whose batches some need more memory than others
+WINDOW = 200
 MOST_GROWTH = 1.02
 WORKERS = {
     "none": ("fork", "fresh", 0),
@@ -26,7 +29,7 @@ SMALL = (
 # by release: a small model
 SYSTEMS = {
     "writingprompts": "--task hierarchical_story --arch conv_story_tiny --criterion "
-    "chunked_cross_entropy --max-tokens 3000",
+    "chunked_cross_entropy --max-tokens 1500",
     "vist": "--task visual_storytelling --arch glac_tiny --criterion cross_entropy --batch-size 8",
     "coco": "--task multimodal_captioning --arch m_rnn_tiny --criterion cross_entropy "
     "--batch-size 32",
@@ -36,7 +39,8 @@ SYSTEMS = {
 
 
 def check_updates(name: str, data: Path, out: Path, root: Path, env: Mapping[str, str]) -> Any:
-    """The memory of a training at ``MARKS`` updates, in bytes, and the command."""
+    """The memory of a training before ``MARKS`` updates, in bytes, and the command: the median of
+    looks during ``WINDOW`` updates."""
     log = out / "updates.log"
     log.unlink(missing_ok=True)  # an earlier run has reached the marks
     command = (
@@ -44,13 +48,15 @@ def check_updates(name: str, data: Path, out: Path, root: Path, env: Mapping[str
         f"--num-workers 1 --log-interval 20 --no-save --save-dir {out / 'updates'}"
     )
     watch = Watch(command.split(), log, root, env)
-    found: dict[int, int] = {}
-    while watch.is_running() and len(found) < len(MARKS):
+    looks: dict[int, list[int]] = {mark: [] for mark in MARKS}
+    while watch.is_running():
         last = max(map(int, re.findall(r"num_updates=(\d+)", log.read_text())), default=0)
-        if last >= MARKS[len(found)]:
-            found[MARKS[len(found)]] = watch.memory()[0]
+        for mark in MARKS:
+            if mark - WINDOW < last <= mark:
+                looks[mark].append(watch.memory()[0])
         time.sleep(0.05)
     measured = watch.wait()
+    found = {mark: int(statistics.median(sizes)) for mark, sizes in looks.items() if sizes}
     growth = found[MARKS[-1]] / found[MARKS[0]] if len(found) == len(MARKS) else float("inf")
     sizes = ", ".join(f"{found.get(mark, 0) / 1e6:.0f}" for mark in MARKS)
     return {
