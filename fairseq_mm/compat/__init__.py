@@ -36,7 +36,7 @@ from fairseq_mm.compat.training import (
     repair_clipping_on_cpu,
     repair_overflow_on_cpu,
     repair_position_of_resumed_data,
-    repair_workers_of_reused_loaders,
+    repair_reused_loaders,
     repair_workers_of_successive_epochs,
 )
 
@@ -75,7 +75,7 @@ def apply() -> None:
     warn_of_dropped_batches()
     repair_position_of_resumed_data()
     repair_batches_of_resumed_data()
-    repair_workers_of_reused_loaders()
+    repair_reused_loaders()
     repair_workers_of_successive_epochs()
     name_missing_optimizer()
     repair_amp()

@@ -6,8 +6,11 @@ import logging
 import queue
 import threading
 import types
+import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
+
+from fairseq_mm.errors import UserError
 
 from fairseq_mm.errors import UserError
 
@@ -85,13 +88,15 @@ def repair_batches_of_resumed_data() -> None:
     Trainer.get_train_iterator = get_train_iterator
 
 
-def repair_workers_of_reused_loaders() -> None:
-    """Workers that read data are kept for the next epoch, and nothing ends them.
+def repair_reused_loaders() -> None:
+    """A data loader that is kept for the next epoch keeps its workers, and whether it shuffles.
 
-    Their number doubles where validation has workers too, an iterator that is made for one epoch
-    leaves its workers to the collector of cycles, and the collector waits five seconds for each of
-    them: the queue that would tell a worker to end is often collected before. Goes when fairseq
-    ends them with the training.
+    Nothing ends the workers. Their number doubles where validation has workers too, an iterator
+    that is made for one epoch leaves its workers to the collector of cycles, and the collector
+    waits five seconds for each of them: the queue that would tell a worker to end is often
+    collected before; so it is with ``--data-buffer-size 0``, which reads one batch ahead here. And
+    with ``--curriculum``, batches are never shuffled, but for a training that is resumed. Goes when
+    fairseq ends workers with the training, and shuffles as it is asked to.
     """
     from fairseq.data.iterators import EpochBatchIterator
 
@@ -100,7 +105,9 @@ def repair_workers_of_reused_loaders() -> None:
     @functools.wraps(original)
     def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        self.persistent_workers = False
+        self.persistent_workers = self.reuse_dataloader = False
+        if self.num_workers > 0:
+            self.buffer_size = max(self.buffer_size, 1)
 
     EpochBatchIterator.__init__ = initialize
 
@@ -111,43 +118,80 @@ def repair_workers_of_successive_epochs() -> None:
     A thread reads the data of an epoch ahead, and ends the workers when it has read the last batch.
     The next epoch begins as soon as that batch was trained on: its thread then forks workers beside
     the first, which may hold locks that a forked process inherits and waits for without end.
-    Trainings with several workers on a GPU stopped for ever in one of some hundred epochs. Here the
-    workers are forked when those that have nothing more to read have ended. Goes when fairseq waits
-    for them.
+    Trainings with several workers on a GPU stopped for ever in one of some hundred epochs. And the
+    thread of an epoch that is given up, as ``--max-valid-steps`` does, waits for ever for room for
+    its next batch, with all of its workers. Here the workers are forked when those that have
+    nothing more to read, or are read no longer, have ended. Goes when fairseq waits for them.
     """
-    from fairseq.data.iterators import BackgroundConsumer
+    from fairseq.data.iterators import BufferedIterator
 
-    original = BackgroundConsumer.run
-    ending: dict[threading.Event, queue.Queue] = {}
-
-    class Source:
-        """The batches of an epoch, of which the last is number ``length``."""
-
-        def __init__(self, batches: Any, length: Any, read_ahead: queue.Queue) -> None:
-            self.batches, self.length, self.read_ahead = batches, length, read_ahead
-
-        def __iter__(self) -> Iterator[Any]:
-            has_ended = threading.Event()
-            try:
-                for number, batch in enumerate(self.batches, 1):
-                    if number == self.length:
-                        ending[has_ended] = self.read_ahead
-                    yield batch
-            finally:
-                # the loop has let go of the data loader's iterator, which ends the workers
-                ending.pop(has_ended, None)
-                has_ended.set()
+    original = BufferedIterator._create_consumer
 
     @functools.wraps(original)
-    def run(self: Any) -> None:
-        for has_ended, read_ahead in list(ending.items()):
-            # where there is no room for the last batch, the epoch goes on, or was given up
-            if not read_ahead.full():
-                has_ended.wait(_MOST_SECONDS_OF_ENDING)
-        self._source = Source(self._source, self._max_len, self._queue)
+    def create_consumer(self: Any) -> None:
+        batches = self._iterable
+        self._iterable = _Source(batches, self.total, self._queue, weakref.ref(self))
         original(self)
+        self._iterable = batches
 
-    BackgroundConsumer.run = run
+    BufferedIterator._create_consumer = create_consumer
+
+
+class _Source:
+    """The batches of an epoch, as a thread reads them ahead.
+
+    Args:
+        batches: of a data loader.
+        length: number of the last batch.
+        read_ahead: that the thread puts them into.
+        reader: who takes them from there, if anybody does.
+    """
+
+    reading: ClassVar[set["_Source"]] = set()
+
+    def __init__(
+        self, batches: Any, length: int, read_ahead: queue.Queue, reader: weakref.ref
+    ) -> None:
+        self.batches, self.length = batches, length
+        self.read_ahead, self.reader = read_ahead, reader
+        self.has_last = False
+        self.has_ended = threading.Event()
+
+    def __iter__(self) -> Iterator[Any]:
+        for other in list(self.reading):
+            other.wait_until_ended()
+        self.reading.add(self)
+        try:
+            for number, batch in enumerate(self.batches, 1):
+                self.has_last = number == self.length
+                yield batch
+                if self.reader() is None:
+                    self._make_room()
+                    break
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader worker"):
+                raise
+            raise UserError(
+                f"{error}: a worker of --num-workers was killed, as operating systems do where "
+                "memory is short; fewer workers need less."
+            ) from None
+        finally:
+            # the loop has let go of the data loader's iterator, which ends the workers
+            self.reading.discard(self)
+            self.has_ended.set()
+
+    def wait_until_ended(self) -> None:
+        """Returns at once where the epoch goes on."""
+        if self.reader() is None:
+            self._make_room()
+        elif not self.has_last or self.read_ahead.full():
+            return
+        self.has_ended.wait(_MOST_SECONDS_OF_ENDING)
+
+    def _make_room(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.read_ahead.get_nowait()
 
 
 @contextlib.contextmanager

@@ -179,13 +179,15 @@ def open_hdf5(path: str) -> h5py.File:
     Raises:
         UserError: if there is no such file, or it is not HDF5, or damaged.
     """
+    if os.path.exists(path) and not os.path.isfile(path):  # libhdf5 waits for what a pipe may bring
+        raise UserError(f"{path}: is a folder, a device or a pipe, and no feature store.")
     try:
         # no lock: many readers at once, also on file systems without locks (NFS)
         return h5py.File(path, "r", locking=False)
     except FileNotFoundError:
         raise UserError(f"{path}: feature store not found.") from None
     except OSError as error:
-        if os.path.isdir(path) or not os.access(path, os.R_OK):
+        if not os.access(path, os.R_OK):
             raise UserError(f"{path}: feature store cannot be opened: {error}") from None
         if not h5py.is_hdf5(path):
             raise UserError(f"{path}: is no HDF5 file, so no feature store.") from None

@@ -4,8 +4,10 @@ import faulthandler
 import json
 import multiprocessing
 import os
+import signal
+import traceback
 from multiprocessing.connection import Connection
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 from fairseq_mm.errors import UserError
 
@@ -24,15 +26,22 @@ def in_separate_process(path: str, function: Callable[[], Any]) -> Any:
         function: of this process; its result must be JSON.
 
     Raises:
-        UserError: that of ``function``, or if it takes too long or too much memory, or crashes.
+        UserError: that of ``function``, or if it takes too long or too much memory, or crashes, or
+            no process can be started.
     """
     size = os.path.getsize(path) if os.path.isfile(path) else 0
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(sender, path, function), daemon=True)
-    process.start()
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    try:
+        child = os.fork()  # of multiprocessing, a daemonic process may start none
+    except OSError as error:
+        raise UserError(
+            f"{path}: is read in a process of its own, but none can be started ({error.strerror})."
+        ) from None
+    if child == 0:
+        _answer_and_exit(sender, path, function)
     sender.close()
     seconds = PATIENCE + size / _SLOWEST
+    status = None
     try:
         if not receiver.poll(seconds):
             raise UserError(
@@ -40,29 +49,39 @@ def in_separate_process(path: str, function: Callable[[], Any]) -> Any:
             )
         answer = json.loads(receiver.recv_bytes())
     except EOFError:
-        process.join()
+        _, status = os.waitpid(child, 0)
         raise UserError(
-            f"{path}: HDF5 file is damaged: reading it crashed (status {process.exitcode})."
+            f"{path}: HDF5 file is damaged: reading it crashed "
+            f"(status {os.waitstatus_to_exitcode(status)})."
         ) from None
     finally:
-        process.kill()
-        process.join()
+        if status is None:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
         receiver.close()
     if "error" in answer:
         raise UserError(answer["error"])
     return answer["result"]
 
 
-def _answer(sender: Connection, path: str, function: Callable[[], Any]) -> None:
+def _answer_and_exit(sender: Connection, path: str, function: Callable[[], Any]) -> NoReturn:
+    try:
+        sender.send_bytes(json.dumps(_answer(path, function)).encode())
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _answer(path: str, function: Callable[[], Any]) -> dict[str, Any]:
     faulthandler.disable()  # the parent says in one line what a crash means
     _limit_memory()
     try:
-        answer = {"result": function()}
+        return {"result": function()}
     except UserError as error:
-        answer = {"error": str(error)}
+        return {"error": str(error)}
     except MemoryError:
-        answer = {"error": f"{path}: HDF5 file is damaged: reading it took {MEMORY >> 20} MiB."}
-    sender.send_bytes(json.dumps(answer).encode())
+        return {"error": f"{path}: HDF5 file is damaged: reading it took {MEMORY >> 20} MiB."}
 
 
 def _limit_memory() -> None:

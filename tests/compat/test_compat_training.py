@@ -1,6 +1,9 @@
 """Repairs of fairseq's training: gradients of ``--amp``, positions and batches of resumed data."""
 
 import functools
+import gc
+import inspect
+import multiprocessing
 import shutil
 import time
 from argparse import Namespace
@@ -162,9 +165,38 @@ class Numbers(torch.utils.data.Dataset):
         return 10
 
 
-def epoch_iterator(num_shards, shard_id):
+def epoch_iterator(num_shards, shard_id, **options):
     batches = [[index] for index in range(10)]
-    return EpochBatchIterator(Numbers(), list, batches, num_shards=num_shards, shard_id=shard_id)
+    return EpochBatchIterator(
+        Numbers(), list, batches, num_shards=num_shards, shard_id=shard_id, **options
+    )
+
+
+REUSING = {
+    name: True
+    for name in ("reuse_dataloader", "persistent_workers")
+    if name in inspect.signature(EpochBatchIterator).parameters
+}
+
+
+def test_batches_are_shuffled_where_the_curriculum_ends():
+    iterator = epoch_iterator(1, 0, **REUSING)
+    orders = [list(iterator.next_epoch_itr(shuffle=shuffle)) for shuffle in (False, True)]
+    assert orders[0] == sorted(orders[1]) != orders[1]
+
+
+def test_workers_end_without_a_buffer():
+    iterator = epoch_iterator(1, 0, num_workers=1, buffer_size=0, **REUSING)
+    gc.disable()  # it would end them one day
+    try:
+        for _ in range(2):
+            assert len(list(iterator.next_epoch_itr())) == 10
+        deadline = time.monotonic() + 3
+        while multiprocessing.active_children() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not multiprocessing.active_children()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("before", [1, 2, 3, 4])
@@ -264,6 +296,29 @@ def test_workers_begin_when_those_of_the_epoch_before_have_ended():
     first, second = (BufferedIterator(5, SlowLoader(name, events)) for name in ("first", "second"))
     assert [next(first), next(first), next(second)] == [1, 2, 1]
     assert events == ["first begins", "first has ended", "second begins"]
+
+
+def test_workers_of_an_epoch_that_is_given_up_end_before_the_next_begin():
+    events = []
+    first = BufferedIterator(1, SlowLoader("first", events, 9))
+    assert next(first) == 1
+    while not first._queue.full():
+        time.sleep(0.01)
+    thread = first._consumer
+    del first
+    assert next(BufferedIterator(5, SlowLoader("second", events))) == 1
+    assert events == ["first begins", "first has ended", "second begins"]
+    thread.join(timeout=3)
+    assert not thread.is_alive()
+
+
+def test_a_worker_that_is_killed_is_named_in_one_line():
+    class Loader(SlowLoader):
+        def __iter__(self):
+            raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+
+    with pytest.raises(UserError, match=r"\(pid 7\) is killed.*--num-workers"):
+        next(BufferedIterator(1, Loader("killed", [])))
 
 
 @pytest.mark.parametrize("length", [4, 3])  # the last batch is to be read, or waits to be taken

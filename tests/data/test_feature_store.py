@@ -318,7 +318,7 @@ def test_a_file_that_is_no_store_is_refused(tmp_path, write_hdf5):
     text.write_text("no store")
     with pytest.raises(UserError, match=r"text.h5: is no HDF5 file"):
         FeatureStore(text)
-    with pytest.raises(UserError, match=r"cannot be opened: .*[Ii]s a directory"):
+    with pytest.raises(UserError, match="is a folder, a device or a pipe"):
         FeatureStore(tmp_path)
     with pytest.raises(UserError, match=r"no feature store \(the attribute format_version is"):
         FeatureStore(write_hdf5(attributes={}))

@@ -1,5 +1,7 @@
 """Damaged feature stores: refused before libhdf5 reads them, or read in a process of their own."""
 
+import errno
+import multiprocessing
 import os
 import signal
 import time
@@ -155,6 +157,33 @@ def test_what_a_separate_process_does_not_survive_is_one_line(monkeypatch, funct
     monkeypatch.setattr(separate_process, "MEMORY", 100 << 20)
     with pytest.raises(UserError, match=message):
         in_separate_process("f.h5", function)
+
+
+def test_a_daemonic_process_merges(path, tmp_path):
+    without_checksum(path)
+    out = str(tmp_path / "out.h5")
+    process = multiprocessing.Process(target=merge_stores, args=([path], out), daemon=True)
+    process.start()
+    process.join(timeout=60)
+    assert process.exitcode == 0
+    assert FeatureStore(out).ids == FeatureStore(path).ids
+
+
+def test_where_no_process_can_be_started_is_one_line(monkeypatch):
+    def fork():
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fork)
+    with pytest.raises(UserError, match=r"f\.h5: .* none can be started \(Resource temp"):
+        in_separate_process("f.h5", hang)
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.h5")
+    for found in (tmp_path, tmp_path / "pipe.h5", "/dev/zero"):
+        with pytest.raises(UserError, match="is a folder, a device or a pipe"):
+            FeatureStore(found)
+    assert os.listdir(tmp_path) == ["pipe.h5"]
 
 
 def write_chunked(path, *, rows=6, chunk=2, fill=True, items=None):
