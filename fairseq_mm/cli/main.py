@@ -125,6 +125,7 @@ def main(argv: Optional[list[str]] = None) -> int:
     run_set_up.is_program = argv is None
     if argv is None:
         gc.set_threshold(*_COLLECTION)  # what is imported stays: looking for garbage costs 15 %
+        run_set_up.silence_deprecations()
     argv = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):
         # ids and words that a terminal cannot show, and names of files that are no text

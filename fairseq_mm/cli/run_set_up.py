@@ -13,6 +13,12 @@ from fairseq_mm.errors import UserError
 is_program = False
 
 
+def silence_deprecations() -> None:
+    """fairseq and fairscale call what PyTorch deprecates; who runs a command cannot change that."""
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+
+
 def register_quietly() -> None:
     """Registers the package with fairseq, which logs and warns while it is imported.
 
@@ -20,8 +26,7 @@ def register_quietly() -> None:
         UserError: naming the remedy, if fairseq is missing or does not import.
     """
     logging.basicConfig(level=logging.WARNING)
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    silence_deprecations()
     import fairseq_mm
     from fairseq_mm.compat import deferred_imports
 

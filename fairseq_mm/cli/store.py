@@ -163,7 +163,9 @@ def _verify(args: argparse.Namespace) -> int:
             print(f"fairseq-mm store: {error}", file=sys.stderr)
         else:
             print(f"{found['checksum']}  {path}  {found['items']} items: no error")
-            if not found["has_checksum"]:
+            if found["is_repaired"]:
+                print(f"{path}: the checksum of its metadata was added", file=sys.stderr)
+            elif not found["has_checksum"]:
                 print(f"{path}: has no checksum of its metadata: --repair adds it", file=sys.stderr)
     if failed:
         print(f"{failed} of {len(args.paths)} stores have errors", file=sys.stderr)

@@ -43,14 +43,25 @@ def configure_launch(cfg: Any, environment: Mapping[str, str] = os.environ) -> N
         environment: with the variables of ``torchrun`` or of a step of SLURM.
 
     Raises:
-        UserError: if SLURM has started several processes, and no port is given.
+        UserError: if there are to be no processes, or SLURM has started several and no port is
+            given.
     """
     import torch
 
     distributed = cfg.distributed_training
-    if distributed.distributed_init_method is not None or cfg.common.tpu:
+    if distributed.distributed_world_size < 1:
+        raise UserError(
+            "--distributed-world-size must be 1 or more, but is "
+            f"{distributed.distributed_world_size} instead."
+        )
+    if cfg.common.tpu:
         return
     on_cpu = cfg.common.cpu or not torch.cuda.is_available()
+    if distributed.distributed_init_method is not None:
+        if on_cpu and distributed.distributed_world_size > 1:
+            # fairseq would start a process for each GPU, none, and end with status 0
+            distributed.distributed_no_spawn, distributed.distributed_backend = True, "gloo"
+        return
     if "MASTER_ADDR" in environment and int(environment.get("WORLD_SIZE", 1)) > 1:
         world, rank = int(environment["WORLD_SIZE"]), int(environment["RANK"])
         local, address = int(environment.get("LOCAL_RANK", 0)), "env://"
@@ -114,6 +125,28 @@ def spawn_on_cpu(cfg: Any, main: Any, kwargs: dict[str, Any]) -> None:
     )
 
 
+def refuse_more_processes_than_gpus() -> None:
+    """More processes than the machine has GPUs end in an assertion that names no option."""
+    from fairseq.distributed import utils
+
+    original = utils._infer_single_node_init
+
+    @functools.wraps(original)
+    def infer(cfg: Any) -> None:
+        import torch
+
+        gpus = torch.cuda.device_count()
+        if cfg.distributed_world_size > gpus:
+            raise UserError(
+                f"--distributed-world-size (GPUS of a recipe) is {cfg.distributed_world_size}, but "
+                f"{gpus} GPUs are visible: give {gpus} at most, or start one process a GPU on "
+                "several machines by torchrun or srun."
+            )
+        original(cfg)
+
+    utils._infer_single_node_init = infer
+
+
 def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
     """fairseq's ``distributed_main``, but that the process group is ended, which PyTorch asks for,
     and that workers that read data are forked, as everywhere else: a spawned process would spawn
@@ -137,6 +170,7 @@ def repair_launching() -> None:
     """Commands of fairseq start, join and end several processes wherever they run."""
     from fairseq.distributed import utils
 
+    refuse_more_processes_than_gpus()
     original = utils.call_main
     # by the name of this module's function, fairseq's spawned processes find it
     run_process.original = utils.distributed_main  # type: ignore[attr-defined]

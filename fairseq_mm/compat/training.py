@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import math
 import queue
 import threading
 import types
@@ -20,18 +21,22 @@ _MOST_SECONDS_OF_ENDING = 5.0
 
 
 def repair_position_of_resumed_data() -> None:
-    """A training that is continued by another number of processes skips or repeats training data.
+    """A training that is continued by another number of processes, or with batches of another size,
+    skips or repeats training data.
 
     A checkpoint within an epoch has the number of batches that each process had read, and fairseq
     skips as many of each process, however many processes there are now: after one process, two
-    leave out twice what was read; after two, one reads half of it again. Where the batches of all
-    processes are no multiple of the number of processes now, up to one update's batches are read
-    again. Goes when the position counts the batches of all processes.
+    leave out twice what was read; after two, one reads half of it again. The recipes divide the
+    batch by the number of processes, so that the epoch has another number of batches, too: it is
+    continued where the same share of them was read. Where the batches of all processes are no
+    multiple of the number of processes now, up to one update's batches are read again. Goes when
+    the position counts the batches of all processes, and the examples in them.
     """
     from fairseq import checkpoint_utils
     from fairseq.data.iterators import EpochBatchIterator
 
     load, resume = checkpoint_utils.load_checkpoint_to_cpu, EpochBatchIterator.load_state_dict
+    save = EpochBatchIterator.state_dict
 
     @functools.wraps(load)
     def load_checkpoint_to_cpu(*args: Any, **kwargs: Any) -> Any:
@@ -43,19 +48,43 @@ def repair_position_of_resumed_data() -> None:
             position.setdefault("num_shards", processes // cfg["common"]["model_parallel_size"])
         return state
 
+    @functools.wraps(save)
+    def state_dict(self: Any) -> dict[str, Any]:
+        return {**save(self), "num_batches": len(self.frozen_batches)}
+
     @functools.wraps(resume)
     def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
-        before, count = state_dict.get("num_shards"), state_dict.get("iterations_in_epoch", 0)
-        if before and count and before != self.num_shards:
-            state_dict = {**state_dict, "iterations_in_epoch": count * before // self.num_shards}
-            logger.info(
-                f"{before} processes had read {count} batches each; {self.num_shards} continue "
-                f"after {state_dict['iterations_in_epoch']}."
-            )
+        count = state_dict.get("iterations_in_epoch", 0)
+        if count:
+            state_dict = {**state_dict, "iterations_in_epoch": _position(self, state_dict)}
         resume(self, state_dict)
 
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+    EpochBatchIterator.state_dict = state_dict
     EpochBatchIterator.load_state_dict = load_state_dict
+
+
+def _position(iterator: Any, state: dict[str, Any]) -> int:
+    """The number of batches that each process skips now, less than it has in the epoch.
+
+    Args:
+        iterator: of the epoch, as it is divided now.
+        state: of the iterator when the checkpoint was written; one of earlier versions and of
+            fairseq alone has no ``num_batches``, and batches of another size are not seen.
+    """
+    count, now = state["iterations_in_epoch"], len(iterator.frozen_batches)
+    processes = state.get("num_shards", iterator.num_shards)
+    total = state.get("num_batches", now)
+    if (processes, total) == (iterator.num_shards, now):
+        return count
+    read = round(min(count * processes, total) * now / total)
+    position = min(read // iterator.num_shards, len(iterator) - 1)
+    logger.info(
+        f"the epoch is continued after {position} of {len(iterator)} batches of each of "
+        f"{iterator.num_shards} processes; the checkpoint was written after {count} of "
+        f"{math.ceil(total / processes)} of each of {processes}."
+    )
+    return position
 
 
 def repair_batches_of_resumed_data() -> None:

@@ -62,7 +62,8 @@ def verify_store(path: str, progress: Progress = iter, *, repair: bool = False) 
         repair: add the checksum of its metadata, if it has none.
 
     Returns:
-        ``checksum`` of the content, ``items``, and ``has_checksum`` of the metadata.
+        ``checksum`` of the content, ``items``, ``has_checksum`` of the metadata, and
+        ``is_repaired``: whether it was added.
 
     Raises:
         UserError: if it is damaged, has values that are not finite, or cannot be repaired.
@@ -75,7 +76,8 @@ def verify_store(path: str, progress: Progress = iter, *, repair: bool = False) 
         return {"checksum": checksum, "items": len(store), "has_checksum": store.has_checksum}
 
     found = in_separate_process(path, verify)
-    if repair and not found["has_checksum"]:
+    found["is_repaired"] = repair and not found["has_checksum"]
+    if found["is_repaired"]:
         add_checksum(path)
         found["has_checksum"] = True
     return found

@@ -53,6 +53,17 @@ def test_what_is_misspelt_or_missing_is_one_line(capsys, arguments, message):
     assert message in line
 
 
+def test_deprecations_in_libraries_are_not_shown(tmp_path):
+    """`prepare` imports fairseq without the plugin, and PyTorch warns of what fairseq calls."""
+    program = (
+        "import sys, warnings; from fairseq_mm.cli import main, user_dir;"
+        "user_dir.run = lambda args: warnings.warn('of a library', FutureWarning);"
+        "sys.argv = ['fairseq-mm', 'user-dir']; main.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def parsers_of(*names):
     """A subcommand's parser, then those of its own subcommands, with their names."""
     found = []

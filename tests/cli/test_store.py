@@ -129,6 +129,17 @@ def test_verify_prints_a_checksum_and_finds_bad_stores(store, capsys):
     assert err.endswith("2 of 3 stores have errors\n")
 
 
+def test_verify_says_that_it_has_added_a_checksum(store, capsys):
+    with h5py.File(store, "r+") as file:
+        file.attrs["note"] = "added"
+    added = f"{store}: the checksum of its metadata was added\n"
+    for options, expected in [("", "--repair adds it\n"), ("--repair ", added), ("--repair ", "")]:
+        status, _, err = run(capsys, f"verify {options}{store}")
+        assert status == 0
+        assert err.endswith(expected)
+    assert "checksum" not in err
+
+
 def test_merge_and_convert_say_what_they_wrote(store, folder, capsys):
     run(capsys, "import rows.npy other.h5 --ids ids.txt --key new_* --attribute extractor=vgg16")
     status, _, err = run(capsys, f"merge {store} other.h5 all.h5")

@@ -3,11 +3,13 @@
 import functools
 import gc
 import inspect
+import math
 import multiprocessing
 import shutil
 import time
 from argparse import Namespace
 
+import numpy as np
 import pytest
 import torch
 from fairseq import utils
@@ -165,8 +167,9 @@ class Numbers(torch.utils.data.Dataset):
         return 10
 
 
-def epoch_iterator(num_shards, shard_id, **options):
-    batches = [[index] for index in range(10)]
+def epoch_iterator(num_shards, shard_id, batch_size=1, examples=10, **options):
+    batches = np.array_split(np.arange(examples), math.ceil(examples / batch_size))
+    batches = [batch.tolist() for batch in batches]
     return EpochBatchIterator(
         Numbers(), list, batches, num_shards=num_shards, shard_id=shard_id, **options
     )
@@ -220,6 +223,30 @@ def test_other_processes_go_on_where_the_data_was_left(before, now):
         assert len(read) - len(expected) < now
         if before == now or steps * before % now == 0:
             assert len(read) == len(expected)
+
+
+@pytest.mark.parametrize("before", [1, 2, 4])
+@pytest.mark.parametrize("now", [1, 2, 4])
+@pytest.mark.parametrize("examples", [64, 61])
+def test_processes_that_share_a_batch_go_on_after_as_many_updates(before, now, examples):
+    """As the recipes' do, whose batches of all processes together have 8 examples."""
+    for updates in range(1, 8):
+        iterator = epoch_iterator(before, 0, 8 // before, examples)
+        iterator.next_epoch_itr().skip(updates)
+        position = {**iterator.state_dict(), "num_shards": before}
+        iterator = epoch_iterator(now, 0, 8 // now, examples)
+        iterator.load_state_dict(position)
+        found = iterator.iterations_in_epoch
+        assert found == updates if examples == 64 else 0 <= updates - found <= 1
+
+
+def test_larger_batches_continue_an_epoch_that_had_only_its_last_one_left():
+    iterator = epoch_iterator(1, 0)
+    iterator.next_epoch_itr().skip(9)
+    position = iterator.state_dict()
+    iterator = epoch_iterator(1, 0, 5)
+    iterator.load_state_dict(position)
+    assert iterator.iterations_in_epoch == 1
 
 
 @pytest.mark.parametrize("options", [(), ("--update-ordered-indices-seed",)])

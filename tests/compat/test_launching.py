@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq.distributed import utils
 from fairseq.trainer import Trainer
 from toy_data import PACKAGE, make_captions_folder
 from toy_processes import needs_fork, train_by, training_configuration
@@ -95,6 +96,31 @@ def test_slurm_that_names_no_node_is_said_in_a_line(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", programs(tmp_path / "bin", scontrol="exit 1"))
     with pytest.raises(UserError, match=r"does not name the first node: give --distributed-init"):
         configured(SLURM, port=29500)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_no_processes_are_refused(count):
+    """fairseq starts none, and ends with status 0."""
+    with pytest.raises(UserError, match=rf"^--distributed-world-size must be 1 or .* is {count} "):
+        configured({}, distributed_world_size=count)
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    cfg = Namespace(distributed_world_size=4, distributed_port=29500)
+    with pytest.raises(UserError, match=r"is 4, but 2 GPUs are visible: give 2 at most"):
+        utils._infer_single_node_init(cfg)
+    cfg.distributed_world_size = 2
+    utils._infer_single_node_init(cfg)
+    assert cfg.distributed_init_method == "tcp://localhost:29500"
+
+
+def test_a_command_is_one_process_where_the_address_is_given_and_no_gpu_is_there():
+    """fairseq starts a process for each GPU: none, and ends with status 0."""
+    address = {"distributed_init_method": "tcp://a:1", "distributed_rank": 1}
+    found = configured({}, **address, distributed_world_size=2)
+    assert (found.distributed_no_spawn, found.distributed_backend) == (True, "gloo")
+    assert (found.distributed_rank, found.distributed_init_method) == (1, "tcp://a:1")
 
 
 @pytest.mark.parametrize(
