@@ -13,8 +13,6 @@ from typing import Any, ClassVar
 
 from fairseq_mm.errors import UserError
 
-from fairseq_mm.errors import UserError
-
 logger = logging.getLogger(__name__)
 
 _MOST_SECONDS_OF_ENDING = 5.0
