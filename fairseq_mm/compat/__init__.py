@@ -28,7 +28,7 @@ from fairseq_mm.compat.launching import repair_launching, stop_on_signal
 from fairseq_mm.compat.loading import guard_evaluation, guard_loading, name_unusable_checkpoints
 from fairseq_mm.compat.pytorch import convolution_memory_format
 from fairseq_mm.compat.saving import name_cut_checkpoints, repair_writing_of_checkpoints
-from fairseq_mm.compat.sharding import name_fixed_parameters_in_shards
+from fairseq_mm.compat.sharding import name_fixed_parameters_in_shards, repair_merging_of_shards
 from fairseq_mm.compat.training import (
     name_missing_optimizer,
     repair_amp,
@@ -64,6 +64,7 @@ def apply() -> None:
     repair_call_main()
     repair_launching()
     name_fixed_parameters_in_shards()
+    repair_merging_of_shards()
     stop_on_signal()
     name_unknown_architectures()
     repair_ddp_on_cpu()

@@ -111,6 +111,11 @@ def named_failures(path: str) -> Iterator[None]:
             raise
         while error.__cause__ is not None:  # fairseq tells of the model, its cause of the tensor
             error = error.__cause__  # type: ignore[assignment]
+        if "flat_param_0" in str(error):
+            raise UserError(
+                f"{path}: is a shard of a training with --use-sharded-state: give the name without "
+                "-shard0, and --checkpoint-shard-count with the number of its processes."
+            ) from error
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise UserError(
             f"{path}: no model can be made of this checkpoint: {type(error).__name__}: "

@@ -1,4 +1,5 @@
-"""``--ddp-backend fully_sharded``: what fairscale cannot shard is refused in one line."""
+"""``--ddp-backend fully_sharded``: what fairscale cannot shard is refused in one line, and shards
+that it wrote are merged."""
 
 import functools
 from typing import Any
@@ -52,3 +53,27 @@ def name_fixed_parameters_in_shards() -> None:
         original(self, module, *args, **kwargs)
 
     sharding.FullyShardedDataParallel.__init__ = init
+
+
+def repair_merging_of_shards() -> None:
+    """``--checkpoint-shard-count`` of what ``--use-sharded-state`` wrote ends in a ``KeyError``:
+    fairscale looks for buffers that no checkpoint has, and leaves out what a module adds to its
+    weights. Goes when it takes both from the shards."""
+    from fairseq.distributed import fully_sharded_data_parallel as sharding
+
+    if not sharding.has_FSDP:
+        return
+    original = sharding.FSDP.consolidate_shard_weights
+
+    @functools.wraps(original)
+    def consolidate(
+        shard_weights: Any, shard_metadata: Any, *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
+        saved = shard_weights[0]
+        names = [name for name in shard_metadata[0]["buffer_names"] if name in saved]
+        first = {**shard_metadata[0], "buffer_names": names}
+        merged = original(shard_weights, [first, *shard_metadata[1:]], *args, **kwargs)
+        added = {name: x for name, x in saved.items() if name.endswith("_extra_state")}
+        return {**merged, **added}
+
+    sharding.FSDP.consolidate_shard_weights = staticmethod(consolidate)

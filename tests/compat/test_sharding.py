@@ -1,5 +1,7 @@
 """``--ddp-backend fully_sharded`` by two processes on the CPU: see ``sharding_stand_ins.py``."""
 
+import os
+
 import pytest
 import torch
 from fairseq import checkpoint_utils
@@ -54,6 +56,23 @@ def test_a_sharded_training_is_resumed_and_its_checkpoints_are_anybodys(tmp_path
     alone = train(1, "parts", 3, "legacy_ddp")
     assert alone["extra_state"]["train_iterator"]["epoch"] == 4
     assert not same(alone["model"], whole["model"])
+
+
+@needs_fork
+def test_shards_are_merged(tmp_path):
+    data = make_captions_folder(tmp_path / "data")
+    options = (*MODELS["m_rnn_tiny"], "--arch", "m_rnn_tiny", "--ddp-backend", "fully_sharded")
+    cfg = training_configuration(data, *options, *TRAINING)
+    whole = train_by(2, cfg, tmp_path, optimization={"max_epoch": 1})
+    sharded = {"use_sharded_state": True}
+    train_by(2, cfg, tmp_path, optimization={"max_epoch": 1}, distributed_training=sharded)
+    path = str(tmp_path / "checkpoint_last.pt")
+    os.remove(path)
+    models, *_ = checkpoint_utils.load_model_ensemble_and_task([path], strict=False, num_shards=2)
+    assert same(models[0].state_dict(), whole["model"])
+    shard = str(tmp_path / "checkpoint_last-shard0.pt")
+    with pytest.raises(UserError, match=r"shard0\.pt: is a shard.* --checkpoint-shard-count"):
+        checkpoint_utils.load_model_ensemble_and_task([shard])
 
 
 def test_fixed_parameters_are_refused_in_one_line():
