@@ -17,8 +17,8 @@ from fairseq_mm.errors import UserError
 _MMAP_MAGIC = b"MMIDIDX\x00\x00"
 # version, how words' numbers are stored, lines
 _MMAP_HEADER = struct.Struct("<QBQ")
-# of the ways that fairseq stores numbers, those of words -> their type
-_CODES = {3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32}
+# of the ways that fairseq stores numbers, those in which it writes words -> their type
+_CODES = {4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32}
 
 
 def load_dictionary(path: str) -> Dictionary:

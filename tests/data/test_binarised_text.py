@@ -3,7 +3,10 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from toy_data import make_dictionary, write_split
 
 from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
@@ -77,11 +80,18 @@ def test_text_of_another_dictionary_is_refused(base):
 
 
 def test_word_numbers_below_zero_are_refused(base):
-    index, words = Path(f"{base}.idx"), Path(f"{base}.bin")
+    text = MMapIndexedDatasetBuilder(f"{base}.bin", dtype=np.int32)
+    text.add_item(torch.tensor([-1, 2]))
+    text.finalize(f"{base}.idx")
+    with pytest.raises(UserError, match=r"it has a word number below 0"):
+        load(base)
+
+
+def test_a_type_in_which_no_text_is_written_is_refused(base):
+    index = Path(f"{base}.idx")
     content = index.read_bytes()
     index.write_bytes(content[:17] + b"\3" + content[18:])  # int16, not uint16
-    words.write_bytes(b"\xff\xff" + words.read_bytes()[2:])
-    with pytest.raises(UserError, match=r"it has a word number below 0"):
+    with pytest.raises(UserError, match=r"version 1, code 3, .*: damaged"):
         load(base)
 
 
