@@ -112,7 +112,8 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
         utils._infer_single_node_init(cfg)
     cfg.distributed_world_size = 2
     utils._infer_single_node_init(cfg)
-    assert cfg.distributed_init_method == "tcp://localhost:29500"
+    # stock fairseq draws a port
+    assert cfg.distributed_init_method.startswith("tcp://localhost:")
 
 
 def test_a_command_is_one_process_where_the_address_is_given_and_no_gpu_is_there():
