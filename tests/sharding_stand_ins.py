@@ -2,7 +2,7 @@
 
 It computes what it does on GPUs: parameters, gradients and the optimizer's state are split between
 processes, and gathered again. What it takes from CUDA has a stand-in here: streams, which order
-work on a GPU and have nothing to do on a CPU, and three collectives that gloo lacks. Processes that
+work on a GPU and have nothing to do on a CPU, and two collectives that gloo lacks. Processes that
 are forked for one training call :func:`install`, which changes PyTorch for good.
 """
 

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import re
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,14 @@ def fork(runs: list[Callable[[], Any]]) -> None:
     for process in processes:
         process.join(timeout=180)
     assert [process.exitcode for process in processes] == [0] * len(runs)
+
+
+def all_children_end() -> bool:
+    """Whether no process that this one has started lives longer than a few seconds."""
+    deadline = time.monotonic() + 3
+    while multiprocessing.active_children() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not multiprocessing.active_children()
 
 
 def run_two_processes(train: Callable[..., Any]) -> None:

@@ -8,7 +8,7 @@ conventions and from that program's answers; ``tests/metrics/test_ptb_tokenizer.
 Differs from the original: each text stands alone. The original looks past the line's end, so a
 caption that ends in a single letter ("vitamin C.") keeps or loses that letter's full stop there
 with the first word of the *next* caption in the file. More than 1,000 characters without a space,
-which are no language, are taken apart after each 1,000.
+which are no language, are split after each 1,000, and an HTML comment that is longer is no tag.
 """
 
 import re

@@ -4,7 +4,6 @@ import functools
 import gc
 import inspect
 import math
-import multiprocessing
 import shutil
 import time
 from argparse import Namespace
@@ -16,6 +15,7 @@ from fairseq import utils
 from fairseq.data.iterators import BufferedIterator, EpochBatchIterator
 from fairseq.optim import AMPOptimizer
 from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
+from toy_processes import all_children_end
 from toy_story_models import make_story_folder
 from toy_training_states import assert_same_training
 
@@ -198,10 +198,7 @@ def test_workers_end_without_a_buffer():
     try:
         for _ in range(2):
             assert len(list(iterator.next_epoch_itr())) == 10
-        deadline = time.monotonic() + 3
-        while multiprocessing.active_children() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not multiprocessing.active_children()
+        assert all_children_end()
     finally:
         gc.enable()
 

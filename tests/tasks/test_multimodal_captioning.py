@@ -5,7 +5,6 @@ import inspect
 import json
 import multiprocessing
 import re
-import time
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from toy_data import (
     write_split,
     write_store,
 )
+from toy_processes import all_children_end
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.bleu import bleu_from_sums, bleu_sums
@@ -78,10 +78,7 @@ def test_workers_end_with_their_epoch(monkeypatch, tmp_path, data):
     gc.disable()  # it would end them one day
     try:
         train(monkeypatch, data, tmp_path, "--num-workers", "1", "--max-epoch", "4")
-        deadline = time.monotonic() + 3
-        while multiprocessing.active_children() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not multiprocessing.active_children()
+        assert all_children_end()
     finally:
         gc.enable()
     assert len(workers) == 4
