@@ -45,8 +45,7 @@ def install() -> None:
     torch.cuda.synchronize = lambda *unused: None
     Tensor.record_stream = lambda self, stream: None
     Tensor.cuda = lambda self, *unused, **unused_too: self
-    # a buffer is copied from the GPU before it is used again
-    Tensor.cpu = lambda self: self.to("cpu", copy=True)
+    Tensor.cpu = _copied
     dist._all_gather_base = _all_gather
     dist._reduce_scatter_base = _reduce_scatter
     sharding._get_default_cuda_device = lambda module: torch.device("cpu")
@@ -66,6 +65,14 @@ def _where_cuda_seems_available(function: Callable[..., None]) -> Callable[..., 
             torch.cuda.is_available = before
 
     return call
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """A buffer is copied from the GPU before it is used again. What is on the CPU already, as
+    the weights of a checkpoint, keeps the attributes that fairscale has given it."""
+    found = tensor.to("cpu", copy=True)
+    vars(found).update(vars(tensor))
+    return found
 
 
 def _all_gather(output: Tensor, part: Tensor, group: Any = None) -> None:
