@@ -64,6 +64,9 @@ def from_pretrained(
         UserError: if a checkpoint cannot be loaded, two do not fit together, or an argument is of
             another kind of model.
     """
+    from fairseq_mm.inference.checkpoint_files import checkpoint_files
+
+    checkpoint_files(path)  # before torch and fairseq, whose import takes seconds
     register()
     from fairseq_mm.inference import pretrained
 

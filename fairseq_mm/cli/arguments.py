@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Optional
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MAX_PIXELS
 from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED
+from fairseq_mm.inference.checkpoint_files import checkpoint_files
 
 CHECKPOINT_HELP = (
     "Checkpoint, or folder with checkpoint_best.pt or else checkpoint_last.pt; several, separated "
@@ -276,6 +277,18 @@ def check_names(args: argparse.Namespace) -> None:
                 f"{flag(name)} -: give /dev/stdout for standard output, or ./- for a file or a "
                 "folder of that name."
             )
+
+
+def check_checkpoints(args: argparse.Namespace) -> None:
+    """Look for the checkpoints before torch and fairseq are imported, which takes seconds.
+
+    Raises:
+        UserError: if a checkpoint does not exist.
+    """
+    for name in ("checkpoint", "embedding", "prompt_model"):
+        path = getattr(args, name, None)
+        if path is not None:
+            checkpoint_files(path)
 
 
 # smallest value of integers, by name

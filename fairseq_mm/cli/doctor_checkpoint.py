@@ -27,12 +27,13 @@ def check_checkpoint(
         import torch
 
         from fairseq_mm.inference import checkpoints, loading
+        from fairseq_mm.inference.checkpoint_files import checkpoint_file
         from fairseq_mm.models._provenance import STATE_KEY, fingerprint
     except Exception as error:
         yield note(path, f"not checked ({reason_of(error)})", "repair the installation first")
         return
     try:
-        file = checkpoints.checkpoint_file(path)
+        file = checkpoint_file(path)
         state = checkpoints.load_checkpoint(file)
     except UserError as error:
         yield problem("checkpoint", str(error), _ANOTHER)

@@ -62,7 +62,8 @@ def run(args: argparse.Namespace) -> None:
     arguments.check(args)
     register_quietly()
     from fairseq_mm.cli.likelihood import load_on_data
-    from fairseq_mm.inference.checkpoints import checkpoint_file, load_checkpoint, usable_device
+    from fairseq_mm.inference.checkpoint_files import checkpoint_file
+    from fairseq_mm.inference.checkpoints import load_checkpoint, usable_device
 
     args.device = usable_device(args.device)
     checkpoint = checkpoint_file(args.checkpoint)

@@ -22,6 +22,7 @@ from typing import Any, NoReturn, Optional
 from fairseq_mm import __version__
 from fairseq_mm.cli import arguments, run_set_up
 from fairseq_mm.errors import EXIT_STATUS, UserError, import_extra
+from fairseq_mm.generation.defaults import NAMES_ELSEWHERE
 
 # subcommand -> what `fairseq-mm --help` says of it; the module has the same name with _ for -
 SUBCOMMANDS = {
@@ -47,6 +48,10 @@ SUBCOMMANDS = {
     "doctor": "Check the installation, a data folder and a checkpoint.",
     "demo": "Draw images and stories, train models on them, and show the results.",
 }
+
+# subcommands that look for their checkpoint: `doctor` lists a missing one among other problems,
+# `pretrained-options` takes a folder with model.pt
+_LOOK_THEMSELVES = ("doctor", "pretrained-options")
 
 # what a disk without room, or a broken one, says
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -96,7 +101,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._given = sys.argv[1:] if args is None else list(args)
-        return super().parse_known_args(args, namespace)
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # here, so that an action of a subcommand names itself and its own options
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return namespace, unknown
 
     def error(self, message: str) -> NoReturn:
         choice = re.match(r"argument (\S+): invalid choice: '(.*?)'", message)
@@ -114,6 +122,9 @@ class Parser(argparse.ArgumentParser):
         hint = f" ({self.prog} --help)."
         for word in words:
             close = difflib.get_close_matches(word, known, n=1)
+            elsewhere = NAMES_ELSEWHERE.get(word.strip("-").replace("-", "_"))
+            if elsewhere is not None and arguments.flag(elsewhere) in known:
+                close = [arguments.flag(elsewhere)]
             if close:
                 message = message if choice is not None else f"there is no option {word}"
                 hint = f"; did you mean {close[0]}?"
@@ -151,6 +162,8 @@ def main(argv: Optional[list[str]] = None) -> int:
     args = parser.parse_args(name_kind(argv[1:]))
     try:
         arguments.check_names(args)
+        if chosen not in _LOOK_THEMSELVES:
+            arguments.check_checkpoints(args)
         if getattr(args, "html", None):  # not after hours of generating
             import_extra("jinja2", extra="report", purpose="an HTML page")
         status = module.run(args) or 0

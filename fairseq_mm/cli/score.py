@@ -57,6 +57,7 @@ scored, and how many of its images have features.
 """
 
 import argparse
+import difflib
 import json
 import shlex
 import sys
@@ -75,7 +76,7 @@ from fairseq_mm.metrics.meteor import TASKS
 from fairseq_mm.metrics.perplexity import perplexity_rows, read_log_probabilities
 from fairseq_mm.metrics.result_card import allows_unk, result_card
 from fairseq_mm.metrics.score_rows import Row, TokenizedItems
-from fairseq_mm.metrics.text_scores import METRICS, score_texts
+from fairseq_mm.metrics.text_scores import FIGURES, METRIC_OF_FIGURE, METRICS, score_texts
 
 COMPARE_SAMPLES = 1000
 
@@ -136,7 +137,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Tokenizer and metrics of a protocol, described above (default: coco).",
     )
     parser.add_argument(
-        "--metrics", metavar="NAMES", help=f"Metrics instead of the preset's: {', '.join(NAMES)}."
+        "--metrics",
+        metavar="NAMES",
+        help="Metrics instead of the preset's, or single figures of them, such as bleu4: "
+        f"{', '.join(NAMES)}.",
     )
     parser.add_argument(
         "--tokenizer",
@@ -249,10 +253,15 @@ def _metrics_of(args: argparse.Namespace) -> list[str]:
     preset = PRESETS[args.preset]
     metrics = list(preset.metrics)
     if args.metrics is not None:
-        metrics = [name.strip() for name in args.metrics.split(",") if name.strip()]
-        for name in metrics:
-            if name not in NAMES:
-                raise UserError(f"--metrics: must be of {', '.join(NAMES)}, but has {name!r}.")
+        metrics = []
+        for name in _names_of(args.metrics):
+            metric = METRIC_OF_FIGURE.get(name, name)
+            if metric not in NAMES:
+                near = difflib.get_close_matches(name, (*NAMES, *METRIC_OF_FIGURE), n=1)
+                hint = f"; did you mean {near[0]}?" if near else "."
+                raise UserError(f"--metrics: must be of {', '.join(NAMES)}, but has {name!r}{hint}")
+            if metric not in metrics:
+                metrics.append(metric)
         if not metrics:
             raise UserError("--metrics: must name a metric, but is empty.")
     if not preset.has_references:
@@ -283,6 +292,19 @@ def _metrics_of(args: argparse.Namespace) -> list[str]:
     if args.reference_scores is not None and "perplexity" not in metrics:
         metrics.append("perplexity")
     return metrics
+
+
+def _names_of(metrics: str) -> list[str]:
+    """Return the names of ``--metrics``."""
+    return [name.strip() for name in metrics.split(",") if name.strip()]
+
+
+def _named_rows(rows: list[Row], metrics: Optional[str]) -> list[Row]:
+    """Leave out the figures that ``--metrics`` does not ask for: bleu1 to bleu3 of bleu4."""
+    if metrics is None:
+        return rows
+    figures = {figure for name in _names_of(metrics) for figure in FIGURES.get(name, (name,))}
+    return [row for row in rows if row.name in figures]
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -386,6 +408,7 @@ def _score(args: argparse.Namespace, metrics: list[str], result: dict[str, Any])
         )
         for i, system in enumerate(systems)
     ]
+    scored = [_named_rows(rows, args.metrics) for rows in scored]
     for row in scored[0]:
         row.expected = len(all_ids)
     result["texts"] = [system.describe() for system in systems]

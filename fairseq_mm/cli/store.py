@@ -2,9 +2,9 @@
 
   fairseq-mm store info features.h5
   fairseq-mm store verify features.h5
-  fairseq-mm store import features.npy features.h5 --ids image_ids.txt
-  fairseq-mm store merge shard0.h5 shard1.h5 features.h5
-  fairseq-mm store convert features.h5 small.h5 --dtype float16 --pool mean
+  fairseq-mm store import features.npy --ids image_ids.txt --output features.h5
+  fairseq-mm store merge shard0.h5 shard1.h5 --output features.h5
+  fairseq-mm store convert features.h5 --output small.h5 --dtype float16
 
 Each ACTION has its own help: fairseq-mm store import --help
 """
@@ -26,7 +26,10 @@ from fairseq_mm.errors import EXIT_STATUS, UserError
 _FILE = {"metavar": "FILE"}
 _NAME = {"metavar": "NAME"}
 _DTYPES = {"choices": ("float16", "float32")}
-_OUT: Rows = {"out": ("Feature store to make.", {"metavar": "OUT"})}
+_OUT: Rows = {
+    "out": ("Feature store to make, where --output is not given.", {"metavar": "OUT", "nargs": "?"})
+}
+_OUTPUT: Rows = {"--output": ("Feature store to make.", _FILE)}
 _OVERWRITE: Rows = {"--overwrite": ("Replace a finished store.", FLAG)}
 _PATHS: Rows = {"paths": ("Feature stores to read.", {"nargs": "+", "metavar": "PATH"})}
 # action -> summary and arguments
@@ -57,6 +60,7 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
         {
             "source": ("Folder, .npz or .npy file.", {"metavar": "SOURCE"}),
             **_OUT,
+            **_OUTPUT,
             "--ids": ("Ids of an .npy array's rows, one a line.", _FILE),
             "--captions": (
                 "Captions, one a line, of an .npy array with a row for each image or for each "
@@ -94,8 +98,11 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
     "merge": (
         "Merge several stores into one.",
         {
-            **_PATHS,
-            **_OUT,
+            "paths": (
+                "Feature stores to read; without --output the last one is made.",
+                {"nargs": "+", "metavar": "PATH"},
+            ),
+            **_OUTPUT,
             "--force": ("Merge features of different extractors.", FLAG),
             **_OVERWRITE,
         },
@@ -103,8 +110,9 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
     "convert": (
         "Change the type, take some ids, or average the rows of each item.",
         {
-            "path": ("Feature store to read.", {}),
+            "path": ("Feature store to read.", {"metavar": "PATH"}),
             **_OUT,
+            **_OUTPUT,
             "--dtype": ("Type of the new store's numbers.", _DTYPES),
             "--select": ("Ids to take, one a line.", _FILE),
             "--pool": ("Average the rows of each item.", {"choices": ("mean",)}),
@@ -122,6 +130,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Optional[int]:
+    if args.action in ("import", "merge", "convert"):
+        _set_output(args)
     return {
         "info": _info,
         "verify": _verify,
@@ -129,6 +139,30 @@ def run(args: argparse.Namespace) -> Optional[int]:
         "merge": _merge,
         "convert": _convert,
     }[args.action](args)
+
+
+def _set_output(args: argparse.Namespace) -> None:
+    """Set ``args.output``, which earlier versions took as the last argument.
+
+    Raises:
+        UserError: if the store to make is not named, or named twice.
+    """
+    if args.action == "merge":
+        if args.output is None:
+            args.output = args.paths.pop()
+            if not args.paths:
+                raise UserError(
+                    f"merge {args.output}: needs the stores to read, and --output with the store "
+                    "to make."
+                )
+    elif args.output is None:
+        args.output = args.out
+    elif args.out is not None:
+        raise UserError(f"{args.out} and --output {args.output}: name the store to make once.")
+    if args.output is None:
+        raise UserError(f"{args.action}: needs --output with the store to make.")
+    arguments.check_names(args)
+    arguments.check_writable("--output", args.output)
 
 
 def _info(args: argparse.Namespace) -> None:
@@ -197,30 +231,30 @@ def _import(args: argparse.Namespace) -> None:
     attributes.update(_parse_attribute(text) for text in args.attribute)
     import_features(
         source,
-        args.out,
+        args.output,
         attributes=attributes,
         dtype=args.dtype,
         overwrite=args.overwrite,
         progress=_progress_bar("import"),
     )
-    _say_what_was_written(args.out)
+    _say_what_was_written(args.output)
 
 
 def _merge(args: argparse.Namespace) -> None:
     from fairseq_mm.data.feature_store_copy import merge_stores
 
-    stood = os.path.exists(args.out) and not args.overwrite
+    stood = os.path.exists(args.output) and not args.overwrite
     merge_stores(
         args.paths,
-        args.out,
+        args.output,
         ignore_extractors=args.force,
         overwrite=args.overwrite,
         progress=_progress_bar("merge"),
     )
     if stood:
-        print(f"{args.out}: is complete: these stores were merged to it before")
+        print(f"{args.output}: is complete: these stores were merged to it before")
         return
-    _say_what_was_written(args.out)
+    _say_what_was_written(args.output)
 
 
 def _convert(args: argparse.Namespace) -> None:
@@ -229,14 +263,14 @@ def _convert(args: argparse.Namespace) -> None:
 
     convert_store(
         args.path,
-        args.out,
+        args.output,
         dtype=args.dtype,
         select=read_ids(args.select) if args.select else None,
         pool=args.pool,
         overwrite=args.overwrite,
         progress=_progress_bar("convert"),
     )
-    _say_what_was_written(args.out)
+    _say_what_was_written(args.output)
 
 
 def _parse_attribute(text: str) -> tuple[str, object]:

@@ -62,6 +62,7 @@ from fairseq_mm.generation.defaults import (
     PROMPT_STORY_PRESETS,
     VISUAL_STORY_CONSTRAINTS,
 )
+from fairseq_mm.inference.checkpoint_files import checkpoint_files
 
 if TYPE_CHECKING:
     from fairseq_mm.inference.loading import States
@@ -230,6 +231,8 @@ def run(args: argparse.Namespace) -> int:
     options = arguments.generation_options(args)
     if args.other_prompts and args.best_by != "ranking":
         raise UserError("--other-prompts: needs --best-by ranking beside it.")
+    for text in args.compare or ():
+        checkpoint_files(_named_path(text)[1])
     register_quietly()
     if args.prompts_only:
         return write_prompts(args)
@@ -261,15 +264,21 @@ _NO_IMAGES = (
 )
 
 
+def _named_path(text: str) -> tuple[str, str]:
+    """Split ``NAME=PATH``; the name is empty where only a path is given."""
+    name, sign, path = text.partition("=")
+    if not (sign and name) or os.sep in name or os.path.exists(text):
+        return "", text
+    return name, path
+
+
 def _load_states(args: argparse.Namespace) -> "dict[str, States]":
     """Name of each system -> its checkpoints."""
     from fairseq_mm.inference.loading import load_states
 
     systems: dict[str, States] = {}
     for text in args.compare or [args.checkpoint]:
-        name, sign, path = text.partition("=")
-        if not args.compare or not (sign and name) or os.sep in name or os.path.exists(text):
-            name, path = "", text
+        name, path = _named_path(text) if args.compare else ("", text)
         states = load_states(path)
         name = name or str(next(iter(states.values()))["cfg"]["model"]["_name"])
         if name in systems:

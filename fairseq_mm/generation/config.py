@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.defaults import SAMPLING_BEAM, SEED
+from fairseq_mm.generation.defaults import NAMES_ELSEWHERE, SAMPLING_BEAM, SEED
 
 _AT_LEAST = {"beam": 1, "nbest": 1, "min_len": 1, "max_len_b": 1, "no_repeat_ngram_size": 0}
 
@@ -135,6 +135,7 @@ class GenerationConfig:
                 constraints[name] = values.pop(name)
             elif name not in known:
                 close = difflib.get_close_matches(name, [*known, *allowed], n=1)
+                close = [NAMES_ELSEWHERE[name]] if name in NAMES_ELSEWHERE else close
                 hint = f"; did you mean `{close[0]}`?" if close else "."
                 raise UserError(
                     f"`{name}` is no option of generation by {type(task).__name__}{hint}"

@@ -49,6 +49,21 @@ VISUAL_STORY_CONSTRAINTS: dict[str, Any] = {
     "end_after_punctuation": False,
 }
 
+# what Hugging Face's transformers calls an option -> its name here, for messages
+NAMES_ELSEWHERE = {
+    "num_beams": "beam",
+    "beam_size": "beam",
+    "num_return_sequences": "nbest",
+    "do_sample": "sampling",
+    "top_k": "sampling_topk",
+    "top_p": "sampling_topp",
+    "length_penalty": "lenpen",
+    "min_length": "min_len",
+    "min_new_tokens": "min_len",
+    "max_length": "max_len_b",
+    "max_new_tokens": "max_len_b",
+}
+
 # of the draws; fairseq's own --seed
 SEED = 1
 # a sampled text is one draw, where no number of them is given

@@ -4,7 +4,6 @@ fairseq's own loading asks for the data folder that a model was trained on; a ca
 where there is none.
 """
 
-import os
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any, Optional
@@ -23,25 +22,6 @@ from fairseq_mm.models._provenance import (
     decode_provenance,
     fingerprint,
 )
-
-CHECKPOINT_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
-
-
-def checkpoint_file(path: str) -> str:
-    """The checkpoint that a folder or file name means.
-
-    Raises:
-        UserError: if there is none.
-    """
-    if not os.path.isdir(path):
-        if not os.path.isfile(path):
-            raise UserError(f"{path}: no such checkpoint or folder.")
-        return path
-    for name in CHECKPOINT_NAMES:
-        file = os.path.join(path, name)
-        if os.path.isfile(file):
-            return file
-    raise UserError(f"{path}: has neither {' nor '.join(CHECKPOINT_NAMES)}; name the file itself.")
 
 
 def usable_device(name: Optional[str]) -> torch.device:

@@ -7,7 +7,7 @@ carry none of these: ``data`` names the folder that they were trained on.
 
 import os
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -24,10 +24,10 @@ from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import SOURCE
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference import checkpoints
+from fairseq_mm.inference.checkpoint_files import Paths, checkpoint_files
 from fairseq_mm.models._provenance import STATE_KEY, symbols_of
 from fairseq_mm.tasks.hierarchical_story import HierarchicalStoryTask
 
-Paths = Union[str, os.PathLike, Sequence[Union[str, os.PathLike]]]
 States = dict[str, dict[str, Any]]
 
 
@@ -77,11 +77,7 @@ def load_states(path: Paths) -> States:
     Raises:
         UserError: if a checkpoint cannot be loaded.
     """
-    names = os.fspath(path).split(os.pathsep) if isinstance(path, (str, os.PathLike)) else path
-    files = [checkpoints.checkpoint_file(os.fspath(name)) for name in names]
-    if not files:
-        raise UserError("`path` must name at least one checkpoint, but is empty.")
-    return {file: checkpoints.load_checkpoint(file) for file in files}
+    return {file: checkpoints.load_checkpoint(file) for file in checkpoint_files(path)}
 
 
 def task_class_of(state: Mapping[str, Any]) -> Any:

@@ -327,6 +327,22 @@ METRICS: dict[str, Callable[[TokenizedItems], list[Row]]] = {
     "sentences": _sentences,
 }
 _JAVA = ("meteor", "meteor_vist", "content_f1")
+# metric -> its figures, where they have other names
+FIGURES: dict[str, tuple[str, ...]] = {
+    "bleu": ("bleu1", "bleu2", "bleu3", "bleu4"),
+    "meteor_vist": ("meteor_vist", "meteor_vist_rank"),
+    "rouge": tuple(_ROUGE),
+    "diversity": ("distinct1", "distinct2", "vocabulary", "length"),
+    "novel_ngrams": tuple(f"novel{n}" for n in range(1, NGRAMS + 1)),
+    "copying": ("copied_words", "copied_share"),
+    "sentences": ("words_per_sentence", *_REPETITIONS, "shared_trigrams"),
+}
+METRIC_OF_FIGURE = {
+    figure: metric
+    for metric, figures in FIGURES.items()
+    for figure in figures
+    if figure not in METRICS
+}
 
 
 def score_texts(items: TokenizedItems, metrics: Sequence[str]) -> list[Row]:

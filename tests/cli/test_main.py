@@ -41,6 +41,18 @@ def test_every_subcommand_has_a_module_that_explains_itself(name):
         (["caption", "--chekpoint", "x"], "no option --chekpoint; did you mean --checkpoint?"),
         (["store", "inof", "x"], "; did you mean info?"),
         (["tell", "--preset", "gredy"], "; did you mean greedy?"),
+        (["store", "merge", "a.h5", "b.h5", "--forse"], "store merge: there is no option --forse;"),
+        (
+            ["store", "merge", "a.h5", "--zzz"],
+            "store merge: unrecognized arguments: --zzz (fair",
+        ),
+        (
+            ["prepare", "captions", "a", "--output", "b", "--zzz"],
+            "mm prepare captions: unr",
+        ),
+        (["study", "score", "a", "--zzz", "1"], "fairseq-mm study score: unrecognized arguments:"),
+        (["caption", "--checkpoint", "x", "--num-beams", "3"], "--num-beams; did you mean --beam?"),
+        (["tell", "--top-p", ".9"], "there is no option --top-p; did you mean --sampling-topp?"),
         (["caption", "p.jpg"], "required: --checkpoint (fairseq-mm caption --help)."),
         (["caption", "--beam", "x"], "fairseq-mm caption: argument --beam: invalid int value: 'x'"),
     ],
@@ -51,6 +63,39 @@ def test_what_is_misspelt_or_missing_is_one_line(capsys, arguments, message):
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+def test_the_package_runs_as_a_module(tmp_path):
+    command = [sys.executable, "-m", "fairseq_mm", "user-dir"]
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stdout) == (0, f"{PACKAGE.resolve()}\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("caption a.jpg --checkpoint {}", "generate a.jsonl --checkpoint {}", "rank d --split v"),
+        *("inspect d --checkpoint {}", "perplexity d --checkpoint {}", "summarize --checkpoint {}"),
+        *("tell --prompts-only 3 --prompt-model {}", "tell --data d --split v --compare a={}"),
+        "embed d --of images --output v.h5 --checkpoint {}",
+    ],
+)
+def test_a_missing_checkpoint_is_refused_before_torch_is_imported(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE.parent))
+    program = (
+        "import sys; from fairseq_mm.cli.main import main; status = main(sys.argv[1:]);"
+        "print(status, *{'torch', 'fairseq', 'numpy'}.intersection(sys.modules))"
+    )
+    words = command.format("none.pt").split()
+    if "none.pt" not in command.format("none.pt"):
+        words += ["--checkpoint", "none.pt"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout.split()[0] == "2", done.stderr
+    assert not {"torch", "fairseq"} & set(done.stdout.split())
+    assert done.stderr.endswith(": none.pt: no such checkpoint or folder.\n")
 
 
 def test_deprecations_in_libraries_are_not_shown(tmp_path):

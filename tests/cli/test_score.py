@@ -199,6 +199,17 @@ def test_signature_names_what_decides_the_number(score, write):
     assert "training:2-texts" in signs["novelty"]
 
 
+def test_single_figures_can_be_asked_for(score, write):
+    path = write("t.jsonl", jsonl(TEXTS))
+    status, result, out, _ = score(path, "--metrics", "length, bleu4,bleu2 ,cider")
+    assert status == 0
+    assert list(figures(result)) == ["length", "bleu2", "bleu4", "cider"]
+    assert figures(result)["bleu4"] == pytest.approx(expected_bleu()[3])
+    assert "bleu1" not in out
+    _, result, _, _ = score(path, "--metrics", "bleu4", "--compare", path, "--bootstrap", "9")
+    assert [entry["metric"] for entry in result["comparison"]] == ["bleu4"]
+
+
 def test_missing_java_costs_meteors_row_alone(score, write, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     path = write("t.jsonl", jsonl(TEXTS))
@@ -353,7 +364,10 @@ def test_wrong_texts_are_one_line(score, write, name, text, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["T", "--metrics", "blue"], "--metrics: must be of bleu, meteor, .*, but has 'blue'."),
+        (
+            ["T", "--metrics", "blue"],
+            "of bleu, meteor, .*, but has 'blue'; did you mean bl",
+        ),
         (["T", "--metrics", ","], "--metrics: must name a metric, but is empty."),
         ([], "give HYPOTHESES, or --reference-scores for perplexity alone."),
         (

@@ -172,6 +172,28 @@ def test_merge_and_convert_say_what_they_wrote(store, folder, capsys):
     assert run(capsys, command + " --overwrite")[0] == 0
 
 
+def test_the_output_is_named_by_its_option(store, capsys):
+    assert run(capsys, "import rows.npy --output one.h5 --ids ids.txt --key new_*")[0] == 0
+    assert run(capsys, "import rows.npy two.h5 --ids ids.txt --key new_*")[0] == 0
+    assert Path("one.h5").stat().st_size == Path("two.h5").stat().st_size
+    assert run(capsys, "merge one.h5 --output three.h5")[0] == 0
+    assert FeatureStore("three.h5").ids == FeatureStore("one.h5").ids
+    assert run(capsys, f"merge {store} one.h5 --force --output all.h5")[0] == 0
+    assert len(FeatureStore("all.h5")) == 2 * N
+    status, out, _ = run(capsys, "convert all.h5 --output half.h5 --dtype float16")
+    assert (status, out.split(":")[0]) == (0, "wrote half.h5")
+    for command, message in (
+        ("convert all.h5 a.h5 --output b.h5", "a.h5 and --output b.h5: name the store to make on"),
+        ("convert all.h5", "convert: needs --output with the store to make"),
+        ("merge all.h5", "merge all.h5: needs the stores to read, and --output with the store to"),
+        ("convert all.h5 -", "--output -: give /dev/stdout"),
+        ("convert all.h5 --output none/b.h5", "--output none/b.h5: there is no folder none"),
+    ):
+        status, _, err = run(capsys, command)
+        assert (status, err.count("\n")) == (2, 1)
+        assert message in err
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -15,7 +15,8 @@ import fairseq_mm
 from fairseq_mm import from_pretrained
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.weights import sha256_of
-from fairseq_mm.inference.checkpoints import checkpoint_file, load_checkpoint
+from fairseq_mm.inference.checkpoint_files import checkpoint_file
+from fairseq_mm.inference.checkpoints import load_checkpoint
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance
 
 
@@ -309,6 +310,7 @@ def test_pillows_limit_is_put_back(captioner, images, monkeypatch):
         ({"prefix": "a <unk>"}, "prefix 'a <unk>': <unk> is a control symbol"),
         ({"prefix": "a dog", "max_len_b": 2}, "has 2 tokens, but must have fewer than .* most 2"),
         ({"beem": 2}, "`beem` is no option of generation by .*; did you mean `beam`?"),
+        ({"num_beams": 2}, "`num_beams` is no option of generation by .*; did you mean `beam`?"),
         ({"repetition_penalty": 2.0}, "`repetition_penalty` is no option of generation"),
         ({"preset": "paper"}, "`preset` must be left out with this task, but is 'paper'"),
     ],

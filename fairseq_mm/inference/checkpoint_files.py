@@ -1,0 +1,48 @@
+"""Which files a user's checkpoint argument names.
+
+This module imports neither torch nor fairseq, so that a missing checkpoint is refused at once.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Union
+
+from fairseq_mm.errors import UserError
+
+Paths = Union[str, os.PathLike, Sequence[Union[str, os.PathLike]]]
+
+CHECKPOINT_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
+
+
+def checkpoint_file(path: str) -> str:
+    """The checkpoint that a folder or file name means.
+
+    Raises:
+        UserError: if there is none.
+    """
+    if not os.path.isdir(path):
+        if not os.path.isfile(path):
+            raise UserError(f"{path}: no such checkpoint or folder.")
+        return path
+    for name in CHECKPOINT_NAMES:
+        file = os.path.join(path, name)
+        if os.path.isfile(file):
+            return file
+    raise UserError(f"{path}: has neither {' nor '.join(CHECKPOINT_NAMES)}; name the file itself.")
+
+
+def checkpoint_files(path: Paths) -> list[str]:
+    """Return the files of one checkpoint or of an ensemble.
+
+    Args:
+        path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``;
+            several as a list or joined by the system's path separator.
+
+    Raises:
+        UserError: if there is none, or one does not exist.
+    """
+    names = os.fspath(path).split(os.pathsep) if isinstance(path, (str, os.PathLike)) else path
+    files = [checkpoint_file(os.fspath(name)) for name in names]
+    if not files:
+        raise UserError("`path` must name at least one checkpoint, but is empty.")
+    return files
