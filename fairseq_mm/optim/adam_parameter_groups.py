@@ -3,8 +3,9 @@
 version 0.2.0 name.
 
 Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
-Summarization. EMNLP 2021, section 4.3: 3e-5 (BART) or 6e-4 (T5) for the language model, 1.5e-4 for
-what is added to it.
+Summarization. EMNLP 2021, section 4.2: 1.5e-4 for added layers. For pretrained parameters the
+section names 6e-4 and 3e-5 "following Lewis et al. (2019) and Raffel et al. (2019)", so 6e-4 for
+BART and 3e-5 for T5 if read in order. The released code has 3e-5 for BART and no rate for T5.
 
 Differs from the released code:
 - Added parameters are those that the model marks as such. There they were identified by shape and

@@ -112,7 +112,7 @@ def test_coverage_goes_on_from_a_pointer_generator(calls_of, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("system", PRETRAINED)
-def test_pretrained_systems_have_the_papers_optimization(calls_of, system):
+def test_pretrained_systems_have_the_optimization_that_the_page_describes(calls_of, system):
     asked, call = calls_of("1_train", "data", "saved", system, PRETRAINED="b/model.pt", GPUS="4")
     assert asked == ["fairseq-mm", "pretrained-options", "b/model.pt"]
     cfg = configuration(call)
@@ -120,6 +120,7 @@ def test_pretrained_systems_have_the_papers_optimization(calls_of, system):
     assert cfg.checkpoint.finetune_from_model == "b/model.pt"
     # a text-only model has no added parameters
     assert getattr(cfg.optimizer, "added_lr", None) == (1.5e-4 if "vg" in system else None)
+    # BART as in the released code; section 4.2, read in order, exchanges the two rates
     assert cfg.optimization.lr == [6e-4 if "t5" in system else 3e-5]
     assert cfg.optimizer.weight_decay == 1e-5
     assert (cfg.checkpoint.patience, cfg.checkpoint.best_checkpoint_metric) == (5, "rouge2")

@@ -4,7 +4,7 @@ A description is a file such as ``annotations_complete_eng/00/25.eng``, XML-like
 unescaped), in ISO-8859-1; its sentences end with semicolons. The division into 17,665 training
 and 1,962 test images is Guillaumin et al.'s, as two lists.
 
-m-RNN's paper (section 6) counts 1.7 sentence annotations an image, so a sentence is a caption.
+m-RNN's paper (section 7.1) counts 1.7 sentence annotations an image, so a sentence is a caption.
 """
 
 import argparse
