@@ -17,7 +17,7 @@ fraction of their sizes, and runs on each:
 It prints wall time, CPU time and peak memory of all processes of a step, and the exponents with
 which CPU time and memory grow from the last fraction but one to the last: 1 is growth with the
 release. Ranking may have 2, as it has images times captions. Memory is what no file backs; pages of
-mapped feature stores are not counted, since the kernel drops them where others need memory.
+mapped files are not counted, since the kernel drops them where others need memory.
 
 Two steps are of small models on a hundredth of a release:
 

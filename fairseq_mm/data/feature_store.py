@@ -14,15 +14,18 @@ none. Files are made by :class:`fairseq_mm.data.feature_store_writer.FeatureStor
 
 The writer appends a checksum of all but the rows, see
 :mod:`fairseq_mm.data.feature_store_checksum`. Where the file's layout allows it (contiguous, not
-compressed: what the writer makes), an item is read through a mapping of the file, which is as fast
-as ``numpy.memmap``; other layouts are read by h5py. Nothing is ever unpickled.
+compressed: what the writer makes), an item is read from its place in the file; other layouts are
+read by h5py. The file is not mapped: reading a mapped file that another program cuts would end the
+process by SIGBUS. All members must lie in the file itself: no link, no virtual dataset, no other
+file is followed. Nothing is ever unpickled.
 """
 
 import difflib
 import os
+import weakref
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Optional, Union
+from typing import NoReturn, Optional, Union
 
 import h5py
 import numpy as np
@@ -52,7 +55,7 @@ class FeatureStore:
     """One feature store, opened for reading.
 
     The file is opened once per process: a store can be built before workers are forked, sent to
-    spawned ones and pickled. What is mapped or opened is never part of the pickle.
+    spawned ones and pickled. Open files are never part of the pickle.
 
     Finiteness is not checked in every ``read`` of a store whose writer has checked each row when
     it was appended (it says so in the attribute ``rows_finite``): checking takes one to two times
@@ -94,16 +97,17 @@ class FeatureStore:
         self.has_checksum = layout.has_checksum
         self._offsets = layout.offsets
         self._num_rows = layout.num_rows
-        self._map_offset = layout.map_offset
+        self._rows_offset = layout.rows_offset
+        self._row_bytes = self.dim * self.dtype.itemsize
         self._size_and_time = layout.size_and_time
         self._build_index()
         if preload:
-            self._rows_in_memory()
+            self._load_rows()
 
     @property
-    def is_mapped(self) -> bool:
-        """Whether the file's layout allows reading through a mapping."""
-        return self._map_offset is not None
+    def is_contiguous(self) -> bool:
+        """Whether rows are read from their place in the file, without libhdf5."""
+        return self._rows_offset is not None
 
     def _build_index(self) -> dict[str, int]:
         index = {key: i for i, key in enumerate(self.ids)}
@@ -121,7 +125,7 @@ class FeatureStore:
 
     def __getstate__(self) -> dict[str, object]:
         state = self.__dict__.copy()
-        for name in ("_index", "_rows", "_file", "_file_pid"):
+        for name in ("_index", "_rows", "_file", "_file_pid", "_descriptor", "_closer"):
             state[name] = None
         return state
 
@@ -169,15 +173,19 @@ class FeatureStore:
         self.rows_finite = True
 
     def close(self) -> None:
-        """Lets go of file and mapping; a later read opens them again."""
+        """Close the file; a later read opens it again."""
         if self._file is not None and self._file_pid == os.getpid():
             self._file.close()
+        if self._closer is not None:
+            self._closer()
         self._drop_handles()
 
     def _drop_handles(self) -> None:
         self._rows: Optional[np.ndarray] = None
         self._file: Optional[h5py.File] = None
         self._file_pid: Optional[int] = None
+        self._descriptor: Optional[int] = None
+        self._closer: Optional[weakref.finalize] = None
 
     def _index_of_ids(self) -> dict[str, int]:
         # unpickled: the ids came along, the dictionary did not
@@ -192,51 +200,67 @@ class FeatureStore:
 
     def _read_rows(self, start: int, end: int) -> np.ndarray:
         """Rows ``start:end`` as a new array ``[end - start, D]``."""
-        rows = self._rows
-        if rows is None and (self._map_offset is not None or self.preload):
-            rows = self._rows_in_memory()
-        if rows is not None:
-            return rows[start:end].copy()
-        out = np.empty((end - start, self.dim), dtype=self.dtype)
-        if end > start:
-            try:
-                self._dataset().read_direct(out, np.s_[start:end])
-            except OSError as error:
-                raise UserError(f"{self.path}: rows {start} to {end} unreadable: {error}") from None
-        return out
+        if self.preload:
+            return self._load_rows()[start:end].copy()
+        return self._read_file(start, end)
 
-    def _rows_in_memory(self) -> np.ndarray:
-        """All rows ``[total rows, D]``, mapped or preloaded; a mapping survives a fork."""
+    def _load_rows(self) -> np.ndarray:
+        """All rows ``[total rows, D]``, kept in memory; they survive a fork."""
         if self._rows is None:
-            self._check_unchanged()
-            if self._map_offset is not None:
-                # sliced as a plain array: numpy.memmap's own slicing takes longer than the copy
-                rows = np.memmap(
-                    self.path,
-                    dtype=self.dtype,
-                    mode="r",
-                    offset=self._map_offset,
-                    shape=(self._num_rows, self.dim),
-                ).view(np.ndarray)
-                self._rows = rows.copy() if self.preload else rows
-            else:
-                with open_hdf5(self.path) as file:
-                    rows = np.empty((self._num_rows, self.dim), dtype=self.dtype)
-                    if self._num_rows:
-                        file["features"].read_direct(rows)
-                self._rows = rows
+            rows = self._read_file(0, self._num_rows)
+            self.close()
+            self._rows = rows
         return self._rows
+
+    def _read_file(self, start: int, end: int) -> np.ndarray:
+        rows = np.empty((end - start, self.dim), dtype=self.dtype)
+        try:
+            if self._rows_offset is None:
+                if end > start:
+                    self._dataset().read_direct(rows, np.s_[start:end])
+                return rows
+            if self._descriptor is None:
+                self._open_descriptor()
+            offset = self._rows_offset + start * self._row_bytes
+            count = os.preadv(self._descriptor, (rows.data,), offset)  # type: ignore[arg-type]
+            if count < rows.nbytes:
+                self._read_rest(rows, count, offset)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(f"{self.path}: rows {start} to {end} unreadable: {reason}") from None
+        return rows
+
+    def _read_rest(self, rows: np.ndarray, count: int, offset: int) -> None:
+        """Read behind the first ``count`` bytes: more than 2 GiB come in several pieces."""
+        assert self._descriptor is not None  # opened for the first piece
+        rest = rows.data.cast("B")[count:]
+        while count and rest:
+            offset += count
+            count = os.preadv(self._descriptor, (rest,), offset)
+            rest = rest[count:]
+        if rest:
+            raise UserError(f"{self.path}: was cut short while in use. Start again with the whole.")
+
+    def _open_descriptor(self) -> None:
+        # forked processes share it: preadv needs no file position
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._closer = weakref.finalize(self, os.close, descriptor)
+        stat = os.fstat(descriptor)
+        if (stat.st_size, stat.st_mtime_ns) != self._size_and_time:
+            self.close()
+            self._refuse_changed()
+        self._descriptor = descriptor
 
     def _dataset(self) -> h5py.Dataset:
         if self._file is None or self._file_pid != os.getpid():
             # a handle inherited through fork shares its file position with the parent: leave it
-            self._check_unchanged()
+            if size_and_time(self.path) != self._size_and_time:
+                self._refuse_changed()
             self._file, self._file_pid = open_hdf5(self.path), os.getpid()
         return self._file["features"]
 
-    def _check_unchanged(self) -> None:
-        if size_and_time(self.path) != self._size_and_time:
-            raise UserError(f"{self.path}: was replaced or changed while in use. Start again.")
+    def _refuse_changed(self) -> NoReturn:
+        raise UserError(f"{self.path}: was replaced or changed while in use. Start again.")
 
 
 class FeatureStores:
@@ -313,7 +337,7 @@ class FeatureStores:
             store.check_finite(reread=reread)
 
     def close(self) -> None:
-        """Lets go of files and mappings; a later read opens them again."""
+        """Close all files; a later read opens them again."""
         for store in self.stores:
             store.close()
 

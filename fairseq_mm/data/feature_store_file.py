@@ -19,6 +19,11 @@ FILE_ATTRIBUTES = ("format", "format_version", "rows_finite")
 # features compress to a few times less; what says more takes the memory of a few bytes' reader
 MAX_COMPRESSION = 128
 
+_IEEE_TYPES = (
+    *(h5py.h5t.IEEE_F16LE, h5py.h5t.IEEE_F16BE),
+    *(h5py.h5t.IEEE_F32LE, h5py.h5t.IEEE_F32BE),
+)
+
 
 @dataclasses.dataclass
 class StoreLayout:
@@ -32,7 +37,8 @@ class StoreLayout:
         attributes: who made the features and how.
         rows_finite: every row was checked when it was written, and no other program has changed
             the file since, which would have cut the checksum off.
-        map_offset: byte of the file at which the rows begin; None where they are not contiguous.
+        rows_offset: byte of the file at which the rows begin, or None if they must be read by
+            libhdf5, because they lie in chunks or have the other byte order.
         size_and_time: of the file.
         has_checksum: its metadata match the checksum that it has.
     """
@@ -43,7 +49,7 @@ class StoreLayout:
     dtype: np.dtype
     attributes: dict[str, object]
     rows_finite: bool
-    map_offset: Optional[int]
+    rows_offset: Optional[int]
     size_and_time: tuple[int, int]
     has_checksum: bool
 
@@ -76,14 +82,14 @@ def _layout_of(
     path: str, file: h5py.File, stat: tuple[int, int], has_checksum: bool
 ) -> StoreLayout:
     features, offsets, ids = _members(path, file)
-    for name, member in zip(MEMBERS, (features, offsets, ids)):
-        _check_storage(path, name, member, stat[0])
-    dtype = features.dtype.newbyteorder("=")
-    if features.ndim != 2 or dtype not in (np.float16, np.float32):
+    if features.ndim != 2 or not _is_ieee(features):
         raise UserError(
             f"{path}: `features` must be [rows, dim] of float16 or float32, but is "
-            f"{list(features.shape)} of {features.dtype}."
+            f"{list(features.shape)} of {_describe_type(features)}."
         )
+    for name, member in zip(MEMBERS, (features, offsets, ids)):
+        check_storage(path, name, member, stat[0])
+    dtype = features.dtype.newbyteorder("=")
     num_rows, dim = features.shape
     if ids.ndim != 1 or h5py.check_string_dtype(ids.dtype) is None:
         raise UserError(f"{path}: `ids` must be a list of strings, but is {ids.dtype}.")
@@ -91,9 +97,8 @@ def _layout_of(
         keys = ids.asstr()[:].tolist()
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: `ids` must be UTF-8: {error}") from None
-    # h5py gives no offset for chunked, compressed, external or virtual data
+    # h5py gives no offset for chunked, compressed or compact data
     offset = features.id.get_offset() if features.chunks is None else None
-    is_mappable = offset is not None and features.dtype.isnative and num_rows > 0
     return StoreLayout(
         ids=keys,
         offsets=_checked_offsets(path, offsets, len(keys), num_rows),
@@ -105,17 +110,14 @@ def _layout_of(
             if name not in FILE_ATTRIBUTES
         },
         rows_finite=has_checksum and bool(file.attrs.get("rows_finite", False)),
-        map_offset=offset if is_mappable else None,
+        rows_offset=offset if features.dtype.isnative else None,
         size_and_time=stat,
         has_checksum=has_checksum,
     )
 
 
 def _members(path: str, file: h5py.File) -> list[h5py.Dataset]:
-    members = [file.get(name) for name in MEMBERS]
-    absent = [
-        name for name, member in zip(MEMBERS, members) if not isinstance(member, h5py.Dataset)
-    ]
+    absent = [name for name in MEMBERS if not file.id.links.exists(name.encode())]
     version = file.attrs.get("format_version")
     if version is None or absent:
         missing = ", ".join(absent) or "the attribute format_version"
@@ -128,16 +130,64 @@ def _members(path: str, file: h5py.File) -> list[h5py.Dataset]:
             f"{path}: feature store of format version {version}, but this version of "
             f"fairseq-mm reads up to {FORMAT_VERSION}. Update it: pip install -U fairseq-mm"
         )
-    return members
+    return [get_own_dataset(path, file, name) for name in MEMBERS]
 
 
-def _check_storage(path: str, name: str, dataset: h5py.Dataset, size: int) -> None:
-    """
+def get_own_dataset(path: str, file: h5py.File, name: str) -> h5py.Dataset:
+    """Return a dataset that the file itself holds, without opening any other file.
+
     Raises:
-        UserError: if more is declared than a file of ``size`` bytes can hold.
+        UserError: if the name is a link to another place, or no dataset.
     """
-    if dataset.is_virtual or dataset.external:
-        raise UserError(f"{path}: `{name}` must lie in the file itself, but is in other files.")
+    if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+        raise UserError(
+            f"{path}: `{name}` must lie in the file itself, but is {_describe_link(file, name)}."
+        )
+    member = file[name]
+    if not isinstance(member, h5py.Dataset):
+        kind = "a group" if isinstance(member, h5py.Group) else "a datatype"
+        raise UserError(f"{path}: `{name}` must be a dataset, but is {kind}.")
+    if member.shape is None:
+        raise UserError(f"{path}: `{name}` must be a dataset with values, but has none.")
+    if member.is_virtual or member.external:
+        kind = "a virtual dataset of other datasets" if member.is_virtual else "in other files"
+        raise UserError(f"{path}: `{name}` must lie in the file itself, but is {kind}.")
+    return member
+
+
+def _describe_link(file: h5py.File, name: str) -> str:
+    try:
+        link = file.get(name, getlink=True)
+    except TypeError:  # h5py knows no other kinds
+        return "a link that another program defines"
+    if isinstance(link, h5py.ExternalLink):
+        return f"a link to {link.path!r} in the file {link.filename!r}"
+    return f"a soft link to {link.path!r}"
+
+
+def _is_ieee(dataset: h5py.Dataset) -> bool:
+    """Whether the numbers of the file are those that the dtype says.
+
+    h5py reads floating point numbers of other layouts, such as bfloat16, as a dtype that can hold
+    them, which says nothing about the bytes of the file.
+    """
+    stored = dataset.id.get_type()
+    return any(map(stored.equal, _IEEE_TYPES))
+
+
+def _describe_type(dataset: h5py.Dataset) -> str:
+    stored = dataset.id.get_type()
+    if not isinstance(stored, h5py.h5t.TypeFloatID) or dataset.dtype.itemsize == 8:
+        return str(dataset.dtype)
+    return f"{8 * stored.get_size()} bits in another layout"
+
+
+def check_storage(path: str, name: str, dataset: h5py.Dataset, size: int) -> None:
+    """Check that a file of ``size`` bytes can hold what a dataset declares.
+
+    Raises:
+        UserError: if it cannot.
+    """
     declared = dataset.size * dataset.dtype.itemsize
     held = min(dataset.id.get_storage_size(), size)
     if dataset.chunks is not None:

@@ -30,7 +30,7 @@ def describe_store(path: str) -> dict[str, Any]:
             "dim": store.dim,
             "dtype": store.dtype.name,
             "bytes": os.path.getsize(store.path),
-            "read": "mapped" if store.is_mapped else "through HDF5 (chunked or compressed)",
+            "read": "directly" if store.is_contiguous else "through HDF5 (chunked or compressed)",
             "rows_checked_when_written": store.rows_finite,
             "metadata_checksum": store.has_checksum,
             "attributes": store.attributes,

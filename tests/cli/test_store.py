@@ -98,7 +98,7 @@ def test_info_shows_counts_and_attributes(store, capsys):
     assert shown["items"] == "6"
     assert shown["rows"] == "12 (2 an item)"
     assert shown["dim"] == "4"
-    assert shown["read"] == "mapped"
+    assert shown["read"] == "directly"
     assert shown["extractor"] == "alexnet"
     facts = json.loads(run(capsys, f"info {store} --json")[1])
     assert facts["rows_per_item"] == [2, 2]

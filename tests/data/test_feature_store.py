@@ -74,13 +74,13 @@ def open_store(items, write_store, write_hdf5):
                 members = {name: file[name][:] for name in ("features", "offsets", "ids")}
             path = write_hdf5(f"{kind}2.h5", {"compression": "gzip", "chunks": (2, DIM)}, **members)
         store = FeatureStore(path, preload="preloaded" in kind)
-        assert store.is_mapped == ("compressed" not in kind)
+        assert store.is_contiguous == ("compressed" not in kind)
         return store
 
     return open_as
 
 
-KINDS = ["mapped", "compressed", "preloaded", "compressed and preloaded"]
+KINDS = ["contiguous", "compressed", "preloaded", "compressed and preloaded"]
 
 
 @pytest.fixture(params=KINDS)
