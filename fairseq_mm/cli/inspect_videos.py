@@ -12,6 +12,7 @@ from fairseq_mm.analysis import rounded
 from fairseq_mm.analysis.video_inspection import GateScores, VideoInspection
 from fairseq_mm.cli.inspect import Inspected, Part
 from fairseq_mm.cli.progress import progress_bar
+from fairseq_mm.cli.score_alignment import check_generated_for
 from fairseq_mm.cli.score_inputs import oov_words_by_video, read_sources, restored
 from fairseq_mm.data.split_files import read_references
 from fairseq_mm.data.transcript_text import is_not_available
@@ -90,7 +91,9 @@ class _SplitTexts:
     def _read_hypotheses(self, path: str) -> dict[str, str]:
         visual_ids = self.inspection.dataset.visual_ids
         ids = list(self.references) or list(dict.fromkeys(visual_ids))
-        found = read_hypotheses(path, item_ids=ids, visual_ids=visual_ids, split=self.split).texts
+        read = read_hypotheses(path, item_ids=ids, visual_ids=visual_ids, split=self.split)
+        check_generated_for(path, read.output, self.data, self.split)
+        found = read.texts
         strangers = found.keys() - set(visual_ids)
         if strangers:
             raise UserError(

@@ -13,13 +13,17 @@
       --per-item copied.jsonl
 
 HYPOTHESES is fairseq-generate's output (joined with the references through
-SPLIT.visual_ids), a JSONL file of {"id", "hypothesis"} or {"id", "caption"}, a
-plain text file (line i is item i of the references, or id, tab, text: what
+SPLIT.visual_ids; its T- lines must be the text of DATA), a JSONL file of
+{"id", "hypothesis"} or {"id", "caption"}, a plain text file (line i is item i
+of the references, or id, tab, text: what
 fairseq-mm caption prints), or a COCO results file. References are
 DATA/SPLIT.references.jsonl, such a file, a COCO annotation file (.json), or a
-plain text file, one reference a line (items are then numbered from 0). Texts
-without references, references without a text, and texts that are there twice
-are named on stderr; the rest is scored, and every figure says out of how many.
+plain text file, one reference a line (items are then numbered from 0). Where
+DATA/SPLIT.references.jsonl is missing, as after fairseq-preprocess alone, the
+binarised targets are the references. Texts without references, references
+without a text, and texts that are there twice are named on stderr; the rest is
+scored, and every figure says out of how many. A file that holds several runs is
+refused.
 
 Presets: `coco` is coco-caption's protocol (PTB tokens, lower-cased, without
 punctuation); `m_rnn` is that of Mao et al. 2015: text split and lower-cased as
@@ -67,6 +71,7 @@ from typing import Any, Callable, NamedTuple, Optional
 from fairseq_mm.cli import arguments, score_inputs, score_output
 from fairseq_mm.cli.arguments import flag
 from fairseq_mm.cli.records import counted
+from fairseq_mm.cli.score_alignment import check_scores_for
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
@@ -472,7 +477,10 @@ def _perplexities(args: argparse.Namespace) -> list[Row]:
     texts = read_log_probabilities(args.reference_scores)
     if args.data is None:
         return perplexity_rows(texts)
-    expected = len(read_visual_ids(str(Path(args.data) / f"{args.split}.visual_ids")))
+    num_tokens = {line: text.num_tokens for line, text in texts.items()}
+    expected = check_scores_for(args.reference_scores, num_tokens, args.data, args.split)
+    if expected is None:
+        expected = len(read_visual_ids(str(Path(args.data) / f"{args.split}.visual_ids")))
     if max(texts) >= expected:
         raise UserError(
             f"{args.reference_scores}: line {max(texts)} must be one of the {expected} lines of "

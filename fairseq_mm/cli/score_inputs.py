@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Callable, Optional
 
+from fairseq_mm.cli.score_alignment import check_generated_for, check_generated_for_lines
 from fairseq_mm.data.indexed_oov import restore_oov_words
 from fairseq_mm.data.input_files import parse_json, read_lines
 from fairseq_mm.data.split_files import read_oov_words, read_references, read_visual_ids
@@ -27,7 +28,9 @@ class References:
         path: the file.
         texts: item id -> references.
         visual_ids: id of each line of the split, where a data folder is given.
+        data: the data folder, where one is given.
         split: its name, where a data folder is given.
+        lines: the lines of a plain file of references.
         aliases: other names of items (file names in a COCO annotation file) -> id.
         oov_words: item id -> words that its indexed OOV tokens stand for, where there are any.
     """
@@ -35,7 +38,9 @@ class References:
     path: str
     texts: dict[str, list[str]]
     visual_ids: Optional[list[str]] = None
+    data: Optional[str] = None
     split: Optional[str] = None
+    lines: Optional[list[str]] = None
     aliases: dict[str, str] = field(default_factory=dict)
     oov_words: dict[str, list[str]] = field(default_factory=dict)
 
@@ -60,6 +65,9 @@ class JoinedTexts:
         repeated: ids with several texts; the first is in ``texts``.
         without_references: id -> text, of those that have none.
         unused: texts left out by rule (n-best lists, further lines of an item).
+        cut_short: ids of items whose lines are incomplete at the end of the file.
+        equal_to_targets: ids of all items, if every text equals the line it was generated for.
+        not_compared: why the file was not compared with the data folder, or None.
     """
 
     path: str
@@ -69,13 +77,21 @@ class JoinedTexts:
     repeated: list[str]
     without_references: dict[str, str]
     unused: int
+    cut_short: list[str] = field(default_factory=list)
+    equal_to_targets: list[str] = field(default_factory=list)
+    not_compared: Optional[str] = None
 
     def problems(self) -> dict[str, list[str]]:
         found = {
             "references without a text": self.missing,
             "items with several texts (the first is scored)": self.repeated,
             "texts without references (not scored)": list(self.without_references),
+            "items whose lines are cut short at the end of the file (not scored)": self.cut_short,
+            "texts that all equal their T- line (an overfitted model; or else the file is the "
+            "output of --score-reference, for --reference-scores)": self.equal_to_targets,
         }
+        if self.not_compared is not None:
+            found[f"texts that were {self.not_compared}"] = list(self.texts)
         return {what: ids for what, ids in found.items() if ids}
 
     def describe(self) -> dict[str, object]:
@@ -135,7 +151,7 @@ def _read_plain(path: str, visual_ids: Optional[list[str]]) -> References:
             f"{path}: must have a reference for each of the split's {len(visual_ids)} lines, but "
             f"has {len(lines)} lines."
         )
-    references = References(path, {}, visual_ids)
+    references = References(path, {}, visual_ids, lines=lines)
     for key, line in zip(visual_ids, lines):
         references.texts.setdefault(key, []).append(line)
     return references
@@ -162,7 +178,15 @@ def read_score_references(
     if references is None and data is None:
         raise UserError("references are needed: give --data DIR (and --split), or --references.")
     path = references or str(Path(data or "", reference_name(split, references_of)))
-    if path.endswith(".json"):
+    binarised = None
+    if data is not None and references_of == "item" and not os.path.exists(path):
+        from fairseq_mm.data.binarised_split import read_binarised_references
+
+        binarised = None if references else read_binarised_references(data, split)
+    if binarised is not None:
+        print(binarised.note, file=sys.stderr)
+        found = References(binarised.path, binarised.texts)
+    elif path.endswith(".json"):
         found = _read_coco_annotations(path)
     elif _is_plain(path):
         found = _read_plain(path, None if data is None else _visual_ids(data, split))
@@ -171,8 +195,8 @@ def read_score_references(
     if not found.texts:
         raise UserError(f"{path}: must have references, but has none.")
     if data is not None:
-        found.split = split
-        found.visual_ids = _visual_ids(data, split)
+        found.data, found.split = data, split
+        found.visual_ids = _visual_ids(data, split) if binarised is None else binarised.visual_ids
         found.oov_words = oov_words_by_video(data, split, found.visual_ids)
     return found
 
@@ -213,6 +237,11 @@ def join_texts(path: str, references: References) -> JoinedTexts:
     read = read_hypotheses(
         path, item_ids=item_ids, visual_ids=references.visual_ids, split=references.split
     )
+    not_compared = None
+    if references.data is not None and references.split is not None:
+        not_compared = check_generated_for(path, read.output, references.data, references.split)
+    if references.lines is not None:
+        check_generated_for_lines(path, read.output, references.path, references.lines)
     found: dict[str, str] = {}
     unknown: dict[str, str] = {}
     for key, text in read.texts.items():
@@ -236,6 +265,9 @@ def join_texts(path: str, references: References) -> JoinedTexts:
         repeated=read.repeated,
         without_references=unknown,
         unused=read.unused,
+        cut_short=read.cut_short,
+        equal_to_targets=read.equal_to_targets,
+        not_compared=not_compared,
     )
 
 

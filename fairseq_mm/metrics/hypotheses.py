@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Optional
+from typing import Any, Optional
 
 from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import UserError
-
-_GENERATED_LINE = re.compile(r"^([HD])-(\d+)\t([^\t\n]*)\t?(.*)$", re.MULTILINE)
+from fairseq_mm.metrics.generated_output import (
+    GeneratedOutput,
+    has_generated_lines,
+    parse_generated,
+)
 
 
 @dataclass
@@ -27,19 +30,42 @@ class Hypotheses:
         repeated: ids with several texts where one is expected; the first is in ``texts``.
         unused: how many texts were left out by rule: lower ranks of an n-best list, and lines of
             an item after its first.
+        cut_short: ids of items whose lines are incomplete at the end of the file.
+        equal_to_targets: ids of all items, if every text equals its ``T-`` line.
+        output: fairseq-generate's output, if it is one.
     """
 
     texts: dict[str, str]
     layout: str
     repeated: list[str] = field(default_factory=list)
     unused: int = 0
+    cut_short: list[str] = field(default_factory=list)
+    equal_to_targets: list[str] = field(default_factory=list)
+    output: Optional[GeneratedOutput] = None
+    _last_key: Optional[str] = None
+    _returned: set[str] = field(default_factory=set)
 
     def add(self, key: str, text: str) -> None:
         if key in self.texts:
             if key not in self.repeated:
                 self.repeated.append(key)
+            if key != self._last_key:
+                self._returned.add(key)
         else:
             self.texts[key] = text
+        self._last_key = key
+
+    def check_one_run(self, path: str) -> None:
+        """
+        Raises:
+            UserError: If every id comes back after others, as in two files that were joined.
+        """
+        if len(self._returned) == len(self.texts) > 1:
+            raise UserError(
+                f"{path}: each of its {len(self.texts)} ids (such as {self.repeated[0]!r}) comes "
+                "twice or more: the file must hold one run, but holds several; score each run by "
+                "itself."
+            )
 
 
 def read_hypotheses(
@@ -75,7 +101,7 @@ def read_hypotheses(
         return _read_coco_results(path, text)
     if re.match(r"\s*\{", text):
         return _read_jsonl(path, text)
-    if _GENERATED_LINE.search(text):
+    if has_generated_lines(text):
         return _read_generated(path, text, visual_ids, split)
     return _read_plain(path, text, item_ids, visual_ids)
 
@@ -95,11 +121,13 @@ def _read_coco_results(path: str, text: str) -> Hypotheses:
         if "image_id" not in entry:
             raise UserError(f"{path}: entry {number} has no image_id.")
         hypotheses.add(str(entry["image_id"]), entry["caption"])
+    hypotheses.check_one_run(path)
     return hypotheses
 
 
 def _read_jsonl(path: str, text: str) -> Hypotheses:
     hypotheses = Hypotheses({}, "jsonl")
+    made_by: dict[str, tuple[int, Any]] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -114,23 +142,23 @@ def _read_jsonl(path: str, text: str) -> Hypotheses:
                 f'{path}:{number}: must be {{"id": "...", "hypothesis": "..."}} or {{"id": "...", '
                 f'"caption": "..."}}, but is {line[:60]!r} instead.'
             )
+        for name in found.keys() & {"checkpoint", "options"}:
+            first, value = made_by.setdefault(name, (number, found[name]))
+            if found[name] != value:
+                raise UserError(
+                    f"{path}:{number}: has another {name!r} than line {first}: the file must hold "
+                    "one run, but holds several; score each run by itself."
+                )
         hypotheses.add(str(found["id"]), hypothesis)
+    hypotheses.check_one_run(path)
     return hypotheses
-
-
-def _repeats(text: str) -> bool:
-    """Whether every hypothesis of fairseq-generate's output is its own reference, word by word."""
-    targets = dict(re.findall(r"^T-(\d+)\t(.*)$", text, re.MULTILINE))
-    hypotheses = re.findall(r"^H-(\d+)\t[^\t\n]*\t(.*)$", text, re.MULTILINE)
-    return len(hypotheses) > 9 and all(
-        targets.get(number, "").replace("<<unk>>", "<unk>") == words for number, words in hypotheses
-    )
 
 
 def _read_generated(
     path: str, text: str, visual_ids: Optional[Sequence[str]], split: Optional[str]
 ) -> Hypotheses:
-    if re.search(r"'score_reference': True|\bscore_reference=True", text) or _repeats(text):
+    output = parse_generated(path, text)
+    if output.is_reference_scores:
         raise UserError(
             f"{path}: is the output of fairseq-generate --score-reference, whose texts are the "
             "references; give it as --reference-scores."
@@ -140,33 +168,25 @@ def _read_generated(
             f"{path}: is fairseq-generate's output, whose line numbers need --data and --split to "
             "be joined with references."
         )
-    generated = re.search(r"(?:'gen_subset': '|^Generate )([^'\s]*)('| with beam)", text, re.M)
-    if split is not None and generated and split not in generated.group(1).split(","):
-        raise UserError(
-            f"{path}: was generated for the split {generated.group(1)}, but --split is {split}."
-        )
-    # line number -> (score, text): detokenised lines are the texts, where they are printed
-    found: dict[str, dict[int, list[tuple[float, str]]]] = {"H": {}, "D": {}}
-    for match in _GENERATED_LINE.finditer(text):
-        kind, number, score = match.group(1), int(match.group(2)), match.group(3)
-        try:
-            found[kind].setdefault(number, []).append((float(score), match.group(4)))
-        except ValueError:
+    for generated in output.splits:
+        if split is not None and split not in generated.split(","):
             raise UserError(
-                f"{path}: {kind}-{number} must have a score and a text, separated by tabs, but "
-                f"has {score[:40]!r} for a score."
-            ) from None
-    lines = {**found["H"], **found["D"]}
+                f"{path}: was generated for the split {generated}, but --split is {split}."
+            )
+    # detokenised lines are the texts, where they are printed
+    lines = {**output.hypotheses, **output.detokenised}
     beyond = [number for number in lines if number >= len(visual_ids)]
     if beyond:
         raise UserError(
             f"{path}: line {max(beyond)} must be one of the split's {len(visual_ids)} lines "
             "(counted from 0); it was generated from another split or data folder."
         )
-    hypotheses = Hypotheses({}, "fairseq-generate")
+    hypotheses = Hypotheses({}, "fairseq-generate", output=output)
+    if output.cut_short is not None:
+        hypotheses.cut_short.append(visual_ids[output.cut_short])
     # The same number of texts everywhere is an n-best list; more for some lines are repetitions.
     counts = Counter(len(texts) for texts in lines.values())
-    n_best = min(counts)
+    n_best = min(counts, default=0)
     for number in sorted(lines):
         texts, key = lines[number], visual_ids[number]
         best = max(texts, key=lambda scored: scored[0])[1] if n_best > 1 else texts[0][1]
@@ -177,6 +197,8 @@ def _read_generated(
         hypotheses.unused += n_best - 1
         if len(texts) > n_best:
             hypotheses.repeated.append(key)
+    if output.repeats_targets():
+        hypotheses.equal_to_targets = list(hypotheses.texts)
     return hypotheses
 
 
@@ -210,13 +232,15 @@ def _read_plain(
         for line in lines:
             key, text = line.split("\t")[:2]
             hypotheses.add(key, text)
+        hypotheses.check_one_run(path)
         return hypotheses
     hypotheses = Hypotheses({}, "text")
     if len(lines) == len(item_ids):
         hypotheses.texts = dict(zip(item_ids, lines))
     elif visual_ids is not None and len(lines) == len(visual_ids):
         for key, line in zip(visual_ids, lines):
-            hypotheses.texts.setdefault(key, line)
+            if hypotheses.texts.setdefault(key, line) != line and key not in hypotheses.repeated:
+                hypotheses.repeated.append(key)
         hypotheses.unused = len(lines) - len(hypotheses.texts)
     else:
         of_split = "" if visual_ids is None else f" or the split's {len(visual_ids)} lines"

@@ -97,7 +97,10 @@ def read_log_probabilities(path: str) -> dict[int, LogProbability]:
                     differing += value.partition("\t")[2] != targets[key]
                 elif kind == "P":
                     if int(key) in texts:
-                        raise UserError(f"{path}:{number}: line {key} of the split is here twice.")
+                        raise UserError(
+                            f"{path}:{number}: line {key} of the split is here twice; score "
+                            "each run by itself."
+                        )
                     try:
                         scores = [float(score) for score in value.split()]
                     except ValueError:
@@ -106,6 +109,11 @@ def read_log_probabilities(path: str) -> dict[int, LogProbability]:
                         raise UserError(
                             f"{path}:{number}: P-{key} must be followed by finite log2-"
                             f"probabilities, but is {value[:40]!r} instead."
+                        )
+                    if not line.endswith("\n"):
+                        raise UserError(
+                            f"{path}:{number}: P-{key} is the end of the file, but must end with "
+                            "a line break: the file was cut short."
                         )
                     texts[int(key)] = LogProbability(math.fsum(scores), len(scores))
     except (OSError, UnicodeDecodeError) as error:

@@ -145,11 +145,11 @@ def test_best_of_an_n_best_list_and_first_line_of_an_item_are_scored(score, writ
     assert result["texts"][0]["unused"] == 5
 
 
-def test_line_that_is_generated_twice_is_named(score, write):
+def test_line_that_is_generated_twice_is_refused(score, write):
     path = write("generated.txt", generated(TEXTS) + "D-2\t-0.1\ttwo men\n")
-    _, result, _, err = score(path)
-    assert "1 items with several texts (the first is scored): b.jpg" in err
-    assert figures(result)["bleu4"] == pytest.approx(expected_bleu()[3])
+    status, _, _, err = score(path)
+    assert status == 2
+    assert f"{path}:14: D-2 is in line 4 already: the file must hold one run of" in err
 
 
 def test_items_of_a_coco_annotation_file_are_found_by_number_or_file_name(score, write):

@@ -23,10 +23,14 @@ def read(path):
     return read_hypotheses(str(path), item_ids=IDS, visual_ids=IDS, split="valid")
 
 
-def test_scores_of_the_references_are_no_hypotheses(tmp_path):
+def test_texts_that_all_equal_their_references_are_scored_and_named(tmp_path):
+    """An overfitted model generates them; without the log, --score-reference looks the same."""
     repeated = [text.replace("<<unk>>", "<unk>") for text in REFERENCES]
-    with pytest.raises(UserError, match="output of fairseq-generate --score-reference"):
-        read(written(tmp_path, repeated))
+    found = read(written(tmp_path, repeated))
+    assert list(found.texts.values()) == repeated
+    assert found.equal_to_targets == IDS
+    log = "| fairseq_cli.generate | {'score_reference': False}\n"
+    assert read(written(tmp_path, repeated, last=log)).equal_to_targets == []
 
 
 def test_one_hypothesis_that_differs_is_enough_to_be_scored(tmp_path):

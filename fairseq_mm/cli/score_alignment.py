@@ -1,0 +1,191 @@
+"""Check that fairseq-generate's output belongs to the data folder and split it is scored with.
+
+Line numbers alone say nothing: another folder has lines of the same numbers. The ``T-`` lines
+(``S-`` lines, where there are no targets) are the text that was generated for.
+"""
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Callable, Optional
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.generated_output import GeneratedOutput, parse_generated
+
+if TYPE_CHECKING:
+    from fairseq_mm.data.binarised_split import SplitText
+
+_SHOWN = 50  # characters of a text in a message
+
+# tokens, line of the split -> readable text
+Decode = Callable[[str, int], str]
+
+
+def check_generated_for(
+    path: str, output: Optional[GeneratedOutput], data: str, split: str
+) -> Optional[str]:
+    """Compare the texts that fairseq-generate printed of a split with the data folder.
+
+    Args:
+        path: File of the output.
+        output: Its content; None if the file has another layout.
+        data: Data folder.
+        split: Name of the split.
+
+    Returns:
+        Why the texts could not be compared, or None.
+
+    Raises:
+        UserError: If a line is not the folder's text.
+    """
+    printed = None if output is None else output.targets or output.sources
+    if output is None or not printed:
+        return None
+    from fairseq_mm.data.binarised_split import find_split_text
+
+    folder_text = find_split_text(data, split, is_source=not output.targets)
+    if folder_text is None:
+        return None
+    beyond = max(printed)
+    if beyond >= len(folder_text):
+        raise UserError(
+            f"{path}: line {beyond} must be one of the {len(folder_text)} lines of "
+            f"{folder_text.path} (counted from 0); it was generated from another split or data "
+            "folder."
+        )
+    decoders = _decoders(output, folder_text)
+    if not decoders:
+        return (
+            f"not compared with {folder_text.path}: --bpe or --tokenizer has changed the words of "
+            f"the {_kind_of(output)}- lines"
+        )
+    differing = [
+        number
+        for number, (_, text) in sorted(printed.items())
+        if not any(
+            _is_beginning(text, decode(folder_text.tokens(number), number)) for decode in decoders
+        )
+    ]
+    if differing:
+        expected = decoders[-1](folder_text.tokens(differing[0]), differing[0])
+        _refuse(path, output, differing, folder_text.path, expected)
+    return None
+
+
+def check_scores_for(
+    path: str, num_tokens: Mapping[int, int], data: str, split: str
+) -> Optional[int]:
+    """Check that scores of references are of a split's lines.
+
+    Args:
+        path: Output of ``fairseq-generate --score-reference``.
+        num_tokens: Line of the split -> number of scores, one for each token.
+        data: Data folder.
+        split: Name of the split.
+
+    Returns:
+        Number of lines of the split; None if the folder has no binarised text.
+
+    Raises:
+        UserError: If the run generated its texts, or a line is not the folder's text.
+    """
+    from fairseq_mm.data.binarised_split import find_split_text
+
+    folder_text = find_split_text(data, split)
+    if folder_text is None:
+        return None
+    with open(path, encoding="utf-8") as file:
+        output = parse_generated(path, file.read())
+    if output.scores_references is False:
+        raise UserError(
+            f"{path}: its log says that the texts were generated; perplexity needs "
+            "fairseq-generate --score-reference."
+        )
+    check_generated_for(path, output, data, split)
+    longest = max(num_tokens.values())
+    for number, count in sorted(num_tokens.items()):
+        size = int(folder_text.lines.sizes[number]) if number < len(folder_text) else count
+        # texts that were cut are as long as the longest of the run
+        if count > size or (count < size and count < longest):
+            raise UserError(
+                f"{path}: P-{number} has {count} scores, but line {number} (counted from 0) of "
+                f"{folder_text.path} has {size} tokens, its end included: it was generated from "
+                "another data folder or split."
+            )
+    return len(folder_text)
+
+
+def check_generated_for_lines(
+    path: str, output: Optional[GeneratedOutput], references_path: str, lines: Sequence[str]
+) -> None:
+    """Check that no ``T-`` line is another line of a plain file of references.
+
+    The references may be tokenised otherwise, so a text that no line has is no mistake.
+
+    Raises:
+        UserError: If a ``T-`` line is the text of another line.
+    """
+    if output is None:
+        return
+    positions: dict[str, list[int]] = {}
+    for position, line in enumerate(lines):
+        positions.setdefault(_letters(line), []).append(position)
+    differing = [
+        number
+        for number, (_, text) in sorted(output.targets.items())
+        if number < len(lines)
+        and not _is_beginning(text, lines[number])
+        and number not in positions.get(_letters(text), [number])
+    ]
+    if differing:
+        _refuse(path, output, differing, references_path, lines[differing[0]])
+
+
+def _refuse(
+    path: str, output: GeneratedOutput, differing: Sequence[int], folder_path: str, expected: str
+) -> None:
+    printed = output.targets or output.sources
+    number = differing[0]
+    file_line, text = printed[number]
+    raise UserError(
+        f"{path}:{file_line}: {_kind_of(output)}-{number} is {text[:_SHOWN]!r}, but line {number} "
+        f"(counted from 0) of {folder_path} is {expected[:_SHOWN]!r} ({len(differing)} of "
+        f"{len(printed)} such lines differ): it was generated from another data folder or split."
+    )
+
+
+def _kind_of(output: GeneratedOutput) -> str:
+    return "T" if output.targets else "S"
+
+
+def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]:
+    """Return the ways in which the run may have decoded tokens.
+
+    fairseq-generate decodes targets as it decodes hypotheses, and prints these before (``H-``) and
+    after (``D-``).
+    """
+    numbers = [
+        number
+        for number in output.hypotheses.keys() & output.detokenised.keys()
+        if number < len(folder_text)
+    ]
+
+    def agrees(decode: Decode) -> bool:
+        equal = sum(
+            _letters(decode(output.hypotheses[number][0][1], number))
+            == _letters(output.detokenised[number][0][1])
+            for number in numbers
+        )
+        return 2 * equal >= len(numbers)
+
+    decoders: list[Decode] = [lambda tokens, line: tokens, folder_text.decode]
+    return [decode for decode in decoders if agrees(decode)]
+
+
+def _is_beginning(text: str, line: str) -> bool:
+    """Return whether a text is a line, or its beginning, if long texts were cut."""
+    return _letters(line).startswith(_letters(text))
+
+
+def _letters(text: str) -> str:
+    """Return letters and digits, lower-cased: subwords and tokenizers do not change them."""
+    return "".join(filter(str.isalnum, html.unescape(text).casefold()))

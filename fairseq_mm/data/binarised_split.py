@@ -1,0 +1,128 @@
+"""Text of a split, decoded from its binarised files.
+
+fairseq-mm score compares the ``T-`` and ``S-`` lines of fairseq-generate with this text. In a
+folder without ``<split>.references.jsonl``, as fairseq-preprocess writes it, the targets take the
+place of the references.
+"""
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from fairseq_mm.data.binarised_text import check_line_counts, load_binarised_text, load_dictionary
+from fairseq_mm.data.indexed_oov import restore_oov_words
+from fairseq_mm.data.split_files import read_oov_words, read_visual_ids
+from fairseq_mm.data.split_text import Folder
+from fairseq_mm.data.subwords import Subwords
+from fairseq_mm.data.visual_story_text import SEPARATOR
+
+# pairs of languages that the tasks read by default
+_KNOWN_PAIRS = ("wp_source-wp_target", "tran-desc")
+
+
+class SplitText:
+    """Binarised text of a split, with the subwords that turn tokens into readable text.
+
+    Args:
+        base: Path of the binarised text, without ``.bin`` and ``.idx``.
+        dictionary_path: Path of its dictionary.
+        folder: Data folder, which may have subwords.
+        split: Name of the split, which may have words for indexed OOV tokens.
+
+    Raises:
+        UserError: If a file is damaged, or the line counts differ.
+    """
+
+    def __init__(self, base: Path, dictionary_path: Path, folder: Folder, split: str) -> None:
+        self.path = f"{base}.bin"
+        self.dictionary = load_dictionary(str(dictionary_path))
+        self.lines: Any = load_binarised_text(
+            str(base), num_types=len(self.dictionary), end=self.dictionary.eos()
+        )
+        self.subwords = Subwords.load(folder)
+        self.oov_words: Optional[list[list[str]]] = None
+        unknowns = Path(folder) / f"{split}.unknowns.jsonl"
+        if unknowns.is_file():
+            self.oov_words = read_oov_words(unknowns)
+            check_line_counts({self.path: len(self), str(unknowns): len(self.oov_words)})
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def tokens(self, line: int) -> str:
+        """Tokens of a line, separated by spaces."""
+        return self.dictionary.string(self.lines[line])
+
+    def decode(self, tokens: str, line: int) -> str:
+        """Readable text of tokens that belong to a line."""
+        if self.oov_words is not None:
+            tokens = restore_oov_words(tokens, self.oov_words[line])
+        return self.subwords.decode(tokens)
+
+
+class BinarisedReferences(NamedTuple):
+    """References of a folder that fairseq-preprocess made: the lines of its binarised targets.
+
+    Args:
+        path: File of the targets.
+        visual_ids: Item id of each line.
+        texts: Item id -> its lines, readable and without separators of sentences.
+        note: Sentence that says where the references come from.
+    """
+
+    path: str
+    visual_ids: list[str]
+    texts: dict[str, list[str]]
+    note: str
+
+
+def read_binarised_references(folder: Folder, split: str) -> Optional[BinarisedReferences]:
+    """Read the binarised targets as references; return None without binarised targets.
+
+    Without ``<split>.visual_ids`` each line is an item of its own, numbered from 0.
+
+    Raises:
+        UserError: If a file is damaged, or the line counts differ.
+    """
+    text = find_split_text(folder, split)
+    if text is None:
+        return None
+    ids_path = Path(folder) / f"{split}.visual_ids"
+    visual_ids = [str(line) for line in range(len(text))]
+    if ids_path.exists():
+        visual_ids = read_visual_ids(ids_path)
+        check_line_counts({text.path: len(text), str(ids_path): len(visual_ids)})
+    texts: dict[str, list[str]] = {}
+    for line, key in enumerate(visual_ids):
+        words = text.decode(text.tokens(line), line).split()
+        texts.setdefault(key, []).append(" ".join(x for x in words if x != SEPARATOR))
+    missing = Path(folder) / f"{split}.references.jsonl"
+    note = f"{missing}: no such file; the references are the lines of {text.path}."
+    return BinarisedReferences(text.path, visual_ids, texts, note)
+
+
+def find_split_text(folder: Folder, split: str, *, is_source: bool = False) -> Optional[SplitText]:
+    """Open the binarised targets (or sources) of a split; None if the folder has no such text.
+
+    Raises:
+        UserError: See :class:`SplitText`.
+    """
+    root = Path(folder)
+    if not is_source and _is_binarised(root / split):
+        return SplitText(root / split, root / "dict.txt", folder, split)
+    side = 1 if is_source else 2
+    pattern = re.compile(rf"({re.escape(split)}\.([^.-]+)-([^.-]+))\.\{side + 1}\.idx")
+    found = [match for path in root.glob("*.idx") if (match := pattern.fullmatch(path.name))]
+    pairs = [match.groups() for match in found]
+    known = [pair for pair in pairs if "-".join(pair[1:]) in _KNOWN_PAIRS]
+    if len(known or pairs) != 1:
+        return None
+    pair = (known or pairs)[0]
+    base = root / f"{pair[0]}.{pair[side]}"
+    if not _is_binarised(base):
+        return None
+    return SplitText(base, root / f"dict.{pair[side]}.txt", folder, split)
+
+
+def _is_binarised(base: Path) -> bool:
+    return all(Path(f"{base}{ending}").is_file() for ending in (".bin", ".idx"))

@@ -1,0 +1,120 @@
+"""Parser of fairseq-generate's output: one run, or the parts of one run that was sharded."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Optional
+
+from fairseq_mm.errors import UserError
+
+_LINE = re.compile(r"^([STHDP])-([0-9]{1,15})\t([^\t\n]*)\t?(.*)$", re.MULTILINE)
+_SPLIT = re.compile(r"(?:'gen_subset': '|^Generate )([^'\s]*)(?:'| with beam)", re.MULTILINE)
+_SCORES_REFERENCES = re.compile(r"(?:'score_reference': |\bscore_reference=)(True|False)")
+_N_BEST = re.compile(r"(?:'nbest': |\bnbest=)([0-9]{1,9})")
+
+
+@dataclass
+class GeneratedOutput:
+    """Lines of fairseq-generate, by their number in the split.
+
+    Args:
+        splits: Splits that the log names.
+        scores_references: Value of ``--score-reference`` in the log; None without a log.
+        sources: Number -> line of the file and text of its ``S-`` line.
+        targets: Number -> line of the file and text of its ``T-`` line.
+        hypotheses: Number -> scores and texts of its ``H-`` lines, in the file's order.
+        detokenised: The same of its ``D-`` lines.
+        cut_short: Number of the last item, if it lacks lines that the other items have; its texts
+            are left out.
+    """
+
+    splits: list[str]
+    scores_references: Optional[bool]
+    sources: dict[int, tuple[int, str]] = field(default_factory=dict)
+    targets: dict[int, tuple[int, str]] = field(default_factory=dict)
+    hypotheses: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
+    detokenised: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
+    cut_short: Optional[int] = None
+
+    @property
+    def is_reference_scores(self) -> bool:
+        return self.scores_references is True
+
+    def repeats_targets(self) -> bool:
+        """Return whether every text equals its target, and no log says that it was generated."""
+        if self.scores_references is not None or len(self.hypotheses) < 10:
+            return False
+        return all(
+            number in self.targets
+            and all(words == _unescaped(self.targets[number][1]) for _, words in scored)
+            for number, scored in self.hypotheses.items()
+        )
+
+
+def has_generated_lines(text: str) -> bool:
+    """Return whether a file has texts of fairseq-generate."""
+    return re.search(r"^[HD]-[0-9]{1,15}\t", text, re.MULTILINE) is not None
+
+
+def parse_generated(path: str, text: str) -> GeneratedOutput:
+    """Parse the output of one run.
+
+    Raises:
+        UserError: If a line has no score, or a line of the split was generated more than once.
+    """
+    said = {value == "True" for value in _SCORES_REFERENCES.findall(text)}
+    # fairseq-interactive logs a split too, but reads none
+    log = re.sub(r"^.*fairseq_cli\.interactive.*$", "", text, flags=re.MULTILINE)
+    splits = list(dict.fromkeys(_SPLIT.findall(log)))
+    output = GeneratedOutput(splits, True in said if said else None)
+    limit = max(map(int, _N_BEST.findall(text)), default=None)
+    first_lines: dict[tuple[str, int], int] = {}
+    last_numbers: dict[str, int] = {}
+    kinds: dict[int, set[str]] = {}
+    number, file_line, position = -1, 1, 0
+    for match in _LINE.finditer(text):
+        file_line += text.count("\n", position, match.start())
+        position = match.start()
+        kind, number, score = match[1], int(match[2]), match[3]
+        first_line = first_lines.setdefault((kind, number), file_line)
+        # S and T are printed once; the others of an n-best list follow one another
+        is_repeated = first_line < file_line and (kind in "ST" or last_numbers[kind] != number)
+        last_numbers[kind] = number
+        kinds.setdefault(number, set()).add(kind)
+        if kind in "ST":
+            found_texts = output.sources if kind == "S" else output.targets
+            found_texts.setdefault(number, (file_line, match[0].split("\t", 1)[1]))
+        elif kind in "HD":
+            found = output.hypotheses if kind == "H" else output.detokenised
+            scored = found.setdefault(number, [])
+            scored.append((_score_of(path, kind, number, score), match[4]))
+            is_repeated = is_repeated or (limit is not None and len(scored) > limit)
+        if is_repeated:
+            raise UserError(
+                f"{path}:{file_line}: {kind}-{number} is in line {first_line} already: the file "
+                "must hold one run of fairseq-generate, but holds several, or a line twice; score "
+                "each run by itself."
+            )
+    _leave_out_cut_item(output, kinds, number)
+    return output
+
+
+def _score_of(path: str, kind: str, number: int, score: str) -> float:
+    try:
+        return float(score)
+    except ValueError:
+        raise UserError(
+            f"{path}: {kind}-{number} must have a score and a text, separated by tabs, but has "
+            f"{score[:40]!r} for a score."
+        ) from None
+
+
+def _leave_out_cut_item(output: GeneratedOutput, kinds: dict[int, set[str]], last: int) -> None:
+    others = [found for number, found in kinds.items() if number != last]
+    if others and not kinds[last] >= set.intersection(*others):
+        output.cut_short = last
+        output.hypotheses.pop(last, None)
+        output.detokenised.pop(last, None)
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("<<unk>>", "<unk>")

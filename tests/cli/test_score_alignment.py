@@ -1,0 +1,375 @@
+"""`fairseq-mm score` scores output of fairseq-generate with the folder it was generated from."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from fairseq.data import Dictionary
+from toy_data import (
+    make_captions_folder,
+    make_dictionary,
+    make_videos_folder,
+    make_visual_stories_folder,
+    write_split,
+)
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.data.binarised_split import find_split_text
+
+LOG = "2026-01-01 00:00:00 | INFO | fairseq_cli.generate | {log}\n"
+
+
+def make_folder(folder, *, seed=0):
+    """7 images of three captions, in an order that the seed decides, with an unknown word."""
+    make_captions_folder(folder)
+    generator = np.random.default_rng(5)
+    lines = []
+    for i in range(7):
+        for k in range(3):
+            words = generator.choice(make_dictionary().symbols[4:], size=4 + (i + k) % 3)
+            lines.append((f"valid{i}.jpg", " ".join([*words, "zebra"])))
+    order = np.random.default_rng(seed).permutation(7)
+    lines = [lines[3 * i + k] for i in order for k in range(3)]
+    write_split(folder, "valid", lines, make_dictionary())
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path):
+    return make_folder(tmp_path / "data")
+
+
+@pytest.fixture
+def other(tmp_path):
+    """The same images and captions in another order."""
+    return make_folder(tmp_path / "other", seed=1)
+
+
+def generated(
+    folder,
+    *,
+    numbers=range(0, 21, 3),
+    kinds="THDP",
+    n_best=1,
+    change=lambda text: text,
+    decode=lambda text: text,
+    log=None,
+    text="a dog runs on the snow",
+):
+    """Return what fairseq-generate prints of lines of a folder.
+
+    ``change`` turns tokens of a target into the tokens that are printed of it, ``decode`` tokens
+    into text, as --bpe does. Without ``text`` the hypothesis is the target.
+    """
+    split_text = find_split_text(folder, "valid")
+    printed = [] if log is None else [LOG.format(log=log)]
+    for number in numbers:
+        target = change(split_text.tokens(number))
+        words = target if text is None else f"{text} {number}"
+        lines = {"T": decode(target.replace("<unk>", "<<unk>>"))}
+        for rank in range(n_best):
+            lines |= {
+                f"H{rank}": f"{-0.5 - rank}\t{words}",
+                f"D{rank}": f"{-0.5 - rank}\t{decode(words)}",
+                f"P{rank}": " ".join(["-0.1"] * (len(words.split()) + 1)),
+            }
+        printed += [f"{key[0]}-{number}\t{x}\n" for key, x in lines.items() if key[0] in kinds]
+    return "".join(printed)
+
+
+@pytest.fixture
+def score(data, tmp_path, capsys):
+    """Runs the command over a text; returns exit status, BLEU-4 and stderr."""
+
+    def run(text, *arguments, folder=data, name="out.txt"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        result = tmp_path / "scores.json"
+        result.unlink(missing_ok=True)
+        options = [] if folder is None else ["--data", str(folder)]
+        status = main(
+            [
+                *("score", str(tmp_path / name), *options, "--metrics", "bleu"),
+                *("--json", str(result), *map(str, arguments)),
+            ]
+        )
+        err = capsys.readouterr().err
+        if not result.exists():
+            assert (status, err.count("\n")) == (2, 1)
+            return status, None, err
+        figures = {x["metric"]: x["value"] for x in json.loads(result.read_text())["scores"]}
+        return status, figures["bleu4"], err
+
+    return run
+
+
+def test_output_of_another_folder_names_both_files_and_the_first_line_that_differs(
+    score, data, other, tmp_path
+):
+    assert score(generated(data, text=None))[0] == 0
+    status, _, err = score(generated(other, text=None))
+    expected = find_split_text(data, "valid").tokens(0)[:50]
+    found = find_split_text(other, "valid").tokens(0).replace("<unk>", "<<unk>>")[:50]
+    assert status == 2
+    assert (
+        f"{tmp_path / 'out.txt'}:1: T-0 is {found!r}, but line 0 (counted from 0) of "
+        f"{data / 'valid.bin'} is {expected!r} (7 of 7 such lines differ): it was generated from "
+        "another data folder or split." in err
+    )
+
+
+def test_one_line_that_differs_is_enough(score, data, other):
+    text = generated(data, numbers=range(0, 18, 3)) + generated(other, numbers=[18])
+    status, _, err = score(text)
+    assert status == 2
+    assert ":25: T-18 is " in err
+    assert "(1 of 7 such lines differ)" in err
+
+
+def test_both_systems_of_a_comparison_are_checked(score, data, other, tmp_path):
+    (tmp_path / "b.txt").write_text(generated(other))
+    status, _, err = score(generated(data), "--compare", tmp_path / "b.txt")
+    assert status == 2
+    assert f"{tmp_path / 'b.txt'}:1: T-0 is" in err
+
+
+# a text that fairseq-generate prints of the folder's lines -> it is scored
+BELONGING = {
+    "n-best": {"n_best": 3},
+    "without targets": {"kinds": "HDP"},
+    "hypotheses alone": {"kinds": "H"},
+    "detokenised alone": {"kinds": "D"},
+    "targets and hypotheses": {"kinds": "TH"},
+    "every line": {"numbers": range(21)},
+    "another order": {"numbers": [18, 3, 0, 9, 6, 12, 15]},
+    "cut targets": {"change": lambda text: " ".join(text.split()[:3])},
+    "lower-cased": {"decode": str.lower},
+    "upper-cased": {"decode": str.upper},
+    "without spaces": {"decode": lambda text: text.replace(" ", "")},
+    "as a tokenizer writes": {"decode": lambda text: text.replace(" ", "&#32;") + " &apos; ."},
+    "as --post-process does": {"change": lambda text: text.replace("dog", "d@@ og")},
+    "with its log": {"log": "{'gen_subset': 'valid', 'nbest': 1, 'score_reference': False}"},
+    "an overfitted model": {"text": None},
+    "an overfitted model of every line": {"text": None, "numbers": range(21)},
+}
+
+
+@pytest.mark.parametrize("case", BELONGING)
+def test_output_of_the_folder_is_scored(score, data, case):
+    status, bleu, err = score(generated(data, **BELONGING[case]))
+    assert status == 0
+    if "overfitted" in case:
+        assert bleu > 0.7  # <unk> is none of the references' words
+        assert ("texts that all equal their T- line" in err) is ("every" in case)
+    else:
+        assert err == ""
+
+
+def test_texts_that_bpe_has_changed_are_said_not_to_be_compared(score, data, other):
+    status, _, err = score(generated(data, decode=lambda text: "".join(map(str, map(ord, text)))))
+    assert status == 0
+    assert f"7 texts that were not compared with {data / 'valid.bin'}: --bpe or --tokenizer" in err
+
+
+# texts of the folder and of another -> a file of several runs
+SEVERAL = {
+    "twice": lambda data, other: generated(data) + generated(data),
+    "two folders": lambda data, other: generated(data) + generated(other),
+    "two systems": lambda data, other: generated(data) + generated(data, text="a cat sits on"),
+    "without targets": lambda data, other: 2 * generated(data, kinds="HDP"),
+    "hypotheses alone": lambda data, other: 2 * generated(data, kinds="H"),
+    "a run that was restarted": lambda data, other: (
+        generated(data, numbers=[0, 3, 6]) + generated(data)
+    ),
+    "a second run of one line": lambda data, other: generated(data) + generated(data, numbers=[3]),
+    "targets of one run alone": lambda data, other: generated(data) + generated(data, kinds="H"),
+    "two n-best lists": lambda data, other: 2 * generated(data, n_best=2),
+    "sorted lines": lambda data, other: "".join(
+        sorted((2 * generated(data)).splitlines(keepends=True))
+    ),
+    "sorted hypotheses with the log": lambda data, other: "".join(
+        sorted((2 * generated(data, kinds="H", log="{'nbest': 1}")).splitlines(keepends=True))
+    ),
+    "JSON of two runs": lambda data, other: 2 * as_json("a dog") + as_json("a cat"),
+    "JSON of two checkpoints": lambda data, other: (
+        as_json("a dog", [0, 1], checkpoint="1" * 64) + as_json("a cat", [2], checkpoint="2" * 64)
+    ),
+    "JSON of two searches": lambda data, other: (
+        as_json("a dog", [0, 1], options={"beam": 3}) + as_json("a cat", [2], options={"beam": 1})
+    ),
+    "ids and texts": lambda data, other: 2 * "".join(f"valid{i}.jpg\ta dog\n" for i in range(7)),
+    "COCO results": lambda data, other: json.dumps(
+        2 * [{"image_id": f"valid{i}.jpg", "caption": "a dog"} for i in range(7)]
+    ),
+}
+
+
+def as_json(text, numbers=range(7), **fields):
+    records = [{"id": f"valid{i}.jpg", "hypothesis": text, **fields} for i in numbers]
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+def test_several_runs_in_a_file_are_refused(score, data, other, case):
+    status, _, err = score(SEVERAL[case](data, other))
+    assert status == 2
+    assert "must hold one run" in err
+
+
+def test_parts_of_a_run_are_one_run(score, data):
+    log = "{'distributed_rank': 1, 'gen_subset': 'valid', 'nbest': 1}"
+    whole = score(generated(data))
+    parts = generated(data, numbers=[0, 6, 12, 18], log=log)
+    parts += generated(data, numbers=[3, 9, 15], log=log)
+    assert score(parts) == whole
+    assert score("".join(sorted(generated(data).splitlines(keepends=True)))) == whole
+
+
+def test_runs_of_two_splits_are_refused_by_either_log(score, data):
+    log = "{{'gen_subset': '{}'}}"
+    text = generated(data, numbers=[0, 3], log=log.format("valid"))
+    text += generated(data, numbers=[6, 9], log=log.format("test"))
+    status, _, err = score(text)
+    assert status == 2
+    assert "was generated for the split test, but --split is valid" in err
+
+
+@pytest.mark.parametrize("kind", ["T", "H", "D", "P"])
+def test_an_item_that_is_cut_at_the_end_is_not_scored(score, data, kind):
+    text = generated(data)
+    status, _, err = score(text[: text.rindex(f"{kind}-18\t") + 12])
+    assert status == 0
+    key = (data / "valid.visual_ids").read_text().split()[18]
+    assert (f"1 references without a text: {key}" in err) is (kind != "P")
+    assert ("1 items whose lines are cut short at the end of the file" in err) is (kind != "P")
+
+
+def test_targets_are_compared_with_plain_references(score, data, tmp_path):
+    """Without a data folder, a text that is another line of the references is a mistake."""
+    lines = [find_split_text(data, "valid").tokens(i).replace("<unk>", "dog") for i in range(21)]
+    (tmp_path / "references.txt").write_text("".join(f"{line}\n" for line in lines))
+    text = generated(data, change=lambda text: text.replace("<unk>", "dog"))
+    arguments = ("--references", tmp_path / "references.txt")
+    assert score(text, *arguments, folder=None)[0] == 0
+    (tmp_path / "references.txt").write_text("".join(f"{x}\n" for x in [*lines[1:], lines[0]]))
+    status, _, err = score(text, *arguments, folder=None)
+    assert status == 2
+    assert f":1: T-0 is {lines[0][:50]!r}, but line 0 (counted from 0) of " in err
+    # tokenised in another way, nothing can be said
+    (tmp_path / "references.txt").write_text("".join(f"the {x}\n" for x in [*lines[1:], lines[0]]))
+    assert score(text, *arguments, folder=None)[0] == 0
+
+
+def test_lines_of_an_item_that_differ_are_named(score, data):
+    texts = [f"a dog {i // 3}\n" for i in range(21)]
+    assert score("".join(texts))[2] == ""
+    texts[4] = "a cat\n"
+    first = (data / "valid.visual_ids").read_text().split()[3]
+    assert f"1 items with several texts (the first is scored): {first}" in score("".join(texts))[2]
+
+
+def test_visual_stories_are_compared_with_their_separators(score, tmp_path):
+    data = make_visual_stories_folder(tmp_path / "stories")
+    text = generated(data, numbers=range(0, 10, 2))
+    assert score(text, folder=data)[::2] == (0, "")
+    text = generated(data, numbers=range(2, 10, 2)).replace("-2\t", "-0\t")
+    status, _, err = score(text, folder=data)
+    assert status == 2
+    assert "T-0 is " in err
+
+
+def test_summaries_are_compared_as_they_are_printed(score, tmp_path):
+    """With words in the place of indexed OOV tokens; stock translation prints these."""
+    data = make_videos_folder(tmp_path / "videos", indexed_oov=2)
+
+    def restore(text):
+        return text.replace("<unk-0>", "zebra")
+
+    kinds = {"numbers": range(5), "text": "a <unk-0>"}
+    assert score(generated(data, **kinds, decode=restore), folder=data)[::2] == (0, "")
+    assert score(generated(data, **kinds), folder=data)[::2] == (0, "")
+    turned = generated(data, **kinds, change=lambda text: " ".join(reversed(text.split())))
+    assert score(turned, folder=data)[0] == 2
+
+
+def test_sources_are_compared_where_no_targets_are_printed(score, tmp_path):
+    """fairseq-interactive prints sources alone, and logs a split that it does not read."""
+    data = make_videos_folder(tmp_path / "videos")
+    sources = find_split_text(data, "valid", is_source=True)
+    log = LOG.replace("generate", "interactive").format(log="{'gen_subset': 'test'}")
+    lines = [f"S-{i}\t{sources.tokens(i)}\nH-{i}\t-0.5\ta dog\n" for i in range(5)]
+    assert score(log + "".join(lines), folder=data)[::2] == (0, "")
+    lines = [f"S-{i}\t{sources.tokens(4 - i)}\nH-{i}\t-0.5\ta dog\n" for i in range(5)]
+    status, _, err = score("".join(lines), folder=data)
+    assert status == 2
+    assert f":1: S-0 is {sources.tokens(4)[:50]!r}, but line 0 (counted from 0) of " in err
+
+
+def perplexity(data, path, capsys):
+    status = main(["score", "--reference-scores", str(path), "--data", str(data)])
+    return status, capsys.readouterr().err
+
+
+def test_scores_of_references_are_of_the_folder(data, other, tmp_path, capsys):
+    log = "{'score_reference': True}"
+    path = tmp_path / "scores.txt"
+
+    def said(text):
+        path.write_text(text)
+        return perplexity(data, path, capsys)
+
+    every = {"numbers": range(21), "text": None}
+    assert said(generated(data, **every, log=log)) == (0, "")
+    assert said(generated(data, **every, kinds="P")) == (0, "")
+    status, err = said(generated(other, **every, log=log))
+    assert (status, err.count("\n")) == (2, 1)
+    assert f"{path}:2: T-0 is " in err
+    # scores alone have no texts, but a length
+    status, err = said(generated(other, **every, kinds="P"))
+    assert (status, err.count("\n")) == (2, 1)
+    assert "scores, but line " in err
+    status, err = said(generated(data, **every, log="{'score_reference': False}"))
+    assert (status, err.count("\n")) == (2, 1)
+    assert "its log says that the texts were generated" in err
+    status, err = said(2 * generated(data, **every, log=log))
+    assert (status, err.count("\n")) == (2, 1)
+    assert "line 0 of the split is here twice; score each run by itself." in err
+    status, err = said(generated(data, **every)[:-6])
+    assert (status, err.count("\n")) == (2, 1)
+    assert "P-20 is the end of the file, but must end with a line break" in err
+
+
+def test_pages_and_pictures_of_another_folders_output_are_refused(data, other, tmp_path, capsys):
+    (tmp_path / "out.txt").write_text(generated(other))
+    page = tmp_path / "page.html"
+    arguments = ("report", "--hypotheses", tmp_path / "out.txt", "--data", data, "--output", page)
+    assert main(list(map(str, arguments))) == 2
+    assert "T-0 is " in capsys.readouterr().err
+    assert not page.exists()
+
+
+@pytest.mark.parametrize("damage", ["other words", "fewer lines"])
+def test_a_folder_whose_own_files_disagree_is_refused(score, data, other, damage):
+    text = generated(data)
+    if damage == "other words":
+        Dictionary().save(str(data / "dict.txt"))
+    else:
+        ids = (data / "valid.visual_ids").read_text()
+        (data / "valid.visual_ids").write_text(ids + "valid9.jpg\n")
+        shutil.copy(other / "valid.bin", data / "valid.bin")
+    assert score(text)[0] == 2
+
+
+def test_without_references_the_binarised_targets_are_said_to_be_them(score, data):
+    figures = score(generated(data))
+    references = data / "valid.references.jsonl"
+    texts = [json.loads(line) for line in references.read_text().splitlines()]
+    references.unlink()
+    status, bleu, err = score(generated(data))
+    assert status == 0
+    assert err == (
+        f"{references}: no such file; the references are the lines of {data / 'valid.bin'}.\n"
+    )
+    # the folder's text has <unk> in the place of a word that the text has never
+    assert all(len(entry["references"]) == 3 for entry in texts)
+    assert bleu == pytest.approx(figures[1])
