@@ -37,6 +37,7 @@ class Task(NamedTuple):
 
     Attributes:
         summary: its figures.
+        chance: figures of a random order.
         ids: of the queries: of a sentence its line, of an image its line of visual_ids.
         ranks: of the best true candidate of each query.
         best: of each query its ``--top``, None without.
@@ -44,6 +45,7 @@ class Task(NamedTuple):
     """
 
     summary: "RankSummary"
+    chance: "RankSummary"
     ids: Sequence[Any]
     ranks: list[int]
     best: Optional[list[list[dict[str, Any]]]] = None
@@ -169,9 +171,11 @@ def _by_likelihood(
 
 
 def _task_of(ranks: "TrueRanks", ids: Sequence[Any], best: Any) -> Task:
-    from fairseq_mm.metrics.ranks import recall_curve, summarize_ranks
+    from fairseq_mm.metrics.ranks import chance_summary, recall_curve, summarize_ranks
 
-    return Task(summarize_ranks(ranks), ids, ranks.first.tolist(), best, recall_curve(ranks))
+    chance = chance_summary(np.bincount(ranks.query), ranks.num_candidates)
+    first = ranks.first.tolist()
+    return Task(summarize_ranks(ranks), chance, ids, first, best, recall_curve(ranks))
 
 
 def _fill(
@@ -294,6 +298,7 @@ def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
 def _by_vectors(
     model: Any, task: Any, args: argparse.Namespace, device: "torch.device"
 ) -> dict[str, Task]:
+    from fairseq_mm.metrics.ranks import chance_summary
     from fairseq_mm.retrieval.vector_index import nearest, unit_vectors
     from fairseq_mm.retrieval.vector_ranking import mean_summary, rank_folds
 
@@ -306,7 +311,9 @@ def _by_vectors(
     found = rank_folds(images, sentences, owner, folds=args.folds, image_names=names)
     summary = mean_summary([ranks.summary() for ranks in found])
     # folds have the sentences of their images, in the order of the lines
-    by_fold = np.argsort(owner // (len(images) // args.folds), kind="stable")
+    images_of_fold = len(images) // args.folds
+    by_fold = np.argsort(owner // images_of_fold, kind="stable")
+    sentences_of_fold = np.bincount(owner // images_of_fold)
     image_ranks = np.empty(len(lines), dtype=np.int64)
     image_ranks[by_fold] = np.concatenate([fold.image_ranks for fold in found])
     sentence_ranks = np.concatenate([fold.sentence_ranks for fold in found])
@@ -322,10 +329,18 @@ def _by_vectors(
             best[side] = [_records(*row, ids, words) for row in rows]
     return {
         "image_retrieval": Task(
-            summary.image_retrieval, lines.tolist(), image_ranks.tolist(), best[0]
+            summary.image_retrieval,
+            chance_summary(np.ones_like(owner), np.full_like(owner, images_of_fold)),
+            lines.tolist(),
+            image_ranks.tolist(),
+            best[0],
         ),
         "sentence_retrieval": Task(
-            summary.sentence_retrieval, names, sentence_ranks.tolist(), best[1]
+            summary.sentence_retrieval,
+            chance_summary(np.bincount(owner), sentences_of_fold.repeat(images_of_fold)),
+            names,
+            sentence_ranks.tolist(),
+            best[1],
         ),
     }
 
@@ -344,15 +359,16 @@ def _report(
     from fairseq_mm.data.output_file import write_file
 
     figures = {name: _figures_of(task.summary) for name, task in found.items()}
+    chance = {name: _figures_of(task.chance) for name, task in found.items()}
     rsum = sum(
         value
         for name in ("image_retrieval", "sentence_retrieval")
         for value in figures[name]["recall_at"].values()
     )
-    _print(figures, rsum)
+    _print(figures, chance, rsum)
     if result.get("folds", 1) > 1:
         print(f"means over {result['folds']} folds of the images, in their order")
-    whole = {"results": figures, "rsum": rsum, **result, "card": card}
+    whole = {"results": figures, "chance": chance, "rsum": rsum, **result, "card": card}
     files = {
         "ranks.json": json.dumps(whole, indent=2) + "\n",
         "ranks.jsonl": "".join(_lines(found)),
@@ -385,14 +401,21 @@ def _figures_of(summary: "RankSummary") -> dict[str, Any]:
     }
 
 
-def _print(figures: Mapping[str, dict[str, Any]], rsum: float) -> None:
-    """The table on stdout, a task a line."""
+def _print(
+    figures: Mapping[str, dict[str, Any]], chance: Mapping[str, dict[str, Any]], rsum: float
+) -> None:
+    """Print the table: a line for each task, and its figures at chance below it."""
     width = max(len(TITLES[name]) for name in figures)
     print(f"{'':{width}}    R@1    R@5   R@10   Med r  mean r  queries  candidates")
-    for name, entry in figures.items():
+    rows = [
+        row
+        for name, entry in figures.items()
+        for row in ((TITLES[name], entry), ("  at chance", chance[name]))
+    ]
+    for title, entry in rows:
         recall = " ".join(f"{value:6.1f}" for value in entry["recall_at"].values())
         print(
-            f"{TITLES[name]:{width}} {recall} {entry['median_rank']:7.4g} "
+            f"{title:{width}} {recall} {entry['median_rank']:7.4g} "
             f"{entry['mean_rank']:7.1f} {entry['queries']:8} {entry['candidates']:11.6g}"
         )
     print(f"rsum {rsum:.1f}")

@@ -137,6 +137,40 @@ def summarize_ranks(ranks: TrueRanks, *, recall_at: Sequence[int] = RECALL_AT) -
     )
 
 
+def chance_summary(
+    num_true: np.ndarray, num_candidates: np.ndarray, *, recall_at: Sequence[int] = RECALL_AT
+) -> RankSummary:
+    """Return the expected figures of candidates in random order.
+
+    The papers' row "Random". Its median rank is the smallest rank that the first true candidate
+    reaches with probability one half or more.
+
+    Args:
+        num_true: ``[Q]`` number of true candidates of each query, 1 or more.
+        num_candidates: ``[Q]`` number of all candidates of each query.
+        recall_at: K of each R@K.
+    """
+    kinds, counts = np.unique(np.stack([num_true, num_candidates]), axis=1, return_counts=True)
+    # P(first true candidate is among the first r), r = 1 ... C; mean over the queries
+    found = np.ones((len(counts), int(num_candidates.max())))
+    for row, (true, candidates) in zip(found, kinds.T.tolist()):
+        before = np.arange(candidates)  # wrong candidates that stand before rank r = before + 1
+        row[:candidates] = 1 - np.cumprod(
+            np.maximum(candidates - true - before, 0) / (candidates - before)
+        )
+    shares = counts / counts.sum()
+    reached = shares @ found
+    true, candidates = kinds
+    return RankSummary(
+        recall_at={k: float(100 * reached[min(k, len(reached)) - 1]) for k in recall_at},
+        # a sum of 1/2 may be rounded below
+        median_rank=int(np.argmax(reached >= 0.5 - 1e-9)) + 1,
+        mean_rank=float(shares @ ((candidates + 1) / (true + 1))),
+        queries=int(counts.sum()),
+        candidates=float(shares @ candidates),
+    )
+
+
 def median_rank(first: np.ndarray) -> int:
     """Median of ``[Q]`` ranks that start at 1, rounded down where it lies between two ranks.
 

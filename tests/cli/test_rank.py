@@ -107,6 +107,9 @@ def test_figures_are_those_of_the_models_own_probabilities(rank, trained, tmp_pa
     assert figures["sentence_retrieval"]["queries"] == 7
     assert figures["sentence_retrieval"]["candidates"] == 21
     assert figures["sentence_retrieval_shortlist"]["candidates"] == 9
+    # three of 21 sentences are an image's, one of 7 images a sentence's
+    assert result["chance"]["sentence_retrieval"]["recall_at"]["1"] == pytest.approx(100 / 7)
+    assert result["chance"]["image_retrieval"]["mean_rank"] == pytest.approx(4)
     recalls = [
         value
         for name in ("image_retrieval", "sentence_retrieval")

@@ -291,7 +291,7 @@ def ranked(case: Case) -> Records:
         "--output {out}"
         + (" --marginal-images 3 --shortlist 2" if case.system.kind == CAPTIONER else "")
     )
-    found = records.of_json(case.out / "ranks.json", drop=("curves",))
+    found = records.of_json(case.out / "ranks.json", drop=("curves", "chance"))
     ranks: dict[str, dict[str, Any]] = {}
     for record in records.of_jsonl(
         case.out / "ranks.jsonl", fields={"task": "task", "id": "id", "rank": "rank"}

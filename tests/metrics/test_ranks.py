@@ -1,10 +1,13 @@
 """Ranks against a naive sort, ties, any number of true candidates, and the recall curve."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from fairseq_mm.metrics.ranks import (
     TrueRanks,
+    chance_summary,
     curve_percentages,
     median_rank,
     recall_curve,
@@ -124,3 +127,29 @@ def test_a_false_candidate_with_nan_is_refused():
 def test_a_block_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"must be \(2, 3\), but are \(2, 2\)"):
         ranks_of(np.zeros((2, 2)), [0, 1], [0, 1, 2])
+
+
+def test_chance_equals_the_mean_over_every_order():
+    """Two queries: 2 true ones of 5 candidates, 1 of 3; all orders are counted."""
+    first = [
+        [min(places) for places in itertools.combinations(range(1, candidates + 1), true)]
+        for true, candidates in ((2, 5), (1, 3))
+    ]
+    chance = chance_summary(np.array([2, 1]), np.array([5, 3]), recall_at=(1, 2, 4, 9))
+    for k, recall in chance.recall_at.items():
+        expected = np.mean([np.mean(np.array(ranks) <= k) for ranks in first])
+        assert recall == pytest.approx(100 * expected)
+    assert chance.mean_rank == pytest.approx(np.mean([np.mean(ranks) for ranks in first]))
+    assert (chance.queries, chance.candidates) == (2, 4)
+    assert chance.median_rank == 2  # rank 1: (2/5 + 1/3) / 2 < .5
+
+
+def test_chance_is_the_papers_random_row():
+    """Mao et al. 2015, tables 2 and 3: 1,000 images with five sentences each; .1, .5, 1.0, 500 of
+    images for a sentence."""
+    images = chance_summary(np.ones(5000, dtype=int), np.full(5000, 1000))
+    assert images.recall_at == pytest.approx({1: 0.1, 5: 0.5, 10: 1.0})
+    assert images.median_rank == 500
+    sentences = chance_summary(np.full(1000, 5), np.full(1000, 5000))
+    assert sentences.recall_at[10] == pytest.approx(1.0, abs=0.01)
+    assert sentences.median_rank == 647  # the paper's 631 is of one random order
