@@ -29,6 +29,7 @@ from fairseq_mm.compat.loading import guard_evaluation, guard_loading, name_unus
 from fairseq_mm.compat.pytorch import convolution_memory_format
 from fairseq_mm.compat.saving import name_cut_checkpoints, repair_writing_of_checkpoints
 from fairseq_mm.compat.sharding import name_fixed_parameters_in_shards, repair_merging_of_shards
+from fairseq_mm.compat.stopping import keep_finished_trainings
 from fairseq_mm.compat.training import (
     name_missing_optimizer,
     repair_amp,
@@ -85,4 +86,5 @@ def apply() -> None:
     repair_writing_of_checkpoints()
     name_unusable_checkpoints()
     name_cut_checkpoints()
+    keep_finished_trainings()
     _applied = True

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairseq_mm.compat.sharding import check_sharding
+from fairseq_mm.compat.training import end_workers
 from fairseq_mm.errors import UserError
 
 # of the training, which --log-file keeps
@@ -256,10 +257,14 @@ def _saving_on_signal(original: Any) -> Any:
         is_last = end_of_epoch or trainer.get_num_updates() >= last
         # the processes agree first, so that all of them do so after the same updates
         if not _is_stopped(trainer) or is_last:
-            return original(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
+            losses, stops = original(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
+            if stops:
+                end_workers()
+            return losses, stops
         from fairseq import checkpoint_utils
 
         checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
+        end_workers()
         if trainer.is_data_parallel_master:
             logger.warning(
                 f"stopped by SIGUSR1 after {trainer.get_num_updates()} updates: the same command "

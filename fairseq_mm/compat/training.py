@@ -181,7 +181,7 @@ class _Source:
     ) -> None:
         self.batches, self.length = batches, length
         self.read_ahead, self.reader = read_ahead, reader
-        self.has_last = False
+        self.has_last = self.is_given_up = False
         self.has_ended = threading.Event()
 
     def __iter__(self) -> Iterator[Any]:
@@ -192,7 +192,7 @@ class _Source:
             for number, batch in enumerate(self.batches, 1):
                 self.has_last = number == self.length
                 yield batch
-                if self.reader() is None:
+                if self.is_given_up or self.reader() is None:
                     self._make_room()
                     break
         except RuntimeError as error:
@@ -209,7 +209,7 @@ class _Source:
 
     def wait_until_ended(self) -> None:
         """Returns at once where the epoch goes on."""
-        if self.reader() is None:
+        if self.is_given_up or self.reader() is None:
             self._make_room()
         elif not self.has_last or self.read_ahead.full():
             return
@@ -219,6 +219,13 @@ class _Source:
         with contextlib.suppress(queue.Empty):
             while True:
                 self.read_ahead.get_nowait()
+
+
+def end_workers() -> None:
+    """End the workers that read data ahead: the training stops within an epoch."""
+    for source in list(_Source.reading):
+        source.is_given_up = True
+        source.wait_until_ended()
 
 
 @contextlib.contextmanager

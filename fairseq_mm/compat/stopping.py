@@ -1,0 +1,250 @@
+"""Stopping rules of trainings: a finished one stays as it is, and a restarted one stops on time.
+
+fairseq looks at its limits after an update. A command that is repeated when its training has ended
+therefore trains one more update each time, and replaces checkpoints. And it counts ``--patience``
+in attributes of a function, which no checkpoint has.
+"""
+
+import functools
+import logging
+import math
+import sys
+from typing import Any, Optional
+
+from fairseq_mm.compat.loading import named_failures
+
+# logger of the training, which --log-file keeps
+logger = logging.getLogger("fairseq_cli.train")
+
+# key of the extra state of checkpoints
+_KEY = "stopping"
+# attributes of fairseq's should_stop_early, and of ReduceLROnPlateau of PyTorch
+_PATIENCE = ("best", "num_runs")
+_PLATEAU = ("last_epoch", "num_bad_epochs", "cooldown_counter")
+
+
+def keep_finished_trainings() -> None:
+    """Make a repeated command of a finished training do nothing, for every stopping rule.
+
+    The counter of ``--patience``, the learning rate and the state of ``reduce_lr_on_plateau`` are
+    saved in checkpoints, so that a training stops where an uninterrupted one would, and a larger
+    limit continues it as if it had been larger from the start. Scores of earlier trainings of the
+    same process are forgotten. Goes when fairseq saves this, and checks its limits before the first
+    update.
+    """
+    from fairseq import checkpoint_utils
+    from fairseq.trainer import Trainer
+
+    load, load_state = checkpoint_utils.load_checkpoint, Trainer.load_checkpoint
+    save_state, begin_validation = Trainer.save_checkpoint, Trainer.begin_valid_epoch
+
+    @functools.wraps(begin_validation)
+    def begin_valid_epoch(self: Any, epoch: int) -> None:
+        self.patience_before_validation = _patience()
+        begin_validation(self, epoch)
+
+    @functools.wraps(save_state)
+    def save_checkpoint(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
+        return save_state(self, filename, {**extra_state, _KEY: _state(self, extra_state)})
+
+    @functools.wraps(load_state)
+    def load_trainer(
+        self: Any,
+        filename: str,
+        reset_optimizer: bool = False,
+        reset_lr_scheduler: bool = False,
+        optimizer_overrides: Any = None,
+        reset_meters: bool = False,
+    ) -> Any:
+        self.restart = _Restart(filename, reset_optimizer, reset_lr_scheduler, reset_meters)
+        return load_state(
+            self,
+            filename,
+            reset_optimizer,
+            reset_lr_scheduler,
+            optimizer_overrides,
+            reset_meters=reset_meters,
+        )
+
+    @functools.wraps(load)
+    def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+        _forget_scores()
+        extra_state, epochs = load(cfg, trainer, **kwargs)
+        if extra_state is not None:
+            with named_failures(trainer.restart.filename):
+                trainer.restart.resume(trainer, extra_state, epochs)
+        return extra_state, epochs
+
+    Trainer.begin_valid_epoch = begin_valid_epoch
+    Trainer.save_checkpoint = save_checkpoint
+    Trainer.load_checkpoint = load_trainer
+    checkpoint_utils.load_checkpoint = load_checkpoint
+
+
+def _counting_functions() -> list[Any]:
+    """fairseq's should_stop_early, of the module and of the program that trains."""
+    # the program comes first: where it has the function, it is the one that counts
+    modules = (sys.modules.get(name) for name in ("__main__", "fairseq_cli.train"))
+    functions = (getattr(module, "should_stop_early", None) for module in modules)
+    return [function for function in functions if function is not None]
+
+
+def _patience() -> dict[str, Any]:
+    for function in _counting_functions():
+        if hasattr(function, "num_runs"):
+            return {name: getattr(function, name) for name in _PATIENCE}
+    return {}
+
+
+def _forget_scores() -> None:
+    from fairseq import checkpoint_utils
+
+    for function in _counting_functions():
+        for name in _PATIENCE:
+            vars(function).pop(name, None)
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)
+
+
+def _score(cfg: Any) -> list[Any]:
+    """Identify the score that a training compares."""
+    return [
+        cfg.dataset.valid_subset.split(",")[0],
+        cfg.checkpoint.best_checkpoint_metric,
+        cfg.checkpoint.maximize_best_checkpoint_metric,
+    ]
+
+
+def _state(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
+    """State of the stopping rules, as a training with larger limits would have it here."""
+    is_planned = _is_validation_planned(trainer, extra_state["train_iterator"])
+    plateau = getattr(trainer.lr_scheduler, "lr_scheduler", None)
+    before = getattr(trainer, "patience_before_validation", {})
+    return {
+        "score": _score(trainer.cfg),
+        "patience": _patience() if is_planned or extra_state["val_loss"] is None else before,
+        "val_loss": extra_state["val_loss"] if is_planned else None,
+        "lr": trainer.get_lr(),
+        "plateau": {name: getattr(plateau, name) for name in _PLATEAU if hasattr(plateau, name)},
+    }
+
+
+def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
+    """Tell whether fairseq validates here even if no limit is reached."""
+    data, updates = trainer.cfg.dataset, trainer.get_num_updates()
+    intervals = [data.validate_interval_updates]
+    if position["iterations_in_epoch"] > 0:
+        intervals.append(trainer.cfg.checkpoint.save_interval_updates)
+    elif (position["epoch"] - 1) % data.validate_interval == 0:
+        return True
+    return any(interval > 0 and updates % interval == 0 for interval in intervals)
+
+
+class _Restart:
+    """Restart of a training from a checkpoint.
+
+    Args:
+        filename: Path of the checkpoint.
+        reset_optimizer: Whether the optimizer, and with it the number of updates, starts anew.
+        reset_lr_scheduler: Whether the learning rate's schedule starts anew.
+        reset_meters: Whether scores and meters start anew.
+    """
+
+    def __init__(
+        self, filename: str, reset_optimizer: bool, reset_lr_scheduler: bool, reset_meters: bool
+    ) -> None:
+        self.filename = filename
+        self.reset_optimizer = reset_optimizer
+        self.reset_lr_scheduler = reset_lr_scheduler
+        self.reset_meters = reset_meters
+
+    def resume(self, trainer: Any, extra_state: dict[str, Any], epochs: Any) -> None:
+        """Restore the state of the stopping rules, and end the training if it is finished."""
+        state = extra_state.get(_KEY, {})
+        if self.reset_optimizer:
+            # a fine-tuning has not trained for as long as its pretrained model
+            trainer._previous_training_time = 0
+        if not (self.reset_optimizer or self.reset_meters) and state:
+            _restore_scores(trainer.cfg, state)
+        lr = None
+        if not (self.reset_optimizer or self.reset_lr_scheduler) and state:
+            lr = _resume_schedule(trainer, state, extra_state["train_iterator"], epochs)
+        reasons = self._reached_limits(trainer, epochs, lr)
+        if reasons:
+            logger.info(
+                f"nothing to do: the training of {self.filename} is finished "
+                f"({'; '.join(reasons)}). Larger limits continue it."
+            )
+            # fairseq reads both next: it neither reads the validation data nor begins an epoch
+            trainer.cfg.dataset.disable_validation = True
+            trainer.cfg.optimization.max_epoch = -1
+
+    def _reached_limits(self, trainer: Any, epochs: Any, lr: Optional[float]) -> list[str]:
+        limits, patience = trainer.cfg.optimization, trainer.cfg.checkpoint.patience
+        reasons = []
+        # with --no-save-optimizer-state, fairseq counts updates from 0 again
+        updates = 0 if self.reset_optimizer else trainer._optim_history[-1]["num_updates"]
+        if 0 < limits.max_update <= updates:
+            reasons.append(f"{updates} updates, --max-update {limits.max_update}")
+        if 0 < limits.max_epoch < epochs.next_epoch_idx:
+            done = epochs.next_epoch_idx - 1
+            reasons.append(f"{done} epochs, --max-epoch {limits.max_epoch}")
+        without_gain = _patience().get("num_runs", 0)
+        if 0 < patience <= without_gain:
+            reasons.append(f"{without_gain} validations without gain, --patience {patience}")
+        if lr is not None and lr <= limits.stop_min_lr:
+            reasons.append(f"learning rate {lr:g}, --stop-min-lr {limits.stop_min_lr:g}")
+        hours = trainer._previous_training_time / 3600
+        if 0 < limits.stop_time_hours < hours:
+            reasons.append(f"{hours:.3g} hours, --stop-time-hours {limits.stop_time_hours:g}")
+        return reasons
+
+
+def _restore_scores(cfg: Any, state: dict[str, Any]) -> None:
+    from fairseq import checkpoint_utils
+
+    if state["score"] != _score(cfg):
+        subset, metric, _ = state["score"]
+        logger.info(
+            f"--patience and the best checkpoint start anew: the checkpoint has scores of {metric} "
+            f"on {subset}"
+        )
+        vars(checkpoint_utils.save_checkpoint).pop("best", None)
+        return
+    for function in _counting_functions():
+        vars(function).update(state["patience"])
+
+
+def _resume_schedule(
+    trainer: Any, state: dict[str, Any], position: dict[str, Any], epochs: Any
+) -> Optional[float]:
+    """Set the learning rate that an uninterrupted training has here.
+
+    Returns:
+        The learning rate after the epoch that has just ended, None within an epoch.
+    """
+    if state["plateau"] and trainer.get_num_updates() > 0:
+        vars(trainer.lr_scheduler.lr_scheduler).update(state["plateau"])
+    if epochs.iterations_in_epoch > 0:
+        # fairseq compares with --stop-min-lr between epochs, and here it would end one early
+        _answer_once(trainer, math.inf)
+        return None
+    if position["iterations_in_epoch"] > 0 or epochs.next_epoch_idx != position["epoch"]:
+        return None  # --reset-dataloader
+    lr = state["lr"]
+    if trainer.get_num_updates() > 0:
+        # fairseq saves before this call; a schedule by epochs does not know its epoch here
+        before = trainer.get_lr()
+        after = trainer.lr_step(position["epoch"] - 1, state["val_loss"])
+        lr = lr if after == before else after
+    _answer_once(trainer, lr)
+    return lr
+
+
+def _answer_once(trainer: Any, lr: float) -> None:
+    """Let the trainer's next ``get_lr`` return this, which is fairseq's look before its epochs."""
+
+    def get_lr() -> float:
+        del trainer.get_lr
+        return lr
+
+    trainer.get_lr = get_lr
