@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any, Optional, Union
 
-from fairseq_mm import errors
-
 __version__ = "0.2.0"
 
 
@@ -68,6 +66,9 @@ def from_pretrained(
 
     checkpoint_files(path)  # before torch and fairseq, whose import takes seconds
     register()
+    from fairseq_mm import compat
+
+    compat.activate()
     from fairseq_mm.inference import pretrained
 
     return pretrained.from_pretrained(
@@ -80,23 +81,10 @@ def from_pretrained(
     )
 
 
-def _is_user_dir() -> bool:
-    """Whether fairseq is importing the package for ``--user-dir``."""
-    frame: Any = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "import_user_module":
-            return frame.f_globals.get("__name__") == "fairseq.utils"
-        frame = frame.f_back
-    return False
-
-
 # a program that uses fairseq already finds our names there; others wait for what they ask for
 if sys.modules.get("fairseq") is not None:
-    _for_user_dir = _is_user_dir()
-    if _for_user_dir:
-        errors.report_on_exit()
-    register()
-    if _for_user_dir:
-        from fairseq_mm import compat
+    from fairseq_mm import compat
 
+    register()
+    if compat.is_user_dir():
         compat.check_hydra_recipe()

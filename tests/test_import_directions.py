@@ -21,7 +21,7 @@ ALLOWED = {
     "criterions": {"modules", "metrics"},
     "generation": {"data"},
     "prepare": {"data"},
-    "tasks": {"data", "generation", "metrics"},
+    "tasks": {"compat", "data", "generation", "metrics"},
     "retrieval": {"data", "metrics"},
     "extract": {"compat", "data"},
     "inference": {

@@ -28,6 +28,7 @@ def register_quietly() -> None:
     logging.basicConfig(level=logging.WARNING)
     silence_deprecations()
     import fairseq_mm
+    from fairseq_mm import compat
     from fairseq_mm.compat import deferred_imports
 
     if is_program:
@@ -35,6 +36,7 @@ def register_quietly() -> None:
     try:
         with deferred_imports.deferred(deferred_imports.OF_FAIRSEQ):
             fairseq_mm.register()
+            compat.activate()
     except ImportError as error:
         raise UserError(str(error)) from None
 

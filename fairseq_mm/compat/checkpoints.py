@@ -23,6 +23,12 @@ def load_weights(path: str) -> Any:
     return read_torch_file(path, tensors())
 
 
+def can_allow_classes() -> bool:
+    import torch
+
+    return hasattr(torch.serialization, "add_safe_globals")
+
+
 def allow_checkpoint_classes() -> None:
     """Lets ``torch.load`` read fairseq's checkpoints and broadcasts with weights only.
 
@@ -48,8 +54,6 @@ def allow_checkpoint_classes() -> None:
         StringNode,
     )
 
-    if not hasattr(torch.serialization, "add_safe_globals"):
-        return
     classes: list[Any] = [
         argparse.Namespace,
         collections.defaultdict,

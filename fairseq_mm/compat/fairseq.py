@@ -86,20 +86,23 @@ def silence_libraries() -> None:
             library.setLevel(logging.WARNING)
 
 
+def is_command() -> bool:
+    return "fairseq_cli" in sys.modules
+
+
 def silence_pin_memory() -> None:
     """fairseq asks for pinned memory without a GPU too; PyTorch says so at each iteration.
 
     Only in fairseq's command lines; a program's own data loaders warn as before. Goes when
     fairseq pins memory for GPUs alone.
     """
-    if "fairseq_cli" in sys.modules:
-        warnings.filterwarnings(
-            "ignore", r"'pin_memory' argument is set as true but no accelerator", UserWarning
-        )
+    warnings.filterwarnings(
+        "ignore", r"'pin_memory' argument is set as true but no accelerator", UserWarning
+    )
 
 
-def repair_call_main() -> None:
-    """Settings that fairseq's command lines get wrong, put right before its ``main`` runs.
+def configure_command(cfg: Any) -> None:
+    """Correct settings that fairseq's command lines get wrong, before its ``main`` runs.
 
     - ``--bf16`` switches ``tpu`` on (both builds), which fails without torch_xla.
     - ``--fp16`` on the CPU needs ``--fp16-no-flatten-grads``, and a PyTorch that multiplies
@@ -107,38 +110,33 @@ def repair_call_main() -> None:
     - ``--finetune-from-model`` of a file that is not there ends in a traceback, after the data is
       read.
 
-    Goes when fairseq asks for a TPU by ``--tpu`` alone.
+    Args:
+        cfg: Configuration of a command, changed in place.
+
+    Raises:
+        UserError: if the settings cannot work.
     """
-    from fairseq.distributed import utils as distributed_utils
+    import torch
+    from omegaconf import open_dict
 
-    original = distributed_utils.call_main
-
-    @functools.wraps(original)
-    def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
-        import torch
-        from omegaconf import open_dict
-
-        _check_pretrained(cfg.checkpoint)
-        on_cpu = cfg.common.cpu or not torch.cuda.is_available()
-        if cfg.common.fp16 and on_cpu and not multiplies_float16_on_cpu():
-            raise UserError(
-                f"--fp16 without a GPU: PyTorch {torch.__version__} multiplies no float16 on a "
-                "CPU. Use --bf16, or a newer PyTorch."
-            )
-        with open_dict(cfg):
-            if cfg.common.bf16 and cfg.common.tpu and not importlib.util.find_spec("torch_xla"):
-                cfg.common.tpu = False
-                cfg.distributed_training.tpu = False
-            if cfg.common.fp16 and on_cpu and not cfg.common.fp16_no_flatten_grads:
-                cfg.common.fp16_no_flatten_grads = True
-        if cfg.common.get("memory_efficient_bf16"):
-            logger.warning(
-                "--memory-efficient-bf16 keeps no float32 copy of the weights: updates below 1/256 "
-                "of a weight are lost, and models learn less. --bf16 keeps one."
-            )
-        return original(cfg, main, **kwargs)
-
-    distributed_utils.call_main = call_main
+    _check_pretrained(cfg.checkpoint)
+    on_cpu = cfg.common.cpu or not torch.cuda.is_available()
+    if cfg.common.fp16 and on_cpu and not multiplies_float16_on_cpu():
+        raise UserError(
+            f"--fp16 without a GPU: PyTorch {torch.__version__} multiplies no float16 on a "
+            "CPU. Use --bf16, or a newer PyTorch."
+        )
+    with open_dict(cfg):
+        if cfg.common.bf16 and cfg.common.tpu and not importlib.util.find_spec("torch_xla"):
+            cfg.common.tpu = False
+            cfg.distributed_training.tpu = False
+        if cfg.common.fp16 and on_cpu and not cfg.common.fp16_no_flatten_grads:
+            cfg.common.fp16_no_flatten_grads = True
+    if cfg.common.get("memory_efficient_bf16"):
+        logger.warning(
+            "--memory-efficient-bf16 keeps no float32 copy of the weights: updates below 1/256 "
+            "of a weight are lost, and models learn less. --bf16 keeps one."
+        )
 
 
 def _check_pretrained(cfg: Any) -> None:
@@ -195,6 +193,12 @@ def repair_ddp_on_cpu() -> None:
     distributed_fairseq_model.DistributedDataParallel = build
 
 
+def keeps_overlap_of_groups() -> bool:
+    from fairseq.search import DiverseBeamSearch
+
+    return "group_overlap" in DiverseBeamSearch.__init__.__code__.co_names
+
+
 def repair_diverse_beam() -> None:
     """``--diverse-beam-groups`` gives IndexError in fairseq-fixed and fairseq's main branch.
 
@@ -206,8 +210,6 @@ def repair_diverse_beam() -> None:
     """
     from fairseq.search import DiverseBeamSearch
 
-    if "group_overlap" not in DiverseBeamSearch.__init__.__code__.co_names:
-        return
     original = DiverseBeamSearch.step
 
     @functools.wraps(original)
@@ -228,6 +230,12 @@ def repair_diverse_beam() -> None:
     DiverseBeamSearch.step = step
 
 
+def attention_keeps_beam_size() -> bool:
+    from fairseq.modules import MultiheadAttention
+
+    return "beam_size" in MultiheadAttention.forward.__code__.co_names
+
+
 def repair_beams_in_training() -> None:
     """Once a generator has been built for a BART, its training reads other examples' texts.
 
@@ -239,8 +247,6 @@ def repair_beams_in_training() -> None:
     from fairseq.modules import MultiheadAttention
     from fairseq.sequence_generator import EnsembleModel
 
-    if "beam_size" not in MultiheadAttention.forward.__code__.co_names:
-        return
     forward, set_beam_size = MultiheadAttention.forward, EnsembleModel.set_decoder_beam_size
 
     @functools.wraps(forward)
@@ -276,6 +282,12 @@ def repair_beams_in_training() -> None:
     EnsembleModel.set_decoder_beam_size = set_every_beam_size
 
 
+def numpy_lacks_compat() -> bool:
+    import numpy as np
+
+    return not hasattr(np, "compat")
+
+
 def repair_token_blocks() -> None:
     """``--task language_modeling --sample-break-mode eos`` reads ``numpy.compat.long``, and so does
     a translation task with ``--num-batch-buckets``.
@@ -285,13 +297,21 @@ def repair_token_blocks() -> None:
     import numpy as np
     from fairseq.data import language_pair_dataset, token_block_dataset
 
-    if hasattr(np, "compat"):
-        return
     numpy_with_compat: Any = types.ModuleType("numpy")
     numpy_with_compat.__dict__.update(vars(np))
     numpy_with_compat.compat = types.SimpleNamespace(long=int)
     for module in (language_pair_dataset, token_block_dataset):
         module.np = numpy_with_compat
+
+
+def misses_repeats() -> bool:
+    import torch
+    from fairseq.ngram_repeat_block import NGramRepeatBlock
+
+    # <s> 4 5 4 and two words to come: 5 would repeat the pair 4 5
+    tokens = torch.tensor([[2, 4, 5, 4, 1, 1]])
+    blocker = NGramRepeatBlock(2, use_extension=False)
+    return not blocker(tokens, torch.zeros(1, 6), 1, 1, 3)[0, 5].isinf()
 
 
 def repair_repeat_blocking() -> None:
@@ -300,14 +320,8 @@ def repair_repeat_blocking() -> None:
     It compares with the end of the buffer of tokens, where later steps will write, instead of
     with the last words. Goes when it looks at the words up to ``step`` only.
     """
-    import torch
     from fairseq.ngram_repeat_block import NGramRepeatBlock
 
-    # <s> 4 5 4 and two words to come: 5 would repeat the pair 4 5
-    tokens = torch.tensor([[2, 4, 5, 4, 1, 1]])
-    blocker = NGramRepeatBlock(2, use_extension=False)
-    if blocker(tokens, torch.zeros(1, 6), 1, 1, 3)[0, 5].isinf():
-        return
     NGramRepeatBlock._no_repeat_ngram = _no_repeat_ngram
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_mm.compat.scope import names_ours
+
 logger = logging.getLogger(__name__)
 
 
@@ -33,7 +35,7 @@ def repair_disabled_validation() -> None:
     def check_subsets(cfg: Any) -> None:
         check(cfg)
         task = newest[0]() if newest else None
-        if task is not None and cfg.dataset.disable_validation:
+        if task is not None and cfg.dataset.disable_validation and names_ours(cfg):
             combined = cfg.dataset.combine_valid_subsets
             _ignore_loads(task, 1 if combined else len(cfg.dataset.valid_subset.split(",")))
 

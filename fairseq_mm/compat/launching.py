@@ -6,6 +6,7 @@ ends, which is what schedulers send before they take a machine away.
 """
 
 import functools
+import importlib
 import logging
 import math
 import multiprocessing
@@ -18,6 +19,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from fairseq_mm.compat.fairseq import configure_command
+from fairseq_mm.compat.scope import is_ours, names_ours
 from fairseq_mm.compat.sharding import check_sharding
 from fairseq_mm.compat.training import end_workers
 from fairseq_mm.errors import UserError
@@ -156,6 +159,11 @@ def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> 
     from fairseq.distributed import utils
 
     original = getattr(utils.distributed_main, "original", utils.distributed_main)
+    importlib.import_module(__name__.partition(".")[0]).register()  # in a spawned process
+    if not names_ours(cfg):
+        original(device_id, main, cfg, kwargs)
+        return
+    _activate()
     is_spawned = cfg.distributed_training.distributed_rank is None
     if is_spawned and "fork" in multiprocessing.get_all_start_methods():
         multiprocessing.set_start_method("fork", force=True)
@@ -167,21 +175,43 @@ def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> 
 run_process.original = None  # type: ignore[attr-defined]
 
 
-def repair_launching() -> None:
-    """Commands of fairseq start, join and end several processes wherever they run."""
+def _activate() -> None:
+    from fairseq_mm.compat import repairs
+
+    repairs.activate()
+
+
+def name_processes_by_this_module() -> None:
+    """fairseq leaves its process group behind, and its spawned processes spawn the workers that
+    read data. Goes when fairseq ends the group, and forks workers."""
     from fairseq.distributed import utils
 
-    refuse_more_processes_than_gpus()
-    original = utils.call_main
     # by the name of this module's function, fairseq's spawned processes find it
     run_process.original = utils.distributed_main  # type: ignore[attr-defined]
     utils.distributed_main = run_process
+
+
+def watch_commands() -> None:
+    """fairseq's commands do not say which task they are about to run.
+
+    Where the command's configuration names a task, an architecture or the like of this package, all
+    repairs for it are applied before anything else runs, settings are corrected, and several
+    processes are started and joined wherever they run. Other commands run as they are. Goes with:
+    nothing.
+    """
+    from fairseq.distributed import utils
+
+    original = utils.call_main
 
     @functools.wraps(original)
     def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
         import torch
         from omegaconf import open_dict
 
+        if not names_ours(cfg):
+            return original(cfg, main, **kwargs)
+        _activate()
+        configure_command(cfg)
         distributed = cfg.distributed_training
         with open_dict(cfg):
             configure_launch(cfg)
@@ -212,8 +242,10 @@ def stop_on_signal() -> None:
     original = Trainer.__init__
 
     @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
+    def init(self: Any, cfg: Any, task: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, cfg, task, *args, **kwargs)
+        if not is_ours(task) and not names_ours(cfg):
+            return
         _handle(_note)
         for name in ("fairseq_cli.train", "__main__"):  # imported by now, whichever it is
             module = sys.modules.get(name)

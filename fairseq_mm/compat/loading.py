@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairseq_mm.compat.evaluated_options import EVALUATED, check_options, evaluate_literal
+from fairseq_mm.compat.scope import names_ours
 from fairseq_mm.compat.unpickling import UNNEEDED, checkpoints, read_torch_file, refusal
 from fairseq_mm.errors import UserError, is_user_error
 
@@ -20,6 +21,15 @@ LOADING = (
     "models/speech_to_text/xm_transformer.py",
     "models/text_to_speech/vocoder.py",
 )
+
+
+def module_of(place: str) -> str:
+    file = place.partition(":")[0]
+    return "fairseq." + file[: -len(".py")].replace("/", ".")
+
+
+# modules that evaluate text
+EVALUATING = ("fairseq.utils", *sorted({module_of(place) for place in EVALUATED}))
 # where it reads what its own processes have written -> what that is
 OWN_DATA = {
     "distributed/utils.py": "what the processes of one training send each other",
@@ -81,7 +91,19 @@ class _GuardedTorch(types.ModuleType):
             raise refusal(name, error, kind="fairseq checkpoint") from None
         check_options(state, name)
         _check_weights(state, name)
+        _activate_for(state)
         return state
+
+
+def _activate_for(state: Any) -> None:
+    """Apply all repairs where a checkpoint of this package is loaded, under whichever task."""
+    options = [state.get("cfg"), state.get("args")] if isinstance(state, Mapping) else []
+    # options of a damaged file may raise anything when they are read; fairseq refuses them later
+    with contextlib.suppress(Exception):
+        if any(names_ours(section) for section in options):
+            from fairseq_mm.compat import repairs
+
+            repairs.activate()
 
 
 def _check_weights(state: Any, name: str) -> None:
@@ -170,12 +192,7 @@ def guard_evaluation() -> None:
     Behind :func:`guard_loading`: for options that reach ``eval`` by a name, or in a way, that its
     table does not know. Goes with it.
     """
-    for name in ("fairseq.utils", *sorted({module_of(place) for place in EVALUATED})):
+    for name in EVALUATING:
         module = sys.modules.get(name)
         if module is not None:
             vars(module)["eval"] = evaluate_literal
-
-
-def module_of(place: str) -> str:
-    file = place.partition(":")[0]
-    return "fairseq." + file[: -len(".py")].replace("/", ".")

@@ -9,10 +9,17 @@ import shutil
 import zipfile
 from typing import Any, Optional
 
+from fairseq_mm.compat.scope import uses_ours
 from fairseq_mm.errors import UserError
 
 # appended to a checkpoint's name while it is written, as fairseq does
 _TEMPORARY = ".tmp"
+
+
+def copies_in_place() -> bool:
+    from fairseq.file_io import PathManager
+
+    return "copyfile" in PathManager.copy.__code__.co_names
 
 
 def repair_writing_of_checkpoints() -> None:
@@ -28,8 +35,6 @@ def repair_writing_of_checkpoints() -> None:
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
 
-    if "copyfile" not in PathManager.copy.__code__.co_names:
-        return
     copy_in_place, save = PathManager.copy, checkpoint_utils.save_checkpoint
 
     @functools.wraps(copy_in_place)
@@ -50,7 +55,8 @@ def repair_writing_of_checkpoints() -> None:
 
     @functools.wraps(save)
     def save_checkpoint(cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-        if trainer.should_save_checkpoint_on_current_rank and not cfg.no_save:
+        is_writing = trainer.should_save_checkpoint_on_current_rank and not cfg.no_save
+        if is_writing and uses_ours(trainer):
             _remove_temporary_files(cfg.save_dir, trainer.checkpoint_suffix)
         return save(cfg, trainer, *args, **kwargs)
 

@@ -55,14 +55,18 @@ def name_fixed_parameters_in_shards() -> None:
     sharding.FullyShardedDataParallel.__init__ = init
 
 
+def has_fairscale() -> bool:
+    from fairseq.distributed import fully_sharded_data_parallel as sharding
+
+    return sharding.has_FSDP
+
+
 def repair_merging_of_shards() -> None:
     """``--checkpoint-shard-count`` of what ``--use-sharded-state`` wrote ends in a ``KeyError``:
     fairscale looks for buffers that no checkpoint has, and leaves out what a module adds to its
     weights. Goes when it takes both from the shards."""
     from fairseq.distributed import fully_sharded_data_parallel as sharding
 
-    if not sharding.has_FSDP:
-        return
     original = sharding.FSDP.consolidate_shard_weights
 
     @functools.wraps(original)

@@ -12,6 +12,7 @@ import sys
 from typing import Any, Optional
 
 from fairseq_mm.compat.loading import named_failures
+from fairseq_mm.compat.scope import in_our_trainers, uses_ours
 
 # logger of the training, which --log-file keeps
 logger = logging.getLogger("fairseq_cli.train")
@@ -38,16 +39,16 @@ def keep_finished_trainings() -> None:
     load, load_state = checkpoint_utils.load_checkpoint, Trainer.load_checkpoint
     save_state, begin_validation = Trainer.save_checkpoint, Trainer.begin_valid_epoch
 
-    @functools.wraps(begin_validation)
+    @in_our_trainers(begin_validation)
     def begin_valid_epoch(self: Any, epoch: int) -> None:
         self.patience_before_validation = _patience()
         begin_validation(self, epoch)
 
-    @functools.wraps(save_state)
+    @in_our_trainers(save_state)
     def save_checkpoint(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
         return save_state(self, filename, {**extra_state, _KEY: _state(self, extra_state)})
 
-    @functools.wraps(load_state)
+    @in_our_trainers(load_state)
     def load_trainer(
         self: Any,
         filename: str,
@@ -68,6 +69,8 @@ def keep_finished_trainings() -> None:
 
     @functools.wraps(load)
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+        if not uses_ours(trainer):
+            return load(cfg, trainer, **kwargs)
         _forget_scores()
         extra_state, epochs = load(cfg, trainer, **kwargs)
         if extra_state is not None:

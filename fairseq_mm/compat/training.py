@@ -11,11 +11,37 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from fairseq_mm.compat.scope import in_our_trainers, is_ours, names_ours
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 _MOST_SECONDS_OF_ENDING = 5.0
+
+
+def mark_iterators() -> None:
+    """fairseq's iterators know their data set, but not which training they belong to.
+
+    A model of this package can train under a task of fairseq, on data sets of fairseq. Goes with
+    the repairs of iterators.
+    """
+    from fairseq.trainer import Trainer
+
+    def marking(original: Any) -> Any:
+        @in_our_trainers(original)
+        def get_iterator(self: Any, *args: Any, **kwargs: Any) -> Any:
+            iterator = original(self, *args, **kwargs)
+            iterator._is_of_our_training = True
+            return iterator
+
+        return get_iterator
+
+    Trainer.get_train_iterator = marking(Trainer.get_train_iterator)
+    Trainer.get_valid_iterator = marking(Trainer.get_valid_iterator)
+
+
+def _is_of_our_training(iterator: Any) -> bool:
+    return is_ours(iterator.dataset) or hasattr(iterator, "_is_of_our_training")
 
 
 def repair_position_of_resumed_data() -> None:
@@ -41,19 +67,20 @@ def repair_position_of_resumed_data() -> None:
         state = load(*args, **kwargs)
         position = state.get("extra_state", {}).get("train_iterator")
         cfg = state.get("cfg")
-        if position and cfg and "distributed_training" in cfg:
+        if position and names_ours(cfg) and "distributed_training" in cfg:
             processes = cfg["distributed_training"]["distributed_world_size"]
             position.setdefault("num_shards", processes // cfg["common"]["model_parallel_size"])
         return state
 
     @functools.wraps(save)
     def state_dict(self: Any) -> dict[str, Any]:
+        if not _is_of_our_training(self):
+            return save(self)
         return {**save(self), "num_batches": len(self.frozen_batches)}
 
     @functools.wraps(resume)
     def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
-        count = state_dict.get("iterations_in_epoch", 0)
-        if count:
+        if state_dict.get("iterations_in_epoch", 0) and _is_of_our_training(self):
             state_dict = {**state_dict, "iterations_in_epoch": _position(self, state_dict)}
         resume(self, state_dict)
 
@@ -99,7 +126,7 @@ def repair_batches_of_resumed_data() -> None:
 
     original = Trainer.get_train_iterator
 
-    @functools.wraps(original)
+    @in_our_trainers(original)
     def get_train_iterator(self: Any, epoch: int, **kwargs: Any) -> Any:
         kept = self.task.dataset_to_epoch_iter
         before = list(kept.values())
@@ -127,16 +154,17 @@ def repair_reused_loaders() -> None:
     """
     from fairseq.data.iterators import EpochBatchIterator
 
-    original = EpochBatchIterator.__init__
+    original = EpochBatchIterator._get_iterator_for_epoch
 
     @functools.wraps(original)
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self.persistent_workers = self.reuse_dataloader = False
-        if self.num_workers > 0:
-            self.buffer_size = max(self.buffer_size, 1)
+    def get_iterator_for_epoch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_of_our_training(self):
+            self.persistent_workers = self.reuse_dataloader = False
+            if self.num_workers > 0:
+                self.buffer_size = max(self.buffer_size, 1)
+        return original(self, *args, **kwargs)
 
-    EpochBatchIterator.__init__ = initialize
+    EpochBatchIterator._get_iterator_for_epoch = get_iterator_for_epoch
 
 
 def repair_workers_of_successive_epochs() -> None:
@@ -246,10 +274,10 @@ def name_missing_optimizer() -> None:
     original = Trainer.__init__
 
     @functools.wraps(original)
-    def init(self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
-        if cfg.optimizer is None:
+    def init(self: Any, cfg: Any, task: Any, *args: Any, **kwargs: Any) -> None:
+        if cfg.optimizer is None and (is_ours(task) or names_ours(cfg)):
             raise UserError("--optimizer must be given, such as adam with --lr 1e-3, but is not.")
-        original(self, cfg, *args, **kwargs)
+        original(self, cfg, task, *args, **kwargs)
 
     Trainer.__init__ = init
 
@@ -262,7 +290,7 @@ def repair_overflow_on_cpu() -> None:
 
     original = Trainer.train_step
 
-    @functools.wraps(original)
+    @in_our_trainers(original)
     def train_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.cuda or not self.cfg.common.fp16:
             return original(self, *args, **kwargs)
@@ -301,9 +329,6 @@ def repair_amp() -> None:
     """
     from fairseq.optim import AMPOptimizer
 
-    if not _unscales_another_than_it_steps(AMPOptimizer):
-        return
-
     def step(self: Any) -> None:
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -327,13 +352,14 @@ class _RecordingScaler:
         pass
 
 
-def _unscales_another_than_it_steps(cls: Any) -> bool:
+def unscales_another_than_it_steps() -> bool:
     import torch
+    from fairseq.optim import AMPOptimizer
 
     wrapper = types.SimpleNamespace(
         optimizer=object(), clip_grad_norm=lambda *arguments: torch.zeros(())
     )
-    optimizer = object.__new__(cls)
+    optimizer = object.__new__(AMPOptimizer)
     optimizer.fp32_optimizer, optimizer._grad_scaler = wrapper, _RecordingScaler()
     optimizer.clip_grad_norm(0.0)
     optimizer.step()

@@ -1,5 +1,11 @@
 """``--arch``: one published system a file; shared parts begin with an underscore."""
 
+import functools
+from typing import Any
+
+from fairseq.models import MODEL_REGISTRY
+
+from fairseq_mm.compat import activate, is_ours
 from fairseq_mm.models import (
     conv_story,
     conv_story_fusion,
@@ -47,3 +53,20 @@ __all__ = [
     "vg_t5",
     "vse",
 ]
+
+
+def _activate_before_building(model: Any) -> None:
+    """Apply the repairs when a model is built, which may be under a task of fairseq."""
+    build = model.build_model.__func__
+
+    @functools.wraps(build)
+    def build_model(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        activate()
+        return build(cls, *args, **kwargs)
+
+    model.build_model = classmethod(build_model)
+
+
+for _model in MODEL_REGISTRY.values():
+    if is_ours(_model):
+        _activate_before_building(_model)

@@ -18,6 +18,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import II, MISSING
 from torch import Tensor
 
+from fairseq_mm.compat import activate
 from fairseq_mm.data.binarised_text import dictionary_of
 from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
 from fairseq_mm.data.split_files import first_lines
@@ -87,6 +88,10 @@ class GenerationTask(GeneratesText, FairseqTask):
     """
 
     start_index: Optional[int] = None
+
+    def __init__(self, cfg: Any, **options: Any) -> None:
+        activate()  # also for programs that call none of fairseq's commands
+        super().__init__(cfg, **options)
 
     def prefix_of(self, sample: dict[str, Any]) -> Optional[Tensor]:
         """``[B, p]`` tokens that every generated text of a batch begins with; None for any."""

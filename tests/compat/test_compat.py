@@ -153,6 +153,7 @@ def called_with(monkeypatch, **settings):
     from fairseq.distributed import utils
 
     cfg = OmegaConf.structured(FairseqConfig())
+    cfg.task = {"_name": "multimodal_captioning"}
     for group, values in settings.items():
         for key, value in values.items():
             cfg[group][key] = value
@@ -359,6 +360,8 @@ def test_pinned_memory_is_silent_in_command_lines_of_fairseq_alone(started_pytho
 import warnings
 {before}
 import fairseq_mm
+fairseq_mm.register()
+fairseq_mm.compat.activate()
 warnings.warn("'pin_memory' argument is set as true but no accelerator is found, then")
 warnings.warn("'pin_memory' argument is another one")
 """

@@ -17,6 +17,7 @@ import fairseq_mm
 from fairseq_mm.cli.main import main
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoints import load_checkpoint
+from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask
 
 OPTIONS = (
     *("--task", "multimodal_captioning", "--arch", "m_rnn_tiny", "--criterion", "cross_entropy"),
@@ -131,7 +132,7 @@ def test_temporary_files_of_other_shards_stay(tmp_path):
         maximize_best_checkpoint_metric=False,
     )
     epoch = Namespace(epoch=1, end_of_epoch=lambda: True, state_dict=dict)
-    trainer.task = None
+    trainer.task = MultimodalCaptioningTask.from_provenance(["a"], {}, 3)
     checkpoint_utils.save_checkpoint(cfg, trainer, epoch, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])
 

@@ -20,6 +20,7 @@ from toy_story_models import make_story_folder
 from toy_training_states import assert_same_training
 
 from fairseq_mm.compat import training as compat_training
+from fairseq_mm.data.multimodal_dataset import MultimodalDataset
 from fairseq_mm.errors import UserError
 
 SCALE = 128.0
@@ -159,7 +160,12 @@ def test_a_training_without_an_optimizer_is_refused(tmp_path, monkeypatch):
         run_fairseq(monkeypatch, "train", data, "--task", "multimodal_captioning", *options)
 
 
-class Numbers(torch.utils.data.Dataset):
+class Numbers(MultimodalDataset):
+    """Data of this package: repairs of iterators leave other data sets alone."""
+
+    def __init__(self):
+        pass
+
     def __getitem__(self, index):
         return index
 

@@ -1,0 +1,392 @@
+"""The table of everything that this package replaces in fairseq, and when each entry is applied.
+
+``docs/compatibility.md`` shows the table; ``scripts/list_repairs.py`` writes it there. A test
+compares the table with the attributes of fairseq that really differ afterwards.
+"""
+
+import enum
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Optional
+
+from fairseq_mm import errors
+from fairseq_mm.compat import (
+    checkpoints,
+    fairseq,
+    fairseq_data,
+    launching,
+    loading,
+    saving,
+    scope,
+    sharding,
+    stopping,
+    training,
+)
+
+# environment variable that leaves all repairs out but those of safe loading
+LEFT_OUT_BY = "FAIRSEQ_MM_NO_REPAIRS"
+
+
+class Scope(enum.Enum):
+    """When a repair is applied."""
+
+    SAFE_LOADING = "always, also with FAIRSEQ_MM_NO_REPAIRS"
+    INSTALLED = "always, where the installed version has the defect"
+    OURS = "where something of this package is used"
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One defect of the host and its repair.
+
+    Attributes:
+        apply: Function that replaces what ``replaces`` names.
+        replaces: Dotted names of attributes, or of other state of the process.
+        scope: When it is applied.
+        defect: What goes wrong without it.
+        goes_when: Change of the host that makes the repair unnecessary.
+        has_defect: Probe of the installed versions; None if all known versions have the defect.
+    """
+
+    apply: Callable[[], None]
+    replaces: tuple[str, ...]
+    scope: Scope
+    defect: str
+    goes_when: str
+    has_defect: Optional[Callable[[], bool]] = None
+
+
+REPAIRS: tuple[Repair, ...] = (
+    Repair(
+        loading.guard_loading,
+        tuple(f"{loading.module_of(file)}.torch" for file in loading.LOADING),
+        Scope.SAFE_LOADING,
+        "torch.load runs functions that a file names; here it reads plain values only.",
+        "fairseq loads with weights only under every PyTorch.",
+    ),
+    Repair(
+        loading.guard_evaluation,
+        tuple(f"{module}.eval" for module in loading.EVALUATING),
+        Scope.SAFE_LOADING,
+        "eval runs options of a checkpoint as Python; here it reads literals only.",
+        "fairseq evaluates no option.",
+    ),
+    Repair(
+        fairseq_data.repair_index_of_fasta,
+        ("fairseq.data.fasta_dataset.FastaDataset._build_index",),
+        Scope.SAFE_LOADING,
+        "A file name that a checkpoint chooses becomes part of a shell command.",
+        "fairseq starts no shell there.",
+    ),
+    Repair(
+        errors.report_on_exit,
+        ("sys.excepthook",),
+        Scope.SAFE_LOADING,
+        "A refused file ends a command with a traceback. One line is printed for this package's "
+        "errors; the previous hook gets all others. Under --user-dir only.",
+        "never.",
+        scope.is_user_dir,
+    ),
+    Repair(
+        checkpoints.allow_checkpoint_classes,
+        ("torch.serialization.get_safe_globals",),
+        Scope.INSTALLED,
+        "PyTorch 2.6 and newer load with weights only and refuse fairseq's checkpoints and the "
+        "messages of its processes. Classes that only hold values are allowed.",
+        "fairseq allows them itself.",
+        checkpoints.can_allow_classes,
+    ),
+    Repair(
+        fairseq.repair_token_blocks,
+        ("fairseq.data.language_pair_dataset.np", "fairseq.data.token_block_dataset.np"),
+        Scope.INSTALLED,
+        "--sample-break-mode eos and --num-batch-buckets end in AttributeError with numpy 2.",
+        "fairseq no longer reads numpy.compat.",
+        fairseq.numpy_lacks_compat,
+    ),
+    Repair(
+        fairseq.silence_libraries,
+        ("logging.Logger(h5py).level", "logging.Logger(hydra).level"),
+        Scope.INSTALLED,
+        "Importing fairseq sets the log to debugging, and h5py and hydra, which this package "
+        "imports, then fill it.",
+        "fairseq configures no root logger when it is imported.",
+    ),
+    Repair(
+        launching.watch_commands,
+        ("fairseq.distributed.utils.call_main",),
+        Scope.INSTALLED,
+        "Commands do not say which task they run. Where it is one of this package, all other "
+        "repairs are applied first, wrong settings of --bf16 and --fp16 are corrected, and "
+        "several processes start without GPUs, too. Other commands run unchanged.",
+        "never.",
+    ),
+    Repair(
+        launching.name_processes_by_this_module,
+        ("fairseq.distributed.utils.distributed_main",),
+        Scope.OURS,
+        "Processes do not end their process group, and spawn their data workers.",
+        "fairseq ends the group and forks data workers.",
+    ),
+    Repair(
+        launching.refuse_more_processes_than_gpus,
+        ("fairseq.distributed.utils._infer_single_node_init",),
+        Scope.OURS,
+        "More processes than GPUs end in an assertion that names no option.",
+        "fairseq names the option.",
+    ),
+    Repair(
+        launching.stop_on_signal,
+        ("fairseq.trainer.Trainer.__init__",),
+        Scope.OURS,
+        "SIGUSR1 kills a training. Here it saves a checkpoint first: when a trainer is made, "
+        "the handler of the signal and fairseq_cli.train.validate_and_save are replaced, too.",
+        "fairseq handles the signal.",
+    ),
+    Repair(
+        sharding.name_fixed_parameters_in_shards,
+        ("fairseq.distributed.fully_sharded_data_parallel.FullyShardedDataParallel.__init__",),
+        Scope.OURS,
+        "--ddp-backend fully_sharded of a model with fixed parameters ends in an assertion "
+        "that lists all of its layers.",
+        "fairscale shards such models.",
+    ),
+    Repair(
+        sharding.repair_merging_of_shards,
+        (
+            "fairscale.nn.data_parallel.fully_sharded_data_parallel.FullyShardedDataParallel."
+            "consolidate_shard_weights",
+        ),
+        Scope.OURS,
+        "--checkpoint-shard-count ends in KeyError.",
+        "fairscale takes buffers from the shards.",
+        sharding.has_fairscale,
+    ),
+    Repair(
+        fairseq.silence_pin_memory,
+        ("warnings.filters",),
+        Scope.OURS,
+        "fairseq's commands ask for pinned memory without a GPU; PyTorch warns at each iteration.",
+        "fairseq pins memory for GPUs only.",
+        fairseq.is_command,
+    ),
+    Repair(
+        fairseq.name_unknown_architectures,
+        ("fairseq.models.build_model",),
+        Scope.OURS,
+        "An unknown architecture ends in an assertion with all options.",
+        "fairseq names the architecture only.",
+    ),
+    Repair(
+        fairseq.repair_ddp_on_cpu,
+        ("fairseq.models.distributed_fairseq_model.DistributedDataParallel",),
+        Scope.OURS,
+        "--ddp-backend pytorch_ddp gives GPU numbers for modules on the CPU.",
+        "fairseq gives none there.",
+    ),
+    Repair(
+        fairseq.repair_diverse_beam,
+        ("fairseq.search.DiverseBeamSearch.step",),
+        Scope.OURS,
+        "--diverse-beam-groups ends in IndexError, and continues texts that have ended.",
+        "the search maps sentences to rows of the batch.",
+        fairseq.keeps_overlap_of_groups,
+    ),
+    Repair(
+        fairseq.repair_repeat_blocking,
+        ("fairseq.ngram_repeat_block.NGramRepeatBlock._no_repeat_ngram",),
+        Scope.OURS,
+        "--no-repeat-ngram-size forbids nothing without fairseq's CUDA extension.",
+        "fairseq compares with the last words.",
+        fairseq.misses_repeats,
+    ),
+    Repair(
+        fairseq.repair_beams_in_training,
+        (
+            "fairseq.modules.multihead_attention.MultiheadAttention.forward",
+            "fairseq.sequence_generator.EnsembleModel.set_decoder_beam_size",
+        ),
+        Scope.OURS,
+        "Once a generator has been built, a BART in training reads texts of other examples.",
+        "attention uses the beam size in incremental decoding only.",
+        fairseq.attention_keeps_beam_size,
+    ),
+    Repair(
+        fairseq_data.repair_disabled_validation,
+        (
+            "fairseq.tasks.setup_task",
+            "fairseq.data.data_utils.raise_if_valid_subsets_unintentionally_ignored",
+        ),
+        Scope.OURS,
+        "fairseq 0.12.2 loads validation subsets in spite of --disable-validation.",
+        "fairseq 0.12.2 is no longer supported.",
+    ),
+    Repair(
+        fairseq_data.warn_of_dropped_batches,
+        ("fairseq.data.fairseq_dataset.FairseqDataset.batch_by_size",),
+        Scope.OURS,
+        "fairseq leaves out the examples of a last batch and does not say so.",
+        "fairseq says so.",
+    ),
+    Repair(
+        training.mark_iterators,
+        (
+            "fairseq.trainer.Trainer.get_train_iterator",
+            "fairseq.trainer.Trainer.get_valid_iterator",
+        ),
+        Scope.OURS,
+        "Iterators do not know which training they belong to.",
+        "the repairs of iterators go.",
+    ),
+    Repair(
+        training.repair_position_of_resumed_data,
+        (
+            "fairseq.checkpoint_utils.load_checkpoint_to_cpu",
+            "fairseq.data.iterators.EpochBatchIterator.state_dict",
+            "fairseq.data.iterators.EpochBatchIterator.load_state_dict",
+        ),
+        Scope.OURS,
+        "A training that continues with another number of processes or another batch size skips "
+        "or repeats data.",
+        "the saved position counts the batches of all processes.",
+    ),
+    Repair(
+        training.repair_batches_of_resumed_data,
+        ("fairseq.trainer.Trainer.get_train_iterator",),
+        Scope.OURS,
+        "A training that is resumed after its first epoch uses other batches.",
+        "the seed of batches that are kept does not depend on the epoch.",
+    ),
+    Repair(
+        training.repair_reused_loaders,
+        ("fairseq.data.iterators.EpochBatchIterator._get_iterator_for_epoch",),
+        Scope.OURS,
+        "Data workers are never ended, and --curriculum never shuffles.",
+        "fairseq ends workers and shuffles as asked.",
+    ),
+    Repair(
+        training.repair_workers_of_successive_epochs,
+        ("fairseq.data.iterators.BufferedIterator._create_consumer",),
+        Scope.OURS,
+        "Data workers are forked while a thread holds locks; the training can wait for ever.",
+        "fairseq waits until the workers of the previous epoch have ended.",
+    ),
+    Repair(
+        training.name_missing_optimizer,
+        ("fairseq.trainer.Trainer.__init__",),
+        Scope.OURS,
+        "A training without --optimizer ends in a traceback after the data was read.",
+        "fairseq's parser demands an optimizer.",
+    ),
+    Repair(
+        training.repair_amp,
+        ("fairseq.optim.amp_optimizer.AMPOptimizer.step",),
+        Scope.OURS,
+        "--amp divides gradients by the loss scale twice.",
+        "fairseq unscales and steps the same object.",
+        training.unscales_another_than_it_steps,
+    ),
+    Repair(
+        training.repair_overflow_on_cpu,
+        ("fairseq.trainer.Trainer.train_step",),
+        Scope.OURS,
+        "With --fp16 on a CPU, gradients that overflow end the training.",
+        "fairseq uses the trainer's device.",
+    ),
+    Repair(
+        training.repair_clipping_on_cpu,
+        ("fairseq.utils.clip_grad_norm_",),
+        Scope.OURS,
+        "--cpu on a machine with a GPU ends at the first update.",
+        "fairseq uses the gradients' device.",
+    ),
+    Repair(
+        saving.repair_writing_of_checkpoints,
+        (
+            "fairseq.file_io.PathManager.copy",
+            "fairseq.file_io.PathManager.rename",
+            "fairseq.checkpoint_utils.save_checkpoint",
+        ),
+        Scope.OURS,
+        "A kill leaves checkpoint_last.pt or checkpoint_best.pt cut off.",
+        "fairseq copies under a temporary name.",
+        saving.copies_in_place,
+    ),
+    Repair(
+        loading.name_unusable_checkpoints,
+        (
+            "fairseq.checkpoint_utils.load_model_ensemble_and_task",
+            "fairseq.checkpoint_utils.load_checkpoint_to_cpu",
+            "fairseq.trainer.Trainer.load_checkpoint",
+        ),
+        Scope.OURS,
+        "A checkpoint with wrong content ends in a traceback that does not name the file.",
+        "never.",
+    ),
+    Repair(
+        saving.name_cut_checkpoints,
+        ("fairseq.checkpoint_utils.load_checkpoint_to_cpu",),
+        Scope.OURS,
+        "PyTorch does not say that a checkpoint is cut off, nor which one is intact.",
+        "never.",
+    ),
+    Repair(
+        stopping.keep_finished_trainings,
+        (
+            "fairseq.trainer.Trainer.begin_valid_epoch",
+            "fairseq.trainer.Trainer.save_checkpoint",
+            "fairseq.trainer.Trainer.load_checkpoint",
+            "fairseq.checkpoint_utils.load_checkpoint",
+        ),
+        Scope.OURS,
+        "A finished training that is repeated trains one more update, and --patience is in no "
+        "checkpoint.",
+        "fairseq saves the counter, and checks its limits before the first update.",
+    ),
+)
+
+_applied: list[Repair] = []
+_are_done: set[Scope] = set()
+
+
+def apply() -> None:
+    """Apply safe loading and the repairs for the installed versions; a second call does nothing.
+
+    Raises:
+        ImportError: naming the remedy, if fairseq is missing or does not import.
+    """
+    fairseq.check_fairseq()
+    _apply(Scope.SAFE_LOADING)
+    if are_wanted():
+        _apply(Scope.INSTALLED)
+
+
+def activate() -> None:
+    """Apply the repairs for this package's own tasks and models; a second call does nothing.
+
+    Whatever uses the package calls it: commands, tasks, models and checkpoints that are loaded.
+    """
+    apply()
+    if are_wanted():
+        _apply(Scope.OURS)
+
+
+def are_wanted() -> bool:
+    """Return whether repairs other than safe loading are to be applied."""
+    return os.environ.get(LEFT_OUT_BY, "") in ("", "0")
+
+
+def list_applied() -> list[Repair]:
+    """Return the repairs that this process has applied so far."""
+    return list(_applied)
+
+
+def _apply(when: Scope) -> None:
+    if when in _are_done:
+        return
+    _are_done.add(when)
+    for repair in REPAIRS:
+        if repair.scope is when and (repair.has_defect is None or repair.has_defect()):
+            repair.apply()
+            _applied.append(repair)

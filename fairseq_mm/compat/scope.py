@@ -1,0 +1,88 @@
+"""Tell what belongs to this package: a class, a configuration, a checkpoint or a trainer.
+
+Repairs with the scope ``OURS`` act where one of these functions says yes. Classes of other packages
+that derive from ours belong to it, too.
+"""
+
+import functools
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Optional
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def is_ours(thing: Any) -> bool:
+    """Return whether a class, or the class of an object, is this package's or derives from it."""
+    cls = thing if isinstance(thing, type) else type(thing)
+    return any(base.__module__.partition(".")[0] == _PACKAGE for base in cls.__mro__)
+
+
+def names_ours(cfg: Any) -> bool:
+    """Return whether a configuration names a task, an architecture, a criterion, an optimizer or
+    the like of this package.
+
+    Args:
+        cfg: Configuration of fairseq, as hydra's groups or as a flat namespace of options.
+    """
+    return any(cls is not None and is_ours(cls) for cls in _named_classes(cfg))
+
+
+def _named_classes(cfg: Any) -> Iterator[Optional[type]]:
+    from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+    from fairseq.registry import REGISTRIES
+    from fairseq.tasks import TASK_REGISTRY
+
+    registries = {"task": TASK_REGISTRY, "model": MODEL_REGISTRY, "arch": MODEL_REGISTRY}
+    registries.update({group: registry["registry"] for group, registry in REGISTRIES.items()})
+    for group, registry in registries.items():
+        name = _name_in(cfg, group)
+        if name is not None:
+            yield registry.get(name)
+            if group in ("model", "arch"):
+                yield ARCH_MODEL_REGISTRY.get(name)
+
+
+def _name_in(cfg: Any, group: str) -> Optional[str]:
+    """Return the name that a configuration chooses in a group of options, or None."""
+    section = cfg.get(group) if isinstance(cfg, Mapping) else getattr(cfg, group, None)
+    if isinstance(section, (Mapping, Namespace)):
+        return _name_in(section, "_name")
+    return section if isinstance(section, str) else None
+
+
+def is_user_dir() -> bool:
+    """Return whether fairseq is importing the package for ``--user-dir``."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "import_user_module":
+            return frame.f_globals.get("__name__") == "fairseq.utils"
+        frame = frame.f_back
+    return False
+
+
+def uses_ours(trainer: Any) -> bool:
+    """Return whether a trainer of fairseq has a task, a model or the like of this package."""
+    attributes = vars(trainer)
+    if "_uses_fairseq_mm" not in attributes:
+        attributes["_uses_fairseq_mm"] = is_ours(trainer.task) or names_ours(trainer.cfg)
+    return attributes["_uses_fairseq_mm"]
+
+
+def in_our_trainers(original: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    """Decorate the replacement of a method of fairseq's trainer: other trainers keep the original.
+
+    Args:
+        original: The method of fairseq.
+    """
+
+    def decorate(replacement: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            chosen = replacement if uses_ours(self) else original
+            return chosen(self, *args, **kwargs)
+
+        return method
+
+    return decorate
