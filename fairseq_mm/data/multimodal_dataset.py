@@ -35,6 +35,8 @@ class MultimodalDataset(FairseqDataset):
         items: what the keys name, for messages.
         num_negatives: lines that each batch brings besides, drawn from the whole split without
             repetition: all of the split where it has not so many.
+        is_target_read: False if models only generate, and the targets are printed: then a target
+            of any length fits.
         seed: of these draws. Others are made in each epoch and for each batch, and the same
             again in a run that is resumed.
 
@@ -59,6 +61,7 @@ class MultimodalDataset(FairseqDataset):
         start: Optional[int] = None,
         items: str = "images",
         num_negatives: int = 0,
+        is_target_read: bool = True,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -78,6 +81,7 @@ class MultimodalDataset(FairseqDataset):
         self.start = target_dictionary.eos() if start is None else start
         self.items = items
         self.num_negatives = num_negatives
+        self.is_target_read = is_target_read
         self.seed = seed
         self.epoch = 0
         self.is_first = np.ones(count, bool) if visual_ids is None else first_lines(visual_ids)
@@ -92,7 +96,11 @@ class MultimodalDataset(FairseqDataset):
         for text in texts:
             longest = np.maximum(longest, text.sizes)
         # --max-tokens counts max(source, target), as fairseq does, plus the visual rows
-        self._num_tokens = longest[self.lines] + self._count_rows()
+        rows = self._count_rows()
+        self._num_tokens = longest[self.lines] + rows
+        self._num_input_tokens = rows
+        if source is not None:
+            self._num_input_tokens = rows + np.asarray(source.sizes)[self.lines]
 
     def _count_rows(self) -> np.ndarray:
         """``[len(self)]`` number of regions or frames of each example."""
@@ -188,10 +196,11 @@ class MultimodalDataset(FairseqDataset):
         return self._num_tokens[indices]
 
     def size(self, index: int) -> Any:
-        """Length of the target, or lengths of source and target where there is a source: what
-        fairseq holds against ``max_positions``."""
+        """Return the length of the target, or the lengths of source and target where there is a
+        source. fairseq compares them with ``max_positions``; a target that no model reads is 1."""
         line = self.lines[index]
-        target = 1 if self.target is None else int(self.target.sizes[line])
+        counted = self.target if self.is_target_read else None
+        target = 1 if counted is None else int(counted.sizes[line])
         return target if self.source is None else (int(self.source.sizes[line]), target)
 
     def ordered_indices(self) -> np.ndarray:
@@ -212,6 +221,9 @@ class MultimodalDataset(FairseqDataset):
         """
         if len(indices) == 0:
             return []
+        if max_tokens is not None and not self.is_target_read:
+            longest = np.maximum(self._num_input_tokens, max_tokens)
+            self._num_tokens = np.minimum(self._num_tokens, longest)
         batches = list(
             super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple)
         )

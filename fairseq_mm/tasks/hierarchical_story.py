@@ -73,6 +73,11 @@ class HierarchicalStoryTask(GenerationTask):
     generation_defaults = PROMPT_STORIES
     generation_presets = PROMPT_STORY_PRESETS
     default_preset = "paper"
+    config = HierarchicalStoryConfig
+    carried_options = (
+        *("max_source_positions", "max_target_positions", "truncate_source", "truncate_target"),
+    )
+    side_names = ("prompt", "story")
 
     def __init__(
         self,
@@ -180,42 +185,20 @@ class HierarchicalStoryTask(GenerationTask):
         limits = [self.max_positions(), *(model.max_positions() for model in self.loaded_models)]
         return min(source for source, _ in limits), min(target for _, target in limits)
 
-    def filter_indices_by_size(
-        self,
-        indices: np.ndarray,
-        dataset: Any,
-        max_positions: Any = None,
-        ignore_invalid_inputs: bool = False,
-    ) -> np.ndarray:
-        """
-        Raises:
-            UserError: if a text is longer than the model's positions, where fairseq would raise an
-                Exception.
-        """
-        _, too_long = dataset.filter_indices_by_size(indices, max_positions)
-        if len(too_long) and not ignore_invalid_inputs:
-            sizes, number = dataset.size(too_long[0]), int(dataset.lines[too_long[0]]) + 1
-            for size, limit, side in zip(sizes, max_positions, ("source", "target")):
-                if size > limit:
-                    raise UserError(
-                        f"the {_TEXTS[side]} of line {number} of {dataset.split or 'the input'} "
-                        f"has {size} tokens, its end included, but the model has positions for "
-                        f"{limit} ({len(too_long)} such lines): give --truncate-{side} "
-                        f"--max-{side}-positions {limit + 2}, or shorten it."
-                    )
-        return super().filter_indices_by_size(
-            indices, dataset, max_positions, ignore_invalid_inputs
-        )
+    def length_remedy(self, side: int, size: int, limit: int) -> str:
+        name = ("source", "target")[side]
+        return f"give --truncate-{name} --max-{name}-positions {limit + 2}"
 
     def load_dataset(
-        self, split: str, combine: bool = False, task_cfg: Any = None, **kwargs: Any
+        self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
     ) -> None:
         """
         Args:
             split: name of the split.
             combine: given as True by fairseq for the training split alone, whose examples are
-                shuffled.
-            task_cfg: not used; kept out of ``kwargs`` as fairseq's tasks do.
+                shuffled, and not given by its generation.
+            task_cfg: The task's configuration in the checkpoint, which fairseq gives where it
+                generates or validates.
             **kwargs: ``epoch`` where fairseq trains or validates.
 
         Raises:
@@ -223,6 +206,11 @@ class HierarchicalStoryTask(GenerationTask):
                 than the model's positions.
         """
         cfg = self.cfg
+        if task_cfg is not None:  # checkpoints of earlier versions say it nowhere else
+            self.load_state_dict(
+                {key: getattr(task_cfg, key) for key in self.carried_options if key in task_cfg}
+            )
+        is_scored = self.is_scored(combine, kwargs)
         sides: list[Any] = []
         texts = load_text_pair(
             os.path.join(cfg.data, split),
@@ -230,11 +218,13 @@ class HierarchicalStoryTask(GenerationTask):
             (self.src_dict, self.tgt_dict),
         )
         for (path, text), limit, option in zip(texts.items(), self._limits(), _TEXTS):
-            if getattr(cfg, f"truncate_{option}"):
+            is_read = option == "source" or is_scored
+            if is_read and getattr(cfg, f"truncate_{option}"):
                 sides.append(CutLines(text, limit, self.tgt_dict.eos()))
-            else:
+                continue
+            sides.append(text)
+            if is_read and cfg.skip_invalid_size_inputs_valid_test is not True:
                 _check_lengths(path, np.asarray(text.sizes), limit, option)
-                sides.append(text)
         source, target = sides
         self.datasets[split] = MultimodalDataset(
             None,
@@ -245,6 +235,7 @@ class HierarchicalStoryTask(GenerationTask):
             source_dictionary=self.src_dict,
             split=split,
             shuffle=bool(combine),
+            is_target_read=is_scored,
         )
         logger.info(
             f"{split}: {len(target)} pairs, {int(np.sum(source.sizes))} words of prompts and "
@@ -277,5 +268,6 @@ def _check_lengths(path: str, sizes: np.ndarray, limit: int, side: str) -> None:
         raise UserError(
             f"{path}: the {_TEXTS[side]} of line {too_long[0] + 1} has {sizes[too_long[0]]} "
             f"tokens, its end included, but the model has positions for {limit} ({len(too_long)} "
-            f"such lines): give --truncate-{side}, or a larger --max-{side}-positions."
+            f"such lines): give --truncate-{side}, or a larger --max-{side}-positions, or leave "
+            "such lines out with --skip-invalid-size-inputs-valid-test."
         )

@@ -75,6 +75,8 @@ class MultimodalCaptioningTask(MultimodalTask):
     processor = "fairseq_mm.inference.caption_processor:CaptionProcessor"
     generation_defaults = CAPTIONS
     config = MultimodalCaptioningConfig
+    carried_options: tuple[str, ...] = ("max_target_positions",)
+    side_names = ("part-of-speech sequence", "caption")
 
     def __init__(self, cfg: Any, dictionary: Dictionary, **options: Any) -> None:
         super().__init__(cfg, dictionary, **options)
@@ -174,6 +176,7 @@ class MultimodalCaptioningTask(MultimodalTask):
             lines=lines,
             shuffle=bool(combine),  # what fairseq gives for the training split alone
             num_negatives=self.num_negatives if combine else 0,
+            is_target_read=self.is_scored(combine, kwargs),
             seed=self.cfg.seed,
             **options,
         )

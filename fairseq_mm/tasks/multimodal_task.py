@@ -22,6 +22,7 @@ from fairseq_mm.compat import activate
 from fairseq_mm.data.binarised_text import dictionary_of
 from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
 from fairseq_mm.data.split_files import first_lines
+from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED
 from fairseq_mm.generation.task import GeneratesText, with_defaults
 from fairseq_mm.tasks._generated_text import (
@@ -41,6 +42,8 @@ class GenerationTaskConfig(FairseqDataclass):
     data: str = field(default=MISSING, metadata={"help": "data folder"})
     allow_unk: bool = field(default=False, metadata={"help": ALLOW_UNK_HELP})
     seed: int = II("common.seed")
+    score_reference: bool = II("generation.score_reference")
+    skip_invalid_size_inputs_valid_test: bool = II("dataset.skip_invalid_size_inputs_valid_test")
 
 
 @dataclass
@@ -81,13 +84,87 @@ class MultimodalTaskConfig(GenerationTaskConfig):
 
 
 class GenerationTask(GeneratesText, FairseqTask):
-    """Base of tasks whose searches fail with one line.
+    """Base of tasks whose searches fail with one line, and whose checkpoints carry the lengths.
 
     Attributes:
         start_index: token before the first that is generated; None for ``</s>``.
+        config: Class of the configuration.
+        carried_options: Options that a checkpoint is read with as it was trained.
+        side_names: What a source and a target are called in messages.
     """
 
     start_index: Optional[int] = None
+    config: ClassVar[type[GenerationTaskConfig]]
+    carried_options: tuple[str, ...] = ()
+    side_names: tuple[str, str] = ("source", "text")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return numbers, booleans and texts: an option of choices cannot be saved."""
+        options = {name: getattr(self.cfg, name) for name in self.carried_options}
+        return {
+            name: value if isinstance(value, (bool, int)) else str(value)
+            for name, value in options.items()
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Read lengths and truncation of a checkpoint, so that a generating command line need not
+        repeat them. An option that is given, and is not the default, stays."""
+        for name in self.carried_options:
+            default = self.config.__dataclass_fields__[name].default
+            trained = state_dict.get(name, default)
+            if str(getattr(self.cfg, name)) == str(default) != str(trained):
+                logger.info(f"--{name.replace('_', '-')} {trained}, as the checkpoint was trained")
+                setattr(self.cfg, name, trained)
+
+    def is_scored(self, combine: Optional[bool], options: Mapping[str, Any]) -> bool:
+        """Return whether models read the targets of a split that is loaded with these arguments.
+
+        Generation only prints them, unless ``--score-reference`` is given.
+        """
+        return not is_generating(combine, options) or self.cfg.score_reference is True
+
+    def length_remedy(self, side: int, size: int, limit: int) -> str:
+        """Return what to do about a text (side 0: source, 1: target) beyond a length."""
+        return f"give a larger --max-{('source', 'target')[side]}-positions"
+
+    def filter_indices_by_size(
+        self,
+        indices: np.ndarray,
+        dataset: Any,
+        max_positions: Any = None,
+        ignore_invalid_inputs: bool = False,
+    ) -> np.ndarray:
+        """
+        Raises:
+            UserError: If a text is longer than the model's positions, where fairseq would raise an
+                Exception; or if every text is.
+        """
+        _, too_long = dataset.filter_indices_by_size(indices, max_positions)
+        if len(too_long) and not ignore_invalid_inputs:
+            skip = "or leave such lines out with --skip-invalid-size-inputs-valid-test."
+            raise UserError(f"{self._describe_too_long(dataset, too_long, max_positions)}, {skip}")
+        if len(too_long) == len(indices) > 0:
+            text = self._describe_too_long(dataset, too_long, max_positions)
+            raise UserError(f"{text}: no line of {dataset.split or 'the input'} would be left.")
+        return super().filter_indices_by_size(
+            indices, dataset, max_positions, ignore_invalid_inputs
+        )
+
+    def _describe_too_long(self, dataset: Any, too_long: Any, max_positions: Any) -> str:
+        index = too_long[0]
+        line, sizes = int(dataset.lines[index]) + 1, dataset.size(index)
+        limits = max_positions
+        if not isinstance(sizes, tuple):  # of the target
+            sizes = (0, sizes)
+        if not isinstance(limits, (tuple, list)):
+            limits = (limits, limits)
+        side = next(side for side in (0, 1) if sizes[side] > limits[side])
+        size, limit = sizes[side], limits[side]
+        return (
+            f"the {self.side_names[side]} of line {line} of {dataset.split or 'the input'} has "
+            f"{size} tokens, its end included, but the model has positions for {limit} "
+            f"({len(too_long)} such lines): {self.length_remedy(side, size, limit)}, or shorten it"
+        )
 
     def __init__(self, cfg: Any, **options: Any) -> None:
         activate()  # also for programs that call none of fairseq's commands
@@ -143,12 +220,10 @@ class MultimodalTask(GenerationTask):
         features: the feature stores; None where no split is loaded.
 
     Attributes:
-        config: class of the configuration.
         measures: of generated text, beside BLEU and CIDEr.
         generated_text_scores: split -> what its generated texts are scored by.
     """
 
-    config: ClassVar[type[MultimodalTaskConfig]]
     measures: Mapping[str, Measure] = CAPTION_MEASURES
 
     def __init__(

@@ -50,8 +50,6 @@ logger = logging.getLogger(__name__)
 
 # positions of BART's tables, which its published checkpoints fill
 BART_POSITIONS = 1024
-# settings that a checkpoint is to be read with as it was trained
-CARRIED = ("source_ends", "max_source_positions", "max_target_positions", "max_frames")
 
 
 @dataclass
@@ -110,6 +108,8 @@ class VideoSummarizationTask(MultimodalTask):
     config = VideoSummarizationConfig
     measures = SUMMARY_MEASURES
     provenance_fields = ("source_words", "subwords", "max_frames")
+    carried_options = ("source_ends", "max_source_positions", "max_target_positions", "max_frames")
+    side_names = ("transcript", "summary")
 
     def __init__(
         self, cfg: Any, dictionary: Dictionary, subwords: Subwords, **options: Any
@@ -217,23 +217,11 @@ class VideoSummarizationTask(MultimodalTask):
         return _reads_video(self.models[0]) if self.models else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers and texts alone: an option of choices cannot be saved."""
-        carried = {name: getattr(self.cfg, name) for name in (*CARRIED, "noise_features")}
-        return {
-            **carried,
-            "source_ends": str(self.cfg.source_ends),
-            "tokenizer": self.tokenizer,
-        }
+        others = {"noise_features": self.cfg.noise_features, "tokenizer": self.tokenizer}
+        return {**super().state_dict(), **others}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What fairseq's generation reads of a checkpoint: its command line does not repeat what
-        the model was trained with. An option that is given, and is not the default, stays."""
-        for name in CARRIED:
-            default = VideoSummarizationConfig.__dataclass_fields__[name].default
-            trained = state_dict.get(name, default)
-            if str(getattr(self.cfg, name)) == str(default) != str(trained):
-                logger.info(f"--{name.replace('_', '-')} {trained}, as the checkpoint was trained")
-                setattr(self.cfg, name, trained)
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        super().load_state_dict(state_dict)
         self.tokenizer = state_dict.get("tokenizer") or self.tokenizer
         if state_dict.get("noise_features") and not self.cfg.noise_features:
             logger.warning(
@@ -327,6 +315,7 @@ class VideoSummarizationTask(MultimodalTask):
             shuffle=bool(combine),  # what fairseq gives for the training split alone
             start=self.start_index,
             items="videos",
+            is_target_read=self.is_scored(combine, kwargs),
         )
         cut = [f"{source.num_cut} transcripts", f"{target.num_cut} summaries"]
         if videos is not None and visual_ids is not None:

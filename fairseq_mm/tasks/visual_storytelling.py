@@ -95,6 +95,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     command = "tell"
     input_names = ("image sequence", "image sequences")
     text_names = ("story", "stories")
+    side_names = ("source", "story")
     processor = "fairseq_mm.inference.visual_story_processor:VisualStoryProcessor"
     generation_defaults = VISUAL_STORIES
     generation_presets = VISUAL_STORY_PRESETS
