@@ -19,14 +19,19 @@ def silence_deprecations() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 
 
+def silence_imports() -> None:
+    """Let fairseq's modules, which log while they are imported, print only warnings."""
+    logging.basicConfig(level=logging.WARNING)
+    silence_deprecations()
+
+
 def register_quietly() -> None:
     """Registers the package with fairseq, which logs and warns while it is imported.
 
     Raises:
         UserError: naming the remedy, if fairseq is missing or does not import.
     """
-    logging.basicConfig(level=logging.WARNING)
-    silence_deprecations()
+    silence_imports()
     import fairseq_mm
     from fairseq_mm import compat
     from fairseq_mm.compat import deferred_imports

@@ -8,6 +8,7 @@
   fairseq-mm score results.json --references captions_val2014.json \\
       --json scores.json
   fairseq-mm score a.txt --data data-bin/flickr8k --compare b.txt
+  fairseq-mm score --constant --data data-bin/flickr8k
   fairseq-mm score summaries.txt --references test.tgt --preset how2
   fairseq-mm score stories.jsonl --data data-bin/wp --preset wp \\
       --per-item copied.jsonl
@@ -71,7 +72,9 @@ from typing import Any, Callable, NamedTuple, Optional
 from fairseq_mm.cli import arguments, score_inputs, score_output
 from fairseq_mm.cli.arguments import flag
 from fairseq_mm.cli.records import counted
+from fairseq_mm.cli.run_set_up import silence_imports
 from fairseq_mm.cli.score_alignment import check_scores_for
+from fairseq_mm.cli.score_constant import constant_texts
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
@@ -134,6 +137,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="HYPOTHESES",
         help="Generated texts, in one of the layouts above.",
+    )
+    parser.add_argument(
+        "--constant",
+        nargs="?",
+        const="",
+        metavar="TEXT",
+        help="In place of HYPOTHESES: score the same TEXT for every item; without TEXT, the most "
+        "frequent text of the training split, or of visual stories its most frequent first to "
+        "fifth sentence.",
     )
     parser.add_argument(
         "--preset",
@@ -226,6 +238,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     metrics = _metrics_of(args)
     _check(args)
+    silence_imports()  # binarised text is read by fairseq
     if _is_submission_alone(args):
         texts = score_inputs.read_alone(args.hypotheses)
         write_file(args.submission, _coco_submission(texts))
@@ -234,7 +247,7 @@ def run(args: argparse.Namespace) -> None:
         return
     result: dict[str, Any] = {"preset": args.preset}
     rows: list[Row] = []
-    if args.hypotheses is not None:
+    if args.hypotheses is not None or args.constant is not None:
         rows = _score(args, [name for name in metrics if name != "perplexity"], result)
     if "perplexity" in metrics:
         rows += _perplexities(args)
@@ -290,7 +303,7 @@ def _metrics_of(args: argparse.Namespace) -> list[str]:
             "--metrics: has rouge and rouge_l, which both make a row rouge_l: the former's has "
             "beta 1, the latter's is coco-caption's with beta 1.2."
         )
-    if args.hypotheses is None:
+    if args.hypotheses is None and args.constant is None:
         if args.reference_scores is None:
             raise UserError("give HYPOTHESES, or --reference-scores for perplexity alone.")
         return ["perplexity"]
@@ -324,11 +337,16 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(
             "--references-of album: needs --data, no --references, and a preset with references."
         )
+    if args.constant is not None:
+        for option in ("hypotheses", "submission", "reference_scores"):
+            if getattr(args, option) is not None:
+                name = "HYPOTHESES" if option == "hypotheses" else flag(option)
+                raise UserError(f"{name}: has no meaning with --constant.")
     if args.submission and args.preset not in ("coco", "m_rnn", "vist"):
         raise UserError("--submission: needs --preset coco, m_rnn or vist.")
     if args.submission and args.preset == "vist" and args.data is None:
         raise UserError("--submission: needs --data with --preset vist.")
-    if args.hypotheses is None:
+    if args.hypotheses is None and args.constant is None:
         for option in ("compare", "per_item", "bootstrap", "submission"):
             if getattr(args, option) is not None:
                 raise UserError(f"{flag(option)}: needs HYPOTHESES.")
@@ -340,6 +358,8 @@ def _check(args: argparse.Namespace) -> None:
         )
     if args.seed < 0:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
+    if args.card == "" and args.constant is not None:
+        raise UserError("--card: needs a FILE with --constant.")
     if args.card == "":
         args.card = f"{args.hypotheses or args.reference_scores}.card.json"
     arguments.check_outputs(
@@ -406,7 +426,7 @@ def _score(args: argparse.Namespace, metrics: list[str], result: dict[str, Any])
                 if "sentences" in metrics
                 else None,
                 copied_runs=runs[i],
-                allows_unk=allows_unk(system.path),
+                allows_unk=None if system.layout == "constant" else allows_unk(system.path),
                 **shared,
             ),
             metrics,
@@ -437,12 +457,17 @@ def _read_systems(
 ) -> tuple[Optional[score_inputs.References], list[score_inputs.JoinedTexts]]:
     """References, where the preset has some, and the texts of the one system or of both."""
     paths = [path for path in (args.hypotheses, args.compare) if path]
-    if not PRESETS[args.preset].has_references:
-        return None, [score_inputs.read_without_references(path) for path in paths]
-    references = score_inputs.read_score_references(
-        args.data, args.split, args.references, args.references_of
-    )
-    return references, [score_inputs.join_texts(path, references) for path in paths]
+    references = None
+    if PRESETS[args.preset].has_references:
+        references = score_inputs.read_score_references(
+            args.data, args.split, args.references, args.references_of
+        )
+        systems = [score_inputs.join_texts(path, references) for path in paths]
+    else:
+        systems = [score_inputs.read_without_references(path) for path in paths]
+    if args.constant is not None:
+        systems.insert(0, constant_texts(args.constant, args.data, args.split, references))
+    return references, systems
 
 
 def _is_submission_alone(args: argparse.Namespace) -> bool:
@@ -500,7 +525,7 @@ def _card_of(args: argparse.Namespace, metrics: list[str]) -> dict[str, object]:
         "reference_scores": args.reference_scores,
         "dictionary": existing("dict.txt") or existing("dict.desc.txt"),
     }
-    if args.hypotheses is not None:
+    if args.hypotheses is not None or args.constant is not None:
         name = score_inputs.reference_name(args.split, args.references_of)
         files["references"] = args.references or existing(name)
         files["unknowns"] = score_inputs.split_file(args, "unknowns")

@@ -115,6 +115,8 @@ def print_problems(path: str, problems: dict[str, list[str]]) -> None:
 def print_result(result: dict[str, Any]) -> None:
     """Table to stdout, what is wrong with the hypotheses to stderr."""
     for system in result.get("texts", ()):
+        if system["layout"] == "constant":
+            print(system["path"], file=sys.stderr)
         print_problems(system["path"], system["problems"])
     lines = [["metric", "value", "95% interval", "scored", "signature", "note"]]
     for entry in result["scores"]:

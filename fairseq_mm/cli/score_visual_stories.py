@@ -47,7 +47,7 @@ def written_sentences(
 
 
 def about_split(
-    references: References, ids: Sequence[str], data: Optional[str], generated: str
+    references: References, ids: Sequence[str], data: Optional[str], generated: Optional[str]
 ) -> dict[str, object]:
     """What of a split was scored: its image sequences, and its images with features.
 
@@ -55,7 +55,8 @@ def about_split(
         references: of all sequences.
         ids: the sequences scored.
         data: the data folder, or None.
-        generated: output of fairseq-generate, whose log names the feature stores; or another file.
+        generated: output of fairseq-generate, whose log names the feature stores; or another file,
+            or None.
 
     Raises:
         UserError: if a feature store cannot be read.
@@ -100,7 +101,7 @@ def _stores(data: Optional[str], generated: str) -> list[str]:
     from fairseq_mm.metrics.result_card import decoding_settings
 
     try:
-        named = decoding_settings(generated).get("features")
+        named = decoding_settings(generated or "").get("features")
     except OSError:
         named = None
     if isinstance(named, str) and named:

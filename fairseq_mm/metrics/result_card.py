@@ -78,7 +78,7 @@ def allows_unk(path: str) -> Optional[bool]:
 
 
 def result_card(
-    *, command: str, files: dict[str, Optional[str]], generated: str
+    *, command: str, files: dict[str, Optional[str]], generated: Optional[str]
 ) -> dict[str, object]:
     """What a result was made with.
 
@@ -86,7 +86,8 @@ def result_card(
         command: the command line.
         files: role -> path of what was read; hashed. None is left out.
         generated: output of fairseq-generate, whose log names decode settings, checkpoint and
-            feature store; or JSONL of fairseq-mm's commands, which has decode settings.
+            feature store; or JSONL of fairseq-mm's commands, which has decode settings; None if
+            no file was generated.
     """
     versions = {"python": platform.python_version()}
     for package in ("fairseq-mm", *_PACKAGES):
@@ -100,7 +101,7 @@ def result_card(
         "versions": versions,
         "files": {role: file_hash(path) for role, path in files.items() if path is not None},
     }
-    settings = decoding_settings(generated)
+    settings = {} if generated is None else decoding_settings(generated)
     if settings:
         card["decoding"] = settings
     for role, key, separator in (("checkpoints", "path", os.pathsep), ("stores", "features", ":")):

@@ -1,0 +1,84 @@
+"""``fairseq-mm score --constant``: the same text for every item, as a row to compare systems with.
+
+A measure that scores one text for all items about as high as a system does not tell whether the
+system looks at its input.
+"""
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Optional
+
+from fairseq_mm.cli.score_inputs import JoinedTexts, References
+from fairseq_mm.data.visual_story_text import SEPARATOR, join_sentences, split_sentences
+from fairseq_mm.errors import UserError
+
+if TYPE_CHECKING:
+    from fairseq_mm.data.binarised_split import SplitText
+
+TRAINING_SPLIT = "train"
+
+
+def constant_texts(
+    text: str, data: Optional[str], split: str, references: Optional[References]
+) -> JoinedTexts:
+    """Return one text for every item.
+
+    Args:
+        text: The text. Empty for the most frequent text of the training split.
+        data: Data folder, or None.
+        split: Name of the split, whose lines are the items if there are no references.
+        references: References of the items, or None for stories of prompts.
+
+    Raises:
+        UserError: If the text is a file's name, or the data folder lacks a text that is needed.
+    """
+    if os.path.exists(text):
+        raise UserError(f"--constant {text}: must be a text, but is a file or folder.")
+    if not text:
+        text = _most_frequent_text(_open_text("--constant without TEXT", data, TRAINING_SPLIT))
+    if references is not None:
+        items = list(references.texts)
+    else:
+        items = list(map(str, range(len(_open_text("--constant", data, split)))))
+    return JoinedTexts(
+        path=f"every text is {text!r}",
+        layout="constant",
+        texts=dict.fromkeys(items, text),
+        missing=[],
+        repeated=[],
+        without_references={},
+        unused=0,
+    )
+
+
+def _open_text(option: str, data: Optional[str], split: str) -> "SplitText":
+    if data is None:
+        raise UserError(f"{option}: needs --data.")
+    from fairseq_mm.data.binarised_split import find_split_text
+
+    text = find_split_text(data, split)
+    if text is None:
+        raise UserError(f"{option}: {data} has no binarised text of the split {split}.")
+    return text
+
+
+def _most_frequent_text(text: "SplitText") -> str:
+    """Return the most frequent line; of visual stories, the most frequent sentence of each place.
+
+    The first one in the split is taken among equally frequent ones.
+
+    Raises:
+        UserError: If the split has no line.
+    """
+    if len(text) == 0:
+        raise UserError(f"{text.path}: must have training texts, but is empty.")
+    has_sentences = SEPARATOR in text.dictionary.indices
+    counts: list[Counter[str]] = []
+    for line in range(len(text)):
+        readable = text.decode(text.tokens(line), line)
+        parts = split_sentences(readable) if has_sentences else [readable]
+        counts.extend(Counter() for _ in range(len(parts) - len(counts)))
+        for count, part in zip(counts, parts):
+            count[part] += 1
+    # Counter.most_common keeps the order of first occurrence among equal counts
+    return join_sentences([count.most_common(1)[0][0] for count in counts])
