@@ -216,11 +216,10 @@ def _write(
         dtype="float32",
         attributes=attributes,
         overwrite=args.overwrite,
+        resume=False,  # all vectors are at hand, and those of an earlier run may be of other data
     ) as writer:
-        writer.refuse_others_than(key for key, _ in found)
         for key, vector in found:
-            if key not in writer.done:
-                writer.append(key, vector)
+            writer.append(key, vector)
         if sentence_ids:  # before the store stands: a run that is killed here is continued
             path = f"{os.path.splitext(args.output)[0]}.{args.split}.visual_ids"
             with output_file(path) as file:

@@ -9,9 +9,9 @@
       --weights resnext-101-kinetics.pth --output data/features.h5
   fairseq-mm extract data.jsonl --model r3d_18 --fps 15 --output features.h5
 
-An interrupted run continues when the same command is run again. What cannot be read is left out
-and listed in OUTPUT.unreadable.tsv. What made the features is recorded in the store; frames, frame
-rate and length of each video stand in OUTPUT.videos.tsv.
+An interrupted run continues when the same command is run again, and refuses files that have changed
+since. What cannot be read is left out and listed in OUTPUT.unreadable.tsv. What made the features
+is recorded in the store; frames, frame rate and length of each video stand in OUTPUT.videos.tsv.
 
 Features by default: AlexNet and VGG fc7 after its ReLU; ResNet, Inception, MobileNet and others the
 last map averaged over its positions, or with --grid one row a position. Of videos, one row for each
@@ -20,6 +20,7 @@ shorter than a clip is repeated to fill one.
 """
 
 import argparse
+import hashlib
 import os
 import re
 import sys
@@ -187,8 +188,9 @@ def run(args: argparse.Namespace) -> int:
     if args.except_stores:
         items = _without(items, args.except_stores, kind.fields)
     output = args.output
+    shard: dict[str, object] = {}
     if args.shard is not None:
-        items, output = _shard(items, output, args.shard)
+        items, output, shard = _shard(items, output, args.shard)
     extractor = build_extractor(
         args.model,
         precision=args.precision,
@@ -202,6 +204,7 @@ def run(args: argparse.Namespace) -> int:
             items,
             output,
             show_progress=True,
+            shard=shard,
             **{name: getattr(args, name) for name in RUN_OPTIONS},
         )
     except KeyboardInterrupt:
@@ -216,21 +219,33 @@ def run(args: argparse.Namespace) -> int:
 
 def _without(items: list, stores: list[str], noun: str) -> list:
     from fairseq_mm.data.feature_store import FeatureStore
+    from fairseq_mm.extract.run_files import check_unchanged
 
-    done = {key for path in stores for key in FeatureStore(path).ids}
+    done: set[str] = set()
+    for path in stores:
+        store = FeatureStore(path)
+        remedy = f"Give them other ids, or extract them anew without --except {path}."
+        check_unchanged(store, items, noun, remedy)
+        done.update(store.ids)
     left = [item for item in items if item.key not in done]
     if not left:
         raise UserError(f"all {len(items)} {noun} stand in {', '.join(stores)} already.")
     return left
 
 
-def _shard(items: list, output: str, shard: str) -> tuple[list, str]:
+def _shard(items: list, output: str, shard: str) -> tuple[list, str, dict[str, object]]:
+    """Items and output of a part, and attributes by which `store merge` knows the others."""
     match = re.fullmatch(r"(\d+)/(\d+)", shard)
     if match is None:
         raise UserError(f"--shard must be I/N, such as 1/4, but is {shard} instead.")
     root, suffix = os.path.splitext(output)
     part = select_shard(items, int(match[1]), int(match[2]))
-    return part, f"{root}.{match[1]}of{match[2]}{suffix}"
+    ids = hashlib.sha256("\n".join(item.key for item in items).encode()).hexdigest()
+    attributes: dict[str, object] = {
+        "shard": f"{int(match[1])}/{int(match[2])}",
+        "shard_of": ids[:16],
+    }
+    return part, f"{root}.{match[1]}of{match[2]}{suffix}", attributes
 
 
 def _said(summary: Any, output: str, dim: int, reader: Any) -> str:

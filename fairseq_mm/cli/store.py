@@ -104,6 +104,11 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
             ),
             **_OUTPUT,
             "--force": ("Merge features of different extractors.", FLAG),
+            "--incomplete": (
+                "Merge some of the parts that fairseq-mm extract --shard has made; without it, all "
+                "parts of a list must be given.",
+                FLAG,
+            ),
             **_OVERWRITE,
         },
     ),
@@ -248,6 +253,7 @@ def _merge(args: argparse.Namespace) -> None:
         args.paths,
         args.output,
         ignore_extractors=args.force,
+        ignore_missing_parts=args.incomplete,
         overwrite=args.overwrite,
         progress=_progress_bar("merge"),
     )

@@ -141,6 +141,7 @@ def import_features(
         writer.refuse_others_than(source.keys)
         for i, key in enumerate(progress(source.keys)):
             if key in writer.done:
+                writer.check_same(key, source.read(i) if i else first)
                 continue
             try:
                 writer.append(key, source.read(i) if i else first)

@@ -30,6 +30,7 @@ from typing import NoReturn, Optional, Union
 import h5py
 import numpy as np
 
+from fairseq_mm.data.feature_sources import Source, SourceTable, read_sources
 from fairseq_mm.data.feature_store_file import open_hdf5, read_layout, size_and_time
 from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError
@@ -44,6 +45,8 @@ EXTRACTOR_ATTRIBUTES = (
     "frame_rate",
     "stride",
 )
+# of a part of a list: "2/3", and a digest of all ids of the list
+SHARD_ATTRIBUTES = ("shard", "shard_of")
 # a data folder's stores, where it has no features.h5: [{"store": path, "prefix": text}, ...]
 FEATURES_LIST = "features.json"
 # rows are checked and copied in pieces of about this size
@@ -87,6 +90,7 @@ class FeatureStore:
         self.path = os.fspath(path)
         self.preload = preload
         self._index: Optional[dict[str, int]] = None
+        self._sources: Optional[SourceTable] = None
         self._drop_handles()
         layout = read_layout(self.path)
         self.ids = [prefix + key for key in layout.ids] if prefix else layout.ids
@@ -125,7 +129,7 @@ class FeatureStore:
 
     def __getstate__(self) -> dict[str, object]:
         state = self.__dict__.copy()
-        for name in ("_index", "_rows", "_file", "_file_pid", "_descriptor", "_closer"):
+        for name in ("_index", "_sources", "_rows", "_file", "_file_pid", "_descriptor", "_closer"):
             state[name] = None
         return state
 
@@ -151,6 +155,26 @@ class FeatureStore:
         if not self.rows_finite and not is_finite(rows):
             raise UserError(_not_finite(self.path, key))
         return rows
+
+    def get_source(self, key: str) -> Optional[Source]:
+        """Return the record of the file that an item was made of, or None if there is none.
+
+        Raises:
+            UserError: if there is no such item, or the records are damaged.
+        """
+        return self._read_sources()[self._position(key)]
+
+    def count_sources(self) -> int:
+        """Return the number of items whose file is recorded."""
+        return self._read_sources().count()
+
+    def _read_sources(self) -> SourceTable:
+        if self._sources is None:
+            self._check_unchanged()
+            with open_hdf5(self.path) as file:
+                size, _ = self._size_and_time
+                self._sources = read_sources(self.path, file, len(self.ids), size)
+        return self._sources
 
     def check_finite(self, *, reread: bool = False) -> None:
         """Checks every row, unless that has been done, here or when the store was written.
@@ -254,10 +278,13 @@ class FeatureStore:
     def _dataset(self) -> h5py.Dataset:
         if self._file is None or self._file_pid != os.getpid():
             # a handle inherited through fork shares its file position with the parent: leave it
-            if size_and_time(self.path) != self._size_and_time:
-                self._refuse_changed()
+            self._check_unchanged()
             self._file, self._file_pid = open_hdf5(self.path), os.getpid()
         return self._file["features"]
+
+    def _check_unchanged(self) -> None:
+        if size_and_time(self.path) != self._size_and_time:
+            self._refuse_changed()
 
     def _refuse_changed(self) -> NoReturn:
         raise UserError(f"{self.path}: was replaced or changed while in use. Start again.")
@@ -330,6 +357,10 @@ class FeatureStores:
     def read(self, key: str) -> np.ndarray:
         """One item ``[rows, D]``, see :meth:`FeatureStore.read`."""
         return self._store_of(key).read(key).astype(self.dtype, copy=False)
+
+    def get_source(self, key: str) -> Optional[Source]:
+        """Return the record of an item's file, see :meth:`FeatureStore.get_source`."""
+        return self._store_of(key).get_source(key)
 
     def check_finite(self, *, reread: bool = False) -> None:
         """Checks every store, see :meth:`FeatureStore.check_finite`."""

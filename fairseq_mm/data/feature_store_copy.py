@@ -5,6 +5,7 @@ All of it streams, continues after an interruption, and leaves the inputs alone.
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Callable, Optional, Union
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from fairseq_mm.data.feature_store import (
     EXTRACTOR_ATTRIBUTES,
+    SHARD_ATTRIBUTES,
     FeatureStore,
     FeatureStores,
 )
@@ -28,6 +30,7 @@ def merge_stores(
     out: Union[str, os.PathLike],
     *,
     ignore_extractors: bool = False,
+    ignore_missing_parts: bool = False,
     overwrite: bool = False,
     progress: Progress = iter,
 ) -> int:
@@ -38,6 +41,7 @@ def merge_stores(
         out: the store to make; float32 if one of them is.
         ignore_extractors: merge what different extractors made; attributes that differ are left
             out of the new store.
+        ignore_missing_parts: Merge some of the parts that ``extract --shard`` has made of a list.
         overwrite: replace a finished store.
         progress: wraps the iteration over the ids.
 
@@ -45,17 +49,19 @@ def merge_stores(
         Number of items in the new store, or in the one that stands there with the same content.
 
     Raises:
-        UserError: if the stores do not fit together, only some of them name their extractor, or
-            ``out`` is a store with other content.
+        UserError: if the stores do not fit together, only some of them name their extractor, a
+            part is missing, or ``out`` is a store with other content.
     """
     stores = [_open(path) for path in paths]
+    if not ignore_missing_parts:
+        _check_all_parts(stores)
     if not ignore_extractors:
         _check_same_extractor(stores)
     source = FeatureStores(stores, ignore_extractors=ignore_extractors)
     if os.path.exists(out) and not overwrite and _is_merged(source, FeatureStore(out), progress):
         remove_leftover(out)
         return len(source.ids)
-    return _copy(source, source.ids, out, {}, source.dtype, overwrite, None, progress)
+    return _copy(source, source.ids, out, overwrite=overwrite, progress=progress)
 
 
 def convert_store(
@@ -94,10 +100,7 @@ def convert_store(
             raise UserError(f"{os.fspath(path)}: the id {key!r} is to be taken twice.")
         seen.add(key)
         source.rows_of(key)  # refuses an unknown id before the work, not in its middle
-    changed: dict[str, object] = {}
-    if pool is not None:
-        changed = {"grid": 0, "pool": pool}
-    return _copy(source, keys, out, changed, dtype or source.dtype, overwrite, pool, progress)
+    return _copy(source, keys, out, dtype=dtype, pool=pool, overwrite=overwrite, progress=progress)
 
 
 def content_checksum(store: FeatureStore, progress: Progress = iter) -> str:
@@ -124,7 +127,7 @@ def _open(path: Union[str, os.PathLike]) -> FeatureStore:
 
 def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -> bool:
     """Whether ``store`` is what merging gave."""
-    passing = ("created", "package_version")
+    passing = ("created", "package_version", *SHARD_ATTRIBUTES)
     return (
         store.ids == source.ids
         and (store.dim, store.dtype) == (source.dim, source.dtype)
@@ -137,6 +140,29 @@ def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -
             for key in progress(store.ids)
         )
     )
+
+
+def _check_all_parts(stores: Sequence[FeatureStore]) -> None:
+    """Check that of each list whose parts are given (``extract --shard``) no part is missing."""
+    parts: dict[tuple[object, int], dict[int, FeatureStore]] = {}
+    for store in stores:
+        # earlier versions wrote it into the file's name alone
+        named = re.fullmatch(r"(.*)\.(\d{1,9})of(\d{1,9})(\.\w+)?", store.path)
+        recorded = re.fullmatch(r"(\d{1,9})/(\d{1,9})", str(store.attributes.get("shard")))
+        if recorded:
+            key = (store.attributes.get("shard_of"), int(recorded[2]))
+            parts.setdefault(key, {})[int(recorded[1])] = store
+        elif named:
+            parts.setdefault((named[1], int(named[3])), {})[int(named[2])] = store
+    for (_, count), having in parts.items():
+        missing = [str(i) for i in range(1, count + 1) if i not in having]
+        if missing:
+            number, store = next(iter(having.items()))
+            listed = ", ".join(missing[:10]) + (", ..." if len(missing) > 10 else "")
+            raise UserError(
+                f"{store.path}: is part {number} of {count} of a list, but of the same list "
+                f"{len(missing)} parts are not given: {listed}. --incomplete merges the others."
+            )
 
 
 def _check_same_extractor(stores: Sequence[FeatureStore]) -> None:
@@ -154,27 +180,31 @@ def _copy(
     source: FeatureStores,
     keys: Sequence[str],
     out: Union[str, os.PathLike],
-    changed: dict[str, object],
-    dtype: Union[str, np.dtype],
+    *,
+    dtype: Optional[str] = None,
+    pool: Optional[str] = None,
     overwrite: bool,
-    pool: Optional[str],
     progress: Progress,
 ) -> int:
     for store in source.stores:
         if os.path.exists(out) and os.path.samefile(store.path, out):
             raise UserError(f"{os.fspath(out)}: is an input, and must be another file.")
-    attributes = {**source.attributes, **changed}
-    attributes.pop("created", None)
+    attributes = {k: v for k, v in source.attributes.items() if k != "created"}
+    if pool is not None:
+        attributes.update(grid=0, pool=pool)
+    if len(source.stores) > 1 or list(keys) != source.ids:
+        attributes = {k: v for k, v in attributes.items() if k not in SHARD_ATTRIBUTES}
     with FeatureStoreWriter(
-        out, dim=source.dim, dtype=dtype, attributes=attributes, overwrite=overwrite
+        out, dim=source.dim, dtype=dtype or source.dtype, attributes=attributes, overwrite=overwrite
     ) as writer:
         writer.refuse_others_than(keys)
         for key in progress(keys):
-            if key in writer.done:
-                continue
             rows = source.read(key)
             if pool == "mean":
                 rows = rows.mean(axis=0, keepdims=True, dtype=np.float32)
-            writer.append(key, rows)
+            if key in writer.done:
+                writer.check_same(key, rows)
+            else:
+                writer.append(key, rows, source.get_source(key))
         writer.finish()
     return len(keys)

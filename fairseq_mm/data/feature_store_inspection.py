@@ -33,6 +33,7 @@ def describe_store(path: str) -> dict[str, Any]:
             "read": "directly" if store.is_contiguous else "through HDF5 (chunked or compressed)",
             "rows_checked_when_written": store.rows_finite,
             "metadata_checksum": store.has_checksum,
+            "files_recorded": store.count_sources(),
             "attributes": store.attributes,
         }
 
@@ -73,6 +74,7 @@ def verify_store(path: str, progress: Progress = iter, *, repair: bool = False) 
         store = FeatureStore(path)  # checks the structure
         store.check_finite(reread=True)
         checksum = content_checksum(store, progress)
+        store.count_sources()  # checks their structure
         return {"checksum": checksum, "items": len(store), "has_checksum": store.has_checksum}
 
     found = in_separate_process(path, verify)

@@ -8,7 +8,8 @@ under a temporary name, and moves it into place. The folder holds
 ``rows``
     the raw rows, one item after the other;
 ``journal``
-    a line an item, written after its rows: CRC-32 of the rows, number of rows, key;
+    a line an item, written after its rows: CRC-32 of the rows, number of rows, key, and size, time
+    and SHA-256 of the file that they were computed from, if these are known;
 ``lock``
     locked by the process that writes; the lock dies with the process;
 ``finished``
@@ -34,6 +35,7 @@ import h5py
 import numpy as np
 
 import fairseq_mm
+from fairseq_mm.data.feature_sources import DIGEST_BYTES, Source, SourceTable
 from fairseq_mm.data.feature_store import PIECE_BYTES, is_finite
 from fairseq_mm.data.feature_store_checksum import add_checksum
 from fairseq_mm.data.feature_store_file import FILE_ATTRIBUTES, FORMAT, FORMAT_VERSION
@@ -60,6 +62,7 @@ class FeatureStoreWriter:
         attributes: who made the features and how: strings, numbers or truth values. The package's
             version and the time of the beginning are added as ``package_version`` and ``created``.
         overwrite: replace a finished store at ``path``, when the new one is finished.
+        resume: continue what a partial folder holds; else its items are dropped.
 
     Attributes:
         done: ids that stand in the partial folder.
@@ -77,6 +80,7 @@ class FeatureStoreWriter:
         attributes: Mapping[str, object],
         dtype: Union[str, np.dtype] = "float16",
         overwrite: bool = False,
+        resume: bool = True,
     ) -> None:
         self.path = os.fspath(path)
         self.partial_path = self.path + ".partial"
@@ -90,10 +94,13 @@ class FeatureStoreWriter:
         self.done: set[str] = set()
         self._ids: list[str] = []
         self._counts = array.array("q")
+        self._checksums = array.array("q")
+        self._sources = SourceTable()
+        self._positions: dict[str, int] = {}
         self._files = contextlib.ExitStack()
         self._is_open = False
         try:
-            self._open(overwrite)
+            self._open(overwrite, resume)
         except OSError as error:
             self.close()
             raise UserError(f"{self.partial_path}: cannot write: {error.strerror}.") from None
@@ -101,7 +108,7 @@ class FeatureStoreWriter:
             self.close()
             raise
 
-    def _open(self, overwrite: bool) -> None:
+    def _open(self, overwrite: bool, resume: bool) -> None:
         if os.path.isdir(self.path):
             raise UserError(f"{self.path}: is a folder, but must be the name of a file to make.")
         self._files.enter_context(locked_folder(self.partial_path))
@@ -112,7 +119,7 @@ class FeatureStoreWriter:
             if not os.path.exists(self._file("header.json")):
                 self._remove_partial()
             raise UserError(f"{self.path}: exists already. Delete it, or replace it: --overwrite")
-        for leftover in ("store", "finished"):
+        for leftover in ("store", "finished", *(() if resume else ("header.json", "journal"))):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(self._file(leftover))
         self._agree_with_header()
@@ -168,13 +175,13 @@ class FeatureStoreWriter:
                 entry = _parse_journal_line(line)
                 if entry is None:
                     break
-                checksum, count, key = entry
+                checksum, count, key, source = entry
                 content = rows.read(count * row_bytes)
                 if len(content) < count * row_bytes or zlib.crc32(content) != checksum:
                     break
                 if key in self.done:
                     raise UserError(f"{self.partial_path}: the id {key!r} stands in it twice.")
-                self._note(key, count)
+                self._note(key, count, checksum, source)
                 journal_bytes += len(line)
                 rows_bytes += len(content)
         cut = os.fstat(self._journal).st_size - journal_bytes
@@ -184,10 +191,21 @@ class FeatureStoreWriter:
             os.ftruncate(handle, size)
             os.lseek(handle, size, os.SEEK_SET)
 
-    def _note(self, key: str, count: int) -> None:
+    def _note(self, key: str, count: int, checksum: int, source: Optional[Source]) -> None:
         self.done.add(key)
         self._ids.append(key)
         self._counts.append(count)
+        self._checksums.append(checksum)
+        self._sources.append(source)
+
+    def get_source(self, key: str) -> Optional[Source]:
+        """Return the record of an item's file that stands in the partial folder."""
+        return self._sources[self._get_position(key)]
+
+    def _get_position(self, key: str) -> int:
+        if len(self._positions) != len(self._ids):
+            self._positions = {known: i for i, known in enumerate(self._ids)}
+        return self._positions[key]
 
     def refuse_others_than(self, keys: Iterable[str]) -> None:
         """Makes sure that the partial folder is one of this very work.
@@ -202,12 +220,27 @@ class FeatureStoreWriter:
                 f"these. Delete it to begin anew."
             )
 
-    def append(self, key: str, rows: np.ndarray) -> None:
+    def check_same(self, key: str, rows: np.ndarray) -> None:
+        """Check that an item of the partial folder has these rows.
+
+        Raises:
+            UserError: if it has others: the work was begun with another input of the same ids.
+        """
+        stored = self._converted(key, rows)
+        i = self._get_position(key)
+        if (self._counts[i], self._checksums[i]) != (len(stored), zlib.crc32(stored.tobytes())):
+            raise UserError(
+                f"{self.partial_path}: was begun with other features of {key!r} than are given "
+                "now. Delete it to begin anew."
+            )
+
+    def append(self, key: str, rows: np.ndarray, source: Optional[Source] = None) -> None:
         """Adds one item.
 
         Args:
             key: its id; no tab, no line break.
             rows: ``[rows, D]`` or, for one row, ``[D]``; converted to the store's dtype.
+            source: The file that the rows were computed from.
 
         Raises:
             UserError: if the id stands in the store, ``rows`` has another dim or no row, a value is
@@ -218,6 +251,25 @@ class FeatureStoreWriter:
         _check_key(key)
         if key in self.done:
             raise UserError(f"{self.path}: the id {key!r} was given twice.")
+        stored = self._converted(key, rows)
+        content = stored.tobytes()
+        checksum = zlib.crc32(content)
+        fields = [f"{checksum:08x}", str(len(stored)), key]
+        if source is not None:
+            fields += [str(source.size), str(source.time), source.digest.hex()]
+        line = ("\t".join(fields) + "\n").encode()
+        try:
+            _write_all(self._rows, content)
+            _write_all(self._journal, line)
+        except BaseException as error:
+            self.close()  # the end may be torn: only a new writer can tell
+            if isinstance(error, OSError):
+                raise UserError(f"{self.partial_path}: cannot write: {error.strerror}.") from None
+            raise
+        self._note(key, len(stored), checksum, source)
+
+    def _converted(self, key: str, rows: np.ndarray) -> np.ndarray:
+        """Rows as the store has them, ``[rows, D]``."""
         given = np.asarray(rows)
         given = given[None] if given.ndim == 1 else given
         if given.ndim != 2 or given.shape[1] != self.dim or not len(given):
@@ -229,17 +281,7 @@ class FeatureStoreWriter:
             stored = np.ascontiguousarray(given, dtype=self.dtype)
         if not is_finite(stored):
             raise UserError(self._why_not_finite(key, given))
-        content = stored.tobytes()
-        line = f"{zlib.crc32(content):08x}\t{len(stored)}\t{key}\n".encode()
-        try:
-            _write_all(self._rows, content)
-            _write_all(self._journal, line)
-        except BaseException as error:
-            self.close()  # the end may be torn: only a new writer can tell
-            if isinstance(error, OSError):
-                raise UserError(f"{self.partial_path}: cannot write: {error.strerror}.") from None
-            raise
-        self._note(key, len(stored))
+        return stored
 
     def _why_not_finite(self, key: str, given: np.ndarray) -> str:
         if np.isfinite(given).all():
@@ -288,6 +330,7 @@ class FeatureStoreWriter:
             file.create_dataset(
                 "ids", data=self._ids or None, shape=(len(self._ids),), dtype=h5py.string_dtype()
             )
+            self._sources.write(file)
             features = file.create_dataset("features", shape=(total, self.dim), dtype=self.dtype)
             with open(self._file("rows"), "rb") as rows:
                 for start in range(0, total, step):
@@ -354,14 +397,20 @@ def _remove_partial(folder: str, *, keep_lock: bool = False) -> None:
         shutil.rmtree(folder)
 
 
-def _parse_journal_line(line: bytes) -> Optional[tuple[int, int, str]]:
-    """CRC-32, number of rows and key; None if the line is torn."""
+def _parse_journal_line(line: bytes) -> Optional[tuple[int, int, str, Optional[Source]]]:
+    """CRC-32, number of rows, key and source; None if the line is torn."""
     try:
-        checksum, count, key = line.decode("utf-8").split("\t")
-        entry = int(checksum, 16), int(count), key[:-1]
+        text = line.decode("utf-8")
+        checksum, count, key, *rest = text.rstrip("\n").split("\t")
+        source = None
+        if rest:
+            size, time, digest = rest
+            source = Source(int(size), int(time), bytes.fromhex(digest))
+        is_whole = text.endswith("\n") and int(count) > 0
+        is_whole = is_whole and (source is None or len(source.digest) == DIGEST_BYTES)
+        return (int(checksum, 16), int(count), key, source) if is_whole else None
     except ValueError:
         return None
-    return entry if key.endswith("\n") and entry[1] > 0 else None
 
 
 def _check_key(key: str) -> None:

@@ -4,6 +4,8 @@ import contextlib
 import io
 import json
 import os
+import posixpath
+import stat
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -79,6 +81,18 @@ class MediaFile(NamedTuple):
     def name(self) -> str:
         """For messages."""
         return f"{self.path}:{self.member}" if self.member else self.path
+
+    def size_and_time(self) -> tuple[int, int]:
+        """Return bytes of the content, and when the file was changed, in nanoseconds.
+
+        Raises:
+            OSError: if the file is gone.
+            UserError: if it is a folder, a device or a pipe, which have no size.
+        """
+        found = os.stat(self.path)
+        if not stat.S_ISREG(found.st_mode):
+            raise UserError("is a folder, a device or a pipe.")
+        return self.size if self.member else found.st_size, found.st_mtime_ns
 
     def open(self) -> BinaryIO:
         """
@@ -270,7 +284,7 @@ def _walk(folder: str, suffixes: frozenset[str], *, seen: set[str]) -> Iterator[
 def _of_tar(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
     try:
         with tarfile.open(path, "r:") as archive:  # "r:": only uncompressed
-            members = [member for member in archive if member.isreg()]
+            members = _members_by_name(archive)
     except tarfile.ReadError:
         raise UserError(
             f"{path}: is no uncompressed tar archive. {kind.noun.capitalize()}s gain nothing from "
@@ -278,11 +292,43 @@ def _of_tar(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
         ) from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}.") from None
-    for member in sorted(members, key=lambda member: member.name):
-        name = PurePosixPath(member.name)
-        if name.suffix.lower() in kind.suffixes and not name.name.startswith("."):
-            key = _key(member.name, ids)
-            yield MediaFile(key, path, member.name, member.offset_data, member.size)
+    for name, member in sorted(members.items()):
+        file = PurePosixPath(name)
+        if file.suffix.lower() not in kind.suffixes or file.name.startswith("."):
+            continue
+        if member.sparse is not None:
+            raise UserError(f"{path}: {name} is stored with holes. Pack it without --sparse.")
+        yield MediaFile(_key(name, ids), path, name, member.offset_data, member.size)
+
+
+def _members_by_name(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
+    """The files that unpacking leaves: the last member of a name takes the place of the others.
+
+    A hard link is the file that its target was at that point; links to other names are followed,
+    as in folders.
+    """
+    files: dict[str, tarfile.TarInfo] = {}
+    links: dict[str, str] = {}
+    for member in archive:
+        name = posixpath.normpath(member.name)
+        target = files.get(posixpath.normpath(member.linkname)) if member.islnk() else member
+        files.pop(name, None)
+        links.pop(name, None)
+        if target is not None and target.isreg():
+            files[name] = target
+        elif member.issym():
+            links[name] = posixpath.normpath(
+                posixpath.join(posixpath.dirname(name), member.linkname)
+            )
+    found = dict(files)
+    for name in links:
+        end, seen = name, set()
+        while end in links and end not in seen:
+            seen.add(end)
+            end = links[end]
+        if end in files:
+            found[name] = files[end]
+    return found
 
 
 def _located(file: str, listed_in: str, root: Optional[str]) -> str:

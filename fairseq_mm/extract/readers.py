@@ -10,10 +10,12 @@ from typing import Any, ClassVar, NamedTuple, Optional, Union
 
 import numpy as np
 
+from fairseq_mm.data.feature_sources import Source
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
+from fairseq_mm.extract.hashed_file import HashedFile
 from fairseq_mm.extract.images import MAX_PIXELS, AnyImage, read_image
-from fairseq_mm.extract.media_list import IMAGES, VIDEOS, AnyMedia, Kind
+from fairseq_mm.extract.media_list import IMAGES, VIDEOS, AnyMedia, Kind, MediaFile
 from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.extract.videos import VideoReader, import_av, resampled
 
@@ -28,14 +30,28 @@ class MediaEnd(NamedTuple):
     Attributes:
         fields: values of the reader's ``columns``.
         damage: what is wrong with the file; empty if nothing is.
+        source: Record of the bytes that were decoded.
     """
 
     fields: tuple[str, ...] = ()
     damage: str = ""
+    source: Optional[Source] = None
 
 
-# an input of the network (uint8), the end of a file, or why a file cannot be read (further)
-Event = Union[np.ndarray, MediaEnd, str]
+class Unreadable(NamedTuple):
+    """Why a file cannot be read (further).
+
+    Attributes:
+        reason: One line, without the file's name.
+        source: Record of its bytes, if there are any.
+    """
+
+    reason: str
+    source: Optional[Source] = None
+
+
+# an input of the network (uint8), or how a file ended
+Event = Union[np.ndarray, MediaEnd, Unreadable]
 
 
 class Reader(abc.ABC):
@@ -79,14 +95,19 @@ class Reader(abc.ABC):
             reason = str(error) or type(error).__name__
             raise UserError(f"cannot be decoded: {reason}") from None
 
-    def events(self, media: Any) -> Generator[Event, None, None]:
+    def events(self, file: MediaFile) -> Generator[Event, None, None]:
         """The inputs, then the end or the reason why the file cannot be read (further)."""
+        end: Union[MediaEnd, Unreadable]
         try:
-            end = yield from self.inputs(media)
+            with HashedFile(file) as hashed:
+                try:
+                    end = yield from self.inputs(hashed.content)
+                except UserError as error:
+                    end = Unreadable(str(error))
+                end = end._replace(source=hashed.get_source())
         except UserError as error:
-            yield str(error)
-        else:
-            yield end
+            end = Unreadable(str(error))
+        yield end
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,17 +1,23 @@
 """What a run of extraction writes beside its feature store, and what a finished run left."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Optional, Union
 
 import numpy as np
 
-from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.feature_sources import Source
+from fairseq_mm.data.feature_store import SHARD_ATTRIBUTES, FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.hashed_file import describe_change
 from fairseq_mm.extract.identity import check_same_extractor
 from fairseq_mm.extract.media_list import MediaFile
-from fairseq_mm.extract.readers import MediaEnd
+from fairseq_mm.extract.readers import MediaEnd, Unreadable
+
+logger = logging.getLogger(__name__)
 
 
 def unreadable_path(output: str) -> str:
@@ -24,9 +30,14 @@ def details_path(output: str, noun: str) -> str:
     return f"{output}.{noun}.tsv"
 
 
-def write_unreadable(output: str, unreadable: Iterable[tuple[str, str]]) -> None:
-    """Lists names and reasons beside the store; where there are none, no file is left."""
-    rows = [tuple(" ".join(field.split()) for field in entry) for entry in unreadable]
+def write_unreadable(output: str, unreadable: Iterable[tuple[str, Unreadable]]) -> None:
+    """List unreadable files beside the store: name, reason, record. An empty list is no file."""
+    rows = []
+    for name, (reason, source) in unreadable:
+        fields = [" ".join(field.split()) for field in (name, reason)]
+        if source is not None:
+            fields += [str(source.size), str(source.time), source.digest.hex()]
+        rows.append(fields)
     if rows:
         write_rows(unreadable_path(output), rows)
         return
@@ -41,12 +52,20 @@ def write_rows(path: str, rows: Iterable[Sequence[str]]) -> None:
     os.replace(path + ".tmp", path)
 
 
-def _names_unreadable(path: str) -> set[str]:
+def _read_unreadable(path: str) -> dict[str, Optional[Source]]:
+    """Records of the files by name; earlier versions wrote none."""
+    found: dict[str, Optional[Source]] = {}
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return {line.partition("\t")[0] for line in file}
+            for line in file:
+                name, _, *fields = [*line.rstrip("\n").split("\t"), ""]
+                found[name] = None
+                with contextlib.suppress(ValueError):
+                    size, time, digest, _ = fields
+                    found[name] = Source(int(size), int(time), bytes.fromhex(digest))
     except FileNotFoundError:
-        return set()
+        pass
+    return found
 
 
 class Journal:
@@ -111,7 +130,14 @@ def check_finished(
     dtype: str,
     noun: str,
 ) -> tuple[int, int]:
-    """Whether a finished store is what a run of that extractor would write.
+    """Check that a finished store is what a run of that extractor would write.
+
+    Args:
+        identity: Attributes that the run would record.
+        items: Its images or videos.
+        output: Path of the store.
+        dtype: Type of its rows.
+        noun: The word for its items.
 
     Returns:
         num_items: in the store.
@@ -127,30 +153,89 @@ def check_finished(
         )
         if store.dtype != np.dtype(dtype):
             raise UserError(f"{output}: is {store.dtype}, but --dtype asks for {dtype}.")
+        for name in SHARD_ATTRIBUTES:
+            if store.attributes.get(name, identity.get(name)) != identity.get(name):
+                shard = store.attributes.get("shard", "1/1")
+                raise UserError(f"{output}: is part {shard} of another list of {noun}.")
     except UserError as error:
         raise UserError(f"{error} Choose another --output, or --overwrite.") from None
-    unreadable = _names_unreadable(unreadable_path(output))
+    unreadable = _read_unreadable(unreadable_path(output))
     missing = [item for item in items if item.key not in store]
-    new = [item for item in missing if " ".join(item.name.split()) not in unreadable]
+    new = [item for item in missing if _is_new(item, unreadable)]
     if new:
         raise UserError(
             f"{output}: is finished, but lacks {len(new)} of the {len(items)} {noun}, such as "
             f"{new[0].name}. Extract them into a second store (--except {output} --output "
             f"FILE), or all of them anew (--overwrite)."
         )
+    check_unchanged(
+        store, items, noun, "Extract all of them anew (--overwrite), or choose another --output."
+    )
     return len(store), len(missing)
 
 
-def check_same_items(
-    done: Iterable[str], items: Sequence[MediaFile], output: str, noun: str
-) -> None:
+def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool:
+    """Whether a finished run has not tried to read an item, or not with the content of now."""
+    name = " ".join(item.name.split())
+    source = unreadable.get(name)
+    return name not in unreadable or (source is not None and bool(describe_change(item, source)))
+
+
+def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], noun: str) -> None:
     """
     Raises:
-        UserError: if the run that is to be continued was given other items.
+        UserError: if the run that is to be continued was given other items, or items that have
+            changed since.
     """
-    stray = sorted(set(done) - {item.key for item in items})
+    stray = sorted(writer.done - {item.key for item in items})
     if stray:
         raise UserError(
-            f"{output}.partial: has {len(stray)} {noun} that are not given now, such as "
+            f"{writer.partial_path}: has {len(stray)} {noun} that are not given now, such as "
             f"{stray[0]!r}. Give the same {noun} to continue, or delete it to begin anew."
+        )
+    done = [item for item in items if item.key in writer.done]
+    check_unchanged(writer, done, noun, f"Delete {writer.partial_path} to begin anew.")
+
+
+def check_unchanged(
+    store: Union[FeatureStore, FeatureStoreWriter],
+    items: Iterable[MediaFile],
+    noun: str,
+    remedy: str,
+) -> None:
+    """Check that the items of a store were made of the files that are given now.
+
+    Warn once if the store has no record of its files.
+
+    Args:
+        store: A finished store or the writer that continues one.
+        items: Images or videos; a store may lack some of them.
+        noun: The word for them.
+        remedy: The last sentence of the message.
+
+    Raises:
+        UserError: naming the first file that has changed.
+    """
+    keys = store.done if isinstance(store, FeatureStoreWriter) else store
+    changes = []
+    num_items = num_unknown = 0
+    for item in items:
+        if item.key not in keys:
+            continue
+        num_items += 1
+        source = store.get_source(item.key)
+        if source is None:
+            num_unknown += 1
+        elif change := describe_change(item, source):
+            changes.append((item.name, change))
+    if changes:
+        name, change = changes[0]
+        raise UserError(
+            f"{store.path}: was made of other files: {len(changes)} of {num_items} {noun} have "
+            f"changed since, such as {name} ({change}). {remedy}"
+        )
+    if num_unknown:
+        logger.warning(
+            f"{store.path}: does not record the files of {num_unknown} of {num_items} {noun}: "
+            "whether they have changed since cannot be told."
         )

@@ -27,7 +27,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.decoding import decode_files
 from fairseq_mm.extract.extractor import Extractor
 from fairseq_mm.extract.media_list import MediaFile
-from fairseq_mm.extract.readers import MediaEnd, Reader
+from fairseq_mm.extract.readers import MediaEnd, Reader, Unreadable
 from fairseq_mm.extract.run_files import (
     Journal,
     check_finished,
@@ -77,6 +77,7 @@ def extract_to_store(
     overwrite: bool = False,
     strict: bool = False,
     show_progress: bool = False,
+    shard: Optional[Mapping[str, object]] = None,
 ) -> RunSummary:
     """Writes the features of all files into one feature store, or finishes what was begun.
 
@@ -94,30 +95,27 @@ def extract_to_store(
         overwrite: replace a finished store.
         strict: an unreadable file ends the run.
         show_progress: a bar on stderr.
+        shard: Attributes of the store that say which part of a list it has.
 
     Raises:
         UserError: if the folder of the output is missing, the store exists and is not what would
-            be written, no file can be read, or one cannot and ``strict``.
+            be written, a file has changed since, no file can be read, or one cannot and ``strict``.
     """
     noun = reader.kind.fields
     folder = os.path.dirname(output)
     if folder and not os.path.isdir(folder):
         raise UserError(f"--output {output}: there is no folder {folder}.")
+    attributes = {**extractor.identity, **(shard or {})}
     if os.path.exists(output) and not overwrite:
-        found = check_finished(extractor.identity, files, output, dtype, noun)
+        found = check_finished(attributes, files, output, dtype, noun)
         remove_leftover(output)
         return RunSummary(*found, was_finished=True)
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(
-            FeatureStoreWriter(
-                output,
-                dim=extractor.dim,
-                dtype=dtype,
-                attributes=extractor.identity,
-                overwrite=overwrite,
-            )
+        writer = FeatureStoreWriter(
+            output, dim=extractor.dim, dtype=dtype, attributes=attributes, overwrite=overwrite
         )
-        check_same_items(writer.done, files, output, noun)
+        stack.enter_context(writer)
+        check_same_items(writer, files, noun)
         journal, done = None, dict.fromkeys(writer.done, 1)
         if reader.columns:
             columns = ("id", reader.inputs_are, *reader.columns)
@@ -131,10 +129,10 @@ def extract_to_store(
         for file, rows, num_inputs, end in finished:
             if journal is not None:
                 journal.note(file.key, num_inputs, end)
-            writer.append(file.key, rows)
+            writer.append(file.key, rows, end.source)
             run.show(len(writer.done))
         if files and not writer.done:
-            name, reason = run.unreadable[0]
+            name, (reason, _) = run.unreadable[0]
             raise UserError(
                 f"none of the {len(files)} {noun} can be read; the first is {name}: {reason}"
             )
@@ -183,7 +181,7 @@ class _Run:
         self.batch_size = batch_size
         self.strict = strict
         self.bar = bar
-        self.unreadable: list[tuple[str, str]] = []
+        self.unreadable: list[tuple[str, Unreadable]] = []
         self.num_damaged = self.num_extracted = self.num_inputs = 0
         self.seconds_waiting = self.seconds_network = 0.0
         self.began = time.perf_counter()
@@ -221,9 +219,9 @@ class _Run:
             self.seconds_waiting += time.perf_counter() - began
             if isinstance(event, MediaEnd):
                 current.end = event
-            elif isinstance(event, str):
+            elif isinstance(event, Unreadable):
                 if self.strict:
-                    raise UserError(f"{file.name}: {event}")
+                    raise UserError(f"{file.name}: {event.reason}")
                 self.unreadable.append((file.name, event))
                 self._under_way.remove(current)
                 for _ in range(self.reader.inputs_per_file or 0):

@@ -45,12 +45,25 @@ def test_a_folder_becomes_a_store(folder, tmp_path, capsys):
     assert "was finished before, nothing to do" in capsys.readouterr().out
 
 
-def test_shards_together_are_the_whole(folder, tmp_path):
+def test_shards_together_are_the_whole(folder, tmp_path, capsys):
     for i in (1, 2, 3):
         assert extract(folder, *MODEL, "--output", tmp_path / "f.h5", "--shard", f"{i}/3") == 0
     stores = [FeatureStore(tmp_path / f"f.{i}of3.h5") for i in (1, 2, 3)]
     assert [len(store) for store in stores] == [2, 2, 3]
     assert [key for store in stores for key in store.ids] == [f"{i}.jpg" for i in range(N)]
+    parts = [str(tmp_path / f"f.{i}of3.h5") for i in (1, 2, 3)]
+    whole = str(tmp_path / "f.h5")
+    assert main(["store", "merge", *parts[:2], whole]) == 2
+    assert f"{parts[0]}: is part 1 of 3 of a list" in capsys.readouterr().err
+    assert main(["store", "merge", *parts, whole]) == 0
+    assert FeatureStore(whole).count_sources() == N
+    # the merged store is what one run would have written
+    assert extract(folder, *MODEL, "--output", whole) == 0
+    assert "was finished before, nothing to do" in capsys.readouterr().out
+    assert main(["store", "merge", *parts[:2], str(tmp_path / "some.h5"), "--incomplete"]) == 0
+    (folder / "3.jpg").rename(folder / "a.jpg")
+    assert extract(folder, *MODEL, "--output", tmp_path / "f.h5", "--shard", "1/3") == 2
+    assert f"{parts[0]}: is part 1/3 of another list of images" in capsys.readouterr().err
 
 
 def test_except_leaves_out_what_stands_in_a_store(folder, tmp_path):

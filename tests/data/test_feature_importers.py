@@ -289,7 +289,7 @@ def test_an_id_that_stands_for_two_items_is_refused_at_the_start(save, tmp_path)
         open_source(save(POOLED), ids_path=str(tmp_path / "ids.txt"))
 
 
-def test_an_interrupted_import_continues_without_reading_again(save, ids_path, out):
+def test_an_interrupted_import_continues_with_the_same_rows_alone(save, ids_path, out):
     path = save(REGIONS)
     stops = iter(IDS[:2])
 
@@ -299,11 +299,12 @@ def test_an_interrupted_import_continues_without_reading_again(save, ids_path, o
 
     with pytest.raises(KeyboardInterrupt):
         import_all(open_source(path, ids_path=ids_path), out, progress=interrupted)
-    source = open_source(path, ids_path=ids_path)
-    read, positions = source.read, []
-    source.read = lambda i: positions.append(i) or read(i)
+    others = REGIONS.copy()
+    others[1, 0, 0] += 1
+    with pytest.raises(UserError, match=f"was begun with other features of '{IDS[1]}'"):
+        import_all(open_source(save(others), ids_path=ids_path), out)
+    source = open_source(save(REGIONS), ids_path=ids_path)
     assert_same(import_all(source, out), dict(zip(IDS, REGIONS)))
-    assert positions == [0, 2, 3]  # the first one tells the dim
 
 
 def test_a_partial_of_another_import_is_refused(save, tmp_path, ids_path, out):

@@ -1,6 +1,7 @@
 """Merging and converting: no row changes but as asked, and the order does not change the sum."""
 
 import hashlib
+import os
 
 import numpy as np
 import pytest
@@ -132,3 +133,51 @@ def test_the_checksum_is_the_sum_of_the_items_and_not_of_their_order(write_store
     assert a == b == f"{items % 2**256:064x}"
     wide = write_store("c.h5", ["i1", "i2"], dtype="float32")
     assert content_checksum(FeatureStore(wide)) != a
+
+
+def write_part(tmp_path, name, shard, of="list", first=0):
+    path = str(tmp_path / name)
+    attributes = {"extractor": "net"}
+    if shard:
+        attributes.update(shard=shard, shard_of=of)
+    with FeatureStoreWriter(path, dim=DIM, attributes=attributes) as writer:
+        writer.append(f"{name}", np.full((1, DIM), first))
+        writer.finish()
+    return path
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_parts_of_a_list_are_merged_together_alone(tmp_path, out, records):
+    names = [f"f.{i}of3.h5" for i in (1, 2, 3)]
+    shards = ["1/3", "2/3", "3/3"] if records else [None] * 3
+    parts = [write_part(tmp_path, name, shard) for name, shard in zip(names, shards)]
+    message = r"f.2of3.h5: is part 2 of 3 of a list, but of the same list 2 parts .* given: 1, 3\."
+    with pytest.raises(UserError, match=message):
+        merge_stores(parts[1:2], out)
+    assert not os.path.exists(out)
+    merge_stores(parts[::-1], out)
+    assert FeatureStore(out).ids == names[::-1]
+    assert set(FeatureStore(out).attributes) == {"extractor", "package_version", "created"}
+    merge_stores(parts[:2], out, ignore_missing_parts=True, overwrite=True)
+    assert FeatureStore(out).ids == names[:2]
+
+
+def test_parts_of_two_lists_do_not_complete_each_other(tmp_path, out):
+    one = write_part(tmp_path, "f.1of2.h5", "1/2", of="list of 100")
+    two = write_part(tmp_path, "f.2of2.h5", "2/2", of="list of 110")
+    with pytest.raises(UserError, match=r"f.1of2.h5: is part 1 of 2 .* not given: 2\."):
+        merge_stores([one, two], out)
+
+
+def test_a_part_that_is_converted_stays_a_part_unless_items_are_left_out(tmp_path, out):
+    part = write_part(tmp_path, "f.1of2.h5", "1/2")
+    convert_store(part, out, dtype="float32")
+    assert FeatureStore(out).attributes["shard"] == "1/2"
+    with FeatureStoreWriter(
+        str(tmp_path / "two.h5"), dim=DIM, attributes={"shard": "1/2", "shard_of": "list"}
+    ) as writer:
+        for key in "ab":
+            writer.append(key, np.ones(DIM))
+        writer.finish()
+    convert_store(tmp_path / "two.h5", out, select=["a"], overwrite=True)
+    assert "shard" not in FeatureStore(out).attributes

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from fairseq_mm.data import feature_store_writer
+from fairseq_mm.data.feature_sources import Source
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
@@ -464,4 +465,77 @@ def test_a_full_disk_is_one_line_and_leaves_a_partial_that_continues(path, expec
 def test_the_journal_is_as_documented(path):
     write(path, {"k": np.ones((2, DIM))}, finish=False)
     checksum = zlib.crc32(np.ones((2, DIM), np.float16).tobytes())
-    assert Path(path + ".partial/journal").read_text() == f"{checksum:08x}\t2\tk\n"
+    line = f"{checksum:08x}\t2\tk\n"
+    assert Path(path + ".partial/journal").read_text() == line
+    with open_writer(path) as writer:
+        writer.append("l", np.ones((2, DIM)), Source(7, 12, bytes(range(32))))
+    digest = bytes(range(32)).hex()
+    line += f"{checksum:08x}\t2\tl\t7\t12\t{digest}\n"
+    assert Path(path + ".partial/journal").read_text() == line
+
+
+SOURCES = [None, Source(7, 10**18 + 3, b"d" * 32), Source(0, -5, bytes(32))]
+
+
+@pytest.mark.parametrize("stops_after", [0, 1, 2, 3])
+def test_sources_stand_in_the_store_after_an_interruption(path, stops_after):
+    given = list(zip("abc", SOURCES))
+    with open_writer(path) as writer:
+        for key, source in given[:stops_after]:
+            writer.append(key, np.ones(DIM), source)
+    with open_writer(path) as writer:
+        assert [writer.get_source(key) for key, _ in given[:stops_after]] == SOURCES[:stops_after]
+        for key, source in given[stops_after:]:
+            writer.append(key, np.ones(DIM), source)
+        writer.finish()
+    store = FeatureStore(path)
+    assert [store.get_source(key) for key in "abc"] == SOURCES
+    assert store.count_sources() == 2
+    assert store.has_checksum
+
+
+def test_a_store_without_sources_has_none(path):
+    write(path, ITEMS)
+    assert FeatureStore(path).count_sources() == 0
+    with h5py.File(path) as file:
+        assert set(file) == {"features", "offsets", "ids"}
+
+
+def test_a_torn_source_is_cut_off(path):
+    with open_writer(path) as writer:
+        for key in "ab":
+            writer.append(key, np.ones(DIM), SOURCES[1])
+    journal = Path(path + ".partial/journal")
+    whole = journal.read_bytes()
+    for cut in range(1, 40):
+        journal.write_bytes(whole[:-cut])
+        with open_writer(path) as writer:
+            assert writer.done == {"a"}
+            writer.append("b", np.ones(DIM), SOURCES[1])
+        assert journal.read_bytes() == whole
+
+
+def test_items_of_an_earlier_run_are_dropped_when_asked(path):
+    write(path, {"a": np.ones(DIM), "b": np.ones(DIM)}, finish=False)
+    with open_writer(path, resume=False) as writer:
+        assert writer.done == set()
+        writer.append("b", np.zeros(DIM))
+        writer.finish()
+    assert FeatureStore(path).ids == ["b"]
+    assert not FeatureStore(path).read("b").any()
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_same"),
+    [(np.ones(DIM), True), (np.full(DIM, 1.00001), True), (np.ones((2, DIM)), False)],
+)
+def test_rows_of_a_begun_store_are_compared_as_it_stores_them(path, rows, is_same):
+    write(path, {"a": np.ones(DIM), "b": np.zeros((2, DIM))}, finish=False)
+    with open_writer(path) as writer:
+        if is_same:
+            writer.check_same("a", rows)
+        else:
+            with pytest.raises(UserError, match="was begun with other features of 'a'"):
+                writer.check_same("a", rows)
+        with pytest.raises(UserError, match="was begun with other features of 'b'"):
+            writer.check_same("b", rows)

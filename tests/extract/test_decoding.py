@@ -4,6 +4,8 @@ import os
 import signal
 import time
 import weakref
+from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,7 +53,10 @@ def test_processes_give_what_one_process_gives(videos, workers):
 def test_an_end_says_what_the_video_was(videos):
     *clips, end = ClipReader(CLIPS).events(videos[0])
     assert [clip.shape for clip in clips] == [(4, 8, 8, 3)] * 2
-    assert end == MediaEnd(("9", "25", "0.360", ""), "")
+    assert end[:2] == (("9", "25", "0.360", ""), "")
+    content = Path(videos[0].path).read_bytes()
+    assert (end.source.size, end.source.digest) == (len(content), sha256(content).digest())
+    assert end.source.time == os.stat(videos[0].path).st_mtime_ns
     doubled = ClipPreprocessing(resize_size=8, size=8, frames=4, stride=4, fps=50)
     assert len(list(ClipReader(doubled).events(videos[0]))) == 4 + 1
 
@@ -76,7 +81,7 @@ def test_of_a_long_video_a_clip_and_a_frame_are_held(long_video, monkeypatch):
         return image
 
     monkeypatch.setattr(readers.VideoReader, "_image", counted)
-    assert sum(1 for _ in ClipReader(CLIPS).events(long_video)) == 500 + 1
+    assert sum(1 for _ in ClipReader(CLIPS).events(MediaFile("long", long_video))) == 500 + 1
     assert len(most) == 2000
     assert max(most) <= 3
 
@@ -126,4 +131,6 @@ def test_whatever_decoding_raises_is_a_reason(videos, monkeypatch):
             raise error
 
         monkeypatch.setattr(readers.VideoReader, "frames", failing)
-        assert list(ClipReader(CLIPS).events(videos[0])) == [reason]
+        (event,) = ClipReader(CLIPS).events(videos[0])
+        assert event.reason == reason
+        assert event.source.size == os.path.getsize(videos[0].path)

@@ -1,7 +1,9 @@
 """Inputs of every kind become images with ids, in a fixed order."""
 
+import io
 import json
 import os
+import subprocess
 import tarfile
 
 import pytest
@@ -55,6 +57,51 @@ def test_an_archive_is_read_in_place(folder, tmp_path):
     assert keys(images) == ["top/a.PNG", "top/b.jpg", "top/sub/c.webp", "top/sub/deeper/b2.jpeg"]
     assert [content(p) for p in images][3] == b"sub/deeper/b2.jpeg"
     assert images[0].name == f"{path}:top/a.PNG"
+
+
+def add(archive, name, content=b"", **fields):
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    for field, value in fields.items():
+        setattr(member, field, value)
+    archive.addfile(member, io.BytesIO(content))
+
+
+def test_the_last_member_of_a_name_counts_and_links_are_followed(tmp_path):
+    path = tmp_path / "all.tar"
+    with tarfile.open(path, "w") as archive:
+        add(archive, "a.png", b"first")
+        add(archive, "hard.png", type=tarfile.LNKTYPE, linkname="a.png")
+        add(archive, "./a.png", b"second")
+        add(archive, "b.png", b"a file")
+        add(archive, "b.png", type=tarfile.DIRTYPE)
+        add(archive, "sub/soft.png", type=tarfile.SYMTYPE, linkname="../a.png")
+        add(archive, "chain.png", type=tarfile.SYMTYPE, linkname="sub/soft.png")
+        add(archive, "circle.png", type=tarfile.SYMTYPE, linkname="circle.png")
+        add(archive, "outside.png", type=tarfile.SYMTYPE, linkname="/etc/hostname")
+        add(archive, "c.png", type=tarfile.SYMTYPE, linkname="a.png")
+        add(archive, "c.png", b"no link")
+    unpacked = tmp_path / "unpacked"
+    subprocess.run(["mkdir", unpacked], check=True)
+    subprocess.run(["tar", "-C", unpacked, "--exclude=b.png", "-xf", path], check=True)
+    found = {image.key: content(image) for image in list_images([str(path)], ids="path")}
+    assert found == {
+        "a.png": b"second",
+        "c.png": b"no link",
+        "chain.png": b"second",
+        "hard.png": b"first",
+        "sub/soft.png": b"second",
+    }
+    assert found == {key: (unpacked / key).read_bytes() for key in found}
+
+
+def test_a_member_with_holes_is_refused(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"x" * 10)
+    os.truncate(tmp_path / "a.png", 1 << 22)
+    path = tmp_path / "all.tar"
+    subprocess.run(["tar", "-C", tmp_path, "--sparse", "-cf", path, "a.png"], check=True)
+    with pytest.raises(UserError, match=r"all\.tar: a\.png is stored with holes"):
+        list_images([str(path)])
 
 
 def test_a_compressed_archive_is_refused(folder, tmp_path):

@@ -114,8 +114,8 @@ def test_an_interrupted_run_continues_to_equal_bits(
     append, finish = writer.append, writer.finish
     calls = itertools.count(1)
 
-    def interrupted_append(self, key, rows):
-        append(self, key, rows)
+    def interrupted_append(self, *item):
+        append(self, *item)
         if next(calls) == num_done:
             raise KeyboardInterrupt
 
@@ -154,7 +154,7 @@ def test_unreadable_videos_are_listed_counted_and_left_out(extractor, made, fold
     summary = extract_to_store(extractor, listed(folder), output, **OPTIONS)
     assert (summary.num_items, summary.num_unreadable) == (6, 2)
     lines = table(output + ".unreadable.tsv")
-    assert lines[0] == [str(folder / "3.mp4"), "is empty."]
+    assert lines[0][:3] == [str(folder / "3.mp4"), "is empty.", "0"]
     assert lines[1][0] == str(folder / "4b.mp4")
     assert lines[1][1].startswith("is truncated or damaged after ")
     assert FeatureStore(output).ids == ["0", "1", "2", "4", "5", "6"]
@@ -213,3 +213,13 @@ def test_continuing_with_other_videos_is_refused(extractor, folder, output, monk
 def test_no_videos_make_an_empty_store(extractor, output):
     assert extract_to_store(extractor, [], output, **OPTIONS)[:2] == (0, 0)
     assert FeatureStore(output).ids == []
+
+
+def test_other_videos_of_the_same_names_are_refused(extractor, made, folder, output, tmp_path):
+    extract_to_store(extractor, listed(folder), output, **OPTIONS)
+    sources = [FeatureStore(output).get_source(str(i)).size for i in range(len(COUNTS))]
+    assert sources == [os.path.getsize(folder / f"{i}.mp4") for i in range(len(COUNTS))]
+    (folder / "5.mp4").unlink()
+    os.link(made / "4.mp4", folder / "5.mp4")
+    with pytest.raises(UserError, match=r"1 of 7 videos have changed since, such as .*5\.mp4 \("):
+        extract_to_store(extractor, listed(folder), output, **OPTIONS)

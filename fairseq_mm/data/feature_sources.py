@@ -1,0 +1,112 @@
+"""Which bytes an item's features were computed from: recorded in a feature store, compared later.
+
+Three optional members of the HDF5 file hold one record per item. Earlier versions ignore them, and
+write stores without them.
+
+==================  ===============  ===================================================
+member              shape            content
+==================  ===============  ===================================================
+``source_sizes``    ``[items]``      int64: bytes of the file; -1 where none is recorded
+``source_times``    ``[items]``      int64: time of its last change, in nanoseconds
+``source_digests``  ``[items, 32]``  uint8: SHA-256 of its bytes
+==================  ===============  ===================================================
+"""
+
+import array
+from typing import NamedTuple, Optional
+
+import h5py
+import numpy as np
+
+from fairseq_mm.data.feature_store_file import check_storage, get_own_dataset
+from fairseq_mm.errors import UserError
+
+DIGEST_BYTES = 32
+# member -> shape behind the items, dtype
+_MEMBERS: dict[str, tuple[tuple[int, ...], type]] = {
+    "source_sizes": ((), np.int64),
+    "source_times": ((), np.int64),
+    "source_digests": ((DIGEST_BYTES,), np.uint8),
+}
+_NONE = -1
+
+
+class Source(NamedTuple):
+    """The file that an item was made of.
+
+    Attributes:
+        size: Number of its bytes.
+        time: Time of its last change, in nanoseconds; of the archive for members of one.
+        digest: SHA-256 of its bytes.
+    """
+
+    size: int
+    time: int
+    digest: bytes
+
+
+class SourceTable:
+    """Sources of a store's items, by position; compact, since stores have millions of items."""
+
+    def __init__(self) -> None:
+        self._sizes = array.array("q")
+        self._times = array.array("q")
+        self._digests = bytearray()
+
+    def __getitem__(self, i: int) -> Optional[Source]:
+        if i >= len(self._sizes) or self._sizes[i] == _NONE:
+            return None
+        digest = bytes(self._digests[i * DIGEST_BYTES : (i + 1) * DIGEST_BYTES])
+        return Source(self._sizes[i], self._times[i], digest)
+
+    def append(self, source: Optional[Source]) -> None:
+        size, time, digest = source or Source(_NONE, 0, bytes(DIGEST_BYTES))
+        self._sizes.append(size)
+        self._times.append(time)
+        self._digests += digest
+
+    def count(self) -> int:
+        """Number of items with a record."""
+        return len(self._sizes) - self._sizes.count(_NONE)
+
+    def write(self, file: h5py.File) -> None:
+        """Write the members, unless no item has a record."""
+        if not self.count():
+            return
+        file["source_sizes"] = np.frombuffer(self._sizes, np.int64)
+        file["source_times"] = np.frombuffer(self._times, np.int64)
+        digests = np.frombuffer(bytes(self._digests), np.uint8)
+        file["source_digests"] = digests.reshape(-1, DIGEST_BYTES)
+
+
+def read_sources(path: str, file: h5py.File, items: int, size: int) -> SourceTable:
+    """Read the records of a store.
+
+    Args:
+        path: Path of the store, for messages.
+        file: The open store.
+        items: Number of its items.
+        size: Bytes of the file.
+
+    Raises:
+        UserError: if its members are not as documented.
+    """
+    table = SourceTable()
+    if not any(file.id.links.exists(name.encode()) for name in _MEMBERS):
+        return table
+    values = []
+    for name, (rest, dtype) in _MEMBERS.items():
+        if not file.id.links.exists(name.encode()):
+            raise UserError(f"{path}: must have all of {', '.join(_MEMBERS)}, but lacks {name}.")
+        dataset = get_own_dataset(path, file, name)
+        check_storage(path, name, dataset, size)
+        if dataset.shape != (items, *rest) or dataset.dtype != dtype:
+            raise UserError(
+                f"{path}: `{name}` must be {[items, *rest]} of {np.dtype(dtype)}, but is "
+                f"{list(dataset.shape)} of {dataset.dtype}."
+            )
+        values.append(dataset[...].tobytes())
+    table._sizes.frombytes(values[0])
+    table._times.frombytes(values[1])
+    table._digests += values[2]
+    return table

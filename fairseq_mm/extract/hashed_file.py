@@ -1,0 +1,100 @@
+"""Files of images and videos with a record of their bytes: made while they are decoded."""
+
+import contextlib
+import hashlib
+import tarfile
+from collections.abc import Iterator
+from typing import BinaryIO, Optional, Union
+
+from fairseq_mm.data.feature_sources import Source
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.media_list import MediaFile
+
+# files up to this size are read once, and decoded from memory
+MAX_BYTES_IN_MEMORY = 1 << 26
+_PIECE = 1 << 20
+
+
+class HashedFile:
+    """An open file whose bytes are recorded; use as a context manager.
+
+    Args:
+        file: An entry of a list.
+
+    Attributes:
+        content: The bytes, or the open file if they are too many to be held in memory.
+
+    Raises:
+        UserError: if the file cannot be read, or is no regular file.
+    """
+
+    def __init__(self, file: MediaFile) -> None:
+        self._file = file
+        with _one_line():
+            self._size_and_time = file.size_and_time()
+            self._stream = file.open()
+            self.content: Union[bytes, BinaryIO] = self._stream
+            if self._size_and_time[0] <= MAX_BYTES_IN_MEMORY:
+                # one more byte than it had, so that a file that grows is noticed
+                self.content = self._stream.read(self._size_and_time[0] + 1)
+
+    def get_source(self) -> Source:
+        """Return the record, after decoding.
+
+        Raises:
+            UserError: if the file cannot be read further, or was changed since it was opened: the
+                decoded content is then neither the old nor the new one.
+        """
+        with _one_line():
+            if isinstance(self.content, bytes):
+                digest = hashlib.sha256(self.content).digest()
+                has_changed = len(self.content) != self._size_and_time[0]
+            else:
+                digest = _digest(self._stream)
+                has_changed = False
+            if has_changed or self._file.size_and_time() != self._size_and_time:
+                raise UserError("was changed while it was read.")
+        return Source(*self._size_and_time, digest)
+
+    def __enter__(self) -> "HashedFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except tarfile.ReadError:
+        raise UserError("the archive ends before its content does.") from None
+    except OSError as error:
+        raise UserError(f"{error.strerror or error}.") from None
+
+
+def _digest(stream: BinaryIO) -> bytes:
+    digest = hashlib.sha256()
+    stream.seek(0)
+    while piece := stream.read(_PIECE):
+        digest.update(piece)
+    return digest.digest()
+
+
+def describe_change(file: MediaFile, source: Source) -> Optional[str]:
+    """Return how a file differs from its record, or None if it has the same bytes.
+
+    A file of the same size and time is not read. One of another time, such as a copy, is: then its
+    digest decides.
+    """
+    try:
+        with _one_line():
+            size, time = file.size_and_time()
+            if size != source.size:
+                return f"it had {source.size:,} bytes, and has {size:,}"
+            if time == source.time:
+                return None
+            with file.open() as stream:
+                return None if _digest(stream) == source.digest else "its content is another"
+    except UserError as error:
+        return f"it cannot be read any more: {error}"

@@ -1,0 +1,276 @@
+"""A store is taken for finished, and a run continued, only where the files are still the same."""
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import tarfile
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from fairseq_mm.cli.main import main
+from fairseq_mm.data.feature_sources import Source
+from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract import hashed_file, runner
+from fairseq_mm.extract.extractor import build_extractor
+from fairseq_mm.extract.hashed_file import HashedFile, describe_change
+from fairseq_mm.extract.media_list import MediaFile, list_images
+
+SIZE, N = 32, 5
+
+
+@pytest.fixture(scope="module")
+def extractor():
+    return build_extractor("resnet18", weights="none", size=SIZE)
+
+
+def draw(folder, seed, count=N):
+    """Images that have the same names and sizes in bytes in every folder."""
+    folder.mkdir()
+    generator = np.random.default_rng(seed)
+    for i in range(count):
+        pixels = generator.integers(0, 255, (40 + i, 50, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.bmp")
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return draw(tmp_path / "photos", 1)
+
+
+@pytest.fixture
+def other(tmp_path):
+    return draw(tmp_path / "others", 2)
+
+
+@pytest.fixture
+def output(tmp_path):
+    return str(tmp_path / "out.h5")
+
+
+@pytest.fixture
+def extract(extractor, output):
+    def extract_all(*inputs, lists=(), **options):
+        images = list_images([str(path) for path in inputs], lists=[str(path) for path in lists])
+        return runner.extract_to_store(
+            extractor, extractor.reader(), images, output, **{"workers": 0, **options}
+        )
+
+    return extract_all
+
+
+def pack(folder, path):
+    with tarfile.open(path, "w") as archive:
+        archive.add(folder, ".")
+    return path
+
+
+def list_files(folder, path):
+    path.write_text("".join(f"{file}\n" for file in sorted(folder.iterdir())))
+    return path
+
+
+def inputs_of(kind, folder, tmp_path):
+    if kind == "folder":
+        return {"inputs": [folder]}
+    if kind == "tar":
+        return {"inputs": [pack(folder, tmp_path / f"{folder.name}.tar")]}
+    return {"inputs": [], "lists": [list_files(folder, tmp_path / f"{folder.name}.txt")]}
+
+
+@contextlib.contextmanager
+def killed_after(monkeypatch, count):
+    append = runner.FeatureStoreWriter.append
+
+    def append_and_die(writer, *item):
+        append(writer, *item)
+        if len(writer.done) == count:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.FeatureStoreWriter, "append", append_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+KINDS = ["folder", "tar", "list"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_folder_with_the_same_names_is_refused(
+    extract, folder, other, output, tmp_path, kind
+):
+    given, others = (inputs_of(kind, one, tmp_path) for one in (folder, other))
+    extract(*given.pop("inputs"), **given)
+    before = FeatureStore(output).read("3.bmp")
+    with pytest.raises(UserError) as error:
+        extract(*others["inputs"], lists=others.get("lists", ()))
+    assert str(error.value).startswith(
+        f"{output}: was made of other files: 5 of 5 images have changed since, such as "
+    )
+    assert "(its content is another). Extract all of them anew (--overwrite)" in str(error.value)
+    np.testing.assert_array_equal(FeatureStore(output).read("3.bmp"), before)
+    extract(*others["inputs"], lists=others.get("lists", ()), overwrite=True)
+    assert not np.array_equal(FeatureStore(output).read("3.bmp"), before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_begun_store_is_not_continued_with_other_files(
+    extract, folder, other, output, tmp_path, kind, monkeypatch
+):
+    given, others = (inputs_of(kind, one, tmp_path) for one in (folder, other))
+    with killed_after(monkeypatch, 2):
+        extract(*given["inputs"], lists=given.get("lists", ()))
+    with pytest.raises(UserError, match="2 of 2 images have changed since") as error:
+        extract(*others["inputs"], lists=others.get("lists", ()))
+    assert str(error.value).endswith(f"Delete {output}.partial to begin anew.")
+    assert extract(*given["inputs"], lists=given.get("lists", ())).num_extracted == N - 2
+
+
+def test_a_copy_is_the_same_whatever_its_time_and_form(extract, folder, output, tmp_path):
+    extract(folder)
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, copy_function=shutil.copyfile)
+    for number, file in enumerate(copy.iterdir()):
+        os.utime(file, (number, number))
+    archive = pack(folder, tmp_path / "photos.tar")
+    for source in (copy, archive):
+        assert extract(source).was_finished
+
+
+def test_files_of_the_same_size_and_time_are_not_read(extract, folder, output, monkeypatch):
+    extract(folder)
+    monkeypatch.setattr(hashed_file, "_digest", pytest.fail)
+    assert extract(folder).was_finished
+
+
+def test_another_size_is_said_without_reading(extract, folder, output, monkeypatch):
+    extract(folder)
+    size = os.path.getsize(folder / "2.bmp")
+    with open(folder / "2.bmp", "ab") as file:
+        file.write(b"more")
+    monkeypatch.setattr(hashed_file, "_digest", pytest.fail)
+    message = rf"1 of 5 images have changed since, such as .*2\.bmp \(it had {size:,} bytes, and"
+    with pytest.raises(UserError, match=message):
+        extract(folder)
+
+
+def test_the_record_is_that_of_the_bytes(extract, folder, output):
+    extract(folder, workers=2)
+    store = FeatureStore(output)
+    for key in store.ids:
+        content = (folder / key).read_bytes()
+        expected = Source(
+            len(content), os.stat(folder / key).st_mtime_ns, hashlib.sha256(content).digest()
+        )
+        assert store.get_source(key) == expected
+
+
+def test_a_continued_run_has_all_records(extract, folder, output, monkeypatch):
+    with killed_after(monkeypatch, 3):
+        extract(folder)
+    extract(folder)
+    assert FeatureStore(output).count_sources() == N
+
+
+def without_records(path):
+    with h5py.File(path, "r+") as file:
+        for name in ("source_sizes", "source_times", "source_digests"):
+            del file[name]
+
+
+def test_a_store_without_records_is_taken_as_it_is_and_says_so_once(
+    extract, folder, other, output, caplog
+):
+    extract(folder)
+    without_records(output)
+    with caplog.at_level(logging.WARNING):
+        assert extract(other).was_finished
+    (message,) = [record.message for record in caplog.records]
+    assert message == (
+        f"{output}: does not record the files of 5 of 5 images: whether they have changed since "
+        "cannot be told."
+    )
+
+
+def test_an_image_that_was_repaired_is_not_taken_for_unreadable(extract, folder, output):
+    whole = (folder / "1.bmp").read_bytes()
+    (folder / "1.bmp").write_bytes(whole[:30])
+    assert extract(folder).num_unreadable == 1
+    assert extract(folder).num_unreadable == 1
+    (folder / "1.bmp").write_bytes(whole)
+    with pytest.raises(UserError, match=r"is finished, but lacks 1 of the 5 images, such as .*1\."):
+        extract(folder)
+
+
+def test_lists_of_unreadable_files_of_earlier_versions_are_read(extract, folder, output):
+    (folder / "1.bmp").write_bytes(b"")
+    extract(folder)
+    with open(output + ".unreadable.tsv") as file:
+        (line,) = file
+    with open(output + ".unreadable.tsv", "w") as file:
+        file.write("\t".join(line.split("\t")[:2]) + "\n")
+    assert extract(folder).was_finished
+
+
+def test_except_leaves_out_the_same_files_alone(folder, other, tmp_path, capsys):
+    options = ["--model", "squeezenet1_1", "--weights", "none", "--size", "32", "--workers", "0"]
+    one, two = tmp_path / "one.h5", tmp_path / "two.h5"
+    assert main(["extract", str(folder / "2.bmp"), *options, "--output", str(one)]) == 0
+    given = [*options, "--except", str(one), "--output", str(two)]
+    assert main(["extract", str(other), *given]) == 2
+    assert f"{one}: was made of other files: 1 of 1 images have" in capsys.readouterr().err
+    assert main(["extract", str(folder), *given]) == 0
+    assert len(FeatureStore(two)) == N - 1
+
+
+def test_a_file_that_changes_while_it_is_read_has_no_record(folder, monkeypatch):
+    path = folder / "0.bmp"
+    for limit in (0, 1 << 20):
+        monkeypatch.setattr(hashed_file, "MAX_BYTES_IN_MEMORY", limit)
+        with HashedFile(MediaFile("0", str(path))) as hashed:
+            path.write_bytes(path.read_bytes() + b"more")
+            with pytest.raises(UserError, match="was changed while it was read"):
+                hashed.get_source()
+
+
+def test_large_files_are_recorded_without_holding_them(folder, monkeypatch):
+    file = MediaFile("0", str(folder / "0.bmp"))
+    with HashedFile(file) as hashed:
+        expected = hashed.get_source()
+    monkeypatch.setattr(hashed_file, "MAX_BYTES_IN_MEMORY", 10)
+    with HashedFile(file) as hashed:
+        assert not isinstance(hashed.content, bytes)
+        assert hashed.content.read(2) == b"BM"
+        assert hashed.get_source() == expected
+
+
+def test_what_is_gone_or_no_file_has_changed(folder):
+    source = Source(7, 1, bytes(32))
+    gone = describe_change(MediaFile("x", str(folder / "x.bmp")), source)
+    assert gone == "it cannot be read any more: No such file or directory."
+    os.mkfifo(folder / "pipe.bmp")
+    assert "is a folder, a device or a pipe" in describe_change(
+        MediaFile("pipe", str(folder / "pipe.bmp")), source
+    )
+
+
+def test_a_pipe_is_unreadable_and_nobody_waits(extract, folder):
+    os.mkfifo(folder / "pipe.bmp")
+    assert extract(folder).num_unreadable == 1
+
+
+def test_an_archive_that_is_cut_ends_in_its_last_member(extract, folder, tmp_path, output):
+    path = pack(folder, tmp_path / "photos.tar")
+    images = list_images([str(path)])
+    end = images[-1].offset + images[-1].size
+    os.truncate(path, end - 100)
+    file = MediaFile("last", *images[-1][1:])
+    with pytest.raises(UserError, match="the archive ends before its content does"):
+        HashedFile(file)
