@@ -31,7 +31,7 @@ def assert_same(one: Any, other: Any, where: str = "") -> None:
 
 
 def assert_same_training(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """Of two checkpoints: weights, optimizer's state, place in the data and best score."""
+    """Compare two checkpoints: weights, optimizer, position in the data, scores and patience."""
     weights = [
         {name: x for name, x in state["model"].items() if not STOCK_COPIES.search(name)}
         for state in (one, other)
@@ -40,7 +40,7 @@ def assert_same_training(one: dict[str, Any], other: dict[str, Any]) -> None:
     for key in ("criterion", "last_optimizer_state", "task_state"):
         assert_same(one[key], other[key], key)
     assert_same(one["optimizer_history"][-1], other["optimizer_history"][-1], "optimizer_history")
-    for key in ("train_iterator", "val_loss", "best"):
+    for key in ("train_iterator", "val_loss", "best", "stopping"):
         assert_same(one["extra_state"][key], other["extra_state"][key], key)
 
 

@@ -314,6 +314,16 @@ REPAIRS: tuple[Repair, ...] = (
         saving.copies_in_place,
     ),
     Repair(
+        saving.name_full_disks,
+        (
+            "fairseq.checkpoint_utils.torch_persistent_save",
+            "fairseq.checkpoint_utils.verify_checkpoint_directory",
+        ),
+        Scope.OURS,
+        "A full disk ends a training in a traceback, and leaves a temporary file.",
+        "fairseq removes the file, names it, and does not repeat a write into it.",
+    ),
+    Repair(
         loading.name_unusable_checkpoints,
         (
             "fairseq.checkpoint_utils.load_model_ensemble_and_task",

@@ -1,12 +1,15 @@
 """Repairs of how fairseq writes checkpoints, and what to say of one that was cut."""
 
 import contextlib
+import errno
 import functools
 import glob
 import os
 import re
 import shutil
+import time
 import zipfile
+from collections.abc import Iterator
 from typing import Any, Optional
 
 from fairseq_mm.compat.scope import uses_ours
@@ -14,6 +17,10 @@ from fairseq_mm.errors import UserError
 
 # appended to a checkpoint's name while it is written, as fairseq does
 _TEMPORARY = ".tmp"
+# as often, and after as many seconds, as fairseq tries to write a checkpoint
+_ATTEMPTS, _SECONDS_BETWEEN = 3, 2.5
+# errors of a disk that stays full: the disk's size, a quota and a limit of the process
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def copies_in_place() -> bool:
@@ -43,14 +50,9 @@ def repair_writing_of_checkpoints() -> None:
             PathManager.path_requires_pathmanager(path) for path in (src_path, dst_path)
         ):
             return copy_in_place(src_path, dst_path, overwrite=overwrite)
-        temporary = dst_path + _TEMPORARY
-        try:
+        with _written(dst_path) as temporary:
             shutil.copyfile(src_path, temporary)
             _rename(temporary, dst_path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.remove(temporary)
-            raise
         return True
 
     @functools.wraps(save)
@@ -63,6 +65,83 @@ def repair_writing_of_checkpoints() -> None:
     PathManager.copy = staticmethod(copy)
     PathManager.rename = staticmethod(_rename)
     checkpoint_utils.save_checkpoint = save_checkpoint
+
+
+def name_full_disks() -> None:
+    """Say in one line that a checkpoint, or the folder of checkpoints, cannot be written.
+
+    fairseq tries to write a checkpoint three times, into one file, and prints a traceback. Its
+    temporary file stays. Goes when fairseq writes each attempt into a new file, removes it if the
+    attempt fails, and names the file in its error.
+    """
+    from fairseq import checkpoint_utils
+    from fairseq.file_io import PathManager
+
+    save, verify = (
+        checkpoint_utils.torch_persistent_save,
+        checkpoint_utils.verify_checkpoint_directory,
+    )
+
+    @functools.wraps(save)
+    def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> Any:
+        if async_write or not PathManager.supports_rename(filename):
+            return save(obj, filename, async_write)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                _save(obj, filename)
+                break
+            except UserError as error:
+                is_full = getattr(error.__cause__, "errno", None) in _FULL
+                if is_full or attempt == _ATTEMPTS:
+                    raise
+            time.sleep(_SECONDS_BETWEEN)
+        return None
+
+    @functools.wraps(verify)
+    def verify_checkpoint_directory(save_dir: str) -> None:
+        try:
+            verify(save_dir)
+        except OSError as error:
+            raise UserError(
+                f"--save-dir {save_dir}: cannot be written: {error.strerror}."
+            ) from error
+
+    checkpoint_utils.torch_persistent_save = torch_persistent_save
+    checkpoint_utils.verify_checkpoint_directory = verify_checkpoint_directory
+
+
+def _save(obj: Any, path: str) -> None:
+    import torch
+    from fairseq.file_io import PathManager
+
+    with _written(path) as temporary:
+        with PathManager.open(temporary, "wb") as file:
+            torch.save(obj, file)
+        PathManager.rename(temporary, path)
+
+
+@contextlib.contextmanager
+def _written(path: str) -> Iterator[str]:
+    """Give a temporary name for a checkpoint, and remove the file if it is not renamed.
+
+    Raises:
+        UserError: If the system cannot write the file.
+    """
+    temporary = path + _TEMPORARY
+    try:
+        yield temporary
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        cause: Optional[BaseException] = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__context__  # PyTorch raises an error of its own, which names no file
+        if cause is None or not isinstance(error, Exception):
+            raise
+        raise UserError(
+            f"{path}: cannot be written: {cause.strerror}. Checkpoints that were written before "
+            "are whole; when there is room, the same command continues from the last one."
+        ) from cause
 
 
 def _rename(source: str, destination: str) -> None:

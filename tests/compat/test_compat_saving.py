@@ -1,5 +1,7 @@
 """A killed process leaves whole checkpoints; a cut one is answered with the intact one beside."""
 
+import errno
+import io
 import multiprocessing
 import os
 import shutil
@@ -15,6 +17,7 @@ from toy_processes import needs_fork
 
 import fairseq_mm
 from fairseq_mm.cli.main import main
+from fairseq_mm.compat import saving
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoints import load_checkpoint
 from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask
@@ -101,10 +104,79 @@ def test_a_copy_that_fails_leaves_the_one_before_and_no_other_file(tmp_path, mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shutil, "copyfile", fill_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(UserError, match=r"last\.pt: cannot be written: No space left on device"):
         PathManager.copy(str(tmp_path / "new.pt"), str(tmp_path / "last.pt"), overwrite=True)
     assert (tmp_path / "last.pt").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last.pt", "new.pt"]
+
+
+class LimitedFile(io.FileIO):
+    """A file on a disk that has room for so many bytes."""
+
+    def __init__(self, path, room, error=errno.ENOSPC):
+        super().__init__(path, "wb")
+        self.room, self.error = room, error
+
+    def write(self, data):
+        self.room -= len(data)
+        if self.room < 0:
+            super().write(data[: self.room])
+            raise OSError(self.error, os.strerror(self.error))
+        return super().write(data)
+
+
+@pytest.mark.parametrize("room", [0, 100, 3000])
+def test_a_full_disk_ends_a_training_in_one_line(trained, data, tmp_path, monkeypatch, room):
+    save_dir = tmp_path / "run"
+    shutil.copytree(trained, save_dir)
+    before = {path.name: path.read_bytes() for path in save_dir.iterdir()}
+    opened = PathManager.open
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            PathManager,
+            "open",
+            lambda path, mode="r": LimitedFile(path, room) if "w" in mode else opened(path, mode),
+        )
+        with pytest.raises(UserError) as caught:
+            train(monkeypatch, data, save_dir, "--max-update", "4")
+    assert str(caught.value).startswith(
+        f"{save_dir / 'checkpoint_1_4.pt'}: cannot be written: No space left on device. Checkpoints"
+    )
+    assert {path.name: path.read_bytes() for path in save_dir.iterdir()} == before
+    train(monkeypatch, data, save_dir, "--max-update", "4")
+    assert updates_of(save_dir / "checkpoint_last.pt") == 4
+
+
+@pytest.mark.parametrize("failures", [2, 3])
+def test_a_disk_that_fails_for_a_while_gets_three_attempts(tmp_path, monkeypatch, failures):
+    """Each is a whole file: fairseq appends the next one to what is there."""
+    attempts = []
+
+    def open_file(path, mode):
+        attempts.append(path)
+        return LimitedFile(path, 600 if len(attempts) <= failures else 10**9, errno.EIO)
+
+    monkeypatch.setattr(PathManager, "open", open_file)
+    monkeypatch.setattr(saving.time, "sleep", lambda seconds: None)
+    path = tmp_path / "checkpoint.pt"
+    state = {"weight": torch.arange(1000.0)}
+    if failures == 3:
+        with pytest.raises(UserError, match="cannot be written: Input/output error"):
+            checkpoint_utils.torch_persistent_save(state, str(path))
+        assert list(tmp_path.iterdir()) == []
+    else:
+        checkpoint_utils.torch_persistent_save(state, str(path))
+        expected = io.BytesIO()
+        torch.save(state, expected)
+        assert path.stat().st_size == len(expected.getvalue())
+        assert torch.load(path)["weight"].equal(state["weight"])
+    assert len(attempts) == 3
+
+
+def test_a_save_dir_that_cannot_be_made_is_named(tmp_path, monkeypatch, data):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"^--save-dir .*file/run: cannot be written: Not a dir"):
+        train(monkeypatch, data, tmp_path / "file" / "run", "--max-update", "1")
 
 
 def test_temporary_files_of_other_shards_stay(tmp_path):

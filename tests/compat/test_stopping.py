@@ -11,7 +11,7 @@ from fairseq import checkpoint_utils
 from fairseq_cli import train as fairseq_train
 from toy_data import make_captions_folder, run_fairseq
 from toy_processes import all_children_end, needs_fork, train_by, training_configuration
-from toy_training_states import assert_same, assert_same_training
+from toy_training_states import assert_same_training
 
 from fairseq_mm.errors import UserError
 
@@ -169,7 +169,6 @@ def test_a_larger_limit_continues_as_without_an_end(train, caplog, name):
     for state in (whole, raised):
         state["extra_state"]["best"] = None
     assert_same_training(whole, raised)
-    assert_same(*(state["extra_state"]["stopping"] for state in (whole, raised)), "stopping")
 
 
 @pytest.mark.parametrize("epoch", [2, 3, 4])
@@ -180,7 +179,6 @@ def test_a_killed_training_keeps_its_patience(train, tmp_path, epoch):
     shutil.copy(source, tmp_path / "killed" / "checkpoint_last.pt")
     killed = train("killed", "--patience", "3", *UNSTABLE)
     assert_same_training(whole, killed)
-    assert_same(*(state["extra_state"]["stopping"] for state in (whole, killed)))
 
 
 @pytest.fixture
@@ -238,7 +236,6 @@ def test_trainings_of_one_process_do_not_share_scores(train, tmp_path):
     fairseq_train.should_stop_early.num_runs = 5
     other = train("other", "--max-epoch", "1")
     assert_same_training(one, other)
-    assert_same(one["extra_state"]["stopping"], other["extra_state"]["stopping"])
     assert (tmp_path / "other" / "checkpoint_best.pt").exists()
 
 
@@ -269,7 +266,6 @@ def test_two_processes_stop_and_continue_together(data, tmp_path):
     for state in (whole, raised):
         state["extra_state"]["best"] = None
     assert_same_training(whole, raised)
-    assert_same(*(state["extra_state"]["stopping"] for state in (whole, raised)))
 
 
 def test_workers_end_with_a_training_that_stops_within_an_epoch(train, monkeypatch):

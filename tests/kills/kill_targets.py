@@ -139,6 +139,13 @@ def _commands() -> Iterator[Target]:
     )
 
 
+# the update is within an epoch; with this learning rate, the validation loss grows again
+STOPS = {
+    "an update": "--max-update 3",
+    "no gain": "--max-epoch 9 --patience 2 --lr 0.2 --clip-norm 0",
+}
+
+
 def _trainings() -> Iterator[Target]:
     often = (
         f"--user-dir {PACKAGE} --cpu --num-workers 0 --batch-size 4 --max-epoch 2 --seed 1 "
@@ -163,6 +170,10 @@ def _trainings() -> Iterator[Target]:
     ):
         of_base = " ".join(training_options(Path(), SYSTEMS[base]))
         yield Target(f"{TRAIN} {base}, {name}", f"{TRAIN} {of_base} {often} {options}")
+    for base in ("m_rnn", "conv_story", "glac", "vg_bart"):
+        of_base = " ".join(training_options(Path(), SYSTEMS[base]))
+        for name, options in STOPS.items():
+            yield Target(f"{TRAIN} until {name}, {base}", f"{TRAIN} {of_base} {often} {options}")
 
 
 TARGETS = [

@@ -22,7 +22,7 @@ SOAK = int(os.environ.get("KILLS", "300"))
 SEED = int(os.environ.get("KILLS_SEED", "1"))
 BY_NAME = {target.name: target for target in TARGETS}
 QUICK = [BY_NAME[f"fairseq-mm {name}"] for name in ("extract images", "rank by likelihood")]
-QUICK.append(BY_NAME["fairseq-train m_rnn"])
+QUICK += [BY_NAME[f"fairseq-train {name}"] for name in ("until no gain, m_rnn", "m_rnn")]
 
 
 @pytest.fixture(scope="module")
