@@ -9,6 +9,10 @@ loaded; the checkpoint's model is built in it as fairseq-generate does it.
 Without --data the model is built from what the checkpoint itself carries.
 Nothing is downloaded.
 
+The files of a data folder are compared with the digests that fairseq-mm
+prepare has recorded in prepare.json. --repair adds missing digests where
+nothing else is wrong; --accept-changes replaces those that differ, too.
+
 Each finding is a line: "ok", "note" (something optional is missing) or
 "PROBLEM", the last two with a remedy behind "->". The exit status is 2 if
 there is a problem. The command runs where fairseq, or any other package, is
@@ -25,7 +29,9 @@ from fairseq_mm.cli import arguments
 from fairseq_mm.cli import doctor_environment as environment
 from fairseq_mm.cli.doctor_checkpoint import check_checkpoint
 from fairseq_mm.cli.doctor_data import check_data, check_features, needs_features
+from fairseq_mm.cli.doctor_digests import FolderDigests
 from fairseq_mm.cli.doctor_environment import Finding
+from fairseq_mm.data.prepared_files import unchecked
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 
@@ -42,11 +48,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "help": "Checkpoint, or folder with checkpoint_best.pt or else checkpoint_last.pt.",
         },
     )
+    arguments.add_rows(
+        parser,
+        {
+            "--repair": ("Add the digests that prepare.json of --data lacks.", arguments.FLAG),
+            "--accept-changes": (
+                "With --repair: replace the digests of files that were changed on purpose.",
+                arguments.FLAG,
+            ),
+        },
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     if args.weights and not args.checkpoint:
         raise UserError("--weights: needs --checkpoint, whose extractor it belongs to.")
+    if args.repair and not args.data:
+        raise UserError("--repair: needs --data, the folder whose digests are recorded.")
+    if args.accept_changes and not args.repair:
+        raise UserError("--accept-changes: needs --repair, which records the changes.")
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     num_problems = 0
@@ -63,15 +83,30 @@ def run(args: argparse.Namespace) -> int:
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     yield from _of_environment()
-    store, is_readable = None, True
-    if args.features is not None or (args.data and needs_features(args.data)):
-        store, found = check_features(args.data, args.features)
-        is_readable = store is not None
-        yield from found
+    digests = None
     if args.data:
-        yield from check_data(args.data, args.features, is_readable=is_readable)
-    if args.checkpoint:
-        yield from check_checkpoint(args.checkpoint, args.data, args.features, store, args.weights)
+        digests = FolderDigests(args.data, repair=args.repair, accept=args.accept_changes)
+        yield from digests.check()
+    store, is_readable, num_problems = None, True, 0
+    with unchecked():  # all digests are compared above
+        if args.features is not None or (args.data and needs_features(args.data)):
+            store, found = check_features(args.data, args.features)
+            is_readable = store is not None
+            num_problems += not is_readable
+            yield from found
+        if digests is not None:
+            if store is not None:
+                yield from digests.check_store(store)
+            for finding in check_data(
+                args.data, args.features, is_readable=is_readable, is_aligned=digests.is_whole
+            ):
+                num_problems += finding.level == "PROBLEM"
+                yield finding
+            yield from digests.mend(is_sound=not num_problems)
+        if args.checkpoint:
+            yield from check_checkpoint(
+                args.checkpoint, args.data, args.features, store, args.weights
+            )
 
 
 def _of_environment() -> Iterable[Finding]:

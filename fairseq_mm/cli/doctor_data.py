@@ -4,7 +4,6 @@ task and loading its splits say."""
 import os
 from collections.abc import Iterator, Sequence
 from glob import escape, glob
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Optional
 
@@ -113,10 +112,14 @@ def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, li
     try:
         store = open_folder_features(folder or "", paths)
         store.check_finite(reread=True)
+        for one in store.stores:
+            if one.content_checksum:
+                one.check_content()
     except UserError as error:
         return None, [problem("features", str(error), "make it anew with extract or store import")]
     subject = store.path
     findings = [ok(subject, f"{len(store)} items of feature dimension {store.dim}, all finite")]
+    findings += [finding for one in store.stores for finding in _check_checksums(one)]
     name = store.attributes.get("extractor")
     if name:
         weights = str(store.attributes.get("weights", "unknown weights"))
@@ -126,6 +129,15 @@ def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, li
         remedy = "store import with --extractor, --weights, --layer and --preprocessing"
         findings.append(note("extractor", text, remedy))
     return store, findings
+
+
+def _check_checksums(store: Any) -> Iterator[Finding]:
+    if not store.content_checksum:
+        text = "has no checksum of ids and rows, so that exchanged ids go unseen"
+        yield note(store.path, text, "fairseq-mm store convert writes a store that has one")
+    elif not store.has_checksum:
+        text = "another program has changed it and cut off the checksum of its metadata"
+        yield note(store.path, text, "make it anew, or add one: fairseq-mm store verify --repair")
 
 
 def set_up(task: str, folder: str, features: Optional[str]) -> Any:
@@ -144,12 +156,15 @@ def set_up(task: str, folder: str, features: Optional[str]) -> Any:
     return TASK_REGISTRY[task].setup_task(cfg)
 
 
-def check_data(folder: str, features: Optional[str], *, is_readable: bool) -> Iterator[Finding]:
+def check_data(
+    folder: str, features: Optional[str], *, is_readable: bool, is_aligned: bool = False
+) -> Iterator[Finding]:
     """
     Args:
         folder: of the data.
         features: feature stores that are given, or None.
         is_readable: False where features are expected, and cannot be read.
+        is_aligned: all files have the digests that were recorded when they were written.
     """
     if not os.path.isdir(folder):
         yield problem(folder, "no such folder", "make it with fairseq-mm prepare")
@@ -163,7 +178,7 @@ def check_data(folder: str, features: Optional[str], *, is_readable: bool) -> It
     root, name = folder_of(folder)
     kind = KINDS[name]
     if is_text_alone(root):
-        yield from _check_text_alone(root)
+        yield from _check_text_alone(root, is_aligned)
         return
     if not is_readable and kind.inputs == "images":
         text = "its text is not checked, as no task can be set up without features"
@@ -203,12 +218,13 @@ def check_data(folder: str, features: Optional[str], *, is_readable: bool) -> It
         if hasattr(task.cfg, option):
             setattr(task.cfg, option, _ANY_LENGTH)
     for split in splits:
-        yield from _check_split(task, root, split, kind, limits, parts)
+        yield from _check_split(task, root, split, kind, limits, parts, is_aligned)
 
 
-def _check_text_alone(folder: str) -> Iterator[Finding]:
+def _check_text_alone(folder: str, is_aligned: bool) -> Iterator[Finding]:
     from fairseq_mm.data.binarised_text import (
         check_no_empty_line,
+        check_same_text,
         load_binarised_text,
         load_dictionary,
     )
@@ -229,6 +245,10 @@ def _check_text_alone(folder: str) -> Iterator[Finding]:
         try:
             lines = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
             check_no_empty_line(f"{base}.idx", lines.sizes)
+            text_path = os.path.join(folder, "text", f"{split}.txt")
+            if not is_aligned and os.path.isfile(text_path):
+                check_same_text(text_path, lines, base, dictionary)
+            _check_tags(folder, split, lines.sizes)
         except UserError as error:
             yield problem(split, str(error), ANEW)
         else:
@@ -288,8 +308,60 @@ def _check_subwords(folder: str, task: Any) -> Iterator[Finding]:
         yield ok("subwords", text + more)
 
 
+def _check_tags(folder: str, split: str, sizes: Any) -> None:
+    """
+    Raises:
+        UserError: If the split has part-of-speech tags, but not one for each token.
+    """
+    import numpy as np
+
+    from fairseq_mm.data.binarised_text import check_line_counts
+    from fairseq_mm.data.pos_sequences import check_alignment, read_tags
+
+    path, text_path = (os.path.join(folder, f"{split}.{end}") for end in ("tags", "idx"))
+    if os.path.exists(path):
+        counts = [len(line.split()) for line in read_tags(path)]
+        check_line_counts({text_path: len(sizes), path: len(counts)})
+        check_alignment(path, np.array(counts), text_path, np.asarray(sizes) - 1)
+
+
+# of a split, with a line for each line of text
+_LINE_BY_LINE = ("ids", "stories.jsonl", "transcripts.jsonl", "unknowns.jsonl")
+
+
+def _check_lines(task: Any, dataset: Any, folder: str, kind: Kind) -> None:
+    """Compare the files that must agree line by line with the binarised text.
+
+    Raises:
+        UserError: If one has another number of lines, or the text is another.
+    """
+    from fairseq_mm.data.binarised_text import check_line_counts, check_same_text
+    from fairseq_mm.data.input_files import read_lines
+
+    base = os.path.join(folder, dataset.split)
+    counts = {base: len(dataset)}
+    for ending in _LINE_BY_LINE:
+        if os.path.isfile(f"{base}.{ending}"):
+            counts[f"{base}.{ending}"] = sum(1 for _ in read_lines(f"{base}.{ending}"))
+    check_line_counts(counts)
+    sides = (dataset.source, dataset.target) if kind.languages else (dataset.target,)
+    for language, lines in zip(kind.languages or ("txt",), sides):
+        path = os.path.join(folder, "text", f"{dataset.split}.{language}")
+        is_source = bool(kind.languages) and language == kind.languages[0]
+        dictionary = task.source_dictionary if is_source else task.target_dictionary
+        ending = f".{'-'.join(kind.languages)}.{language}" if kind.languages else ""
+        if os.path.isfile(path):
+            check_same_text(path, lines, base + ending, dictionary)
+
+
 def _check_split(
-    task: Any, folder: str, split: str, kind: Kind, limits: Any, parts: Sequence[str]
+    task: Any,
+    folder: str,
+    split: str,
+    kind: Kind,
+    limits: Any,
+    parts: Sequence[str],
+    is_aligned: bool,
 ) -> Iterator[Finding]:
     """
     Args:
@@ -299,26 +371,24 @@ def _check_split(
         kind: of the folder.
         limits: the task's options before they were made to cut nothing.
         parts: language models' folders.
+        is_aligned: digests have shown that no file was changed.
     """
-    from fairseq_mm.data.binarised_text import check_line_counts
-    from fairseq_mm.data.input_files import read_lines
-
     base = os.path.join(folder, split)
     if hasattr(task.cfg, "eval_gen"):  # its references are read as for validation
         task.cfg.eval_gen = split != "train" or os.path.exists(f"{base}.references.jsonl")
     try:
         task.load_dataset(split, combine=False, epoch=1)
         dataset = task.datasets[split]
-        counts = {base: len(dataset)}
-        for language in kind.languages or ("txt",):
-            path = os.path.join(folder, "text", f"{split}.{language}")
-            if os.path.isfile(path):
-                counts[path] = len(list(read_lines(Path(path))))
-        check_line_counts(counts)
+        if not is_aligned:
+            _check_lines(task, dataset, folder, kind)
+        if kind.inputs == "images":
+            _check_tags(folder, split, dataset.target.sizes)
     except UserError as error:
         yield problem(split, str(error), ANEW)
         return
-    findings = [x for part in parts for x in _check_part(task, dataset, folder, part)]
+    findings: list[Finding] = []
+    if not is_aligned:
+        findings += [x for part in parts for x in _check_part(task, dataset, folder, part)]
     if kind.inputs == "images":
         text = f"{len(dataset)} lines of {len(set(dataset.visual_ids))} items"
     elif kind.inputs == "prompts":
@@ -351,16 +421,16 @@ def _check_part(task: Any, dataset: Any, folder: str, part: str) -> Iterator[Fin
     from fairseq_mm.data.binarised_text import load_binarised_text
 
     dictionary = _dictionary_of(task, part)
-    ours = (dataset.source if part == "prompts" else dataset.target).sizes
     base = os.path.join(folder, part, dataset.split)
     try:
         lines = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
     except UserError as error:
         yield problem(dataset.split, str(error), ANEW)
         return
-    theirs = lines.sizes
-    if len(ours) != len(theirs) or (ours != theirs).any():
-        other = [i for i, (x, y) in enumerate(zip(ours, theirs), start=1) if x != y]
+    texts = dataset.source if part == "prompts" else dataset.target
+    other = [i + 1 for i, (x, y) in enumerate(zip(texts, lines)) if not x.equal(y)]
+    theirs, ours = lines.sizes, texts.sizes
+    if len(ours) != len(theirs) or other:
         where = f"line {other[0]} differs" if other else f"{len(theirs)} lines, not {len(ours)}"
         text = f"{base}.idx must be of the same text as the pairs, but is not ({where})"
         yield problem(dataset.split, text, ANEW)

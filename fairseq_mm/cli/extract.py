@@ -176,6 +176,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from fairseq_mm.data.feature_store import FeatureStore
+    from fairseq_mm.data.prepared_files import record_store
     from fairseq_mm.extract.extractor import build_extractor
     from fairseq_mm.extract.runner import extract_to_store
     from fairseq_mm.extract.video_backbones import check_any_model, is_video_model
@@ -213,6 +215,8 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 130
+    store = FeatureStore(output)
+    record_store(output, len(store), store.content_checksum)
     print(_said(summary, output, extractor.dim, reader))
     return 0
 

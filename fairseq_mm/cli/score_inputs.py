@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional
 from fairseq_mm.cli.score_alignment import check_generated_for, check_generated_for_lines
 from fairseq_mm.data.indexed_oov import restore_oov_words
 from fairseq_mm.data.input_files import parse_json, read_lines
+from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_oov_words, read_references, read_visual_ids
 from fairseq_mm.data.story_file import read_stories
 from fairseq_mm.data.transcript_text import is_not_available
@@ -217,6 +218,7 @@ def read_training_texts(path: str) -> list[str]:
     Raises:
         UserError: if the file cannot be read or has no line.
     """
+    check_prepared_file(path)
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -335,6 +337,7 @@ def copied_runs(
 
 
 def _read_transcripts(path: str) -> dict[str, str]:
+    check_prepared_file(path)
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:

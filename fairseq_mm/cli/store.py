@@ -192,11 +192,15 @@ def _info(args: argparse.Namespace) -> None:
 
 def _verify(args: argparse.Namespace) -> int:
     from fairseq_mm.data.feature_store_inspection import verify_store
+    from fairseq_mm.data.prepared_files import store_difference
 
     failed = 0
     for path in args.paths:
         try:
             found = verify_store(path, _progress_bar(f"verify {path}"), repair=args.repair)
+            difference = store_difference(path, found["checksum"])
+            if difference is not None:
+                raise UserError(f"{path}: {difference}")
         except UserError as error:
             failed += 1
             print(f"fairseq-mm store: {error}", file=sys.stderr)
@@ -206,6 +210,13 @@ def _verify(args: argparse.Namespace) -> int:
                 print(f"{path}: the checksum of its metadata was added", file=sys.stderr)
             elif not found["has_checksum"]:
                 print(f"{path}: has no checksum of its metadata: --repair adds it", file=sys.stderr)
+            if not found["has_content_checksum"]:
+                print(
+                    f"{path}: an earlier version wrote it without a checksum of ids and rows, so "
+                    "that exchanged ids go unseen: `fairseq-mm store convert` writes one that has "
+                    "it",
+                    file=sys.stderr,
+                )
     if failed:
         print(f"{failed} of {len(args.paths)} stores have errors", file=sys.stderr)
     return EXIT_STATUS if failed else 0
@@ -316,8 +327,10 @@ def _progress_bar(what: str) -> Callable[[Iterable[str]], Iterable[str]]:
 
 def _say_what_was_written(path: str) -> None:
     from fairseq_mm.data.feature_store import FeatureStore
+    from fairseq_mm.data.prepared_files import record_store
 
     store = FeatureStore(path)
+    record_store(path, len(store), store.content_checksum)
     print(
         f"wrote {path}: {len(store)} items, dim {store.dim}, {store.dtype.name}, "
         f"{os.path.getsize(path) / 1e6:.1f} MB"

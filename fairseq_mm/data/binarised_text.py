@@ -12,6 +12,8 @@ from typing import Any, Optional
 import numpy as np
 from fairseq.data import Dictionary, data_utils
 
+from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
 _MMAP_MAGIC = b"MMIDIDX\x00\x00"
@@ -24,8 +26,10 @@ _CODES = {4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32}
 def load_dictionary(path: str) -> Dictionary:
     """
     Raises:
-        UserError: if the file is missing, has no word, or a line is not ``word count``.
+        UserError: if the file is missing, has no word, is not the one that ``prepare`` has
+            written, or a line is not ``word count``.
     """
+    check_prepared_file(path)
     try:
         dictionary = Dictionary.load(path)
     except FileNotFoundError:
@@ -65,6 +69,7 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
             raise UserError(
                 f"{base}{suffix}: no such file; binarise the split with fairseq-preprocess."
             )
+        check_prepared_file(base + suffix)
     damaged = f"{base}.bin and .idx cannot be read"
     remedy = "binarise the split anew with fairseq-preprocess."
     try:
@@ -135,6 +140,33 @@ def check_line_counts(named_counts: dict[str, int]) -> None:
                 f"{first} has {expected} lines, but {name} has {count}: they must agree line by "
                 "line."
             )
+
+
+def check_same_text(text_path: str, lines: Any, base: str, dictionary: Dictionary) -> None:
+    """Compare binarised lines with the text that they were made of.
+
+    Args:
+        text_path: Path of the text.
+        lines: Binarised lines.
+        base: Path of the binarised text, without its ending.
+        dictionary: Dictionary of the text.
+
+    Raises:
+        UserError: Naming both files, if the line counts or the words of a line differ.
+    """
+    unknown, end = dictionary.unk(), dictionary.eos()
+    count, different = 0, []
+    for count, line in read_lines(text_path):
+        indices = [dictionary.indices.get(word, unknown) for word in line.split()]
+        if count <= len(lines) and lines[count - 1].tolist() != [*indices, end]:
+            different.append(count)
+    check_line_counts({base: len(lines), text_path: count})
+    if different:
+        raise UserError(
+            f"{base}.bin: line {different[0]} must have the words of line {different[0]} of "
+            f"{text_path}, but has others ({len(different)} such lines): one of the files was "
+            "changed or exchanged."
+        )
 
 
 def check_no_empty_line(path: str, sizes: np.ndarray) -> None:

@@ -12,7 +12,7 @@ attributes                           who made the features (``EXTRACTOR_ATTRIBUT
 An item has one row (a pooled image) or several (49 for a 7x7 grid, one a video frame), never
 none. Files are made by :class:`fairseq_mm.data.feature_store_writer.FeatureStoreWriter`.
 
-The writer appends a checksum of all but the rows, see
+The writer adds a checksum of ids and rows, and one of all but the rows, see
 :mod:`fairseq_mm.data.feature_store_checksum`. Where the file's layout allows it (contiguous, not
 compressed: what the writer makes), an item is read from its place in the file; other layouts are
 read by h5py. The file is not mapped: reading a mapped file that another program cuts would end the
@@ -21,19 +21,24 @@ file is followed. Nothing is ever unpickled.
 """
 
 import difflib
+import logging
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
-from typing import NoReturn, Optional, Union
+from typing import Callable, NoReturn, Optional, Union
 
 import h5py
 import numpy as np
 
 from fairseq_mm.data.feature_sources import Source, SourceTable, read_sources
+from fairseq_mm.data.feature_store_checksum import content_checksum
 from fairseq_mm.data.feature_store_file import open_hdf5, read_layout, size_and_time
 from fairseq_mm.data.input_files import read_json
+from fairseq_mm.data.prepared_files import check_prepared_file, store_difference
 from fairseq_mm.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 # attributes that must agree wherever features of two origins meet
 EXTRACTOR_ATTRIBUTES = (
@@ -78,6 +83,8 @@ class FeatureStore:
         attributes: who made the features and how.
         rows_finite: every row was checked, when it was written or since.
         has_checksum: what stands beside the rows matches the file's checksum of it.
+        content_checksum: checksum of ids and rows that the store was written with; empty in
+            stores of earlier versions.
 
     Raises:
         UserError: if the file is missing, is no feature store, is of a newer format, or its
@@ -99,6 +106,7 @@ class FeatureStore:
         self.attributes = layout.attributes
         self.rows_finite = layout.rows_finite
         self.has_checksum = layout.has_checksum
+        self.content_checksum = layout.content_checksum
         self._offsets = layout.offsets
         self._num_rows = layout.num_rows
         self._rows_offset = layout.rows_offset
@@ -195,6 +203,29 @@ class FeatureStore:
                 i = int(np.searchsorted(self._offsets, row, side="right")) - 1
                 raise UserError(_not_finite(self.path, self.ids[i]))
         self.rows_finite = True
+
+    def check_content(self, progress: Callable[[Iterable[str]], Iterable[str]] = iter) -> str:
+        """Compare ids and rows with the checksum that they were written with, if there is one.
+
+        Args:
+            progress: Wraps the iteration over the ids.
+
+        Returns:
+            Checksum of the ids and rows, see
+            :func:`fairseq_mm.data.feature_store_checksum.content_checksum`.
+
+        Raises:
+            UserError: If ids or rows are others, or belong to one another in another way.
+        """
+        # without the prefix, which is no part of the file
+        checksum = content_checksum(FeatureStore(self.path), progress)
+        if self.content_checksum not in ("", checksum):
+            raise UserError(
+                f"{self.path}: its ids and rows do not match the checksum that they were written "
+                "with: some were changed or exchanged. Copy the store anew from where it is whole, "
+                "or make it again."
+            )
+        return checksum
 
     def close(self) -> None:
         """Close the file; a later read opens it again."""
@@ -403,7 +434,8 @@ def open_folder_features(
         preload: read them into memory.
 
     Raises:
-        UserError: as :func:`open_features`, or if a feature is not finite.
+        UserError: as :func:`open_features`, or if a feature is not finite, or another program has
+            changed the ids or rows of a store.
     """
     if paths:
         features = open_features(paths.split(os.pathsep), preload=preload)
@@ -412,6 +444,12 @@ def open_folder_features(
         stores = [FeatureStore(path, preload=preload, prefix=prefix) for path, prefix in found]
         features = FeatureStores(stores)
     features.check_finite()
+    for store in features.stores:
+        if not store.has_checksum:
+            store.check_content()
+        difference = store_difference(store.path, store.content_checksum)
+        if difference is not None:  # the store of another network may take its place
+            logger.warning(f"{store.path}: {difference}")
     return features
 
 
@@ -427,6 +465,7 @@ def listed_stores(folder: str) -> list[tuple[str, str]]:
         return [(own, "")]
     if not os.path.exists(path):
         return []
+    check_prepared_file(path)
     content = read_json(path)
     found = []
     for entry in content if isinstance(content, list) else [None]:

@@ -3,7 +3,6 @@
 All of it streams, continues after an interruption, and leaves the inputs alone.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -101,20 +100,6 @@ def convert_store(
         seen.add(key)
         source.rows_of(key)  # refuses an unknown id before the work, not in its middle
     return _copy(source, keys, out, dtype=dtype, pool=pool, overwrite=overwrite, progress=progress)
-
-
-def content_checksum(store: FeatureStore, progress: Progress = iter) -> str:
-    """Hexadecimal checksum of ids, dtype and rows.
-
-    It is the sum, modulo 2^256, of the items' SHA-256, so that the order of items, attributes and
-    the file's layout do not matter: shards merged in any order give the checksum of one run.
-    """
-    total = 0
-    for key in progress(store.ids):
-        digest = hashlib.sha256(f"{key}\0{store.dim}\0{store.dtype.name}\0".encode())
-        digest.update(store.read(key).tobytes())
-        total += int.from_bytes(digest.digest(), "big")
-    return f"{total % (1 << 256):064x}"
 
 
 def _open(path: Union[str, os.PathLike]) -> FeatureStore:

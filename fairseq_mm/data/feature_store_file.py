@@ -15,7 +15,7 @@ FORMAT = "fairseq_mm feature store"
 FORMAT_VERSION = 1
 MEMBERS = ("features", "offsets", "ids")
 # attributes that describe the file itself, not the features
-FILE_ATTRIBUTES = ("format", "format_version", "rows_finite")
+FILE_ATTRIBUTES = ("format", "format_version", "rows_finite", "content_checksum")
 # features compress to a few times less; what says more takes the memory of a few bytes' reader
 MAX_COMPRESSION = 128
 
@@ -41,6 +41,8 @@ class StoreLayout:
             libhdf5, because they lie in chunks or have the other byte order.
         size_and_time: of the file.
         has_checksum: its metadata match the checksum that it has.
+        content_checksum: checksum of ids and rows that it was written with; empty in stores of
+            earlier versions.
     """
 
     ids: list[str]
@@ -52,6 +54,7 @@ class StoreLayout:
     rows_offset: Optional[int]
     size_and_time: tuple[int, int]
     has_checksum: bool
+    content_checksum: str
 
     @property
     def num_rows(self) -> int:
@@ -113,6 +116,7 @@ def _layout_of(
         rows_offset=offset if features.dtype.isnative else None,
         size_and_time=stat,
         has_checksum=has_checksum,
+        content_checksum=str(_plain_value(file.attrs.get("content_checksum", ""))),
     )
 
 

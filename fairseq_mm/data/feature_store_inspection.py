@@ -6,7 +6,6 @@ from typing import Any, Callable
 
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_checksum import add_checksum
-from fairseq_mm.data.feature_store_copy import content_checksum
 from fairseq_mm.data.separate_process import in_separate_process
 
 Progress = Callable[[Iterable[str]], Iterable[str]]
@@ -63,19 +62,26 @@ def verify_store(path: str, progress: Progress = iter, *, repair: bool = False) 
         repair: add the checksum of its metadata, if it has none.
 
     Returns:
-        ``checksum`` of the content, ``items``, ``has_checksum`` of the metadata, and
-        ``is_repaired``: whether it was added.
+        ``checksum`` of the content, ``items``, ``has_checksum`` of the metadata,
+        ``has_content_checksum``: whether the store was written with one, and ``is_repaired``:
+        whether that of the metadata was added.
 
     Raises:
-        UserError: if it is damaged, has values that are not finite, or cannot be repaired.
+        UserError: if it is damaged, has values that are not finite, has other ids or rows than it
+            was written with, or cannot be repaired.
     """
 
     def verify() -> dict[str, Any]:
         store = FeatureStore(path)  # checks the structure
         store.check_finite(reread=True)
-        checksum = content_checksum(store, progress)
+        checksum = store.check_content(progress)
         store.count_sources()  # checks their structure
-        return {"checksum": checksum, "items": len(store), "has_checksum": store.has_checksum}
+        return {
+            "checksum": checksum,
+            "items": len(store),
+            "has_checksum": store.has_checksum,
+            "has_content_checksum": bool(store.content_checksum),
+        }
 
     found = in_separate_process(path, verify)
     found["is_repaired"] = repair and not found["has_checksum"]

@@ -37,7 +37,11 @@ import numpy as np
 import fairseq_mm
 from fairseq_mm.data.feature_sources import DIGEST_BYTES, Source, SourceTable
 from fairseq_mm.data.feature_store import PIECE_BYTES, is_finite
-from fairseq_mm.data.feature_store_checksum import add_checksum
+from fairseq_mm.data.feature_store_checksum import (
+    add_checksum,
+    checksum_text,
+    item_checksum,
+)
 from fairseq_mm.data.feature_store_file import FILE_ATTRIBUTES, FORMAT, FORMAT_VERSION
 from fairseq_mm.data.folder_lock import locked_folder
 from fairseq_mm.data.input_files import read_json
@@ -97,6 +101,7 @@ class FeatureStoreWriter:
         self._checksums = array.array("q")
         self._sources = SourceTable()
         self._positions: dict[str, int] = {}
+        self._content_checksum = 0
         self._files = contextlib.ExitStack()
         self._is_open = False
         try:
@@ -181,7 +186,7 @@ class FeatureStoreWriter:
                     break
                 if key in self.done:
                     raise UserError(f"{self.partial_path}: the id {key!r} stands in it twice.")
-                self._note(key, count, checksum, source)
+                self._note(key, content, checksum, source)
                 journal_bytes += len(line)
                 rows_bytes += len(content)
         cut = os.fstat(self._journal).st_size - journal_bytes
@@ -191,10 +196,11 @@ class FeatureStoreWriter:
             os.ftruncate(handle, size)
             os.lseek(handle, size, os.SEEK_SET)
 
-    def _note(self, key: str, count: int, checksum: int, source: Optional[Source]) -> None:
+    def _note(self, key: str, content: bytes, checksum: int, source: Optional[Source]) -> None:
+        self._content_checksum += item_checksum(key, self.dim, self.dtype.name, content)
         self.done.add(key)
         self._ids.append(key)
-        self._counts.append(count)
+        self._counts.append(len(content) // (self.dim * self.dtype.itemsize))
         self._checksums.append(checksum)
         self._sources.append(source)
 
@@ -266,7 +272,7 @@ class FeatureStoreWriter:
             if isinstance(error, OSError):
                 raise UserError(f"{self.partial_path}: cannot write: {error.strerror}.") from None
             raise
-        self._note(key, len(stored), checksum, source)
+        self._note(key, content, checksum, source)
 
     def _converted(self, key: str, rows: np.ndarray) -> np.ndarray:
         """Rows as the store has them, ``[rows, D]``."""
@@ -324,6 +330,7 @@ class FeatureStoreWriter:
             file.attrs["format"] = FORMAT
             file.attrs["format_version"] = FORMAT_VERSION
             file.attrs["rows_finite"] = True
+            file.attrs["content_checksum"] = checksum_text(self._content_checksum)
             for name, value in {**self.attributes, "created": self._created}.items():
                 file.attrs[name] = value
             file["offsets"] = offsets

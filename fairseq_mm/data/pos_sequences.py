@@ -21,6 +21,7 @@ from fairseq.data import Dictionary
 
 from fairseq_mm.data.binarised_text import check_line_counts, dictionary_of
 from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ def read_tags(path: str) -> list[str]:
     Raises:
         UserError: if the file is missing or not UTF-8.
     """
+    check_prepared_file(path)
     what = "it has the tags of each line of text: make it with scripts/tag_pos.py"
     return [line for _, line in read_lines(path, what=what)]
 

@@ -19,6 +19,7 @@ from typing import Any, Union
 import numpy as np
 
 from fairseq_mm.data.input_files import parse_json, read_lines
+from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
 MISSING_IMAGES = "missing_images.txt"
@@ -30,6 +31,7 @@ def read_visual_ids(path: Union[str, os.PathLike]) -> list[str]:
     Raises:
         UserError: if the file is missing, not UTF-8, or has an empty line or key.
     """
+    check_prepared_file(path)
     lines = []
     for number, line in read_lines(path, what="it names the image of each line of text"):
         if not all(line.split("\t")):
@@ -54,6 +56,7 @@ def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
     Raises:
         UserError: if the file is missing, or a line is no such object or repeats an id.
     """
+    check_prepared_file(path)
     references: dict[str, list[str]] = {}
     for number, line in read_lines(path, what="it holds the references of each item"):
         if not line.strip():
@@ -79,6 +82,7 @@ def read_oov_words(path: Union[str, os.PathLike]) -> list[list[str]]:
     Raises:
         UserError: if the file is missing, or a line is no JSON list of words.
     """
+    check_prepared_file(path)
     oov_words = []
     what = "it holds the words that <unk-0>, <unk-1>, ... stand for"
     for number, line in read_lines(path, what=what):
@@ -99,6 +103,7 @@ def read_missing_images(folder: Union[str, os.PathLike]) -> frozenset[str]:
         UserError: if the list cannot be read, or has an empty line.
     """
     path = Path(folder) / MISSING_IMAGES
+    check_prepared_file(path)
     if not path.exists():
         return frozenset()
     ids = []

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Union
 
+from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 from fairseq_mm.ngrams.ngram_model import END, START
 
@@ -15,6 +16,7 @@ def read_token_lines(paths: Iterable[Union[str, os.PathLike]]) -> Iterator[list[
         UserError: if a file cannot be read, has no tokens, or has ``<s>`` or ``</s>`` among them.
     """
     for path in paths:
+        check_prepared_file(path)
         has_tokens = False
         try:
             with open(path, encoding="utf-8-sig") as file:

@@ -16,11 +16,11 @@ from fairseq_mm import __version__
 from fairseq_mm.data.caption_text import RESERVED_TOKENS
 from fairseq_mm.data.folder_lock import only_writer
 from fairseq_mm.data.input_files import read_json, read_lines
+from fairseq_mm.data.prepared_files import REPORT, by_split, digest_file, sealed
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-_REPORT = "prepare.json"
 # where a run writes before its files move, and what its report is called while they do
 _PARTIAL = ".partial"
 _MOVING = "prepare.json.moving"
@@ -60,14 +60,14 @@ def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) 
     """
     if "," in os.path.abspath(output):
         raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
-    found = sorted(name for name in {*files, _REPORT} if (output / name).exists())
+    found = sorted(name for name in {*files, REPORT} if (output / name).exists())
     if found and not overwrite:
         raise UserError(
             f"--output {output}: has prepared data already ({found[0]}); give --overwrite to "
             "replace it, or another folder."
         )
     try:
-        other = read_json(output / _REPORT)["kind"]
+        other = read_json(output / REPORT)["kind"]
     except (UserError, KeyError, TypeError):
         other = None
     if other not in (None, kind):
@@ -142,7 +142,7 @@ def finish_killed_run(
                     arguments = None
             if not _finish_move(partial, output, files, kind) or arguments is None:
                 return None
-            return read_json(output / _REPORT)
+            return read_json(output / REPORT)
         except OSError as error:
             raise UserError(f"--output {output}: cannot be written ({error}).") from error
 
@@ -195,7 +195,7 @@ def _check_leftover(partial: Path, files: Set[str]) -> None:
         UserError: if the folder holds anything but what a killed run leaves.
     """
     names = {name for name in _files_in(partial) if not _PASSING.fullmatch(name)}
-    foreign = sorted(names - files - {_REPORT, _MOVING, _ARGUMENTS})
+    foreign = sorted(names - files - {REPORT, _MOVING, _ARGUMENTS})
     if foreign:
         raise UserError(f"{partial}: holds {foreign[0]}; remove or rename that folder.")
 
@@ -208,12 +208,12 @@ def _files_in(folder: Path) -> list[str]:
 def is_half_moved(folder: str) -> bool:
     """Whether a run was killed when all was prepared, before its files had moved into place."""
     partial = os.path.join(folder, _PARTIAL)
-    return any(os.path.exists(os.path.join(partial, name)) for name in (_REPORT, _MOVING))
+    return any(os.path.exists(os.path.join(partial, name)) for name in (REPORT, _MOVING))
 
 
 def _finish_move(partial: Path, output: Path, files: Set[str], kind: str) -> bool:
     """Moves what a killed run of this kind had prepared, if there is anything."""
-    reports = [partial / name for name in (_REPORT, _MOVING) if (partial / name).exists()]
+    reports = [partial / name for name in (REPORT, _MOVING) if (partial / name).exists()]
     try:
         if not reports or read_json(reports[0])["kind"] != kind:
             return False
@@ -231,27 +231,31 @@ def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
     # can be called again: no new file is removed once the first one has moved.
     if not (partial / _MOVING).exists():
         _remove_prepared(output, files)
-        os.replace(partial / _REPORT, partial / _MOVING)
+        os.replace(partial / REPORT, partial / _MOVING)
     for name in _files_in(partial):
         if name not in (_MOVING, _ARGUMENTS):
             (output / name).parent.mkdir(exist_ok=True)
             os.replace(partial / name, output / name)
-    os.replace(partial / _MOVING, output / _REPORT)
+    os.replace(partial / _MOVING, output / REPORT)
 
 
 def _remove_prepared(output: Path, files: Set[str]) -> None:
-    for name in [_REPORT, *sorted(files)]:
+    for name in [REPORT, *sorted(files)]:
         (output / name).unlink(missing_ok=True)
     for folder in {(output / name).parent for name in files} - {output}:
         with contextlib.suppress(OSError):  # somebody else's files stand in it
             folder.rmdir()
 
 
-def write_report(folder: Path, kind: str, report: dict[str, object]) -> dict[str, object]:
-    """Writes ``prepare.json`` and returns what stands in it."""
-    report = {"kind": kind, "package_version": __version__, **report}
+def write_report(
+    folder: Path, kind: str, report: dict[str, object], files: Set[str]
+) -> dict[str, object]:
+    """Writes ``prepare.json``, with digests of ``files``, and returns what stands in it."""
+    digests = {name: digest_file(folder / name) for name in _files_in(folder) if name in files}
+    report = {"kind": kind, "package_version": __version__, **report, "digests": by_split(digests)}
+    report = sealed(report)
     text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-    (folder / _REPORT).write_text(text, encoding="utf-8")
+    (folder / REPORT).write_text(text, encoding="utf-8")
     return report
 
 

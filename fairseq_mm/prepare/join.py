@@ -21,6 +21,7 @@ from fairseq_mm.data.feature_store import (
     listed_stores,
 )
 from fairseq_mm.data.input_files import SPLITS, read_json, read_lines
+from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_references, read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE, CaptionWriter
@@ -153,6 +154,7 @@ def _read_split(folder: Path, split: str) -> Optional[list[Example]]:
         raise UserError(f"{ids_path}: no such file; text alone cannot be joined with images.")
     references_path = folder / f"{split}.references.jsonl"
     ids, references = read_visual_ids(ids_path), read_references(references_path)
+    check_prepared_file(text)
     lines = [line for _, line in read_lines(text)]
     from fairseq_mm.data.binarised_text import check_line_counts
 

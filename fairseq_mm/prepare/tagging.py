@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.output_file import output_file
+from fairseq_mm.data.prepared_files import check_prepared_file, digest_file, record_file
 from fairseq_mm.data.taggers import installed_tagger, tag_lines
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.data_folder import locked_output
@@ -45,12 +46,16 @@ def tag_folder(
 def _tag_splits(
     folder: Path, splits: list[Path], tagger: str, model: Optional[str]
 ) -> Iterator[str]:
-    texts = {path.stem: [line for _, line in read_lines(path)] for path in splits}
+    texts = {}
+    for path in splits:
+        check_prepared_file(path)
+        texts[path.stem] = [line for _, line in read_lines(path)]
     for split, lines in texts.items():
         path = folder / f"{split}.tags"
         counts: Counter[str] = Counter()
         # rules know the verbs of train, where there is one: other splits are tagged as it was
         found = tag_lines(lines, tagger, model=model, known=texts.get("train", lines))
+        record_file(folder, path.name, None)
         with output_file(path) as file:
             for tags in tqdm(found, desc=split, total=len(lines), unit=" lines", disable=None):
                 counts.update(tags.split())
@@ -58,4 +63,5 @@ def _tag_splits(
         shares = ", ".join(
             f"{tag} {n / sum(counts.values()):.0%}" for tag, n in counts.most_common(4)
         )
+        record_file(folder, path.name, digest_file(path))
         yield f"{path}: {len(lines):,} lines, {len(counts)} kinds of tags by {tagger} ({shares})"

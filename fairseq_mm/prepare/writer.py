@@ -3,14 +3,15 @@
 By line of a split: ``text/<split>.SIDE`` (tokens), ``<split>.visual_ids`` (keys of the images or
 the video in the feature store), by example ``<split>.references.jsonl`` (texts as they were). A
 task's writer declares what else it writes. ``dict*.txt``, ``<split>*.bin`` and ``<split>*.idx``
-are made by ``fairseq-preprocess``; ``prepare.json`` says what was read, and how.
+are made by ``fairseq-preprocess``; ``prepare.json`` says what was read, and how, and has digests
+of all these files.
 """
 
 import json
 import logging
 import shlex
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional
@@ -18,7 +19,10 @@ from typing import Any, Callable, ClassVar, Optional
 from tqdm import tqdm
 
 from fairseq_mm.data.caption_text import reserved_token
+from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.feature_store_checksum import check_metadata
 from fairseq_mm.data.input_files import SPLITS
+from fairseq_mm.data.prepared_files import STORE
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, FieldTable
 from fairseq_mm.prepare.data_folder import (
@@ -275,7 +279,7 @@ class FolderWriter:
             self._count_unknown(partial, counts)
             if corpus.write_features is not None:
                 corpus.features_written = corpus.write_features(output, partial)
-            return write_report(partial, kind, report)
+            return write_report(partial, kind, {**report, **_store_record(output)}, files)
 
     def _check(self, corpus: Corpus, strict: bool) -> None:
         deviations = corpus.deviations()
@@ -436,6 +440,17 @@ class FolderWriter:
 
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
         """Refuses a dictionary that is not of the text."""
+
+
+def _store_record(output: Path) -> dict[str, object]:
+    """Entry of ``prepare.json`` on a whole ``features.h5`` that the folder has already."""
+    path = output / STORE
+    with suppress(UserError):
+        if path.is_file() and check_metadata(str(path)):
+            store = FeatureStore(path)
+            if store.content_checksum:
+                return {"store": {"items": len(store), "checksum": store.content_checksum}}
+    return {}
 
 
 def json_line(entry: object) -> str:

@@ -175,8 +175,9 @@ def test_a_folder_of_text_alone_has_no_problem(examine, tmp_path):
     assert "ok       train: 2 lines of text alone" in lines
     with open(tmp_path / "made" / "train.bin", "ab") as file:
         file.write(b"x")
-    (problem,) = examine("--data", tmp_path / "made")[2]
-    assert "train.bin and .idx cannot be read" in problem
+    changed, damaged = examine("--data", tmp_path / "made")[2]
+    assert "train.bin: has 15 bytes, but" in changed
+    assert "train.bin and .idx cannot be read" in damaged
 
 
 def test_lines_that_do_not_agree_are_found(examine, data):

@@ -191,6 +191,7 @@ def test_texts_longer_than_the_default_positions_are_noted(examine, data):
     longer = [*lines[:2], "door " * 1022, lines[3], "door " * 1500, *lines[5:7], "door " * 1021]
     for base in (data / f"train.{PAIR}.wp_target", data / "stories" / "train"):
         write_text(base, target, longer)
+    (data / "text" / "train.wp_target").write_text("".join(f"{line}\n" for line in longer))
     found, problems = examine("--data", data)
     assert problems == []
     (line,) = matches(r"^note +train: ", found)

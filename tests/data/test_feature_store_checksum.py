@@ -33,6 +33,24 @@ def path(tmp_path):
     return path
 
 
+def write_earlier_store(path):
+    """The store of :func:`path`, as earlier versions wrote it: without content_checksum."""
+    attributes = {
+        **{"format": "fairseq_mm feature store", "format_version": 1, "rows_finite": True},
+        **{"package_version": "0.2.0", "extractor": "x", "grid": 0},
+        "created": "2025-01-01T00:00:00+00:00",
+    }
+    with h5py.File(path, "w") as file:
+        for name, value in attributes.items():
+            file.attrs[name] = value
+        file["offsets"] = np.arange(ITEMS + 1) * 2
+        ids = [f"image{i}.jpg" for i in range(ITEMS)]
+        file.create_dataset("ids", data=ids, dtype=h5py.string_dtype())
+        features = file.create_dataset("features", shape=(2 * ITEMS, DIM), dtype=np.float16)
+        features[:] = np.repeat(np.arange(ITEMS), 2 * DIM).reshape(-1, DIM)
+    add_checksum(path)
+
+
 def rewrite(path, change):
     """Applies ``change`` to the bytes of a file."""
     with open(path, "rb") as file:
@@ -115,6 +133,7 @@ KILLERS = [(849, 255), (1081, 255), (1161, 255), (1289, 255), (2592, 255), (2849
 @pytest.mark.parametrize(("at", "value"), KILLERS)
 def test_a_byte_that_libhdf5_does_not_survive_is_one_line(path, monkeypatch, at, value):
     monkeypatch.setattr(separate_process, "PATIENCE", 1.0)
+    write_earlier_store(path)  # in the layout in which the bytes were found
     without_checksum(path)
     rewrite(path, with_byte(at, value))
     out = f"{path}.out"

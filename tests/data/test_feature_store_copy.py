@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fairseq_mm.data.feature_store import FeatureStore
-from fairseq_mm.data.feature_store_copy import content_checksum, convert_store, merge_stores
+from fairseq_mm.data.feature_store_checksum import content_checksum
+from fairseq_mm.data.feature_store_copy import convert_store, merge_stores
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 

@@ -1,0 +1,165 @@
+"""The doctor's findings of a data folder's digests: the files are those that prepare has written.
+
+Digests show any change of any file, also one that leaves every file readable and all lines counted.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq_mm.cli.doctor_data import ANEW, SPLITS, folder_of, prepared_as
+from fairseq_mm.cli.doctor_environment import Finding, note, ok, problem
+from fairseq_mm.data.prepared_files import (
+    STORE,
+    FolderRecord,
+    by_split,
+    digest_file,
+    read_record,
+    repair_command,
+    update_record,
+)
+from fairseq_mm.errors import UserError
+
+# prepared files that `prepare` does not write itself: tags, and stores that a user lists
+_MADE_LATER = (".tags", "features.json")
+
+
+class FolderDigests:
+    """Digests of a data folder beside its files.
+
+    Args:
+        folder: Path of the data folder, or of a language model's folder inside it.
+        repair: Add the digests that are missing.
+        accept: Replace also the digests that differ.
+
+    Attributes:
+        is_whole: Whether every prepared file is there and as it was written.
+    """
+
+    def __init__(self, folder: str, *, repair: bool = False, accept: bool = False) -> None:
+        self.folder, self.kind = folder_of(folder)
+        self.repair = repair
+        self.accept = accept
+        self.record: Optional[FolderRecord] = None
+        self.damage = ""
+        # file name -> the difference as a predicate
+        self.changed: dict[str, str] = {}
+        self.unrecorded: list[str] = []
+        self.store: Optional[dict[str, Any]] = None
+        self.is_whole = False
+
+    def check(self) -> Iterator[Finding]:
+        """Compare all files with their digests; what `repair` can mend is not reported yet."""
+        from fairseq_mm.prepare.data_folder import is_half_moved
+
+        if not os.path.isdir(self.folder) or is_half_moved(self.folder):
+            return
+        try:
+            self.record = read_record(self.folder)
+        except UserError as error:
+            self.damage = str(error)
+            if not self.accept:
+                yield problem(self.folder, self.damage, ANEW)
+            return
+        present = self._prepared_files()
+        if self.record is None:
+            self.unrecorded = present
+            if not self.repair:
+                text = "has no digests, so that files which no longer belong together can go unseen"
+                yield note(self.folder, text, f"fairseq-mm doctor --data {self.folder} --repair")
+            return
+        files = self.record.files
+        differences = {name: self.record.difference(name, whole=True) for name in files}
+        self.changed = {name: text for name, text in differences.items() if text is not None}
+        others = [x for x in present if x not in files and not x.endswith(_MADE_LATER)]
+        self.is_whole = not self.changed and not others
+        # after `prepare --no-binarize` the user runs fairseq-preprocess, which records nothing
+        if any(name.endswith(".idx") for name in files):
+            self.unrecorded = others
+        if not self.repair:
+            yield from self._problems()
+        if self.is_whole:
+            yield ok(self.folder, f"{len(files)} files are as prepare wrote them")
+
+    def check_store(self, stores: Any) -> Iterator[Finding]:
+        """Compare the folder's own feature store with its record.
+
+        Args:
+            stores: Opened feature stores, whose content was compared with their own checksums.
+        """
+        path = os.path.join(self.folder, STORE)
+        for store in stores.stores:
+            if not os.path.exists(path) or not os.path.samefile(store.path, path):
+                continue
+            checksum = store.content_checksum or store.check_content()
+            self.store = {"items": len(store), "checksum": checksum}
+            recorded = self.record.store if self.record is not None else None
+            if recorded is not None and recorded != self.store:
+                self.changed[STORE] = (
+                    f"is not the feature store of {recorded['items']} items that "
+                    f"{self.folder}/prepare.json records"
+                )
+                if not self.repair:
+                    yield self._problem(STORE)
+
+    def mend(self, *, is_sound: bool) -> Iterator[Finding]:
+        """Record files without a digest, and with `accept` also the files that differ from theirs.
+
+        Args:
+            is_sound: Whether the folder's structure has no problem.
+        """
+        if not self.repair:
+            return
+        if self.damage and not self.accept:
+            return  # is a problem already
+        if not is_sound:
+            yield from self._problems()
+            text = "no digest was added, because the folder has the problems above"
+            yield note(self.folder, text, "repair them first")
+            return
+        if not self.accept:
+            yield from self._problems(with_unrecorded=False)
+        old = {} if self.record is None else self.record.files
+        kept = {name: x for name, x in old.items() if name not in self.changed or not self.accept}
+        new = {
+            name: digest_file(os.path.join(self.folder, name))
+            for name in self._prepared_files()
+            if name not in kept
+        }
+        changes: dict[str, Any] = {"digests": by_split({**kept, **new})}
+        if self.store is not None and (self.accept or STORE not in self.changed):
+            changes["store"] = self.store
+        if not prepared_as(self.folder):
+            changes["kind"] = self.kind
+        from fairseq_mm.prepare.data_folder import locked_output
+
+        with locked_output(Path(self.folder)):
+            update_record(self.folder, changes)
+        yield ok(self.folder, f"prepare.json has the digests of {len(kept) + len(new)} files")
+
+    def _problems(self, *, with_unrecorded: bool = True) -> Iterator[Finding]:
+        for name in self.changed:
+            yield self._problem(name)
+        for name in self.unrecorded if with_unrecorded and self.record is not None else ():
+            text = "is not among the files that prepare.json records: prepare has not written it"
+            remedy = "remove it or, if it belongs to the folder, give --repair"
+            yield problem(os.path.join(self.folder, name), text, remedy)
+
+    def _problem(self, name: str) -> Finding:
+        remedy = f"{ANEW} or, if the change is meant, {repair_command(self.folder)}"
+        return problem(os.path.join(self.folder, name), self.changed[name], remedy)
+
+    def _prepared_files(self) -> list[str]:
+        """Return the files of the folder that `prepare` writes, and the tags of its captions."""
+        try:
+            from fairseq_mm.prepare.captions import CaptionWriter
+            from fairseq_mm.prepare.prompts import PromptWriter
+            from fairseq_mm.prepare.videos import VideoWriter
+            from fairseq_mm.prepare.visual_stories import VisualStoryWriter
+        except ImportError:  # a package is missing, which the doctor reports
+            return []
+        writers = (CaptionWriter, PromptWriter, VideoWriter, VisualStoryWriter)
+        names = {f"{split}.tags" for split in SPLITS}
+        names.update(*(writer.files() for writer in writers if writer.table.kind == self.kind))
+        return sorted(x for x in names if os.path.isfile(os.path.join(self.folder, x)))
