@@ -265,6 +265,10 @@ def inputs_of_jsonl(path: str, processor: Any) -> list[tuple[Input, Mapping[str,
         except UnicodeEncodeError:
             raise UserError(f"{where}: text holds half a character (a lone surrogate).") from None
         key = entry.pop("id", None)
+        if isinstance(key, bool) or not isinstance(key, (str, int, type(None))):
+            raise UserError(
+                f"{where}: `id` must be text or a number, but is {json.dumps(key)[:80]} instead."
+            )
         name = str(len(found)) if key is None else str(key)
         # keys of an image sequence are separated by tabs
         check_id(name.replace("\t", " "), where, what="an input")

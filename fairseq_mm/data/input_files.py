@@ -30,14 +30,33 @@ def check_id(key: str, where: str, *, what: str = "an image") -> str:
     """Returns ``key`` if ``visual_ids`` and other lists of ids can hold it.
 
     Raises:
-        UserError: if it is empty, or has a tab, a line break or space around it.
+        UserError: if it is empty, or has a tab, a zero byte, a line break or space around it.
     """
-    if not key or key != key.strip() or len(key.splitlines()) > 1 or "\t" in key:
+    if key != key.strip() or key.splitlines() != [key] or "\t" in key or "\0" in key:
         raise UserError(
             f"{where}: {what}'s id must be text without tabs, line breaks or space around it, "
             f"but is {key!r} instead."
         )
     return key
+
+
+def read_id(entry: dict[str, Any], where: str, *, what: str) -> Optional[str]:
+    """Return the checked ``id`` of a JSON line, or None if it has none.
+
+    Args:
+        entry: The line's object.
+        where: ``path:line``.
+        what: Whose id it is, such as "a video".
+
+    Raises:
+        UserError: if it is no text, or see :func:`check_id`.
+    """
+    key = entry.get("id")
+    if key is None:
+        return None
+    if not isinstance(key, str):
+        raise UserError(f"{where}: `id` must be text, but is {json.dumps(key)[:80]} instead.")
+    return check_id(key, where, what=what)
 
 
 def read_lines(

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import json
 import os
 import posixpath
 import stat
@@ -10,9 +9,9 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple, Optional, Union
+from typing import Any, BinaryIO, NamedTuple, Optional, Union
 
-from fairseq_mm.data.input_files import MAX_FILE_BYTES, parse_object, read_lines
+from fairseq_mm.data.input_files import MAX_FILE_BYTES, parse_object, read_id, read_lines
 from fairseq_mm.errors import UserError
 
 ID_FORMS = ("name", "stem", "path")
@@ -353,9 +352,9 @@ def _of_jsonl(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[
     for number, line in read_lines(path):
         if not line.strip():
             continue
+        entry: dict[str, Any] = {}
         try:
             entry = parse_object(line, "")
-            key = entry.get("id")
             images = entry[kind.fields] if kind.fields in entry else [entry[kind.field]]
         except (UserError, KeyError):
             images = None
@@ -366,11 +365,8 @@ def _of_jsonl(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[
                 f'{path}:{number}: must be an object with "{kind.field}" (a path) or '
                 f'"{kind.fields}" (several), but is {line[:80]!r}.'
             )
+        key = read_id(entry, f"{path}:{number}", what="an image" if kind is IMAGES else "a video")
         if kind.fields in entry:
-            key = None  # of all of them together
-        if key is not None and not isinstance(key, str):
-            raise UserError(
-                f"{path}:{number}: `id` must be text, but is {json.dumps(key)} instead."
-            )
+            key = None  # the id of the story that has these images
         for image in images:
             yield MediaFile(key or _key(image, ids), _located(image, path, root))

@@ -137,7 +137,9 @@ def _read_jsonl(path: str, text: str) -> Hypotheses:
             raise UserError(f"{path}:{number}: must be a JSON object: {error}") from None
         found = entry if isinstance(entry, dict) else {}
         hypothesis = found.get("hypothesis", found.get("caption"))
-        if not isinstance(hypothesis, str) or not isinstance(found.get("id"), (str, int)):
+        key = found.get("id")
+        is_id = isinstance(key, (str, int)) and not isinstance(key, bool)
+        if not isinstance(hypothesis, str) or not is_id:
             raise UserError(
                 f'{path}:{number}: must be {{"id": "...", "hypothesis": "..."}} or {{"id": "...", '
                 f'"caption": "..."}}, but is {line[:60]!r} instead.'

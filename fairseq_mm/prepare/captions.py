@@ -28,7 +28,6 @@ TABLE = FieldTable(
     texts=(Field("captions", many=True),),
     visual=Field("image"),
     id_is_key=True,
-    id_field="id",
     repeated="; put all captions of an image into one entry",
 )
 
@@ -39,7 +38,6 @@ TEXT_TABLE = FieldTable(
     nouns="texts",
     groups="texts",
     texts=(Field("captions", many=True),),
-    id_field="id",
     may_be_plain=True,
 )
 

@@ -45,8 +45,7 @@ class FieldTable(NamedTuple):
         texts: text fields.
         visual: field of the images or of the video; None where there are none.
         uniform: optional fields that every line has, or none.
-        id_is_key: an example is called by its key in the feature store.
-        id_field: in that case, an optional field that gives the key.
+        id_is_key: The ``id`` of an example is the key of its image or video in the feature store.
         repeated: what to do about two examples of one id.
         streamed: examples are read anew at each iteration, since the text of a large data set
             does not fit into memory.
@@ -61,7 +60,6 @@ class FieldTable(NamedTuple):
     visual: Optional[Field] = None
     uniform: tuple[str, ...] = ()
     id_is_key: bool = False
-    id_field: Optional[str] = None
     repeated: str = ""
     streamed: bool = False
     may_be_plain: bool = False

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Optional
 
-from fairseq_mm.data.input_files import SPLITS, check_id, parse_object, read_lines
+from fairseq_mm.data.input_files import SPLITS, check_id, parse_object, read_id, read_lines
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import (
     Corpus,
@@ -111,17 +111,14 @@ class _Reader:
         for name, many, _, may_be_file, _ in table.texts:
             found = text_or_file(entry, name, folder, where) if may_be_file else entry[name]
             texts[name] = list(found) if many else [found]
-        key, album = entry.get("id"), entry.get("album")
-        if key is not None and (table.id_field or "id" in table.uniform):
-            check_id(key, where, what=_article(table.noun))
+        key, album = read_id(entry, where, what=_article(table.noun)), entry.get("album")
         if table.visual is None:
             # the text of the first field is what several examples may share
             first = " ".join(texts[table.texts[0].name])
             return Example(texts, where, key, group=" ".join(first.split()))
         given = entry[table.visual.name]
         if table.id_is_key:
-            if table.id_field is None or key is None:
-                key = self._visual_key(given, where)
+            key = self._visual_key(given, where) if key is None else key
             return Example(texts, where, key, [key])
         visual = [self._visual_key(path, where) for path in given]
         key = str(self.number) if key is None else key
@@ -162,8 +159,7 @@ def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
                 f"{where}: field `{name}` is missing; found {', '.join(entry) or 'none'}."
             )
         _check_type(table, field._replace(name=name), entry[name], where)
-    optional = [*table.uniform, *([table.id_field] if table.id_field else []), "split"]
-    for name in optional:
+    for name in sorted({*table.uniform, "split"} - {"id"}):
         if entry.get(name) is not None:
             _check_type(table, Field(name), entry[name], where)
     if entry.get("split") not in (None, *SPLITS):

@@ -7,7 +7,8 @@ The data is JSON lines, one video per line:
 "transcript" is the text itself, or the name of a file that ends in .srt, .vtt or .txt, seen from
 the folder of data.jsonl; "transcript_file" in its place names a file with any ending. Subtitles
 lose their times, numbers and marks, and the lines that automatic captions repeat. For a video
-without one write "transcript not available". Optional field: "split" (train, valid or test).
+without one write "transcript not available". Optional fields: "split" (train, valid or test), and
+"id", the video's key in the feature store (default: its file name, see --keys).
 
 A pretrained model's text must become the tokens that it knows: --pretrained with the
 folder that fairseq-mm convert has written, or with fairseq's BART (dict.txt, encoder.json,

@@ -346,6 +346,7 @@ def test_card_holds_command_hashes_and_decode_settings(score, write, data):
             "H-1 must have a score and a text, separated by tabs, but",
         ),
         ("b.jsonl", '{"id": "a.jpg"}\n', 'b.jsonl:1: must be {"id": "...", "hypothesis": "..."}'),
+        ("b.jsonl", '{"id": true, "hypothesis": "a"}\n', 'b.jsonl:1: must be {"id": "..."'),
         ("n.jsonl", '{"id": "a.jpg",\n', "n.jsonl:1: must be a JSON object"),
         ("c.json", '[{"image_id": 1}]', 'c.json: entry 0 must be {"image_id": ..., "caption"'),
         ("i.json", '[{"caption": "a"}]', "i.json: entry 0 has no image_id."),

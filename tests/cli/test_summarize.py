@@ -169,6 +169,7 @@ def test_jsonl_brings_videos_and_transcripts(summarize, videos, transcripts, tmp
         ('{"video": "x/a.mp4"}', "video a.mp4 was given before, at .*:1; --ids path"),
         ('{"id": "\\ud800"}', "text holds half a character"),
         ('{"id": " a"}', "an input's id must be text without tabs"),
+        ('{"id": true}', "`id` must be text or a number, but is true instead"),
     ],
 )
 def test_lines_that_are_no_videos_are_refused(summarize, tmp_path, line, message):
