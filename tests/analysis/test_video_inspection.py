@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data import Dictionary
+from numerics import assert_close
 from toy_data import WORDS, make_dictionary, make_videos_folder, write_store, write_video_split
 from toy_subwords import SENTENCES, write_gpt2
 from toy_video_summarizers import data_task, random_summarizer, write_video_summarizer
@@ -136,14 +137,14 @@ def test_weights_and_gates_are_the_equations_of_each_line_by_itself(
     for i, (line, found) in enumerate(zip(LINES, looked)):
         summary = None if summaries is None else summaries[f"valid{line}"]
         weights, gates = naive(inspection, line, summary)
-        np.testing.assert_allclose(scores.by_layer[i], gates, atol=1e-5)
-        np.testing.assert_allclose(scores.scores[i], sum(gates) / len(gates), atol=1e-5)
-        np.testing.assert_allclose(found.gates, gates, atol=1e-5)
+        assert_close(scores.by_layer[i], gates)
+        assert_close(scores.scores[i], sum(gates) / len(gates))
+        assert_close(found.gates, gates)
         assert (found.line, found.id) == (line, f"valid{line}")
         sides = [side for side in weights if weights[side]]
         assert [x.side for x in found.maps] == sides
         for attention in found.maps:
-            np.testing.assert_allclose(attention.weights, weights[attention.side], atol=1e-5)
+            assert_close(attention.weights, weights[attention.side])
             assert attention.weights.shape[-1] == found.num_frames
             assert attention.video_shares is None
             assert not attention.sums_over_words
@@ -161,10 +162,8 @@ def test_hierarchical_attention_shows_frames_and_the_share_of_the_video(data, ar
     for line, found in zip(LINES, inspection.frame_attention(LINES, summaries=HYPOTHESES)):
         (attention,) = found.maps
         _, extra = inspection.model(**alone(inspection, line, HYPOTHESES[f"valid{line}"]))
-        np.testing.assert_allclose(attention.weights, extra["frame_attention"], atol=1e-5)
-        np.testing.assert_allclose(
-            attention.video_shares, extra["modality_attention"][0, :, 1], atol=1e-5
-        )
+        assert_close(attention.weights, extra["frame_attention"])
+        assert_close(attention.video_shares, extra["modality_attention"][0, :, 1])
         assert (attention.side, attention.layers) == ("summary", ["decoder"])
         assert attention.words == [*HYPOTHESES[f"valid{line}"].split(), "</s>"]
         assert len(found.gates) == len(inspection.gate_layers) == (arch.startswith("mffg"))
@@ -191,7 +190,7 @@ def test_mffg_s_gate_is_that_of_what_the_transcript_takes(data, arch):
             read = sum(s / sum(scores) * other[0, m] for m, s in enumerate(scores))
             both = torch.cat([x[0, n], read])
             total += sum(1 / (1 + math.exp(-float(row @ both))) for row in W) / len(W)
-        assert found.scores[line] == pytest.approx(total / x.size(1), abs=1e-5)
+        assert_close(found.scores[line], total / x.size(1))
 
 
 def test_the_released_softmax_is_over_words_and_no_line_depends_on_another(data):
@@ -201,7 +200,7 @@ def test_the_released_softmax_is_over_words_and_no_line_depends_on_another(data)
     for line, found in zip(LINES, together):
         (attention,) = found.maps
         assert attention.sums_over_words
-        np.testing.assert_allclose(attention.weights.sum(axis=1), 1, atol=1e-5)
+        assert_close(attention.weights.sum(axis=1), 1)
         (single,) = inspection.frame_attention([line])
         np.testing.assert_array_equal(single.maps[0].weights, attention.weights)
         np.testing.assert_array_equal(single.gates, inspection.gate_scores([line]).by_layer[0])
@@ -247,7 +246,7 @@ def test_released_is_seen_without_the_padding_of_a_batch(data):
     found = list(inspection.frame_attention([0, 1, 2]))
     assert len({seen.num_frames for seen in found}) > 1
     for seen in found:
-        np.testing.assert_allclose(seen.maps[0].weights.sum(axis=2), 1.0, atol=1e-5)
+        assert_close(seen.maps[0].weights.sum(axis=2), 1.0)
 
 
 @pytest.fixture
@@ -282,7 +281,7 @@ def test_a_word_s_weights_are_the_mean_of_its_pieces(tmp_path, gpt2):
     places = [0, 4, 5, 12, 13]  # t u n e, one merged piece, a space and six letters, the end
     for w in range(4):
         expected = weights["summary"][0][places[w] : places[w + 1]].mean(axis=0)
-        np.testing.assert_allclose(of_summary.weights[0, w], expected, atol=1e-5)
+        assert_close(of_summary.weights[0, w], expected)
 
 
 def test_a_model_without_a_gate_is_refused_in_a_line(data):
@@ -319,7 +318,7 @@ def test_a_checkpoint_is_read_with_its_folder(data, tmp_path):
     task = data_task(data)
     model = random_summarizer("vg_bart_tiny", task)
     same = VideoInspection(model, task, "test", file="toy.pt", batch_size=2)
-    np.testing.assert_allclose(found.by_layer, same.gate_scores().by_layer, atol=1e-6)
+    assert_close(found.by_layer, same.gate_scores().by_layer)
     assert found.ids == [f"test{i}" for i in range(5)]
 
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from numerics import assert_close
 from toy_data import build_model, visual_story_task
 from toy_visual_story_models import random_story_model, write_story_checkpoint
 
@@ -67,7 +68,7 @@ def test_words_have_their_sentences_and_probabilities():
         logits, _ = model(x, padding_mask, previous_tokens(dictionary))
     log_probs = logits[0].log_softmax(-1)
     expected = [log_probs[t, dictionary.index(word)] for t, word in enumerate(TARGETS)]
-    np.testing.assert_allclose(found.log_probs, expected, atol=1e-5)
+    assert_close(found.log_probs, expected)
 
 
 @torch.no_grad()
@@ -98,7 +99,7 @@ def test_weights_of_images_are_the_heads_mean_where_a_word_is_written():
                 for n in range(5)
             ]
             total += np.array(scores) / sum(scores) / attention.num_heads
-        np.testing.assert_allclose(found.image_weights[t], total, atol=1e-5)
+        assert_close(found.image_weights[t], total)
 
 
 @torch.no_grad()
@@ -116,7 +117,7 @@ def test_weights_of_slices_come_from_the_last_output_and_start_uniform():
         query = torch.zeros(7) if t in starts else outputs[0, t - 1]
         scores = [math.exp(float(query @ slices[sentence, s])) for s in range(3)]
         expected = [score / sum(scores) for score in scores]
-        np.testing.assert_allclose(found.slice_weights[t], expected, atol=1e-5)
+        assert_close(found.slice_weights[t], expected)
 
 
 def build_small_slices():
@@ -142,7 +143,7 @@ def test_similarities_are_dot_products_of_two_projections():
             for j in range(6):
                 x_i, x_j = torch.from_numpy(features[n][i]), torch.from_numpy(features[n][j])
                 f = float(block.theta(x_i) @ block.phi(x_j))
-                assert found.similarities[n, i, j] == pytest.approx(f, abs=1e-5)
+                assert_close(found.similarities[n, i, j], f)
     assert not found.similarities[4].any()
 
 

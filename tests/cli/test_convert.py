@@ -15,6 +15,7 @@ from fairseq.data import Dictionary, indexed_dataset
 from fairseq.logging.meters import AverageMeter, TimeMeter
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
+from numerics import assert_close
 from toy_data import run_fairseq
 from toy_released_vse import TheirModel, write_kiros
 
@@ -127,7 +128,7 @@ def assert_equal_logits(original, converted, *, length=11, **overrides):
     with torch.no_grad():
         expected = theirs.eval()(source, source.ne(1).sum(1), story)[0]
         found = loaded.models[0](source, None, story)[0]
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert_close(found, expected)
     return found
 
 
@@ -154,7 +155,7 @@ def test_fairseq_generate_gives_the_same_stories(trained, name, monkeypatch, cap
     assert found.keys() == expected.keys()
     for line, (score, story) in expected.items():
         assert found[line][1] == story
-        assert found[line][0] == pytest.approx(score, abs=1e-5)
+        assert_close(found[line][0], score)
 
 
 def test_fairseq_validate_gives_the_same_loss(trained, monkeypatch, capsys):
@@ -178,7 +179,7 @@ def test_training_goes_on_from_a_converted_checkpoint(trained, name, option, tmp
     last = train(trained.data, tmp_path, "conv_story_wp", *options, updates=1)
     found, expected = (load_models(x).models[0] for x in (last, trained.converted[name]))
     for ours, theirs in zip(found.parameters(), expected.parameters()):
-        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+        assert_close(ours, theirs)
 
 
 def test_a_command_of_fairseqs_trains_with_the_name_changed_alone(trained, tmp_path):

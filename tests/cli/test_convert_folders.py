@@ -9,6 +9,7 @@ import subprocess
 import pytest
 import torch
 from fairseq.data import Dictionary, indexed_dataset
+from numerics import assert_close
 from toy_bart import SENTENCES, import_transformers, write_huggingface_bart
 from toy_convert import convert, message
 from toy_data import run_fairseq, write_store
@@ -96,7 +97,7 @@ def test_training_goes_on_from_what_was_converted(source, tmp_path, capsys, monk
     for name in shared:
         found = trained[name]
         # <mask> is no word of the task
-        torch.testing.assert_close(found, weights[name][: len(found)], atol=1e-6, rtol=0)
+        assert_close(found, weights[name][: len(found)])
 
 
 def test_there_and_back(source, tmp_path, capsys):

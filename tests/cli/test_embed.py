@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from numerics import assert_close
 from toy_data import WORDS, make_captions_folder, run_fairseq, write_store
 
 from fairseq_mm.cli.main import main
@@ -75,9 +76,9 @@ def test_vectors_are_the_models_own(trained, model_and_task, tmp_path, capsys):
     assert store.ids == [*images, *(f"valid:{i}" for i in range(21))]
     assert store.dtype == np.float32
     for key, vector in images.items():
-        np.testing.assert_allclose(store.read(key)[0], vector, atol=1e-6)
+        assert_close(store.read(key)[0], vector)
     for i, vector in enumerate(lines):
-        np.testing.assert_allclose(store.read(f"valid:{i}")[0], vector, atol=1e-6)
+        assert_close(store.read(f"valid:{i}")[0], vector)
     beside = (tmp_path / "v.valid.visual_ids").read_text().splitlines()
     assert beside == [f"valid:{i}" for i in range(21)]
     assert f"{output}: 28 vectors of 8" in capsys.readouterr().err
@@ -106,7 +107,7 @@ def test_images_alone_have_the_same_vectors(trained, model_and_task, tmp_path):
     images, _ = vectors_one_by_one(*model_and_task)
     assert store.ids == list(images)
     for key, vector in images.items():
-        np.testing.assert_allclose(store.read(key)[0], vector, atol=1e-6)
+        assert_close(store.read(key)[0], vector)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["i.h5"]
 
 
@@ -122,7 +123,7 @@ def test_words_are_sentences_of_themselves(trained, model_and_task, tmp_path):
         tokens = torch.tensor([[task.target_dictionary.index(word), task.target_dictionary.eos()]])
         with torch.no_grad():
             expected = model.embed_sentences(tokens)[0].numpy()
-        np.testing.assert_allclose(store.read(f"word:{word}")[0], expected, atol=1e-6)
+        assert_close(store.read(f"word:{word}")[0], expected)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["w.h5"]
 
 

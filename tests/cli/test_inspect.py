@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from numerics import assert_close
 from toy_story_models import FUSION, STORY_TEXT, make_story_folder, train_stories
 
 from fairseq_mm.cli.main import main
@@ -79,22 +80,22 @@ def test_every_word_has_what_the_model_computed_there(inspect, trained):
     assert [entry["position"] for entry in entries] == list(range(len(target)))
     assert [entry["known"] for entry in entries] == (target != 3).tolist()
     log_probs = logits.log_softmax(1).gather(1, target.unsqueeze(1)).squeeze(1)
-    np.testing.assert_allclose([e["log_prob"] for e in entries], log_probs, atol=1e-5)
+    assert_close([e["log_prob"] for e in entries], log_probs)
 
     gates = model.decoder.fusion.gates(*model.decoder.hidden_states(previous, encoder_out))
     for name, gate in zip(("trained", "pretrained"), gates):
         found = [entry["gates"][name] for entry in entries]
-        np.testing.assert_allclose(found, gate[0].mean(1), atol=1e-5)
+        assert_close(found, gate[0].mean(1))
 
     weights = torch.stack([x[0].mean(0) for x in trace.source])  # [L, T, S]
     for t, entry in enumerate(entries):
         words, found = zip(*entry["prompt_attention"])
         assert words == (*prompt.split(), "</s>")
-        np.testing.assert_allclose(found, weights[:, t].mean(0), atol=1e-5)
+        assert_close(found, weights[:, t].mean(0))
         assert sum(found) == pytest.approx(1, abs=1e-4)
         layers = entry["prompt_attention_layers"]
         assert [layer["layer"] for layer in layers] == list(range(len(weights)))
-        np.testing.assert_allclose([x["weights"] for x in layers], weights[:, t], atol=1e-5)
+        assert_close([x["weights"] for x in layers], weights[:, t])
 
 
 @pytest.mark.parametrize("name", ["story", "fusion"])
@@ -109,7 +110,7 @@ def test_self_attention_is_summed_up_by_layer_and_head(inspect, trained, name):
         for row in entry["self_attention"]:
             weights = trace.past[row["layer"]][0, row["head"], t].tolist()
             assert row["stride"] == row["head"] + 1
-            assert row["zero"] == pytest.approx(weights[0], abs=1e-5)
+            assert_close(row["zero"], weights[0])
             # input s is word s - 1, which is t - s + 1 words before word t
             mass = sum(weights[1:])
             if mass == 0:  # the first word, or a head that is sure of the zero slot
@@ -127,7 +128,7 @@ def test_the_pretrained_part_of_a_fusion_attends_as_it_did_alone(inspect):
         assert "gates" not in a
         assert "gates" in b
         weights, others = (np.array([w for _, w in x["prompt_attention"]]) for x in (a, b))
-        np.testing.assert_allclose(weights, others, atol=1e-5)
+        assert_close(weights, others)
         for x, y in zip(a["self_attention"], b["self_attention"]):
             assert x == pytest.approx(y, abs=1e-4)
 

@@ -3,8 +3,8 @@
 import json
 import re
 
-import numpy as np
 import pytest
+from numerics import assert_close
 from toy_captioner import save_images
 from toy_data import write_store
 from toy_visual_stories import save_pixel_story_model, save_story_model, write_story_split
@@ -77,10 +77,8 @@ def test_lines_of_a_split_are_inspected_as_they_stand(inspect, folder):
         assert [word["sentence"] - 1 for word in entry["words"]] == found.sentences
         assert " <sent> ".join(entry["sentences"]).split() == found.words[:-1]
         weights = [word["image_weights"] for word in entry["words"]]
-        np.testing.assert_allclose(weights, found.image_weights, atol=1e-6)
-        np.testing.assert_allclose(
-            [word["log_prob"] for word in entry["words"]], found.log_probs, atol=1e-6
-        )
+        assert_close(weights, found.image_weights)
+        assert_close([word["log_prob"] for word in entry["words"]], found.log_probs)
         assert all(word["known"] for word in entry["words"])
         assert "positions" not in entry
         assert "slice_weights" not in entry["words"][0]
@@ -96,7 +94,7 @@ def test_slices_and_positions_are_shown_where_the_model_has_them(inspect, folder
     assert status == 0
     found, _, _ = of_line(folder, 0, "grid.pt", store="grids.h5")
     weights = [word["slice_weights"] for word in entry["words"]]
-    np.testing.assert_allclose(weights, found.slice_weights, atol=1e-6)
+    assert_close(weights, found.slice_weights)
     assert "image_weights" not in entry["words"][0]
     assert [x["image"] for x in entry["positions"]] == [1, 2, 3, 4, 5]
     for x, similarities in zip(entry["positions"], found.similarities):
@@ -107,7 +105,7 @@ def test_slices_and_positions_are_shown_where_the_model_has_them(inspect, folder
         order = sorted(range(6), key=lambda j: -similarities[start][j])[:5]
         assert [t["position"] for t in x["top"]] == [[j // 3, j % 3] for j in order]
         for t, j in zip(x["top"], order):
-            assert t["similarity"] == pytest.approx(similarities[start, j], abs=1e-5)
+            assert_close(t["similarity"], similarities[start, j])
     chosen = ("--image", 4, "--image", 2, "--position", "1,2")
     _, (entry,), _ = inspect(folder / "data", *grids, *chosen, model="grid.pt")
     assert [x["image"] for x in entry["positions"]] == [2, 4]

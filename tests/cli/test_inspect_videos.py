@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from numerics import assert_close
 from toy_data import make_videos_folder
 from toy_video_summarizers import write_video_summarizer
 from toy_visual_story_models import write_story_checkpoint
@@ -83,21 +84,19 @@ def test_gates_of_a_whole_split_as_entries_figures_and_page(inspect, folder, tmp
     written = references(folder)
     for i, entry in enumerate(entries):
         assert entry["item"] == i
-        assert entry["score"] == pytest.approx(found.scores[i], abs=1e-6)
+        assert_close(entry["score"], found.scores[i])
         assert list(entry["layers"]) == ["encoder layer 1", "encoder layer 2"]
-        assert list(entry["layers"].values()) == pytest.approx(found.by_layer[i], abs=1e-6)
+        assert_close(list(entry["layers"].values()), found.by_layer[i])
         assert entry["transcript_available"] is (i != 2)
         assert (entry["hypothesis"], entry["reference"]) == (texts[i], written[f"valid{i}"])
     result = json.loads((tmp_path / "gates.json").read_text())
     rest = np.delete(found.scores, 2)
     figures = result["statistics"]
-    assert figures["all"]["mean"] == pytest.approx(found.scores.mean(), abs=1e-6)
+    assert_close(figures["all"]["mean"], found.scores.mean())
     assert figures["all"]["count"] == 5
-    assert figures["transcript available"]["std"] == pytest.approx(rest.std(), abs=1e-6)
-    assert figures["transcript not available"]["max"] == pytest.approx(found.scores[2], abs=1e-6)
-    assert result["layers"]["encoder layer 2"]["max"] == pytest.approx(
-        found.by_layer[:, 1].max(), abs=1e-6
-    )
+    assert_close(figures["transcript available"]["std"], rest.std())
+    assert_close(figures["transcript not available"]["max"], found.scores[2])
+    assert_close(result["layers"]["encoder layer 2"]["max"], found.by_layer[:, 1].max())
     counts = result["histogram"]["counts"]
     assert [sum(counts[name]) for name in figures] == [5, 4, 1]
     assert len(result["histogram"]["edges"]) == len(counts["all"]) + 1
@@ -121,7 +120,7 @@ def test_gates_of_some_lines_go_to_stdout_by_themselves(folder, capsys):
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [entry["item"] for entry in entries] == [3, 1]
     found = library(folder, "decoder.pt").gate_scores([3, 1])
-    assert [entry["score"] for entry in entries] == pytest.approx(found.scores, abs=1e-6)
+    assert_close([entry["score"] for entry in entries], found.scores)
     assert "hypothesis" not in entries[0]
 
 
@@ -143,14 +142,14 @@ def test_words_of_the_transcript_or_of_the_summary_attend_to_frames(inspect, fol
     assert (entry["id"], entry["item"], entry["frames"]) == ("valid4", 4, found.num_frames)
     assert (entry["transcript_available"], first["transcript_available"]) == (True, False)
     assert entry["seconds_per_frame"] is None
-    assert list(entry["gates"].values()) == pytest.approx(found.gates, abs=1e-6)
+    assert_close(list(entry["gates"].values()), found.gates)
     (attention,) = entry["attention"]
     assert (attention["of"], attention["sums_over"]) == ("transcript", "frames")
     assert [word["word"] for word in attention["words"]] == found.maps[0].words
     for w, word in enumerate(attention["words"]):
         weights = found.maps[0].weights[:, w]
-        np.testing.assert_allclose(word["layers"], weights, atol=1e-6)
-        np.testing.assert_allclose(word["weights"], weights.mean(axis=0), atol=1e-6)
+        assert_close(word["layers"], weights)
+        assert_close(word["weights"], weights.mean(axis=0))
     # of one layer, in the decoder, and by default of line 0
     _, (entry,), *_ = inspect(model="decoder.pt")
     assert [word["word"] for word in entry["attention"][0]["words"][:-1]] == references(folder)[

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numerics import assert_close
 from toy_captioner import save_images
 from toy_data import make_captions_folder, run_fairseq, write_store
 
@@ -190,7 +191,7 @@ def test_images_and_words_are_drawn_on_their_principal_components(trained, tmp_p
     rows = np.stack([vectors["valid1.jpg"], vectors["valid2.jpg"], *words]).astype(np.float64)
     left, lengths, _ = np.linalg.svd(rows - rows.mean(0), full_matrices=False)
     found = np.array([[point["x"], point["y"]] for point in points])
-    np.testing.assert_allclose(np.abs(found), np.abs(left * lengths)[:, :2], atol=1e-5)
+    assert_close(np.abs(found), np.abs(left * lengths)[:, :2])
     page = (tmp_path / "plane.html").read_text()
     assert page.count("data:image/png") == 2
     status, err = run("--near", "a dog", "--top", 3)

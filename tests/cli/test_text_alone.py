@@ -6,9 +6,9 @@ import random
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from numerics import assert_close
 from toy_captioner import save_images
 from toy_data import WORDS
 from toy_pos_sequences import make_trained, train
@@ -104,7 +104,7 @@ def test_sentences_are_embedded_without_features(text, embedding, tmp_path, caps
         tokens = [*map(dictionary.index, line.split()), dictionary.eos()]
         with torch.no_grad():
             (vector,) = embedder.models[0].embed_sentences(torch.tensor([tokens]))
-        np.testing.assert_allclose(store.read(f"valid:{i}")[0], vector.numpy(), atol=1e-6)
+        assert_close(store.read(f"valid:{i}")[0], vector.numpy())
 
 
 def test_images_are_captioned_by_what_was_trained_on_text_alone(text, embedding, tmp_path, capsys):

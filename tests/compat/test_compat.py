@@ -15,6 +15,7 @@ from fairseq.data import LanguagePairDataset, TokenBlockDataset
 from fairseq.models.bart import BARTModel
 from fairseq.models.bart.model import bart_base_architecture
 from fairseq.sequence_generator import SequenceGenerator
+from numerics import assert_close
 from omegaconf import OmegaConf
 from toy_data import (
     PACKAGE,
@@ -411,7 +412,7 @@ def test_two_processes_train_as_one_does(monkeypatch, tmp_path, data, options):
     )
     one = load(tmp_path / "one" / "checkpoint_last.pt")
     for key, weights in one["model"].items():
-        torch.testing.assert_close(two["model"][key], weights, atol=1e-5, rtol=1e-4)
+        assert_close(two["model"][key], weights)
     assert two["extra_state"]["val_loss"] == pytest.approx(one["extra_state"]["val_loss"], abs=1e-3)
 
 

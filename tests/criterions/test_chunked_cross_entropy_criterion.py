@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from numerics import assert_close
 from toy_data import build_model, make_captions_folder, make_dictionary, run_fairseq
 from toy_data import toy_task as captioning_task
 from toy_processes import needs_fork, train_by, training_configuration
@@ -111,13 +112,13 @@ def test_equals_the_criteria_of_fairseq(name, label_smoothing, sentence_avg):
     ours.sentence_avg = theirs.sentence_avg = sentence_avg
     loss, sample_size, log, gradients = results(ours, model, sample)
     expected_loss, expected_size, expected_log, expected = results(theirs, model, sample)
-    torch.testing.assert_close(loss, expected_loss)
+    assert_close(loss, expected_loss)
     assert sample_size == expected_size
     for key, value in expected_log.items():
         assert float(log[key]) == pytest.approx(float(value), rel=1e-5)
     assert gradients.keys() == expected.keys()
     for key, gradient in expected.items():
-        torch.testing.assert_close(gradients[key], gradient, msg=key)
+        assert_close(gradients[key], gradient, msg=key)
     found = logged(ours, log)
     for key, value in logged(theirs, expected_log).items():
         assert found[key] == pytest.approx(value, abs=2e-3), key
@@ -162,7 +163,7 @@ def test_weight_that_is_computed_gets_its_gradient():
     *_, expected = results(make_criterion("cross_entropy"), model, sample)
     assert "decoder.output_projection.weight_g" in gradients
     for key, gradient in expected.items():
-        torch.testing.assert_close(gradients[key], gradient, msg=key)
+        assert_close(gradients[key], gradient, msg=key)
 
 
 def test_weight_that_was_replaced_is_the_one_that_counts():
@@ -173,7 +174,7 @@ def test_weight_that_was_replaced_is_the_one_that_counts():
     model.decoder.output_projection.weight = torch.nn.Parameter(torch.zeros(20, 8))
     loss, _, _ = criterion(model, sample)
     expected = sample["ntokens"] * torch.tensor(20.0).log()
-    torch.testing.assert_close(loss, expected)
+    assert_close(loss, expected)
 
 
 def test_validation_equals_training_without_dropout():
@@ -189,7 +190,7 @@ def test_validation_equals_training_without_dropout():
     model.decoder.output_layer = output_layer
     with torch.no_grad():
         loss, _, log = make_criterion()(model, sample)
-    torch.testing.assert_close(loss, make_criterion("cross_entropy")(model, sample)[0])
+    assert_close(loss, make_criterion("cross_entropy")(model, sample)[0])
     assert not loss.requires_grad
     assert type(log["loss"]) is torch.Tensor
 
@@ -323,7 +324,7 @@ def trained(monkeypatch, data, save_dir, criterion, *options):
 
 def assert_same_training(state, expected):
     for key, weights in expected["model"].items():
-        torch.testing.assert_close(state["model"][key], weights, atol=1e-5, rtol=1e-4)
+        assert_close(state["model"][key], weights)
     assert state["extra_state"]["val_loss"] == pytest.approx(
         expected["extra_state"]["val_loss"], abs=2e-3
     )

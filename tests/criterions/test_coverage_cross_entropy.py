@@ -5,6 +5,7 @@ from argparse import Namespace
 import pytest
 import torch
 from fairseq.criterions import CRITERION_REGISTRY
+from numerics import assert_close
 from toy_data import build_model, video_task
 
 from fairseq_mm.errors import UserError
@@ -36,7 +37,7 @@ def test_the_coverage_loss_of_words_is_added():
         for t in range(words):
             expected = expected + 0.7 * sum(map(min, attention[row][t], coverage))
             coverage = [c + a for c, a in zip(coverage, attention[row][t])]
-    torch.testing.assert_close(found, expected)
+    assert_close(found, expected)
     assert own_log["nll_loss"] == log["nll_loss"]
     assert size == 5
     found.backward()
@@ -49,7 +50,7 @@ def test_the_loss_of_each_word_sums_to_the_whole():
         loss = criterion("coverage_cross_entropy", **options)
         whole = loss(model, SAMPLE)[0]
         parts = loss(model, SAMPLE, reduce=False)[0]
-        torch.testing.assert_close(parts.sum(), whole)
+        assert_close(parts.sum(), whole)
 
 
 def test_a_model_without_coverage_is_refused():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from numerics import assert_close
 from PIL import Image
 from torchvision.transforms._presets import VideoClassification
 from torchvision.transforms.functional import InterpolationMode
@@ -100,8 +101,8 @@ def test_clips_equal_torchvisions_transform(options, size):
     )
     (clip,) = preprocessing.clips(Image.fromarray(frame) for frame in pixels)
     found = preprocessing.normalized(torch.from_numpy(clip[None]))[0]
-    # halves may round differently: one grey level of 255, and seldom
-    torch.testing.assert_close(found, expected, rtol=0, atol=1.01 / 255 / min(reference.std))
+    # halves may round differently: one grey level of 255, not two, and seldom
+    torch.testing.assert_close(found, expected, rtol=0, atol=1.5 / 255 / min(reference.std))
     assert ((found - expected).abs() > 1e-5).float().mean() < 0.01
 
 
@@ -111,7 +112,7 @@ def test_the_resnext_gets_pixels_of_0_to_255_less_the_mean_of_activitynet():
     clip = np.zeros((1, 16, 112, 112, 3), dtype=np.uint8)
     clip[..., 0], clip[..., 1], clip[..., 2] = 255, 100, 7
     values = preprocessing.normalized(torch.from_numpy(clip))[0, :, 3, 50, 60]
-    torch.testing.assert_close(values, torch.tensor([255 - 114.7748, 100 - 107.7354, 7 - 99.475]))
+    assert_close(values, torch.tensor([255 - 114.7748, 100 - 107.7354, 7 - 99.475]))
     # short side 112, then the centre
     frame = np.zeros((224, 448, 3), dtype=np.uint8)
     frame[:, 112:336] = 200

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from numerics import assert_close
 from PIL import Image
 from torchvision import models, transforms
 
@@ -45,7 +46,7 @@ def test_rows_equal_plain_torchvision_code(extractor, weights):
         expected = network(torch.stack([transform(image) for image in images])).numpy()
     for rows, row in zip(extractor.extract(images), expected):
         assert rows.shape == (1, 512)
-        np.testing.assert_allclose(rows[0], row, rtol=1e-4, atol=1e-5)
+        assert_close(rows[0], row)
 
 
 def test_images_of_every_kind_give_one_row(extractor, tmp_path):
@@ -65,7 +66,7 @@ def test_the_batch_does_not_change_a_row(model):
     together = extractor.extract(images, batch_size=7)
     for batch_size in (1, 2, 3):
         for one, other in zip(extractor.extract(images, batch_size=batch_size), together):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+            assert_close(one, other)
 
 
 def test_images_of_different_sizes_keep_their_order():
@@ -74,7 +75,7 @@ def test_images_of_different_sizes_keep_their_order():
     rows = extractor.extract(images)
     assert [len(item) for item in rows] == [6, 6, 6, 1]
     for item, image in zip(rows, images):
-        np.testing.assert_allclose(extractor.extract([image])[0], item, rtol=1e-5, atol=1e-5)
+        assert_close(extractor.extract([image])[0], item)
 
 
 def test_the_recorded_identity_builds_the_extractor_again(extractor, weights):

@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from numerics import assert_close
 from PIL import Image
 
 from fairseq_mm.data.feature_store import FeatureStore
@@ -59,7 +60,7 @@ def test_every_image_stands_in_the_store_in_order(extractor, folder, output, wor
     ids, rows = contents(output)
     assert ids == [f"{i:02}.png" for i in range(N)]
     expected = np.concatenate(extractor.extract([image.path for image in images]))
-    np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=1e-5)
+    assert_close(rows, expected)
     attributes = FeatureStore(output).attributes
     assert {key: attributes[key] for key in extractor.identity} == extractor.identity
     assert {"package_version", "created"} <= set(attributes)
@@ -196,7 +197,7 @@ def test_images_of_several_sizes_become_items_of_several_rows(folder, output):
     store = FeatureStore(output)
     assert {store.rows_of(key) for key in store.ids} > {4}
     first = extractor.extract([str(folder / "03.png")])[0]
-    np.testing.assert_allclose(store.read("03.png"), first, rtol=2e-3, atol=1e-3)
+    np.testing.assert_allclose(store.read("03.png"), first, rtol=5e-3, atol=1e-3)  # float16
 
 
 def test_a_killed_decoding_process_is_one_line(extractor, folder, output, monkeypatch):

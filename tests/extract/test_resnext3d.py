@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from numerics import assert_close
 from torch import nn
 
 from fairseq_mm.extract.resnext3d import GroupedBottleneck, ResNeXt3d
@@ -100,7 +101,7 @@ def test_a_block_is_its_formula_with_a_grouped_convolution(stride):
     shortcut = x[0][:, ::stride, ::stride, ::stride]
     shortcut = norm(pointwise(shortcut, block.downsample[0].weight), block.downsample[1])
     with torch.inference_mode():
-        torch.testing.assert_close(block(x)[0], (out + shortcut).clamp(min=0))
+        assert_close(block(x)[0], (out + shortcut).clamp(min=0))
 
 
 def test_a_block_that_keeps_the_shape_adds_its_input():

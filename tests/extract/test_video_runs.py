@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from numerics import assert_close
 from toy_videos import frames_of, write_video
 
 from fairseq_mm.data.feature_store import FeatureStore
@@ -81,7 +82,7 @@ def test_every_video_stands_in_the_store_in_order(extractor, folder, output, wor
     assert ids == [str(i) for i in range(7)]
     assert [len(item) for item in rows] == list(CLIPS)
     for item, expected in zip(rows, extractor.extract([video.path for video in videos])):
-        np.testing.assert_allclose(item, expected, rtol=1e-5, atol=1e-5)
+        assert_close(item, expected)
     attributes = FeatureStore(output).attributes
     assert {key: attributes[key] for key in extractor.identity} == extractor.identity
     assert (attributes["frame_rate"], attributes["stride"]) == ("native", 4)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numerics import assert_close
 from PIL import Image
 from toy_captioner import DIM, change_checkpoint, save_images, train_captioner
 from toy_data import WORDS, build_model, toy_task
@@ -104,7 +105,7 @@ def test_a_single_image_of_any_kind_gives_its_hypotheses(captioner, images):
     best, second = captioner.generate(images[0], nbest=2)
     assert best.score > second.score
     assert len(best.tokens) == len(best.positional_scores)
-    assert best.score == pytest.approx(np.mean(best.positional_scores), abs=1e-5)
+    assert_close(best.score, np.mean(best.positional_scores))
     assert captioner.decode(best.tokens) == best.text == best.line
 
 
@@ -113,10 +114,10 @@ def test_given_texts_are_scored_as_they_are_generated(captioner, images):
     scored = captioner.score([best.line for best, *_ in generated], images)
     for (best, *_), found in zip(generated, scored):
         assert (found.text, found.tokens) == (best.text, best.tokens)
-        assert found.score == pytest.approx(best.score, abs=1e-5)
+        assert_close(found.score, best.score)
     (best,) = captioner.generate(images[0], beam=2)
     for inputs in (images[0], images[:1]):
-        assert captioner.score(best.line, inputs).score == pytest.approx(best.score, abs=1e-5)
+        assert_close(captioner.score(best.line, inputs).score, best.score)
     with pytest.raises(UserError, match="`batch_size` must be 1 or more, but is 0"):
         captioner.score(best.line, images[0], batch_size=0)
     with pytest.raises(UserError, match="must be as many, but are 1 and 2"):
@@ -142,7 +143,7 @@ def test_greedy_search_takes_the_most_probable_word_at_every_step(captioner):
         if word == dictionary.eos():
             break
     assert caption.text == dictionary.string(torch.tensor(tokens[1:]))
-    assert caption.score == pytest.approx(total / (len(tokens) - 1), abs=1e-5)
+    assert_close(caption.score, total / (len(tokens) - 1))
 
 
 def test_forbidden_words_never_occur(changed, trained, images):
@@ -200,7 +201,7 @@ def test_an_ensemble_averages_probabilities(trained, captioner, changed, images)
     alone = captioner.generate(features)
     for (ours,), (theirs,) in zip(twice.generate(features), alone):
         assert ours.text == theirs.text
-        assert ours.score == pytest.approx(theirs.score, abs=1e-5)
+        assert_close(ours.score, theirs.score)
 
     def want_nothing_but_the_end(bias):
         bias[2] = 40.0

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from numerics import assert_close
 from toy_text_models import NUM_POSITIONS, SOURCE_WORDS, STORY_WORDS, save_text_model
 
 import fairseq_mm
@@ -121,7 +122,7 @@ def test_texts_do_not_depend_on_their_batch(load, name, options):
         other = generated(model, batch_size=size, **options)
         assert [best.tokens for best in other] == [best.tokens for best in together]
         expected = [best.score for best in together]
-        assert [best.score for best in other] == pytest.approx(expected, abs=1e-5)
+        assert_close([best.score for best in other], expected)
 
 
 def test_draws_depend_on_the_seed_the_index_and_the_stream(model):
@@ -186,8 +187,8 @@ def test_the_score_is_the_mean_log_probability_of_the_tokens(files, model, max_l
             logits, _ = fresh(source, None, torch.tensor([previous]))
         lprobs = (logits[0] / 0.7).log_softmax(dim=1)
         expected = [lprobs[i, token].item() for i, token in enumerate(best.tokens)]
-        assert best.positional_scores == pytest.approx(expected, abs=1e-5)
-        assert best.score == pytest.approx(sum(expected) / len(expected), abs=1e-5)
+        assert_close(best.positional_scores, expected)
+        assert_close(best.score, sum(expected) / len(expected))
 
 
 def test_a_given_text_has_the_score_that_it_was_generated_with(model):
@@ -195,8 +196,8 @@ def test_a_given_text_has_the_score_that_it_was_generated_with(model):
     scored = model.score([best.line for best in found], PROMPTS)
     for best, other in zip(found, scored):
         assert other.tokens == best.tokens
-        assert other.score == pytest.approx(best.score, abs=1e-5)
-    assert model.score(found[0].line, PROMPTS[0]).score == pytest.approx(scored[0].score, abs=1e-5)
+        assert_close(other.score, best.score)
+    assert_close(model.score(found[0].line, PROMPTS[0]).score, scored[0].score)
 
 
 def test_greedy_takes_the_most_probable_token_of_an_ensemble(tmp_path, files):

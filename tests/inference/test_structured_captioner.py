@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from numerics import assert_close
 from toy_data import WORDS
 from toy_pos_sequences import WordFrequencies, make_trained, train
 
@@ -57,7 +58,7 @@ def assert_same(found, expected):
         for caption in one.captions:
             same = by_text[caption.text]
             assert caption[5:] == same[5:]
-            assert caption[1:5] == pytest.approx(same[1:5], abs=1e-5)
+            assert_close(caption[1:5], same[1:5])
         assert one.nearest[:3] == other.nearest[:3]
 
 
@@ -143,12 +144,10 @@ def test_captions_are_those_of_loops_over_the_drawn_pairs(captioner, features):
         for got in caption.captions:
             name, structure, *numbers = by_text[got.text][1:]
             assert (got.condition, got.structure) == (name, structure)
-            assert [got.score, got.cosine, got.log_prob, got.penalty] == pytest.approx(
-                numbers, abs=1e-5
-            )
+            assert_close([got.score, got.cosine, got.log_prob, got.penalty], numbers)
         scores = [got.score for got in caption.captions]
         assert scores == sorted(scores, reverse=True)
-        assert scores == pytest.approx([row[3] for row in expected], abs=1e-5)
+        assert_close(scores, [row[3] for row in expected])
 
 
 def test_conditions_are_means_of_the_nearest(captioner, features):
@@ -158,10 +157,10 @@ def test_conditions_are_means_of_the_nearest(captioner, features):
     assert found.conditions.shape == (4, 3, 8)
     for image, conditions, nearest in zip(images, found.conditions, found.nearest):
         expected, line, _ = conditions_by_loops(captioner, image, 4)
-        np.testing.assert_allclose(conditions, np.stack(list(expected.values())), atol=1e-5)
+        assert_close(conditions, np.stack(list(expected.values())))
         assert nearest.caption == captioner.sentences.lines[line]
         assert nearest.id == captioner.sentences.ids[line]
-        assert nearest.cosine == pytest.approx(float(image @ captioner.sentences.vectors[line]))
+        assert_close(nearest.cosine, float(image @ captioner.sentences.vectors[line]))
 
 
 def test_concepts_are_the_nearest_words_and_sentences_in_one_mean(captioner, features):
@@ -172,8 +171,8 @@ def test_concepts_are_the_nearest_words_and_sentences_in_one_mean(captioner, fea
     for image, (concepts, own) in zip(images, found.conditions):
         pools = [sorted(pool, key=lambda v: -float(v @ image)) for pool in (words, sentences[2])]
         bag = [*pools[0][:3], *pools[1][:3]]
-        np.testing.assert_allclose(concepts, unit(np.mean(bag, axis=0)), atol=1e-5)
-        np.testing.assert_allclose(own, image, atol=1e-6)
+        assert_close(concepts, unit(np.mean(bag, axis=0)))
+        assert_close(own, image)
 
 
 def test_fewer_words_and_sentences_than_asked_for_are_all_taken():
@@ -182,8 +181,8 @@ def test_fewer_words_and_sentences_than_asked_for_are_all_taken():
     found = find_conditions(
         vectors[:1], vectors, sentences, names=["sentences", "words"], num_nearest=5
     )
-    np.testing.assert_allclose(found.conditions[0, 0], [0.5**0.5, 0.5**0.5, 0], atol=1e-6)
-    np.testing.assert_allclose(found.conditions[0, 1], [3**-0.5] * 3, atol=1e-6)
+    assert_close(found.conditions[0, 0], [0.5**0.5, 0.5**0.5, 0])
+    assert_close(found.conditions[0, 1], [3**-0.5] * 3)
     assert found.nearest[0] == ("a dog", "1.jpg", 0, 1.0)
 
 
@@ -419,7 +418,7 @@ def test_a_model_of_vectors_captions_the_embeddings_of_images(trained, features,
     expected = plain.generate([vector[None] for vector in vectors], beam=2)
     for (ours,), (theirs,) in zip(with_embedding.generate(features, beam=2), expected):
         assert ours.tokens == theirs.tokens
-        assert ours.score == pytest.approx(theirs.score, abs=1e-5)
+        assert_close(ours.score, theirs.score)
     assert with_embedding.generate([]) == []
     with pytest.raises(UserError, match="was trained on vectors of an embedding model"):
         plain.processor.reader.extractor  # noqa: B018

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from numerics import assert_close
 from toy_captioner import change_checkpoint
 from toy_data import WORDS, make_videos_folder, run_fairseq
 from toy_subwords import SENTENCES, write_gpt2, write_sentencepiece
@@ -186,11 +187,11 @@ def test_a_checkpoint_without_an_output_projection_generates_the_same_text(
         for step, count in enumerate((4, 2, 6), start=1)
     ]
     texts = ["the dog runs on grass", "a big man jumps in snow", "red cat blue dog"]
-    found = best_of(model.generate(inputs_of(features, texts), **OPTIONS))
-    expected = GENERATED_WITHOUT_OUTPUT_PROJECTION[arch]
-    assert [summary.text for summary in found] == [text for text, _ in expected]
-    scores = [score for _, score in expected]
-    assert [summary.score for summary in found] == pytest.approx(scores, abs=2e-4)
+    found = model.generate(inputs_of(features, texts), **OPTIONS)
+    for (best, *others), (text, score) in zip(found, GENERATED_WITHOUT_OUTPUT_PROJECTION[arch]):
+        assert_close(best.score, score, roundings=2000)  # printed with 5 decimals
+        # texts whose scores differ by roundings are in any order
+        assert text in [x.text for x in (best, *others) if x.score > best.score - 2e-4]
 
 
 def test_files_of_embeddings_are_not_looked_for(text, tmp_path):
@@ -225,7 +226,7 @@ def test_a_video_becomes_the_rows_of_its_first_clips(model, videos):
     assert [len(rows) for rows in whole] == [4, 2, 1]
     for video, rows in zip(videos, whole):
         seen = reader.read_video(video, batch_size=3, num_images=3)
-        np.testing.assert_allclose(seen.rows, rows, atol=1e-5)
+        assert_close(seen.rows, rows)
         assert not seen.is_cut
         assert len(seen.images) == min(3, len(rows))
         assert seen.images[0].shape == (16, 16, 3)
@@ -238,7 +239,7 @@ def test_a_video_becomes_the_rows_of_its_first_clips(model, videos):
         assert model.generate(file)[0].text == expected[2]
     first = reader.extractor.first_clips(videos[0], 3, batch_size=2)
     assert first.is_cut
-    np.testing.assert_allclose(first.rows, whole[0][:3], atol=1e-5)
+    assert_close(first.rows, whole[0][:3])
 
 
 def test_what_is_behind_the_limits_is_not_read(model):
@@ -251,7 +252,7 @@ def test_what_is_behind_the_limits_is_not_read(model):
     texts = [" ".join(words), " ".join(words[:8])]
     summaries = best_of(model.generate(inputs_of([rows, rows[:6]], texts)))
     assert summaries[0].text == summaries[1].text
-    assert summaries[0].score == pytest.approx(summaries[1].score, abs=1e-5)
+    assert_close(summaries[0].score, summaries[1].score)
 
 
 def test_draws_depend_on_the_seed_alone(model):
@@ -268,7 +269,7 @@ def test_draws_depend_on_the_seed_alone(model):
     assert draw(1) == draw(1) != draw(2)
     (alone,), (_, beside) = draw(1, slice(1, 2)), draw(1)
     assert alone.text == beside.text
-    assert alone.score == pytest.approx(beside.score, abs=1e-5)
+    assert_close(alone.score, beside.score)
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -4,6 +4,7 @@ ensembles, refusals."""
 import numpy as np
 import pytest
 import torch
+from numerics import assert_close
 from toy_captioner import save_images
 from toy_data import run_fairseq
 from toy_text_models import save_text_model
@@ -66,7 +67,7 @@ def test_images_are_read_by_the_extractor_of_the_training_features(pixel_model, 
     both = generated(pixel_model, [images, images[::-1]])
     for alone, beside in zip((story, backwards), both):
         assert beside.line == alone.line
-        assert beside.score == pytest.approx(alone.score, abs=1e-5)
+        assert_close(beside.score, alone.score)
 
 
 @pytest.mark.parametrize("arch", ["transtory_decoder_tiny", "transtory_full_tiny"])
@@ -100,7 +101,7 @@ def test_a_story_does_not_depend_on_the_stories_beside_it(model, preset):
         other = generated(model, sequences, batch_size=batch_size, **options)
         assert lines_of(other) == lines_of(together)
         expected = [best.score for best in together]
-        assert [best.score for best in other] == pytest.approx(expected, abs=1e-5)
+        assert_close([best.score for best in other], expected)
     (alone,) = generated(model, sequences[3:4], indices=[3], **options)
     assert alone.line == together[3].line
 

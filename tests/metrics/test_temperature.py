@@ -35,7 +35,8 @@ def test_words_drawn_at_a_temperature_are_likeliest_near_it(true_temperature):
     assert found.is_inside
     assert found.temperature == pytest.approx(tried[int(np.argmax(values))], abs=2e-3)
     assert found.log_likelihood == pytest.approx(max(values), abs=1e-3)
-    assert found.temperature == pytest.approx(true_temperature, rel=0.2)
+    # 400 words tell it to a tenth or two; its inverse, or no temperature, is further away
+    assert abs(np.log(found.temperature / true_temperature)) < 0.3
 
 
 @pytest.mark.parametrize(("target", "end"), [("argmax", 0), ("argmin", -1)])

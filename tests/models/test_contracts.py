@@ -8,11 +8,12 @@
 6. A checkpoint loads without any other file.
 """
 
-import time
+import contextlib
 from functools import partial
 
 import pytest
 import torch
+from numerics import assert_close
 from omegaconf import OmegaConf
 from toy_data import (
     build_model,
@@ -30,7 +31,8 @@ V = 20
 PAD, EOS = 1, 2
 SEPARATOR = 20  # of the dictionary of visual stories
 PREPARED = OmegaConf.create({"generation": {"beam": 2}})
-LENGTH = 600  # of the text whose first and last steps are timed
+# two steps of a text whose costs are compared
+EARLY, LENGTH = 3, 600
 
 
 class Captions:
@@ -395,7 +397,7 @@ def test_incremental_decoding_equals_the_full_pass_under_reordering(model, batch
             now = {**rows_of(batch, order), "prev_output_tokens": tokens[:, :step]}
             full = full_pass(model, now)
             assert step_logits.shape == (B, 1, len(model.decoder.dictionary))
-            torch.testing.assert_close(step_logits[:, 0], full[:, -1], atol=1e-5, rtol=0)
+            assert_close(step_logits[:, 0], full[:, -1])
             new_order = torch.randint(0, B, (B,))
             model.decoder.reorder_incremental_state_scripting(state, new_order)
             if encoder_out is not None:
@@ -419,7 +421,7 @@ def test_rows_that_are_finished_can_leave_while_decoding(model, batch):
             encoder_out = model.encoder.reorder_encoder_out(encoder_out, kept)
         left = model.decoder(tokens[kept, :4], encoder_out, state)[0][:, 0]
     full = logits_of(model, {**batch, "prev_output_tokens": tokens[:, :4]})[kept, -1]
-    torch.testing.assert_close(left, full, atol=1e-5, rtol=0)
+    assert_close(left, full)
 
 
 def test_padding_and_batch_composition_change_nothing(model, batch, kind):
@@ -429,7 +431,7 @@ def test_padding_and_batch_composition_change_nothing(model, batch, kind):
         alone = logits_of(
             model, {**kind.alone(batch_inputs(batch), row), "prev_output_tokens": tokens}
         )
-        torch.testing.assert_close(alone[0], together[row, : T - row], atol=1e-5, rtol=0)
+        assert_close(alone[0], together[row, : T - row])
 
 
 def batch_inputs(batch):
@@ -445,7 +447,7 @@ def test_content_of_padding_changes_nothing(model, batch, kind):
 def test_batch_order_changes_nothing(model, batch):
     order = torch.tensor([2, 0, 1])
     shuffled = logits_of(model, rows_of(batch, order))
-    torch.testing.assert_close(shuffled, logits_of(model, batch)[order], atol=1e-5, rtol=0)
+    assert_close(shuffled, logits_of(model, batch)[order])
 
 
 def test_future_does_not_change_the_past(model, batch):
@@ -465,20 +467,36 @@ def test_words_and_input_of_another_row_do_not_leak(model, batch, kind):
     assert not torch.allclose(after[0], before[0])
 
 
+@contextlib.contextmanager
+def cost_of(is_counted):
+    """Count the operations of PyTorch within, and the bytes that they allocate."""
+    cost = {}
+    if not is_counted:
+        yield cost
+        return
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        yield cost
+    cost["operations"] = len(profile.events())
+    cost["bytes"] = sum(max(0, event.self_cpu_memory_usage) for event in profile.events())
+
+
 def test_cost_of_a_token_does_not_grow_with_the_prefix(model, batch, kind):
     alone = kind.alone(batch_inputs(batch), 0)
     tokens = torch.randint(4, V, (1, LENGTH))
     state: dict = {}
-    durations = []
+    costs = {}
     with torch.no_grad():
         encoder_out = encode(model, alone)
         for step in range(1, LENGTH + 1):
-            start = time.process_time()
-            model.decoder(tokens[:, :step], encoder_out, state)
-            durations.append(time.process_time() - start)
-    # of the fastest tenth: what other processes do to the others is not the model's cost
-    early, late = (sorted(part)[len(part) // 10] for part in (durations[10:110], durations[-100:]))
-    assert late < 2 * early
+            with cost_of(step in (EARLY, LENGTH)) as cost:
+                model.decoder(tokens[:, :step], encoder_out, state)
+            costs[step] = cost
+    early, late = costs[EARLY], costs[LENGTH]
+    assert late["operations"] < 1.1 * early["operations"]
+    # attention over the prefix adds at most 0.07 of that for each of its tokens; a decoder that
+    # computes the prefix again adds 1 / EARLY
+    assert late["bytes"] - early["bytes"] < 0.15 * early["bytes"] * (LENGTH - EARLY)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.fconv_self_att import FConvDecoder, FConvEncoder, FConvModelSelfAtt
+from numerics import assert_close
 
 from fairseq_mm.models._fairseq_stories import (
     convert_weights,
@@ -165,12 +166,12 @@ def batch():
 def compare(theirs, ours, batch, **options):
     """Logits, loss and gradients."""
     logits = [model(batch["source"], None, batch["input"])[0].float() for model in (theirs, ours)]
-    torch.testing.assert_close(logits[1], logits[0], atol=1e-5, rtol=0)
+    assert_close(logits[1], logits[0])
     losses = [
         F.cross_entropy(x.flatten(0, 1), batch["target"].flatten(), ignore_index=PAD)
         for x in logits
     ]
-    torch.testing.assert_close(losses[1], losses[0])
+    assert_close(losses[1], losses[0])
     for loss in losses:
         loss.backward()
     # what fairseq's model does not use has no gradient there, and must not have a place here
@@ -182,9 +183,7 @@ def compare(theirs, ours, batch, **options):
     compared = 0
     for name, parameter in ours.named_parameters():
         if parameter.requires_grad and not is_identity(name, options):
-            torch.testing.assert_close(
-                parameter.grad, expected[name], atol=1e-6, rtol=1e-4, msg=f"gradient of {name}"
-            )
+            assert_close(parameter.grad, expected[name], msg=f"gradient of {name}")
             compared += 1
     assert compared > 20
 

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from numerics import assert_close
 from toy_data import build_model, story_task, write_story_checkpoint
 
 from fairseq_mm.errors import UserError
@@ -86,7 +87,7 @@ def test_fusion_equals_its_equations():
             z = glu(norm(first.weight @ z + first.bias, norm1))
             z = glu(norm(second.weight @ z + second.bias, norm2))
             z = norm(third.weight @ z + third.bias, norm3)
-            torch.testing.assert_close(out[row], z)
+            assert_close(out[row], z)
     assert first.out_features == second.out_features == 10
     assert third.out_features == 5
 

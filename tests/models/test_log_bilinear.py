@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from numerics import assert_close
 from omegaconf import OmegaConf
 from toy_data import build_model, make_dictionary, toy_task
 
@@ -112,7 +113,7 @@ def test_equals_the_equations_written_as_loops(arch):
         logits, _ = model(**inputs, prev_output_tokens=torch.tensor([SENTENCE]))
         expected = by_loops(arch, model, inputs["features"][0, 0])
     lprobs = model.get_normalized_probs((logits, None), log_probs=True)[0]
-    torch.testing.assert_close(lprobs, expected, atol=5e-6, rtol=1e-5)
+    assert_close(lprobs, expected)
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -127,7 +128,7 @@ def test_folded_steps_equal_the_equations(arch):
         for t in range(1, len(SENTENCE) + 1):
             out = model.decoder(torch.tensor([SENTENCE[:t]]), encoder_out, state)
             lprobs = model.get_normalized_probs(out, log_probs=True)[0, 0]
-            torch.testing.assert_close(lprobs, expected[t - 1], atol=5e-6, rtol=1e-5)
+            assert_close(lprobs, expected[t - 1])
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -146,7 +147,7 @@ def test_folded_rows_follow_the_model_and_are_in_no_checkpoint(arch):
     folding = [module for module in model.modules() if hasattr(module, "folded")]
     assert len(folding) == (2 if arch == "sc_nlm" else 1)
     assert all(module.folded.dtype == torch.float64 for module in folding)
-    torch.testing.assert_close(found[:, 0], expected[:, -1], atol=5e-6, rtol=1e-5)
+    assert_close(found[:, 0], expected[:, -1])
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -183,8 +184,8 @@ def test_decoding_can_begin_with_several_words(arch):
         begun = model.decoder(tokens[:, :5], encoder_out, state)[0]
         # as other decoders of fairseq, these take the last word alone, too
         step = model.decoder(tokens[:, 5:6], encoder_out, state)[0]
-    torch.testing.assert_close(begun[:, 0], full[:, 4], atol=1e-5, rtol=0)
-    torch.testing.assert_close(step[:, 0], full[:, 5], atol=1e-5, rtol=0)
+    assert_close(begun[:, 0], full[:, 4])
+    assert_close(step[:, 0], full[:, 5])
 
 
 def test_tags_may_be_padded_at_either_side():
@@ -194,7 +195,7 @@ def test_tags_may_be_padded_at_either_side():
     expected = model(**inputs, prev_output_tokens=tokens)[0]
     for tags in ([PAD, PAD, *TAGS], [*TAGS, PAD], [PAD, *TAGS, PAD], TAGS[:-1]):
         inputs["src_tokens"] = torch.tensor([tags])
-        torch.testing.assert_close(model(**inputs, prev_output_tokens=tokens)[0], expected)
+        assert_close(model(**inputs, prev_output_tokens=tokens)[0], expected)
 
 
 def test_a_tag_acts_on_its_word_and_on_k_before_it():
@@ -216,7 +217,7 @@ def test_content_is_scaled_unless_told_otherwise():
         logits, _ = model(**inputs, prev_output_tokens=torch.tensor([SENTENCE]))
         expected = by_loops("mlbl_f", model, u / u.pow(2).mean().sqrt())
     lprobs = model.get_normalized_probs((logits, None), log_probs=True)[0]
-    torch.testing.assert_close(lprobs, expected, atol=5e-6, rtol=1e-5)
+    assert_close(lprobs, expected)
 
 
 def test_default_sizes_are_those_of_the_paper():

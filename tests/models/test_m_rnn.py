@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from numerics import assert_close
 from omegaconf import OmegaConf
 from toy_data import build_model, toy_task
 
@@ -87,7 +88,7 @@ def test_equals_the_equations_written_as_loops(arch, activation, recurrent_input
         image = features[0, 0] / features[0, 0].pow(2).mean().sqrt()
         f = FUNCTIONS[activation]
         expected = log_probabilities_by_loops(model.decoder, arch, image, tokens[0].tolist(), f)
-    torch.testing.assert_close(lprobs, expected, atol=2e-6, rtol=1e-5)
+    assert_close(lprobs, expected)
 
 
 def test_default_sizes_are_those_of_the_paper():
@@ -170,4 +171,4 @@ def test_word_table_follows_the_model_and_is_in_no_checkpoint(options):
         expected, _ = model.decoder(tokens, encoder_out)
         found, _ = model.decoder(tokens, encoder_out, {})
     assert model.decoder.word_table.dtype == torch.float64
-    torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
+    assert_close(found, expected)

@@ -8,6 +8,7 @@ import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
+from numerics import assert_close
 from toy_data import build_model, make_dictionary, needs_float16_on_cpu, video_task
 
 from fairseq_mm.data.indexed_oov import oov_token
@@ -110,7 +111,7 @@ def test_the_mixture_is_that_of_the_equations(coverage):
         for row in range(2):
             source = [int(x) for x in SOURCE[row] if x != PAD]
             expected, losses = probabilities_by_the_equations(model, source, TARGET[row].tolist())
-            torch.testing.assert_close(logits[row].softmax(-1), expected, atol=1e-6, rtol=1e-4)
+            assert_close(logits[row].softmax(-1), expected)
             if coverage:
                 torch.testing.assert_close(extra["coverage_loss"][row], losses)
     assert ("coverage_loss" in extra) == coverage

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from numerics import assert_close
 from torch import nn
 from toy_data import build_model, visual_story_task
 
@@ -103,7 +104,7 @@ def test_decoder_equals_pytorchs_sentence_by_sentence(arch, options, sees_all):
     with torch.no_grad():
         fast = decoder.extract_features(torch.tensor([STORY]), out)[0][0]
         slow = naive_story(decoder, vectors[0], sees_all=sees_all)
-    torch.testing.assert_close(fast, slow, atol=1e-5, rtol=0)
+    assert_close(fast, slow)
 
 
 @pytest.mark.parametrize("attention_dropout", [None, 0.6])
@@ -126,7 +127,7 @@ def test_training_drops_out_what_pytorchs_layer_drops_out(arch, attention_dropou
     prepared = layer.pictures.prepare(vectors)
     image_padding_mask = torch.zeros(1, 5, dtype=torch.bool)
     found, weights = layer(words, attended, prepared, sentences, image_padding_mask)
-    torch.testing.assert_close(found, expected.transpose(0, 1))
+    assert_close(found, expected.transpose(0, 1))
     if weights is not None:  # those before dropout
         torch.testing.assert_close(weights.sum(-1), torch.ones(1, 6))
 
@@ -179,7 +180,7 @@ def test_images_transformer_equals_pytorchs(compat, layers):
             theirs.self_attn.dropout = 0.0
             x = theirs(x, src_key_padding_mask=padding_mask)
         expected = encoder.output_proj(x.squeeze(1))
-    torch.testing.assert_close(vectors[~padding_mask[0]], expected[~padding_mask[0]])
+    assert_close(vectors[~padding_mask[0]], expected[~padding_mask[0]])
 
 
 def test_words_attend_to_the_images_that_are_there():
@@ -235,7 +236,7 @@ def test_checkpoints_without_a_version_keep_their_encodings():
         [3.3199055, 0.6623774, -2.2999721, -4.2307405],
         [3.1616080, 0.4594917, -2.4563763, -4.2704587],
     ]
-    torch.testing.assert_close(logits, torch.tensor(expected), atol=1e-5, rtol=0)
+    assert_close(logits, torch.tensor(expected))
     again = build_model("transtory_full_tiny", visual_story_task())
     again.load_state_dict(model.state_dict())  # as it is saved now
     with torch.no_grad():

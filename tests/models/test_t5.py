@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from numerics import assert_close
 from toy_data import build_model, make_dictionary, needs_float16_on_cpu, video_task
 
 from fairseq_mm.errors import UserError
@@ -33,7 +34,7 @@ def test_output_is_scaled_and_shared_or_unscaled_and_its_own():
             assert torch.equal(logits, states @ model.decoder.output_proj.weight.t())
         else:
             weight = model.encoder.embedding.weight
-            torch.testing.assert_close(logits, states @ weight.t() / 12**0.5)
+            assert_close(logits, states @ weight.t() / 12**0.5)
             assert model.decoder.embedding is model.encoder.embedding
 
 
@@ -58,8 +59,8 @@ def test_padding_on_either_side_is_the_same(model):
     padding = torch.full((B, 2), PAD)
     left = model(torch.cat([padding, tokens], 1), None, previous)[0]
     right = model(torch.cat([tokens, padding], 1), None, previous)[0]
-    torch.testing.assert_close(left, right, atol=1e-5, rtol=0)
-    torch.testing.assert_close(left, model(tokens, None, previous)[0], atol=1e-5, rtol=0)
+    assert_close(left, right)
+    assert_close(left, model(tokens, None, previous)[0])
 
 
 def test_beams_of_an_item_share_its_keys(model):
@@ -76,7 +77,7 @@ def test_beams_of_an_item_share_its_keys(model):
         saved = model.decoder.get_incremental_state(state, "t5")
         assert saved["source"]["keys"][0].size(0) == B
         full, _ = model.decoder(wide[:, :3], expanded)
-        torch.testing.assert_close(logits[:, 0], full[:, -1], atol=1e-5, rtol=0)
+        assert_close(logits[:, 0], full[:, -1])
         # the first item is finished and leaves
         left = torch.arange(4, 4 * B)
         model.decoder.reorder_incremental_state_scripting(state, left)
@@ -84,7 +85,7 @@ def test_beams_of_an_item_share_its_keys(model):
         logits, _ = model.decoder(wide[left, :4], expanded, state)
         assert saved["source"]["keys"][0].size(0) == B - 1
         full, _ = model.decoder(wide[left, :4], expanded)
-        torch.testing.assert_close(logits[:, 0], full[:, -1], atol=1e-5, rtol=0)
+        assert_close(logits[:, 0], full[:, -1])
 
 
 @needs_float16_on_cpu

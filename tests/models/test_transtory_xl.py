@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from numerics import assert_close
 from toy_data import build_model, visual_story_task
 
 SEPARATOR, PAD, EOS = 20, 1, 2
@@ -124,7 +125,7 @@ def test_decoder_equals_the_equations_in_loops(memory_length, segment_length, co
                 segment_length,
                 released=compat == "released",
             )
-            torch.testing.assert_close(fast[row, : len(story)], slow, atol=1e-5, rtol=0)
+            assert_close(fast[row, : len(story)], slow)
 
 
 def test_gradients_reach_former_sentences_unless_the_memory_is_detached():
@@ -191,7 +192,7 @@ def test_released_decoding_remembers_each_beginning_of_a_sentence():
                     hidden = [(x, True) for x in states]
                     states = naive_layer(layer, memories[i], states, same_length=True)
                     memories[i] = (memories[i] + hidden)[-5:]
-                torch.testing.assert_close(steps[t][row, 0], states[-1], atol=1e-5, rtol=0)
+                assert_close(steps[t][row, 0], states[-1])
 
 
 def test_a_step_costs_the_same_in_the_fifth_sentence_as_in_the_first():

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from fairseq.data import Dictionary
+from numerics import assert_close
 from toy_data import make_videos_folder, needs_float16_on_cpu, run_fairseq, write_video_split
 
 from fairseq_mm.conversion.t5 import convert_t5
@@ -85,7 +86,7 @@ def test_converted_t5_is_trained_with_videos_and_generates_each_once(
     backbone = torch.load(start)["model"]
     for name, x in backbone.items():
         if x.is_floating_point():
-            torch.testing.assert_close(weights[name], x, atol=1e-5, rtol=0)
+            assert_close(weights[name], x)
     assert {name for name in weights if name not in backbone} == {
         name for name in weights if name.startswith(("encoder.fusions.", "encoder.video."))
     }

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fairseq.sequence_generator import SequenceGenerator
+from numerics import assert_close
 from toy_data import build_model, make_dictionary, video_task
 
 from fairseq_mm.errors import UserError
@@ -152,7 +153,7 @@ def test_beams_that_stay_with_their_examples_take_their_past_along(arch):
         words = torch.cat([words[within, : T - 1], words[:, T - 1 :]], dim=1)
         logits = model.decoder(words, encoder_out, state)[0]
         full = model.decoder(words, encoder_out)[0]
-    torch.testing.assert_close(logits[:, 0], full[:, -1], atol=1e-5, rtol=0)
+    assert_close(logits[:, 0], full[:, -1])
 
 
 def test_beams_in_any_order_see_their_own_example(arch):
@@ -161,7 +162,7 @@ def test_beams_in_any_order_see_their_own_example(arch):
     with torch.no_grad():
         beams = decode(model, batch, T, order=order)
         alone = decode(model, batch, T)
-    torch.testing.assert_close(beams, alone[order], atol=1e-5, rtol=0)
+    assert_close(beams, alone[order])
 
 
 def test_a_beam_search_writes_of_each_example_what_it_writes_of_it_alone(arch):
@@ -182,7 +183,7 @@ def test_a_beam_search_writes_of_each_example_what_it_writes_of_it_alone(arch):
         }
         best = generator.generate([model], {"net_input": alone})[0][0]
         assert together[row][0]["tokens"].tolist() == best["tokens"].tolist()
-        torch.testing.assert_close(together[row][0]["score"], best["score"], atol=1e-5, rtol=0)
+        assert_close(together[row][0]["score"], best["score"])
 
 
 def test_attention_over_words_frames_and_modalities_is_given(arch):

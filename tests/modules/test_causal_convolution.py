@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from numerics import assert_close
 
 from fairseq_mm.modules.causal_convolution import CausalConvolution
 
@@ -27,7 +28,7 @@ def test_equals_loops_over_times(convolution):
                 if time >= 0:
                     total += convolution.weight[:, :, place] @ x[row, time]
             expected = total[:O] * torch.sigmoid(total[O:])
-            torch.testing.assert_close(out[row, t], expected)
+            assert_close(out[row, t], expected)
 
 
 @pytest.mark.parametrize("is_folded", [False, True])
@@ -40,7 +41,7 @@ def test_steps_equal_the_pass(convolution, is_folded):
         whole = convolution(x)
         for t in range(T):
             step, window = convolution.step(x[:, t], window)
-            torch.testing.assert_close(step, whole[:, t])
+            assert_close(step, whole[:, t])
             assert window.shape == (B, (convolution.width - 1) * I)
 
 

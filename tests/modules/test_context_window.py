@@ -1,6 +1,7 @@
 """Windows of neighbours, against sums written as loops."""
 
 import torch
+from numerics import assert_close
 
 from fairseq_mm.modules.context_window import ContextWindow
 
@@ -29,4 +30,4 @@ def test_rows_of_the_folded_table_add_up_to_the_window():
     folded = window.of_table(table)
     assert folded.shape == (L, 7, O)
     added = sum(folded[i][words[:, i : i + T]] for i in range(L))
-    torch.testing.assert_close(added, window(table[words]))
+    assert_close(added, window(table[words]))

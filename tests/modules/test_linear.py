@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from numerics import assert_close
 
 from fairseq_mm.modules import linear as linear_module
 from fairseq_mm.modules.linear import grouped_linear, linear
@@ -16,7 +17,7 @@ def random_leaf(*shape):
 
 
 def assert_equal_with_gradients(found, expected, leaves):
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    assert_close(found, expected)
     if not found.requires_grad:
         return
     scale = torch.randn_like(found)
@@ -49,7 +50,7 @@ def test_rows_need_not_be_contiguous(shape):
     for has_gradients in (False, True):
         with torch.set_grad_enabled(has_gradients):
             found = linear(x, weight, bias)
-        torch.testing.assert_close(found, F.linear(x, weight, bias), atol=1e-5, rtol=1e-4)
+        assert_close(found, F.linear(x, weight, bias))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from numerics import assert_close
 
 from fairseq_mm.modules.multi_scale_self_attention import (
     KeyValueCache,
@@ -110,8 +111,8 @@ def test_equals_loops_over_heads_times_and_keys(is_gated, is_multi_scale):
         out = module(x, trace)
         for row in range(B):
             expected, weights = expected_outputs(module, x[row], is_multi_scale=is_multi_scale)
-            torch.testing.assert_close(out[row], expected, atol=1e-5, rtol=1e-4)
-            torch.testing.assert_close(trace[0][row], weights, atol=1e-6, rtol=1e-4)
+            assert_close(out[row], expected)
+            assert_close(trace[0][row], weights)
 
 
 @kinds
@@ -156,7 +157,7 @@ def test_sequences_side_by_side_are_the_masked_attention(length):
         keys, values = (F.pad(x, (0, 0, 1, 0)) for x in (key, value))
         mask = visible_past(length, [stride], query.device)
         scores = (query @ keys.transpose(2, 3) / 5**0.5).masked_fill(~mask, -math.inf)
-        torch.testing.assert_close(out, scores.softmax(-1) @ values)
+        assert_close(out, scores.softmax(-1) @ values)
 
 
 @kinds
@@ -169,7 +170,7 @@ def test_steps_equal_the_pass_beyond_the_caches_first_sizes(is_gated, is_multi_s
     with torch.no_grad():
         whole = module(x)
         steps = [module.step(x[:, t], cache) for t in range(length)]
-    torch.testing.assert_close(torch.stack(steps, dim=1), whole, atol=1e-5, rtol=1e-4)
+    assert_close(torch.stack(steps, dim=1), whole)
     assert [scale.keys.size(2) for scale in cache.scales] == (
         [256, 128] if is_multi_scale else [256]
     )
@@ -192,7 +193,7 @@ def test_rows_can_be_reordered_repeated_and_dropped_while_decoding(is_gated, is_
                 order = order[new_order]
             step = module.step(x[:, t], cache)
             if t in changes:
-                torch.testing.assert_close(step, module(x[:, : t + 1])[:, t], atol=1e-5, rtol=1e-4)
+                assert_close(step, module(x[:, : t + 1])[:, t])
     assert len(order) == 1
 
 

@@ -1,4 +1,5 @@
 import torch
+from numerics import assert_close
 
 from fairseq_mm.modules.non_local import NonLocalBlock
 
@@ -19,7 +20,7 @@ def test_equals_equations_1_to_4_in_loops():
             y = torch.zeros(3)
             for j in range(5):
                 y += (block.theta(x[b, i]) @ block.phi(x[b, j])) * block.g(x[b, j])
-            torch.testing.assert_close(z[b, i], block.output(y / 5) + x[b, i])
+            assert_close(z[b, i], block.output(y / 5) + x[b, i])
 
 
 def test_starts_as_the_identity_with_and_without_batch_normalisation():
@@ -36,4 +37,4 @@ def test_batch_normalisation_leaves_missing_grids_out():
     x = torch.randn(3, 4, 6)
     valid_mask = torch.tensor([True, False, True])
     z = block(x, valid_mask)
-    torch.testing.assert_close(z[valid_mask], block(x[valid_mask], torch.ones(2, dtype=torch.bool)))
+    assert_close(z[valid_mask], block(x[valid_mask], torch.ones(2, dtype=torch.bool)))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from numerics import assert_close
 from torch import nn
 
 from fairseq_mm.modules.pre_norm_layer import (
@@ -78,7 +79,7 @@ def test_decoder_layer_of_one_source_equals_pytorchs():
     future = torch.ones(T, T, dtype=torch.bool).triu(1)
     expected = theirs.eval()(x, memory, tgt_mask=future, memory_key_padding_mask=mask)
     out, _, trace = ours(x, ours.project([memory]), [mask])
-    torch.testing.assert_close(out, expected)
+    assert_close(out, expected)
     assert trace is None
 
 
@@ -126,7 +127,7 @@ def test_two_sources_become_one_by_the_weights_of_their_modalities():
             torch.testing.assert_close(trace.modality_weights[b, t], beta)
             z = y[b, t] + beta[0] * contexts[0][b, t] + beta[1] * contexts[1][b, t]
             inner = layer.feed_forward.inner_proj(layer.feed_forward_norm(z)).clamp(min=0)
-            torch.testing.assert_close(out[b, t], z + layer.feed_forward.out_proj(inner))
+            assert_close(out[b, t], z + layer.feed_forward.out_proj(inner))
 
 
 @torch.no_grad()
@@ -140,7 +141,7 @@ def test_pieces_of_a_text_give_what_the_whole_gives(sizes):
     for piece in x.split(sizes, dim=1):
         out, past, _ = layer(piece, projected, masks, past=past)
         pieces.append(out)
-    torch.testing.assert_close(torch.cat(pieces, dim=1), whole)
+    assert_close(torch.cat(pieces, dim=1), whole)
 
 
 def test_weights_change_nothing_and_dropout_of_them_is_active():

@@ -3,6 +3,7 @@
 import math
 
 import torch
+from numerics import assert_close
 
 from fairseq_mm.modules.rms_norm import RMSNorm
 
@@ -19,7 +20,7 @@ def test_norm_equals_loops():
             root = math.sqrt(sum(float(v) ** 2 for v in x[b, t]) / 5 + 1e-2)
             for d in range(5):
                 expected = weight[d] * float(x[b, t, d]) / root
-                torch.testing.assert_close(float(out[b, t, d]), expected, atol=1e-6, rtol=1e-5)
+                assert_close(float(out[b, t, d]), expected)
 
 
 def test_norm_of_large_numbers_is_finite_in_half_precision():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from numerics import assert_close
 
 from fairseq_mm.modules.simple_recurrence import ACTIVATIONS, simple_recurrence
 
@@ -54,7 +55,7 @@ def test_equals_torch_rnn_with_an_identity_for_the_input(arguments):
         rnn.weight_ih_l0.copy_(torch.eye(H))
         rnn.weight_hh_l0.copy_(weight)
         expected, _ = rnn(inputs, initial.unsqueeze(0))
-    torch.testing.assert_close(simple_recurrence(inputs, weight, initial), expected)
+    assert_close(simple_recurrence(inputs, weight, initial), expected)
 
 
 def test_states_come_in_the_dtype_of_the_inputs(arguments):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from numerics import assert_close
 
 from fairseq_mm.modules.source_attention import SourceAttention
 
@@ -71,8 +72,8 @@ def test_equals_loops_over_times_and_keys(attention, inputs):
         out = attention(inputs["hidden"], inputs["embedding"], source, valid_mask, trace)
         for row in range(B):
             expected, weights = expected_output(attention, inputs, row)
-            torch.testing.assert_close(out[row], expected, atol=1e-5, rtol=1e-4)
-            torch.testing.assert_close(trace[0][row], weights, atol=1e-6, rtol=1e-4)
+            assert_close(out[row], expected)
+            assert_close(trace[0][row], weights)
 
 
 def test_a_time_alone_is_as_among_others(attention, inputs):
@@ -85,7 +86,7 @@ def test_a_time_alone_is_as_among_others(attention, inputs):
             alone = attention(
                 inputs["hidden"][:, one], inputs["embedding"][:, one], source, valid_mask
             )
-            torch.testing.assert_close(alone, out[:, one])
+            assert_close(alone, out[:, one])
 
 
 def test_padding_gets_no_attention_unless_asked_for(attention, inputs):

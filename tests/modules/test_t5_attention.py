@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from numerics import assert_close
 from toy_data import needs_float16_on_cpu
 
 from fairseq_mm.modules import t5_attention
@@ -54,7 +55,8 @@ def test_half_precision_is_near_and_survives_large_scores(inputs, dtype):
     out = attend_unscaled(query, key, value, bias)
     assert out.dtype == dtype
     expected = loops(*(x.float() for x in (query, key, value, bias)))
-    torch.testing.assert_close(out.float(), expected, atol=0.03, rtol=0.03)
+    # bfloat16 has 8 bits, of which the last is lost about ten times
+    torch.testing.assert_close(out.float(), expected, atol=0.05, rtol=0.05)
     large = attend_unscaled(query * 150, key * 150, value, bias)  # scores beyond 65504
     assert torch.isfinite(large).all()
 
@@ -72,7 +74,7 @@ def test_layer_has_no_bias_and_any_head_dim():
     bias = torch.randn(1, H, T, S).expand(B, -1, -1, -1)
     query = attention.queries(x)
     key, value = attention.keys_and_values(source)
-    assert torch.equal(query[1, 2], (x[1] @ attention.query_proj.weight.t())[:, 2 * A :])
+    assert_close(query[1, 2], (x[1] @ attention.query_proj.weight.t())[:, 2 * A :])
     out = attention(query, key, value, bias)
     merged = loops(query, key, value, bias).transpose(1, 2).reshape(B, T, H * A)
-    torch.testing.assert_close(out, merged @ attention.output_proj.weight.t())
+    assert_close(out, merged @ attention.output_proj.weight.t())

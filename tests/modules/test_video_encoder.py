@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from numerics import assert_close
 from torch import nn
 
 from fairseq_mm.modules.video_encoder import VideoTransformerEncoder
@@ -47,7 +48,7 @@ def test_output_equals_pytorch_on_scaled_frames_with_sinusoids():
     with torch.no_grad():
         expected = of_pytorch(encoder)(features * math.sqrt(D) + places, src_key_padding_mask=MASK)
         found = encoder(features, MASK)
-    torch.testing.assert_close(found[~MASK], expected[~MASK])
+    assert_close(found[~MASK], expected[~MASK])
 
 
 @pytest.mark.parametrize("attention_dropout", [None, 0.6])

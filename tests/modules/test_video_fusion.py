@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from numerics import assert_close
 
 from fairseq_mm.modules.video_fusion import FusionTrace, VideoFusion
 
@@ -100,7 +101,7 @@ def test_output_equals_the_equations_written_as_loops(kind, forget_gate, text, v
     fusion = build(kind=kind, forget_gate=forget_gate)
     with torch.no_grad():
         found = fusion(text, fusion.project(video), MASK)
-        torch.testing.assert_close(found, by_loops(fusion, text, video, MASK))
+        assert_close(found, by_loops(fusion, text, video, MASK))
 
 
 def test_heads_are_mixed_by_the_output_projection_before_the_forget_gate(text, video):
@@ -132,14 +133,14 @@ def test_heads_are_mixed_by_the_output_projection_before_the_forget_gate(text, v
         return fusion.norm(text + torch.cat([text, F * O], -1) @ W_3.t() + b_3)
 
     found, expected = fusion(text, fusion.project(video), MASK), equations()
-    torch.testing.assert_close(found, expected)
+    assert_close(found, expected)
     weights = torch.randn_like(found)
     gradients = [
         torch.autograd.grad((x * weights).sum(), list(parameters.values()))
         for x in (found, expected)
     ]
     for name, ours, theirs in zip(parameters, *gradients):
-        torch.testing.assert_close(ours, theirs, msg=name)
+        assert_close(ours, theirs, msg=name)
         assert ours.abs().max() > 1e-4, name
 
 

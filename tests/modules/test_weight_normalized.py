@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from numerics import assert_close
 from torch import nn
 
 from fairseq_mm.modules.weight_normalized import WeightNormalized
@@ -41,7 +42,7 @@ def test_matrix_and_gradients_equal_those_of_torch():
     (expected * scale).sum().backward()
     (out * scale).sum().backward()
     for name in ("weight_v", "weight_g", "bias"):
-        torch.testing.assert_close(getattr(matrix, name).grad, getattr(layer, name).grad)
+        assert_close(getattr(matrix, name).grad, getattr(layer, name).grad)
 
 
 def test_several_matrices_are_normalised_each_for_itself():
@@ -69,7 +70,7 @@ def test_folding_changes_no_value_and_no_state():
     with torch.no_grad():
         matrix.weight_g.mul_(3)
     matrix.fold()
-    torch.testing.assert_close(matrix.weight(), before.double() * 3)
+    assert_close(matrix.weight(), before.double() * 3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -116,8 +116,9 @@ def test_written_model_is_read_back(tmp_path, order):
     assert read.words == model.words
     expected, found = entries_of(model), entries_of(read)
     assert list(found) == list(expected)
-    np.testing.assert_allclose(list(found.values()), list(expected.values()), atol=1e-7)
-    np.testing.assert_allclose(read.log_probs(lines), model.log_probs(lines), atol=1e-6)
+    # written with 7 decimals
+    np.testing.assert_allclose(list(found.values()), list(expected.values()), atol=1e-6)
+    np.testing.assert_allclose(read.log_probs(lines), model.log_probs(lines), atol=1e-5)
 
 
 def test_model_that_no_file_can_hold_is_not_written(tmp_path):

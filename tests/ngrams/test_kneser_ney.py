@@ -110,14 +110,14 @@ def test_numbers_by_hand():
     found = model.log_probs([["a", "b"], ["b"], [], ["x"]])
     expected = [start_a * a_b * b_end, start_b * b_end, start_end, start_unknown * end]
     assert found.tolist() == pytest.approx([math.log(p) for p in expected], abs=1e-12)
-    # as lmplz -o 2 --discount_fallback writes them
+    # as lmplz -o 2 --discount_fallback writes them, with 7 or 8 decimals
     entries = entries_of(model)
-    assert entries[("<unk>",)] == pytest.approx((-1, 0), abs=1e-7)
-    assert entries[("</s>",)] == pytest.approx((-0.5228787, 0), abs=1e-7)
-    assert entries[("a",)] == pytest.approx((-0.69897, -0.30103), abs=1e-7)
-    assert entries["<s>", "a"][0] == pytest.approx(-0.22184873, abs=1e-7)
-    assert entries["a", "b"][0] == pytest.approx(-0.45593196, abs=1e-7)
-    assert entries["b", "</s>"][0] == pytest.approx(-0.18708666, abs=1e-7)
+    assert entries[("<unk>",)] == pytest.approx((-1, 0), abs=1e-6)
+    assert entries[("</s>",)] == pytest.approx((-0.5228787, 0), abs=1e-6)
+    assert entries[("a",)] == pytest.approx((-0.69897, -0.30103), abs=1e-6)
+    assert entries["<s>", "a"][0] == pytest.approx(-0.22184873, abs=1e-6)
+    assert entries["a", "b"][0] == pytest.approx(-0.45593196, abs=1e-6)
+    assert entries["b", "</s>"][0] == pytest.approx(-0.18708666, abs=1e-6)
 
 
 def test_unknown_word_of_the_text_is_a_word():

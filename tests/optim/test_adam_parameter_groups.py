@@ -5,6 +5,7 @@ from argparse import Namespace
 
 import pytest
 import torch
+from numerics import assert_close
 from torch import nn
 from toy_optimizers import (
     PRECISIONS,
@@ -78,7 +79,7 @@ def test_steps_are_those_of_two_adams():
         adam.step()
     run_updates(model, optimizer, range(4, 6), loss_of)
     for name, weight in expected.named_parameters():
-        torch.testing.assert_close(model.get_parameter(name), weight, atol=1e-6, rtol=1e-5)
+        assert_close(model.get_parameter(name), weight)
 
 
 def test_groups_are_by_name_not_by_value():

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
+from numerics import assert_close
 from toy_data import build_model
 from toy_story_models import PROMPT_WORDS, STORY_WORDS, dictionary_of
 
@@ -86,7 +87,7 @@ def test_every_pair_has_the_probability_that_it_has_alone(kinds, batch_tokens):
         assert len(batch) == 1 or width * len(batch) <= batch_tokens
         for number, found in zip(batch, log_probs):
             expected = expected_log_probs(models, *pairs[number])
-            torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+            assert_close(found, expected)
     assert seen == Counter(range(len(pairs)))
 
 
@@ -104,10 +105,11 @@ def test_bfloat16_is_close():
         StoryLikelihood(models, precision=precision) for precision in ("float32", "bfloat16")
     )
     pairs = encoded(exact)
-    for a, b in zip(scored(exact, pairs), scored(rounded, pairs)):
-        assert b.dtype == torch.float32
-        assert not torch.equal(a, b)
-        torch.testing.assert_close(b.mean(), a.mean(), atol=0.05, rtol=0)
+    expected, found = (torch.cat(scored(of, pairs)) for of in (exact, rounded))
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, expected)
+    # over all tokens: other tokens' log-probabilities differ by more than their spread
+    assert (found - expected).abs().mean() < 0.3 * expected.std()
 
 
 def test_a_story_that_is_cut_has_no_end():
@@ -175,4 +177,4 @@ def test_a_language_model_needs_no_prompt():
         previous = torch.tensor([[2, *story[:-1]]])
         logits, _ = model(previous)
         expected = logits[0].log_softmax(1).gather(1, torch.tensor(story).unsqueeze(1))
-        torch.testing.assert_close(found, expected.squeeze(1), atol=2e-5, rtol=1e-5)
+        assert_close(found, expected.squeeze(1))

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from numerics import assert_close
 
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
@@ -48,7 +49,7 @@ def test_shift_equals_the_equation(num_minus, num_plus):
     expected = naive_shift(query.tolist(), minus.tolist(), plus.tolist())
     shifted = shifted_vector(query, minus, plus)
     assert shifted.dtype == np.float32
-    np.testing.assert_allclose(shifted, expected, atol=1e-6)
+    assert_close(shifted, expected)
     if not num_minus and not num_plus:
         np.testing.assert_array_equal(shifted, shifted_vector(query))
 
@@ -77,9 +78,9 @@ def test_retrieval_equals_naive_sorting(tmp_path, top, resort):
     assert [item.id for item in found] == [str(i) for i in order[:top]]
     for item in found:
         i = int(item.id)
-        assert item.score == pytest.approx(cosines[i], abs=1e-6)
+        assert_close(item.score, cosines[i])
         if resort >= top:
-            assert item.distance_to_mean == pytest.approx(distances[i], abs=1e-6)
+            assert_close(item.distance_to_mean, distances[i])
         else:
             assert item.distance_to_mean is None
         assert item.rank == nearest.index(i) + 1

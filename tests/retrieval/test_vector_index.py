@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from numerics import assert_close
 
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
@@ -68,7 +69,7 @@ def test_equal_vectors_come_in_the_order_of_the_store(tmp_path):
     index = build_index(write_store(tmp_path / "v.h5", vectors), tmp_path / "index")
     found = index.search(torch.from_numpy(vectors[:1]), 70)[0]
     assert [item.id for item in found] == [f"item {i}" for i in range(70)]
-    assert found[0].similarity == pytest.approx(1, abs=1e-6)
+    assert_close(found[0].similarity, 1)
 
 
 @pytest.mark.usefixtures("small_blocks")

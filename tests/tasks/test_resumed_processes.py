@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 import torch
+from numerics import assert_close
 from toy_data import (
     make_captions_folder,
     make_videos_folder,
@@ -132,7 +133,7 @@ def assert_close_training(one, other, save_dirs):
     """The same data in the same updates, and weights and losses but for rounding."""
     for name, weights in one["model"].items():
         if not BUFFERS.search(name) and not STOCK_COPIES.search(name):
-            torch.testing.assert_close(other["model"][name], weights, atol=1e-5, rtol=1e-4)
+            assert_close(other["model"][name], weights)
     assert one["extra_state"]["train_iterator"] == other["extra_state"]["train_iterator"]
     updates = [
         {line["num_updates"]: line for line in logged(save_dir / "log") if "num_updates" in line}

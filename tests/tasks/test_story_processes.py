@@ -6,6 +6,7 @@ import socket
 
 import pytest
 import torch
+from numerics import assert_close
 from toy_data import run_fairseq
 from toy_processes import needs_fork
 from toy_story_models import FUSION, make_story_folder
@@ -78,7 +79,9 @@ def test_two_processes_train_fusion_as_one_does(folder, tmp_path, backend):
     frozen = torch.load(pretrained)["model"]
     assert one.keys() == two.keys()
     for name, weights in one.items():
-        torch.testing.assert_close(two[name], weights, atol=1e-5, rtol=1e-4, msg=name)
+        # a key's bias has no gradient but roundings, which Adam makes as large as any other
+        if not name.endswith("key_proj.bias"):
+            assert_close(two[name], weights, msg=name)
         if name.startswith("decoder.frozen."):
             origin = name.replace("decoder.frozen.", "decoder.trunk.")
             assert torch.equal(two[name], frozen[origin]), name
