@@ -133,11 +133,11 @@ def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, li
 
 def _check_checksums(store: Any) -> Iterator[Finding]:
     if not store.content_checksum:
-        text = "has no checksum of ids and rows, so that exchanged ids go unseen"
-        yield note(store.path, text, "fairseq-mm store convert writes a store that has one")
+        text = f"{store.path} has none of its ids and rows, so that exchanged ids go unseen"
+        yield note("checksum", text, "fairseq-mm store convert writes a store that has one")
     elif not store.has_checksum:
-        text = "another program has changed it and cut off the checksum of its metadata"
-        yield note(store.path, text, "make it anew, or add one: fairseq-mm store verify --repair")
+        text = f"another program has changed {store.path}, and cut off that of its metadata"
+        yield note("checksum", text, "make it anew, or add one: fairseq-mm store verify --repair")
 
 
 def set_up(task: str, folder: str, features: Optional[str]) -> Any:

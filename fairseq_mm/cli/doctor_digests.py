@@ -60,14 +60,17 @@ class FolderDigests:
         except UserError as error:
             self.damage = str(error)
             if not self.accept:
-                yield problem(self.folder, self.damage, ANEW)
+                yield problem("digests", self.damage, ANEW)
             return
         present = self._prepared_files()
         if self.record is None:
             self.unrecorded = present
             if not self.repair:
-                text = "has no digests, so that files which no longer belong together can go unseen"
-                yield note(self.folder, text, f"fairseq-mm doctor --data {self.folder} --repair")
+                text = (
+                    f"{self.folder} has none, so that files which no longer belong together can go "
+                    "unseen"
+                )
+                yield note("digests", text, f"fairseq-mm doctor --data {self.folder} --repair")
             return
         files = self.record.files
         differences = {name: self.record.difference(name, whole=True) for name in files}
@@ -80,7 +83,7 @@ class FolderDigests:
         if not self.repair:
             yield from self._problems()
         if self.is_whole:
-            yield ok(self.folder, f"{len(files)} files are as prepare wrote them")
+            yield ok("digests", f"{len(files)} files of {self.folder} are as prepare wrote them")
 
     def check_store(self, stores: Any) -> Iterator[Finding]:
         """Compare the folder's own feature store with its record.
@@ -115,8 +118,8 @@ class FolderDigests:
             return  # is a problem already
         if not is_sound:
             yield from self._problems()
-            text = "no digest was added, because the folder has the problems above"
-            yield note(self.folder, text, "repair them first")
+            text = f"none was added, because {self.folder} has the problems above"
+            yield note("digests", text, "repair them first")
             return
         if not self.accept:
             yield from self._problems(with_unrecorded=False)
@@ -136,7 +139,8 @@ class FolderDigests:
 
         with locked_output(Path(self.folder)):
             update_record(self.folder, changes)
-        yield ok(self.folder, f"prepare.json has the digests of {len(kept) + len(new)} files")
+        number = len(kept) + len(new)
+        yield ok("digests", f"{self.folder}/prepare.json has the digests of {number} files")
 
     def _problems(self, *, with_unrecorded: bool = True) -> Iterator[Finding]:
         for name in self.changed:

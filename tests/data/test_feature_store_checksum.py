@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
+from fairseq_mm.cli.main import main
 from fairseq_mm.data import separate_process
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_checksum import add_checksum, check_metadata
@@ -113,6 +114,33 @@ def test_a_store_that_h5py_has_changed_has_no_checksum(path):
         file.attrs["note"] = "added"
     assert not FeatureStore(path).has_checksum
     assert describe_store(path)["attributes"]["note"] == "added"
+
+
+def test_a_store_of_an_earlier_version_is_read_and_named(tmp_path, capsys):
+    path = str(tmp_path / "earlier.h5")
+    write_earlier_store(path)
+    store = FeatureStore(path)
+    assert store.has_checksum
+    assert store.content_checksum == ""
+    checksum = store.check_content()
+    assert main(["store", "verify", path]) == 0
+    assert "without a checksum of ids and rows, so that exchanged ids go" in capsys.readouterr().err
+    assert main(["doctor", "--features", path]) in (0, 2)  # the machine may have problems
+    assert f"note     checksum: {path} has none of its ids and rows" in capsys.readouterr().out
+    converted = str(tmp_path / "converted.h5")
+    convert_store(path, converted)
+    assert FeatureStore(converted).content_checksum == checksum
+
+
+def test_a_continued_store_has_the_checksum_of_one_that_was_written_at_once(path):
+    continued = f"{path}.continued"
+    for upto in (3, 11, ITEMS):
+        with FeatureStoreWriter(continued, dim=DIM, dtype="float16", attributes={}) as writer:
+            for i in range(len(writer.done), upto):
+                writer.append(f"image{i}.jpg", np.full((2, DIM), i, np.float16))
+            if upto == ITEMS:
+                writer.finish()
+    assert FeatureStore(continued).content_checksum == FeatureStore(path).content_checksum != ""
 
 
 def test_an_empty_store_has_a_checksum_and_rows_in_chunks_cannot(tmp_path):
