@@ -37,12 +37,14 @@ def allow_checkpoint_classes() -> None:
     PyTorch 2.6 made ``weights_only=True`` the default; fairseq saves ``argparse.Namespace`` and
     omegaconf's containers, and numbers of numpy in its meters. Where it resumes with several
     processes, the first one broadcasts the checkpoint with a ``_TensorPlaceholder``, a number, in
-    place of each tensor. These classes only hold values.
+    place of each tensor. Tasks of audio keep a ``Dictionary`` in their state. These classes only
+    hold values.
     Goes when fairseq itself names them (its main branch switches the check off instead).
     """
     import numpy as np
     import omegaconf
     import torch
+    from fairseq.data import Dictionary
     from fairseq.distributed.utils import _TensorPlaceholder
     from omegaconf.base import ContainerMetadata, Metadata
     from omegaconf.nodes import (
@@ -74,6 +76,7 @@ def allow_checkpoint_classes() -> None:
         StringNode,
         _TensorPlaceholder,
         Dtype,
+        Dictionary,
     ]
     # numpy's own would let a file make pointers of bytes, see Dtype
     core = "_core" if hasattr(np, "_core") else "core"

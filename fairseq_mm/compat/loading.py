@@ -11,7 +11,7 @@ from typing import Any
 
 from fairseq_mm.compat.evaluated_options import EVALUATED, check_options, evaluate_literal
 from fairseq_mm.compat.scope import names_ours
-from fairseq_mm.compat.unpickling import UNNEEDED, checkpoints, read_torch_file, refusal
+from fairseq_mm.compat.unpickling import checkpoints, read_torch_file, refusal
 from fairseq_mm.errors import UserError, is_user_error
 
 # where fairseq reads files that a user, or the options of a checkpoint, name
@@ -82,9 +82,7 @@ class _GuardedTorch(types.ModuleType):
     def load(file: Any, map_location: Any = None, *args: Any, **options: Any) -> Any:
         name = _name_of(file)
         try:
-            state = read_torch_file(
-                file, checkpoints(), emptied=UNNEEDED, map_location=map_location
-            )
+            state = read_torch_file(file, checkpoints(), map_location=map_location)
         except OSError:
             raise
         except Exception as error:  # PyTorch and pickle raise nearly anything on a crafted file

@@ -127,8 +127,15 @@ VALUES: Table = {
 }
 # what modules were called in Python 2
 _RENAMED = {"__builtin__": "builtins", "copy_reg": "copyreg"}
-# of fairseq's and numpy's own classes, whose objects nothing needs; see :class:`Emptied`
-UNNEEDED = re.compile(r"(fairseq|numpy)(\.|$)")
+# fairseq's meters of training, whose values nothing needs; see :class:`Emptied`
+_METERS = (
+    *("Meter", "AverageMeter", "SumMeter", "ConcatTensorMeter", "TimeMeter", "StopwatchMeter"),
+    "MetersDict",
+)
+# stands for fairseq's Dictionary, which is imported where a file has one
+_DICTIONARY = "fairseq.data.Dictionary"
+_WORDS_OF_DICTIONARY = ("bos_word", "pad_word", "eos_word", "unk_word")
+_INDICES_OF_DICTIONARY = ("bos_index", "pad_index", "eos_index", "unk_index", "nspecial")
 # made of what they are given, which is not to be a size, or what takes more memory than its pickle
 _COPYING = (str, bytes, bytearray, list, tuple, set, frozenset, dict)
 _COPIED = (*_COPYING, collections.OrderedDict, type(None))
@@ -196,6 +203,12 @@ def checkpoints() -> Table:
         **VALUES,
         **tensors(),
         ("typing", "Any"): typing.Any,
+        ("fairseq.data.dictionary", "Dictionary"): _DICTIONARY,
+        **{
+            (module, name): Emptied
+            for module in ("fairseq.meters", "fairseq.logging.meters")
+            for name in _METERS
+        },
         **{(holder.__module__, holder.__name__): holder for holder in holders},
     }
 
@@ -211,33 +224,37 @@ class RestrictedUnpickler(_PythonUnpickler):
     Args:
         file: to read from.
         table: (module, name) -> what is found for it.
-        emptied: modules whose classes become :class:`Emptied`, as a pattern for their beginning.
         **options: of ``pickle.Unpickler``.
     """
 
     dispatch: typing.ClassVar[dict[int, Any]] = dict(_PythonUnpickler.dispatch)
 
-    def __init__(
-        self, file: Any, table: Table, emptied: Optional[re.Pattern] = None, **options: Any
-    ) -> None:
+    def __init__(self, file: Any, table: Table, **options: Any) -> None:
         super().__init__(file, **options)
-        self._table, self._emptied = table, emptied
+        self._table = table
+        self._dictionary: Optional[type] = None
         found = [x for x in table.values() if callable(x) and not _is_storage(x)]
         found = [x for x in found if not any(x is other for other in _UNCALLED)]
-        self._called = {id(x) for x in (*found, Emptied)}
+        self._called = {id(x) for x in found}
         self._num_copied = 0
-        self._holders = (
-            *(x for x in found if isinstance(x, type) and _has_attributes(x)),
-            Emptied,
-        )
+        self._holders = tuple(x for x in found if isinstance(x, type) and _has_attributes(x))
 
     def find_class(self, module: str, name: str) -> Any:
         module = _RENAMED.get(module, module)
         if (module, name) in self._table:
-            return self._table[module, name]
-        if self._emptied is not None and self._emptied.match(module):
-            return Emptied
+            found = self._table[module, name]
+            return self._import_dictionary() if found is _DICTIONARY else found
+        if module.startswith("fairseq.") and name.endswith("Config"):
+            return dict  # type of an omegaconf configuration, which is read as an untyped one
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+    def _import_dictionary(self) -> type:
+        if self._dictionary is None:
+            from fairseq.data import Dictionary
+
+            self._dictionary = Dictionary
+            self._called.add(id(Dictionary))
+        return self._dictionary
 
     def _check_call(self, function: Any, args: Any) -> None:
         if id(function) not in self._called:
@@ -255,10 +272,13 @@ class RestrictedUnpickler(_PythonUnpickler):
                 )
             if isinstance(arg, _COPYING):
                 is_of_bytes = isinstance(arg, (str, bytes, bytearray))
-                self._num_copied += len(arg) // (8 if is_of_bytes else 1)
+                self._count_copied(len(arg) // (8 if is_of_bytes else 1))
             if isinstance(arg, (list, tuple, set)):
                 pairs = issubclass(function, dict)
                 _check_keys(item[0] if pairs and item else item for item in arg)
+
+    def _count_copied(self, number: int) -> None:
+        self._num_copied += number
         if self._num_copied > _MOST_COPIED:
             raise pickle.UnpicklingError("it copies its content again and again")
 
@@ -315,6 +335,10 @@ class RestrictedUnpickler(_PythonUnpickler):
         holder = self.stack[-1]
         if type(holder) is np.ndarray:
             holder.__setstate__(_checked_array_state(state))
+        elif self._dictionary is not None and type(holder) is self._dictionary:
+            words = _checked_dictionary_state(state)
+            self._count_copied(len(words["symbols"]))
+            vars(holder).update(words)
         elif type(holder) in self._holders:
             if hasattr(type(holder), "__setstate__"):
                 holder.__setstate__(state)
@@ -381,6 +405,32 @@ def _checked_array_state(state: Any) -> Any:
     return version, shape, kind.dtype, bool(is_fortran), content
 
 
+def _checked_dictionary_state(state: Any) -> dict[str, Any]:
+    """Copy the attributes of a fairseq Dictionary, so that nothing changes them after the check."""
+    needed = {"symbols": list, "count": list, "indices": dict}
+    if type(state) is not dict or any(type(state.get(x)) is not needed[x] for x in needed):
+        raise pickle.UnpicklingError("its Dictionary has no symbols, counts and indices")
+    symbols, counts, indices = (needed[name](state[name]) for name in needed)
+    if len(symbols) != len(counts) or not all(type(symbol) is str for symbol in symbols):
+        raise pickle.UnpicklingError("its Dictionary has other symbols than strings with counts")
+    if not all(type(count) is int for count in counts):
+        raise pickle.UnpicklingError("its Dictionary has other counts than integers")
+    # a symbol can stand twice; its index is that of one of its places
+    is_index = (type(i) is int and 0 <= i < len(symbols) for i in indices.values())
+    are_right = all(is_index) and all(symbols[i] == word for word, i in indices.items())
+    if not are_right or len(indices) != len(set(symbols)):
+        raise pickle.UnpicklingError("its Dictionary has other indices than those of its symbols")
+    for name, value in state.items():
+        is_word = name in _WORDS_OF_DICTIONARY and type(value) is str
+        is_place = name in _INDICES_OF_DICTIONARY and type(value) is int
+        is_place = is_place and 0 <= value <= len(symbols)
+        if name not in needed and not is_word and not is_place:
+            raise pickle.UnpicklingError(
+                f"its Dictionary has the attribute {_shown(name)}, {_shown(value)}"
+            )
+    return {**state, "symbols": symbols, "count": counts, "indices": indices}
+
+
 def reason_of(error: Exception) -> str:
     """Why a pickle could not be read, in a few words."""
     if isinstance(error, MemoryError):
@@ -413,15 +463,12 @@ def refusal(path: str, error: Exception, *, kind: str = "checkpoint") -> UserErr
     )
 
 
-def read_torch_file(
-    file: Any, table: Table, *, emptied: Optional[re.Pattern] = None, map_location: Any = "cpu"
-) -> Any:
+def read_torch_file(file: Any, table: Table, *, map_location: Any = "cpu") -> Any:
     """``torch.load`` with :class:`RestrictedUnpickler`.
 
     Args:
         file: path, or file object.
         table: what is found in it.
-        emptied: see :class:`RestrictedUnpickler`.
         map_location: of ``torch.load``.
 
     Raises:
@@ -432,7 +479,7 @@ def read_torch_file(
 
     if isinstance(file, (str, os.PathLike)):
         with open(file, "rb") as opened:
-            return read_torch_file(opened, table, emptied=emptied, map_location=map_location)
+            return read_torch_file(opened, table, map_location=map_location)
     _refuse_other_forms(file)
     if "weights_only" not in inspect.signature(torch.load).parameters:
         options: dict[str, Any] = {}
@@ -445,7 +492,7 @@ def read_torch_file(
 
     class Unpickler(RestrictedUnpickler):
         def __init__(self, file: Any, **options: Any) -> None:
-            super().__init__(file, table, emptied, **options)
+            super().__init__(file, table, **options)
 
     module.Unpickler = Unpickler
     module.load = lambda file, **options: Unpickler(file, **options).load()

@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mm.compat.evaluated_options import check_options
-from fairseq_mm.compat.unpickling import UNNEEDED, checkpoints, read_torch_file, refusal
+from fairseq_mm.compat.unpickling import checkpoints, read_torch_file, refusal
 from fairseq_mm.errors import UserError
 
 
@@ -61,7 +61,7 @@ def read_foreign_checkpoint(path: str) -> dict[str, Any]:
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such checkpoint.")
     try:
-        state = read_torch_file(path, checkpoints(), emptied=UNNEEDED)
+        state = read_torch_file(path, checkpoints())
     except Exception as error:  # torch raises nearly anything on other files
         raise refusal(path, error) from None
     if not isinstance(state, dict):
