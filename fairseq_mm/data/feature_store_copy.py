@@ -145,8 +145,8 @@ def _check_all_parts(stores: Sequence[FeatureStore]) -> None:
             number, store = next(iter(having.items()))
             listed = ", ".join(missing[:10]) + (", ..." if len(missing) > 10 else "")
             raise UserError(
-                f"{store.path}: is part {number} of {count} of a list, but of the same list "
-                f"{len(missing)} parts are not given: {listed}. --incomplete merges the others."
+                f"{store.path}: is part {number} of {count} of a list, but other parts of this "
+                f"list are not given: {listed}. --incomplete merges some parts."
             )
 
 

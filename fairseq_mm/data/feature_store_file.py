@@ -1,6 +1,7 @@
 """The HDF5 file of a feature store: opened, checked and described, before any row is read."""
 
 import dataclasses
+import json
 import math
 import os
 from typing import Optional
@@ -85,7 +86,7 @@ def _layout_of(
     path: str, file: h5py.File, stat: tuple[int, int], has_checksum: bool
 ) -> StoreLayout:
     features, offsets, ids = _members(path, file)
-    if features.ndim != 2 or not _is_ieee(features):
+    if features.ndim != 2 or not features.shape[1] or not _is_ieee(features):
         raise UserError(
             f"{path}: `features` must be [rows, dim] of float16 or float32, but is "
             f"{list(features.shape)} of {_describe_type(features)}."
@@ -181,8 +182,9 @@ def _is_ieee(dataset: h5py.Dataset) -> bool:
 
 def _describe_type(dataset: h5py.Dataset) -> str:
     stored = dataset.id.get_type()
-    if not isinstance(stored, h5py.h5t.TypeFloatID) or dataset.dtype.itemsize == 8:
-        return str(dataset.dtype)
+    name = str(dataset.dtype)
+    if name not in ("float16", "float32") or _is_ieee(dataset):
+        return name
     return f"{8 * stored.get_size()} bits in another layout"
 
 
@@ -266,5 +268,9 @@ def _plain_value(value: object) -> object:
     if isinstance(value, h5py.Empty):
         return ""
     if isinstance(value, (np.generic, np.ndarray)):
-        return value.tolist()
+        value = value.tolist()
+    try:
+        json.dumps(value)
+    except TypeError:  # references, compounds, arrays of arrays
+        return str(value)
     return value

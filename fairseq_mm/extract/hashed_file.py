@@ -97,4 +97,4 @@ def describe_change(file: MediaFile, source: Source) -> Optional[str]:
             with file.open() as stream:
                 return None if _digest(stream) == source.digest else "its content is another"
     except UserError as error:
-        return f"it cannot be read any more: {error}"
+        return f"it cannot be read any more: {str(error).rstrip('.')}"

@@ -286,8 +286,8 @@ def _of_tar(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
             members = _members_by_name(archive)
     except tarfile.ReadError:
         raise UserError(
-            f"{path}: is no uncompressed tar archive. {kind.noun.capitalize()}s gain nothing from "
-            f"compression: repack it as .tar, or unpack it and give the folder."
+            f"{path}: is no uncompressed tar archive, or is cut short. {kind.noun.capitalize()}s "
+            f"gain nothing from compression: repack it as .tar, or unpack it and give the folder."
         ) from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}.") from None

@@ -152,7 +152,7 @@ def test_parts_of_a_list_are_merged_together_alone(tmp_path, out, records):
     names = [f"f.{i}of3.h5" for i in (1, 2, 3)]
     shards = ["1/3", "2/3", "3/3"] if records else [None] * 3
     parts = [write_part(tmp_path, name, shard) for name, shard in zip(names, shards)]
-    message = r"f.2of3.h5: is part 2 of 3 of a list, but of the same list 2 parts .* given: 1, 3\."
+    message = r"f.2of3.h5: is part 2 of 3 of a list, but other parts .* not given: 1, 3\."
     with pytest.raises(UserError, match=message):
         merge_stores(parts[1:2], out)
     assert not os.path.exists(out)

@@ -171,6 +171,29 @@ def test_numbers_of_another_layout_are_refused(write, path, kind):
         FeatureStore(path)
 
 
+@pytest.mark.parametrize("value", [np.zeros((ROWS, 0), np.float32), np.float32(3)])
+def test_rows_without_channels_are_refused(write, path, value):
+    write("features", lambda file: file.create_dataset("features", data=value))
+    message = rf"but is {re.escape(str(list(value.shape)))} of float32"
+    with pytest.raises(UserError, match=message):
+        FeatureStore(path)
+
+
+def write_reference(file):
+    file.attrs["layer"] = file["ids"].ref
+
+
+def write_compound(file):
+    file.attrs["layer"] = np.zeros(2, dtype=[("name", "S3"), ("number", "f4")])
+
+
+@pytest.mark.parametrize("make", [write_reference, write_compound])
+def test_attributes_of_any_type_are_shown(write, path, make, capsys):
+    write(None, make)
+    assert main(["store", "info", path]) == 0
+    assert re.search(r"^  layer +\S", capsys.readouterr().out, re.MULTILINE)
+
+
 def assert_is_content(path, *, is_contiguous):
     store = FeatureStore(path)
     assert store.is_contiguous == is_contiguous

@@ -254,7 +254,7 @@ def test_large_files_are_recorded_without_holding_them(folder, monkeypatch):
 def test_what_is_gone_or_no_file_has_changed(folder):
     source = Source(7, 1, bytes(32))
     gone = describe_change(MediaFile("x", str(folder / "x.bmp")), source)
-    assert gone == "it cannot be read any more: No such file or directory."
+    assert gone == "it cannot be read any more: No such file or directory"
     os.mkfifo(folder / "pipe.bmp")
     assert "is a folder, a device or a pipe" in describe_change(
         MediaFile("pipe", str(folder / "pipe.bmp")), source
