@@ -386,7 +386,7 @@ def _check_split(
     except UserError as error:
         yield problem(split, str(error), ANEW)
         return
-    findings: list[Finding] = []
+    findings = list(_check_references(folder, split, kind))
     if not is_aligned:
         findings += [x for part in parts for x in _check_part(task, dataset, folder, part)]
     if kind.inputs == "images":
@@ -410,6 +410,17 @@ def _check_split(
     yield from findings
     if not any(finding.level == "PROBLEM" for finding in findings):
         yield ok(split, text)
+
+
+def _check_references(folder: str, split: str, kind: Kind) -> Iterator[Finding]:
+    path = os.path.join(folder, f"{split}.references.jsonl")
+    if kind.inputs == "prompts" or split == "train" or os.path.exists(path):
+        return
+    text = f"{path}: no such file; score and --eval-gen take the binarised text instead"
+    if "options" in prepared_as(folder):
+        yield problem(split, text, ANEW)
+    else:  # a folder of fairseq-preprocess
+        yield note(split, text, "write the references as people wrote them, with punctuation")
 
 
 def _texts(dataset: Any, names: Sequence[str]) -> Iterator[tuple[str, Any, str]]:

@@ -30,7 +30,7 @@ from fairseq_mm.data.binarised_text import (
 from fairseq_mm.data.feature_store import open_folder_features
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset, tokens_of
 from fairseq_mm.data.pos_sequences import FolderPosSequences
-from fairseq_mm.data.split_files import first_lines, read_references, read_visual_ids
+from fairseq_mm.data.split_files import first_lines, read_visual_ids
 from fairseq_mm.data.word_vectors import read_word_vectors
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import CAPTIONS
@@ -187,8 +187,9 @@ class MultimodalCaptioningTask(MultimodalTask):
         if self.cfg.eval_gen and not generates and split not in self.generated_text_scores:
             path = os.path.join(self.cfg.data, f"{split}.references.jsonl")
             if os.path.exists(path) or split != "train":
+                path, references = self.read_references(split)
                 self.generated_text_scores[split] = GeneratedTextScores(
-                    read_references(path), path, visual_ids, visual_path
+                    references, path, visual_ids, visual_path
                 )
 
     def check_split(

@@ -6,6 +6,7 @@ and says what is special about its search.
 """
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Optional
@@ -19,9 +20,10 @@ from omegaconf import II, MISSING
 from torch import Tensor
 
 from fairseq_mm.compat import activate
+from fairseq_mm.data.binarised_split import read_binarised_references
 from fairseq_mm.data.binarised_text import dictionary_of
 from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
-from fairseq_mm.data.split_files import first_lines
+from fairseq_mm.data.split_files import first_lines, read_references
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED
 from fairseq_mm.generation.task import GeneratesText, with_defaults
@@ -293,6 +295,25 @@ class MultimodalTask(GenerationTask):
         if is_generating and not self.cfg.all_lines:
             return np.flatnonzero(first_lines(visual_ids))
         return None
+
+    def read_references(self, split: str) -> tuple[str, dict[str, list[str]]]:
+        """Read the references that validation compares generated texts with.
+
+        Returns:
+            File of the references, and item id -> references. In a folder that fairseq-preprocess
+            made these are the binarised targets.
+
+        Raises:
+            UserError: If the folder has neither.
+        """
+        path = os.path.join(self.cfg.data, f"{split}.references.jsonl")
+        binarised = None
+        if not os.path.exists(path):
+            binarised = read_binarised_references(self.cfg.data, split)
+        if binarised is None:
+            return path, read_references(path)
+        logger.warning(binarised.note)
+        return binarised.path, binarised.texts
 
     def build_validation(self, model: Any) -> None:
         """The generator of ``--eval-gen``.

@@ -30,7 +30,7 @@ from torch import Tensor
 from fairseq_mm.data.binarised_text import check_line_counts, load_dictionary, load_text_pair
 from fairseq_mm.data.indexed_oov import oov_token
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
-from fairseq_mm.data.split_files import read_oov_words, read_references, read_visual_ids
+from fairseq_mm.data.split_files import read_oov_words, read_visual_ids
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import prepared_tokenizer
 from fairseq_mm.data.truncation import CutLines, CutVideos, NoiseVideos, TensorLines
@@ -325,9 +325,9 @@ class VideoSummarizationTask(MultimodalTask):
             path = f"{base}.unknowns.jsonl"
             self.oov_words[split] = read_oov_words(path)
             check_line_counts({text_path: len(summaries), path: len(self.oov_words[split])})
-        if cfg.eval_gen and not generates and not combine:
-            path = f"{base}.references.jsonl"
-            references = read_references(path)
+        is_validated = cfg.eval_gen and not generates and not combine
+        if is_validated and split not in self.generated_text_scores:
+            path, references = self.read_references(split)
             if visual_ids is None:  # the references are in the order of the lines
                 check_line_counts({text_path: len(summaries), path: len(references)})
                 visual_ids = list(references)

@@ -207,6 +207,20 @@ def test_ids_without_features_or_references_are_found(examine, data):
     assert "valid.references.jsonl: has no references for 'valid5.jpg'" in problem
 
 
+def test_a_folder_of_fairseq_preprocess_has_no_references_of_its_own(examine, data):
+    path = data / "valid.references.jsonl"
+    path.unlink()
+    status, lines, _ = examine("--data", data)
+    assert status == 0
+    named = [line for line in lines if str(path) in line]
+    assert len(named) == 1
+    assert "score and --eval-gen take the binarised text instead" in named[0]
+    # prepare wrote some, which are gone
+    (data / "prepare.json").write_text('{"kind": "captions", "options": {}}')
+    _, _, problems = examine("--data", data)
+    assert any(f"{path}: no such file" in problem for problem in problems)
+
+
 def test_stores_that_the_folder_lists_are_its_features(examine, data, tmp_path):
     (data / "features.h5").unlink()
     first, second = tmp_path / "a.h5", tmp_path / "b.h5"

@@ -155,6 +155,28 @@ def _write_own(folder: Path, chance: random.Random) -> None:
         _write_lines(folder / f"{name}.txt", [sentence(chance) for _ in range(count)])
 
 
+def write_parallel_text(folder: Path) -> None:
+    """Texts and ids, a line each, as fairseq-preprocess reads them, of the images of Flickr8k and
+    the videos of How2."""
+    chance = random.Random(6)
+    images = (folder / "image_ids.txt").read_text().split()
+    videos = sorted(path.stem for path in (folder / "how2/actions").glob("*.npy"))
+    for name, split, count in (("train", "train", 12), ("valid", "dev", 6)):
+        keys = [key for key in images if key.startswith(split)]
+        lines = [(key, sentence(chance)) for key in keys for _ in range(2)]
+        _write_lines(folder / f"captions/{name}.txt", [text for _, text in lines])
+        _write_lines(folder / f"captions/{name}.ids", [key for key, _ in lines])
+        stories = [" <sent> ".join(sentence(chance) for _ in range(5)) for _ in range(count)]
+        _write_lines(folder / f"albums/{name}.txt", stories)
+        sequences = [chance.sample(keys, 5) for _ in stories]
+        _write_lines(folder / f"albums/{name}.ids", ["\t".join(x) for x in sequences])
+        for ending in ("wp_source", "wp_target"):
+            _write_lines(folder / f"prompts/{name}.{ending}", [sentence(chance) for _ in stories])
+        for ending in ("tran", "desc"):
+            _write_lines(folder / f"lessons/{name}.{ending}", [sentence(chance) for _ in stories])
+        _write_lines(folder / f"lessons/{name}.ids", [chance.choice(videos) for _ in stories])
+
+
 def write_videos(folder: Path) -> None:
     """Videos of one's own, with transcripts and summaries; skips the test where PyAV is missing."""
     from toy_videos import frames_of, write_video

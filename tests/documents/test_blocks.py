@@ -10,7 +10,13 @@ import shutil
 import pytest
 from forked_shell import ForkedShell
 from pages import DOCS, PAGES, README, ROOT, RUN, blocks_of, name_of
-from small_data import write_checkpoints, write_released_embeddings, write_small_data, write_videos
+from small_data import (
+    write_checkpoints,
+    write_parallel_text,
+    write_released_embeddings,
+    write_small_data,
+    write_videos,
+)
 from toy_data import PACKAGE
 
 UPDATES = ("--max-update", "2", "--num-workers", "0")
@@ -28,6 +34,7 @@ BEGINS_WITH = {
 }
 PREPARED = {
     DOCS / "api.md": write_checkpoints,
+    DOCS / "fairseq_preprocess.md": write_parallel_text,
     DOCS / "generation.md": write_checkpoints,
     DOCS / "quickstart.md": write_videos,
     DOCS / "tasks/multimodal_captioning.md": write_released_embeddings,
