@@ -7,19 +7,16 @@ import sys
 import pytest
 
 PROBE = """
-import json, sys, time, warnings
+import json, sys, warnings
 {before}
 hook, showwarning, filters = sys.excepthook, warnings.showwarning, list(warnings.filters)
 modules = set(sys.modules)
-started = time.process_time()
 import fairseq_mm
-seconds = time.process_time() - started
+imported = set(sys.modules) - modules
 {after}
 tasks = sys.modules.get("fairseq.tasks")
 print(json.dumps({{
-    "seconds": seconds,
-    "torch": "torch" in sys.modules,
-    "fairseq": "fairseq" in sys.modules,
+    "libraries": sorted({{"torch", "fairseq", "numpy", "h5py", "PIL"}} & imported),
     "registered": tasks is not None and "visual_storytelling" in tasks.TASK_REGISTRY,
     "hook": sys.excepthook is not hook,
     "filters": list(warnings.filters) != filters and not {before!r},
@@ -33,10 +30,8 @@ def probe(python, before="", after=""):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_importing_alone_loads_neither_torch_nor_fairseq():
-    found = probe(sys.executable)
-    assert found.pop("seconds") < 1
-    assert not any(found.values())
+def test_importing_alone_loads_no_library():
+    assert not any(probe(sys.executable).values())
 
 
 @pytest.mark.parametrize(

@@ -85,9 +85,6 @@ def test_nearest_is_what_retrieve_does_unless_told_otherwise(trained, nearest, t
     options = ["--store", trained / "images.h5", "--index", tmp_path / "i", "--checkpoint", trained]
     assert main(["retrieve", "a dog", *map(str, options)]) in (0, None)
     assert capsys.readouterr().out == nearest("a dog")[1] != ""
-    with pytest.raises(SystemExit):
-        main(["retrieve", "--help"])
-    assert "prompts" in capsys.readouterr().out
 
 
 def test_a_image_finds_sentences_and_their_words(trained, nearest):

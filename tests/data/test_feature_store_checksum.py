@@ -173,10 +173,8 @@ def test_a_byte_that_libhdf5_does_not_survive_is_one_line(path, monkeypatch, at,
         convert_store(path, out)
 
     for inspect in (describe_store, rows_by_id, verify_store, merge, convert):
-        began = time.monotonic()
         with pytest.raises(UserError, match=r"f\.h5: HDF5 file is damaged"):
             inspect(path)
-        assert time.monotonic() - began < 20
     assert not os.path.exists(out)
 
 

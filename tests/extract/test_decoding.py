@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 import weakref
 from hashlib import sha256
 from pathlib import Path
@@ -88,25 +87,26 @@ def test_of_a_long_video_a_clip_and_a_frame_are_held(long_video, monkeypatch):
 
 def test_processes_are_ahead_by_a_few_clips_only(long_video, tmp_path, monkeypatch):
     """A process that nobody listens to decodes what its queue and its pipe take, and then waits."""
-    taken = tmp_path / "taken"
     events_of = ClipReader.events
 
     def noted(reader, video):
         for event in events_of(reader, video):
-            with open(taken, "ab") as file:
+            with open(tmp_path / video.key, "ab") as file:
                 file.write(b".")
             yield event
 
     large = ClipPreprocessing(resize_size=100, size=100, frames=4, stride=4)  # 120 KB a clip
     monkeypatch.setattr(ClipReader, "events", noted)
     monkeypatch.setattr(readers, "AHEAD_BYTES", 10 * 120_000)
-    events = decode_files([MediaFile("long", long_video)], ClipReader(large), workers=1)
-    next(events)
-    size = -1
-    while size != (size := taken.stat().st_size):
-        time.sleep(0.3)
-    assert 10 <= size <= 14  # of 500
-    events.close()
+    waiting, read = (
+        decode_files([MediaFile(name, long_video)], ClipReader(large), workers=1)
+        for name in ("waiting", "read")
+    )
+    next(waiting)
+    assert sum(1 for _ in read) == 500 + 1
+    # as long as another process takes for the whole video
+    assert 10 <= (tmp_path / "waiting").stat().st_size <= 14
+    waiting.close()
 
 
 def test_a_killed_process_is_said_with_the_video(videos, monkeypatch):

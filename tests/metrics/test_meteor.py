@@ -4,7 +4,6 @@ import os
 import shutil
 import stat
 import sys
-import time
 
 import pytest
 
@@ -74,10 +73,8 @@ def test_killed_java_is_one_line(java_that):
 
 def test_hanging_java_is_ended(java_that):
     java_that("time.sleep(60)")
-    start = time.monotonic()
     with pytest.raises(UserError, match=r"no answer for 0.5 s after 0 of 2 lines and was ended"):
         meteor(HYPOTHESES, REFERENCES, timeout=0.5)
-    assert time.monotonic() - start < 10
 
 
 def test_answer_that_is_no_number_is_one_line(java_that):

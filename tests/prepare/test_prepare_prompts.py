@@ -118,9 +118,3 @@ def test_a_mistake_is_one_line_and_status_2(prepare, tmp_path, options, message)
     assert out == ""
     assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
     assert not (tmp_path / "out").exists()
-
-
-def test_the_help_shows_the_data(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["prepare", "prompts", "--help"])
-    assert '{"prompt": "[WP] You can\'t die.", "story": "It began with' in capsys.readouterr().out

@@ -170,9 +170,6 @@ def test_every_release_is_a_name_of_the_command_and_has_a_script(capsys):
     assert {path.stem for path in SCRIPTS.glob("prepare_*.py")} == {
         f"prepare_{n}" for n in RELEASES
     }
-    for name, release in RELEASES.items():
+    for name in RELEASES:
         with pytest.raises(SystemExit, match="0"):
             main(["prepare", name, "--help"])
-        shown = " ".join(capsys.readouterr().out.split())
-        assert release.module.__doc__.splitlines()[0] in shown
-        assert "--no-binarize" in shown

@@ -172,9 +172,3 @@ def test_a_dictionary_of_another_folder_fits(prepare, data, tmp_path):
     dictionary = tmp_path / "first" / "dict.txt"
     assert prepare("--dictionary", dictionary)[0] == 0
     assert (tmp_path / "out" / "dict.txt").read_bytes() == dictionary.read_bytes()
-
-
-def test_the_help_shows_the_data(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["prepare", "stories", "--help"])
-    assert '{"images": ["1.jpg", "2.jpg", "3.jpg",' in capsys.readouterr().out
