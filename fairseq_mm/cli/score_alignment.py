@@ -5,6 +5,7 @@ Line numbers alone say nothing: another folder has lines of the same numbers. Th
 """
 
 import html
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Callable, Optional
 
@@ -188,4 +189,5 @@ def _is_beginning(text: str, line: str) -> bool:
 
 def _letters(text: str) -> str:
     """Return letters and digits, lower-cased: subwords and tokenizers do not change them."""
-    return "".join(filter(str.isalnum, html.unescape(text).casefold()))
+    normal = unicodedata.normalize("NFKC", html.unescape(text).casefold())
+    return "".join(filter(str.isalnum, normal))

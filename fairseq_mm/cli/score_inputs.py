@@ -300,7 +300,11 @@ def read_without_references(path: str) -> JoinedTexts:
         return JoinedTexts(path, "stories", texts, [], [], {}, 0)
     numbers = [str(i) for i in range(num_lines)]
     found = read_hypotheses(path, item_ids=numbers, visual_ids=_LineNumbers())
-    return JoinedTexts(path, found.layout, found.texts, [], found.repeated, {}, found.unused)
+    return JoinedTexts(
+        *(path, found.layout, found.texts, [], found.repeated, {}, found.unused),
+        cut_short=found.cut_short,
+        equal_to_targets=found.equal_to_targets,
+    )
 
 
 def read_alone(path: str) -> JoinedTexts:

@@ -50,9 +50,21 @@ class GeneratedOutput:
         )
 
 
-def has_generated_lines(text: str) -> bool:
-    """Return whether a file has texts of fairseq-generate."""
-    return re.search(r"^[HD]-[0-9]{1,15}\t", text, re.MULTILINE) is not None
+def has_generated_lines(path: str, text: str) -> bool:
+    """Return whether a file has texts of fairseq-generate.
+
+    Raises:
+        UserError: If it has lines of fairseq-generate, but no text can be read from them.
+    """
+    if re.search(r"^[HD]-[0-9]{1,15}\t", text, re.MULTILINE):
+        return True
+    lines = [line for line in text.split("\n") if line.strip()]
+    if all(re.match(r"[STHDPAIE]-[0-9]+\s", line) for line in lines):
+        raise UserError(
+            f"{path}: must have lines H-NUMBER, score and text, separated by tabs, as "
+            f"fairseq-generate prints them, but begins with {lines[0][:40]!r}."
+        )
+    return False
 
 
 def parse_generated(path: str, text: str) -> GeneratedOutput:
@@ -61,12 +73,12 @@ def parse_generated(path: str, text: str) -> GeneratedOutput:
     Raises:
         UserError: If a line has no score, or a line of the split was generated more than once.
     """
-    said = {value == "True" for value in _SCORES_REFERENCES.findall(text)}
-    # fairseq-interactive logs a split too, but reads none
-    log = re.sub(r"^.*fairseq_cli\.interactive.*$", "", text, flags=re.MULTILINE)
+    # other commands log the options of generation too, but generate nothing
+    log = re.sub(r"^.*\bfairseq_cli\.(?!generate\b).*$", "", text, flags=re.MULTILINE)
+    said = {value == "True" for value in _SCORES_REFERENCES.findall(log)}
     splits = list(dict.fromkeys(_SPLIT.findall(log)))
     output = GeneratedOutput(splits, True in said if said else None)
-    limit = max(map(int, _N_BEST.findall(text)), default=None)
+    limit = max(map(int, _N_BEST.findall(log)), default=None)
     first_lines: dict[tuple[str, int], int] = {}
     last_numbers: dict[str, int] = {}
     kinds: dict[int, set[str]] = {}

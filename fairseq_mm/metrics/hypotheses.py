@@ -101,7 +101,7 @@ def read_hypotheses(
         return _read_coco_results(path, text)
     if re.match(r"\s*\{", text):
         return _read_jsonl(path, text)
-    if has_generated_lines(text):
+    if has_generated_lines(path, text):
         return _read_generated(path, text, visual_ids, split)
     return _read_plain(path, text, item_ids, visual_ids)
 
@@ -184,8 +184,6 @@ def _read_generated(
             "(counted from 0); it was generated from another split or data folder."
         )
     hypotheses = Hypotheses({}, "fairseq-generate", output=output)
-    if output.cut_short is not None:
-        hypotheses.cut_short.append(visual_ids[output.cut_short])
     # The same number of texts everywhere is an n-best list; more for some lines are repetitions.
     counts = Counter(len(texts) for texts in lines.values())
     n_best = min(counts, default=0)
@@ -199,6 +197,10 @@ def _read_generated(
         hypotheses.unused += n_best - 1
         if len(texts) > n_best:
             hypotheses.repeated.append(key)
+    if output.cut_short is not None and output.cut_short < len(visual_ids):
+        key = visual_ids[output.cut_short]
+        if key not in hypotheses.texts:  # no earlier line of the item is scored
+            hypotheses.cut_short.append(key)
     if output.repeats_targets():
         hypotheses.equal_to_targets = list(hypotheses.texts)
     return hypotheses

@@ -1,6 +1,7 @@
 """`fairseq-mm score` scores output of fairseq-generate with the folder it was generated from."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -244,6 +245,22 @@ def test_an_item_that_is_cut_at_the_end_is_not_scored(score, data, kind):
     assert ("1 items whose lines are cut short at the end of the file" in err) is (kind != "P")
 
 
+def test_stories_without_references_are_of_one_run_and_whole(data, tmp_path, capsys):
+    def said(text):
+        (tmp_path / "out.txt").write_text(text)
+        status = main(["score", str(tmp_path / "out.txt"), "--preset", "wp"])
+        return status, capsys.readouterr().err
+
+    text = generated(data)
+    assert said(text) == (0, "")
+    status, err = said(text[: text.rindex("D-18") + 9])
+    assert status == 0
+    assert "1 items whose lines are cut short at the end of the file (not scored): 18\n" in err
+    status, err = said(2 * text)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "must hold one run" in err
+
+
 def test_targets_are_compared_with_plain_references(score, data, tmp_path):
     """Without a data folder, a text that is another line of the references is a mistake."""
     lines = [find_split_text(data, "valid").tokens(i).replace("<unk>", "dog") for i in range(21)]
@@ -373,3 +390,107 @@ def test_without_references_the_binarised_targets_are_said_to_be_them(score, dat
     # the folder's text has <unk> in the place of a word that the text has never
     assert all(len(entry["references"]) == 3 for entry in texts)
     assert bleu == pytest.approx(figures[1])
+
+
+# a text that belongs to the folder, damaged or joined in a way that changes no figure
+HARMLESS = {
+    "Windows line ends": lambda text: text.replace("\n", "\r\n"),
+    "byte order mark": lambda text: "\ufeff" + text,
+    "a progress bar among the lines": lambda text: text.replace("T-", "  3%| | 1/7\rT-"),
+    "alignments": lambda text: text.replace("\nT-", "\nA-3\t0-0 1-1\nT-"),
+    "empty lines": lambda text: text.replace("\n", "\n\n"),
+    "blank target at the end": lambda text: text + "T-20\t",
+    "sums at the end": lambda text: text + "Generate valid with beam=5: BLEU4 = 3.1, 9.1/2.2\n",
+    "the log of a training before it": lambda text: (
+        LOG.replace("generate", "train").format(log="{'gen_subset': 'test', 'nbest': 1}") + text
+    ),
+    "the log of a validation before it": lambda text: (
+        LOG.replace("generate", "validate").format(log="{'score_reference': True}") + text
+    ),
+    "a warning in the middle": lambda text: text.replace("\nT-6", "\nUserWarning: H-0 is\nT-6"),
+    "decomposed letters": lambda text: text.replace("dog", "d\u006fg"),
+    "sources too": lambda text: text.replace("\nT-", "\nS-99\t\nT-", 1),
+}
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_what_changes_no_text_changes_no_figure(score, data, case):
+    text = generated(data)
+    expected = score(text)
+    assert expected[2] == ""
+    assert score(HARMLESS[case](text)) == expected
+
+
+# a text of the folder and of another -> one that nobody should score, and what is said
+WRONG = {
+    "targets alone": (lambda data, other: generated(data, kinds="T"), "must have lines H-NUMBER"),
+    "scores alone": (lambda data, other: generated(data, kinds="P"), "must have lines H-NUMBER"),
+    "spaces for tabs": (
+        lambda data, other: generated(data).replace("\t", "    "),
+        "must have lines H-NUMBER",
+    ),
+    "numbers from 1": (
+        lambda data, other: re.sub(r"-(\d+)\t", lambda x: f"-{int(x[1]) + 1}\t", generated(data)),
+        "T-1 is ",
+    ),
+    "numbers that are rolled": (
+        lambda data, other: re.sub(
+            r"^(.)-(\d+)\t",
+            lambda x: f"{x[1]}-{(int(x[2]) + 3) % 21}\t",
+            generated(data),
+            flags=re.M,
+        ),
+        "T-0 is ",
+    ),
+    "leading zeros": (
+        lambda data, other: generated(data) + generated(data).replace("-3\t", "-003\t"),
+        "must hold one run",
+    ),
+    "parts that overlap": (
+        lambda data, other: generated(data, numbers=[0, 3]) + generated(data, numbers=[3, 6]),
+        "must hold one run",
+    ),
+    "parts of two folders": (
+        lambda data, other: generated(data, numbers=[0, 3]) + generated(other, numbers=[6, 9, 12]),
+        "it was generated from another data folder or split",
+    ),
+    "lines of a larger split": (
+        lambda data, other: generated(data) + "T-21\ta dog\nH-21\t-1\ta\nD-21\t-1\ta\nP-21\t-1\n",
+        "line 21 must be one of the split's 21 lines",
+    ),
+    "a target of a larger split": (
+        lambda data, other: generated(data) + "T-21\ta dog\n",
+        "line 21 must be one of the 21 lines",
+    ),
+    "words that were exchanged": (
+        lambda data, other: generated(data, change=lambda text: " ".join(text.split()[::-1])),
+        "T-0 is ",
+    ),
+    "words that were added": (
+        lambda data, other: generated(data, change=lambda text: f"{text} dog"),
+        "T-0 is ",
+    ),
+    "scores that are words": (
+        lambda data, other: generated(data).replace("-0.5", "nothing"),
+        "must have a score and a text",
+    ),
+    "scores of references in the middle": (
+        lambda data, other: (
+            generated(data, numbers=[0, 3])
+            + generated(data, numbers=[6], log="{'score_reference': True}")
+        ),
+        "give it as --reference-scores",
+    ),
+    "a run of the training split": (
+        lambda data, other: generated(data, log="{'gen_subset': 'train'}"),
+        "was generated for the split train",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_does_not_belong_together_is_one_line(score, data, other, case):
+    make, message = WRONG[case]
+    status, _, err = score(make(data, other))
+    assert status == 2
+    assert message in err
