@@ -9,7 +9,9 @@ says whether the long description renders.
 """
 
 import argparse
+import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -34,6 +36,19 @@ assert "multimodal_captioning" in TASK_REGISTRY
 assert {"m_rnn", "conv_story", "glac", "vg_bart"} <= set(ARCH_MODEL_REGISTRY)
 assert {"chunked_cross_entropy", "pairwise_ranking"} <= set(CRITERION_REGISTRY)
 print(f"fairseq_mm {fairseq_mm.__version__} in {place}")
+"""
+# `--user-dir fairseq_mm` where no such folder is: fairseq looks beside its own package
+USER_DIR_TEST = """
+import sys
+import fairseq
+from fairseq import options
+assert fairseq.__file__.startswith(sys.prefix), fairseq.__file__
+sys.argv = ["fairseq-train", "--user-dir", "fairseq_mm", "--task", "multimodal_captioning"]
+options.get_training_parser()
+place = sys.modules["fairseq_mm"].__file__
+assert place.startswith(sys.prefix), place
+from fairseq.models import ARCH_MODEL_REGISTRY
+assert "m_rnn" in ARCH_MODEL_REGISTRY
 """
 
 
@@ -72,6 +87,11 @@ def try_package(package: Path, folder: Path) -> None:
     )
     run(environment / "bin" / "fairseq-mm", "--version", cwd=folder)
     run(python, "-c", SMOKE_TEST, cwd=folder)
+    run(python, "-m", "fairseq_mm", "--version", cwd=folder)
+    # as if fairseq had been installed here, too; with a link it would look beside the target
+    source = Path(str(importlib.util.find_spec("fairseq").origin)).parent  # type: ignore[union-attr]
+    shutil.copytree(source, Path(paths["purelib"]) / "fairseq")
+    run(python, "-c", USER_DIR_TEST, cwd=folder)
     missing = files_of(ROOT / "fairseq_mm") - files_of(Path(paths["purelib"]) / "fairseq_mm")
     if missing:
         sys.exit(f"{package.name} lacks {', '.join(sorted(missing))}")

@@ -7,7 +7,7 @@ Python 3.10 with PyTorch 1.12.
 
 from fairseq_mm.compat.checkpoints import load_weights
 from fairseq_mm.compat.hydra_recipes import check_hydra_recipe
-from fairseq_mm.compat.pytorch import convolution_memory_format
+from fairseq_mm.compat.pytorch import convolution_memory_format, float32_by_default
 from fairseq_mm.compat.repairs import activate, apply
 from fairseq_mm.compat.scope import is_ours, is_user_dir
 
@@ -16,6 +16,7 @@ __all__ = [
     "apply",
     "check_hydra_recipe",
     "convolution_memory_format",
+    "float32_by_default",
     "is_ours",
     "is_user_dir",
     "load_weights",

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairseq_mm.compat.pytorch import multiplies_float16_on_cpu
+from fairseq_mm.compat.scope import is_ours
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -171,7 +172,17 @@ def name_unknown_architectures() -> None:
             near = difflib.get_close_matches(name, known, n=3)
             hint = f": did you mean {' or '.join(near)}?" if near else "."
             raise UserError(f"--arch {name} (model._name) is not known{hint}")
-        return original(cfg, *args, **kwargs)
+        try:
+            return original(cfg, *args, **kwargs)
+        except AttributeError as error:
+            kind = models.ARCH_MODEL_REGISTRY.get(name)
+            of_task = args and getattr(error, "obj", None) is args[0]
+            if not of_task or not is_ours(kind):
+                raise
+            raise UserError(
+                f"--arch {name}: needs the attribute `{error.name}` of a task of the plugin, but "
+                f"{type(args[0]).__name__} has none: give --task."
+            ) from error
 
     models.build_model = build_model
 

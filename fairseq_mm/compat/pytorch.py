@@ -1,6 +1,8 @@
 """Defects of PyTorch that features and training have to go around."""
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -32,3 +34,21 @@ def multiplies_float16_on_cpu() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def float32_by_default() -> Iterator[None]:
+    """Build and run networks in float32, whatever ``torch.set_default_dtype`` says.
+
+    fairseq and torchvision make tensors of the default type where they mean float32: weights that
+    are loaded into them, and masks and scores of a search, would have another type than the
+    weights. Also a decorator.
+    """
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -13,6 +13,7 @@ from typing import Optional
 from fairseq_mm import errors
 from fairseq_mm.compat import (
     checkpoints,
+    command_line,
     fairseq,
     fairseq_data,
     launching,
@@ -112,6 +113,15 @@ REPAIRS: tuple[Repair, ...] = (
         "Importing fairseq sets the log to debugging, and h5py and hydra, which this package "
         "imports, then fill it.",
         "fairseq configures no root logger when it is imported.",
+    ),
+    Repair(
+        command_line.explain_arguments,
+        ("fairseq.options.parse_args_and_arch",),
+        Scope.INSTALLED,
+        "An unknown --arch is answered with all options and names, and a missing --task is taken "
+        "for translation. Under --user-dir only.",
+        "fairseq suggests names.",
+        scope.is_user_dir,
     ),
     Repair(
         launching.watch_commands,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 import torch
 
-from fairseq_mm.compat import convolution_memory_format
+from fairseq_mm.compat import convolution_memory_format, float32_by_default
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract import backbones, open_clip_backbones
 from fairseq_mm.extract.backbones import Backbone
@@ -69,6 +69,7 @@ class Extractor:
         UserError: if the device is not there, or the network cannot take inputs of that size.
     """
 
+    @float32_by_default()
     def __init__(
         self,
         backbone: Backbone,
@@ -123,6 +124,7 @@ class Extractor:
         _refuse(str(self.identity["extractor"]), "videos", {"--keep-damaged": keep_damaged})
         return ImageReader(self.preprocessing, max_pixels)
 
+    @float32_by_default()
     def rows(self, inputs: np.ndarray) -> np.ndarray:
         """
         Args:
@@ -378,6 +380,7 @@ def build_extractor_from_identity(
     return Extractor(backbone, kind.from_json(preprocessing), device=device)
 
 
+@float32_by_default()
 def _build(
     model: str, *, weights: Optional[str], layer: Optional[str], grid: bool, seed: int
 ) -> tuple[Backbone, Preprocessing]:

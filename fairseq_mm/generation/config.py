@@ -7,15 +7,49 @@ task adds the names of its constraints, such as ``repetition_penalty`` of visual
 import dataclasses
 import difflib
 import math
+import numbers
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+import numpy as np
+
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import NAMES_ELSEWHERE, SAMPLING_BEAM, SEED
 
+# type of a value -> the types that are taken for it, and what messages call them
+_TAKEN: dict[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool, np.bool_), "True or False"),
+    int: ((numbers.Integral,), "an integer"),
+    float: ((numbers.Real,), "a number"),
+    str: ((str,), "a string"),
+}
 _AT_LEAST = {"beam": 1, "nbest": 1, "min_len": 1, "max_len_b": 1, "no_repeat_ngram_size": 0}
+
+
+def typed_option(name: str, value: Any, kind: type) -> Any:
+    """Return an option's value as a plain ``bool``, ``int``, ``float`` or ``str``.
+
+    NumPy's integers count as integers; ``True``, ``2.0`` and ``"3"`` do not.
+
+    Raises:
+        UserError: if it is of another type.
+    """
+    taken, expected = _TAKEN[kind]
+    is_flag = isinstance(value, (bool, np.bool_))
+    if not isinstance(value, taken) or (is_flag and kind is not bool):
+        raise UserError(f"`{name}` must be {expected}, but is {_shortened(value)}.")
+    try:
+        plain = kind(value)
+        return value if type(value) is int else plain  # records keep 0, not 0.0
+    except OverflowError:  # an integer beyond the floating-point numbers
+        raise UserError(f"`{name}` must be {expected}, but is {_shortened(value)}.") from None
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 @dataclass(frozen=True)
@@ -65,6 +99,9 @@ class GenerationConfig:
     constraints: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, kind in _TYPES.items():
+            if name != "prefix" or self.prefix is not None:
+                object.__setattr__(self, name, typed_option(name, getattr(self, name), kind))
         for name, least in _AT_LEAST.items():
             if getattr(self, name) < least:
                 raise UserError(f"`{name}` must be {least} or more, but is {getattr(self, name)}.")
@@ -78,6 +115,8 @@ class GenerationConfig:
                 raise UserError(
                     f"`{name}` must be 0 or more and finite, but is {getattr(self, name)}."
                 )
+        if not math.isfinite(self.unkpen):
+            raise UserError(f"`unkpen` must be finite, but is {self.unkpen}.")
         if not -(2**63) <= self.seed < 2**64:
             raise UserError(f"`seed` must be an integer of 64 bits, but is {self.seed}.")
         if self.sampling_topk < -1 or self.sampling_topk == 0:
@@ -108,10 +147,18 @@ class GenerationConfig:
         Raises:
             UserError: if there is no such preset or option, or a value is out of its range.
         """
+        allowed: Mapping[str, Any] = getattr(task, "generation_constraints", {})
+        types = {**_TYPES, **{name: type(value) for name, value in allowed.items()}}
+        options = {
+            name: typed_option(name, value, types[name])
+            if name in types and (name, value) != ("prefix", None)
+            else value
+            for name, value in options.items()
+        }
         presets: Mapping[str, Mapping[str, Any]] = getattr(task, "generation_presets", {})
         if preset is None and not {"beam", "sampling"} & set(options):
             preset = getattr(task, "default_preset", None)
-        if preset is not None and preset not in presets:
+        if preset is not None and (not isinstance(preset, str) or preset not in presets):
             known_presets = f"one of {', '.join(presets)}" if presets else "left out with this task"
             raise UserError(f"`preset` must be {known_presets}, but is {preset!r}.")
         defaults = dict(task.generation_defaults)
@@ -128,7 +175,6 @@ class GenerationConfig:
         if "nbest" in options and "beam" not in options:
             values["beam"] = max(values["beam"], values["nbest"])
         known = {item.name for item in dataclasses.fields(cls)} - {"constraints"}
-        allowed: Mapping[str, Any] = getattr(task, "generation_constraints", {})
         constraints = dict(allowed)
         for name in list(values):
             if name in allowed:
@@ -155,3 +201,11 @@ class GenerationConfig:
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         constraints = values.pop("constraints")
         return {**values, **constraints}
+
+
+# options of every task -> their types
+_TYPES: dict[str, type] = {
+    item.name: str if item.name == "prefix" else type(item.default)
+    for item in dataclasses.fields(GenerationConfig)
+    if item.name != "constraints"
+}

@@ -14,6 +14,7 @@ from typing import Any, Optional
 import torch
 from fairseq.data import Dictionary
 from fairseq.ngram_repeat_block import NGramRepeatBlock
+from fairseq.tasks.fairseq_task import StatefulContainer
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import GenerationConfig
@@ -79,6 +80,16 @@ class GeneratesText:
     default_preset: Optional[str] = None
     generation_constraints: Mapping[str, Any] = {}
     provenance_fields: tuple[str, ...] = ("source_words",)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Replace fairseq's container of state: it looks for its attributes without end while it
+        is unpickled or copied."""
+        return {**vars(self), "state": dict(self.state.state_dict)}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+        self.state = StatefulContainer()
+        self.state.merge_state_dict(values["state"])
 
     @classmethod
     def add_args(cls, parser: Any) -> None:

@@ -5,6 +5,7 @@ Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal
 Models. 2014, section 5.2 of the supplementary material. https://arxiv.org/abs/1411.2539
 """
 
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ import numpy as np
 from fairseq_mm.data.pos_sequences import LONGEST, SHORTEST, sample_pos_sequences
 from fairseq_mm.data.rule_tagger import FUNCTION_WORDS
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.config import typed_option
 from fairseq_mm.retrieval.vector_index import nearest, unit_vectors
 
 # the image's own vector, or the mean of the words or training sentences nearest to it, each by
@@ -141,6 +143,9 @@ class CandidateWeights:
     repeat_penalty: float = 0.7
 
     def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = typed_option(item.name, getattr(self, item.name), type(item.default))
+            object.__setattr__(self, item.name, value)
         for name in ("translation_weight", "language_weight"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
@@ -240,6 +245,12 @@ class StructuredSearch:
     weights: CandidateWeights = field(default_factory=CandidateWeights)
 
     def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            if isinstance(item.default, (int, str)):
+                value = typed_option(item.name, getattr(self, item.name), type(item.default))
+                object.__setattr__(self, item.name, value)
+        if isinstance(self.conditions, str):
+            raise UserError(f"`conditions` must be a list, but is {self.conditions!r}.")
         for name in (
             *("candidates", "num_nearest", "shortest", "beam", "max_len_b", "top", "batch_size"),
         ):

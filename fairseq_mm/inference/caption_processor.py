@@ -42,6 +42,7 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
     """
 
     batch_sizes = (100, 100)
+    reading_options: Mapping[str, type] = {"batch_size": int, "max_pixels": int}
 
     def __init__(
         self,

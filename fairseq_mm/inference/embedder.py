@@ -7,21 +7,24 @@ embedder.embed_texts(["a dog on the beach"]) @ embedder.embed_images(["dog.jpg"]
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Callable, Optional, Union
 
 import numpy as np
 import torch
 
+from fairseq_mm.compat import float32_by_default
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.collate import pad_features
 from fairseq_mm.data.multimodal_dataset import tokens_of
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
+from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, checkpoint_digest
 from fairseq_mm.inference.loading import LoadedModels, embeds_sentences, load_models, load_states
-from fairseq_mm.inference.readers import ImageReader
+from fairseq_mm.inference.pickling import Picklable
+from fairseq_mm.inference.readers import ImageReader, list_of_several
 from fairseq_mm.models._provenance import symbols_of
 
 _SENTENCES = 128  # at once
@@ -53,13 +56,15 @@ def load_embedder(
     return Embedder(load_models(path, device=device, states=states), weights=weights)
 
 
-class Embedder(ImageReader):
+class Embedder(Picklable, ImageReader):
     """Vectors of images and sentences by one model.
 
     Args:
         loaded: the model.
         weights: the extractor's state dict file; see :class:`.ImageReader`.
     """
+
+    not_pickled = ("_words_of",)
 
     def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
         super().__init__(
@@ -69,7 +74,7 @@ class Embedder(ImageReader):
         self.models = loaded.models
 
     @torch.no_grad()
-    def embed_images(self, images: Sequence[AnyImage], **options: Any) -> np.ndarray:
+    def embed_images(self, images: Iterable[AnyImage], **options: Any) -> np.ndarray:
         """
         Args:
             images: paths, contents of files (bytes) or open images.
@@ -81,9 +86,11 @@ class Embedder(ImageReader):
         Raises:
             UserError: if the extractor cannot be rebuilt, or an image cannot be read.
         """
+        images = list_of_several(images, "images")
         return self.embed_features(self.readable_features_of(images, **options))
 
     @torch.no_grad()
+    @float32_by_default()
     def embed_features(self, features: Sequence[np.ndarray]) -> np.ndarray:
         """
         Args:
@@ -95,6 +102,8 @@ class Embedder(ImageReader):
         Raises:
             UserError: if the features have another dimension.
         """
+        if not len(features):
+            return np.empty((0, self.models[0].embed_dim), dtype=np.float32)
         for position, rows in enumerate(features):
             self.check_dimension(rows, position)
         padded, padding_mask = pad_features([rows.astype(np.float32) for rows in features])
@@ -102,11 +111,12 @@ class Embedder(ImageReader):
         return vectors.float().cpu().numpy()
 
     @torch.no_grad()
+    @float32_by_default()
     def embed_tokens(self, sentences: Sequence[Sequence[int]]) -> np.ndarray:
         """Sentences of words' numbers in the model's dictionary, those of like length together.
 
         Args:
-            sentences: without ``</s>``; one at least, none of them empty.
+            sentences: without ``</s>``, none of them empty.
 
         Returns:
             ``[n, K]`` float32, in the order of the sentences.
@@ -153,7 +163,7 @@ class Embedder(ImageReader):
                 "give that checkpoint, or embed anew with fairseq-mm embed."
             )
 
-    def embed_texts(self, texts: Sequence[str]) -> np.ndarray:
+    def embed_texts(self, texts: Iterable[str]) -> np.ndarray:
         """
         Args:
             texts: sentences or words, as people write them. Capitals and punctuation count where
@@ -167,8 +177,8 @@ class Embedder(ImageReader):
         """
         dictionary = self.task.target_dictionary
         sentences = []
-        for text in texts:
-            words = self._words_of(text)
+        for text in list_of_several(texts, "texts"):
+            words = self._words_of(typed_option("texts", text, str))
             if not words:
                 raise UserError(f"the text {text!r} must have a word, but has none.")
             sentences.append(tokens_of(dictionary, " ".join(words)).tolist())

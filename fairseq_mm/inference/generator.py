@@ -13,24 +13,26 @@ them, calls the task's fairseq generator, and returns hypotheses in the order of
 import importlib
 import inspect
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 import torch
 from fairseq import utils
 
+from fairseq_mm.compat import float32_by_default
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.config import GenerationConfig
+from fairseq_mm.generation.config import GenerationConfig, typed_option
 from fairseq_mm.generation.task import tokens_never_generated
 from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.loading import LoadedModels
+from fairseq_mm.inference.pickling import Picklable, prepare_for_inference
 from fairseq_mm.inference.processor import Example, Processor
 
 # streams of random numbers, so that prompts are not drawn with the numbers of their stories
 STREAMS = ("text", "prompt")
 
 
-class Generator:
+class Generator(Picklable):
     """Generates texts with one model, or with an ensemble whose probabilities are averaged.
 
     Args:
@@ -48,6 +50,10 @@ class Generator:
         UserError: if the training of a model has diverged, or an option is not of the processor.
     """
 
+    not_pickled = ("_built",)
+    # configuration, stream and fairseq's generator of the last texts
+    _built: Optional[tuple[GenerationConfig, str, Any]] = None
+
     def __init__(
         self,
         loaded: LoadedModels,
@@ -64,14 +70,13 @@ class Generator:
         self.dictionary = loaded.dictionary
         self.prompt_generator = prompt_generator
         self.processor = build_processor(loaded, options)
-        self._built: Optional[tuple[GenerationConfig, str, Any]] = None
         for file, model in zip(loaded.files, loaded.models):
             if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
                 raise UserError(
                     f"{file}: has weights that are not finite: its training has diverged; take an "
                     "earlier checkpoint."
                 )
-            model.make_generation_fast_()
+            prepare_for_inference(model)
         self.max_len = min(model.max_decoder_positions() for model in self.models) - 1
 
     def __repr__(self) -> str:
@@ -93,10 +98,10 @@ class Generator:
                     f"{getattr(config, name)}."
                 )
         for name in ("max_len_b", "min_len"):
-            if name in options and options[name] > self.max_len:
+            if name in options and getattr(config, name) > self.max_len:
                 raise UserError(
                     f"`{name}` must be at most {self.max_len}, for which {self.files[0]} has "
-                    f"positions, but is {options[name]}."
+                    f"positions, but is {getattr(config, name)}."
                 )
         if config.no_repeat_ngram_size == 1:
             never = tokens_never_generated(self.dictionary, allow_unk=config.allow_unk)
@@ -111,6 +116,7 @@ class Generator:
         self._fairseq_generator(config, "text")
         return config
 
+    @float32_by_default()
     def _fairseq_generator(self, config: GenerationConfig, stream: str) -> Any:
         """fairseq's generator of a configuration; that of the last one is kept."""
         if self._built is None or self._built[0] is not config or self._built[1] != stream:
@@ -150,15 +156,27 @@ class Generator:
             UserError: if an input cannot be read (naming it), or an option does not fit.
         """
         config = self.config(preset, **options)
+        inputs = _without_iterator(inputs)
         single = inputs is not None and self.processor.is_single(inputs)
         if inputs is None:
             inputs = self._missing_inputs(1 if n is None else n, config, batch_size)
         elif n is not None:
             raise UserError("`n` is the number of texts without inputs, but there are inputs.")
-        inputs = [inputs] if single else list(inputs)
+        inputs = [inputs] if single else self._list_of(inputs)
         examples = self._read(inputs, reading)
         generated = list(self.stream(examples, config, indices=indices, batch_size=batch_size))
         return generated[0] if single else generated
+
+    def _list_of(self, inputs: Any) -> list[Any]:
+        """
+        Raises:
+            UserError: if the inputs are neither one input nor several.
+        """
+        if not isinstance(inputs, Iterable):
+            raise UserError(
+                f"`inputs` must be {self.task.input_names[1]}, but is a {type(inputs).__name__}."
+            )
+        return list(inputs)
 
     def _read(self, inputs: Sequence[Any], reading: Optional[dict[str, Any]]) -> list[Example]:
         """
@@ -166,7 +184,15 @@ class Generator:
             UserError: naming the first input that cannot be read.
         """
         examples = []
-        for position, example in enumerate(self.processor.examples(inputs, **(reading or {}))):
+        reading = {} if reading is None else reading
+        if not isinstance(reading, Mapping):
+            raise UserError(f"`reading` must be a dictionary, but is a {type(reading).__name__}.")
+        for name, value in reading.items():
+            if name not in self.processor.reading_options:
+                known = ", ".join(self.processor.reading_options)
+                raise UserError(f"`reading` must have options of {known}, but has {name!r}.")
+            typed_option(name, value, self.processor.reading_options[name])
+        for position, example in enumerate(self.processor.examples(inputs, **reading)):
             if isinstance(example, UserError):
                 raise UserError(f"{self.processor.name_of(inputs[position], position)}: {example}")
             examples.append(example)
@@ -179,6 +205,7 @@ class Generator:
         """
         if batch_size is None:
             return self.processor.batch_sizes[self.device.type != "cpu"]
+        batch_size = typed_option("batch_size", batch_size, int)
         if batch_size < 1:
             raise UserError(f"`batch_size` must be 1 or more, but is {batch_size}.")
         return batch_size
@@ -190,6 +217,7 @@ class Generator:
     def _missing_inputs(
         self, n: int, config: GenerationConfig, batch_size: Optional[int]
     ) -> list[Any]:
+        n = typed_option("n", n, int)
         if n < 1:
             raise UserError(f"`n` must be 1 or more, but is {n}.")
         if self.loaded.are_language_models:
@@ -233,7 +261,7 @@ class Generator:
         """
         size = self._size_of_batches(batch_size)
         count = len(examples)
-        indices = range(count) if indices is None else indices
+        indices = _indices_of(indices, count)
         if len(indices) != count or any(index < 0 for index in indices):
             raise UserError(
                 f"`indices` must be {count} integers of 0 or more, one for each input, but are "
@@ -251,6 +279,7 @@ class Generator:
                 yield waiting.pop(following)
                 following += 1
 
+    @float32_by_default()
     def _generate(
         self,
         generator: Any,
@@ -315,11 +344,26 @@ class Generator:
         Raises:
             UserError: if a word is not in the vocabulary.
         """
-        return self.processor.encode(text)
+        return self.processor.encode(typed_option("text", text, str))
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of target tokens, detokenised."""
-        return self.processor.decode(torch.tensor(list(tokens)), Example()).text
+        """The text of target tokens, detokenised.
+
+        Raises:
+            UserError: if a token is not in the vocabulary.
+        """
+        if isinstance(tokens, torch.Tensor):
+            tokens = tokens.tolist()
+        if not isinstance(tokens, Iterable):
+            raise UserError(f"`tokens` must be a list of integers, but is {tokens!r}.")
+        plain = [typed_option("tokens", token, int) for token in tokens]
+        for token in plain:
+            if not 0 <= token < len(self.dictionary):
+                raise UserError(
+                    f"`tokens` must be from 0 to {len(self.dictionary) - 1}, the size of the "
+                    f"vocabulary, but has {token}."
+                )
+        return self.processor.decode(torch.tensor(plain), Example()).text
 
     def score(
         self,
@@ -345,11 +389,16 @@ class Generator:
             UserError: if there are not as many texts as inputs, or one cannot be read.
         """
         single = isinstance(texts, str)
+        if not isinstance(texts, Iterable):
+            raise UserError(
+                f"`texts` must be a text or a list of them, but is a {type(texts).__name__}."
+            )
         given: list[str] = [texts] if isinstance(texts, str) else list(texts)
         if inputs is None:
             values: list[Any] = [None] * len(given)
         else:
-            values = [inputs] if self.processor.is_single(inputs) else list(inputs)
+            inputs = _without_iterator(inputs)
+            values = [inputs] if self.processor.is_single(inputs) else self._list_of(inputs)
         if len(values) != len(given):
             raise UserError(
                 f"`texts` and `inputs` must be as many, but are {len(given)} and {len(values)}."
@@ -384,6 +433,7 @@ class Generator:
                 scored[positions[place]] = hypothesis
         return [scored[position] for position in range(len(targets))]
 
+    @float32_by_default()
     def _score(self, sample: dict[str, Any], examples: Sequence[Example]) -> list[Hypothesis]:
         from fairseq.sequence_scorer import SequenceScorer
 
@@ -395,6 +445,28 @@ class Generator:
             self._hypothesis_of(hypotheses[0], examples[place], index)
             for place, index, hypotheses in zip(places, indices, found)
         ]
+
+
+def _without_iterator(inputs: Any) -> Any:
+    """Return a list in the place of an iterator, which could be read once only."""
+    # an open file iterates over its lines, but is one input
+    is_file = hasattr(inputs, "read")
+    return list(inputs) if isinstance(inputs, Iterator) and not is_file else inputs
+
+
+def _indices_of(indices: Optional[Iterable[int]], count: int) -> Sequence[int]:
+    """Return the indices of the inputs as plain integers; by default their positions.
+
+    Raises:
+        UserError: if one is no integer.
+    """
+    if indices is None:
+        return range(count)
+    if not isinstance(indices, Iterable):
+        raise UserError(f"`indices` must be a list of integers, but is {indices!r}.")
+    if isinstance(indices, torch.Tensor):
+        indices = indices.tolist()
+    return [typed_option("indices", index, int) for index in indices]
 
 
 def build_processor(loaded: LoadedModels, options: dict[str, Any]) -> Processor:

@@ -18,6 +18,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import open_dict
 
+from fairseq_mm.compat import float32_by_default
 from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.subwords import Subwords
@@ -126,6 +127,7 @@ def check_command(command: str, states: States) -> None:
             )
 
 
+@float32_by_default()
 def load_models(
     path: Paths,
     *,

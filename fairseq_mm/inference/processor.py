@@ -78,9 +78,11 @@ class Processor(Generic[Input]):
 
     Attributes:
         batch_sizes: inputs of a generation batch on a CPU and elsewhere.
+        reading_options: Names and types of the options of :meth:`examples`.
     """
 
     batch_sizes = (32, 128)
+    reading_options: Mapping[str, type] = {}
 
     def __init__(self, loaded: LoadedModels) -> None:
         self.loaded = loaded

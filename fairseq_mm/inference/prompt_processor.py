@@ -47,6 +47,8 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         max_source_words: longest prompt; None of language models.
     """
 
+    reading_options: Mapping[str, type] = {"truncate": bool}
+
     def __init__(self, loaded: LoadedModels) -> None:
         super().__init__(loaded)
         self.max_source_words: Optional[int] = None
@@ -67,7 +69,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
             **options: ``truncate`` of :meth:`read_prompt`.
         """
         for value in inputs:
-            if value is None:
+            if value is None and self.max_source_words is None:
                 # a language model reads nothing, but fairseq's generator counts texts by the source
                 yield Example(source=torch.tensor([self.dictionary.eos()]))
                 continue
@@ -94,6 +96,8 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
             UserError: if it is empty, too long, or has no known word; or the model takes none.
         """
         file = self.loaded.files[0]
+        if not isinstance(text, str):
+            raise UserError(f"a prompt must be a string, but is a {type(text).__name__}.")
         if self.max_source_words is None:
             raise UserError(
                 f"{file}: is a language model, which takes no prompt: give a number of stories "

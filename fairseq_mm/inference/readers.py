@@ -7,7 +7,7 @@ needed beside it.
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Optional, Union
@@ -25,6 +25,7 @@ from fairseq_mm.extract.extractor import (
 )
 from fairseq_mm.extract.images import MAX_PIXELS, AnyImage
 from fairseq_mm.extract.media_list import AnyMedia
+from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.extractor_provenance import (
     check_recorded,
     check_store_extractor,
@@ -33,6 +34,22 @@ from fairseq_mm.inference.extractor_provenance import (
 from fairseq_mm.inference.loading import LoadedModels
 
 logger = logging.getLogger(__name__)
+
+
+def list_of_several(values: Any, name: str) -> list[Any]:
+    """Return several images or texts as a list, also those of an iterator.
+
+    Args:
+        values: Argument of a user.
+        name: Its name, for the message.
+
+    Raises:
+        UserError: if it is a single one, or no list at all.
+    """
+    is_one = isinstance(values, (str, bytes, os.PathLike, Image.Image)) or hasattr(values, "read")
+    if is_one or not isinstance(values, Iterable):
+        raise UserError(f"`{name}` must be a list, but is a {type(values).__name__}.")
+    return list(values)
 
 
 class MediaReader:
@@ -150,6 +167,11 @@ class ImageReader(MediaReader):
         extractor = self.extractor
         if batch_size is None:
             batch_size = 16 if self.device.type == "cpu" else 128
+        batch_size = typed_option("batch_size", batch_size, int)
+        max_pixels = typed_option("max_pixels", max_pixels, int)
+        for name, value in (("batch_size", batch_size), ("max_pixels", max_pixels)):
+            if value < 1:
+                raise UserError(f"`{name}` must be 1 or more, but is {value}.")
         starts = range(0, len(images), batch_size)
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool, _any_size_allowed():
 

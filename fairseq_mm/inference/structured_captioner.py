@@ -27,15 +27,16 @@ Says what the paper does not:
 - Weights and penalty: see :class:`.CandidateWeights`.
 """
 
-import os
+import dataclasses
+import difflib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 
+from fairseq_mm.compat import float32_by_default
 from fairseq_mm.data.collate import pad_tokens
 from fairseq_mm.data.pos_sequences import TagLines
 from fairseq_mm.errors import UserError
@@ -52,6 +53,8 @@ from fairseq_mm.inference.candidates import (
 )
 from fairseq_mm.inference.embedder import Embedder
 from fairseq_mm.inference.loading import LoadedModels
+from fairseq_mm.inference.pickling import Picklable, prepare_for_inference
+from fairseq_mm.inference.readers import list_of_several
 from fairseq_mm.retrieval.vector_index import unit_vectors
 
 
@@ -89,7 +92,7 @@ class StructuredCaption(NamedTuple):
     nearest: NearestSentence
 
 
-class StructuredCaptioner:
+class StructuredCaptioner(Picklable):
     """Captions of images by a model of structures, an embedding and an n-gram model.
 
     Args:
@@ -124,7 +127,7 @@ class StructuredCaptioner:
         self.structures = structures
         self.language_model = language_model
         for model in decoder.models:
-            model.make_generation_fast_()
+            prepare_for_inference(model)
         self.tags = decoder.task.structure_dictionary
         self._check_tags()
         theirs = embedder.task.target_dictionary
@@ -155,7 +158,7 @@ class StructuredCaptioner:
         vectors = self.embedder.embed_tokens([[number] for number in words])
         return unit_vectors(vectors, "word", names=[dictionary[number] for number in words])
 
-    def caption(self, images: Sequence[AnyImage], **options: Any) -> list[StructuredCaption]:
+    def caption(self, images: Iterable[AnyImage], **options: Any) -> list[StructuredCaption]:
         """
         Args:
             images: paths, contents of files (bytes) or open images.
@@ -164,10 +167,15 @@ class StructuredCaptioner:
         Raises:
             UserError: if the embedding's extractor cannot be rebuilt, or an image not be read.
         """
-        if isinstance(images, (str, bytes, os.PathLike, Image.Image)):
-            raise UserError(f"`images` must be a list, but is a {type(images).__name__}.")
+        images = list_of_several(images, "images")
+        known = {item.name for item in dataclasses.fields(StructuredSearch)}
+        for name in options:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean `{close[0]}`?" if close else "."
+                raise UserError(f"`{name}` is no option of captions by structure{hint}")
         search = StructuredSearch(**options)
-        features = self.embedder.readable_features_of(images)
+        features = self.embedder.readable_features_of(images) if images else []
         return list(self.caption_features(features, search))
 
     def stream(
@@ -210,6 +218,7 @@ class StructuredCaptioner:
             for captions, sentence in zip(ranked, found.nearest[part]):
                 yield StructuredCaption(captions, sentence)
 
+    @float32_by_default()
     def _write(
         self, conditions: np.ndarray, draws: Draws, search: StructuredSearch
     ) -> list[list[tuple[int, ...]]]:

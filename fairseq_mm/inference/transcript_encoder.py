@@ -64,6 +64,8 @@ class TranscriptEncoder:
         Raises:
             UserError: if it has no word, none that the models know, or a control symbol.
         """
+        if text is not None and not isinstance(text, str):
+            raise UserError(f"`transcript` must be a string, but is a {type(text).__name__}.")
         name = self.tokenizer if tokenizer is None else tokenizer
         if name not in TOKENIZERS:
             raise UserError(

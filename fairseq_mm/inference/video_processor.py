@@ -39,6 +39,12 @@ class VideoProcessor(Processor[AnyInput]):
     """
 
     batch_sizes = (8, 32)
+    reading_options: Mapping[str, type] = {
+        "tokenizer": str,
+        "batch_size": int,
+        "keep_damaged": bool,
+        "max_pixels": int,
+    }
 
     def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
         super().__init__(loaded)

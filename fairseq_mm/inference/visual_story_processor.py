@@ -1,7 +1,7 @@
 """Image sequences -> examples of ``visual_storytelling``."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -30,6 +30,8 @@ class VisualStoryProcessor(Processor[ImageSequence]):
         weights: state dict file of the extractor, see :class:`.ImageReader`.
     """
 
+    reading_options: Mapping[str, type] = {"batch_size": int, "max_pixels": int}
+
     def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
         super().__init__(loaded)
         self.reader = ImageReader(
@@ -39,7 +41,10 @@ class VisualStoryProcessor(Processor[ImageSequence]):
 
     def is_single(self, inputs: Any) -> bool:
         # a sequence of images, not of sequences
-        return not all(isinstance(item, (list, tuple)) for item in inputs) or not len(inputs)
+        is_image = isinstance(inputs, (str, bytes, os.PathLike, Image.Image, np.ndarray))
+        if is_image or not isinstance(inputs, Iterable):
+            return True
+        return not all(isinstance(item, (list, tuple)) for item in inputs)
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> ImageSequence:
         images = field_of(record, "images", list)
@@ -70,7 +75,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
             rows = [None if image is None else next(found) for image in _listed(sequence)]
             errors = [
                 UserError(f"{_name_of(image, place)}: {features}")
-                for place, (image, features) in enumerate(zip(sequence, rows), start=1)
+                for place, (image, features) in enumerate(zip(_listed(sequence), rows), start=1)
                 if isinstance(features, UserError)
             ]
             try:
@@ -111,7 +116,8 @@ class VisualStoryProcessor(Processor[ImageSequence]):
 
 def _listed(sequence: ImageSequence) -> ImageSequence:
     """The images of a sequence; none of what is no sequence."""
-    return () if isinstance(sequence, (str, bytes, Image.Image, np.ndarray)) else sequence
+    is_list = isinstance(sequence, Sequence) and not isinstance(sequence, (str, bytes))
+    return sequence if is_list else ()
 
 
 def _name_of(image: Any, place: int) -> str:
@@ -123,7 +129,7 @@ def check_sequence(images: Sequence[Any]) -> None:
     Raises:
         UserError: if it is no list of five images, one of them there at least.
     """
-    if isinstance(images, (str, bytes, Image.Image)):
+    if isinstance(images, (str, bytes)) or not isinstance(images, Sequence):
         raise UserError(
             f"an image sequence must be a list of {NUM_IMAGES} images, but is a "
             f"{type(images).__name__}."

@@ -1,7 +1,12 @@
 """Images -> captions from a checkpoint alone: the right extractor, searches, refusals."""
 
+import copy
 import io
+import os
+import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -319,6 +324,107 @@ def test_pillows_limit_is_put_back(captioner, images, monkeypatch):
 def test_options_that_cannot_be_are_refused(captioner, images, options, message):
     with pytest.raises(UserError, match=message):
         texts_of(captioner, images, **options)
+
+
+OF_INTEGERS = ("beam", "nbest", "min_len", "max_len_b", "no_repeat_ngram_size", "seed")
+WRONG_TYPES = [
+    *((name, value) for name in OF_INTEGERS for value in (2.5, 2.0, True, "3", None, [2])),
+    *((name, v) for name in ("sampling_topk", "sampling_topp") for v in (True, "0.5", None)),
+    *(
+        (name, v)
+        for name in ("temperature", "lenpen", "max_len_a", "unkpen")
+        for v in (True, "1", np.nan)
+    ),
+    *((name, v) for name in ("sampling", "allow_unk") for v in (1, "False", None, 0.0)),
+    *(("prefix", value) for value in (2.5, ["a"], b"a")),
+    *((name, value) for name in ("batch_size", "n") for value in (1.0, True, "1")),
+    *(("indices", value) for value in (3, [0.5], ["0"], [None], [True])),
+    *(("reading", value) for value in (3, {"pixels": 9}, {"max_pixels": "9"}, {"batch_size": 0})),
+    ("preset", ["paper"]),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG_TYPES, ids=str)
+def test_values_of_a_wrong_type_are_refused(captioner, images, name, value):
+    inputs = None if name == "n" else images[:1]
+    with pytest.raises(UserError, match=r"^`\w+` must (be|have) ") as refused:
+        captioner.generate(inputs, **{"sampling": name.startswith("sampling"), name: value})
+    assert len(str(refused.value)) < 200
+
+
+def test_numbers_of_numpy_are_numbers(captioner, images):
+    options = {"beam": 3, "nbest": 2, "max_len_b": 7, "lenpen": 0.5, "seed": 2}
+    expected = captioner.generate(images[0], **options)
+    of_numpy = {name: np.array(value)[()] for name, value in options.items()}
+    assert captioner.generate(images[0], batch_size=np.int32(2), **of_numpy) == expected
+    assert captioner.config(allow_unk=np.True_).allow_unk is True
+
+
+def test_inputs_may_be_any_iterable(captioner, images):
+    expected = captioner.generate(images)
+    for inputs in (tuple(images), iter(images), (Path(path) for path in images)):
+        assert captioner.generate(inputs) == expected
+    texts = [best.line for best, *_ in expected]
+    assert captioner.score(iter(texts), iter(images)) == captioner.score(texts, images)
+    options = {"sampling": True}
+    drawn = captioner.generate(images[:2], indices=[4, 1], **options)
+    for indices in (np.array([4, 1]), torch.tensor([4, 1]), iter([4, 1])):
+        assert captioner.generate(images[:2], indices=indices, **options) == drawn
+    for inputs in (3, None, 2.5):
+        with pytest.raises(UserError, match="images"):
+            captioner.generate(inputs)
+    for call in (lambda: captioner.score(3), lambda: captioner.score([3], images[:1])):
+        with pytest.raises(UserError, match=r"`texts?` must be a"):
+            call()
+    for tokens in (3, ["a"], [99], [-1]):
+        with pytest.raises(UserError, match="`tokens` must be"):
+            captioner.decode(tokens)
+
+
+def test_a_generator_can_be_copied_and_pickled(trained, images, tmp_path):
+    model = from_pretrained(trained, device="cpu")
+    expected = model.generate(images, nbest=2)
+    unused = from_pretrained(trained, device="cpu")
+    for original in (model, unused):
+        for copied in (copy.deepcopy(original), pickle.loads(pickle.dumps(original))):
+            assert copied.generate(images, nbest=2) == expected
+            with pytest.raises(RuntimeError, match="cannot train"):
+                copied.models[0].train()
+    (tmp_path / "model.pickle").write_bytes(pickle.dumps(model))
+    program = (
+        "import pickle; model = pickle.load(open('model.pickle', 'rb')); import sys;"
+        "print(*(best.text for best, *_ in model.generate(sys.argv[1:])), sep=chr(10))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(fairseq_mm.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *images],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert done.stdout.splitlines() == [best.text for best, *_ in expected], done.stderr
+
+
+@pytest.fixture
+def double_by_default():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def test_the_default_dtype_changes_nothing(trained, captioner, images, double_by_default):
+    loaded = from_pretrained(trained, device="cpu")
+    assert {weight.dtype for weight in loaded.models[0].parameters()} == {torch.float32}
+    assert torch.get_default_dtype() == torch.float64
+    found = {}
+    for dtype in (torch.float32, torch.float64, torch.float16):
+        torch.set_default_dtype(dtype)
+        for model in (captioner, loaded):
+            for options in ({}, {"sampling": True}, {"no_repeat_ngram_size": 1}):
+                found.setdefault(str(options), []).append(model.generate(images, **options))
+    for same in found.values():
+        assert all(other == same[0] for other in same)
 
 
 def test_the_last_checkpoint_stands_in_for_the_best(tmp_path):

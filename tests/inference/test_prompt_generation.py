@@ -1,7 +1,10 @@
 """Stories of prompts by the engine: prompts, lengths, forbidden tokens, scores, batches."""
 
+import copy
 import math
+import pickle
 
+import numpy as np
 import pytest
 import torch
 from numerics import assert_close
@@ -55,6 +58,26 @@ def generated(model, count=6, **options):
 
 def words_of(found):
     return [best.line.split() for best in found]
+
+
+def test_any_number_of_prompts_and_copies_of_the_model(model):
+    expected = generated(model, 3, **SHORT)
+    assert model.generate([], **SHORT) == []
+    assert [best for best, *_ in model.generate(iter(PROMPTS[:3]), **SHORT)] == expected
+    drawn = model.generate(n=2, **SHORT)
+    for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert generated(copied, 3, **SHORT) == expected
+        assert copied.generate(n=np.int64(2), **SHORT) == drawn
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert generated(model, 3, **SHORT) == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for inputs in (3, b"You", [3], [None]):
+        with pytest.raises(UserError):
+            model.generate(inputs, **SHORT)
+    with pytest.raises(UserError, match="`truncate` must be True or False, but is 'yes'"):
+        model.generate(PROMPTS[0], reading={"truncate": "yes"}, **SHORT)
 
 
 def test_prompts_are_read_as_people_write_them(model):

@@ -1,5 +1,7 @@
 """Captions by structure and content, against loops over pairs from the paper's description."""
 
+import copy
+import pickle
 from collections import Counter
 from dataclasses import replace
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numerics import assert_close
+from toy_captioner import save_images
 from toy_data import WORDS
 from toy_pos_sequences import WordFrequencies, make_trained, train
 
@@ -386,8 +389,6 @@ def test_pos_sequences_of_other_tags_are_refused(captioner):
 
 
 def test_images_are_read_by_the_embeddings_extractor(trained, captioner, tmp_path):
-    from toy_captioner import save_images
-
     images = save_images(tmp_path / "images", count=2)
     whole = fairseq_mm.from_pretrained(
         trained.decoder, embedding=trained.embedding, data=trained.data, device="cpu"
@@ -399,6 +400,69 @@ def test_images_are_read_by_the_embeddings_extractor(trained, captioner, tmp_pat
     assert_same(found, expected)
     with pytest.raises(UserError, match="`images` must be a list, but is a str"):
         whole.caption(images[0])
+
+
+def test_embedders_and_captioners_take_any_number_of_inputs(trained, captioner, tmp_path):
+    images = save_images(tmp_path / "images", count=3)
+    embedder = load_embedder(trained.embedding, device="cpu")
+    dim = embedder.models[0].embed_dim
+    texts = ["a dog", "the big cat"]
+    for none in ([], (), iter(())):
+        assert embedder.embed_images(none).shape == (0, dim)
+        assert embedder.embed_texts(none).shape == (0, dim)
+        assert captioner.caption(none, candidates=3) == []
+    vectors = embedder.embed_images(images)
+    assert np.array_equal(embedder.embed_images(path for path in images), vectors)
+    assert np.array_equal(embedder.embed_texts(iter(texts)), embedder.embed_texts(texts))
+    assert embedder.embed_images([]).dtype == vectors.dtype == np.float32
+    options = {"candidates": 9, "shortest": 2}
+    assert_same(captioner.caption(iter(images), **options), captioner.caption(images, **options))
+    for call in (embedder.embed_images, embedder.embed_texts, captioner.caption):
+        for value in ("a.jpg", b"a", 3, None):
+            with pytest.raises(UserError, match=r"must be a list, but is a"):
+                call(value)
+    with pytest.raises(UserError, match="`texts` must be a string, but is 3"):
+        embedder.embed_texts(["a dog", 3])
+    with pytest.raises(UserError, match="`batch_size` must be an integer, but is '3'"):
+        embedder.embed_images(images, batch_size="3")
+    for name, value in (("beam", 2.5), ("candidates", True), ("top", "3"), ("seed", None)):
+        with pytest.raises(UserError, match=f"`{name}` must be an integer"):
+            captioner.caption(images, **{name: value})
+    with pytest.raises(UserError, match=r"`canddates` is no option .* mean `candidates`"):
+        captioner.caption(images, canddates=3)
+    with pytest.raises(UserError, match="`conditions` must be a list, but is 'image'"):
+        captioner.caption(images, conditions="image")
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_have_the_same_vectors_and_captions(trained, captioner, tmp_path, copied):
+    images = save_images(tmp_path / "images", count=2)
+    options = {"candidates": 9, "shortest": 2}
+    expected = captioner.caption(images, **options)
+    assert_same(copied(captioner).caption(images, **options), expected)
+    embedder = load_embedder(trained.embedding, device="cpu")
+    texts = embedder.embed_texts(["a dog"])
+    vectors = embedder.embed_images(images)
+    assert np.array_equal(copied(embedder).embed_texts(["a dog"]), texts)
+    assert np.array_equal(copied(embedder).embed_images(images), vectors)
+
+
+def test_the_default_dtype_changes_neither_vectors_nor_captions(trained, captioner, tmp_path):
+    images = save_images(tmp_path / "images", count=2)
+    options = {"candidates": 9, "shortest": 2}
+    expected = captioner.caption(images, **options)
+    vectors = captioner.embedder.embed_texts(["a dog"])
+    torch.set_default_dtype(torch.float64)
+    try:
+        whole = fairseq_mm.from_pretrained(
+            trained.decoder, embedding=trained.embedding, data=trained.data, device="cpu"
+        )
+        whole.language_model = WordFrequencies()
+        for each in (captioner, whole):
+            assert_same(each.caption(images, **options), expected)
+            assert np.array_equal(each.embedder.embed_texts(["a dog"]), vectors)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_a_model_of_part_of_speech_sequences_alone_generates_no_captions(trained):

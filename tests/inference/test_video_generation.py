@@ -1,6 +1,8 @@
 """Summaries of videos and transcripts are those of fairseq-generate, by the checkpoint alone."""
 
+import copy
 import json
+import pickle
 import re
 import shutil
 
@@ -51,6 +53,26 @@ def text(tmp_path_factory):
 @pytest.fixture
 def videos(tmp_path):
     return save_videos(tmp_path / "videos")
+
+
+def test_any_number_of_videos_and_copies_of_the_model(model, videos):
+    inputs = [{"video": path, "transcript": "a dog runs"} for path in videos[:2]]
+    options = {"beam": 2, "max_len_b": 6}
+    expected = model.generate(inputs, **options)
+    assert model.generate([], **options) == []
+    assert model.generate(iter(inputs), **options) == expected
+    assert pickle.loads(pickle.dumps(model)).generate(inputs, **options) == expected
+    assert copy.deepcopy(model).generate(inputs, **options) == expected
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert model.generate(inputs, **options) == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for wrong in (3, [3], [None], {"video": 3, "transcript": "a"}, {"video": videos[0], "x": 1}):
+        with pytest.raises(UserError):
+            model.generate(wrong, **options)
+    with pytest.raises(UserError, match="transcript"):
+        model.generate({"video": videos[0], "transcript": 3}, **options)
 
 
 def generated(capsys, data, checkpoint, *options):

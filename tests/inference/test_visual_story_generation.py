@@ -1,6 +1,9 @@
 """Stories of image sequences by the engine: extractors, constraints, missing images, batches,
 ensembles, refusals."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -68,6 +71,31 @@ def test_images_are_read_by_the_extractor_of_the_training_features(pixel_model, 
     for alone, beside in zip((story, backwards), both):
         assert beside.line == alone.line
         assert_close(beside.score, alone.score)
+
+
+def test_any_number_of_sequences_and_copies_of_the_model(model):
+    sequences = random_sequences(3)
+    expected = generated(model, sequences)
+    assert model.generate([]) == []
+    assert generated(model, iter(sequences)) == expected
+    (alone,) = model.generate(iter(sequences[0]), **LENGTHS)
+    assert alone.line == expected[0].line
+    assert generated(pickle.loads(pickle.dumps(model)), sequences) == expected
+    assert generated(copy.deepcopy(model), sequences) == expected
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert generated(model, sequences, repetition_penalty=2.0) == generated(
+            copy.deepcopy(model), sequences, repetition_penalty=np.float32(2)
+        )
+        assert generated(model, sequences) == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for inputs in ("a.jpg", 3, b"a", np.zeros((5, 4, 4, 3), np.uint8), [3], [None] * 5):
+        with pytest.raises(UserError, match=r"image|extractor"):
+            model.generate(inputs)
+    for name, value in (("min_words_per_sentence", 2.5), ("end_after_punctuation", 1)):
+        with pytest.raises(UserError, match=f"`{name}` must be"):
+            generated(model, sequences, **{name: value})
 
 
 @pytest.mark.parametrize("arch", ["transtory_decoder_tiny", "transtory_full_tiny"])

@@ -1,0 +1,91 @@
+"""Names on the command lines of fairseq: near ones for what is misspelt, ours where none is given.
+
+fairseq's parser answers an unknown ``--arch`` with all options and three hundred names, and fills a
+missing ``--task`` with ``translation``, which then asks for a language pair.
+"""
+
+import argparse
+import difflib
+import functools
+import os
+import re
+import sys
+from typing import Any, NoReturn, Optional
+
+from fairseq_mm.compat.scope import is_ours
+from fairseq_mm.errors import EXIT_STATUS, UserError
+
+
+def explain_arguments() -> None:
+    """Answer unknown names and a missing ``--task`` in one line, in commands with our
+    ``--user-dir`` alone. Goes when fairseq suggests names itself."""
+    from fairseq import options
+
+    original = options.parse_args_and_arch
+
+    @functools.wraps(original)
+    def parse_args_and_arch(
+        parser: argparse.ArgumentParser, input_args: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        words = sys.argv[1:] if input_args is None else input_args
+        names = {word.partition("=")[0] for word in words}
+        task: Optional[str] = "given" if "--task" in names else parser.get_default("task")
+        if task is None and not names & {"-h", "--help"}:
+            raise UserError(f"--task is missing. {_our_tasks()}")
+        parser.error = functools.partial(_explain, parser, parser.error)  # type: ignore[method-assign]
+        parsed = original(parser, input_args, *args, **kwargs)
+        if task == "translation":
+            _check_language_pair(parsed[0] if isinstance(parsed, tuple) else parsed)
+        return parsed
+
+    options.parse_args_and_arch = parse_args_and_arch
+
+
+def _explain(parser: argparse.ArgumentParser, error: Any, message: str) -> NoReturn:
+    """End the program with near names for a choice that does not exist."""
+    found = re.match(r"argument (\S+): invalid choice: '(.*?)' \(choose from", message)
+    if found is None:
+        error(message)
+        raise SystemExit(EXIT_STATUS)
+    option, name = found[1].partition("/")[0], found[2]
+    action = next(action for action in parser._actions if option in action.option_strings)
+    near = difflib.get_close_matches(name, list(action.choices or ()), n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"{parser.prog} --help lists them."
+    if not near and option == "--arch":
+        hint = _our_models()
+    elif not near and option == "--task":
+        hint = _our_tasks()
+    parser.exit(EXIT_STATUS, f"{parser.prog}: {option}: there is no {name!r}: {hint}\n")
+
+
+def _check_language_pair(args: argparse.Namespace) -> None:
+    """
+    Raises:
+        UserError: if fairseq's translation, the default task, would find no language pair.
+    """
+    from fairseq.data.data_utils import infer_language_pair
+
+    if getattr(args, "source_lang", None) or getattr(args, "target_lang", None):
+        return
+    folder = str(getattr(args, "data", None) or "").split(os.pathsep)[0]
+    if os.path.isdir(folder) and infer_language_pair(folder) == (None, None):
+        raise UserError(
+            f"{folder}: --task is missing, and fairseq's default, translation, finds no pair of "
+            f"languages in this folder. {_our_tasks()}"
+        )
+
+
+def _our_tasks() -> str:
+    from fairseq.tasks import TASK_REGISTRY
+
+    return f"The plugin's tasks are {_ours(TASK_REGISTRY)}."
+
+
+def _our_models() -> str:
+    from fairseq.models import MODEL_REGISTRY
+
+    return f"the plugin's models are {_ours(MODEL_REGISTRY)}."
+
+
+def _ours(registry: Any) -> str:
+    return ", ".join(sorted(name for name, kind in registry.items() if is_ours(kind)))
