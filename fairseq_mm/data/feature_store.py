@@ -277,7 +277,7 @@ class FeatureStore:
             if self._descriptor is None:
                 self._open_descriptor()
             offset = self._rows_offset + start * self._row_bytes
-            count = os.preadv(self._descriptor, (rows.data,), offset)  # type: ignore[arg-type]
+            count = os.preadv(self._descriptor, (rows,), offset)  # type: ignore[arg-type]
             if count < rows.nbytes:
                 self._read_rest(rows, count, offset)
         except OSError as error:
