@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairseq_mm.compat.pytorch import multiplies_float16_on_cpu
+from fairseq_mm.compat.saving import refuse_folder
 from fairseq_mm.compat.scope import is_ours
 from fairseq_mm.errors import UserError
 
@@ -120,7 +121,7 @@ def configure_command(cfg: Any) -> None:
     import torch
     from omegaconf import open_dict
 
-    _check_pretrained(cfg.checkpoint)
+    _check_first_checkpoint(cfg.checkpoint)
     on_cpu = cfg.common.cpu or not torch.cuda.is_available()
     if cfg.common.fp16 and on_cpu and not multiplies_float16_on_cpu():
         raise UserError(
@@ -140,19 +141,31 @@ def configure_command(cfg: Any) -> None:
         )
 
 
-def _check_pretrained(cfg: Any) -> None:
-    """
+def _check_first_checkpoint(cfg: Any) -> None:
+    """Check the file from which a training starts.
+
+    A training that continues needs no --finetune-from-model. A script may name its own
+    checkpoint_last.pt as --restore-file before there is one.
+
     Raises:
-        UserError: if training is to begin with a checkpoint that is not there. One that continues
-            needs it no longer.
+        UserError: If there is no such file. fairseq would begin with random weights, or print a
+            traceback.
     """
     from fairseq.file_io import PathManager
 
-    path = cfg.finetune_from_model
-    if path is None or PathManager.isfile(path):
-        return
-    if not glob.glob(os.path.join(glob.escape(cfg.save_dir), "checkpoint_last*.pt")):
-        raise UserError(f"--finetune-from-model {path}: there is no such file.")
+    for option in ("finetune_from_model", "restore_file"):
+        path = cfg[option]
+        if path is None or PathManager.isfile(path):
+            continue
+        is_fine_tuning = option == "finetune_from_model"
+        last = os.path.join(glob.escape(cfg.save_dir), "checkpoint_last*.pt")
+        if glob.glob(last) if is_fine_tuning else os.path.basename(path) == "checkpoint_last.pt":
+            continue
+        flag = f"--{option.replace('_', '-')} {path}"
+        refuse_folder(path, flag)
+        # a sharded training reads NAME-shard0.pt and the like
+        if not glob.glob(f"{glob.escape(path.removesuffix('.pt'))}-shard*.pt"):
+            raise UserError(f"{flag}: there is no such file.")
 
 
 def name_unknown_architectures() -> None:

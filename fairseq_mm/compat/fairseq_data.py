@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_mm.compat.scope import names_ours
+from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -18,6 +19,7 @@ def repair_disabled_validation() -> None:
     Stock fairseq 0.12.2 loads them before training all the same, so that a data folder without
     them, or without what the model needs of them, does not train. Newer builds do not check the
     subsets' names without validation, so that nothing is changed there. Goes with stock fairseq.
+    All builds print a traceback where the folder has other validation subsets, which are ignored.
     """
     from fairseq import tasks
     from fairseq.data import data_utils
@@ -33,7 +35,12 @@ def repair_disabled_validation() -> None:
 
     @functools.wraps(check)
     def check_subsets(cfg: Any) -> None:
-        check(cfg)
+        try:
+            check(cfg)
+        except ValueError:
+            if not names_ours(cfg):
+                raise
+            _refuse_ignored_subsets(cfg)
         task = newest[0]() if newest else None
         if task is not None and cfg.dataset.disable_validation and names_ours(cfg):
             combined = cfg.dataset.combine_valid_subsets
@@ -41,6 +48,24 @@ def repair_disabled_validation() -> None:
 
     tasks.setup_task = setup_task
     data_utils.raise_if_valid_subsets_unintentionally_ignored = check_subsets
+
+
+def _refuse_ignored_subsets(cfg: Any) -> None:
+    """
+    Raises:
+        UserError: If the data folder has validation subsets that --valid-subset leaves out. fairseq
+            also takes valid1.references.jsonl for a subset.
+    """
+    from fairseq.data import data_utils
+
+    files = data_utils._find_extra_valid_paths(cfg.task.data)
+    ignored = {name.partition(".")[0] for name in files}
+    ignored -= set(cfg.dataset.valid_subset.split(","))
+    if ignored:
+        raise UserError(
+            f"--valid-subset {cfg.dataset.valid_subset}: {cfg.task.data} also has "
+            f"{', '.join(sorted(ignored))}; name them there, or give --ignore-unused-valid-subsets."
+        )
 
 
 def _ignore_loads(task: Any, count: int) -> None:

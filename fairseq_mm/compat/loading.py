@@ -157,8 +157,14 @@ def name_unusable_checkpoints() -> None:
 
     @functools.wraps(load)
     def load_model_ensemble_and_task(filenames: Any, *args: Any, **kwargs: Any) -> Any:
-        with named_failures(os.pathsep.join(map(str, filenames))):
-            return load(filenames, *args, **kwargs)
+        try:
+            with named_failures(os.pathsep.join(map(str, filenames))):
+                return load(filenames, *args, **kwargs)
+        except OSError as error:
+            # fairseq's own, of which it does not give the number
+            if error.errno is None and str(error).startswith("Model file not found"):
+                raise UserError(str(error)) from None
+            raise
 
     @functools.wraps(load_to_cpu)
     def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:

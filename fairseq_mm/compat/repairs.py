@@ -229,8 +229,9 @@ REPAIRS: tuple[Repair, ...] = (
             "fairseq.data.data_utils.raise_if_valid_subsets_unintentionally_ignored",
         ),
         Scope.OURS,
-        "fairseq 0.12.2 loads validation subsets in spite of --disable-validation.",
-        "fairseq 0.12.2 is no longer supported.",
+        "fairseq 0.12.2 loads validation subsets in spite of --disable-validation. Subsets that "
+        "are ignored end a training in a traceback.",
+        "fairseq 0.12.2 is no longer supported, and fairseq prints one line.",
     ),
     Repair(
         fairseq_data.warn_of_dropped_batches,

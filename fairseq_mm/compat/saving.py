@@ -187,12 +187,13 @@ def name_cut_checkpoints() -> None:
 def check_is_whole(path: str) -> None:
     """
     Args:
-        path: of a checkpoint; one that does not exist is passed over.
+        path: Path of a checkpoint. A file that does not exist is passed over.
 
     Raises:
         UserError: naming the newest intact checkpoint in the folder, if the file ends before its
-            end.
+            end, or it is a folder.
     """
+    refuse_folder(path, path)
     if not os.path.isfile(path) or not _is_cut(path):
         return
     intact = _newest_intact_beside(path)
@@ -206,6 +207,24 @@ def check_is_whole(path: str) -> None:
         f"{path}: is cut off after {os.path.getsize(path):,} bytes, as by a kill of the process "
         f"that wrote it; {remedy}"
     )
+
+
+def refuse_folder(path: str, name: str) -> None:
+    """
+    Args:
+        path: Path that must be a checkpoint.
+        name: How to call it in the message.
+
+    Raises:
+        UserError: If it is a folder, with the names of the checkpoints in it.
+    """
+    if not os.path.isdir(path):
+        return
+    checkpoints = sorted(glob.glob(os.path.join(glob.escape(path), "*.pt")), key=os.path.getmtime)
+    names = [os.path.basename(checkpoint) for checkpoint in reversed(checkpoints)]
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    found = ", ".join(names[:5]) + more or "no checkpoint"
+    raise UserError(f"{name}: must be a checkpoint, but is a folder, which has {found}.")
 
 
 def _is_cut(path: str) -> bool:

@@ -258,3 +258,64 @@ def test_of_cut_checkpoints_alone_none_is_named(trained, tmp_path):
     (tmp_path / "checkpoint_last-shard0.pt").write_bytes(b"\x80\x02 a shard is no whole model")
     with pytest.raises(UserError, match="there is no intact checkpoint beside it"):
         load_checkpoint(str(path))
+
+
+STARTS = ("--finetune-from-model", "--restore-file")
+
+
+@pytest.mark.parametrize("option", STARTS)
+def test_a_training_does_not_start_from_a_folder(trained, tmp_path, data, monkeypatch, option):
+    """fairseq begins with random weights if --restore-file is none of a file."""
+    os.utime(trained / "checkpoint_best.pt", (2 * 10**9, 2 * 10**9))
+    with pytest.raises(UserError) as caught:
+        train(monkeypatch, data, tmp_path / "new", "--max-update", "1", option, trained)
+    start = f"{option} {trained}: must be a checkpoint, but is a folder, which has checkpoint_best"
+    assert str(caught.value).startswith(start)
+    (tmp_path / "new.pt").mkdir()
+    with pytest.raises(
+        UserError, match=r"new\.pt: must be .* a folder, which has no checkpoint\.$"
+    ):
+        train(monkeypatch, data, tmp_path / "new", "--max-update", "1", option, tmp_path / "new.pt")
+
+
+@pytest.mark.parametrize("option", STARTS)
+def test_a_training_does_not_start_from_a_missing_file(tmp_path, data, monkeypatch, option):
+    absent = tmp_path / "absent.pt"
+    with pytest.raises(UserError, match=f"^{option} {absent}: there is no such file"):
+        train(monkeypatch, data, tmp_path / "new", "--max-update", "1", option, absent)
+
+
+def test_a_script_may_restore_its_own_last_checkpoint(tmp_path, data, monkeypatch):
+    last = tmp_path / "checkpoint_last.pt"
+    for updates in (1, 2):
+        train(monkeypatch, data, tmp_path, "--max-update", updates, "--restore-file", last)
+        assert updates_of(last) == updates
+
+
+@pytest.mark.parametrize("name", ["folder", "empty", "missing"])
+def test_generation_names_what_is_no_checkpoint(trained, tmp_path, data, monkeypatch, name):
+    path = {"folder": trained, "empty": tmp_path / "empty.pt", "missing": tmp_path / "none.pt"}[
+        name
+    ]
+    (tmp_path / "empty.pt").touch()
+    lines = {
+        "folder": f"{path}: must be a checkpoint, but is a folder, which has checkpoint_",
+        "empty": f"{path}: is cut off after 0 bytes",
+        "missing": f"Model file not found: {path}",
+    }
+    options = ("--task", "multimodal_captioning", "--gen-subset", "valid", "--cpu", "--path", path)
+    with pytest.raises(UserError) as caught:
+        run_fairseq(monkeypatch, "generate", data, *options)
+    assert str(caught.value).startswith(lines[name])
+
+
+def test_ignored_validation_subsets_are_named(tmp_path, data, monkeypatch):
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    for path in folder.glob("valid.*"):
+        shutil.copy(path, folder / path.name.replace("valid", "valid1"))
+    with pytest.raises(UserError, match=r"^--valid-subset valid: .* also has valid1; name them th"):
+        train(monkeypatch, folder, tmp_path / "new", "--max-update", "1")
+    train(
+        monkeypatch, folder, tmp_path / "new", "--max-update", "1", "--valid-subset", "valid,valid1"
+    )

@@ -178,7 +178,7 @@ def test_configuration_trains_a_model_that_loads(recipe, hydra_train, tmp_path, 
     state = torch.load(saved / "checkpoint_last.pt")
     assert state["optimizer_history"][-1]["num_updates"] == 2
     assert state["cfg"]["model"]["_name"] == name.replace("vse", "vse_lstm")
-    assert {"data", "saved"} == {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "saved"}
     if example == "multimodal_captioning" and name == "vse":
         assert load_embedder(saved)
         return
