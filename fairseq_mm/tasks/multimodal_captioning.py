@@ -75,7 +75,6 @@ class MultimodalCaptioningTask(MultimodalTask):
     processor = "fairseq_mm.inference.caption_processor:CaptionProcessor"
     generation_defaults = CAPTIONS
     config = MultimodalCaptioningConfig
-    carried_options: tuple[str, ...] = ("max_target_positions",)
     side_names = ("part-of-speech sequence", "caption")
 
     def __init__(self, cfg: Any, dictionary: Dictionary, **options: Any) -> None:
