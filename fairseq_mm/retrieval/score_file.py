@@ -5,6 +5,7 @@ the same with ``.partial`` before ``.npy`` until then, and ``scores.json``: what
 of, with the blocks that are finished in ``scores.blocks``, a number a line.
 """
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -60,6 +61,8 @@ class ScoreFile:
         self.is_finished = path.exists() and all(self._path(name).exists() for name in ARRAYS)
         if self.is_finished:
             self._arrays = {n: self._open(self._path(n), "r", shapes[n]) for n in ARRAYS}
+            with contextlib.suppress(OSError):  # left by a kill at the end of `finish`
+                self._record.unlink()
             return
         partial = {name: self._path(name, ".partial") for name in ARRAYS}
         if path.exists() and all(p.exists() or self._path(n).exists() for n, p in partial.items()):

@@ -78,6 +78,17 @@ def test_a_kill_between_the_two_final_names_continues(tmp_path):
     np.testing.assert_array_equal(open_file(tmp_path).log_probs, LOG_PROBS)
 
 
+def test_a_kill_after_the_final_names_leaves_no_record(tmp_path):
+    file = open_file(tmp_path)
+    for block in (0, 1, 2):
+        write(file, block)
+    record = (tmp_path / "scores.blocks").read_text()
+    file.finish()
+    (tmp_path / "scores.blocks").write_text(record)
+    assert open_file(tmp_path).is_finished
+    assert not (tmp_path / "scores.blocks").exists()
+
+
 @pytest.mark.parametrize("finished", [False, True])
 def test_scores_of_something_else_are_refused(tmp_path, finished):
     file = open_file(tmp_path)
