@@ -14,7 +14,6 @@ import torch
 from toy_captioner import DIM, change_checkpoint, train_captioner
 from toy_data import WORDS, make_captions_folder, write_split, write_store
 
-from fairseq_mm import compat
 from fairseq_mm.cli import doctor_environment as environment
 from fairseq_mm.cli.doctor_checkpoint import _check_extractor
 from fairseq_mm.cli.main import main
@@ -80,13 +79,19 @@ def test_it_runs_where_fairseq_is_missing(started_python, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_fairseq_that_fails_is_reported(monkeypatch):
-    monkeypatch.setattr(compat, "_applied", False)
-    monkeypatch.setattr(compat, "check_fairseq", lambda: 1 / 0)
-    (finding,) = environment.check_fairseq()
-    assert finding.level == "PROBLEM"
-    assert "does not import (ZeroDivisionError" in finding.text
-    assert "pip uninstall -y fairseq fairseq-fixed" in finding.remedy
+def test_a_fairseq_that_fails_is_reported(started_python, tmp_path):
+    (tmp_path / "fairseq").mkdir()
+    (tmp_path / "fairseq/__init__.py").write_text("1 / 0\n")
+    code = (
+        f"import sys; sys.argv[0] = 'fairseq-mm'; sys.path.insert(0, {str(tmp_path)!r});"
+        "from fairseq_mm.cli.main import main; sys.exit(main(['doctor']))"
+    )
+    done = subprocess.run([started_python, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    (problem,) = [line for line in done.stdout.splitlines() if line.startswith("PROBLEM")]
+    assert "does not import (ZeroDivisionError" in problem
+    assert "pip uninstall -y fairseq fairseq-fixed" in problem
+    assert "Traceback" not in done.stderr
 
 
 def test_two_builds_of_fairseq_are_reported(monkeypatch):
