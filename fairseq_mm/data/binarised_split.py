@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.data.binarised_text import check_line_counts, load_binarised_text, load_dictionary
 from fairseq_mm.data.indexed_oov import restore_oov_words
+from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_oov_words, read_visual_ids
 from fairseq_mm.data.split_text import Folder
 from fairseq_mm.data.subwords import Subwords
@@ -42,6 +43,7 @@ class SplitText:
         self.subwords = Subwords.load(folder)
         self.oov_words: Optional[list[list[str]]] = None
         unknowns = Path(folder) / f"{split}.unknowns.jsonl"
+        check_prepared_file(unknowns)
         if unknowns.is_file():
             self.oov_words = read_oov_words(unknowns)
             check_line_counts({self.path: len(self), str(unknowns): len(self.oov_words)})
@@ -82,12 +84,16 @@ def read_binarised_references(folder: Folder, split: str) -> Optional[BinarisedR
     Without ``<split>.visual_ids`` each line is an item of its own, numbered from 0.
 
     Raises:
-        UserError: If a file is damaged, or the line counts differ.
+        UserError: If a file is damaged, ``prepare`` has written references that are gone, or the
+            line counts differ.
     """
+    missing = Path(folder) / f"{split}.references.jsonl"
+    check_prepared_file(missing)
     text = find_split_text(folder, split)
     if text is None:
         return None
     ids_path = Path(folder) / f"{split}.visual_ids"
+    check_prepared_file(ids_path)
     visual_ids = [str(line) for line in range(len(text))]
     if ids_path.exists():
         visual_ids = read_visual_ids(ids_path)
@@ -96,7 +102,6 @@ def read_binarised_references(folder: Folder, split: str) -> Optional[BinarisedR
     for line, key in enumerate(visual_ids):
         words = text.decode(text.tokens(line), line).split()
         texts.setdefault(key, []).append(" ".join(x for x in words if x != SEPARATOR))
-    missing = Path(folder) / f"{split}.references.jsonl"
     note = f"{missing}: no such file; the references are the lines of {text.path}."
     return BinarisedReferences(text.path, visual_ids, texts, note)
 

@@ -30,6 +30,7 @@ from torch import Tensor
 from fairseq_mm.data.binarised_text import check_line_counts, load_dictionary, load_text_pair
 from fairseq_mm.data.indexed_oov import oov_token
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
+from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_oov_words, read_visual_ids
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import prepared_tokenizer
@@ -293,6 +294,7 @@ class VideoSummarizationTask(MultimodalTask):
         transcripts, summaries = texts.values()
         text_path = f"{list(texts)[1]}.idx"
         visual_path, visual_ids = f"{base}.visual_ids", None
+        check_prepared_file(visual_path)
         if videos is not None or os.path.exists(visual_path):
             visual_ids = _read_video_ids(visual_path)
             check_line_counts(
