@@ -51,8 +51,8 @@ def install() -> None:
     sharding._get_default_cuda_device = lambda module: torch.device("cpu")
     cls = sharding.FullyShardedDataParallel
     cls._setup_streams = _where_cuda_seems_available(cls._setup_streams)
-    check = launching.check_sharding
-    launching.check_sharding = lambda cfg, *, on_cpu: check(cfg, on_cpu=False)
+    check = launching.check_ddp_backend
+    launching.check_ddp_backend = lambda cfg, *, on_cpu: check(cfg, on_cpu=False)
 
 
 def _where_cuda_seems_available(function: Callable[..., None]) -> Callable[..., None]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from fairseq_mm.compat.fairseq import configure_command
 from fairseq_mm.compat.scope import is_ours, names_ours
-from fairseq_mm.compat.sharding import check_sharding
+from fairseq_mm.compat.sharding import check_ddp_backend
 from fairseq_mm.compat.training import end_workers
 from fairseq_mm.errors import UserError
 
@@ -216,7 +216,7 @@ def watch_commands() -> None:
         with open_dict(cfg):
             configure_launch(cfg)
             on_cpu = cfg.common.cpu or not torch.cuda.is_available()
-            check_sharding(cfg, on_cpu=on_cpu)
+            check_ddp_backend(cfg, on_cpu=on_cpu)
             if distributed.distributed_world_size > 1 and not distributed.distributed_no_spawn:
                 _forward_signal()
                 if on_cpu and distributed.distributed_init_method is None:

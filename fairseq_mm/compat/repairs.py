@@ -16,6 +16,7 @@ from fairseq_mm.compat import (
     command_line,
     fairseq,
     fairseq_data,
+    half_precision,
     launching,
     loading,
     saving,
@@ -297,6 +298,20 @@ REPAIRS: tuple[Repair, ...] = (
         "--amp divides gradients by the loss scale twice.",
         "fairseq unscales and steps the same object.",
         training.unscales_another_than_it_steps,
+    ),
+    Repair(
+        half_precision.save_float32_weights,
+        (
+            "fairseq.trainer.Trainer.state_dict",
+            "fairseq.trainer.Trainer.load_checkpoint",
+            "fairseq.optim.fp16_optimizer.FP16Optimizer.load_state_dict",
+            "fairseq.optim.fp16_optimizer.MemoryEfficientFP16Optimizer.load_state_dict",
+            "fairseq.optim.amp_optimizer.AMPOptimizer.load_state_dict",
+        ),
+        Scope.OURS,
+        "Trainings with --fp16, --bf16 or --amp do not resume bit for bit: checkpoints lack the "
+        "optimizer's float32 weights and the state of the loss scaler.",
+        "fairseq saves them.",
     ),
     Repair(
         training.repair_overflow_on_cpu,

@@ -1,5 +1,5 @@
-"""``--ddp-backend fully_sharded``: what fairscale cannot shard is refused in one line, and shards
-that it wrote are merged."""
+"""fairscale's ``--ddp-backend fully_sharded`` and ``slowmo``: what they cannot train is refused in
+one line, and shards that were written are merged."""
 
 import functools
 from typing import Any
@@ -7,12 +7,26 @@ from typing import Any
 from fairseq_mm.errors import UserError
 
 
-def check_sharding(cfg: Any, *, on_cpu: bool) -> None:
+def check_ddp_backend(cfg: Any, *, on_cpu: bool) -> None:
     """
     Raises:
-        UserError: if parameters are to be sharded where they cannot be.
+        UserError: if parameters are to be sharded where they cannot be, or if several processes
+            without GPUs are to train by SlowMo, or in bfloat16 with PyTorch 1.
     """
+    import torch
+
     distributed = cfg.distributed_training
+    are_several_on_cpu = on_cpu and distributed.distributed_world_size > 1
+    if are_several_on_cpu and cfg.common.get("bf16") and torch.__version__.startswith("1."):
+        raise UserError(
+            f"--bf16 with {distributed.distributed_world_size} processes without GPUs: gloo of "
+            f"PyTorch {torch.__version__} adds no bfloat16. Use one process, or PyTorch 2."
+        )
+    if are_several_on_cpu and distributed.ddp_backend == "slowmo":
+        raise UserError(
+            "--ddp-backend slowmo: fairscale's SlowMoDistributedDataParallel runs on CUDA GPUs "
+            "alone; give pytorch_ddp or legacy_ddp."
+        )
     if distributed.ddp_backend != "fully_sharded":
         return
     if on_cpu:

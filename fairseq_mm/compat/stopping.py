@@ -46,7 +46,9 @@ def keep_finished_trainings() -> None:
 
     @in_our_trainers(save_state)
     def save_checkpoint(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
-        return save_state(self, filename, {**extra_state, _KEY: _state(self, extra_state)})
+        if "train_iterator" in extra_state:  # fairseq's crash.pt has none
+            extra_state = {**extra_state, _KEY: _state(self, extra_state)}
+        return save_state(self, filename, extra_state)
 
     @in_our_trainers(load_state)
     def load_trainer(

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils
 from fairseq.trainer import Trainer
-from toy_data import PACKAGE, make_captions_folder
+from omegaconf import OmegaConf
+from toy_data import PACKAGE, make_captions_folder, needs_float16_on_cpu
 from toy_processes import needs_fork, train_by, training_configuration
 
 from fairseq_mm.compat import launching
@@ -158,7 +160,47 @@ def test_parameters_are_sharded_where_they_can_be(on_cpu, processes, precision, 
         ),
     )
     with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
-        launching.check_sharding(cfg, on_cpu=on_cpu)
+        launching.check_ddp_backend(cfg, on_cpu=on_cpu)
+
+
+@pytest.mark.parametrize(("on_cpu", "processes"), [(True, 2), (True, 1), (False, 2)])
+def test_slowmo_is_refused_where_several_processes_have_no_gpus(on_cpu, processes):
+    """Otherwise fairscale's CUDA calls end in a traceback of each process."""
+    distributed = Namespace(ddp_backend="slowmo", distributed_world_size=processes)
+    cfg = Namespace(common={}, distributed_training=distributed)
+    is_refused = on_cpu and processes > 1
+    message = "^--ddp-backend slowmo: .* CUDA GPUs alone; give pytorch_ddp or legacy_ddp"
+    with pytest.raises(UserError, match=message) if is_refused else contextlib.nullcontext():
+        launching.check_ddp_backend(cfg, on_cpu=on_cpu)
+
+
+def test_bfloat16_is_refused_where_gloo_does_not_add_it(monkeypatch):
+    distributed = Namespace(ddp_backend="legacy_ddp", distributed_world_size=3)
+    cfg = Namespace(common={"bf16": True}, distributed_training=distributed)
+    monkeypatch.setattr(torch, "__version__", "1.12.1+cpu")
+    with pytest.raises(UserError, match=r"^--bf16 with 3 .* gloo of PyTorch 1\.12\.1\+cpu adds no"):
+        launching.check_ddp_backend(cfg, on_cpu=True)
+    launching.check_ddp_backend(cfg, on_cpu=False)
+
+
+@needs_float16_on_cpu
+@pytest.mark.parametrize(
+    ("precision", "setting"), [("bf16", "tpu"), ("fp16", "fp16_no_flatten_grads")]
+)
+def test_processes_that_are_started_get_the_settings_of_half_precision(
+    monkeypatch, precision, setting
+):
+    """Otherwise each looks for a TPU with ``--bf16``, and for a GPU with ``--fp16``."""
+    started = []
+    monkeypatch.setattr(
+        launching, "spawn_on_cpu", lambda cfg, main, kwargs: started.append(cfg.common)
+    )
+    cfg = OmegaConf.structured(FairseqConfig())
+    cfg.task = "multimodal_captioning"
+    cfg.common.update({"cpu": True, "tpu": precision == "bf16", precision: True})
+    cfg.distributed_training.distributed_world_size = 2
+    utils.call_main(cfg, lambda cfg: None)
+    assert [common[setting] for common in started] == [precision == "fp16"]
 
 
 def train_in_shell(folder, data, *options):
@@ -169,14 +211,24 @@ def train_in_shell(folder, data, *options):
 
 
 @pytest.mark.slow
-def test_processes_that_fairseq_starts_without_a_gpu_train_together_and_end_cleanly(data, tmp_path):
+@pytest.mark.parametrize(
+    "precision",
+    [(), *((f"--{memory}{x}",) for memory in ("", "memory-efficient-") for x in ("fp16", "bf16"))],
+    ids="".join,
+)
+def test_processes_that_fairseq_starts_without_a_gpu_train_together_and_end_cleanly(
+    data, tmp_path, precision
+):
     """Bit for bit as processes that join by themselves, and no warning at the end."""
+    if precision and torch.__version__.startswith("1."):
+        pytest.skip(f"PyTorch {torch.__version__} has neither precision there")
     options = ("--max-epoch", "1", "--distributed-world-size", "2", "--num-workers", "1")
+    options = (*options, *precision)
     done = train_in_shell(tmp_path / "spawned", data, *options)
     assert done.returncode == 0, done.stderr[-2000:]
     for word in ("leaked", "Traceback", "destroy_process_group"):
         assert word not in done.stderr
-    cfg = training_configuration(data, *TRAINING, "--max-epoch", "1")
+    cfg = training_configuration(data, *TRAINING, "--max-epoch", "1", *precision)
     joined = train_by(2, cfg, tmp_path / "joined")
     state = torch.load(tmp_path / "spawned" / "checkpoint_last.pt", map_location="cpu")
     for name, values in joined["model"].items():

@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq_cli import train as fairseq_train
 from toy_data import make_captions_folder, run_fairseq
 from toy_processes import all_children_end, needs_fork, train_by, training_configuration
@@ -283,3 +284,15 @@ def test_workers_end_with_a_training_that_stops_within_an_epoch(train, monkeypat
     train("saved", "--max-update", "2", *options)
     assert kept
     assert all_children_end()
+
+
+def test_a_training_that_fails_says_why_and_saves_its_crash(train, tmp_path, monkeypatch):
+    """fairseq saves this checkpoint without a position in the data."""
+
+    def fail(*args, **kwargs):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(CrossEntropyCriterion, "forward", fail)
+    with pytest.raises(ZeroDivisionError):
+        train("failed", "--max-update", "1")
+    assert "stopping" not in torch.load(tmp_path / "failed" / "crash.pt")["extra_state"]

@@ -1,7 +1,8 @@
 """Training by two processes, resumed within an epoch, is the uninterrupted training, bit for bit.
 
-So it is for every task: the weights, the optimizer's state, the position in the data and the losses
-that are logged. A training that one process began is continued by two, and one of two by one.
+So it is for every task, and for one process in half precision: the weights, the optimizer's state,
+the position in the data and the losses that are logged. A training that one process began is
+continued by two, and one of two by one.
 """
 
 import re
@@ -9,11 +10,14 @@ import shutil
 
 import pytest
 import torch
+from fairseq.optim import FP16Optimizer
 from numerics import assert_close
+from omegaconf import open_dict
 from toy_data import (
     make_captions_folder,
     make_videos_folder,
     make_visual_stories_folder,
+    multiplies_float16_on_cpu,
 )
 from toy_processes import STOCK_COPIES, needs_fork, train_by, training_configuration
 from toy_story_models import make_story_folder
@@ -76,7 +80,8 @@ SLOW = {
     "vg_t5": (*VIDEOS, "--arch", "vg_t5_tiny"),
     "mffg_rnn": (*VIDEOS, "--arch", "mffg_rnn_tiny"),
 }
-SYSTEMS = {**FAST, **SLOW}
+FULLY_SHARDED = {"m_rnn_fully_sharded": (*M_RNN, "--ddp-backend", "fully_sharded")}
+SYSTEMS = {**FAST, **SLOW, **FULLY_SHARDED}
 # each process keeps its own of what its batches were like
 BUFFERS = re.compile("running_(mean|var)|num_batches")
 
@@ -96,9 +101,10 @@ def folders(tmp_path_factory):
     return folder
 
 
-def configure(folders, name):
+def configure(folders, name, *options):
     data, *system = SYSTEMS[name]
-    if "--zero-sharding" in system:
+    system += options
+    if "--zero-sharding" in system or "fully_sharded" in system:
         pytest.importorskip("fairscale")
     if "--bf16" in system and int(torch.__version__.partition(".")[0]) < 2:
         pytest.skip(f"gloo of PyTorch {torch.__version__} adds no bfloat16")
@@ -127,6 +133,81 @@ def test_two_processes_resume_within_an_epoch(folders, tmp_path, name):
     assert {"loss", "valid_loss", "train_loss"} <= {key for line in of_resumed for key in line}
     assert lines[-len(of_resumed) :] == of_resumed
     assert lines[-len(of_resumed) - 1]["epoch"] == 2
+
+
+# the scale of the loss is doubled after two updates, so that gradients overflow again and again
+SCALING = ("--fp16-scale-window", "2", "--fp16-init-scale", str(2**17))
+PRECISIONS = {
+    "fp16": ("--fp16", *SCALING),
+    "fp16_flat": ("--fp16", *SCALING),
+    "bf16": ("--bf16",),
+    "memory_efficient_fp16": ("--memory-efficient-fp16", *SCALING),
+    "memory_efficient_bf16": ("--memory-efficient-bf16",),
+}
+FAST_PRECISIONS = {
+    *(("m_rnn", precision, processes) for precision in ("fp16", "bf16") for processes in (1, 2)),
+    *((name, "fp16", 2) for name in FAST),
+    *(("m_rnn", "fp16_flat", 1), ("vg_bart_two_rates", "bf16", 1)),
+}
+ALL_PRECISIONS = [
+    (name, precision, processes)
+    for name in (*FAST, "vg_bart_two_rates", "m_rnn_sharded", "m_rnn_pytorch_ddp")
+    for precision in PRECISIONS
+    for processes in (1, 2)
+    # several rates, and states of the optimizer that are shared out, need separate parameters
+    if (precision != "fp16_flat" or name not in ("vg_bart_two_rates", "m_rnn_sharded"))
+    and (processes > 1 or name not in ("m_rnn_sharded", "m_rnn_pytorch_ddp"))
+] + [("m_rnn_fully_sharded", "fp16", 2)]
+
+
+def join_parameters(monkeypatch):
+    """Lets ``--fp16`` update one flat tensor, which fairseq makes on the current GPU."""
+    build = FP16Optimizer.build_optimizer
+
+    def build_optimizer(cfg, params, **kwargs):
+        with open_dict(cfg):
+            cfg.common.fp16_no_flatten_grads = False
+        return build(cfg, params, **kwargs)
+
+    monkeypatch.setattr(FP16Optimizer, "build_optimizer", build_optimizer)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # index of the CPU
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "processes"),
+    [
+        case if case in FAST_PRECISIONS else pytest.param(*case, marks=pytest.mark.slow)
+        for case in ALL_PRECISIONS
+    ],
+)
+def test_half_precision_resumes_within_an_epoch(
+    folders, tmp_path, monkeypatch, name, precision, processes
+):
+    if "fp16" in precision and not multiplies_float16_on_cpu():
+        pytest.skip(f"PyTorch {torch.__version__} multiplies no float16 on a CPU")
+    if precision == "fp16_flat":
+        join_parameters(monkeypatch)
+    options = ("--save-interval-updates", "1", "--max-update", "14", "--max-epoch", "0")
+    options = (*options, "--disable-validation", "--no-epoch-checkpoints")
+    cfg = configure(folders, name, *options, *PRECISIONS[precision])
+    whole = train_by(processes, cfg, tmp_path / "whole")
+    # the last update of an epoch writes no such checkpoint
+    first = next(path for x in (3, 4) for path in (tmp_path / "whole").glob(f"checkpoint_*_{x}.pt"))
+    continue_from(first, tmp_path / "resumed")
+    resumed = train_by(processes, cfg, tmp_path / "resumed")
+    assert_same_training(whole, resumed)
+    lines, of_resumed = (logged(tmp_path / run / "log") for run in ("whole", "resumed"))
+    assert lines[-len(of_resumed) :] == of_resumed
+    before, after = (
+        state["last_optimizer_state"].get("fairseq_mm_half_precision", {})
+        for state in (torch.load(first), whole)
+    )
+    # fully sharded weights are float32 themselves
+    has_copies = "memory_efficient" not in precision and name not in FULLY_SHARDED
+    assert ("weights" in after) == has_copies
+    if "fp16" in precision:
+        overflows = [state["counters"]["_last_overflow_iter"] for state in (before, after)]
+        assert -1 < overflows[0] < before["counters"]["_iter"] <= overflows[1]
 
 
 def assert_close_training(one, other, save_dirs):
