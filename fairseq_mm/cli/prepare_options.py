@@ -276,6 +276,10 @@ def _video_writer(args: argparse.Namespace) -> VideoWriter:
     )
 
 
+# transcripts have tens of unknown words; each token is a row of the model's embeddings
+_MOST_INDEXED_OOV = 100_000
+
+
 def _subwords(args: argparse.Namespace) -> Subwords:
     """
     Raises:
@@ -283,6 +287,11 @@ def _subwords(args: argparse.Namespace) -> Subwords:
     """
     if args.indexed_oov < 0:
         raise UserError(f"--indexed-oov must be at least 0, but is {args.indexed_oov} instead.")
+    if args.indexed_oov > _MOST_INDEXED_OOV:
+        raise UserError(
+            f"--indexed-oov must be at most {_MOST_INDEXED_OOV}, each of which is a word of the "
+            f"dictionary, but is {args.indexed_oov} instead."
+        )
     paths = {}
     for kind, options in SUBWORD_OPTIONS.items():
         for name, option in options.items():

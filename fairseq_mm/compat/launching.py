@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairseq_mm.compat.fairseq import configure_command
+from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.compat.scope import is_ours, names_ours
 from fairseq_mm.compat.sharding import check_ddp_backend
 from fairseq_mm.compat.training import end_workers
@@ -221,7 +222,10 @@ def watch_commands() -> None:
                 _forward_signal()
                 if on_cpu and distributed.distributed_init_method is None:
                     return spawn_on_cpu(cfg, main, kwargs)
-        return original(cfg, main, **kwargs)
+        if main.__module__ != "fairseq_cli.validate":
+            return original(cfg, main, **kwargs)
+        with named_failures(cfg.common_eval.path, "cannot be validated with its criterion"):
+            return original(cfg, main, **kwargs)
 
     utils.call_main = call_main
 

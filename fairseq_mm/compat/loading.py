@@ -113,19 +113,32 @@ def _check_weights(state: Any, name: str) -> None:
 
 
 @contextlib.contextmanager
-def named_failures(path: str) -> Iterator[None]:
+def named_failures(
+    path: str, what: str = "no model can be made of this checkpoint"
+) -> Iterator[None]:
     """Around what is made of a checkpoint: what fails there becomes one line that names the file.
 
     Options may be of any type, and task and model are built of them before weights are compared.
     The line ends with the place that failed, for those who develop a model.
 
+    Args:
+        path: The checkpoint.
+        what: What fails, for the message.
+
     Raises:
-        UserError: from whatever was raised, but for errors of files and the system.
+        UserError: from whatever was raised, but for errors of the system.
     """
     try:
         yield
-    except (UserError, OSError):
+    except UserError:
         raise
+    except OSError as error:
+        named = error.filename
+        if named is None or os.fsdecode(named) in path.split(os.pathsep):
+            raise
+        raise UserError(
+            f"{path}: {what}: it names {named}, which cannot be read ({error.strerror})."
+        ) from error
     except Exception as error:
         if is_user_error(error):
             raise
@@ -138,7 +151,7 @@ def named_failures(path: str) -> Iterator[None]:
             ) from error
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise UserError(
-            f"{path}: no model can be made of this checkpoint: {type(error).__name__}: "
+            f"{path}: {what}: {type(error).__name__}: "
             f"{str(error)[:500]} ({os.path.basename(frame.filename)}:{frame.lineno})"
         ) from error
 

@@ -1,6 +1,8 @@
 """Options of a checkpoint: plain values, of a bounded number, that name nothing outside of it."""
 
+import os
 import re
+import stat
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
@@ -12,6 +14,10 @@ from fairseq_mm.errors import UserError
 _MOST_VALUES = 100_000  # fairseq's own configuration has some thousands, counted as here
 _REFERENCE = re.compile(r"\$\{[A-Za-z0-9_.]+\}")
 _DEEPEST = 100
+# options that may name files which fairseq reads; others name what it writes, such as a log
+_READING = re.compile(
+    r"cfg\.(model|task|criterion|bpe|tokenizer|scoring)\b|args\.(?!log_file|tensorboard_logdir)"
+)
 
 
 def check_values(options: Any, root: str, source: str) -> None:
@@ -39,6 +45,19 @@ def check_values(options: Any, root: str, source: str) -> None:
                 f"{source}: {path} must be a plain value, but is {shortened(value)} instead, "
                 "which reads something outside of the checkpoint, or several values."
             )
+        if isinstance(value, str) and _READING.match(path) and _is_endless(value):
+            raise UserError(
+                f"{source}: {path} must name a file, but {shortened(value)} is a device or a pipe."
+            )
+
+
+def _is_endless(path: str) -> bool:
+    """Return whether reading a path could wait or go on for ever."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def values_of(options: Any, root: str) -> Iterator[tuple[str, str, Any]]:

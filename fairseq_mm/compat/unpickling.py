@@ -17,10 +17,11 @@ import os
 import pickle
 import re
 import tarfile
+import threading
 import types
 import typing
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -483,9 +484,6 @@ def read_torch_file(file: Any, table: Table, *, map_location: Any = "cpu") -> An
     _refuse_other_forms(file)
     if "weights_only" not in inspect.signature(torch.load).parameters:
         options: dict[str, Any] = {}
-    elif os.getenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0").lower() in ("1", "y", "yes", "true"):
-        # PyTorch then takes no unpickler but its own
-        return torch.load(file, map_location=map_location, weights_only=True)
     else:
         options = {"weights_only": False}  # which is PyTorch's word for any unpickler of ours
     module: Any = types.ModuleType("restricted_pickle")
@@ -496,7 +494,25 @@ def read_torch_file(file: Any, table: Table, *, map_location: Any = "cpu") -> An
 
     module.Unpickler = Unpickler
     module.load = lambda file, **options: Unpickler(file, **options).load()
-    return torch.load(file, map_location=map_location, pickle_module=module, **options)
+    with _our_unpickler_allowed():
+        return torch.load(file, map_location=map_location, pickle_module=module, **options)
+
+
+_environment_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def _our_unpickler_allowed() -> Iterator[None]:
+    """Set aside the variable with which PyTorch takes no unpickler but its own, which allows more
+    than ours does."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    with _environment_lock:
+        value = os.environ.pop(name, None)
+        try:
+            yield
+        finally:
+            if value is not None:
+                os.environ[name] = value
 
 
 def _refuse_other_forms(file: Any) -> None:

@@ -22,6 +22,7 @@ next writer cuts off. The CRC finds rows that a power failure lost although thei
 import array
 import contextlib
 import datetime
+import io
 import json
 import logging
 import os
@@ -29,7 +30,7 @@ import shutil
 import zlib
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import h5py
 import numpy as np
@@ -326,7 +327,7 @@ class FeatureStoreWriter:
         row_bytes = self.dim * self.dtype.itemsize
         step = max(1, PIECE_BYTES // row_bytes)
         # no alignment: rows that begin at a page are copied a tenth slower
-        with h5py.File(path, "w") as file:
+        with _RememberedErrors(path) as writable, h5py.File(writable, "w") as file:
             file.attrs["format"] = FORMAT
             file.attrs["format_version"] = FORMAT_VERSION
             file.attrs["rows_finite"] = True
@@ -448,6 +449,39 @@ def _checked_attributes(attributes: Mapping[str, object]) -> dict[str, object]:
             )
         checked[name] = plain
     return checked
+
+
+class _RememberedErrors(io.FileIO):
+    """File that h5py writes to, and that raises the first failed write when it is closed.
+
+    libhdf5 ends the process with a segmentation fault if a write fails, for want of room or beyond
+    the largest size that the system allows.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "w+")
+        self._error: Optional[OSError] = None
+
+    def write(self, content: Any) -> int:
+        try:
+            view = memoryview(content).cast("B")
+            while view and self._error is None:
+                view = view[super().write(view) :]
+        except OSError as error:
+            self._error = error
+        return memoryview(content).nbytes
+
+    def truncate(self, size: Optional[int] = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self._error = self._error or error
+            return size or 0
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if self._error is not None:
+            raise self._error from None
 
 
 def _write_all(handle: int, content: bytes) -> None:

@@ -99,11 +99,23 @@ class MediaFile(NamedTuple):
             OSError: if the file cannot be read.
         """
         if not self.member:
-            return open(self.path, "rb")
+            return _open_file(self.path)
         member = tarfile.TarInfo(self.member)
         member.offset_data, member.size = self.offset, self.size
         # a regular file, which has a content
         return tarfile.open(self.path, "r:").extractfile(member)  # type: ignore[return-value]
+
+
+def _open_file(path: Union[str, os.PathLike]) -> BinaryIO:
+    """
+    Raises:
+        OSError: if the file cannot be read.
+        UserError: if it is a device or a pipe, which would be waited for or read without end.
+    """
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise UserError("is a device or a pipe, but must be a file.")
+    return open(path, "rb")
 
 
 # a path, the content, a binary file or an entry of a list
@@ -124,7 +136,7 @@ def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
     if isinstance(media, MediaFile):
         return media.open()
     if isinstance(media, (str, os.PathLike)):
-        return open(media, "rb")
+        return _open_file(media)
     if not hasattr(media, "read") or not isinstance(media.read(0), bytes):
         raise UserError(
             f"must be a path, bytes or a file opened in binary mode, but is a "

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -228,6 +230,36 @@ def test_mistakes_are_one_line_and_write_nothing(folder, capsys, command, messag
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert message in err
     assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize("limit", [100, 300, 1000, 3000])
+@pytest.mark.parametrize("action", ["import rows.npy --ids ids.txt", "convert {}", "merge {}"])
+def test_a_largest_size_of_files_ends_in_one_line(store, action, limit):
+    """The system's limit (``ulimit -f``): libhdf5 ends the process where it cannot write."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "fairseq_mm",
+            "store",
+            *action.format(store).split(),
+            "--output",
+            "x",
+        ],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert done.returncode == 2, done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert re.fullmatch(r"fairseq-mm store: x(\.partial)?: cannot write: File too large\.", line)
+    assert "Traceback" not in done.stderr
+    assert not os.path.exists("x")
+    # the next run, with room, is not confused by what is left
+    assert main(["store", *action.format(store).split(), "--output", "x"]) in (0, None)
+    assert main(["store", "verify", "x"]) == 0
 
 
 def test_the_command_does_not_import_fairseq_or_torch(folder):

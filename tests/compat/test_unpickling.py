@@ -38,6 +38,10 @@ class Caller:
         return self.call
 
 
+class Allowed:
+    """What a program has told PyTorch to trust."""
+
+
 def load_as_fairseq(path):
     return checkpoint_utils.load_checkpoint_to_cpu(str(path))
 
@@ -122,6 +126,23 @@ def test_nothing_that_a_pickle_names_is_called(
         torch.save(content, path, _use_new_zipfile_serialization=zipped)
         with pytest.raises((UserError, pickle.UnpicklingError)):
             read(path)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.serialization, "safe_globals"), reason="needs PyTorch 2.5 or newer"
+)
+def test_our_unpickler_reads_whatever_pytorchs_variable_says(tmp_path, monkeypatch):
+    """PyTorch's own refuses Python's complex numbers, and would take what a program has allowed."""
+    torch.save({"model": {"a": torch.ones(2)}, "cfg": {"number": 1 + 2j}}, tmp_path / "a.pt")
+    torch.save({"model": {"a": Allowed()}}, tmp_path / "b.pt")
+    monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
+    assert read_foreign_checkpoint(tmp_path / "a.pt")["cfg"]["number"] == 1 + 2j
+    assert os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] == "1"
+    with (
+        torch.serialization.safe_globals([Allowed]),
+        pytest.raises(UserError, match=r"asks for .*Allowed"),
+    ):
+        read_foreign_checkpoint(tmp_path / "b.pt")
 
 
 def test_fairseqs_loader_names_the_file_what_it_asks_for_and_the_remedy(tmp_path):

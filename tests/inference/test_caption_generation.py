@@ -293,6 +293,13 @@ def test_an_unreadable_image_is_named(captioner, images, tmp_path):
     assert [isinstance(rows, UserError) for rows in found] == [False, True, False]
 
 
+def test_pipes_and_devices_are_not_read(captioner, images, tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    for path in (tmp_path / "pipe.png", "/dev/zero"):
+        with pytest.raises(UserError, match="is a device or a pipe, but must be a file"):
+            captioner.generate([images[0], path])
+
+
 def test_pillows_limit_is_put_back(captioner, images, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 12345)
     texts_of(captioner, images, batch_size=1)

@@ -163,6 +163,7 @@ def test_unknown_words_are_numbered(prepare, tmp_path):
         (["--max-words", "-1"], "--max-words must be at least 1, but is -1 instead."),
         (["--threshold", "2", "--dictionary", "d"], "d fixes the words; leave --threshold out"),
         (["--indexed-oov", "-1"], "--indexed-oov must be at least 0, but is -1"),
+        (["--indexed-oov", "10000000"], "--indexed-oov must be at most 100000, each of which is"),
         (["--workers", "0"], "--workers must be at least 1, but is 0 instead."),
         (["--valid-size", "6"], "--valid-size must be between 1 and 5 (of 6 training videos"),
         (["--tokenizer", "none", "--threshold", "7"], "no word occurs 7 times or more in the tr"),
