@@ -123,6 +123,8 @@ class Captions(Flow):
     """
 
     command = "caption"
+    # whether the heading of the columns is written, which --nearest adds
+    _has_heading = False
 
     def __init__(
         self, args: argparse.Namespace, models: Sequence[Any], configs: Sequence[Any], reader: Any
@@ -171,6 +173,13 @@ class Captions(Flow):
             number = counted(len(self.submitted), *self.text_names)
             print(f"wrote {self.args.submission}: {number}", file=sys.stderr)
         return status
+
+    def lines(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> list[str]:
+        lines = list(super().lines(item, examples, found))
+        if self.nearest is not None and self.form != "jsonl" and not self._has_heading:
+            self._has_heading = True
+            lines.insert(0, "\t".join(("image", "caption", "nearest training caption")))
+        return lines
 
     def others(self, item: Input, example: Any, found: Any) -> tuple[dict[str, Any], list[str]]:
         if self.nearest is None:

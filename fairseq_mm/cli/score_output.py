@@ -3,16 +3,12 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
-from fairseq_mm.metrics.score_rows import Row
+from fairseq_mm.metrics.score_rows import Row, format_figure
 
 NAMED = 5  # ids in a message
-_COUNTS = ("vocabulary",)
-_TWO_DECIMALS = frozenset(
-    ["perplexity", "perplexity_sentence", "length", "words_per_sentence", "copied_words"]
-)
 
 
 def item_entries(
@@ -77,19 +73,11 @@ def entry_of(row: Row, *, samples: int, seed: int) -> dict[str, object]:
     return entry
 
 
-def _format(name: str, value: Optional[float]) -> str:
-    if value is None:
-        return "-"
-    if name in _COUNTS:
-        return f"{value:.0f}"
-    return f"{value:.2f}" if name in _TWO_DECIMALS else f"{value:.5f}"
-
-
 def _format_interval(entry: dict[str, Any]) -> str:
     if "interval" not in entry:
         return ""
     low, high = entry["interval"]
-    return f"[{_format(entry['metric'], low)}, {_format(entry['metric'], high)}]"
+    return f"[{format_figure(entry['metric'], low)}, {format_figure(entry['metric'], high)}]"
 
 
 def _print_columns(lines: list[list[str]]) -> None:
@@ -126,7 +114,7 @@ def print_result(result: dict[str, Any]) -> None:
         lines.append(
             [
                 entry["metric"],
-                _format(entry["metric"], entry["value"]),
+                format_figure(entry["metric"], entry["value"]),
                 _format_interval(entry),
                 scored,
                 entry["signature"],
@@ -146,8 +134,8 @@ def print_result(result: dict[str, Any]) -> None:
         lines.append(
             [
                 name,
-                *(_format(name, value) for value in entry["values"]),
-                _format(name, entry["difference"]),
+                *(format_figure(name, value) for value in entry["values"]),
+                format_figure(name, entry["difference"]),
                 _format_interval(entry),
                 f"{entry['p']:.3f}" if "p" in entry else "",
             ]

@@ -21,6 +21,27 @@ _TOKEN_PROPERTIES = {
 }
 
 
+_COUNTS = ("vocabulary",)
+_TWO_DECIMALS = frozenset(
+    ["perplexity", "perplexity_sentence", "length", "words_per_sentence", "copied_words"]
+)
+
+
+def format_figure(name: str, value: Optional[float], *, decimals: int = 5) -> str:
+    """Return a figure as people read it: counts as integers, shares with some decimals.
+
+    Args:
+        name: Name of the figure, such as ``bleu4``.
+        value: The figure; None is shown as ``-``.
+        decimals: Decimals of shares and scores.
+    """
+    if value is None:
+        return "-"
+    if name in _COUNTS:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if name in _TWO_DECIMALS else f"{value:.{decimals}f}"
+
+
 @dataclass
 class Row:
     """One figure, or the reason why there is none.

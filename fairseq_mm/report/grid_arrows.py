@@ -12,7 +12,7 @@ import numpy as np
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.preprocessing import Preprocessing
-from fairseq_mm.report.html_page import Section, section
+from fairseq_mm.report.html_page import Section, plain_number, section
 from fairseq_mm.report.visual_story_attention import EmbeddedImage
 
 _WIDTH = 1000  # of a drawing, in its own units
@@ -60,8 +60,8 @@ class Drawing(NamedTuple):
         row, column = divmod(position, self.columns)
         values = self.similarities[position, list(self.targets[position])]
         return (
-            f"{self.name}: from row {row}, column {column}; f from {values[0]:.3g} to "
-            f"{values[-1]:.3g}"
+            f"{self.name}: from row {row}, column {column}; f from "
+            f"{plain_number(values[0])} to {plain_number(values[-1])}"
         )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fairseq_mm.data.output_file import output_file
 from fairseq_mm.errors import import_extra
 
@@ -29,6 +31,15 @@ class Section(NamedTuple):
     heading: str
     body: str
     scripts: tuple[str, ...] = ()
+
+
+def plain_number(value: float) -> str:
+    """Return a number with three significant digits or all digits of its integer part, and without
+    an exponent: ``0.00001``, ``165``, ``23.4``."""
+    if not np.isfinite(value) or 0 < abs(value) < 1e-9:
+        return f"{value:.3g}"
+    digits = max(3, len(f"{abs(value):.0f}"))
+    return np.format_float_positional(value, precision=digits, fractional=False, trim="-")
 
 
 def section(heading: str, template: str, *scripts: str, **values: Any) -> Section:
@@ -86,6 +97,7 @@ def _environment() -> Any:
         loader=jinja2.FunctionLoader(_source), autoescape=True, undefined=jinja2.StrictUndefined
     )
     environment.globals["zip"] = zip
+    environment.filters["plain"] = plain_number
     return environment
 
 

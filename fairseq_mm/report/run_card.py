@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from fairseq_mm.metrics.result_card import result_card
+from fairseq_mm.metrics.score_rows import format_figure
 from fairseq_mm.report.html_page import Section, section
 
 
@@ -45,8 +46,7 @@ def figures_section(result: Mapping[str, Any], *, heading: str) -> Section:
     """A row a figure, with its signature, from what ``fairseq-mm score --json`` writes."""
     rows = []
     for entry in result["scores"]:
-        value = entry.get("value")
-        number = "-" if value is None else f"{value:.4f}"
+        number = format_figure(str(entry.get("metric")), entry.get("value"), decimals=4)
         remark = " ".join(str(entry[key]) for key in ("signature", "note") if entry.get(key))
         rows.append((entry.get("metric"), number, remark))
     return section(heading, "scores.html", rows=rows)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fairseq_mm.report.figures import COLORS, Titles, draw
-from fairseq_mm.report.html_page import Section, section
+from fairseq_mm.report.html_page import Section, plain_number, section
 from fairseq_mm.report.training_log import Curves
 
 _COLORS = {"train": COLORS["accent"], "valid": COLORS["second"]}
@@ -44,7 +44,9 @@ def _chart(name: str, subsets: dict[str, dict[float, float]]) -> str:
                 label=subset,
                 gid=gid,
             )
-            titles[gid] = [f"{subset} {name} {points[x]:g} at {x:g} updates" for x in updates]
+            titles[gid] = [
+                f"{subset} {name} {plain_number(points[x])} at {x:.0f} updates" for x in updates
+            ]
         axes.set_title(name, fontweight="bold")
         axes.set_xlabel("updates")
         axes.xaxis.get_major_locator().set_params(integer=True)

@@ -197,7 +197,8 @@ def test_the_nearest_training_caption_stands_beside(caption, images, tmp_path):
     write_training_text(data, ["zebra zebra", *written])
     status, lines, _ = caption(*images, "--nearest", data)
     assert status == 0
-    assert [line.split("\t")[1:] for line in lines] == [[text, text] for text in written]
+    assert lines[0] == "image\tcaption\tnearest training caption"
+    assert [line.split("\t")[1:] for line in lines[1:]] == [[text, text] for text in written]
     entry = json.loads(caption(images[0], "--nearest", data, "--jsonl")[1][0])
     assert entry["nearest"] == {
         "caption": written[0], "id": "p1.jpg", "cider_d": entry["nearest"]["cider_d"],

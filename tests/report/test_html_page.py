@@ -2,11 +2,12 @@
 
 import sys
 
+import numpy as np
 import pytest
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.report import html_page
-from fairseq_mm.report.html_page import Section, render_page, section, write_page
+from fairseq_mm.report.html_page import Section, plain_number, render_page, section, write_page
 
 
 def test_title_heading_and_table_are_escaped():
@@ -64,3 +65,20 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch)
 def test_a_lone_surrogate_does_not_stop_the_page(tmp_path):
     write_page(tmp_path / "page.html", "a\ud800b")
     assert (tmp_path / "page.html").read_text() == "a?b"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *(
+            (1e-05, "0.00001"),
+            (165.0, "165"),
+            (1234567.0, "1234567"),
+            (0.0, "0"),
+            (23.4567, "23.5"),
+        ),
+        *((0.5, "0.5"), (-0.00123456, "-0.00123"), (3, "3"), (1e-30, "1e-30"), (np.inf, "inf")),
+    ],
+)
+def test_numbers_are_written_for_people(value, text):
+    assert plain_number(value) == text

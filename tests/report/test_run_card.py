@@ -26,10 +26,14 @@ def test_figures_stand_with_their_signatures():
         "scores": [
             {"metric": "bleu4", "value": 0.27845, "signature": "bleu|n:4"},
             {"metric": "meteor", "value": None, "signature": "", "note": "java <not> found"},
+            {"metric": "vocabulary", "value": 165.0},
+            {"metric": "perplexity", "value": 23.4567},
         ]
     }
     body = figures_section(result, heading="Figures").body
     assert ">bleu4<" in body
     assert ">0.2784<" in body or ">0.2785<" in body
     assert "bleu|n:4" in body
+    assert ">165<" in body
+    assert ">23.46<" in body
     assert "java &lt;not&gt; found" in body
