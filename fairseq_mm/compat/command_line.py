@@ -17,8 +17,8 @@ from fairseq_mm.errors import EXIT_STATUS, UserError
 
 
 def explain_arguments() -> None:
-    """Answer unknown names and a missing ``--task`` in one line, in commands with our
-    ``--user-dir`` alone. Goes when fairseq suggests names itself."""
+    """Answer unknown names and a missing ``--task`` in one line, only in commands with this
+    package as ``--user-dir``. Goes when fairseq suggests names itself."""
     from fairseq import options
 
     original = options.parse_args_and_arch

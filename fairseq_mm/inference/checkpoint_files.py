@@ -18,7 +18,7 @@ def checkpoint_file(path: str) -> str:
     """The checkpoint that a folder or file name means.
 
     Raises:
-        UserError: if there is none.
+        UserError: if the file or the folder does not exist, or the folder has no checkpoint.
     """
     if not os.path.isdir(path):
         if not os.path.isfile(path):
@@ -39,7 +39,7 @@ def checkpoint_files(path: Paths) -> list[str]:
             several as a list or joined by the system's path separator.
 
     Raises:
-        UserError: if there is none, or one does not exist.
+        UserError: if no checkpoint is named, or a checkpoint does not exist.
     """
     names = os.fspath(path).split(os.pathsep) if isinstance(path, (str, os.PathLike)) else path
     files = [checkpoint_file(os.fspath(name)) for name in names]

@@ -1,8 +1,8 @@
 """Pickling of generators, embedders and captioners.
 
-A pickle names :func:`new_object` before any class of ours or of fairseq, so that this module, which
-registers the package, is the first that a fresh process imports: the repairs of fairseq are applied
-before its classes are used, as :func:`fairseq_mm.from_pretrained` does it.
+Importing this module registers the package. A pickle names :func:`new_object` before any other
+class, so a fresh process imports this module first and applies the repairs of fairseq before it
+uses fairseq's classes.
 """
 
 from typing import Any
