@@ -7,7 +7,7 @@ from fairseq_mm.compat.repairs import LEFT_OUT_BY, REPAIRS, Repair, Scope
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- repairs: written by scripts/list_repairs.py -->\n", "<!-- end of repairs -->\n"
-# more names with the same last part than this share one mention of it
+# a longer list of names with an equal last part mentions the last part once
 MOST_SINGLE_NAMES = 4
 HEADINGS = {
     Scope.SAFE_LOADING: f"### Safe loading: always, also with `{LEFT_OUT_BY}=1`",

@@ -26,7 +26,7 @@ from fairseq_mm.compat import (
     training,
 )
 
-# environment variable that leaves all repairs out but those of safe loading
+# environment variable that switches every repair off, except safe loading
 LEFT_OUT_BY = "FAIRSEQ_MM_NO_REPAIRS"
 
 
@@ -46,7 +46,7 @@ class Repair:
         apply: Function that replaces what ``replaces`` names.
         replaces: Dotted names of attributes, or of other state of the process.
         scope: When it is applied.
-        defect: What goes wrong without it.
+        defect: Failure of the host without the repair.
         goes_when: Change of the host that makes the repair unnecessary.
         has_defect: Probe of the installed versions; None if all known versions have the defect.
     """

@@ -1,7 +1,7 @@
 """Tell what belongs to this package: a class, a configuration, a checkpoint or a trainer.
 
-Repairs with the scope ``OURS`` act where one of these functions says yes. Classes of other packages
-that derive from ours belong to it, too.
+A repair with the scope ``OURS`` acts if one of these functions returns True. Classes of other
+packages that derive from ours belong to it, too.
 """
 
 import functools

@@ -18,7 +18,7 @@ import warnings
 import torch
 from omegaconf.basecontainer import BaseContainer
 
-# modules of fairseq's commands, which import all that they use
+# modules of fairseq's commands; they import the rest of fairseq
 COMMANDS = ("eval_lm", "generate", "hydra_train", "interactive", "preprocess", "train", "validate")
 # fairseq itself adds these where it imports a --user-dir
 ADDED_BY_FAIRSEQ = ("_parser", "import_user_module.memo")
@@ -94,7 +94,7 @@ def differences(before, now):
 
 
 def names_in_table(repairs):
-    """What the table says of repairs, but for modules of fairseq that nothing has imported."""
+    """Return the names of the table, without modules of fairseq that nothing has imported."""
     names = {name for repair in repairs for name in repair.replaces}
     of_modules = {name for name in names if name.endswith((".eval", ".torch"))}
     return sorted(

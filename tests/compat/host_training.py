@@ -78,7 +78,7 @@ class Runner:
     """Runs commands of fairseq in this process.
 
     Args:
-        options: of each command.
+        options: Options that every command gets.
     """
 
     def __init__(self, options):
