@@ -44,7 +44,8 @@ class GenerationTaskConfig(FairseqDataclass):
     data: str = field(default=MISSING, metadata={"help": "data folder"})
     allow_unk: bool = field(default=False, metadata={"help": ALLOW_UNK_HELP})
     seed: int = II("common.seed")
-    score_reference: bool = II("generation.score_reference")
+    # Any: fairseq's parser takes the truth value of the text "${...}" for a bool, which is true
+    score_reference: Any = II("generation.score_reference")  # noqa: RUF009
     skip_invalid_size_inputs_valid_test: bool = II("dataset.skip_invalid_size_inputs_valid_test")
 
 
