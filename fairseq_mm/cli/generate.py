@@ -27,6 +27,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -159,10 +160,8 @@ class Flow:
             UserError: if the only input, or none, could be read.
         """
         total, failed, generated = len(self.inputs), 0, 0
-        # who asks for a page alone gets nothing else
-        is_silent = getattr(self.args, "html", None) and self.page_alone
-        path = os.devnull if is_silent else self.args.output
-        with opened(path) as file, progress_bar(total, self.input_names[1]) as bar:
+        with ExitStack() as stack, progress_bar(total, self.input_names[1]) as bar:
+            files = [stack.enter_context(opened(path)) for path in self.output_paths()]
             for start in range(0, total, self.size):
                 readable = []
                 for item, examples in self._read(self.inputs[start : start + self.size]):
@@ -178,7 +177,9 @@ class Flow:
                     self.warn(message)
                     bar.update()
                 for (item, examples), *found in zip(readable, *self._generate(readable)):
-                    print(*self.lines(item, examples, found), sep="\n", file=file, flush=True)
+                    lines = list(self.lines(item, examples, found))
+                    for file, part in zip(files, [lines] if len(files) == 1 else zip(lines)):
+                        print(*part, sep="\n", file=file, flush=True)
                     self.show(item, examples, found)
                     generated += sum(map(self.count, found))
                     bar.update()
@@ -192,7 +193,7 @@ class Flow:
         for remark in self.remarks():
             print(remark, file=sys.stderr)
         if self.args.output:
-            print(f"wrote {self.args.output}: {number}", file=sys.stderr)
+            print(f"wrote {', '.join(map(str, self.output_paths()))}: {number}", file=sys.stderr)
         if getattr(self.args, "html", None):
             print(page, file=sys.stderr)
         if failed:
@@ -204,6 +205,12 @@ class Flow:
         return EXIT_STATUS if failed else 0
 
     page_alone = False
+
+    def output_paths(self) -> Sequence[Optional[str]]:
+        """Return the files to write; of several, each gets one line of an input."""
+        # who asks for a page alone gets nothing else
+        is_silent = getattr(self.args, "html", None) and self.page_alone
+        return [os.devnull if is_silent else self.args.output]
 
     def _read(self, piece: Sequence[Input]) -> Iterator[tuple[Input, Any]]:
         found = iter(self.read([item for item in piece if item.error is None]))

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from fairseq_mm.inference.hypothesis import Hypothesis
 
 
+# stands in the name of an output file for the rank of the texts in it
+RANK = "{k}"
+
+
 @contextlib.contextmanager
 def opened(path: Optional[str]) -> Iterator[TextIO]:
     """Standard output, or a file that appears when it is complete."""
@@ -63,6 +67,12 @@ def ranks_of(args: argparse.Namespace, hypotheses: Sequence[Any]) -> list[dict[s
         {"rank": number, "candidates": args.best_of, "best_by": args.best_by or "score"}
         for number in range(1, len(hypotheses) + 1)
     ]
+
+
+def rank_paths(args: argparse.Namespace) -> list[str]:
+    """Return the paths that ``--output`` names: with ``{k}``, one for each rank of ``--nbest``."""
+    ranks = range(1, (args.nbest or 1) + 1) if RANK in args.output else [1]
+    return [args.output.replace(RANK, str(rank)) for rank in ranks]
 
 
 def facts_of(model: "Generator", config: "GenerationConfig") -> dict[str, Any]:

@@ -3,6 +3,8 @@ generates, or of none.
 
   fairseq-mm tell --checkpoint fusion --prompt "The last dragon opens a bakery."
   fairseq-mm tell --checkpoint fusion --prompts test.wp_source --jsonl > all
+  fairseq-mm tell --checkpoint fusion --prompts test.wp_source --best-of 10 \\
+      --best-by ranking --nbest 10 --output 'ranked-{k}.jsonl'
   fairseq-mm tell --checkpoint fusion --prompt-model checkpoints/prompt_lm --n 5
   fairseq-mm tell --prompt-model checkpoints/prompt_lm --n 5 --prompts-only
   fairseq-mm tell --checkpoint checkpoints/gcnn_lm_stories --n 5
@@ -20,7 +22,9 @@ earlier. Models of WritingPrompts expect prompts as they stand there, such as
 their score (which is at the --temperature of the draws) or, with --best-by
 ranking, by how much likelier a story is under its prompt than under the
 likeliest of 9 others, drawn from those of the run or from --other-prompts; then
-prompt_margin is that difference in nats a token.
+prompt_margin is that difference in nats a token. With {k} in the name of
+--output, the story of each rank is written to a file of its own, as retrieve
+prompts --k writes the baseline's (Fan et al. 2018, Figure 7).
 
 Presets of images: beam, of 5, the default; greedy; sampling; paper, which is
 greedy with a repetition penalty of 5 and sentences that end after punctuation,
@@ -42,6 +46,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rule
 from fairseq_mm.cli.generate import Input, inputs_of_jsonl
+from fairseq_mm.cli.records import RANK, rank_paths
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.cli.tell_inputs import (
     ImageSequence,
@@ -214,7 +219,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--raw", action="store_true", help="Write the tokens of a story, separated by spaces."
     )
     arguments.add(form, "jsonl")
-    arguments.add(output, "output", "html")
+    arguments.add(
+        output,
+        *("output", "html"),
+        output={
+            "help": "Write to this file; a name that ends in .jsonl means --jsonl. With {k} in the "
+            "name, stories of prompts get one file for each rank up to --nbest (default: standard "
+            "output)."
+        },
+    )
     arguments.add(parser.add_argument_group("run"), "device", "batch_size")
 
 
@@ -229,6 +242,8 @@ def run(args: argparse.Namespace) -> int:
     of_prompts = [name for name in _OF_PROMPTS if arguments.is_given(args, name)]
     prompts = [] if args.prompts_only else given_prompts(args.prompt, args.prompts)
     options = arguments.generation_options(args)
+    if RANK in (args.output or ""):
+        _check_rank_files(args, has_images=has_images)
     if args.other_prompts and args.best_by != "ranking":
         raise UserError("--other-prompts: needs --best-by ranking beside it.")
     for text in args.compare or ():
@@ -256,6 +271,22 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(_NO_IMAGES)
     generate = prompt_stories if reads_prompts else _visual_stories
     return generate(args, systems, options, prompts)
+
+
+def _check_rank_files(args: argparse.Namespace, *, has_images: bool) -> None:
+    """
+    Raises:
+        UserError: if stories of images, or prompts alone, are to be written by rank, or a file that
+            is read would be overwritten.
+    """
+    if has_images or args.prompts_only:
+        raise UserError(
+            f"--output {args.output}: {RANK} stands for the rank of a prompt's story; stories of "
+            "images, and prompts alone, are written to one file."
+        )
+    sources = [path for path in (*args.prompts, args.other_prompts) if path]
+    for path in rank_paths(args):
+        arguments.check_outputs({"output": path}, sources)
 
 
 _NO_IMAGES = (

@@ -5,10 +5,18 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli.generate import Flow, Input
-from fairseq_mm.cli.records import counted, hashes_of, json_line, opened, ranks_of
+from fairseq_mm.cli.records import (
+    RANK,
+    counted,
+    hashes_of,
+    json_line,
+    opened,
+    rank_paths,
+    ranks_of,
+)
 from fairseq_mm.cli.tell_output import heading
 from fairseq_mm.data.story_text import check_encodable
 from fairseq_mm.errors import UserError
@@ -174,6 +182,9 @@ class PromptStories(Flow):
             self.ranking = self._ranking()
         self.unknown: dict[str, str] = {}
 
+    def output_paths(self) -> Sequence[Optional[str]]:
+        return rank_paths(self.args) if self.args.output else [None]
+
     def facts_of(self, model: Any, config: Any) -> dict[str, Any]:
         facts = super().facts_of(model, config)
         if self.args.prompt_model:
@@ -257,14 +268,30 @@ class PromptStories(Flow):
         if self.form == "raw":
             return [hypothesis.line for hypothesis in hypotheses]
         if self.form == "jsonl":
-            others = {"tokens": best.line, "words": len(best.line.split())}
+            others = _story_fields(best)
             others.update({} if prompt is None else _prompt_fields(prompt))
             fields = self._fields_of(item, hypotheses)
-            return [json_line(item.index, hypotheses, {**others, **self.facts[0]}, each=fields)]
+            if RANK not in (self.args.output or ""):
+                others.update(self.facts[0])
+                return [json_line(item.index, hypotheses, others, each=fields)]
+            fields = fields or [{"rank": rank} for rank in range(1, len(hypotheses) + 1)]
+            return [
+                json_line(
+                    item.index,
+                    [hypothesis],
+                    {**others, **_story_fields(hypothesis), **self.facts[0]},
+                    each=[ranked],
+                )
+                for hypothesis, ranked in zip(hypotheses, fields)
+            ]
         if not self.has_heading:
             return [hypothesis.text for hypothesis in hypotheses]
         title = heading(item.index, "" if prompt is None else prompt.text)
         return [f"{title}\n{hypothesis.text}\n" for hypothesis in hypotheses]
+
+
+def _story_fields(story: Any) -> dict[str, Any]:
+    return {"tokens": story.line, "words": len(story.line.split())}
 
 
 def _prompt_fields(prompt: Any) -> dict[str, Any]:

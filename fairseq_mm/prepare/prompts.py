@@ -138,6 +138,15 @@ class PromptWriter(FolderWriter):
             counts["prompts_in_train"] = len(self._prompts & self._training_prompts)
         self._symbols, self._prompts, self._pairs = 0, set(), set()
 
+    def describe(self, counts: dict[str, int]) -> str:
+        """Add mean lengths of prompts and of whole stories, as in Table 1 of Fan et al. 2018."""
+        whole_stories = counts["story_words"] + counts["words_cut"]
+        lengths = f"{counts['prompt_words'] / counts['pairs']:,.1f} words a prompt"
+        lengths += f", {whole_stories / counts['pairs']:,.1f} a story"
+        if counts["words_cut"]:
+            lengths += f" before the cut ({whole_stories:,} words)"
+        return f"{super().describe(counts)}; on average {lengths}"
+
     def options(self) -> dict[str, object]:
         return {
             "story_words": self.story_words,

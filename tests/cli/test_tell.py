@@ -427,6 +427,47 @@ class TestBestOf:
             differs |= hypotheses[0]["hypothesis"] != max(drawn, key=lambda x: x.score).text
         assert differs
 
+    @pytest.mark.parametrize("by", [["--best-of", N, "--best-by", "ranking"], ["--sampling"]])
+    def test_each_rank_has_a_file_of_its_own(self, tell, files, by, tmp_path):
+        given = [x for prompt in self.PROMPTS for x in ("--prompt", prompt)]
+        options = ["--checkpoint", files["story"], *given, *by, "--nbest", 3, "--seed", 3, *LENGTH]
+        name = tmp_path / "ranked-{k}.jsonl"
+        status, printed, errors = tell(*options, "--output", name)
+        assert (status, printed) == (0, "")
+        paths = [tmp_path / f"ranked-{rank}.jsonl" for rank in (1, 2, 3)]
+        assert errors == f"wrote {', '.join(map(str, paths))}: 12 stories\n"
+        assert sorted(tmp_path.iterdir()) == paths
+        columns = [[json.loads(line) for line in path.open()] for path in paths]
+        together = [json.loads(line) for line in tell(*options, "--jsonl")[1].splitlines()]
+        assert len(together) == len(self.PROMPTS)
+        for record, stories in zip(together, zip(*columns)):
+            hypotheses = record.pop("hypotheses")
+            for rank, (story, hypothesis) in enumerate(zip(stories, hypotheses), start=1):
+                assert story == {
+                    **record,
+                    **hypothesis,
+                    "rank": rank,
+                    "tokens": story["tokens"],
+                    "words": len(story["tokens"].split()),
+                }
+        assert len({story["tokens"] for column in columns for story in column}) > len(together)
+
+    def test_files_of_ranks_are_of_prompts_stories(self, tell, files, tmp_path):
+        name = tmp_path / "ranked-{k}"
+        read = tmp_path / "ranked-2"
+        read.write_text("the house\n")
+        story = ["--checkpoint", files["story"], "--output", name, *LENGTH]
+        options = ["--sampling", "--nbest", 2, "--prompts", read]
+        status, _, errors = tell(*story, *options)
+        assert (status, errors.count("\n")) == (2, 1)
+        assert "ranked-2: would overwrite a file that is read" in errors
+        assert read.read_text() == "the house\n"
+        alone = ["--prompt-model", files["prompts"], "--prompts-only", "--output", name]
+        for given in (alone, [*story, *map("{}.jpg".format, "abcde")]):
+            status, _, errors = tell(*given)
+            assert (status, errors.count("\n")) == (2, 1)
+            assert "{k} stands for the rank of a prompt's story" in errors
+
     @pytest.mark.parametrize("by", ["score", "ranking"])
     def test_batches_change_nothing(self, records, by):
         first = records("--best-by", by, "--batch-size", 1)

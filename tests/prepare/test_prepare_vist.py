@@ -60,7 +60,8 @@ def release(tmp_path):
             if split == "train":
                 content += annotations("bad", tier=tier, order=(0, 1, 2, 3), photo=40)
             path = folder / f"{split}.{tier}.json"
-            path.write_text(json.dumps({"images": [], "annotations": content}))
+            images = [{"id": str(number)} for number in range(7 if split == "train" else 0)]
+            path.write_text(json.dumps({"images": images, "annotations": content}))
     return folder
 
 
@@ -76,7 +77,8 @@ def test_the_release_becomes_a_data_folder(run_script, tmp_path):
         "valid: 1 stories found, 4,990 expected (vist, split official)",
     ]
     assert out.splitlines()[:4] == [
-        "train: 3 stories, 3 albums, 2 image sequences, 10 images, 75 words (0.00% unknown)",
+        "train: 3 stories, 3 albums, 2 image sequences, 10 images, 75 words (0.00% unknown), "
+        "7 images listed",
         "valid: 1 stories, 1 albums, 1 image sequences, 5 images, 25 words (0.00% unknown)",
         "exception, train stories left out, not five sentences at five positions of one album: 1 "
         "(bad; all in prepare.json)",

@@ -39,9 +39,9 @@ def test_the_release_is_taken_as_it_is_split(run_script, release):
     assert status == 0
     assert out.splitlines()[:2] == [
         "train: 4 pairs, 2 prompts, 24 prompt words (0.00% unknown), 16 story words (0.00% "
-        "unknown), 2 duplicate pairs",
+        "unknown), 2 duplicate pairs; on average 6.0 words a prompt, 4.0 a story",
         "valid: 2 pairs, 1 prompts, 12 prompt words (16.67% unknown), 8 story words (0.00% "
-        "unknown), 1 duplicate pairs",
+        "unknown), 1 duplicate pairs; on average 6.0 words a prompt, 4.0 a story",
     ]
     assert err.splitlines() == [
         "train: 4 pairs found, 272,600 expected (writingprompts, split official)",
@@ -50,6 +50,16 @@ def test_the_release_is_taken_as_it_is_split(run_script, release):
     assert (release / "out" / "text" / "train.wp_target").read_text().splitlines() == (
         ["It was n't. <newline>"] * 4
     )
+
+
+def test_mean_lengths_are_of_whole_stories(run_script, release):
+    status, out, _ = run_script(
+        "--source-threshold", 1, "--target-threshold", 1, "--story-words", 3
+    )
+    assert status == 0
+    # four stories of 4 words, one of which is cut from each
+    assert "12 story words (0.00% unknown), 4 stories cut, 4 words cut" in out
+    assert "on average 6.0 words a prompt, 4.0 a story before the cut (16 words)" in out
 
 
 def test_a_part_of_the_release_is_refused_when_strict(run_script, release):

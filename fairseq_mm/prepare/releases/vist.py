@@ -36,6 +36,8 @@ from fairseq_mm.prepare.captions import captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.split_lists import entries_of
 
+# Li et al. 2020, section 4.1; their 209,651 images are more than the stories have (Huang et al.
+# 2016 count 81,743), so that images_listed counts all that the release lists
 VIST_STORIES = {"train": 40_155, "valid": 4_990, "test": 5_055}
 STORIES, IN_SEQUENCE, IN_ISOLATION = (
     "story-in-sequence",
@@ -93,7 +95,12 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "t
         corpus.files.append(str(path))
         # position, album, image, sentence: 200,000 in the full release
         parts: dict[str, list[tuple[int, str, str, str]]] = {}
-        for where, annotation in _annotations(path):
+        content = read_json(path)
+        if isinstance(content, dict) and isinstance(content.get("images"), list):
+            corpus.counts[split] = {"images_listed": len(content["images"])}
+        annotations = _annotations(content, path)
+        del content  # large; it is freed when the last annotation has been read
+        for where, annotation in annotations:
             key = check_id(_text(annotation, "story_id", where), where, what="a story")
             part = (
                 _order(annotation, where),
@@ -133,7 +140,7 @@ def read_vist_descriptions(folder: Path, *, text_field: str = "text") -> Corpus:
     for split, path in _files(folder, IN_ISOLATION).items():
         corpus.files.append(str(path))
         found: dict[str, Example] = {}
-        for where, annotation in _annotations(path):
+        for where, annotation in _annotations(read_json(path), path):
             key = check_id(_text(annotation, "photo_flickr_id", where), where)
             image = found.setdefault(key, captioned_image(key, [], where))
             image.texts["captions"].append(_text(annotation, text_field, where))
@@ -150,9 +157,9 @@ def _files(folder: Path, tier: str) -> dict[str, Path]:
     return files
 
 
-def _annotations(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _annotations(content: object, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """``path: annotations[number]`` and the object there."""
-    for where, several in entries_of(read_json(path), path, "annotations"):
+    for where, several in entries_of(content, path, "annotations"):
         if not isinstance(several, list) or len(several) != 1 or not isinstance(several[0], dict):
             raise UserError(f"{where}: must be a list of one JSON object.")
         yield where, several[0]
