@@ -8,7 +8,9 @@ case "${PAPER:-}" in
 1)
     # Section 3.1: SGD without momentum at a rate of 1 "exponentially decreased", 40 pairs (Flickr30k:
     # 100); a margin of .2 and the LSTM's initial values are defaults. Section 2.2: contrastive terms
-    # drawn from the training set. Nothing is said of clipping, dropout or scaling: none. Ours: the
+    # drawn from the training set. fairseq takes the mean over the pairs, where equation 6 is a sum:
+    # if the rate is meant for the sum, --lr 40. The text is not preprocessed: see the page of the
+    # task. Nothing is said of clipping, dropout or scaling: none. Ours: the
     # factor of the rate, the number of contrastive terms, 15 epochs, the choice of the checkpoint.
     # Footnote 3, fixed CBOW vectors: give --word-vectors FILE --fixed-words.
     share_batch 40 pairs

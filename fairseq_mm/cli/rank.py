@@ -13,11 +13,14 @@ The checkpoint decides what is ranked, and by what:
 
 Captions (m_rnn, mlbl_f): by likelihood (Mao et al. 2015, section 5), images by
 P(sentence | image), sentences by P(sentence | image) / P(sentence), where
-P(sentence) is the mean over sampled training images. Image-sentence embeddings
-(vse_lstm, vse_gru, vse_bow): by the cosine of vectors. Ties count against the
-model; Med r is rounded down. The output folder gets ranks.json (figures, card)
-and ranks.jsonl (a query a line), of likelihoods also recall_curve.csv and
-.svg, and log_probs.npy [sentences, images].
+P(sentence) is the mean over sampled training images. With --marginal mean_image
+sentences are ranked by their perplexity under the mean of all training images,
+divided by their perplexity under the image, the ranking of Kiros et al. 2014b as
+that section describes it. Image-sentence embeddings (vse_lstm, vse_gru,
+vse_bow): by the cosine of vectors. Ties count against the model; Med r is
+rounded down. The output folder gets ranks.json (figures, card) and ranks.jsonl
+(a query a line), of likelihoods also recall_curve.csv and .svg, and
+log_probs.npy [sentences, images].
 
 Stories of prompts: how often a story is likeliest under its own prompt (Fan et
 al. 2018, section 5.5, Figure 6); visual stories: how often under its own
@@ -73,9 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     images = parser.add_argument_group("images and sentences")
     images.add_argument(
         "--marginal",
-        choices=("sampled", "none"),
-        help="Divide the likelihood of a sentence by its mean over sampled training images, or not "
-        "at all (default: sampled).",
+        choices=("sampled", "mean_image", "none"),
+        help="Likelihood that a sentence's own is divided by: its mean over sampled training "
+        "images, that under the mean training image (a word on average), or none (default: "
+        "sampled).",
     )
     arguments.add_numbers(
         images,

@@ -129,12 +129,23 @@ def _by_likelihood(
     from fairseq_mm.metrics.result_card import file_hash
     from fairseq_mm.retrieval import ranking
     from fairseq_mm.retrieval.score_file import ScoreFile
-    from fairseq_mm.retrieval.split_to_rank import SplitToRank, sample_training_images
+    from fairseq_mm.retrieval.split_to_rank import (
+        SplitToRank,
+        mean_training_image,
+        sample_training_images,
+    )
 
-    sampled = []
+    sampled, mean_image = [], None
     if args.marginal == "sampled":
         sampled = sample_training_images(args.data, args.marginal_images, args.seed)
-    split = SplitToRank(task.datasets[args.split], max_images=args.max_images, sampled=sampled)
+    elif args.marginal == "mean_image":
+        mean_image = mean_training_image(args.data, task.features)
+    split = SplitToRank(
+        task.datasets[args.split],
+        max_images=args.max_images,
+        sampled=sampled,
+        mean_image=mean_image,
+    )
     blocks = ranking.sentence_blocks(split.sentences, len(split))
     identity = {
         "checkpoint": str(file_hash(checkpoint).get("sha256"))[:12],
@@ -149,6 +160,9 @@ def _by_likelihood(
 
     truth = split.image_of_sentence
     normalised = (file.log_probs, file.log_marginals, truth)
+    if mean_image is not None:  # perplexities are divided, not probabilities
+        lengths = np.array([len(sentence) for sentence in split.sentences])
+        normalised = (file.log_probs / lengths[:, None], file.log_marginals / lengths, truth)
     found = {
         "image_retrieval": ranking.rank_images(file.log_probs, truth),
         "sentence_retrieval": ranking.rank_sentences(*normalised),
@@ -159,7 +173,7 @@ def _by_likelihood(
     best: dict[str, Any] = {}
     if args.top:
         texts = [sentence_of(task, sentence) for sentence in split.sentences]
-        scores = file.log_probs - file.log_marginals[:, None]
+        scores = normalised[0] - normalised[1][:, None]
         best["image_retrieval"] = _best(file.log_probs, args.top, split.images)
         best["sentence_retrieval"] = _best(scores.T, args.top, split.lines, texts)
     return {

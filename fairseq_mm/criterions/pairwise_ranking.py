@@ -13,6 +13,8 @@ batch brings besides its own, others in each epoch.
 twice the margin for each pair and stays: that is warned of, and ``--sum-updates`` prevents it.
 
 Differs from the paper:
+- Equation 6 is a sum over pairs. fairseq divides the gradient by the number of pairs in the batch,
+  so that a learning rate for the sum is this number times larger here.
 - The pairs of a batch share the negatives that are drawn; each process draws its own.
 - Other sentences of the same image are no negatives; they are in the released codes
   (``--same-image-negatives``).

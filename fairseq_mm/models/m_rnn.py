@@ -29,12 +29,16 @@ RNN, whose matrix multiplies the word as well, and whose function is the sigmoid
 
     r(t) = f(U [w(t); r(t-1)])                          (eq. 1)
 
+The cost is ``--criterion cross_entropy``, in nats. The penalty lambda |theta|^2 of equation 6,
+whose cost is in bits, is ``--optimizer adam_l2 --weight-decay W`` with W = 2 ln 2 lambda.
+
 Differs from the paper:
 - Embedding layer II is linear: the paper names no non-linearity, and adds w(t) to the recurrence.
 - Layer II, the multimodal layer and the output layer have biases, of which the paper says nothing.
 - Dropout, initial values and the features' scaling are ours (the paper gives none): see the
   options.
 - V_I^(1) has 256 rows, V_I^(2) 512; shared means that V_I^(1) is the first 256 rows of V_I^(2).
+- The recipe has no penalty (the paper gives no lambda).
 - The image's features are fixed, as in the paper's experiments; several regions (a grid) are
   averaged.
 

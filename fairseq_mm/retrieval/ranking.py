@@ -1,7 +1,9 @@
 """Retrieval by likelihood: images for a sentence, sentences for an image.
 
 Mao et al. 2015, section 5. Images are ranked by P(s | I), sentences by P(s | I) / P(s)
-(equation 7), in section 9.2 among the sentences of the query's nearest images.
+(equation 7), in section 9.2 among the sentences of the query's nearest images. Kiros et al. 2014b,
+as section 5 describes them, divide perplexities instead: of a sentence under the mean training
+image, by that under the query.
 """
 
 from collections.abc import Sequence
@@ -107,6 +109,8 @@ def rank_sentences(
     shortlist: Optional[np.ndarray] = None,
 ) -> TrueRanks:
     """Sentences for each image by P(s | I) / P(s) (equation 7).
+
+    Divided by the number of tokens, both arguments give the ratio of perplexities.
 
     Args:
         log_probs: ``[S, I]``.

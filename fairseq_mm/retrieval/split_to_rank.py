@@ -1,4 +1,5 @@
-"""What is ranked: the sentences of a split, its images, and training images for the marginal."""
+"""What is ranked: the sentences of a split, its images, and training images for the marginal, or
+the mean of all training images."""
 
 import hashlib
 import os
@@ -20,6 +21,7 @@ class SplitToRank:
             .MultimodalDataset`.
         max_images: take the first so many images and their sentences; all when None.
         sampled: further images, lines of visual_ids.
+        mean_image: ``[1, D]`` features of one more image, the last one, that is in no store.
 
     Attributes:
         images: line of visual_ids of each image, in order of first appearance.
@@ -30,7 +32,12 @@ class SplitToRank:
     """
 
     def __init__(
-        self, dataset: Any, *, max_images: Optional[int] = None, sampled: Optional[list[str]] = None
+        self,
+        dataset: Any,
+        *,
+        max_images: Optional[int] = None,
+        sampled: Optional[list[str]] = None,
+        mean_image: Optional[np.ndarray] = None,
     ) -> None:
         self.store = dataset.features
         self.images = list(dict.fromkeys(dataset.visual_ids))[:max_images]
@@ -39,14 +46,17 @@ class SplitToRank:
         self.image_of_sentence = np.array([place_of[dataset.visual_ids[i]] for i in self.lines])
         self.sentences = [tuple(dataset.target[i].tolist()) for i in self.lines]
         self.sampled = sampled or []
+        self.mean_image = mean_image
 
     def __len__(self) -> int:
-        """Number of images, the sampled ones included."""
-        return len(self.images) + len(self.sampled)
+        """Number of images, the sampled ones and the mean image included."""
+        return len(self.images) + len(self.sampled) + (self.mean_image is not None)
 
     def rows(self, place: int) -> np.ndarray:
-        """``[N, D]`` features of an image; the sampled ones come last."""
+        """``[N, D]`` features of an image; the sampled ones and the mean image come last."""
         count = len(self.images)
+        if self.mean_image is not None and place == len(self) - 1:
+            return self.mean_image
         image = self.images[place] if place < count else self.sampled[place - count]
         return np.concatenate([self.store.read(key) for key in image.split("\t")])
 
@@ -86,6 +96,21 @@ def sample_training_images(folder: str, count: int, seed: int) -> list[str]:
             f"--marginal-images {count} asks for more images than the {len(images)} of {path}."
         )
     return [images[i] for i in np.random.default_rng(seed).permutation(len(images))[:count]]
+
+
+def mean_training_image(folder: str, store: Any) -> np.ndarray:
+    """``[1, D]`` float32 mean of the training images of a data folder, each the mean of its rows.
+
+    Args:
+        folder: Data folder.
+        store: Feature store of its images.
+    """
+    images = dict.fromkeys(read_visual_ids(os.path.join(folder, "train.visual_ids")))
+    total = np.zeros(1)
+    for image in images:
+        rows = np.concatenate([store.read(key) for key in image.split("\t")])
+        total = total + rows.mean(0, dtype=np.float64)
+    return (total / len(images)).astype(np.float32)[None]
 
 
 def _digest(*arrays: np.ndarray) -> str:

@@ -10,10 +10,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+from fairseq import checkpoint_utils
 from numerics import assert_close
 from toy_data import make_captions_folder, run_fairseq, write_store
 
 from fairseq_mm.cli.main import main
+from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.inference.checkpoints import load_checkpoint
 from fairseq_mm.retrieval import ranking
 
@@ -64,8 +66,6 @@ def rank(trained, tmp_path, capsys):
 
 def naive_scores(trained, sampled):
     """``[S, I]`` and ``[S]`` of the validation split, by the model's forward pass."""
-    from fairseq import checkpoint_utils
-
     _, checkpoints = trained
     path = str(checkpoints / "checkpoint_best.pt")
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([path])
@@ -164,6 +164,53 @@ def test_without_the_marginal_sentences_are_ranked_by_their_probability(rank, tm
     assert result["results"]["sentence_retrieval"]["mean_rank"] == np.mean(expected)
 
 
+def test_perplexity_is_divided_by_that_under_the_mean_training_image(rank, trained, tmp_path):
+    """Kiros et al. 2014b, as section 5 of the paper has it."""
+    status, result, _, _ = rank("--marginal", "mean_image", "--top", 2)
+    assert status == 0
+    data, checkpoints = trained
+    store = FeatureStore(data / "features.h5")
+    mean = np.mean([store.read(f"train{i}.jpg").mean(0, dtype=np.float64) for i in range(12)], 0)
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(checkpoints / "checkpoint_best.pt")]
+    )
+    model.eval()
+    task.load_dataset("valid", combine=False)
+    dataset = task.datasets["valid"]
+
+    def perplexity(features, target):
+        tokens = torch.cat([target[-1:], target[:-1]]).unsqueeze(0)
+        features = torch.from_numpy(features).float().unsqueeze(0)
+        mask = torch.zeros(features.shape[:2], dtype=torch.bool)
+        logits, _ = model(features, mask, tokens)
+        lprobs = torch.log_softmax(logits[0].double(), 1)
+        return float((-lprobs.gather(1, target.unsqueeze(1)).mean()).exp())
+
+    with torch.no_grad():
+        targets = [dataset.target[line].long() for line in range(21)]
+        reference = [perplexity(mean[None], target) for target in targets]
+        ratios = np.array(
+            [
+                [r / perplexity(store.read(f"valid{i}.jpg"), t) for t, r in zip(targets, reference)]
+                for i in range(7)
+            ]
+        )
+    groups = np.repeat(np.arange(7), 3)
+    ranks = [1 + (row[groups != i] >= row[groups == i].max()).sum() for i, row in enumerate(ratios)]
+    assert result["results"]["sentence_retrieval"]["mean_rank"] == np.mean(ranks)
+    lines = [json.loads(line) for line in (tmp_path / "out/ranks.jsonl").read_text().splitlines()]
+    best = [entry["top"] for entry in lines if entry["task"] == "sentence_retrieval"]
+    for row, found in zip(ratios, best):
+        assert [x["id"] for x in found] == np.argsort(-row)[:2].tolist()
+        # the logarithm of the ratio
+        np.testing.assert_allclose(
+            [x["score"] for x in found], np.log(np.sort(row)[:-3:-1]), atol=1e-4
+        )
+    # not the order of equation 7 with the same image, where long sentences gain and lose more
+    unscaled = np.log(ratios) * [len(target) for target in targets]
+    assert (np.argsort(-unscaled, 1) != np.argsort(-ratios, 1)).any()
+
+
 def test_a_killed_run_continues_and_gives_the_same(rank, tmp_path, monkeypatch):
     _, straight, _, _ = rank(output=tmp_path / "straight")
     monkeypatch.setattr(ranking, "_BLOCK_PAIRS", 300)
@@ -238,9 +285,11 @@ def test_the_output_folder_stands_beside_the_checkpoint_by_default(trained, caps
 def test_a_model_without_images_ranks_last(rank, trained, tmp_path):
     data, _ = trained
     train(data, tmp_path / "base", "m_rnn_base")
-    _, result, _, _ = rank(path=tmp_path / "base")
-    assert result["results"]["image_retrieval"]["mean_rank"] == 7
-    assert result["results"]["sentence_retrieval"]["mean_rank"] == 19  # of 21, 3 are true
+    for marginal in ("sampled", "mean_image"):
+        output = tmp_path / marginal
+        _, result, _, _ = rank("--marginal", marginal, path=tmp_path / "base", output=output)
+        assert result["results"]["image_retrieval"]["mean_rank"] == 7
+        assert result["results"]["sentence_retrieval"]["mean_rank"] == 19  # of 21, 3 are true
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,33 @@ def test_fifty_updates_are_those_of_pytorchs_adam(weight_decay, amsgrad):
     assert torch.equal(model.ignored, first.ignored) is (weight_decay == 0)  # a gradient of zero
 
 
+@pytest.mark.parametrize("name", ["adam_l2", "sgd"])
+def test_weight_decay_of_2_ln_2_lambda_is_the_term_of_a_cost_in_bits(name):
+    """Mao et al. 2015, equation 6: bits a word + lambda |theta|^2, where fairseq's cost is in nats.
+
+    The scale of the cost changes the rate of SGD, and of Adam the constant in the denominator.
+    """
+    penalty = 0.03  # lambda
+    model, expected = ToyModel(), ToyModel()
+    decay = {"weight_decay": 2 * math.log(2) * penalty}
+    if name == "sgd":
+        cfg = optimizer_config({"_name": "sgd", "lr": [LR / math.log(2)], "momentum": 0.0, **decay})
+        on_bits = torch.optim.SGD(expected.parameters(), LR)
+    else:
+        cfg = config(**decay)
+        on_bits = torch.optim.Adam(expected.parameters(), LR, (0.9, 0.98), 1e-8 / math.log(2))
+    run_updates(model, build_optimizer(model, cfg), range(9), loss_of)
+    # a weight without gradient is left alone, and no model has one
+    penalised = [weight for weight in expected.parameters() if weight is not expected.unused]
+    for step in range(9):
+        on_bits.zero_grad()
+        squares = sum(weight.pow(2).sum() for weight in penalised)
+        (loss_of(expected, step) / math.log(2) + penalty * squares).backward()
+        on_bits.step()
+    for weight_name, weight in expected.named_parameters():
+        torch.testing.assert_close(model.get_parameter(weight_name), weight, msg=weight_name)
+
+
 def test_maximum_of_second_moments_is_kept_from_when_amsgrad_is_switched_on():
     model = ToyModel()
     optimizer = build_optimizer(model, config())

@@ -9,7 +9,11 @@ from toy_data import write_store
 
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.errors import UserError
-from fairseq_mm.retrieval.split_to_rank import SplitToRank, sample_training_images
+from fairseq_mm.retrieval.split_to_rank import (
+    SplitToRank,
+    mean_training_image,
+    sample_training_images,
+)
 
 VISUAL_IDS = ["b", "a\tc", "b", "d", "a\tc"]
 
@@ -49,6 +53,23 @@ def test_sampled_images_stand_behind_those_of_the_split(dataset):
     np.testing.assert_array_equal(features[0], np.concatenate([read("a"), read("c")]))
     np.testing.assert_array_equal(features[2, :2], read("e"))
     np.testing.assert_array_equal(features[3, :2], read("b"))
+
+
+def test_the_mean_image_stands_last_and_in_the_identity(dataset, tmp_path):
+    (tmp_path / "train.visual_ids").write_text("e\ne\nb\na\tc\n")
+    read = dataset.features.read
+    mean = mean_training_image(str(tmp_path), dataset.features)
+    both = np.concatenate([read("a"), read("c")])
+    np.testing.assert_allclose(mean, [(read("e").mean(0) + read("b").mean(0) + both.mean(0)) / 3])
+    split = SplitToRank(dataset, mean_image=mean)
+    assert len(split) == 4
+    features, padding_mask = split.read_images(2, 4)
+    np.testing.assert_array_equal(features[1, :1], mean)
+    assert padding_mask[1].tolist() == [False, True]
+    other = SplitToRank(dataset, mean_image=mean + 1).identity()
+    assert [key for key, value in split.identity().items() if value != other[key]] == [
+        "sampled_images"
+    ]
 
 
 def test_several_rows_are_averaged_for_the_distance(dataset):

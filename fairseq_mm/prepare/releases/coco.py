@@ -8,8 +8,9 @@
                     with numbers or file names, one per line: 118,286 training
                     images, and the paper's 4,000 and 1,000 of val2014
 
-m-RNN (Mao et al. 2015, section 7.1) was trained on all images but those that it drew from val2014;
-the released lists leave out image 167126, a broken file in early downloads.
+m-RNN's paper (Mao et al. 2015, section 7.1) draws 4,000 and 1,000 images of val2014 and does not
+say whether it trained on the others. The released code trained on all of them except image 167126,
+a broken file in early downloads. --split official trains on the 82,783 images of train2014 alone.
 """
 
 import argparse
