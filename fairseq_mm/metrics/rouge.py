@@ -3,7 +3,7 @@
 :func:`rouge_l` is coco-caption's: longest common subsequence, F-measure with beta 1.2, the best
 precision and the best recall over the references, each for itself, before they are joined.
 
-:func:`rouge_n_f1` and :func:`rouge_l_f1` are those of summaries (Yu et al. 2021, section 4.2, whose
+:func:`rouge_n_f1` and :func:`rouge_l_f1` are those of summaries (Yu et al. 2021, section 4.4, whose
 figures they reproduce): one reference, tokens as they are, the F-measure with beta 1. The figure of
 a corpus is the items' mean, in both.
 """

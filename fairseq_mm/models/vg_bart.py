@@ -15,6 +15,7 @@ row of Tables 1 to 5 is reached by options:
     section 5.2, variant    --fusion dot_product_projected ...
     Figure 3                --arch vg_bart_dot_product_fg
     the best released one   --arch vg_bart_dot_product_fg_vtf
+    Table 3, noise          --noise-features (an option of the task)
     Table 4                 --fusion-encoder-layers 1 ... 1,2,3,4,5,6
     Table 5                 --fusion-encoder-layers '' --fusion-decoder-layers 2
 

@@ -1,6 +1,6 @@
 """The learning rate times a factor every few epochs: ``--lr-scheduler epoch_decay``.
 
-Yu et al. 2021 (VG-BART), section 4.3: times 0.95 every 10 epochs.
+Yu et al. 2021 (VG-BART), section 4.2: times 0.95 every 10 epochs.
 """
 
 from collections.abc import Collection

@@ -117,6 +117,15 @@ class VideoWriter(FolderWriter):
             "transcripts.jsonl": [json_line({"id": example.id, "transcript": transcript})],
         }
 
+    def describe(self, counts: dict[str, int]) -> str:
+        """Return the counts of a split with the average lengths of its texts."""
+        transcript = counts["transcript_tokens"] / counts["videos"]
+        summary = counts["summary_tokens"] / counts["videos"]
+        return (
+            f"{super().describe(counts)}; on average {transcript:.1f} tokens in a transcript and "
+            f"{summary:.1f} in a summary"
+        )
+
     def options(self) -> dict[str, object]:
         return {
             "subwords": self.subwords.kind,

@@ -55,12 +55,18 @@ def test_text_and_features_become_a_data_folder(run_script, release):
     status, out, err = run_script(*options, "--missing", "drop")
     assert status == 0
     assert err.splitlines() == [
+        "train: 3 videos read, 73,993 in the paper",
+        "valid: 1 videos read, 2,965 in the paper",
+        "test: 1 videos read, 2,156 in the paper, 2,127 in its authors' released references",
         "test: 1 videos found, 2,127 expected (how2, split train sum_train, valid sum_cv, test "
-        "sum_devtest)"
+        "sum_devtest)",
     ]
     folder = release / "out"
     lines = out.splitlines()
-    assert lines[0].startswith("train: 2 videos, 8 transcript tokens (0.00% unknown), 8 summ")
+    assert lines[0] == (
+        "train: 2 videos, 8 transcript tokens (0.00% unknown), 8 summary tokens (0.00% unknown); "
+        "on average 4.0 tokens in a transcript and 4.0 in a summary"
+    )
     assert lines[3] == ("exception, train videos missing: 1 (b; all in prepare.json)")
     assert lines[-2:] == [f"wrote {folder}", f"wrote {folder}/features.h5: 4 videos"]
     assert (folder / "text" / "train.tran").read_text() == "tran of the video\n" * 2
@@ -96,11 +102,11 @@ def test_the_twelve_real_videos_are_prepared(run_script, shared_data, tmp_path):
     folder = tmp_path / "out"
     assert out.splitlines()[:3] == [
         "train: 4 videos, 1,460 transcript tokens (0.00% unknown), 129 summary tokens "
-        "(0.00% unknown)",
+        "(0.00% unknown); on average 365.0 tokens in a transcript and 32.2 in a summary",
         "valid: 4 videos, 906 transcript tokens (30.24% unknown), 83 summary tokens "
-        "(38.55% unknown)",
+        "(38.55% unknown); on average 226.5 tokens in a transcript and 20.8 in a summary",
         "test: 4 videos, 863 transcript tokens (31.40% unknown), 117 summary tokens "
-        "(38.46% unknown)",
+        "(38.46% unknown); on average 215.8 tokens in a transcript and 29.2 in a summary",
     ]
     store = FeatureStore(folder / "features.h5")
     ids = [

@@ -46,8 +46,10 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
     out_folder = tmp_path / "out"
     # it 's talkN . (of 5.mp4, which stays in train, without the point) and: the talk !
     assert out.splitlines() == [
-        "train: 5 videos, 19 transcript tokens (26.32% unknown), 15 summary tokens (0.00% unknown)",
-        "valid: 1 videos, 4 transcript tokens (25.00% unknown), 3 summary tokens (0.00% unknown)",
+        "train: 5 videos, 19 transcript tokens (26.32% unknown), 15 summary tokens "
+        "(0.00% unknown); on average 3.8 tokens in a transcript and 3.0 in a summary",
+        "valid: 1 videos, 4 transcript tokens (25.00% unknown), 3 summary tokens "
+        "(0.00% unknown); on average 4.0 tokens in a transcript and 3.0 in a summary",
         "dict.tran.txt = dict.desc.txt: 6 words, 10 types with fairseq's symbols",
         f"fairseq-preprocess --source-lang tran --target-lang desc --joined-dictionary --trainpref "
         f"{out_folder}/text/train --validpref {out_folder}/text/valid --destdir {out_folder} "

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 # the split -> the set that the paper takes for it
 SETS = {"train": ["sum_train"], "valid": ["sum_cv"], "test": ["sum_devtest"]}
-# videos of the published references; the paper says 2,156
+# Yu et al. 2021, section 4.1
+PAPER_VIDEOS = {"train": 73_993, "valid": 2_965, "test": 2_156}
+# the paper's released references; no files of the other splits are known to have the paper's counts
 HOW2_VIDEOS = {"test": 2_127}
 FEATURE_DIM = 2048
 FEATURES_FILE = "features.h5"
@@ -119,18 +121,27 @@ def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
             exceptions.update((f"{name}: {what}", ids) for what, ids in unpaired.items())
     if not videos:
         raise UserError(f"{folder}: name the sets of a split at least.")
-    is_whole = {split: sets.get(split) == SETS[split] for split in SPLITS}
+    whole = [split for split in videos if sets.get(split) == SETS[split]]
     corpus = Corpus(
         TABLE,
         "how2",
         ", ".join(f"{split} {' + '.join(sets[split])}" for split in videos),
         in_order(videos),
         files,
-        published={split: number for split, number in HOW2_VIDEOS.items() if is_whole[split]},
+        published={split: number for split, number in HOW2_VIDEOS.items() if split in whole},
+        notes=[_compare_with_paper(split, len(videos[split])) for split in whole],
         exceptions={what: ids for what, ids in exceptions.items() if ids},
     )
     corpus.check_ids("; no two of the sets may have the same videos")
     return corpus
+
+
+def _compare_with_paper(split: str, number: int) -> str:
+    """Return a line with the number of videos read and the number that the paper gives."""
+    line = f"{split}: {number:,} videos read, {PAPER_VIDEOS[split]:,} in the paper"
+    if split in HOW2_VIDEOS:
+        line += f", {HOW2_VIDEOS[split]:,} in its authors' released references"
+    return line
 
 
 def _video(key: str, transcript: tuple[str, str], summary: tuple[str, str]) -> Example:
