@@ -19,6 +19,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # locks that it shares with the loader's own process, for ever if the forked one is killed then.
 os.register_at_fork(after_in_child=gc.freeze)
 
+# variables that recipes read, and programs that they call
+RECIPE_VARIABLES = ("SIZE", "GPUS", "PAPER")
+RECIPE_PROGRAMS = ("fairseq-train", "fairseq-generate", "fairseq-mm")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # tests look for our names in fairseq's registries; xdist's first process runs none
@@ -63,6 +67,42 @@ def started_python(tmp_path_factory) -> Iterator[str]:
     assert server.stdout.readline() == "ready\n"
     yield str(folder / "python")
     server.communicate()
+
+
+@pytest.fixture
+def run_recipe(tmp_path):
+    """Runs a recipe of an example's folder; returns the arguments of each command that it called,
+    or, where it is to fail, what it printed on stderr. ``prints``: program -> what it prints."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in RECIPE_PROGRAMS:
+        text = f'#!/bin/sh\nprintf \'%s\\0\' {name} "$@" >> "$RECORD"\necho >> "$RECORD"\n'
+        text += f'test ! -e "$RECORD.{name}" || cat "$RECORD.{name}"\n'
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+
+    def run(example, recipe, *arguments, status=0, prints=None, **variables):
+        record = tmp_path / "calls"
+        for program, text in (prints or {}).items():
+            (tmp_path / f"calls.{program}").write_text(text)
+        record.write_text("")
+        done = subprocess.run(
+            ["bash", str(example / f"{recipe}.sh"), *map(str, arguments)],
+            cwd=tmp_path,
+            env={
+                **{name: x for name, x in os.environ.items() if name not in RECIPE_VARIABLES},
+                "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+                "RECORD": str(record),
+                **variables,
+            },
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == status, done.stderr
+        calls = [line.split("\0")[:-1] for line in record.read_text().split("\n")[:-1]]
+        return calls if status == 0 else done.stderr
+
+    return run
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import pytest
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from pages import DOCS, PAGES, ROOT, RUN, SHOWN, blocks_of, commands_of, name_of
+from parsers import FAIRSEQ_PARSERS
 from toy_data import PACKAGE
 from toy_hydra import composed_config
 
@@ -25,11 +26,6 @@ REPOSITORY = "https://github.com/fairseq-mm/fairseq_mm"
 SOURCED = {"sizes.sh", "systems.sh"}
 RECIPES = {path.name: path for path in EXAMPLES.glob("*/*.sh") if path.name not in SOURCED}
 TASKS = {path.stem for path in (DOCS / "tasks").glob("*.md")}
-FAIRSEQ_PARSERS = {
-    "fairseq-train": lambda: options.get_training_parser("translation"),
-    "fairseq-generate": lambda: options.get_generation_parser(default_task="translation"),
-    "fairseq-validate": lambda: options.get_validation_parser("translation"),
-}
 
 
 def documented(*programs):

@@ -1,0 +1,90 @@
+"""docs/results/coverage.md: each command parses, and each section counts its rows."""
+
+import re
+
+import pytest
+from pages import DOCS
+from parsers import inline_commands, parse_command
+
+PAGE = (DOCS / "results" / "coverage.md").read_text("utf-8")
+SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
+COMMANDS = list(dict.fromkeys(inline_commands(PAGE)))
+NOT_HERE, PARTLY = "not here: ", "partly: "
+
+
+@pytest.fixture
+def parse(monkeypatch, run_recipe, tmp_path):
+    """Parse a command of the page."""
+    text = tmp_path / "DATA" / "text"  # a recipe of stories reads the prompts of a split
+    text.mkdir(parents=True)
+    for split in ("train", "valid", "test"):
+        (text / f"{split}.wp_source").write_text("[ WP ] a prompt\n")
+
+    return lambda command: parse_command(command, monkeypatch, run_recipe)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *COMMANDS,
+        "fairseq-eval-lm DATA --user-dir fairseq_mm --task language_modeling --path FILE",
+        "fairseq-interactive DATA --user-dir fairseq_mm --task multimodal_captioning --path FILE",
+        "python scripts/tag_pos.py DATA --tagger spacy > FILE",
+    ],
+)
+def test_command_of_the_page_parses(command, parse):
+    parse(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "fairseq-mm score OUTPUT --data DATA --preset how3",
+        "fairseq-mm score OUTPUT --data DATA --presets how2",
+        "fairseq-mm score OUTPUT --data DATA --prese how2",  # an abbreviation
+        "fairseq-mm prepare how2 TEXT --outputs DATA",
+        "fairseq-mm no_such_subcommand DATA",
+        "fairseq-mm score OUTPUT --data DATA | fairseq-mm gain --sistem FILE",
+        "fairseq-train DATA --user-dir fairseq_mm --task video_summarization --arch vg_bart_base "
+        "--fusion-layers 5,6",
+        "fairseq-train DATA --user-dir fairseq_mm --task video_summarization --arch vg_bard",
+        "fairseq-generate DATA --user-dir fairseq_mm --task video_summarization --paths FILE",
+        "fairseq-interactive DATA --user-dir fairseq_mm --task multimodal_captioning --beams 3",
+        "fairseq-eval-lm DATA --user-dir fairseq_mm --task language_modeling --paths FILE",
+        "fairseq-preprocess --only-sources",
+        "examples/video_summarization/1_train.sh DATA SAVE_DIR mffg_rnn --max-epochs 3",
+        "examples/video_summarization/1_train.sh DATA SAVE_DIR mfgg_rnn",
+        "examples/video_summarization/1_train.sh DATA SAVE_DIR",
+        "GPUS=two examples/video_summarization/1_train.sh DATA SAVE_DIR mffg_rnn",
+        "examples/video_summarization/1_trains.sh DATA SAVE_DIR mffg_rnn",
+        "python scripts/prepare_how2.py TEXT --outputs DATA",
+        "python scripts/tag_pos.py DATA --taggers spacy",
+        "python scripts/no_such_script.py DATA",
+    ],
+)
+def test_a_misspelt_command_is_found(command, parse):
+    assert list(inline_commands(f"| Table 1 | scores | `{command.replace('|', chr(92) + '|')}` |"))
+    with pytest.raises((SystemExit, AssertionError)):
+        parse(command)
+
+
+def rows_of(section):
+    """The cells of each row of a section's table."""
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    assert rows[:2] == [["paper", "item", "here"], ["---", "---", "---"]]
+    return rows[2:]
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_section_counts_its_items(title):
+    rows = rows_of(SECTIONS[title])
+    assert all(len(row) == 3 and all(row) for row in rows)
+    missing = [here for _, _, here in rows if here.startswith(NOT_HERE)]
+    partial = [here for _, _, here in rows if here.startswith(PARTLY)]
+    whole = [here for _, _, here in rows if here not in (*missing, *partial)]
+    for here in (*partial, *whole):
+        assert list(inline_commands(here)), here
+    assert SECTIONS[title].strip().splitlines()[-1] == (
+        f"{len(rows)} items: {len(whole)} here, {len(partial)} partly, {len(missing)} not here."
+    )
