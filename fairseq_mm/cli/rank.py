@@ -87,7 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         shortlist="Also rank only the sentences of the N images nearest to the query in feature "
         "space (100 in section 9.2 of the paper).",
         max_images="Rank only the first N images (default: all).",
-        top="Write the N best of each query to ranks.jsonl: ids, texts and scores (default: none).",
+        top="Write the N best of each query to ranks.jsonl: ids, captions as published and scores "
+        "(default: none).",
         folds="Rank by vectors within each of N equal parts of the images and take the means, as "
         "in the 5 x 1k of COCO (default: 1).",
     )

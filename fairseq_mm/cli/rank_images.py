@@ -172,7 +172,7 @@ def _by_likelihood(
         found["sentence_retrieval_shortlist"] = ranking.rank_sentences(*normalised, nearest)
     best: dict[str, Any] = {}
     if args.top:
-        texts = [sentence_of(task, sentence) for sentence in split.sentences]
+        texts = caption_texts(task, args.split, split.lines)
         scores = normalised[0] - normalised[1][:, None]
         best["image_retrieval"] = _best(file.log_probs, args.top, split.images)
         best["sentence_retrieval"] = _best(scores.T, args.top, split.lines, texts)
@@ -232,11 +232,24 @@ def _fill(
         )
 
 
-def sentence_of(task: Any, sentence: Sequence[int]) -> str:
-    """Words of token indices."""
-    import torch
+def caption_texts(task: Any, split: str, lines: Sequence[int]) -> list[str]:
+    """Captions of some lines of a split, as published.
 
-    return task.target_dictionary.string(torch.tensor(sentence))
+    Where the data folder has no published captions, the text has ``<unk>`` for words that are not
+    in the dictionary.
+
+    Args:
+        task: Task that has loaded the split.
+        split: Name of the split.
+        lines: Lines of the split, counted from 0.
+    """
+    from fairseq_mm.data.split_files import read_published_captions
+
+    captions = read_published_captions(task.cfg.data, split)
+    if captions is not None:
+        return [captions[line] for line in lines]
+    targets = task.datasets[split].target
+    return [task.target_dictionary.string(targets[line]) for line in lines]
 
 
 def _best(
@@ -333,7 +346,7 @@ def _by_vectors(
     sentence_ranks = np.concatenate([fold.sentence_ranks for fold in found])
     best: list[Any] = [None, None]
     if args.top:
-        texts = [sentence_of(task, dataset.target[line].tolist()) for line in lines.tolist()]
+        texts = caption_texts(task, args.split, lines.tolist())
         both = unit_vectors(sentences, "sentence"), unit_vectors(images, "image")
         for side, (queries, candidates, ids, words) in enumerate(
             ((*both, names, None), (*both[::-1], lines.tolist(), texts))

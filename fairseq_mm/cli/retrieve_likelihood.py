@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 
 from fairseq_mm.cli.likelihood import kind_of, load_on_data
-from fairseq_mm.cli.rank_images import sentence_of
+from fairseq_mm.cli.rank_images import caption_texts
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
         # log P(s | query) - log P(s) (equation 7)
         scores[block] = log_probs[:, 0] - log_marginal(log_probs[:, 1:])
     ids = [f"{args.split}:{line}" for line in split.lines]
-    return _best(scores, args.top, ids, [sentence_of(task, s) for s in split.sentences])
+    return _best(scores, args.top, ids, caption_texts(task, args.split, split.lines))
 
 
 def _tokens(args: argparse.Namespace, dictionary: Any) -> list[int]:

@@ -12,9 +12,12 @@ a store of vectors by cosine, or of a data folder by likelihood.
   fairseq-mm retrieve nearest --image q.jpg --data data-bin/flickr8k \\
       --checkpoint checkpoints/m_rnn
 
-Prints one line per item: score, tab, id, and the words of a sentence (of a
-store with --data); with --resort the distance by which items are sorted follows
-the score. Fields of --jsonl: id, score, rank, distance_to_mean, text.
+Prints one line per item: score, tab, id, and of a sentence its caption as
+published (of a store with --data); with --resort the distance by which items are
+sorted follows the score. Fields of --jsonl: id, score, rank, distance_to_mean,
+text. --html also writes a page of the query and the items; --images says where
+the images are that it shows (Figure 1 of Mao et al. 2015, Figure 4 of Kiros et
+al. 2014).
 
 Vectors: --minus and --plus take words away from the query and add them (Kiros
 et al. 2014, equation 15; "not well observed" but with vse_bow), --resort N
@@ -78,6 +81,15 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="Number of items to retrieve (default: 5).",
     )
+    parser.add_argument(
+        "--html", metavar="FILE", help="Write a page of the query and the items to this file."
+    )
+    parser.add_argument(
+        "--images",
+        action="append",
+        metavar="FOLDER",
+        help="Folder or .tar of the images that the page shows; may be given again.",
+    )
     vectors = parser.add_argument_group("vectors")
     vectors.add_argument(
         "--store", metavar="FILE", help="Feature store of vectors, made by fairseq-mm embed."
@@ -114,15 +126,26 @@ def run_nearest(args: argparse.Namespace) -> None:
         if arguments.is_given(args, name):
             way = "likelihood, which takes no --store" if args.store else "vectors of a --store"
             raise UserError(f"{arguments.flag(name)}: is for search by {way}.")
+    if args.images and not args.html:
+        raise UserError("--images: is for the page of --html, which is missing.")
+    page = None
+    if args.html:
+        from fairseq_mm.cli.retrieve_page import RetrievedPage
+
+        page = RetrievedPage(args)
+    query_text = args.text
     if args.store:
         # a folder without dictionary is named before the work begins
         texts = _Sentences(args.data)
         found = _by_vectors(args)
         entries = [{**item._asdict(), "text": texts(item.id)} for item in found]
+        query_text = texts(args.id) if args.id else args.text
     else:
         from fairseq_mm.cli.retrieve_likelihood import nearest_by_likelihood
 
         entries = nearest_by_likelihood(args)
+    if page is not None:
+        page.write(entries, query_text)
     # all are read before the first is printed: a damaged file leaves no half of a list
     for entry in entries:
         if args.jsonl:
@@ -203,7 +226,10 @@ def _query(
 
 
 class _Sentences:
-    """Words of the sentences whose ids are SPLIT:LINE."""
+    """Captions, as published, of the sentences whose ids are SPLIT:LINE.
+
+    Where a data folder has no published captions, the text has ``<unk>`` for unknown words.
+    """
 
     def __init__(self, data: Optional[str]) -> None:
         from fairseq_mm.data.binarised_text import load_dictionary
@@ -221,16 +247,21 @@ class _Sentences:
         lines = self._splits[split]
         if lines is None or int(line) >= len(lines):
             return None
+        text = lines[int(line)]
         assert self._dictionary is not None
-        return self._dictionary.string(lines[int(line)])
+        return text if isinstance(text, str) else self._dictionary.string(text)
 
     def _read(self, data: str, split: str) -> Any:
+        """Captions of the lines, or their tokens; None where the data folder has no such split."""
         from fairseq_mm.data.binarised_text import load_binarised_text
+        from fairseq_mm.data.split_files import read_published_captions
 
         path = os.path.join(data, split)
         if not os.path.exists(f"{path}.idx"):  # an image's id may have a colon, too
             return None
         assert self._dictionary is not None
-        return load_binarised_text(
+        tokens = load_binarised_text(
             path, num_types=len(self._dictionary), end=self._dictionary.eos()
         )
+        captions = read_published_captions(data, split)
+        return tokens if captions is None or len(captions) != len(tokens) else captions

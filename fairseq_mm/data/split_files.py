@@ -13,8 +13,9 @@
 """
 
 import os
+from collections import Counter
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 
@@ -74,6 +75,29 @@ def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
             raise UserError(f"{where}: the id {key!r} stands in an earlier line already.")
         references[key] = sentences
     return references
+
+
+def read_published_captions(folder: Union[str, os.PathLike], split: str) -> Optional[list[str]]:
+    """Caption of each line of a split as it was published, before it was split into words.
+
+    Returns:
+        None where ``<split>.visual_ids`` or ``<split>.references.jsonl`` does not exist, or where
+        an image has more or fewer references than lines.
+
+    Raises:
+        UserError: if a file is damaged, or gone although ``prepare`` wrote it.
+    """
+    ids_path = Path(folder) / f"{split}.visual_ids"
+    references_path = Path(folder) / f"{split}.references.jsonl"
+    check_prepared_file(ids_path)
+    check_prepared_file(references_path)
+    if not (ids_path.exists() and references_path.exists()):
+        return None
+    keys, references = read_visual_ids(ids_path), read_references(references_path)
+    if any(len(references.get(key, [])) != count for key, count in Counter(keys).items()):
+        return None
+    following = {key: iter(captions) for key, captions in references.items()}
+    return [next(following[key]) for key in keys]
 
 
 def read_oov_words(path: Union[str, os.PathLike]) -> list[list[str]]:

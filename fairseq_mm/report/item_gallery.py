@@ -43,18 +43,21 @@ class Item(NamedTuple):
         ]
 
 
-def gallery_section(items: Sequence[Item], *, heading: str, note: str = "") -> Section:
+def gallery_section(
+    items: Sequence[Item], *, heading: str, note: str = "", is_sortable: bool = True
+) -> Section:
     """Cards of ``items``, with a box to filter and a menu to sort by any of their scores.
 
     Args:
         items: in the order of the split.
         heading: plain text.
         note: plain text above the cards.
+        is_sortable: False leaves out the box and the menu, of which a page can have one.
     """
     names = list(dict.fromkeys(name for item in items for name in item.scores))
-    return section(
-        heading, "gallery.html", "gallery.js", items=items, names=names, note=note, dumps=json.dumps
-    )
+    values = {"items": items, "names": names, "note": note, "is_sortable": is_sortable}
+    scripts = ["gallery.js"] if is_sortable else []
+    return section(heading, "gallery.html", *scripts, **values, dumps=json.dumps)
 
 
 def _bare(word: str) -> str:

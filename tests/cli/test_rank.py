@@ -269,6 +269,24 @@ def test_the_best_of_each_query_are_written(rank, trained, tmp_path):
         np.testing.assert_allclose([x["score"] for x in best], np.sort(scores)[:-3:-1], atol=1e-4)
 
 
+def test_the_best_sentences_are_written_as_they_were_published(rank, trained, tmp_path):
+    data = tmp_path / "published"
+    shutil.copytree(trained[0], data)
+    lines = (data / "valid.references.jsonl").read_text().splitlines()
+    entries = [json.loads(line) for line in lines]
+    for entry in entries:
+        entry["references"] = [f"{text.title()}, Zanzibar !" for text in entry["references"]]
+    (data / "valid.references.jsonl").write_text(
+        "".join(f"{json.dumps(entry)}\n" for entry in entries)
+    )
+    captions = [text for entry in entries for text in entry["references"]]
+    assert rank("--top", 3, data=data)[0] == 0
+    for line in (tmp_path / "out/ranks.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        if entry["task"] == "sentence_retrieval":
+            assert [x["text"] for x in entry["top"]] == [captions[x["id"]] for x in entry["top"]]
+
+
 def test_only_the_first_images_are_ranked_when_asked(rank):
     _, result, _, _ = rank("--max-images", 4)
     assert result["results"]["image_retrieval"]["queries"] == 12

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -202,6 +203,114 @@ def test_images_and_words_are_drawn_on_their_principal_components(trained, tmp_p
     ):
         status, err = run(*arguments)
         assert status == 2
+        assert message in err
+        assert len(err.splitlines()) == 1
+
+
+@pytest.fixture
+def published(trained, tmp_path):
+    """The data folder with other captions than the words that were binarised."""
+    folder = tmp_path / "published"
+    shutil.copytree(trained / "data", folder)
+    path = folder / "valid.references.jsonl"
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    for number, entry in enumerate(entries):
+        entry["references"] = [f"Caption {number}-{i}, Zanzibar !" for i in range(3)]
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return folder
+
+
+def check_captions(out):
+    """Each line ends with the caption of the line of the split that its id names."""
+    assert out
+    for line in out.splitlines():
+        _, key, text = line.split("\t")
+        number = int(key.removeprefix("valid:"))
+        assert text == f"Caption {number // 3}-{number % 3}, Zanzibar !"
+
+
+def test_sentences_are_shown_as_they_were_published(trained, nearest, likeliest, published):
+    image = trained / "images" / "image0.png"
+    check_captions(nearest("--image", image, "--data", published, store="sentences")[1])
+    check_captions(likeliest("--image", image, "--marginal-images", 5, "--data", published)[1])
+    # with a caption less than lines, no caption can be told to be a line's
+    path = published / "valid.references.jsonl"
+    path.write_text(path.read_text().replace('"Caption 2-1, Zanzibar !", ', ""))
+    binarised = nearest("--image", image, "--data", trained / "data", store="sentences")[1]
+    assert nearest("--image", image, "--data", published, store="sentences")[1] == binarised
+
+
+class Cards(HTMLParser):
+    """Images and visible text of each card of a page, and its headings."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.cards, self.headings, self.tag = [], [], ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tag = tag
+        if tag == "article":
+            self.cards.append([])
+        elif tag == "img":
+            attributes = dict(attributes)
+            assert attributes["src"].startswith("data:image/jpeg;base64,")
+            self.cards[-1].append(f"image {attributes['alt']}")
+
+    def handle_data(self, data):
+        if self.tag in ("h1", "h2"):
+            self.headings.append(data)
+        elif self.cards and data.strip():
+            self.cards[-1].append(data.strip())
+
+
+def test_a_page_shows_the_query_and_the_images(trained, nearest, tmp_path):
+    """Figure 4 of Kiros et al. 2014."""
+    (tmp_path / "photos").mkdir()
+    for number, path in enumerate(save_images(tmp_path / "drawn", 7)):
+        shutil.copy(path, tmp_path / "photos" / f"valid{number}.jpg")
+    page = tmp_path / "page.html"
+    words = ("--minus", "blue", "--plus", "red", "--top", 3)
+    options = ("--html", page, "--images", tmp_path / "photos")
+    _, out, err = nearest("--id", "valid2.jpg", *words, *options)
+    found = [line.split("\t") for line in out.splitlines()]
+    query = "valid2.jpg \u2212 blue + red"
+    parsed = Cards(page.read_text())
+    assert parsed.headings == [query, "Query", "Nearest"]
+    assert parsed.cards[0] == ["image valid2.jpg", query]
+    assert len(found) == 3
+    for (score, key), card in zip(found, parsed.cards[1:]):
+        assert [*card[:2], card[3]] == [f"image {key}", "score", key]
+        assert float(card[2]) == pytest.approx(float(score), abs=1e-4)
+    assert err == f"wrote {page}: 3 items\n"
+    (tmp_path / "photos" / f"{found[1][1]}").unlink()
+    *_, err = nearest("--id", "valid2.jpg", *words, *options)
+    assert err == f"wrote {page}: 3 items; 1 images not found, the first is {found[1][1]}\n"
+
+
+def test_a_page_shows_the_query_image_and_the_sentences(trained, likeliest, published, tmp_path):
+    """Figure 1 of Mao et al. 2015."""
+    image, page = trained / "images" / "image0.png", tmp_path / "page.html"
+    options = ("--data", published, "--marginal-images", 5, "--top", 2, "--html", page)
+    _, out, _ = likeliest("--image", image, *options)
+    query, *cards = Cards(page.read_text()).cards
+    assert query == ["image image0.png", "image0.png"]
+    assert [[card[0], card[-1]] for card in cards] == [
+        line.split("\t")[:0:-1] for line in out.splitlines()
+    ]
+
+
+def test_mistakes_of_a_page_are_one_line_and_leave_none(trained, nearest, tmp_path):
+    page = tmp_path / "page.html"
+    (tmp_path / "empty").mkdir()
+    for message, options in (
+        ("--images: is for the page of --html", ("--images", trained / "images")),
+        ("--html absent/p.html: there is no folder absent", ("--html", "absent/p.html")),
+        ("empty: no images found", ("--html", page, "--images", tmp_path / "empty")),
+        ("has none of the 2 images, such as", ("--html", page, "--images", trained / "images")),
+    ):
+        status, out, err = nearest("a dog", "--top", 2, *options)
+        assert (status, out, page.exists()) == (2, "", False)
         assert message in err
         assert len(err.splitlines()) == 1
 
