@@ -68,7 +68,10 @@ class ForkedShell:
     Skips the test where processes cannot be forked.
     """
 
-    PROGRAMS = ("fairseq-mm", "fairseq-train", "fairseq-generate", "fairseq-hydra-train", "python")
+    PROGRAMS = (
+        *("fairseq-mm", "fairseq-preprocess", "fairseq-train", "fairseq-generate"),
+        *("fairseq-hydra-train", "python"),
+    )
 
     def __init__(
         self,
