@@ -1,6 +1,7 @@
-# Sourced by the recipes. SIZE=full (default): the paper's. SIZE=small: for a few hundred stories on
-# a CPU. GPUS: see ../gpus.sh; an update has 8 batches of 1,500 tokens in all, so that 1, 2, 4 or 8
-# GPUs share them. A story has up to 1,000 tokens, which is why batches cannot be smaller.
+# Sourced by the recipes. SIZE=full (default): the paper's settings where it gives them, else those of
+# the released code; docs/tasks/hierarchical_story.md lists which. SIZE=small: for a few hundred
+# stories on a CPU. GPUS: see ../gpus.sh; an update has 8 batches of 1,500 tokens in all, so that 1,
+# 2, 4 or 8 GPUs share them. A story has up to 1,000 tokens, which is why batches cannot be smaller.
 SIZE="${SIZE:-full}"
 USER_DIR="${USER_DIR:-$(dirname "${BASH_SOURCE[0]}")/../../fairseq_mm}"
 source "$(dirname "${BASH_SOURCE[0]}")/../gpus.sh"
@@ -8,7 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../gpus.sh"
 case "$SIZE" in
 full)
     share_batch 8 "batches of 1,500 tokens"
-    STORY=()   # the architectures' own sizes are the paper's
+    STORY=()   # the architectures' own sizes
     FUSION=()
     LANGUAGE=()
     LSTM=(--encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 256 --decoder-embed-dim 256

@@ -1,12 +1,13 @@
-# Sourced by the recipes. SIZE=full (default): the papers'. SIZE=small: for a few thousand stories on
-# a CPU. GPUS: see ../gpus.sh; an update has 64 stories in all (16 or 32 with SIZE=small).
+# Sourced by the recipes. SIZE=full (default): the paper's settings where it gives them, else those of
+# the released code; docs/tasks/visual_storytelling.md lists which. SIZE=small: for a few thousand
+# stories on a CPU. GPUS: see ../gpus.sh; an update has 64 stories in all (16 or 32 with SIZE=small).
 SIZE="${SIZE:-full}"
 USER_DIR="${USER_DIR:-$(dirname "${BASH_SOURCE[0]}")/../../fairseq_mm}"
 source "$(dirname "${BASH_SOURCE[0]}")/../gpus.sh"
 
 case "$SIZE" in
 full)
-    SIZES=() # the architectures' own sizes are the papers'
+    SIZES=() # the architectures' own sizes
     STORIES=64
     OPTIMIZATION=(--max-epoch 100 --patience 5 --seed 2020)
     case "$ARCH" in

@@ -8,8 +8,8 @@ https://arxiv.org/abs/1805.04833, sections 3.4, 5.2 and 9.4.
 The trained model stays fixed; its hidden states and those of the model in training are joined by
 learned gates. The checkpoint that comes out holds both, and nothing else is needed to use it.
 
-Differs from the paper: the second model's widths are not printed in 9.4; they are as in its
-encoder's and decoder's first layers: five of 128 and 512 channels, and five of 512 and 768. For
+Not compared with the lists in 9.4: the second model has five encoder layers of 128, 128, 512, 512
+and 512 channels and five decoder layers of 512, 512, 512, 768 and 768, with kernels of 3 and 4. For
 the differences from the released code see ``conv_story.py``.
 """
 

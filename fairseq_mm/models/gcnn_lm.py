@@ -10,8 +10,8 @@ https://arxiv.org/abs/1805.04833, sections 3.1, 5.1, 5.4 and 9.1.
 
 Differs from the paper: both are the story model's decoder (``conv_story.py``) without attention to
 a prompt, hence with embeddings of positions and an output layer of its own for all words, where
-Dauphin et al. have an adaptive softmax. The widths are not printed in 9.1, apart from kernels; the
-channels are 512, 768 and 1024 in four, two and three layers.
+Dauphin et al. have an adaptive softmax. Not compared with the lists in 9.1: the nine layers have
+512, 768 and 1024 channels in four, two and three layers, and kernels of 4, 4, 1, 4, 4, 4, 1, 3, 3.
 """
 
 from argparse import Namespace
