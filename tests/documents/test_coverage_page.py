@@ -19,6 +19,14 @@ def parse(monkeypatch, run_recipe, tmp_path):
     text.mkdir(parents=True)
     for split in ("train", "valid", "test"):
         (text / f"{split}.wp_source").write_text("[ WP ] a prompt\n")
+    # a recipe of captions copies these, and the ids that `embed` writes, which is not run
+    files = ["DATA/dict.txt"]
+    for split in ("train", "valid"):
+        files += [f"DATA/{split}.{ending}" for ending in ("bin", "idx", "tags")]
+        files.append(f"SAVE_DIR/data/{split}.{split}.visual_ids")
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
 
     return lambda command: parse_command(command, monkeypatch, run_recipe)
 
@@ -29,6 +37,7 @@ def parse(monkeypatch, run_recipe, tmp_path):
         *COMMANDS,
         "fairseq-eval-lm DATA --user-dir fairseq_mm --task language_modeling --path FILE",
         "fairseq-interactive DATA --user-dir fairseq_mm --task multimodal_captioning --path FILE",
+        "examples/multimodal_captioning/train_sc_nlm.sh DATA SAVE_DIR EMBEDDING mlbl_f",
         "python scripts/tag_pos.py DATA --tagger spacy > FILE",
     ],
 )
