@@ -1,0 +1,83 @@
+"""Trainings that diverge end in one line, which names the last usable checkpoint."""
+
+import glob
+import os
+from typing import Any, Optional
+
+from fairseq_mm.compat.scope import in_our_trainers
+from fairseq_mm.errors import UserError
+
+
+def name_diverged_trainings() -> None:
+    """A training whose gradients are not finite ends in ``StopIteration``.
+
+    fairseq repeats the update with hooks that log the module of the first NaN. Its hooks of the
+    backward pass fail in PyTorch on modules that return a dictionary. Its log of the first module
+    and its ``crash.pt`` stay. Goes when fairseq's command prints one line.
+    """
+    from fairseq.trainer import Trainer
+
+    original = Trainer.train_step
+
+    @in_our_trainers(original)
+    def train_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        except Exception as error:
+            cause: Optional[BaseException] = error
+            while cause is not None and not isinstance(cause, FloatingPointError):
+                cause = cause.__context__
+            if cause is None:
+                raise
+            raise UserError(_describe(self, str(cause))) from cause
+
+    Trainer.train_step = train_step
+
+
+def _describe(trainer: Any, reason: str) -> str:
+    update = trainer.get_num_updates() + 1
+    norms: Any = getattr(trainer, "_grad_norm_buf", None)
+    if "inconsistent between workers" in reason and bool(norms.isfinite().all()):
+        return (
+            f"update {update}: the norms of the processes' gradients must agree, but are "
+            f"{', '.join(f'{norm:g}' for norm in norms.tolist())}: give --ddp-backend legacy_ddp."
+        )
+    not_finite = [
+        name for name, x in trainer.get_model().named_parameters() if not bool(x.isfinite().all())
+    ]
+    if not_finite:
+        found = f"{len(not_finite)} of the model's weights are not finite, first {not_finite[0]}"
+    elif "loss scale" in reason:
+        found = "gradients overflow float16 at the smallest loss scale (--min-loss-scale)"
+    else:
+        found = "the gradients are not finite"
+    folder = trainer.cfg.checkpoint.save_dir
+    checkpoint = _newest_finite_checkpoint(folder, trainer.checkpoint_suffix)
+    if checkpoint is None:
+        remedy = f"no checkpoint in {folder} has finite weights: start anew"
+    else:
+        path, updates = checkpoint
+        remedy = (
+            f"the newest checkpoint with finite weights is {path} ({updates} updates): continue "
+            "from it (--restore-file), or from an earlier one,"
+        )
+    return (
+        f"the training has diverged at update {update}: {found}; {remedy} with a smaller --lr, "
+        "more --warmup-updates or a smaller --clip-norm above 0."
+    )
+
+
+def _newest_finite_checkpoint(folder: str, suffix: str) -> Optional[tuple[str, int]]:
+    """Return the path and the number of updates of the newest usable checkpoint, or None."""
+    from fairseq import checkpoint_utils
+
+    pattern = os.path.join(glob.escape(folder), f"checkpoint*{glob.escape(suffix)}.pt")
+    for path in sorted(glob.glob(pattern), key=os.path.getmtime, reverse=True):
+        try:
+            state = checkpoint_utils.load_checkpoint_to_cpu(path)
+            tensors = [x for x in state["model"].values() if x.is_floating_point()]
+            if all(bool(x.isfinite().all()) for x in tensors):
+                return path, state["optimizer_history"][-1]["num_updates"]
+        except Exception:  # a damaged file is no help here
+            continue
+    return None
