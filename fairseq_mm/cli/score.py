@@ -464,7 +464,9 @@ def _read_systems(
         )
         systems = [score_inputs.join_texts(path, references) for path in paths]
     else:
-        systems = [score_inputs.read_without_references(path) for path in paths]
+        systems = [
+            score_inputs.read_without_references(path, args.data, args.split) for path in paths
+        ]
     if args.constant is not None:
         systems.insert(0, constant_texts(args.constant, args.data, args.split, references))
     return references, systems

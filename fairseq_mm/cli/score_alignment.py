@@ -38,14 +38,17 @@ def check_generated_for(
     Raises:
         UserError: If a line is not the folder's text.
     """
-    printed = None if output is None else output.targets or output.sources
-    if output is None or not printed:
+    if output is None:
         return None
+    printed = output.targets or output.sources
+    if not printed:
+        return f"not compared with {data}: the file has no T- or S- lines"
     from fairseq_mm.data.binarised_split import find_split_text
 
     folder_text = find_split_text(data, split, is_source=not output.targets)
     if folder_text is None:
-        return None
+        side = "" if output.targets else "source "
+        return f"not compared with {data}: it has no binarised {side}text of the split {split}"
     beyond = max(printed)
     if beyond >= len(folder_text):
         raise UserError(
@@ -62,7 +65,8 @@ def check_generated_for(
     differing = [
         number
         for number, (_, text) in sorted(printed.items())
-        if not any(
+        if (text or number != output.cut_short)
+        and not any(
             _is_beginning(text, decode(folder_text.tokens(number), number)) for decode in decoders
         )
     ]
@@ -184,7 +188,11 @@ def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]
 
 def _is_beginning(text: str, line: str) -> bool:
     """Return whether a text is a line, or its beginning, if long texts were cut."""
-    return _letters(line).startswith(_letters(text))
+    letters = _letters(text)
+    if letters or not _letters(line):
+        return _letters(line).startswith(letters)
+    # no letters begin every line: of such a text, the signs must be the beginning
+    return text.strip() != "" and line.lstrip().startswith(text.strip())
 
 
 def _letters(text: str) -> str:

@@ -34,6 +34,8 @@ def constant_texts(
     """
     if os.path.exists(text):
         raise UserError(f"--constant {text}: must be a text, but is a file or folder.")
+    if text and not text.strip():
+        raise UserError(f"--constant: must have words, but is {text!r}.")
     if not text:
         text = _most_frequent_text(_open_text("--constant without TEXT", data, TRAINING_SPLIT))
     if references is not None:

@@ -283,11 +283,17 @@ class _LineNumbers(Sequence[str]):
         return str(number)
 
 
-def read_without_references(path: str) -> JoinedTexts:
-    """A system's texts, whose ids are those of the file, or numbers of lines.
+def read_without_references(path: str, data: Optional[str], split: str) -> JoinedTexts:
+    """Read a system's texts; their ids are the ids of the file, or line numbers.
+
+    Args:
+        path: File of the texts.
+        data: Data folder that fairseq-generate's output is compared with, or None.
+        split: Name of the folder's split.
 
     Raises:
-        UserError: if the file is in no known layout.
+        UserError: If the file is in no known layout, or was generated from another data folder or
+            split.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -299,11 +305,17 @@ def read_without_references(path: str) -> JoinedTexts:
         texts = {story.id: story.tokens for story in read_stories(path)}
         return JoinedTexts(path, "stories", texts, [], [], {}, 0)
     numbers = [str(i) for i in range(num_lines)]
-    found = read_hypotheses(path, item_ids=numbers, visual_ids=_LineNumbers())
+    found = read_hypotheses(
+        path,
+        item_ids=numbers,
+        visual_ids=_LineNumbers(),
+        split=None if data is None else split,
+    )
     return JoinedTexts(
         *(path, found.layout, found.texts, [], found.repeated, {}, found.unused),
         cut_short=found.cut_short,
         equal_to_targets=found.equal_to_targets,
+        not_compared=None if data is None else check_generated_for(path, found.output, data, split),
     )
 
 

@@ -1,6 +1,8 @@
 """Parser of fairseq-generate's output: one run, or the parts of one run that was sharded."""
 
+import ast
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -10,6 +12,20 @@ _LINE = re.compile(r"^([STHDP])-([0-9]{1,15})\t([^\t\n]*)\t?(.*)$", re.MULTILINE
 _SPLIT = re.compile(r"(?:'gen_subset': '|^Generate )([^'\s]*)(?:'| with beam)", re.MULTILINE)
 _SCORES_REFERENCES = re.compile(r"(?:'score_reference': |\bscore_reference=)(True|False)")
 _N_BEST = re.compile(r"(?:'nbest': |\bnbest=)([0-9]{1,9})")
+# settings of a run in its log
+LOGGED_SETTINGS = re.compile(
+    r"^.*\| INFO \| fairseq_cli\.generate \| (\{.*|Namespace\(.*)$", re.MULTILINE
+)
+# Settings that decide fairseq-generate's texts, as its log names them; the last six are the tasks'.
+_DECODING = """
+    path beam nbest lenpen unkpen min_len max_len_a max_len_b unnormalized no_repeat_ngram_size
+    sampling sampling_topk sampling_topp temperature diverse_beam_groups diverse_beam_strength
+    prefix_size seed no_seed_provided fp16 bf16 gen_subset features model_overrides
+    allow_unk prefix_words min_words_per_sentence max_words_per_sentence repetition_penalty
+    end_after_punctuation
+"""
+# a run of another split is refused where the split is known
+_OF_ONE_RUN = [name for name in (*_DECODING.split(), "data") if name != "gen_subset"]
 
 
 @dataclass
@@ -50,6 +66,20 @@ class GeneratedOutput:
         )
 
 
+def read_settings(log: str, names: Iterable[str] = tuple(_DECODING.split())) -> dict[str, object]:
+    """Read the settings of a run from the line of its log that has them."""
+    settings: dict[str, object] = {}
+    for name in names:
+        value = re.search(rf"(?:'{name}': |\b{name}=)('[^']*'|[^\s,{{}}()]+)", log)
+        if value is None:
+            continue
+        try:
+            settings[name] = ast.literal_eval(value.group(1))
+        except (ValueError, SyntaxError):
+            settings[name] = value.group(1)
+    return settings
+
+
 def has_generated_lines(path: str, text: str) -> bool:
     """Return whether a file has texts of fairseq-generate.
 
@@ -71,10 +101,12 @@ def parse_generated(path: str, text: str) -> GeneratedOutput:
     """Parse the output of one run.
 
     Raises:
-        UserError: If a line has no score, or a line of the split was generated more than once.
+        UserError: If a line has no score, a line of the split was generated more than once, or the
+            logs of the parts have different settings.
     """
     # other commands log the options of generation too, but generate nothing
     log = re.sub(r"^.*\bfairseq_cli\.(?!generate\b).*$", "", text, flags=re.MULTILINE)
+    _check_logs_agree(path, text)
     said = {value == "True" for value in _SCORES_REFERENCES.findall(log)}
     splits = list(dict.fromkeys(_SPLIT.findall(log)))
     output = GeneratedOutput(splits, True in said if said else None)
@@ -108,6 +140,20 @@ def parse_generated(path: str, text: str) -> GeneratedOutput:
             )
     _leave_out_cut_item(output, kinds, number)
     return output
+
+
+def _check_logs_agree(path: str, text: str) -> None:
+    first: dict[str, tuple[int, object]] = {}
+    for match in LOGGED_SETTINGS.finditer(text):
+        file_line = text.count("\n", 0, match.start()) + 1
+        for name, value in read_settings(match[1], _OF_ONE_RUN).items():
+            first_line, expected = first.setdefault(name, (file_line, value))
+            if value != expected:
+                raise UserError(
+                    f"{path}:{file_line}: its log has {name} {value!r}, but the log of line "
+                    f"{first_line} has {expected!r}: the file must hold one run, but holds "
+                    "several; score each run by itself."
+                )
 
 
 def _score_of(path: str, kind: str, number: int, score: str) -> float:

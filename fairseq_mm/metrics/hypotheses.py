@@ -144,9 +144,9 @@ def _read_jsonl(path: str, text: str) -> Hypotheses:
                 f'{path}:{number}: must be {{"id": "...", "hypothesis": "..."}} or {{"id": "...", '
                 f'"caption": "..."}}, but is {line[:60]!r} instead.'
             )
-        for name in found.keys() & {"checkpoint", "options"}:
-            first, value = made_by.setdefault(name, (number, found[name]))
-            if found[name] != value:
+        for name in ("checkpoint", "options"):
+            first, value = made_by.setdefault(name, (number, found.get(name)))
+            if found.get(name) != value:
                 raise UserError(
                     f"{path}:{number}: has another {name!r} than line {first}: the file must hold "
                     "one run, but holds several; score each run by itself."

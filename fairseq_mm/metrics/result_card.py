@@ -1,25 +1,16 @@
 """The card beside a result: what it takes to make the number again, or to see why it differs."""
 
-import ast
 import hashlib
 import os
 import platform
-import re
 from datetime import datetime, timezone
 from importlib import metadata
 from typing import Optional
 
 from fairseq_mm.data.input_files import parse_json
+from fairseq_mm.metrics.generated_output import LOGGED_SETTINGS, read_settings
 
 _PACKAGES = ("fairseq", "fairseq-fixed", "torch", "numpy", "pycocoevalcap", "sacrebleu")
-# What decides fairseq-generate's texts, as its log names it; the last six are the tasks'.
-_DECODING = """
-    path beam nbest lenpen unkpen min_len max_len_a max_len_b unnormalized no_repeat_ngram_size
-    sampling sampling_topk sampling_topp temperature diverse_beam_groups diverse_beam_strength
-    prefix_size seed no_seed_provided fp16 bf16 gen_subset features model_overrides
-    allow_unk prefix_words min_words_per_sentence max_words_per_sentence repetition_penalty
-    end_after_punctuation
-"""
 _HASHED_BYTES = 4 << 30
 _LOG_CHARACTERS = 1 << 18
 
@@ -47,19 +38,7 @@ def decoding_settings(path: str) -> dict[str, object]:
         head = file.read(_LOG_CHARACTERS)
     if head.lstrip().startswith("{"):
         return _options_of_line(head.lstrip().split("\n", 1)[0])
-    match = re.search(r"^.*\| INFO \| fairseq_cli\.generate \| (\{.*|Namespace\(.*)$", head, re.M)
-    settings: dict[str, object] = {}
-    if match is None:
-        return settings
-    for name in _DECODING.split():
-        value = re.search(rf"(?:'{name}': |\b{name}=)('[^']*'|[^\s,{{}}()]+)", match.group(1))
-        if value is None:
-            continue
-        try:
-            settings[name] = ast.literal_eval(value.group(1))
-        except (ValueError, SyntaxError):
-            settings[name] = value.group(1)
-    return settings
+    return next(map(read_settings, LOGGED_SETTINGS.findall(head)), {})
 
 
 def _options_of_line(line: str) -> dict[str, object]:

@@ -162,8 +162,20 @@ def test_output_of_the_folder_is_scored(score, data, case):
     if "overfitted" in case:
         assert bleu > 0.7  # <unk> is none of the references' words
         assert ("texts that all equal their T- line" in err) is ("every" in case)
+    elif "T" not in BELONGING[case].get("kinds", "T"):
+        assert f"7 texts that were not compared with {data}: the file has no T- or S- lines" in err
     else:
         assert err == ""
+
+
+def test_texts_of_a_folder_without_binarised_text_are_said_not_to_be_compared(score, data):
+    text = generated(data)
+    for ending in ("bin", "idx"):
+        (data / f"valid.{ending}").unlink()
+    status, _, err = score(text)
+    assert status == 0
+    reason = "it has no binarised text of the split valid"
+    assert f"7 texts that were not compared with {data}: {reason}" in err
 
 
 def test_texts_that_bpe_has_changed_are_said_not_to_be_compared(score, data, other):
@@ -198,6 +210,9 @@ SEVERAL = {
     "JSON of two searches": lambda data, other: (
         as_json("a dog", [0, 1], options={"beam": 3}) + as_json("a cat", [2], options={"beam": 1})
     ),
+    "JSON of which a part names its checkpoint": lambda data, other: (
+        as_json("a dog", [0, 1], checkpoint="1" * 64) + as_json("a cat", [2])
+    ),
     "ids and texts": lambda data, other: 2 * "".join(f"valid{i}.jpg\ta dog\n" for i in range(7)),
     "COCO results": lambda data, other: json.dumps(
         2 * [{"image_id": f"valid{i}.jpg", "caption": "a dog"} for i in range(7)]
@@ -224,6 +239,30 @@ def test_parts_of_a_run_are_one_run(score, data):
     parts += generated(data, numbers=[3, 9, 15], log=log)
     assert score(parts) == whole
     assert score("".join(sorted(generated(data).splitlines(keepends=True)))) == whole
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [
+        ("'seed': 2", "seed 2, but the log of line 1 has 1"),
+        ("'path': 'b.pt'", "path 'b.pt', but the log of line 1 has 'a.pt'"),
+        ("'beam': 1", "beam 1, but the log of line 1 has 5"),
+        ("'sampling': True", "sampling True, but the log of line 1 has False"),
+        ("'data': 'two'", "data 'two', but the log of line 1 has 'one'"),
+    ],
+)
+def test_parts_whose_logs_differ_are_several_runs(score, data, setting, shown):
+    settings = "'seed': 1, 'path': 'a.pt', 'beam': 5, 'sampling': False, 'data': 'one'"
+    name = setting.split(":")[0]
+    changed = re.sub(rf"{name}: [^,]*", setting, settings)
+    logs = [f"{{{settings}, 'shard_id': 0}}", f"{{{changed}, 'shard_id': 1}}"]
+    first, second = (
+        generated(data, numbers=numbers, log=log)
+        for numbers, log in zip(([0, 6], [3, 9, 15]), logs)
+    )
+    status, _, err = score(first + second)
+    assert status == 2
+    assert f"{len(first.splitlines()) + 1}: its log has {shown}: the file must hold one run" in err
 
 
 def test_runs_of_two_splits_are_refused_by_either_log(score, data):
@@ -259,6 +298,23 @@ def test_stories_without_references_are_of_one_run_and_whole(data, tmp_path, cap
     status, err = said(2 * text)
     assert (status, err.count("\n")) == (2, 1)
     assert "must hold one run" in err
+
+
+def test_stories_without_references_are_of_the_folder_and_split(data, other, tmp_path, capsys):
+    def said(text):
+        (tmp_path / "out.txt").write_text(text)
+        arguments = ["--preset", "wp", "--metrics", "diversity", "--data", str(data)]
+        status = main(["score", str(tmp_path / "out.txt"), *arguments])
+        return status, capsys.readouterr().err
+
+    assert said(generated(data, log="{'gen_subset': 'valid'}")) == (0, "")
+    status, err = said(generated(other))
+    assert (status, err.count("\n")) == (2, 1)
+    assert "T-0 is " in err
+    status, err = said(generated(data, log="{'gen_subset': 'train'}"))
+    assert (status, err.count("\n")) == (2, 1)
+    assert "was generated for the split train, but --split is valid" in err
+    assert "the file has no T- or S- lines" in said(generated(data, kinds="HDP"))[1]
 
 
 def test_targets_are_compared_with_plain_references(score, data, tmp_path):
@@ -428,6 +484,14 @@ WRONG = {
     "spaces for tabs": (
         lambda data, other: generated(data).replace("\t", "    "),
         "must have lines H-NUMBER",
+    ),
+    "empty targets": (
+        lambda data, other: generated(data, change=lambda text: ""),
+        "T-0 is ''",
+    ),
+    "targets without letters": (
+        lambda data, other: generated(data, change=lambda text: ". , ."),
+        "T-0 is '. , .'",
     ),
     "numbers from 1": (
         lambda data, other: re.sub(r"-(\d+)\t", lambda x: f"-{int(x[1]) + 1}\t", generated(data)),

@@ -84,6 +84,7 @@ def test_a_system_is_compared_with_a_constant(score, tmp_path):
     [
         (["--constant"], "--data"),
         (["x.txt", "--constant", "a dog", "--data", "DATA"], "HYPOTHESES: has no meaning"),
+        (["--constant", " ", "--data", "DATA"], "--constant: must have words, but is ' '"),
         (["--constant", "DATA", "--data", "DATA"], "must be a text, but is a file or folder"),
         (["--constant", "a dog", "--data", "DATA", "--card"], "--card: needs a FILE"),
         (["--constant", "--data", "EMPTY"], "no binarised text of the split train"),

@@ -80,7 +80,8 @@ def check_rouge(found, texts=TEXTS):
 def test_preset_works_without_java_and_says_what_needs_it(score, data, without_java, tmp_path):
     (tmp_path / "g.txt").write_text(generated({**TEXTS, "b": "learn to bake <unk-0> pie ."}))
     status, result, out, err = score("g.txt", "--data", data, "--card", "--per-item", "p.jsonl")
-    assert (status, err) == (0, "")
+    assert (status, err.count("\n")) == (0, 1)
+    assert "3 texts that were not compared with" in err
     found = figures(result)
     assert list(found) == [
         *("rouge1", "rouge2", "rouge_l", "bleu1", "bleu2", "bleu3", "bleu4", "meteor", "cider"),
