@@ -19,8 +19,9 @@ divided by their perplexity under the image, the ranking of Kiros et al. 2014b a
 that section describes it. Image-sentence embeddings (vse_lstm, vse_gru,
 vse_bow): by the cosine of vectors. Ties count against the model; Med r is
 rounded down. The output folder gets ranks.json (figures, card) and ranks.jsonl
-(a query a line), of likelihoods also recall_curve.csv and .svg, and
-log_probs.npy [sentences, images].
+(a query a line), of likelihoods also recall_curve.csv and .svg, log_probs.npy
+[sentences, images] and log_marginals.npy [sentences], the sums of log
+probabilities that a repeated run reads, and scores.json, which says of what.
 
 Stories of prompts: how often a story is likeliest under its own prompt (Fan et
 al. 2018, section 5.5, Figure 6); visual stories: how often under its own

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
+from fairseq_mm.metrics.score_rows import format_figure
 from fairseq_mm.report.html_page import Section, section
 
 
@@ -32,6 +33,11 @@ class Item(NamedTuple):
     def finite_scores(self) -> dict[str, float]:
         """Those that can be sorted by."""
         return {name: value for name, value in self.scores.items() if math.isfinite(value)}
+
+    @property
+    def shown_scores(self) -> dict[str, str]:
+        """All scores with the decimals that the page's other figures have."""
+        return {name: format_figure(name, x, decimals=4) for name, x in self.scores.items()}
 
     @property
     def marked_words(self) -> list[tuple[str, bool]]:

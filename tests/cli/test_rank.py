@@ -129,6 +129,16 @@ def test_figures_are_those_of_the_models_own_probabilities(rank, trained, tmp_pa
     assert "log_probs.npy [21, 7]" in err
 
 
+def test_help_names_every_file_that_is_written(rank, tmp_path, capsys):
+    assert rank()[0] == 0
+    with pytest.raises(SystemExit):
+        main(["rank", "--help"])
+    words = {word.rstrip(",.") for word in capsys.readouterr().out.split()}
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"ranks.json", "ranks.jsonl", "scores.json"} <= files
+    assert {file.replace("recall_curve.svg", ".svg") for file in files} <= words
+
+
 def test_everything_that_decides_the_result_stands_in_the_card(rank, trained):
     _, result, _, _ = rank("--seed", 4, "--precision", "bfloat16", "--threads", 1)
     card = result["card"]
