@@ -1,18 +1,22 @@
 """Resuming trainings in half precision: a checkpoint keeps the optimizer's float32 weights and the
-state of its loss scaler."""
+state of its loss scaler, and a training may continue with another precision."""
 
 import functools
+import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairseq_mm.compat.scope import in_our_trainers
+from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 # entry of a checkpoint's optimizer state; fairseq without the plugin ignores it there
 _KEY = "fairseq_mm_half_precision"
 _COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
+# options that choose a precision; the first that is set is the one that fairseq obeys
+_PRECISIONS = ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16", "amp")
 
 
 def save_float32_weights() -> None:
@@ -24,6 +28,7 @@ def save_float32_weights() -> None:
     and it does not save the loss scale of ``--amp``. Here the optimizer's state in a checkpoint has
     the float32 weights and the scaler's state, too. Goes when fairseq saves them.
     """
+    from fairseq import checkpoint_utils
     from fairseq.optim import AMPOptimizer, FP16Optimizer, MemoryEfficientFP16Optimizer
     from fairseq.trainer import Trainer
 
@@ -40,8 +45,22 @@ def save_float32_weights() -> None:
         return state
 
     @in_our_trainers(resume)
-    def load_checkpoint(self: Any, *args: Any, **kwargs: Any) -> Any:
-        extra_state = resume(self, *args, **kwargs)
+    def load_checkpoint(
+        self: Any, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any
+    ) -> Any:
+        read = checkpoint_utils.load_checkpoint_to_cpu
+
+        def load_checkpoint_to_cpu(path: str, *options: Any, **others: Any) -> Any:
+            state = read(path, *options, **others)
+            if not reset_optimizer and "last_optimizer_state" in state:
+                _change_precision(self, state, path)
+            return state
+
+        checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+        try:
+            extra_state = resume(self, filename, reset_optimizer, *args, **kwargs)
+        finally:
+            checkpoint_utils.load_checkpoint_to_cpu = read
         # the trainer counts how often it repeats a batch, which the optimizer cannot set
         if hasattr(self._optimizer, "saved_amp_retries"):
             self._amp_retries = self._optimizer.saved_amp_retries
@@ -50,6 +69,105 @@ def save_float32_weights() -> None:
     Trainer.state_dict, Trainer.load_checkpoint = state_dict, load_checkpoint
     for cls in (FP16Optimizer, MemoryEfficientFP16Optimizer, AMPOptimizer):
         cls.load_state_dict = _loading_added_state(cls.load_state_dict)
+
+
+def _change_precision(trainer: Any, state: dict[str, Any], path: str) -> None:
+    """Change a checkpoint of another precision to the precision of the training that resumes it.
+
+    The optimizer's state is the same in every precision, unless its weights were joined to one flat
+    tensor; fairseq refuses it for the name of the class that wraps the optimizer. The float32
+    copies of the weights become the weights of a float32 model, and weights become copies.
+
+    Args:
+        trainer: Trainer that resumes.
+        state: Content of the checkpoint, changed in place.
+        path: File of the checkpoint, for messages.
+
+    Raises:
+        UserError: if the optimizer's state cannot be used with the new precision.
+    """
+    saved, wanted = _precision(state.get("cfg")), _precision(trainer.cfg)
+    names = [
+        _optimizer_name(cfg, precision)
+        for cfg, precision in ((state.get("cfg"), saved), (trainer.cfg, wanted))
+    ]
+    history = state["optimizer_history"]
+    # fairseq's own check refuses another optimizer, or a wrapper such as --use-bmuf
+    if saved == wanted or None in names or history[-1]["optimizer_name"] != names[0]:
+        return
+    if _base_name(state["cfg"]) != _base_name(trainer.cfg):
+        return
+    optimizer_state = state["last_optimizer_state"]
+    parameters = _trained_parameters(trainer)
+    is_flat = wanted == "fp16" and not trainer.cfg.common.fp16_no_flatten_grads
+    is_sharded = trainer.is_fsdp or trainer.cfg.distributed_training.zero_sharding == "os"
+    count = sum(len(group["params"]) for group in optimizer_state["param_groups"])
+    if is_sharded or is_flat or count != len(parameters):
+        raise UserError(
+            f"{path}: was trained with {_option(saved)}, and its optimizer's state does not fit "
+            f"{_option(wanted)}: give {_option(saved)} again, or --reset-optimizer, which keeps "
+            "the weights and starts the optimizer, its updates and its learning rate anew."
+        )
+    history[-1] = {**history[-1], "optimizer_name": names[1]}
+    weights = optimizer_state.get(_KEY, {}).get("weights")
+    if weights is not None and len(weights) == len(parameters):
+        _use_float32_weights(state["model"], parameters, weights, saved)
+    elif wanted in ("fp16", "bf16") and all(name in state["model"] for name in parameters):
+        copies = [state["model"][name].float() for name in parameters]
+        state["last_optimizer_state"] = {**optimizer_state, _KEY: {"weights": copies}}
+    logger.info(
+        f"{path}: was trained with {_option(saved)}; the optimizer's state is continued with "
+        f"{_option(wanted)}."
+    )
+
+
+def _precision(cfg: Any) -> str:
+    common = cfg.get("common") if isinstance(cfg, Mapping) else getattr(cfg, "common", None)
+    chosen = common if isinstance(common, Mapping) else {}
+    return next((name for name in _PRECISIONS if chosen.get(name)), "float32")
+
+
+def _option(precision: str) -> str:
+    return "float32" if precision == "float32" else f"--{precision.replace('_', '-')}"
+
+
+def _base_name(cfg: Any) -> Any:
+    optimizer = cfg.get("optimizer") if isinstance(cfg, Mapping) else None
+    return optimizer.get("_name") if isinstance(optimizer, Mapping) else None
+
+
+def _optimizer_name(cfg: Any, precision: str) -> Any:
+    """Return the name of the class that fairseq writes to the history, or None if unknown."""
+    from fairseq.optim import OPTIMIZER_REGISTRY
+
+    if precision == "float32":
+        return getattr(OPTIMIZER_REGISTRY.get(_base_name(cfg)), "__name__", None)
+    if precision.startswith("memory_efficient"):
+        return "MemoryEfficientFP16Optimizer"
+    return "AMPOptimizer" if precision == "amp" else "FP16Optimizer"
+
+
+def _trained_parameters(trainer: Any) -> dict[str, Any]:
+    """Return the parameters by name, in the optimizer's order."""
+    named = itertools.chain(
+        trainer.get_model().named_parameters(), trainer.get_criterion().named_parameters()
+    )
+    return {name: parameter for name, parameter in named if parameter.requires_grad}
+
+
+def _use_float32_weights(
+    model: dict[str, Any], parameters: dict[str, Any], weights: list[Any], precision: str
+) -> None:
+    """Replace weights in half precision by the float32 weights that round to them."""
+    import torch
+
+    half = torch.float16 if precision == "fp16" else torch.bfloat16
+    for name, weight in zip(parameters, weights):
+        rounded = model.get(name)
+        if rounded is None or weight.shape != rounded.shape or weight.dtype != torch.float32:
+            continue
+        if torch.equal(weight.to(half).float(), rounded.float()):
+            model[name] = weight
 
 
 def _state_of(trainer: Any) -> dict[str, Any]:
