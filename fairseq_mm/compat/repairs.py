@@ -14,6 +14,7 @@ from fairseq_mm import errors
 from fairseq_mm.compat import (
     checkpoints,
     command_line,
+    divergence,
     fairseq,
     fairseq_data,
     half_precision,
@@ -319,6 +320,13 @@ REPAIRS: tuple[Repair, ...] = (
         Scope.OURS,
         "With --fp16 on a CPU, gradients that overflow end the training.",
         "fairseq uses the trainer's device.",
+    ),
+    Repair(
+        divergence.name_diverged_trainings,
+        ("fairseq.trainer.Trainer.train_step",),
+        Scope.OURS,
+        "A training that diverges ends in StopIteration, a traceback of PyTorch.",
+        "fairseq prints one line.",
     ),
     Repair(
         training.repair_clipping_on_cpu,
