@@ -23,6 +23,7 @@ file is followed. Nothing is ever unpickled.
 import difflib
 import logging
 import os
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
@@ -57,6 +58,9 @@ FEATURES_LIST = "features.json"
 # rows are checked and copied in pieces of about this size
 PIECE_BYTES = 1 << 25
 MAX_SEARCHED_FOR_HINT = 50_000
+# An open file's size and time are compared again after this time: in every read, that would cost
+# about as much as the read.
+COMPARED_EVERY_SECONDS = 0.05
 
 
 class FeatureStore:
@@ -241,6 +245,7 @@ class FeatureStore:
         self._file_pid: Optional[int] = None
         self._descriptor: Optional[int] = None
         self._closer: Optional[weakref.finalize] = None
+        self._compared_at = 0.0
 
     def _index_of_ids(self) -> dict[str, int]:
         # unpickled: the ids came along, the dictionary did not
@@ -273,6 +278,9 @@ class FeatureStore:
             if self._rows_offset is None:
                 if end > start:
                     self._dataset().read_direct(rows, np.s_[start:end])
+                    assert self._file is not None  # opened by _dataset
+                    if time.monotonic() - self._compared_at >= COMPARED_EVERY_SECONDS:
+                        self._compare_open_file(self._file.id.get_vfd_handle())
                 return rows
             if self._descriptor is None:
                 self._open_descriptor()
@@ -280,6 +288,9 @@ class FeatureStore:
             count = os.preadv(self._descriptor, (rows,), offset)  # type: ignore[arg-type]
             if count < rows.nbytes:
                 self._read_rest(rows, count, offset)
+            # after the read: a program may have written into the file before it
+            if time.monotonic() - self._compared_at >= COMPARED_EVERY_SECONDS:
+                self._compare_open_file(self._descriptor)  # type: ignore[arg-type]
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f"{self.path}: rows {start} to {end} unreadable: {reason}") from None
@@ -300,17 +311,22 @@ class FeatureStore:
         # forked processes share it: preadv needs no file position
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         self._closer = weakref.finalize(self, os.close, descriptor)
+        self._compare_open_file(descriptor)
+        self._descriptor = descriptor
+
+    def _compare_open_file(self, descriptor: int) -> None:
         stat = os.fstat(descriptor)
         if (stat.st_size, stat.st_mtime_ns) != self._size_and_time:
             self.close()
             self._refuse_changed()
-        self._descriptor = descriptor
+        self._compared_at = time.monotonic()
 
     def _dataset(self) -> h5py.Dataset:
         if self._file is None or self._file_pid != os.getpid():
             # a handle inherited through fork shares its file position with the parent: leave it
             self._check_unchanged()
             self._file, self._file_pid = open_hdf5(self.path), os.getpid()
+            self._compared_at = time.monotonic()
         return self._file["features"]
 
     def _check_unchanged(self) -> None:
