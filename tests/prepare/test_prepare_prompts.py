@@ -40,7 +40,8 @@ def test_own_data_becomes_a_data_folder(prepare, tmp_path):
     # [ WP ] A catN . and: He said `` noN '' . <newline> <newline> It | ca n't be .
     assert lines[0] == (
         "train: 4 pairs, 4 prompts, 24 prompt words (16.67% unknown), 36 story words "
-        "(11.11% unknown), 4 stories cut, 16 words cut"
+        "(11.11% unknown), 4 stories cut, 16 words cut; on average 6.0 words a prompt, "
+        "13.0 a story before the cut (52 words)"
     )
     assert lines[1].startswith("valid: 2 pairs, 2 prompts, 12 prompt words (16.67% unknown)")
     assert lines[2] == "dict.wp_source.txt: 5 words, 9 types with fairseq's symbols"
