@@ -93,7 +93,7 @@ GENERATION: dict[str, dict[str, Any]] = {
     "lenpen": {
         "type": float,
         "metavar": "X",
-        "help": "Length penalty; above 1 favours long texts.",
+        "help": "Length penalty, from 0 to 10; above 1 favours long texts.",
     },
     "min_len": {
         "type": int,

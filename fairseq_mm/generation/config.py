@@ -25,6 +25,8 @@ _TAKEN: dict[type, tuple[tuple[type, ...], str]] = {
     float: ((numbers.Real,), "a number"),
     str: ((str,), "a string"),
 }
+# the tenth power of a text's length is still a number of float32; published systems use 0 to 3
+LARGEST_LENPEN = 10.0
 _AT_LEAST = {"beam": 1, "nbest": 1, "min_len": 1, "max_len_b": 1, "no_repeat_ngram_size": 0}
 
 
@@ -41,8 +43,7 @@ def typed_option(name: str, value: Any, kind: type) -> Any:
     if not isinstance(value, taken) or (is_flag and kind is not bool):
         raise UserError(f"`{name}` must be {expected}, but is {_shortened(value)}.")
     try:
-        plain = kind(value)
-        return value if type(value) is int else plain  # records keep 0, not 0.0
+        return kind(value)
     except OverflowError:  # an integer beyond the floating-point numbers
         raise UserError(f"`{name}` must be {expected}, but is {_shortened(value)}.") from None
 
@@ -66,7 +67,7 @@ class GenerationConfig:
         sampling_topp: Draw from the most probable tokens that have this share of the probability;
             -1 for all. See Holtzman et al. 2020, https://arxiv.org/abs/1904.09751.
         temperature: Divisor of the logits; above 1 it flattens the distribution.
-        lenpen: Length penalty of a beam search; above 1 it favours long texts.
+        lenpen: Length penalty of a beam search, from 0 to 10; above 1 it favours long texts.
         unkpen: Penalty of ``<unk>``, where ``allow_unk`` is set.
         min_len: Minimum length of a text in tokens, ``</s>`` not counted.
         max_len_a: The maximum length is ``max_len_a * source length + max_len_b``.
@@ -110,11 +111,12 @@ class GenerationConfig:
         # probabilities of lower temperatures are no float32 numbers
         if not 0.001 <= self.temperature < math.inf:
             raise UserError(f"`temperature` must be 0.001 or more, but is {self.temperature}.")
-        for name in ("lenpen", "max_len_a"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(
-                    f"`{name}` must be 0 or more and finite, but is {getattr(self, name)}."
-                )
+        if not 0 <= self.lenpen <= LARGEST_LENPEN:
+            raise UserError(
+                f"`lenpen` must be from 0 to {LARGEST_LENPEN:g}, but is {self.lenpen:g}."
+            )
+        if not 0 <= self.max_len_a < math.inf:
+            raise UserError(f"`max_len_a` must be 0 or more and finite, but is {self.max_len_a}.")
         if not math.isfinite(self.unkpen):
             raise UserError(f"`unkpen` must be finite, but is {self.unkpen}.")
         if not -(2**63) <= self.seed < 2**64:

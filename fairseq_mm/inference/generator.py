@@ -13,6 +13,7 @@ them, calls the task's fairseq generator, and returns hypotheses in the order of
 import importlib
 import inspect
 import os
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -162,21 +163,10 @@ class Generator(Picklable):
             inputs = self._missing_inputs(1 if n is None else n, config, batch_size)
         elif n is not None:
             raise UserError("`n` is the number of texts without inputs, but there are inputs.")
-        inputs = [inputs] if single else self._list_of(inputs)
+        inputs = [inputs] if single else _list_of("inputs", inputs, self.task.input_names[1])
         examples = self._read(inputs, reading)
         generated = list(self.stream(examples, config, indices=indices, batch_size=batch_size))
         return generated[0] if single else generated
-
-    def _list_of(self, inputs: Any) -> list[Any]:
-        """
-        Raises:
-            UserError: if the inputs are neither one input nor several.
-        """
-        if not isinstance(inputs, Iterable):
-            raise UserError(
-                f"`inputs` must be {self.task.input_names[1]}, but is a {type(inputs).__name__}."
-            )
-        return list(inputs)
 
     def _read(self, inputs: Sequence[Any], reading: Optional[dict[str, Any]]) -> list[Example]:
         """
@@ -262,10 +252,10 @@ class Generator(Picklable):
         size = self._size_of_batches(batch_size)
         count = len(examples)
         indices = _indices_of(indices, count)
-        if len(indices) != count or any(index < 0 for index in indices):
+        if len(indices) != count or not all(0 <= index < 2**63 for index in indices):
             raise UserError(
-                f"`indices` must be {count} integers of 0 or more, one for each input, but are "
-                f"{list(indices)[:5]} ({len(indices)})."
+                f"`indices` must be {count} integers of 0 or more and below 2**63, one for each "
+                f"input, but are {reprlib.repr(list(indices))} ({len(indices)})."
             )
         generator = self._fairseq_generator(config, stream)
         waiting: dict[int, list[Hypothesis]] = {}
@@ -354,9 +344,8 @@ class Generator(Picklable):
         """
         if isinstance(tokens, torch.Tensor):
             tokens = tokens.tolist()
-        if not isinstance(tokens, Iterable):
-            raise UserError(f"`tokens` must be a list of integers, but is {tokens!r}.")
-        plain = [typed_option("tokens", token, int) for token in tokens]
+        listed = _list_of("tokens", tokens, "a list of integers")
+        plain = [typed_option("tokens", token, int) for token in listed]
         for token in plain:
             if not 0 <= token < len(self.dictionary):
                 raise UserError(
@@ -389,16 +378,20 @@ class Generator(Picklable):
             UserError: if there are not as many texts as inputs, or one cannot be read.
         """
         single = isinstance(texts, str)
-        if not isinstance(texts, Iterable):
-            raise UserError(
-                f"`texts` must be a text or a list of them, but is a {type(texts).__name__}."
-            )
-        given: list[str] = [texts] if isinstance(texts, str) else list(texts)
+        given: list[str] = (
+            [texts]
+            if isinstance(texts, str)
+            else _list_of("texts", texts, "a text or a list of them")
+        )
         if inputs is None:
             values: list[Any] = [None] * len(given)
         else:
             inputs = _without_iterator(inputs)
-            values = [inputs] if self.processor.is_single(inputs) else self._list_of(inputs)
+            values = (
+                [inputs]
+                if self.processor.is_single(inputs)
+                else _list_of("inputs", inputs, self.task.input_names[1])
+            )
         if len(values) != len(given):
             raise UserError(
                 f"`texts` and `inputs` must be as many, but are {len(given)} and {len(values)}."
@@ -454,6 +447,27 @@ def _without_iterator(inputs: Any) -> Any:
     return list(inputs) if isinstance(inputs, Iterator) and not is_file else inputs
 
 
+def _list_of(name: str, values: Any, expected: str) -> list[Any]:
+    """Return the values of an argument as a list.
+
+    Args:
+        name: Name of the argument.
+        values: Its value.
+        expected: Description of a right value, for the message.
+
+    Raises:
+        UserError: if it cannot be iterated over, as an array without dimensions.
+    """
+    try:
+        iterator = iter(values)
+    except TypeError:
+        shown = reprlib.repr(values)
+        raise UserError(
+            f"`{name}` must be {expected}, but is {shown} ({type(values).__name__})."
+        ) from None
+    return list(iterator)
+
+
 def _indices_of(indices: Optional[Iterable[int]], count: int) -> Sequence[int]:
     """Return the indices of the inputs as plain integers; by default their positions.
 
@@ -462,11 +476,10 @@ def _indices_of(indices: Optional[Iterable[int]], count: int) -> Sequence[int]:
     """
     if indices is None:
         return range(count)
-    if not isinstance(indices, Iterable):
-        raise UserError(f"`indices` must be a list of integers, but is {indices!r}.")
     if isinstance(indices, torch.Tensor):
         indices = indices.tolist()
-    return [typed_option("indices", index, int) for index in indices]
+    listed = _list_of("indices", indices, "a list of integers")
+    return [typed_option("indices", index, int) for index in listed]
 
 
 def build_processor(loaded: LoadedModels, options: dict[str, Any]) -> Processor:

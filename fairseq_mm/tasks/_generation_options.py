@@ -12,6 +12,7 @@ from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_mm.data.input_files import parse_object
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.config import LARGEST_LENPEN
 
 # those of fairseq-generate's that its search looks at; any other would do nothing, or would score
 # the references themselves
@@ -80,6 +81,11 @@ def check_search(args: Any, *, has_source: bool = False) -> None:
         raise UserError(f"--beam must be 1 or more, but is {args.beam}.")
     if not 0 < getattr(args, "temperature", 1.0) < math.inf:
         raise UserError(f"--temperature must be above 0 and finite, but is {args.temperature}.")
+    if not abs(getattr(args, "lenpen", 1.0)) <= LARGEST_LENPEN:
+        raise UserError(
+            f"--lenpen must be from {-LARGEST_LENPEN:g} to {LARGEST_LENPEN:g}, but is "
+            f"{args.lenpen:g}."
+        )
     sampling = getattr(args, "sampling", False)
     for name in ("sampling_topk", "sampling_topp"):
         if getattr(args, name, -1) > 0 and not sampling:

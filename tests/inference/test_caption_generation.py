@@ -316,6 +316,14 @@ def test_pillows_limit_is_put_back(captioner, images, monkeypatch):
         ({"sampling_topk": 21, "sampling": True}, "`sampling_topk` must be at most 19, .* is 21"),
         ({"sampling_topp": 1.5, "sampling": True}, "`sampling_topp` must be above 0 and at most 1"),
         ({"temperature": 0.0}, "`temperature` must be 0.001 or more, but is 0.0"),
+        ({"lenpen": 400}, "`lenpen` must be from 0 to 10, but is 400"),
+        ({"lenpen": 10**30}, r"`lenpen` must be from 0 to 10, but is 1e\+30"),
+        ({"lenpen": np.inf}, "`lenpen` must be from 0 to 10, but is inf"),
+        (
+            {"indices": [10**30, 3, 4, 5, 6]},
+            r"`indices` must be 5 integers of 0 or more and below 2\*\*63",
+        ),
+        ({"indices": np.array(3)}, r"`indices` must be a list of integers, but is array\(3\) \(nd"),
         ({"seed": 2**64}, "`seed` must be an integer of 64 bits, but is 18446744073709551616"),
         ({"max_len_b": 0}, "`max_len_b` must be 1 or more"),
         ({"no_repeat_ngram_size": -1}, "`no_repeat_ngram_size` must be 0 or more"),
@@ -365,6 +373,15 @@ def test_numbers_of_numpy_are_numbers(captioner, images):
     of_numpy = {name: np.array(value)[()] for name, value in options.items()}
     assert captioner.generate(images[0], batch_size=np.int32(2), **of_numpy) == expected
     assert captioner.config(allow_unk=np.True_).allow_unk is True
+
+
+def test_integers_are_taken_for_real_numbers(captioner, images):
+    drawn = {"sampling": True, "seed": 4}
+    expected = captioner.generate(images[0], temperature=1e30, **drawn)
+    assert captioner.generate(images[0], temperature=10**30, **drawn) == expected
+    longest = captioner.generate(images[0], lenpen=10, max_len_b=9)[0]
+    assert np.isfinite(longest.score)
+    assert type(captioner.config(lenpen=2).lenpen) is float
 
 
 def test_inputs_may_be_any_iterable(captioner, images):

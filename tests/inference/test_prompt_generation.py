@@ -329,6 +329,16 @@ def test_options_that_do_not_fit_are_refused_before_any_text(model, options, mes
         model.generate(PROMPTS[:1], **options)
 
 
+def test_an_array_without_dimensions_is_no_list(model):
+    array = np.array("the")
+    with pytest.raises(UserError, match=r"`inputs` must be prompts, but is array\('the'"):
+        model.generate(array)
+    with pytest.raises(UserError, match=r"`texts` must be a text or a list of them, but is array"):
+        model.score(array, PROMPTS[:1])
+    with pytest.raises(UserError, match=r"`tokens` must be a list of integers, but is array\(3\)"):
+        model.decode(np.array(3))
+
+
 def test_presets_can_be_changed():
     def config(preset=None, **options):
         return GenerationConfig.of_task(HierarchicalStoryTask, preset, **options)

@@ -50,6 +50,8 @@ def test_wrong_options_are_named(text, message):
         ({"beam": 0}, r"^--beam must be 1 or more, but is 0\."),
         ({"temperature": 0.0}, r"^--temperature must be above 0 and finite, but is 0\.0\."),
         ({"temperature": float("nan")}, "^--temperature must be above 0 and finite, but is nan"),
+        ({"lenpen": 400.0}, "^--lenpen must be from -10 to 10, but is 400"),
+        ({"lenpen": float("nan")}, "^--lenpen must be from -10 to 10, but is nan"),
         ({"print_step": True}, "^--print-step: is of decoders that revise"),
         ({"retain_iter_history": True}, "^--retain-iter-history: is of decoders that revise"),
     ],
