@@ -12,6 +12,7 @@ from fairseq_mm.cli.doctor_data import ANEW, SPLITS, folder_of, prepared_as
 from fairseq_mm.cli.doctor_environment import Finding, note, ok, problem
 from fairseq_mm.data.prepared_files import (
     STORE,
+    STORE_LIST,
     FolderRecord,
     by_split,
     digest_file,
@@ -22,7 +23,7 @@ from fairseq_mm.data.prepared_files import (
 from fairseq_mm.errors import UserError
 
 # prepared files that `prepare` does not write itself: tags, and stores that a user lists
-_MADE_LATER = (".tags", "features.json")
+_MADE_LATER = (".tags", STORE_LIST)
 
 
 class FolderDigests:
@@ -46,7 +47,8 @@ class FolderDigests:
         # file name -> the difference as a predicate
         self.changed: dict[str, str] = {}
         self.unrecorded: list[str] = []
-        self.store: Optional[dict[str, Any]] = None
+        # path from the folder -> items and checksum of a store that the folder reads
+        self.stores: dict[str, dict[str, Any]] = {}
         self.is_whole = False
 
     def check(self) -> Iterator[Finding]:
@@ -74,6 +76,7 @@ class FolderDigests:
             return
         files = self.record.files
         differences = {name: self.record.difference(name, whole=True) for name in files}
+        differences[STORE] = self.record.store_place_difference()
         self.changed = {name: text for name, text in differences.items() if text is not None}
         others = [x for x in present if x not in files and not x.endswith(_MADE_LATER)]
         self.is_whole = not self.changed and not others
@@ -86,25 +89,29 @@ class FolderDigests:
             yield ok("digests", f"{len(files)} files of {self.folder} are as prepare wrote them")
 
     def check_store(self, stores: Any) -> Iterator[Finding]:
-        """Compare the folder's own feature store with its record.
+        """Compare the feature stores that the folder reads with their records.
 
         Args:
             stores: Opened feature stores, whose content was compared with their own checksums.
         """
-        path = os.path.join(self.folder, STORE)
+        from fairseq_mm.data.feature_store import listed_stores
+
+        read = [path for path, _ in listed_stores(self.folder)]
         for store in stores.stores:
-            if not os.path.exists(path) or not os.path.samefile(store.path, path):
+            own = next((path for path in read if os.path.samefile(store.path, path)), None)
+            if own is None:
                 continue
+            name = os.path.relpath(own, self.folder)
             checksum = store.content_checksum or store.check_content()
-            self.store = {"items": len(store), "checksum": checksum}
-            recorded = self.record.store if self.record is not None else None
-            if recorded is not None and recorded != self.store:
-                self.changed[STORE] = (
+            self.stores[name] = {"items": len(store), "checksum": checksum}
+            recorded = self.record.stores.get(name) if self.record is not None else None
+            if recorded is not None and recorded != self.stores[name]:
+                self.changed[name] = (
                     f"is not the feature store of {recorded['items']} items that "
                     f"{self.folder}/prepare.json records"
                 )
                 if not self.repair:
-                    yield self._problem(STORE)
+                    yield self._problem(name)
 
     def mend(self, *, is_sound: bool) -> Iterator[Finding]:
         """Record files without a digest, and with `accept` also the files that differ from theirs.
@@ -131,8 +138,7 @@ class FolderDigests:
             if name not in kept
         }
         changes: dict[str, Any] = {"digests": by_split({**kept, **new})}
-        if self.store is not None and (self.accept or STORE not in self.changed):
-            changes["store"] = self.store
+        changes.update(self._records_of_stores())
         if not prepared_as(self.folder):
             changes["kind"] = self.kind
         from fairseq_mm.prepare.data_folder import locked_output
@@ -141,6 +147,14 @@ class FolderDigests:
             update_record(self.folder, changes)
         number = len(kept) + len(new)
         yield ok("digests", f"{self.folder}/prepare.json has the digests of {number} files")
+
+    def _records_of_stores(self) -> dict[str, Any]:
+        """Return entries of ``prepare.json``; None for an entry that is to be removed."""
+        old = {} if self.record is None else self.record.stores
+        kept = {x: old[x] for x in old if not self.accept or x not in self.changed}
+        new = {x: self.stores[x] for x in self.stores if self.accept or x not in self.changed}
+        stores = {**new, **kept}
+        return {"store": stores.pop(STORE, None), "stores": stores or None}
 
     def _problems(self, *, with_unrecorded: bool = True) -> Iterator[Finding]:
         for name in self.changed:
@@ -152,7 +166,10 @@ class FolderDigests:
 
     def _problem(self, name: str) -> Finding:
         remedy = f"{ANEW} or, if the change is meant, {repair_command(self.folder)}"
-        return problem(os.path.join(self.folder, name), self.changed[name], remedy)
+        path = os.path.join(self.folder, name)
+        if name.startswith(os.pardir):  # a store elsewhere
+            path = os.path.normpath(path)
+        return problem(path, self.changed[name], remedy)
 
     def _prepared_files(self) -> list[str]:
         """Return the files of the folder that `prepare` writes, and the tags of its captions."""

@@ -21,7 +21,6 @@ file is followed. Nothing is ever unpickled.
 """
 
 import difflib
-import logging
 import os
 import time
 import weakref
@@ -36,10 +35,8 @@ from fairseq_mm.data.feature_sources import Source, SourceTable, read_sources
 from fairseq_mm.data.feature_store_checksum import content_checksum
 from fairseq_mm.data.feature_store_file import open_hdf5, read_layout, size_and_time
 from fairseq_mm.data.input_files import read_json
-from fairseq_mm.data.prepared_files import check_prepared_file, store_difference
+from fairseq_mm.data.prepared_files import STORE_LIST, check_prepared_file, warn_of_other_stores
 from fairseq_mm.errors import UserError
-
-logger = logging.getLogger(__name__)
 
 # attributes that must agree wherever features of two origins meet
 EXTRACTOR_ATTRIBUTES = (
@@ -53,8 +50,6 @@ EXTRACTOR_ATTRIBUTES = (
 )
 # of a part of a list: "2/3", and a digest of all ids of the list
 SHARD_ATTRIBUTES = ("shard", "shard_of")
-# a data folder's stores, where it has no features.h5: [{"store": path, "prefix": text}, ...]
-FEATURES_LIST = "features.json"
 # rows are checked and copied in pieces of about this size
 PIECE_BYTES = 1 << 25
 MAX_SEARCHED_FOR_HINT = 50_000
@@ -463,9 +458,7 @@ def open_folder_features(
     for store in features.stores:
         if not store.has_checksum:
             store.check_content()
-        difference = store_difference(store.path, store.content_checksum)
-        if difference is not None:  # the store of another network may take its place
-            logger.warning(f"{store.path}: {difference}")
+    warn_of_other_stores(folder, features.stores, are_of_folder=not paths)
     return features
 
 
@@ -476,7 +469,7 @@ def listed_stores(folder: str) -> list[tuple[str, str]]:
     Raises:
         UserError: if the list is none.
     """
-    own, path = os.path.join(folder, "features.h5"), os.path.join(folder, FEATURES_LIST)
+    own, path = os.path.join(folder, "features.h5"), os.path.join(folder, STORE_LIST)
     if os.path.exists(own):
         return [(own, "")]
     if not os.path.exists(path):

@@ -8,8 +8,10 @@
     "sha256": "..."
 
 ``store`` is the checksum of the ids and rows of ``features.h5``, and the last entry is the digest
-of the rest of ``prepare.json``. Every reader of a recorded file compares the file with its digest;
-of a file larger than ``MAX_HASHED_BYTES`` only the size, so that a training starts in seconds.
+of the rest of ``prepare.json``. Where ``features.json`` lists stores, ``stores`` has such an entry
+of each, under its path from the folder. Every reader of a recorded file compares the file with
+its digest; of a file larger than ``MAX_HASHED_BYTES`` only the size, so that a training starts in
+seconds.
 ``fairseq-mm doctor`` reads every file whole. A folder without digests, made by an earlier version
 or by ``fairseq-preprocess``, is read as it is.
 """
@@ -18,8 +20,9 @@ import contextlib
 import functools
 import hashlib
 import json
+import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -30,6 +33,8 @@ from fairseq_mm.errors import UserError
 
 REPORT = "prepare.json"
 STORE = "features.h5"
+# a data folder's stores, where it has no features.h5: [{"store": path, "prefix": text}, ...]
+STORE_LIST = "features.json"
 # files of all splits, such as the dictionary
 FOLDER = "folder"
 # a second of hashing at most; the text of all published releases but WritingPrompts is smaller
@@ -41,6 +46,8 @@ _SEAL = "sha256"
 AnyPath = Union[str, os.PathLike]
 Digest = dict[str, Any]
 
+logger = logging.getLogger(__name__)
+
 _is_checking = True
 
 
@@ -50,16 +57,30 @@ class FolderRecord(NamedTuple):
     Attributes:
         folder: Path of the data folder.
         files: Path inside the folder -> ``{"bytes": ..., "sha256": ...}``.
-        store: ``{"items": ..., "checksum": ...}`` of ``features.h5``; None if not recorded.
+        stores: Path from the folder -> ``{"items": ..., "checksum": ...}``: ``features.h5``, and
+            stores that ``features.json`` lists.
     """
 
     folder: str
     files: dict[str, Digest]
-    store: Optional[dict[str, Any]]
+    stores: dict[str, dict[str, Any]]
 
     @property
     def path(self) -> str:
         return os.path.join(self.folder, REPORT)
+
+    def store_place_difference(self) -> Optional[str]:
+        """Compare which store the folder has with the one that it had.
+
+        Returns:
+            The difference as a predicate of ``features.h5``; None if there is none.
+        """
+        is_there = os.path.exists(os.path.join(self.folder, STORE))
+        if STORE in self.stores and not is_there:
+            return f"is missing, but {self.path} records it"
+        if is_there and STORE not in self.stores and STORE_LIST in self.files:
+            return f"is read in place of {STORE_LIST}, which {self.path} records"
+        return None
 
     def difference(self, name: str, *, whole: bool = False) -> Optional[str]:
         """Compare a file with its digest.
@@ -130,7 +151,7 @@ def read_record(folder: AnyPath) -> Optional[FolderRecord]:
 def _read_record(folder: str, *version: int) -> Optional[FolderRecord]:
     path = os.path.join(folder, REPORT)
     report = read_json(path)
-    if not isinstance(report, dict) or not report.keys() & {"digests", "store", _SEAL}:
+    if not isinstance(report, dict) or not report.keys() & {"digests", "store", "stores", _SEAL}:
         return None
     if sealed(report) != report:
         raise UserError(
@@ -138,16 +159,20 @@ def _read_record(folder: str, *version: int) -> Optional[FolderRecord]:
             f"digest. {remedy(folder)}"
         )
     try:
-        parts, store = report.get("digests", {}).values(), report.get("store")
+        parts, stores = report.get("digests", {}).values(), dict(report.get("stores", {}))
         files = {name: _checked(name, x) for part in parts for name, x in part.items()}
-        if store is not None:
-            store = {"items": int(store["items"]), "checksum": str(store["checksum"])}
+        if report.get("store") is not None:
+            stores[STORE] = report["store"]
+        stores = {
+            name: {"items": int(x["items"]), "checksum": str(x["checksum"])}
+            for name, x in stores.items()
+        }
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UserError(
-            f"{path}: `digests` must hold the bytes and sha256 of each file, and `store` items and "
-            f"checksum, but they do not. {remedy(folder)}"
+            f"{path}: `digests` must hold the bytes and sha256 of each file, and `store` and each "
+            f"of `stores` items and checksum, but they do not. {remedy(folder)}"
         ) from None
-    return FolderRecord(folder, files, store)
+    return FolderRecord(folder, files, stores)
 
 
 def _checked(name: str, digest: Any) -> Digest:
@@ -203,11 +228,18 @@ def unchecked() -> Iterator[None]:
 def update_record(folder: AnyPath, changes: dict[str, Any]) -> None:
     """Change entries of ``prepare.json``, and its digest of itself. The caller locks the folder.
 
+    Args:
+        folder: Path of the data folder.
+        changes: Entries by name; None removes one.
+
     Raises:
         UserError: If the file cannot be read or written.
     """
     path = Path(folder, REPORT)
-    report = {**(read_json(path) if path.exists() else {}), **changes}
+    report = read_json(path) if path.exists() else {}
+    report = {**(report if isinstance(report, dict) else {}), **changes}
+    removed = {name for name, value in changes.items() if value is None}
+    report = {name: value for name, value in report.items() if name not in removed}
     write_file(path, json.dumps(sealed(report), indent=2, ensure_ascii=False) + "\n")
 
 
@@ -244,21 +276,63 @@ def record_store(path: AnyPath, items: int, checksum: str) -> None:
             update_record(folder, {"store": {"items": items, "checksum": checksum}})
 
 
-def store_difference(path: AnyPath, checksum: str) -> Optional[str]:
-    """Compare a data folder's ``features.h5`` with its checksum in ``prepare.json``.
+def store_difference(
+    path: AnyPath, checksum: str, folder: Optional[AnyPath] = None
+) -> Optional[str]:
+    """Compare a store that a data folder reads with its checksum in ``prepare.json``.
 
     Args:
         path: Path of a store, in a data folder or elsewhere.
         checksum: Checksum of its ids and rows; empty if it is not known.
+        folder: Path of the data folder; by default, the folder that holds the store.
 
     Returns:
         The difference as a predicate; None if there is none, or no checksum is recorded.
     """
-    folder, name = os.path.split(os.fspath(path))
-    record = read_record(folder) if name == STORE and checksum and _is_checking else None
-    if record is None or record.store is None or record.store["checksum"] == checksum:
+    place = os.path.dirname(path) if folder is None else folder
+    record = read_record(place) if _is_checking else None
+    known = None if record is None else record.stores.get(os.path.relpath(path, place or "."))
+    if record is None or known is None or known["checksum"] == checksum:
         return None
+    if not checksum:
+        return (
+            f"has no checksum of its ids and rows, so that only `fairseq-mm doctor --data "
+            f"{record.folder or '.'}`, which reads it whole, can compare it with the feature store "
+            f"that {record.path} records ({known['items']} items)"
+        )
     return (
-        f"is not the feature store that {record.path} records ({record.store['items']} items). If "
-        f"it is to take its place, run: {repair_command(folder)}"
+        f"is not the feature store that {record.path} records ({known['items']} items). If it is "
+        f"to take its place, run: {repair_command(record.folder)}"
     )
+
+
+def warn_of_other_stores(folder: AnyPath, stores: Iterable[Any], *, are_of_folder: bool) -> None:
+    """Warn where stores are not those that ``prepare.json`` records: others may take their place.
+
+    Args:
+        folder: Path of the data folder.
+        stores: Opened feature stores.
+        are_of_folder: Whether they are what the folder itself has, and not what a user has named.
+    """
+    record = read_record(folder) if are_of_folder and _is_checking else None
+    misplaced = None if record is None else record.store_place_difference()
+    if record is not None and misplaced is not None:
+        logger.warning(
+            f"{os.path.join(folder, STORE)}: {misplaced}. If the change is meant, run: "
+            f"{repair_command(folder)}"
+        )
+    for store in stores:
+        # a listed store belongs to the folder that lists it and to the one that holds it
+        places = [os.fspath(folder)] if are_of_folder else []
+        for place in dict.fromkeys([*places, os.path.dirname(store.path)]):
+            checksum = store.content_checksum
+            if (
+                not checksum
+                and store_difference(store.path, checksum, place)
+                and os.path.getsize(store.path) <= MAX_HASHED_BYTES
+            ):
+                checksum = store.check_content()
+            difference = store_difference(store.path, checksum, place)
+            if difference is not None:
+                logger.warning(f"{store.path}: {difference}")
+                break

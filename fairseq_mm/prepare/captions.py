@@ -15,7 +15,7 @@ files with one sentence per line. SC-NLM and n-gram models are trained on such a
 
 from typing import ClassVar, Optional
 
-from fairseq_mm.data.feature_store import FEATURES_LIST
+from fairseq_mm.data.prepared_files import STORE_LIST
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Example, Field, FieldTable
 from fairseq_mm.prepare.writer import FolderWriter, json_line
@@ -56,7 +56,7 @@ class CaptionWriter(FolderWriter):
     """Writes ``text/<split>.txt`` with a caption a line."""
 
     table = TABLE
-    extra_files = frozenset({FEATURES_LIST})
+    extra_files = frozenset({STORE_LIST})
     counts = ("images", "captions", "words", "empty_captions_skipped")
     left_out: ClassVar[Optional[str]] = "images without a caption"
 

@@ -14,14 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_mm.data.feature_store import (
-    FEATURES_LIST,
-    FeatureStore,
-    FeatureStores,
-    listed_stores,
-)
+from fairseq_mm.data.feature_store import FeatureStore, FeatureStores, listed_stores
 from fairseq_mm.data.input_files import SPLITS, read_json, read_lines
-from fairseq_mm.data.prepared_files import check_prepared_file
+from fairseq_mm.data.prepared_files import STORE_LIST, check_prepared_file
 from fairseq_mm.data.split_files import read_references, read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE, CaptionWriter
@@ -218,6 +213,6 @@ def _list_stores(output: Path, partial: Path, stores: dict[Path, list[tuple[str,
         for found in stores.values()
         for path, prefix in found
     ]
-    path = partial / FEATURES_LIST
+    path = partial / STORE_LIST
     path.write_text(json.dumps(entries, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return f"{FEATURES_LIST}: {len(entries)} feature stores, which stay where they are"
+    return f"{STORE_LIST}: {len(entries)} feature stores, which stay where they are"

@@ -9,6 +9,7 @@ of all these files.
 
 import json
 import logging
+import os
 import shlex
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
@@ -21,8 +22,8 @@ from tqdm import tqdm
 from fairseq_mm.data.caption_text import reserved_token
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_checksum import check_metadata
-from fairseq_mm.data.input_files import SPLITS
-from fairseq_mm.data.prepared_files import STORE
+from fairseq_mm.data.input_files import SPLITS, read_json
+from fairseq_mm.data.prepared_files import STORE, STORE_LIST
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.corpus import Corpus, Example, FieldTable
 from fairseq_mm.prepare.data_folder import (
@@ -279,7 +280,7 @@ class FolderWriter:
             self._count_unknown(partial, counts)
             if corpus.write_features is not None:
                 corpus.features_written = corpus.write_features(output, partial)
-            return write_report(partial, kind, {**report, **_store_record(output)}, files)
+            return write_report(partial, kind, {**report, **_store_record(output, partial)}, files)
 
     def _check(self, corpus: Corpus, strict: bool) -> None:
         deviations = corpus.deviations()
@@ -442,9 +443,16 @@ class FolderWriter:
         """Refuses a dictionary that is not of the text."""
 
 
-def _store_record(output: Path) -> dict[str, object]:
-    """Entry of ``prepare.json`` on a whole ``features.h5`` that the folder has already."""
-    path = output / STORE
+def _store_record(output: Path, partial: Path) -> dict[str, object]:
+    """Entry of ``prepare.json`` on the stores that are listed, or on a whole ``features.h5``."""
+    path, listed = output / STORE, partial / STORE_LIST
+    if listed.exists():
+        found = {}
+        for entry in read_json(listed):
+            store = FeatureStore(os.path.normpath(output / entry["store"]))
+            checksum = store.content_checksum or store.check_content()
+            found[entry["store"]] = {"items": len(store), "checksum": checksum}
+        return {"stores": found}
     with suppress(UserError):
         if path.is_file() and check_metadata(str(path)):
             store = FeatureStore(path)

@@ -16,7 +16,7 @@ from fairseq_mm.cli import doctor
 from fairseq_mm.cli.doctor_data import KINDS, set_up
 from fairseq_mm.cli.main import main
 from fairseq_mm.data import prepared_files
-from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.feature_store import FeatureStore, open_folder_features
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.data.input_files import read_json
 from fairseq_mm.data.split_text import read_story_words
@@ -483,7 +483,8 @@ def rewrite_store(path, keys):
     store = FeatureStore(path)
     rows = [store.read(key) for key in store.ids]
     path.unlink()
-    options = {"dim": store.dim, "dtype": store.dtype, "attributes": EXTRACTOR}
+    attributes = {name: x for name, x in store.attributes.items() if name != "created"}
+    options = {"dim": store.dim, "dtype": store.dtype, "attributes": attributes}
     with FeatureStoreWriter(path, **options) as writer:
         for key, own in zip(keys(store.ids), rows):
             writer.append(key, own)
@@ -510,6 +511,98 @@ def test_another_store_in_its_place_is_found_and_can_be_accepted(
     assert examine(folder, "--repair")[0] == 2
     assert examine(folder, "--repair", "--accept-changes")[0] == 0
     assert examine(folder)[0] == 0
+
+
+def test_changed_stores_of_a_joined_folder_are_found(copy, examine, caplog):
+    folder = copy("joined")
+    one, two = (folder.parent / x / x / "features.h5" for x in ("one", "two"))
+    for path in (one, two):  # whose own records would show it, too
+        forget_digests(path.parent)
+    rewrite_store(two, lambda ids: ids[::-1])
+    status, lines = examine(folder)
+    assert status == 2
+    found = f"{two}: is not the feature store of {2 * LINES} items that {folder}/prepare.json"
+    assert [line for line in lines if "PROBLEM" in line and found in line]
+    assert len([line for line in lines if "PROBLEM" in line]) == 1
+    logging.disable(logging.NOTSET)
+    open_folder_features(str(folder))
+    assert f"{two}: is not the feature store that {folder}/prepare.json records" in caplog.text
+    assert str(one) not in caplog.text
+    assert examine(folder, "--repair", "--accept-changes")[0] == 0
+    assert examine(folder)[0] == 0
+    caplog.clear()
+    open_folder_features(str(folder))
+    assert not caplog.text
+
+
+def test_a_store_in_place_of_the_recorded_list_is_found(copy, examine, caplog):
+    folder = copy("joined")
+    path = folder / "features.h5"
+    keys = [f"{part}/{key}" for part in ("one", "two") for key in image_keys()]
+    with FeatureStoreWriter(path, dim=DIM, dtype="float32", attributes=EXTRACTOR) as writer:
+        for key in keys:
+            writer.append(key, np.ones((1, DIM), dtype=np.float32))
+        writer.finish()
+    found = f"{path}: is read in place of features.json, which {folder}/prepare.json records"
+    status, lines = examine(folder)
+    assert status == 2
+    assert found in "".join(lines)
+    logging.disable(logging.NOTSET)
+    open_folder_features(str(folder))
+    assert found in caplog.text
+    assert examine(folder, "--repair")[0] == 2
+    assert examine(folder)[0] == 2
+    assert examine(folder, "--repair", "--accept-changes")[0] == 0
+    assert examine(folder)[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["captions", "videos"])
+def test_a_list_in_place_of_the_recorded_store_is_found(copy, examine, caplog, kind):
+    folder = copy(kind)
+    path, other = folder / "features.h5", folder.parent / "other.h5"
+    path.rename(other)
+    found = f"{path}: is missing, but {folder}/prepare.json records it"
+    assert found in "".join(examine(folder)[1])  # with features or without
+    (folder / "features.json").write_text(json.dumps([{"store": str(other), "prefix": ""}]))
+    status, lines = examine(folder)
+    assert status == 2
+    assert found in "".join(lines)
+    logging.disable(logging.NOTSET)
+    open_folder_features(str(folder))
+    assert found in caplog.text
+    assert examine(folder, "--repair")[0] == 2
+    assert examine(folder, "--repair", "--accept-changes")[0] == 0
+    assert examine(folder)[0] == 0
+    report = read_json(folder / "prepare.json")
+    assert "store" not in report
+    assert [x["items"] for x in report["stores"].values()] == [2 * LINES]
+    rewrite_store(other, lambda ids: [*ids[1:], ids[0]])
+    assert f"{other}: is not the feature store" in "".join(examine(folder)[1])
+
+
+def earlier_store(path):
+    """Cut the checksum of ids and rows off a store, and the one of its metadata."""
+    with h5py.File(path, "r+") as file:
+        del file.attrs["content_checksum"]
+
+
+def test_training_compares_a_store_without_a_checksum(copy, examine, caplog, monkeypatch):
+    folder = copy("captions")
+    path = folder / "features.h5"
+    earlier_store(path)
+    logging.disable(logging.NOTSET)
+    open_folder_features(str(folder))
+    assert not caplog.text  # it is the recorded one
+    with monkeypatch.context() as patch:
+        patch.setattr(prepared_files, "MAX_HASHED_BYTES", 0)
+        open_folder_features(str(folder))
+        assert f"{path}: has no checksum of its ids and rows, so that only" in caplog.text
+    caplog.clear()
+    rewrite_store(path, lambda ids: [*ids[1:], ids[0]])
+    earlier_store(path)
+    open_folder_features(str(folder))
+    assert f"{path}: is not the feature store that {folder}/prepare.json records" in caplog.text
+    assert examine(folder)[0] == 2
 
 
 def test_features_of_another_network_are_recorded_by_the_command_that_writes_them(copy, examine):
