@@ -86,7 +86,9 @@ class FolderDigests:
         if not self.repair:
             yield from self._problems()
         if self.is_whole:
-            yield ok("digests", f"{len(files)} files of {self.folder} are as prepare wrote them")
+            yield ok(
+                "digests", f"{len(files)} files of {self.folder} are as prepare.json records them"
+            )
 
     def check_store(self, stores: Any) -> Iterator[Finding]:
         """Compare the feature stores that the folder reads with their records.

@@ -27,7 +27,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
 from fairseq_mm.data.folder_lock import only_writer
-from fairseq_mm.data.input_files import SPLITS, read_json, sha256_of
+from fairseq_mm.data.input_files import (
+    SPLITS,
+    decoded,
+    parse_json,
+    read_bytes,
+    read_json,
+    sha256_of,
+)
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
 
@@ -150,8 +157,18 @@ def read_record(folder: AnyPath) -> Optional[FolderRecord]:
 @functools.lru_cache(maxsize=8)
 def _read_record(folder: str, *version: int) -> Optional[FolderRecord]:
     path = os.path.join(folder, REPORT)
-    report = read_json(path)
-    if not isinstance(report, dict) or not report.keys() & {"digests", "store", "stores", _SEAL}:
+    text = decoded(read_bytes(path), path)
+    report = parse_json(text, path)
+    if not isinstance(report, dict):
+        raise UserError(
+            f"{path}: must be a JSON object, but is {type(report).__name__} instead. "
+            f"{remedy(folder)}"
+        )
+    repeated: list[str] = []
+    json.loads(text, object_pairs_hook=lambda pairs: repeated.extend(_repeated_names(pairs)))
+    if repeated:
+        raise UserError(f"{path}: {repeated[0]!r} stands in one object twice. {remedy(folder)}")
+    if not report.keys() & {"digests", "store", "stores", _SEAL}:
         return None
     if sealed(report) != report:
         raise UserError(
@@ -173,6 +190,11 @@ def _read_record(folder: str, *version: int) -> Optional[FolderRecord]:
             f"of `stores` items and checksum, but they do not. {remedy(folder)}"
         ) from None
     return FolderRecord(folder, files, stores)
+
+
+def _repeated_names(pairs: list[tuple[str, Any]]) -> list[str]:
+    names = [name for name, _ in pairs]
+    return [name for name in names if names.count(name) > 1] if len({*names}) < len(names) else []
 
 
 def _checked(name: str, digest: Any) -> Digest:

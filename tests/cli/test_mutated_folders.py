@@ -418,6 +418,31 @@ def test_a_report_of_another_folder_or_none_is_found(copy, examine):
     assert line.startswith(f"note     digests: {folder} has none, so that files which no longer")
 
 
+@pytest.mark.parametrize("content", ["[]", "null", "1", '"digests"', "true"])
+def test_a_report_that_is_no_object_is_a_problem_that_can_be_accepted(copy, examine, content):
+    folder = copy("captions")
+    path = folder / "prepare.json"
+    path.write_text(content)
+    for options in ((), ("--repair",)):
+        status, (line, *_) = examine(folder, *options)
+        assert status == 2
+        assert line.startswith(f"PROBLEM  digests: {path}: must be a JSON object, but is ")
+        assert path.read_text() == content
+    with pytest.raises(UserError, match="must be a JSON object"):
+        prepared_files.check_prepared_file(folder / "dict.txt")
+    assert examine(folder, "--repair", "--accept-changes")[0] == 0
+    assert examine(folder)[0] == 0
+
+
+def test_an_entry_that_a_report_has_twice_is_found(copy, examine):
+    folder = copy("captions")
+    path = folder / "prepare.json"
+    path.write_text(path.read_text().replace("{", '{"kind": "prompts", ', 1))
+    status, (line, *_) = examine(folder)
+    assert status == 2
+    assert f"{path}: 'kind' stands in one object twice." in line
+
+
 def roll_ids(file):
     file["ids"][:] = np.roll(file["ids"][:], 1)
 
