@@ -81,18 +81,25 @@ def _digest(stream: BinaryIO) -> bytes:
     return digest.digest()
 
 
-def describe_change(file: MediaFile, source: Source) -> Optional[str]:
+def describe_change(
+    file: MediaFile, source: Source, *, reads_always: bool = False
+) -> Optional[str]:
     """Return how a file differs from its record, or None if it has the same bytes.
 
     A file of the same size and time is not read. One of another time, such as a copy, is: then its
     digest decides.
+
+    Args:
+        file: An entry of a list.
+        source: Record of the file that the item was made of.
+        reads_always: Read files of the same size and time, too.
     """
     try:
         with _one_line():
             size, time = file.size_and_time()
             if size != source.size:
                 return f"it had {source.size:,} bytes, and has {size:,}"
-            if time == source.time:
+            if time == source.time and not reads_always:
                 return None
             with file.open() as stream:
                 return None if _digest(stream) == source.digest else "its content is another"

@@ -305,7 +305,9 @@ def _of_tar(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
         raise UserError(f"{path}: {error.strerror or error}.") from None
     for name, member in sorted(members.items()):
         file = PurePosixPath(name)
-        if file.suffix.lower() not in kind.suffixes or file.name.startswith("."):
+        # as in folders: no hidden file, and no file in a hidden folder
+        is_hidden = any(part.startswith(".") and part != ".." for part in file.parts)
+        if file.suffix.lower() not in kind.suffixes or is_hidden:
             continue
         if member.sparse is not None:
             raise UserError(f"{path}: {name} is stored with holes. Pack it without --sparse.")

@@ -193,13 +193,12 @@ def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], nou
             f"{writer.partial_path}: has {len(stray)} {noun} that are not given now, such as "
             f"{stray[0]!r}. Give the same {noun} to continue, or delete it to begin anew."
         )
-    done = [item for item in items if item.key in writer.done]
-    check_unchanged(writer, done, noun, f"Delete {writer.partial_path} to begin anew.")
+    check_unchanged(writer, items, noun, f"Delete {writer.partial_path} to begin anew.")
 
 
 def check_unchanged(
     store: Union[FeatureStore, FeatureStoreWriter],
-    items: Iterable[MediaFile],
+    items: Sequence[MediaFile],
     noun: str,
     remedy: str,
 ) -> None:
@@ -217,6 +216,7 @@ def check_unchanged(
         UserError: naming the first file that has changed.
     """
     keys = store.done if isinstance(store, FeatureStoreWriter) else store
+    shared = _shared_sizes_and_times(store, items)
     changes = []
     num_items = num_unknown = 0
     for item in items:
@@ -226,7 +226,9 @@ def check_unchanged(
         source = store.get_source(item.key)
         if source is None:
             num_unknown += 1
-        elif change := describe_change(item, source):
+        elif change := describe_change(
+            item, source, reads_always=not item.member and source[:2] in shared
+        ):
             changes.append((item.name, change))
     if changes:
         name, change = changes[0]
@@ -239,3 +241,26 @@ def check_unchanged(
             f"{store.path}: does not record the files of {num_unknown} of {num_items} {noun}: "
             "whether they have changed since cannot be told."
         )
+
+
+def _shared_sizes_and_times(
+    store: Union[FeatureStore, FeatureStoreWriter], items: Iterable[MediaFile]
+) -> set[tuple[int, int]]:
+    """Return each pair of size and time that several files have.
+
+    Such a pair does not say which of these files an item was made of. The members of an archive
+    all have its time, but their names tell them apart.
+    """
+    paths: dict[tuple[int, int], str] = {}
+    shared = set()
+    for item in items:
+        with contextlib.suppress(OSError, UserError):
+            pair = item.size_and_time()
+            if not item.member and paths.setdefault(pair, item.path) != item.path:
+                shared.add(pair)
+    keys = store.done if isinstance(store, FeatureStoreWriter) else store.ids
+    digests: dict[tuple[int, int], bytes] = {}
+    for source in filter(None, map(store.get_source, keys)):
+        if digests.setdefault(source[:2], source.digest) != source.digest:
+            shared.add(source[:2])
+    return shared

@@ -150,6 +150,31 @@ def test_files_of_the_same_size_and_time_are_not_read(extract, folder, output, m
     assert extract(folder).was_finished
 
 
+@pytest.mark.parametrize("num_done", [N, 3, 1])
+def test_exchanged_files_of_one_size_and_time_are_refused(
+    extract, output, tmp_path, monkeypatch, num_done
+):
+    """As reproducible archives leave them: all of one time."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i in range(N):
+        Image.new("RGB", (40, 50), (i, 2 * i, 90)).save(folder / f"{i}.bmp")
+        os.utime(folder / f"{i}.bmp", ns=(10**18, 10**18))
+    orders = {"given": (0, 1, 2, 3, 4), "exchanged": (4, 1, 2, 3, 0)}
+    lists = {name: tmp_path / f"{name}.txt" for name in orders}
+    for name, order in orders.items():
+        lines = [f"item{i}\t{folder / str(number)}.bmp\n" for i, number in enumerate(order)]
+        lists[name].write_text("".join(lines))
+    if num_done == N:
+        extract(lists=[lists["given"]])
+    else:
+        with killed_after(monkeypatch, num_done):
+            extract(lists=[lists["given"]])
+    with pytest.raises(UserError, match=r"(1|2) of \d images have changed since, such as .*4\.bmp"):
+        extract(lists=[lists["exchanged"]])
+    assert extract(lists=[lists["given"]]).was_finished == (num_done == N)
+
+
 def test_another_size_is_said_without_reading(extract, folder, output, monkeypatch):
     extract(folder)
     size = os.path.getsize(folder / "2.bmp")
