@@ -28,7 +28,12 @@ from collections.abc import Iterable, Iterator
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli import doctor_environment as environment
 from fairseq_mm.cli.doctor_checkpoint import check_checkpoint
-from fairseq_mm.cli.doctor_data import check_data, check_features, needs_features
+from fairseq_mm.cli.doctor_data import (
+    check_data,
+    check_features,
+    check_file_types,
+    needs_features,
+)
 from fairseq_mm.cli.doctor_digests import FolderDigests
 from fairseq_mm.cli.doctor_environment import Finding
 from fairseq_mm.data.prepared_files import unchecked
@@ -85,6 +90,10 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     yield from _of_environment()
     digests = None
     if args.data:
+        unreadable = list(check_file_types(args.data))
+        if unreadable:
+            yield from unreadable
+            return
         digests = FolderDigests(args.data, repair=args.repair, accept=args.accept_changes)
         yield from digests.check()
     store, is_readable, num_problems = None, True, 0

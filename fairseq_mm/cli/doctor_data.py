@@ -2,6 +2,7 @@
 task and loading its splits say."""
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from glob import escape, glob
 from types import SimpleNamespace
@@ -46,6 +47,21 @@ KINDS = {
     "prompts": Kind("hierarchical_story", "prompts", ("wp_source", "wp_target")),
     "videos": Kind("video_summarization", "videos", ("tran", "desc")),
 }
+
+
+def check_file_types(folder: str) -> Iterator[Finding]:
+    """Find pipes and devices in a data folder, which a reader would wait for or never finish."""
+    parent, name = os.path.split(os.path.abspath(folder))
+    places = [folder, *(os.path.join(folder, inner) for inner in ("text", *LANGUAGE_MODELS))]
+    if name in LANGUAGE_MODELS and os.path.exists(os.path.join(parent, "dict.wp_source.txt")):
+        places.append(parent)
+    for place in places:
+        for entry in sorted(os.listdir(place)) if os.path.isdir(place) else ():
+            path = os.path.join(place, entry)
+            mode = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                text = "must be a file, but is a pipe or a device; nothing else is checked"
+                yield problem(path, text, f"remove it, and {ANEW}")
 
 
 def folder_of(folder: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import re
 import shutil
 from pathlib import Path
@@ -441,6 +442,39 @@ def test_an_entry_that_a_report_has_twice_is_found(copy, examine):
     status, (line, *_) = examine(folder)
     assert status == 2
     assert f"{path}: 'kind' stands in one object twice." in line
+
+
+@pytest.mark.parametrize("has_digests", [True, False])
+@pytest.mark.parametrize(
+    "name", ["dict.txt", "prepare.json", "valid.visual_ids", "text/valid.txt", "features.h5"]
+)
+def test_pipes_and_devices_are_found_and_not_read(copy, examine, monkeypatch, name, has_digests):
+    folder = copy("captions")
+    if not has_digests:
+        forget_digests(folder)
+    read = []
+    monkeypatch.setattr(doctor, "FolderDigests", lambda *args, **options: read.append(args))
+    path = folder / name
+    path.unlink()
+    expected = f"PROBLEM  {path}: must be a file, but is a pipe or a device; nothing else is"
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        make(path)
+        status, (line,) = examine(folder)
+        assert status == 2
+        assert line.startswith(expected)
+        path.unlink()
+    assert not read
+
+
+def test_a_pipe_beside_a_language_models_folder_is_found(copy, examine):
+    folder = copy("prompts")
+    os.mkfifo(folder / "test.ids")
+    os.mkfifo(folder / "stories" / "test.bin")
+    for place in (folder, folder / "stories"):
+        status, lines = examine(place)
+        assert status == 2
+        paths = [line.split(": ")[0].split()[1] for line in lines]
+        assert sorted(paths) == [f"{folder}/stories/test.bin", f"{folder}/test.ids"]
 
 
 def roll_ids(file):
