@@ -3,17 +3,13 @@
 import argparse
 from pathlib import Path
 
-from fairseq_mm.compat.repairs import LEFT_OUT_BY, REPAIRS, Repair, Scope
+from fairseq_mm.compat.repairs import REPAIRS, Repair, Scope
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- repairs: written by scripts/list_repairs.py -->\n", "<!-- end of repairs -->\n"
 # a longer list of names with an equal last part mentions the last part once
 MOST_SINGLE_NAMES = 4
-HEADINGS = {
-    Scope.SAFE_LOADING: f"### Safe loading: always, also with `{LEFT_OUT_BY}=1`",
-    Scope.INSTALLED: "### Always, where the installed version has the defect",
-    Scope.OURS: "### Only where something of this package is used",
-}
+HEADINGS = {scope: f"### {scope.value[0].upper()}{scope.value[1:]}" for scope in Scope}
 
 
 def format_names(repair: Repair) -> str:
@@ -27,7 +23,7 @@ def format_names(repair: Repair) -> str:
 def format_table() -> str:
     lines = []
     for scope, heading in HEADINGS.items():
-        lines += [heading, "", "| replaced | without it | until |", "|---|---|---|"]
+        lines += [heading, "", "| replaced | without it | needed until |", "|---|---|---|"]
         for repair in REPAIRS:
             if repair.scope is scope:
                 lines.append(f"| {format_names(repair)} | {repair.defect} | {repair.goes_when} |")

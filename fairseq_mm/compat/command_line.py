@@ -1,18 +1,20 @@
 """Names on the command lines of fairseq: near ones for what is misspelt, ours where none is given.
 
 fairseq's parser answers an unknown ``--arch`` with all options and three hundred names, and fills a
-missing ``--task`` with ``translation``, which then asks for a language pair.
+missing ``--task`` with ``translation``, which then asks for a language pair. ``fairseq-generate``
+writes its log, which says the settings of a search, elsewhere than to its output.
 """
 
 import argparse
 import difflib
 import functools
+import logging
 import os
 import re
 import sys
 from typing import Any, NoReturn, Optional
 
-from fairseq_mm.compat.scope import is_ours
+from fairseq_mm.compat.scope import is_ours, names_ours
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 
@@ -34,11 +36,70 @@ def explain_arguments() -> None:
             raise UserError(f"--task is missing. {_our_tasks()}")
         parser.error = functools.partial(_explain, parser, parser.error)  # type: ignore[method-assign]
         parsed = original(parser, input_args, *args, **kwargs)
+        arguments = parsed[0] if isinstance(parsed, tuple) else parsed
         if task == "translation":
-            _check_language_pair(parsed[0] if isinstance(parsed, tuple) else parsed)
+            _check_language_pair(arguments)
+        if names_ours(arguments):
+            # fairseq-generate has no other place where its task is known before it runs
+            from fairseq_mm.compat import repairs
+
+            repairs.activate()
         return parsed
 
     options.parse_args_and_arch = parse_args_and_arch
+
+
+def is_generate() -> bool:
+    return "fairseq_cli.generate" in sys.modules
+
+
+def repair_output_of_generate() -> None:
+    """Write the log of ``fairseq-generate``, which has the settings of its search, to its output.
+
+    fairseq asks for that, but one of its modules has configured the log when it was imported, and
+    ``logging.basicConfig`` then does nothing. Handlers of a program that calls it stay. Goes when
+    no module of fairseq configures the log.
+    """
+    from fairseq_cli import generate
+
+    original = generate.main
+
+    @functools.wraps(original)
+    def main(cfg: Any) -> Any:
+        if not names_ours(cfg):
+            return original(cfg)
+        check_sampling(getattr(cfg, "generation", cfg))
+        root = logging.getLogger()
+        handlers, level = list(root.handlers), root.level
+        if all(_is_of_basic_config(handler) for handler in handlers):
+            root.handlers.clear()
+        try:
+            return original(cfg)
+        finally:
+            root.handlers[:] = handlers
+            root.setLevel(level)
+
+    generate.main = main
+
+
+def _is_of_basic_config(handler: logging.Handler) -> bool:
+    return type(handler) is logging.StreamHandler and handler.stream is sys.stderr
+
+
+def check_sampling(options: Any) -> None:
+    """Refuse options of sampling for which fairseq's generation ends in a traceback.
+
+    Args:
+        options: ``sampling``, ``beam`` and ``nbest`` of a command.
+
+    Raises:
+        UserError: if ``--sampling`` draws another number of texts than ``--nbest`` prints.
+    """
+    if options.sampling and options.nbest != options.beam:
+        raise UserError(
+            f"--sampling draws --beam texts and prints --nbest, but --beam is {options.beam} and "
+            f"--nbest is {options.nbest}: give --beam {options.nbest} or --nbest {options.beam}."
+        )
 
 
 def _explain(parser: argparse.ArgumentParser, error: Any, message: str) -> NoReturn:

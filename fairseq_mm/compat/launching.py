@@ -19,6 +19,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from fairseq_mm.compat.command_line import check_sampling
 from fairseq_mm.compat.fairseq import configure_command
 from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.compat.scope import is_ours, names_ours
@@ -212,6 +213,10 @@ def watch_commands() -> None:
         if not names_ours(cfg):
             return original(cfg, main, **kwargs)
         _activate()
+        is_training = hasattr(sys.modules[main.__module__], "validate_and_save")
+        if is_training and cfg.optimizer is None:
+            raise UserError("--optimizer must be given, such as adam with --lr 1e-3, but is not.")
+        check_sampling(cfg.generation)
         configure_command(cfg)
         distributed = cfg.distributed_training
         with open_dict(cfg):

@@ -34,9 +34,9 @@ LEFT_OUT_BY = "FAIRSEQ_MM_NO_REPAIRS"
 class Scope(enum.Enum):
     """When a repair is applied."""
 
-    SAFE_LOADING = "always, also with FAIRSEQ_MM_NO_REPAIRS"
-    INSTALLED = "always, where the installed version has the defect"
-    OURS = "where something of this package is used"
+    SAFE_LOADING = "on import, cannot be turned off"
+    INSTALLED = "on import, where the installed version has the defect"
+    OURS = "only where something of this package is used"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ REPAIRS: tuple[Repair, ...] = (
         Scope.SAFE_LOADING,
         "A refused file ends a command with a traceback. One line is printed for this package's "
         "errors; the previous hook gets all others. Under --user-dir only.",
-        "never.",
+        "permanent.",
         scope.is_user_dir,
     ),
     Repair(
@@ -130,9 +130,19 @@ REPAIRS: tuple[Repair, ...] = (
         ("fairseq.distributed.utils.call_main",),
         Scope.INSTALLED,
         "Commands do not say which task they run. Where it is one of this package, all other "
-        "repairs are applied first, wrong settings of --bf16 and --fp16 are corrected, and "
-        "several processes start without GPUs, too. Other commands run unchanged.",
-        "never.",
+        "repairs are applied first, a missing --optimizer is named before data is read, wrong "
+        "settings of --bf16 and --fp16 are corrected, and several processes start without GPUs, "
+        "too. Other commands run unchanged.",
+        "permanent.",
+    ),
+    Repair(
+        command_line.repair_output_of_generate,
+        ("fairseq_cli.generate.main",),
+        Scope.OURS,
+        "The log of fairseq-generate goes to stderr, so that a file of its output does not say how "
+        "the search was set. --sampling without --beam 1 ends in a traceback.",
+        "no module of fairseq configures the log when it is imported.",
+        command_line.is_generate,
     ),
     Repair(
         launching.name_processes_by_this_module,
@@ -286,13 +296,6 @@ REPAIRS: tuple[Repair, ...] = (
         "fairseq waits until the workers of the previous epoch have ended.",
     ),
     Repair(
-        training.name_missing_optimizer,
-        ("fairseq.trainer.Trainer.__init__",),
-        Scope.OURS,
-        "A training without --optimizer ends in a traceback after the data was read.",
-        "fairseq's parser demands an optimizer.",
-    ),
-    Repair(
         training.repair_amp,
         ("fairseq.optim.amp_optimizer.AMPOptimizer.step",),
         Scope.OURS,
@@ -366,14 +369,14 @@ REPAIRS: tuple[Repair, ...] = (
         ),
         Scope.OURS,
         "A checkpoint with wrong content ends in a traceback that does not name the file.",
-        "never.",
+        "permanent.",
     ),
     Repair(
         saving.name_cut_checkpoints,
         ("fairseq.checkpoint_utils.load_checkpoint_to_cpu",),
         Scope.OURS,
         "PyTorch does not say that a checkpoint is cut off, nor which one is intact.",
-        "never.",
+        "permanent.",
     ),
     Repair(
         stopping.keep_finished_trainings,

@@ -195,7 +195,8 @@ class _Restart:
             reasons.append(f"{done} epochs, --max-epoch {limits.max_epoch}")
         without_gain = _patience().get("num_runs", 0)
         if 0 < patience <= without_gain:
-            reasons.append(f"{without_gain} validations without gain, --patience {patience}")
+            validations = "validation" if without_gain == 1 else "validations"
+            reasons.append(f"{without_gain} {validations} without gain, --patience {patience}")
         if lr is not None and lr <= limits.stop_min_lr:
             reasons.append(f"learning rate {lr:g}, --stop-min-lr {limits.stop_min_lr:g}")
         hours = trainer._previous_training_time / 3600

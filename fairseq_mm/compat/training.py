@@ -266,22 +266,6 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, original)
 
 
-def name_missing_optimizer() -> None:
-    """A training without ``--optimizer`` ends with a traceback when the data is read, or blames the
-    checkpoint that it begins from. Goes when fairseq's parser demands one."""
-    from fairseq.trainer import Trainer
-
-    original = Trainer.__init__
-
-    @functools.wraps(original)
-    def init(self: Any, cfg: Any, task: Any, *args: Any, **kwargs: Any) -> None:
-        if cfg.optimizer is None and (is_ours(task) or names_ours(cfg)):
-            raise UserError("--optimizer must be given, such as adam with --lr 1e-3, but is not.")
-        original(self, cfg, task, *args, **kwargs)
-
-    Trainer.__init__ = init
-
-
 def repair_overflow_on_cpu() -> None:
     """Gradients that overflow in float16 end a training on the CPU: fairseq puts the norm of those
     that it skips on a GPU. Goes when it takes the trainer's device."""

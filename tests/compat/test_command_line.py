@@ -1,7 +1,12 @@
 """fairseq's commands answer names that do not exist, and a missing task, in one line."""
 
+import logging
+import os
+import subprocess
+import sys
+
 import pytest
-from toy_data import make_captions_folder, run_fairseq
+from toy_data import PACKAGE, make_captions_folder, run_fairseq
 
 from fairseq_mm.compat import command_line
 from fairseq_mm.errors import UserError
@@ -71,3 +76,91 @@ def test_programs_that_import_the_package_keep_fairseqs_parser():
     from fairseq import options
 
     assert not hasattr(options.parse_args_and_arch, "__wrapped__")
+
+
+@pytest.fixture(scope="module")
+def captioner(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("captioner")
+    data = make_captions_folder(folder / "data")
+    task = (
+        "--task",
+        "multimodal_captioning",
+        "--arch",
+        "m_rnn_tiny",
+        "--criterion",
+        "cross_entropy",
+    )
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        options = ("--disable-validation", "--num-workers", "0", "--save-dir", folder)
+        run_fairseq(monkeypatch, "train", data, *task, *TRAIN, *options)
+    return data, folder / "checkpoint_last.pt"
+
+
+def generate(captioner, *options, command="generate", **variables):
+    """Run ``fairseq-<command>`` as a program of its own."""
+    data, checkpoint = captioner
+    program = f"from fairseq_cli.{command} import cli_main; cli_main()"
+    arguments = ("--task", "multimodal_captioning", "--user-dir", PACKAGE, "--path", checkpoint)
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, (data, *arguments, "--cpu", *options))],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent), **variables},
+    )
+
+
+VALID = ("--gen-subset", "valid", "--num-workers", "0")
+
+
+def test_the_log_of_generate_is_in_its_output_and_score_reads_its_settings(
+    captioner, tmp_path, capsys
+):
+    from fairseq_mm.cli.main import main
+
+    done = generate(captioner, *VALID, "--beam", "2")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "fairseq_cli.generate" not in done.stderr
+    first = done.stdout.splitlines()[0]
+    assert " | INFO | fairseq_cli.generate | {" in first
+    assert "'beam': 2" in first
+    output = tmp_path / "captions-valid.txt"
+    output.write_text(done.stdout)
+    data = captioner[0]
+    assert main(["score", str(output), "--data", str(data), "--metrics", "bleu"]) == 0
+    assert "|unk:no|" in capsys.readouterr().out
+
+
+def test_the_log_of_generate_follows_its_results(captioner, tmp_path):
+    done = generate(captioner, *VALID, "--results-path", tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "fairseq_cli.generate" not in done.stdout
+    assert " | INFO | fairseq_cli.generate | {" in (tmp_path / "generate-valid.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "message"),
+    [
+        ("generate", ("--beam", "5"), "--nbest is 1: give --beam 1 or --nbest 5."),
+        ("interactive", (), "but --beam is 3 and --nbest is 1: give --beam 1 or --nbest 3."),
+        ("interactive", ("--beam", "2", "--nbest", "3"), "give --beam 3 or --nbest 2."),
+    ],
+)
+def test_sampling_other_texts_than_it_prints_is_one_line(captioner, command, options, message):
+    subset = VALID if command == "generate" else ()
+    done = generate(captioner, *subset, "--sampling", *options, command=command)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].endswith(message)
+
+
+def test_handlers_of_a_program_stay(captioner, monkeypatch, plugin):
+    """Also the handlers of pytest, which are handlers of a program."""
+    data, checkpoint = captioner
+    handler = logging.NullHandler()
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    run_fairseq(
+        monkeypatch,
+        "generate",
+        *(data, "--task", "multimodal_captioning", "--path", checkpoint, "--cpu", *VALID),
+    )
+    assert logging.getLogger().handlers == [handler]

@@ -154,8 +154,8 @@ def test_gradients_that_overflow_are_left_out_without_a_gpu(tmp_path, monkeypatc
     assert all(weights.isfinite().all() for weights in state["model"].values())
 
 
-def test_a_training_without_an_optimizer_is_refused(tmp_path, monkeypatch):
-    data = make_captions_folder(tmp_path / "data")
+def test_a_training_without_an_optimizer_is_refused_before_it_reads_data(tmp_path, monkeypatch):
+    data = tmp_path / "not there"
     options = ("--arch", "m_rnn_tiny", "--cpu", "--batch-size", "6", "--num-workers", "0")
     with pytest.raises(UserError, match=r"^--optimizer must be given, such as adam with --lr"):
         run_fairseq(monkeypatch, "train", data, "--task", "multimodal_captioning", *options)

@@ -76,7 +76,7 @@ FINISHED = {
     "patience within an epoch": (
         ("--patience", "1", "--validate-interval-updates", "2", *UNSTABLE),
         None,
-        "1 validations without gain, --patience 1",
+        "1 validation without gain, --patience 1",
     ),
     "plateau": (
         (*PLATEAU, *UNSTABLE, "--stop-min-lr", "0.06"),
