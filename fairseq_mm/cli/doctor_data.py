@@ -141,7 +141,10 @@ def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, li
         weights = str(store.attributes.get("weights", "unknown weights"))
         findings.append(ok("extractor", f"{name}, {weights[:40]}"))
     else:
-        text = f"{subject} does not say which network made it: images cannot be captioned"
+        use = "images cannot be captioned"
+        if folder and KINDS[folder_of(folder)[1]].inputs == "videos":
+            use = "video files cannot be summarized"
+        text = f"{subject} does not say which network made it: {use}"
         remedy = "store import with --extractor, --weights, --layer and --preprocessing"
         findings.append(note("extractor", text, remedy))
     return store, findings
@@ -278,8 +281,9 @@ def _check_parts(folder: str, task: Any, parts: list[str]) -> Iterator[Finding]:
     for part, side in LANGUAGE_MODELS.items():
         path = os.path.join(folder, part, "dict.txt")
         if not os.path.isdir(os.path.dirname(path)):
-            text = "is missing; it is for language models only"
-            yield note(os.path.dirname(path), text, ANEW)
+            if "options" in prepared_as(folder):  # fairseq-preprocess alone makes none
+                text = "is missing; it is for language models only"
+                yield note(os.path.dirname(path), text, ANEW)
             continue
         try:
             if load_dictionary(path).symbols == _dictionary_of(task, part).symbols:

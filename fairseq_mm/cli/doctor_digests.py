@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 from fairseq_mm.cli.doctor_data import ANEW, SPLITS, folder_of, prepared_as
 from fairseq_mm.cli.doctor_environment import Finding, note, ok, problem
+from fairseq_mm.cli.records import counted
 from fairseq_mm.data.prepared_files import (
     STORE,
     STORE_LIST,
@@ -147,6 +148,12 @@ class FolderDigests:
 
         with locked_output(Path(self.folder)):
             update_record(self.folder, changes)
+        if self.changed and not self.accept:
+            added = f"{counted(len(new), 'digest')} added" if new else "nothing added"
+            differing = ", ".join(sorted(self.changed))
+            text = f"{added}; not replaced, because the files still differ: {differing}"
+            yield note("digests", text, "see the problems above")
+            return
         number = len(kept) + len(new)
         yield ok("digests", f"{self.folder}/prepare.json has the digests of {number} files")
 

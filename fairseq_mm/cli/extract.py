@@ -27,6 +27,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fairseq_mm.cli.records import counted
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import MAX_PIXELS
 from fairseq_mm.extract.media_list import ID_FORMS, IMAGES, VIDEOS, list_images, select_shard
@@ -263,7 +264,11 @@ def _said(summary: Any, output: str, dim: int, reader: Any) -> str:
     if summary.num_damaged:
         text += f", {summary.num_damaged} damaged ({details_path(output, noun)})"
     if summary.was_finished:
-        return f"{text}; was finished before, nothing to do."
+        text += "; was finished before, nothing to do"
+        if summary.unlisted:
+            ids = counted(len(summary.unlisted), "id of the store is", "ids of the store are")
+            text += f"; {ids} not among the given {noun}, such as {summary.unlisted[0]}"
+        return f"{text}."
     seconds = max(summary.seconds, 1e-9)
     inputs = "" if reader.inputs_per_file else f"with {summary.num_inputs} {reader.inputs_are}, "
     return (

@@ -254,6 +254,14 @@ def _import(args: argparse.Namespace) -> None:
         progress=_progress_bar("import"),
     )
     _say_what_was_written(args.output)
+    lacking = [name for name in ("extractor", "weights") if name not in attributes]
+    if lacking:
+        options = " and ".join(f"--{name}" for name in lacking)
+        print(
+            f"{args.output}: without {options}, models that are trained on it cannot caption or "
+            "summarize files that are not in it",
+            file=sys.stderr,
+        )
 
 
 def _merge(args: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -123,13 +123,27 @@ class Journal:
         self._file.close()
 
 
+class FinishedStore(NamedTuple):
+    """Contents of a finished store.
+
+    Attributes:
+        num_items: Number of items in the store.
+        num_unreadable: Number of given files that are not in the store.
+        unlisted: Ids in the store that no given file has.
+    """
+
+    num_items: int
+    num_unreadable: int
+    unlisted: list[str]
+
+
 def check_finished(
     identity: Mapping[str, object],
     items: Sequence[MediaFile],
     output: str,
     dtype: str,
     noun: str,
-) -> tuple[int, int]:
+) -> FinishedStore:
     """Check that a finished store is what a run of that extractor would write.
 
     Args:
@@ -138,10 +152,6 @@ def check_finished(
         output: Path of the store.
         dtype: Type of its rows.
         noun: The word for its items.
-
-    Returns:
-        num_items: in the store.
-        num_unreadable: given, and not in the store.
 
     Raises:
         UserError: if the store is not what the run would write.
@@ -171,7 +181,8 @@ def check_finished(
     check_unchanged(
         store, items, noun, "Extract all of them anew (--overwrite), or choose another --output."
     )
-    return len(store), len(missing)
+    given = {item.key for item in items}
+    return FinishedStore(len(store), len(missing), [key for key in store.ids if key not in given])
 
 
 def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool:

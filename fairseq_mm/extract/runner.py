@@ -52,6 +52,7 @@ class RunSummary(NamedTuple):
         seconds_waiting: of these, for decoded inputs.
         seconds_network: of these, for the network.
         was_finished: the store was complete before.
+        unlisted: Ids in a store that was complete before that no given file has.
     """
 
     num_items: int
@@ -63,6 +64,7 @@ class RunSummary(NamedTuple):
     seconds_waiting: float = 0.0
     seconds_network: float = 0.0
     was_finished: bool = False
+    unlisted: Sequence[str] = ()
 
 
 def extract_to_store(
@@ -109,7 +111,7 @@ def extract_to_store(
     if os.path.exists(output) and not overwrite:
         found = check_finished(attributes, files, output, dtype, noun)
         remove_leftover(output)
-        return RunSummary(*found, was_finished=True)
+        return RunSummary(**found._asdict(), was_finished=True)
     with contextlib.ExitStack() as stack:
         writer = FeatureStoreWriter(
             output, dim=extractor.dim, dtype=dtype, attributes=attributes, overwrite=overwrite

@@ -134,9 +134,18 @@ def test_a_language_models_dictionary_must_be_that_of_the_pairs(examine, data):
 
 def test_language_models_folders_are_optional(examine, data):
     shutil.rmtree(data / "prompts")
+    (data / "prepare.json").write_text('{"kind": "prompts", "options": {}}')
     lines, problems = examine("--data", data)
     assert problems == []
     assert matches(r"^note .*prompts: is missing; it is for language models only -> prep", lines)
+
+
+def test_folders_of_fairseq_preprocess_need_no_language_models_folders(examine, data):
+    for part in ("prompts", "stories"):
+        shutil.rmtree(data / part)
+    lines, problems = examine("--data", data)
+    assert problems == []
+    assert not any("is missing" in line or "fairseq-mm prepare" in line for line in lines)
 
 
 def test_halves_of_pairs_that_do_not_agree_are_found(examine, data):

@@ -8,7 +8,7 @@ from toy_captioner import change_checkpoint
 from toy_data import forget_digests, run_fairseq
 
 from fairseq_mm.cli.doctor_checkpoint import check_checkpoint
-from fairseq_mm.cli.doctor_data import KINDS, check_data, folder_of
+from fairseq_mm.cli.doctor_data import KINDS, check_data, check_features, folder_of
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
@@ -104,6 +104,15 @@ def test_a_folder_without_features_is_for_models_of_text(folder):
     assert texts(findings, "note") == [
         f"{folder}: has no features.h5; models that read the transcript alone need none"
     ]
+
+
+def test_features_of_unknown_origin_are_noted_of_videos_not_images(folder):
+    with FeatureStoreWriter(folder / "features.h5", dim=5, attributes={}) as writer:
+        for key in "abc":
+            writer.append(key, np.ones((2, 5), np.float32))
+        writer.finish()
+    (note,) = [x.text for x in check_features(str(folder), None)[1] if x.level == "note"]
+    assert note.endswith("does not say which network made it: video files cannot be summarized")
 
 
 def test_many_unknown_words_are_noted(tmp_path):

@@ -45,6 +45,21 @@ def test_a_folder_becomes_a_store(folder, tmp_path, capsys):
     assert "was finished before, nothing to do" in capsys.readouterr().out
 
 
+def test_files_that_are_gone_from_a_finished_store_are_said(folder, tmp_path, capsys):
+    output = tmp_path / "f.h5"
+    assert extract(folder, *MODEL, "--output", output) == 0
+    for name, said in (
+        ("3.jpg", "1 id of the store is not among the given images, such as 3.jpg.\n"),
+        ("5.jpg", "2 ids of the store are not among the given images, such as 3.jpg.\n"),
+    ):
+        (folder / name).unlink()
+        capsys.readouterr()
+        assert extract(folder, *MODEL, "--output", output) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(f"{output}: 7 images of feature dimension 512, 0 unreadable; was ")
+        assert out.endswith(f"nothing to do; {said}")
+
+
 def test_shards_together_are_the_whole(folder, tmp_path, capsys):
     for i in (1, 2, 3):
         assert extract(folder, *MODEL, "--output", tmp_path / "f.h5", "--shard", f"{i}/3") == 0

@@ -790,10 +790,14 @@ def test_only_accepted_changes_are_recorded(copy, examine):
     path = folder / "valid.references.jsonl"
     path.write_text(path.read_text().replace("dog", "cat"))
     for options in ((), ("--repair",)):
-        status, (line,) = examine(folder, *options)
+        status, (line, *more) = examine(folder, *options)
         assert status == 2
+        assert len(more) == len(options)
         assert line.startswith(f"PROBLEM  {path}: has another content")
         assert line.endswith(f"fairseq-mm doctor --data {folder} --repair --accept-changes")
+        for note in more:
+            text = "nothing added; not replaced, because the files still differ: valid.references"
+            assert note.startswith(f"note     digests: {text}.jsonl -> ")
     before = (folder / "prepare.json").read_text()
     assert examine(folder, "--repair", "--accept-changes") == (0, [])
     assert examine(folder) == (0, [])

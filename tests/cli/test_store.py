@@ -262,6 +262,22 @@ def test_a_largest_size_of_files_ends_in_one_line(store, action, limit):
     assert main(["store", "verify", "x"]) == 0
 
 
+def test_import_says_what_a_model_on_the_store_cannot_do(folder, capsys):
+    network, weights = "--extractor alexnet", "--weights weights.pt"
+    for given, lacking in (
+        ("", "--extractor and --weights"),
+        (network, "--weights"),
+        (f"{network} {weights}", ""),
+        (f"--attribute extractor=mine {weights}", ""),
+    ):
+        command = f"import rows.npy rows.h5 --overwrite --ids ids.txt {given}"
+        status, _, err = run(capsys, command)
+        assert status == 0
+        said = f"rows.h5: without {lacking}, models that are trained on it cannot caption"
+        assert (said in err) == bool(lacking)
+        assert ("cannot caption" in err) == bool(lacking)
+
+
 def test_the_command_does_not_import_fairseq_or_torch(folder):
     program = (
         "import sys; sys.argv[0] = 'fairseq-mm'; from fairseq_mm.cli.main import main; "
