@@ -55,7 +55,7 @@ def forget_digests(folder: Path) -> Path:
     """Leave ``prepare.json`` as versions wrote it that recorded no digests."""
     path = folder / "prepare.json"
     report = json.loads(path.read_text())
-    for name in ("digests", "store", "sha256"):
+    for name in ("digests", "store", "stores", "sha256"):
         report.pop(name, None)
     path.write_text(json.dumps(report))
     return folder

@@ -372,6 +372,35 @@ def _check_lines(task: Any, dataset: Any, folder: str, kind: Kind) -> None:
         ending = f".{'-'.join(kind.languages)}.{language}" if kind.languages else ""
         if os.path.isfile(path):
             check_same_text(path, lines, base + ending, dictionary)
+    references_path, ids_path = f"{base}.references.jsonl", f"{base}.visual_ids"
+    if all(map(os.path.isfile, (path, references_path, ids_path))):
+        _check_references_fit(path, references_path, ids_path)
+
+
+def _check_references_fit(text_path: str, references_path: str, ids_path: str) -> None:
+    """Compare the text with the references, which have it as it was published.
+
+    Raises:
+        UserError: If the text of an item is a reference of another item and none of its own.
+    """
+    from fairseq_mm.cli.score_alignment import letters_of
+    from fairseq_mm.data.input_files import read_lines
+    from fairseq_mm.data.split_files import read_references, read_visual_ids
+
+    references = {
+        key: [letters_of(text) for text in texts]
+        for key, texts in read_references(references_path).items()
+    }
+    item_of = {letters: key for key, texts in references.items() for letters in texts}
+    for key, (number, line) in zip(read_visual_ids(ids_path), read_lines(text_path)):
+        words = [word for word in line.split() if word[0] + word[-1] != "<>"]  # such as <sent>
+        letters = letters_of(" ".join(words))
+        is_own = any(own.startswith(letters) for own in references.get(key, []))
+        if not is_own and letters in item_of:
+            raise UserError(
+                f"{references_path}: line {number} of {text_path} must be among the references of "
+                f"{key!r}, but is among those of {item_of[letters]!r}."
+            )
 
 
 def _check_split(

@@ -133,13 +133,13 @@ def check_generated_for_lines(
         return
     positions: dict[str, list[int]] = {}
     for position, line in enumerate(lines):
-        positions.setdefault(_letters(line), []).append(position)
+        positions.setdefault(letters_of(line), []).append(position)
     differing = [
         number
         for number, (_, text) in sorted(output.targets.items())
         if number < len(lines)
         and not _is_beginning(text, lines[number])
-        and number not in positions.get(_letters(text), [number])
+        and number not in positions.get(letters_of(text), [number])
     ]
     if differing:
         _refuse(path, output, differing, references_path, lines[differing[0]])
@@ -176,8 +176,8 @@ def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]
 
     def agrees(decode: Decode) -> bool:
         equal = sum(
-            _letters(decode(output.hypotheses[number][0][1], number))
-            == _letters(output.detokenised[number][0][1])
+            letters_of(decode(output.hypotheses[number][0][1], number))
+            == letters_of(output.detokenised[number][0][1])
             for number in numbers
         )
         return 2 * equal >= len(numbers)
@@ -188,14 +188,14 @@ def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]
 
 def _is_beginning(text: str, line: str) -> bool:
     """Return whether a text is a line, or its beginning, if long texts were cut."""
-    letters = _letters(text)
-    if letters or not _letters(line):
-        return _letters(line).startswith(letters)
+    letters = letters_of(text)
+    if letters or not letters_of(line):
+        return letters_of(line).startswith(letters)
     # no letters begin every line: of such a text, the signs must be the beginning
     return text.strip() != "" and line.lstrip().startswith(text.strip())
 
 
-def _letters(text: str) -> str:
+def letters_of(text: str) -> str:
     """Return letters and digits, lower-cased: subwords and tokenizers do not change them."""
     normal = unicodedata.normalize("NFKC", html.unescape(text).casefold())
     return "".join(filter(str.isalnum, normal))

@@ -477,6 +477,25 @@ def test_a_pipe_beside_a_language_models_folder_is_found(copy, examine):
         assert sorted(paths) == [f"{folder}/stories/test.bin", f"{folder}/test.ids"]
 
 
+@pytest.mark.parametrize("kind", ["captions", "visual stories", "videos", "joined"])
+@pytest.mark.parametrize("split", SPLITS)
+def test_references_of_other_items_get_no_digests(copy, examine, kind, split):
+    folder = forget_digests(copy(kind))
+    assert examine(folder)[0] == 0
+    path = folder / f"{split}.references.jsonl"
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    references = [entry["references"] for entry in entries]
+    for entry, others in zip(entries, references[1:] + references[:1]):
+        entry["references"] = others
+    path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    before = (folder / "prepare.json").read_text()
+    status, lines = examine(folder, "--repair")
+    assert status == 2
+    text = rf"{path}: line \d+ of {folder}/text/{split}\.\w+ must be among the references of '"
+    assert re.search(text, "".join(lines))
+    assert (folder / "prepare.json").read_text() == before
+
+
 def roll_ids(file):
     file["ids"][:] = np.roll(file["ids"][:], 1)
 
