@@ -20,6 +20,7 @@ from fairseq_mm.compat import (
     half_precision,
     launching,
     loading,
+    resumed_state,
     saving,
     scope,
     sharding,
@@ -316,6 +317,13 @@ REPAIRS: tuple[Repair, ...] = (
         "Trainings with --fp16, --bf16 or --amp do not resume bit for bit: checkpoints lack the "
         "optimizer's float32 weights and the state of the loss scaler.",
         "fairseq saves them.",
+    ),
+    Repair(
+        resumed_state.check_resumed_state,
+        ("fairseq.trainer.Trainer.load_checkpoint",),
+        Scope.OURS,
+        "Wrong values in a checkpoint's optimizer state load, and fail or loop without end later.",
+        "fairseq checks them.",
     ),
     Repair(
         training.repair_overflow_on_cpu,
