@@ -23,7 +23,7 @@ from fairseq_mm.compat.command_line import check_sampling
 from fairseq_mm.compat.fairseq import configure_command
 from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.compat.scope import is_ours, names_ours
-from fairseq_mm.compat.sharding import check_ddp_backend
+from fairseq_mm.compat.sharding import check_block_momentum, check_ddp_backend
 from fairseq_mm.compat.training import end_workers
 from fairseq_mm.errors import UserError
 
@@ -223,6 +223,7 @@ def watch_commands() -> None:
             configure_launch(cfg)
             on_cpu = cfg.common.cpu or not torch.cuda.is_available()
             check_ddp_backend(cfg, on_cpu=on_cpu)
+            check_block_momentum(cfg)
             if distributed.distributed_world_size > 1 and not distributed.distributed_no_spawn:
                 _forward_signal()
                 if on_cpu and distributed.distributed_init_method is None:

@@ -47,6 +47,22 @@ def check_ddp_backend(cfg: Any, *, on_cpu: bool) -> None:
             )
 
 
+def check_block_momentum(cfg: Any) -> None:
+    """
+    Raises:
+        UserError: if ``--use-bmuf`` is combined with a precision that scales the loss. fairseq's
+            trainer logs the scale of an optimizer that ``FairseqBMUF`` hides from it.
+    """
+    if not cfg.optimization.use_bmuf:
+        return
+    for name in ("memory_efficient_fp16", "fp16", "amp"):
+        if cfg.common.get(name):
+            raise UserError(
+                f"--{name.replace('_', '-')} with --use-bmuf: fairseq's trainer cannot read the "
+                "loss scale there; give --bf16, or no option of precision."
+            )
+
+
 def name_fixed_parameters_in_shards() -> None:
     """``--ddp-backend fully_sharded`` of a model with fixed parameters ends in an assertion that
     lists all of its layers. fairscale joins the parameters of a module to one, and writes the

@@ -16,7 +16,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
-from toy_data import PACKAGE, make_captions_folder, needs_float16_on_cpu
+from toy_data import PACKAGE, make_captions_folder, needs_float16_on_cpu, run_fairseq
 from toy_processes import needs_fork, train_by, training_configuration
 
 from fairseq_mm.compat import launching
@@ -172,6 +172,14 @@ def test_slowmo_is_refused_where_several_processes_have_no_gpus(on_cpu, processe
     message = "^--ddp-backend slowmo: .* CUDA GPUs alone; give pytorch_ddp or legacy_ddp"
     with pytest.raises(UserError, match=message) if is_refused else contextlib.nullcontext():
         launching.check_ddp_backend(cfg, on_cpu=on_cpu)
+
+
+@pytest.mark.parametrize("precision", ["--fp16", "--memory-efficient-fp16", "--amp"])
+def test_block_momentum_with_a_loss_scale_is_refused(data, tmp_path, monkeypatch, precision):
+    """fairseq's trainer looks for the loss scaler in the wrapper of the optimizer."""
+    options = (*TRAINING, "--save-dir", tmp_path, "--max-update", "1", "--use-bmuf", precision)
+    with pytest.raises(UserError, match=rf"^{precision} with --use-bmuf: .* give --bf16"):
+        run_fairseq(monkeypatch, "train", data, *options)
 
 
 def test_bfloat16_is_refused_where_gloo_does_not_add_it(monkeypatch):
