@@ -277,7 +277,10 @@ def _metrics_of(args: argparse.Namespace) -> list[str]:
             if metric not in NAMES:
                 near = difflib.get_close_matches(name, (*NAMES, *METRIC_OF_FIGURE), n=1)
                 hint = f"; did you mean {near[0]}?" if near else "."
-                raise UserError(f"--metrics: must be of {', '.join(NAMES)}, but has {name!r}{hint}")
+                raise UserError(
+                    f"--metrics: must be of {', '.join(NAMES)}, or figures of them such as bleu4, "
+                    f"but has {name!r}{hint}"
+                )
             if metric not in metrics:
                 metrics.append(metric)
         if not metrics:

@@ -19,11 +19,28 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from fairseq_mm.data.input_files import parse_json, read_lines
+from fairseq_mm.data.input_files import SPLITS, parse_json, read_lines
 from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
 MISSING_IMAGES = "missing_images.txt"
+
+
+def _check_has_split(path: Union[str, os.PathLike]) -> None:
+    """Check that a folder has the split of a missing file, if it has splits.
+
+    Raises:
+        UserError: naming the splits that the folder has.
+    """
+    folder, name = os.path.split(os.fspath(path))
+    split = name.partition(".")[0]
+    if os.path.exists(path) or not os.path.isdir(folder or "."):
+        return
+    names = os.listdir(folder or ".")
+    splits = {x.partition(".")[0] for x in names if x.endswith((".visual_ids", ".idx"))}
+    if splits and not any(x.startswith(f"{split}.") for x in names):
+        known = [x for x in SPLITS if x in splits] + sorted(splits.difference(SPLITS))
+        raise UserError(f"{folder or '.'}: has no split {split!r}, but {', '.join(known)}.")
 
 
 def read_visual_ids(path: Union[str, os.PathLike]) -> list[str]:
@@ -33,6 +50,7 @@ def read_visual_ids(path: Union[str, os.PathLike]) -> list[str]:
         UserError: if the file is missing, not UTF-8, or has an empty line or key.
     """
     check_prepared_file(path)
+    _check_has_split(path)
     lines = []
     for number, line in read_lines(path, what="it names the image of each line of text"):
         if not all(line.split("\t")):
@@ -58,6 +76,7 @@ def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
         UserError: if the file is missing, or a line is no such object or repeats an id.
     """
     check_prepared_file(path)
+    _check_has_split(path)
     references: dict[str, list[str]] = {}
     for number, line in read_lines(path, what="it holds the references of each item"):
         if not line.strip():

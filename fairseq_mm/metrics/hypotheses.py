@@ -94,7 +94,8 @@ def read_hypotheses(
         with open(path, encoding="utf-8-sig") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as text: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read as text: {reason}") from None
     if not text.strip():
         raise UserError(f"{path}: must have generated texts, but is empty.")
     if re.match(r"\s*\[\s*(\{|\]\s*$)", text):

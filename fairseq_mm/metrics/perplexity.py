@@ -117,7 +117,8 @@ def read_log_probabilities(path: str) -> dict[int, LogProbability]:
                         )
                     texts[int(key)] = LogProbability(math.fsum(scores), len(scores))
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as text: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read as text: {reason}") from None
     if not texts:
         raise UserError(f"{path}: has no P- lines; expected fairseq-generate's output.")
     # Some may be equal by chance, and an unusual detokeniser may make some differ.

@@ -352,7 +352,7 @@ def test_a_split_is_captioned_from_the_stores_that_its_folder_lists(caption, tra
     [
         (["--split", "valid"], "--split valid: needs the data folder it is of, and nothing else"),
         (["{data}", "p.jpg", "--split", "valid"], "but 2 paths are given"),
-        (["{data}", "--split", "test"], "test.visual_ids: cannot be read"),
+        (["{data}", "--split", "test"], ": has no split 'test', but train, valid."),
         (
             ["{data}", "--split", "valid", "--weights", "w.pt"],
             "--split and --weights: leave one",

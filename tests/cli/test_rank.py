@@ -324,7 +324,7 @@ def test_a_model_without_images_ranks_last(rank, trained, tmp_path):
     ("options", "message"),
     [
         (("--marginal-images", 13), r"--marginal-images 13 .* than the 12 of .*train\.visual_ids"),
-        (("--split", "dev"), r"dev\.visual_ids: cannot be read"),
+        (("--split", "dev"), r": has no split 'dev', but train, valid\."),
         (("--features", "other.h5"), r"other\.h5"),
         (("--device", "nonsense"), r"device nonsense: "),
     ],

@@ -132,7 +132,7 @@ def test_items_without_hypothesis_are_counted_and_shown(data):
     ("options", "message"),
     [
         (["--output", "{data}/no/page.html"], "there is no folder .*/no"),
-        (["--split", "dev"], r"dev\.references\.jsonl: cannot be read"),
+        (["--split", "dev"], r"has no split 'dev', but test\."),
         (["--scores", "{data}/train.log"], r"train\.log:1: not JSON"),
         (["--scores", "{data}/other.jsonl"], r"other\.jsonl:1: the split has no item 'z\.jpg'"),
         (["--scores", "{data}/none.jsonl"], r"none\.jsonl: cannot be read \(No such file"),

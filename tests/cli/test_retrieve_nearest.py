@@ -382,7 +382,7 @@ def test_mistakes_of_likelihood_are_one_line(trained, likeliest):
         ("--id x.jpg: is no image of valid of", ["--id", "x.jpg", *few], {}),
         ("absent.jpg: No such file", ["--image", trained / "absent.jpg", *few], {}),
         (
-            "test.visual_ids: cannot be read (No such file or directory)",
+            ": has no split 'test', but train, valid.",
             ["a dog", "--split", "test"],
             {},
         ),

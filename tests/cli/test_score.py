@@ -372,6 +372,7 @@ def test_wrong_texts_are_one_line(score, write, name, text, message):
             ["T", "--metrics", "blue"],
             "of bleu, meteor, .*, but has 'blue'; did you mean bl",
         ),
+        (["T", "--metrics", "blue4"], ", or figures of them such as bleu4, but has 'blue4'; did"),
         (["T", "--metrics", ","], "--metrics: must name a metric, but is empty."),
         ([], "give HYPOTHESES, or --reference-scores for perplexity alone."),
         (
@@ -385,8 +386,8 @@ def test_wrong_texts_are_one_line(score, write, name, text, message):
         (["T", "--references", "N.json"], "N.json: cannot be read as a COCO annotation file"),
         (["T", "--references", "T.json"], "T.json: must be a COCO annotation file"),
         (["T", "--training-text", "N"], "N: cannot be read as training text"),
-        (["N"], "N: cannot be read as text"),
-        (["T", "--split", "x"], "x.references.jsonl: cannot be read"),
+        (["N"], "N: cannot be read as text: No such file or directory\n"),
+        (["T", "--split", "x"], ": has no split 'x', but .*valid.\n"),
         (["--reference-scores", "P"], "P: line 9 must be one of the 6 lines of valid"),
     ],
 )

@@ -370,7 +370,10 @@ OF_SPLIT = [*STORED, *SPLIT]
         ([*OF_SPLIT, "--weights", "w"], "--weights: needs the inputs or --sequences beside it"),
         ([*OF_SPLIT, "--images", "w"], "--images: needs --html beside it."),
         ([*OF_SPLIT, "--html", "no/x"], "--html no/x: there is no folder no."),
-        ([*STORED, "--data", "{data}", "--split", "test"], "test.visual_ids: cannot be read"),
+        (
+            [*STORED, "--data", "{data}", "--split", "test"],
+            ": has no split 'test', but valid.",
+        ),
         ([*PIXELS, *P5, "--limit", "2"], "--limit: needs --split beside it."),
         ([*PIXELS, *P5, "--features", "{store}"], "--features: needs --ids or --split beside it."),
         ([*PIXELS, *P5, "--n", "2"], "--n 2: a search generates the same story each"),
