@@ -19,6 +19,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # locks that it shares with the loader's own process, for ever if the forked one is killed then.
 os.register_at_fork(after_in_child=gc.freeze)
 
+
+def _use_one_thread() -> None:
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+# GNU OpenMP's threads do not survive a fork: a child that waits for them waits for ever.
+os.register_at_fork(after_in_child=_use_one_thread)
+
 # variables that recipes read, and programs that they call
 RECIPE_VARIABLES = ("SIZE", "GPUS", "PAPER")
 RECIPE_PROGRAMS = ("fairseq-train", "fairseq-generate", "fairseq-mm")
