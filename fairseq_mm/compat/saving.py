@@ -191,9 +191,11 @@ def check_is_whole(path: str) -> None:
 
     Raises:
         UserError: naming the newest intact checkpoint in the folder, if the file ends before its
-            end, or it is a folder.
+            end, or it is a folder, a device or a pipe.
     """
     refuse_folder(path, path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UserError(f"{path}: is a device or a pipe, but must be a file.")
     if not os.path.isfile(path) or not _is_cut(path):
         return
     intact = _newest_intact_beside(path)

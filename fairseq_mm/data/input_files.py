@@ -6,6 +6,7 @@ bounded: bytes of a line and of a file that is read whole, levels of nesting, di
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Optional
@@ -57,6 +58,15 @@ def read_id(entry: dict[str, Any], where: str, *, what: str) -> Optional[str]:
     if not isinstance(key, str):
         raise UserError(f"{where}: `id` must be text, but is {json.dumps(key)[:80]} instead.")
     return check_id(key, where, what=what)
+
+
+def refuse_device(path: Any) -> None:
+    """
+    Raises:
+        UserError: if the path is a device or a pipe, which a reader would wait for without end.
+    """
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise UserError(f"{os.fspath(path)}: is a device or a pipe, but must be a file.")
 
 
 def read_lines(

@@ -19,7 +19,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from fairseq_mm.data.input_files import SPLITS, parse_json, read_lines
+from fairseq_mm.data.input_files import SPLITS, parse_json, read_lines, refuse_device
 from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
@@ -49,6 +49,7 @@ def read_visual_ids(path: Union[str, os.PathLike]) -> list[str]:
     Raises:
         UserError: if the file is missing, not UTF-8, or has an empty line or key.
     """
+    refuse_device(path)
     check_prepared_file(path)
     _check_has_split(path)
     lines = []
@@ -75,6 +76,7 @@ def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
     Raises:
         UserError: if the file is missing, or a line is no such object or repeats an id.
     """
+    refuse_device(path)
     check_prepared_file(path)
     _check_has_split(path)
     references: dict[str, list[str]] = {}
@@ -125,6 +127,7 @@ def read_oov_words(path: Union[str, os.PathLike]) -> list[list[str]]:
     Raises:
         UserError: if the file is missing, or a line is no JSON list of words.
     """
+    refuse_device(path)
     check_prepared_file(path)
     oov_words = []
     what = "it holds the words that <unk-0>, <unk-1>, ... stand for"
@@ -146,6 +149,7 @@ def read_missing_images(folder: Union[str, os.PathLike]) -> frozenset[str]:
         UserError: if the list cannot be read, or has an empty line.
     """
     path = Path(folder) / MISSING_IMAGES
+    refuse_device(path)
     check_prepared_file(path)
     if not path.exists():
         return frozenset()

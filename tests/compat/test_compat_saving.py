@@ -319,3 +319,10 @@ def test_ignored_validation_subsets_are_named(tmp_path, data, monkeypatch):
     train(
         monkeypatch, folder, tmp_path / "new", "--max-update", "1", "--valid-subset", "valid,valid1"
     )
+
+
+def test_a_pipe_or_a_device_is_no_checkpoint(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (str(tmp_path / "pipe"), "/dev/zero"):
+        with pytest.raises(UserError, match=rf"^{path}: is a device or a pipe, but must be a file"):
+            checkpoint_utils.load_checkpoint_to_cpu(path)
