@@ -213,7 +213,8 @@ def watch_commands() -> None:
         if not names_ours(cfg):
             return original(cfg, main, **kwargs)
         _activate()
-        is_training = hasattr(sys.modules[main.__module__], "validate_and_save")
+        module = sys.modules.get(getattr(main, "__module__", None) or "")
+        is_training = hasattr(module, "validate_and_save")
         if is_training and cfg.optimizer is None:
             raise UserError("--optimizer must be given, such as adam with --lr 1e-3, but is not.")
         check_sampling(cfg.generation)
