@@ -281,7 +281,7 @@ def _check_parts(folder: str, task: Any, parts: list[str]) -> Iterator[Finding]:
     for part, side in LANGUAGE_MODELS.items():
         path = os.path.join(folder, part, "dict.txt")
         if not os.path.isdir(os.path.dirname(path)):
-            if "options" in prepared_as(folder):  # fairseq-preprocess alone makes none
+            if "options" in prepared_as(folder):  # prepare made the folder
                 text = "is missing; it is for language models only"
                 yield note(os.path.dirname(path), text, ANEW)
             continue

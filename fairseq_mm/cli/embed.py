@@ -216,7 +216,8 @@ def _write(
         dtype="float32",
         attributes=attributes,
         overwrite=args.overwrite,
-        resume=False,  # all vectors are at hand, and those of an earlier run may be of other data
+        # all vectors are computed already, and an earlier run may have embedded other data
+        resume=False,
     ) as writer:
         for key, vector in found:
             writer.append(key, vector)

@@ -208,7 +208,7 @@ class Flow:
 
     def output_paths(self) -> Sequence[Optional[str]]:
         """Return the files to write; of several, each gets one line of an input."""
-        # who asks for a page alone gets nothing else
+        # with --html and no other output option, only the page is written
         is_silent = getattr(self.args, "html", None) and self.page_alone
         return [os.devnull if is_silent else self.args.output]
 

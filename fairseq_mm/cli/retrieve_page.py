@@ -14,7 +14,7 @@ _SIDE = 320  # pixels of an image in the file
 
 
 class RetrievedPage:
-    """Page that shows a query and what was retrieved for it.
+    """Page that shows a query and the items that were retrieved for it.
 
     Args:
         args: Options of ``fairseq-mm retrieve nearest``, with ``--html``.

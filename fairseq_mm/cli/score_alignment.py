@@ -191,7 +191,7 @@ def _is_beginning(text: str, line: str) -> bool:
     letters = letters_of(text)
     if letters or not letters_of(line):
         return letters_of(line).startswith(letters)
-    # no letters begin every line: of such a text, the signs must be the beginning
+    # an empty string begins every line, so texts without letters are compared by their signs
     return text.strip() != "" and line.lstrip().startswith(text.strip())
 
 

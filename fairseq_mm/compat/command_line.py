@@ -1,4 +1,4 @@
-"""Names on the command lines of fairseq: near ones for what is misspelt, ours where none is given.
+"""Suggest names on fairseq's command lines where one is misspelt or missing.
 
 fairseq's parser answers an unknown ``--arch`` with all options and three hundred names, and fills a
 missing ``--task`` with ``translation``, which then asks for a language pair. ``fairseq-generate``

@@ -174,7 +174,7 @@ def name_unusable_checkpoints() -> None:
             with named_failures(os.pathsep.join(map(str, filenames))):
                 return load(filenames, *args, **kwargs)
         except OSError as error:
-            # fairseq's own, of which it does not give the number
+            # fairseq raises this error itself, without an error number
             if error.errno is None and str(error).startswith("Model file not found"):
                 raise UserError(str(error)) from None
             raise

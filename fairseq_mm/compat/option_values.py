@@ -14,7 +14,7 @@ from fairseq_mm.errors import UserError
 _MOST_VALUES = 100_000  # fairseq's own configuration has some thousands, counted as here
 _REFERENCE = re.compile(r"\$\{[A-Za-z0-9_.]+\}")
 _DEEPEST = 100
-# options that may name files which fairseq reads; others name what it writes, such as a log
+# options that may name input files; --log-file and --tensorboard-logdir name outputs
 _READING = re.compile(
     r"cfg\.(model|task|criterion|bpe|tokenizer|scoring)\b|args\.(?!log_file|tensorboard_logdir)"
 )

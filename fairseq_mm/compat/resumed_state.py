@@ -116,7 +116,7 @@ def _describe_fault(name: str, value: Any, parameter: Any) -> Any:
     import torch
 
     if name == "momentum_buffer" and value is None:
-        return None  # of SGD before its first update
+        return None  # SGD has no buffer before its first update
     if isinstance(value, torch.Tensor):
         if name in _SHAPED and value.shape != parameter.shape:
             return f"must have this shape, but has {tuple(value.shape)}"
