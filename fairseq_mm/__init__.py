@@ -6,9 +6,13 @@ changes nothing; :func:`register` and :func:`from_pretrained` register.
 """
 
 import sys
-from collections.abc import Sequence
-from os import PathLike
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Literal, Optional, Union, overload
+
+if TYPE_CHECKING:
+    from fairseq_mm.inference.checkpoint_files import Path, Paths
+    from fairseq_mm.inference.embedder import Embedder
+    from fairseq_mm.inference.generator import Generator
+    from fairseq_mm.inference.structured_captioner import StructuredCaptioner
 
 __version__ = "0.2.0"
 
@@ -25,42 +29,100 @@ def register() -> None:
     from fairseq_mm import criterions, models, optim, tasks  # noqa: F401
 
 
+@overload
 def from_pretrained(
-    path: Union[str, PathLike, Sequence[Union[str, PathLike]]],
+    path: "Paths",
     *,
-    weights: Optional[Union[str, PathLike]] = None,
-    prompt_model: Optional[Union[str, PathLike, Sequence[Union[str, PathLike]]]] = None,
-    embedding: Optional[Union[str, PathLike]] = None,
-    data: Optional[Union[str, PathLike]] = None,
+    weights: "Optional[Path]" = None,
+    prompt_model: "Optional[Paths]" = None,
+    embedding: "Optional[Path]" = None,
+    data: "Optional[Path]" = None,
     device: Optional[str] = None,
-) -> Any:
-    """The generator of a checkpoint, or of an ensemble of several.
+    kind: Literal["generator"],
+) -> "Generator": ...
+@overload
+def from_pretrained(
+    path: "Paths",
+    *,
+    weights: "Optional[Path]" = None,
+    device: Optional[str] = None,
+    kind: Literal["embedder"],
+) -> "Embedder": ...
+@overload
+def from_pretrained(
+    path: "Paths",
+    *,
+    weights: "Optional[Path]" = None,
+    embedding: "Path",
+    data: "Path",
+    device: Optional[str] = None,
+    kind: Optional[Literal["captioner"]] = None,
+) -> "StructuredCaptioner": ...
+@overload
+def from_pretrained(
+    path: "Paths",
+    *,
+    weights: "Optional[Path]" = None,
+    prompt_model: "Optional[Paths]" = None,
+    embedding: "Optional[Path]" = None,
+    data: None = None,
+    device: Optional[str] = None,
+    kind: None = None,
+) -> "Union[Generator, Embedder]": ...
+@overload
+def from_pretrained(
+    path: "Paths",
+    *,
+    weights: "Optional[Path]" = None,
+    prompt_model: "Optional[Paths]" = None,
+    embedding: None = None,
+    data: "Path",
+    device: Optional[str] = None,
+    kind: None = None,
+) -> "Generator": ...
+
+
+def from_pretrained(
+    path: "Paths",
+    *,
+    weights: "Optional[Path]" = None,
+    prompt_model: "Optional[Paths]" = None,
+    embedding: "Optional[Path]" = None,
+    data: "Optional[Path]" = None,
+    device: Optional[str] = None,
+    kind: Optional[Literal["generator", "embedder", "captioner"]] = None,
+) -> "Union[Generator, Embedder, StructuredCaptioner]":
+    """Load the generator of a checkpoint, or of an ensemble of several checkpoints.
 
         model = fairseq_mm.from_pretrained("checkpoints/m_rnn", weights="mobilenet_v2.pt")
         model.generate("dog.jpg", beam=3)[0].text
 
     Args:
-        path: checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``;
-            several as a list or joined by the system's path separator are an ensemble, whose
+        path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
+            Several, as a list or joined by the system's path separator, are an ensemble, whose
             probabilities are averaged.
-        weights: state dict file of the extractor of images or videos; found by its content if it
+        weights: State dict file of the extractor of images or videos; found by its content if it
             lies in the folder of a checkpoint.
-        prompt_model: language model, as ``path``, that generates prompts for a model of stories.
-        embedding: checkpoint of the image-sentence embedding on whose vectors ``path`` was trained.
-        data: data folder: of a model of fairseq's own that summarises transcripts, for its
-            vocabulary; of a model that reads part-of-speech sequences (``sc_nlm``), for the
-            training captions from which it takes them.
-        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU where there is one.
+        prompt_model: Language model, given like ``path``, that generates prompts for a model of
+            stories.
+        embedding: Checkpoint of the image-sentence embedding on whose vectors the model was
+            trained.
+        data: Data folder. A model of fairseq's own that summarises transcripts takes its vocabulary
+            from it; a model that reads part-of-speech sequences (``sc_nlm``) takes them from its
+            training captions.
+        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
+        kind: Kind of the result, ``generator``, ``embedder`` or ``captioner``, which type checkers
+            then know too; by default the checkpoint decides.
 
     Returns:
-        A :class:`fairseq_mm.inference.generator.Generator`; of image-sentence embeddings
-        (``vse_*``) a :class:`fairseq_mm.inference.embedder.Embedder`; of ``sc_nlm`` with
+        A :class:`fairseq_mm.inference.generator.Generator`. For image-sentence embeddings
+        (``vse_*``) an :class:`fairseq_mm.inference.embedder.Embedder`; for ``sc_nlm`` with
         ``embedding`` and ``data`` a
         :class:`fairseq_mm.inference.structured_captioner.StructuredCaptioner`.
 
     Raises:
-        UserError: if a checkpoint cannot be loaded, two do not fit together, or an argument is of
-            another kind of model.
+        UserError: if a checkpoint cannot be loaded, two do not fit together, an argument is for
+            another kind of model, or the result is not of the given kind.
     """
     from fairseq_mm.inference.checkpoint_files import checkpoint_files
 
@@ -69,15 +131,17 @@ def from_pretrained(
     from fairseq_mm import compat
 
     compat.activate()
-    from fairseq_mm.inference import pretrained
+    from fairseq_mm.inference.checkpoint import Checkpoint
+    from fairseq_mm.inference.pretrained import from_checkpoints
 
-    return pretrained.from_pretrained(
-        path,
+    return from_checkpoints(
+        Checkpoint.open_all(path, data=data),
         weights=weights,
         prompt_model=prompt_model,
         embedding=embedding,
         data=data,
         device=device,
+        kind=kind,
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairseq_mm.analysis import rounded
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.loading import LoadedModels
+from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.models._conv_decoder import StoryDecoder, source_of
 from fairseq_mm.models._conv_trunk import Trace
 from fairseq_mm.models._fusion import FROZEN, FusionDecoder

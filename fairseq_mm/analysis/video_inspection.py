@@ -26,8 +26,7 @@ from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.word_pieces import by_word, join_pieces
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference import checkpoints
-from fairseq_mm.inference.loading import Paths, States, load_states, task_class_of
+from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
 from fairseq_mm.models._video_attention import (
     SUMMARY,
     TRANSCRIPT,
@@ -179,43 +178,42 @@ class VideoInspection:
         self._written: dict[str, list[list[str]]] = {}
 
     @classmethod
-    def from_checkpoint(
+    def from_checkpoints(
         cls,
-        path: Paths,
+        checkpoints: Sequence[Checkpoint],
         data: str,
         split: str = "valid",
         *,
         features: Optional[str] = None,
         device: Optional[str] = None,
         batch_size: Optional[int] = None,
-        states: Optional[States] = None,
     ) -> "VideoInspection":
-        """
+        """Inspect the model of a checkpoint.
+
         Args:
-            path: a checkpoint, or a folder with ``checkpoint_best.pt``.
-            data: the data folder.
-            split: of it.
-            features: the feature store, by default ``features.h5`` in the data folder.
-            device: such as ``cpu`` or ``cuda:1``; a GPU by default if there is one.
+            checkpoints: One checkpoint; several are refused.
+            data: Path of the data folder.
+            split: Name of the split.
+            features: Path of the feature store (default: ``features.h5`` in the data folder).
+            device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
             batch_size: see the class.
-            states: the checkpoint, if :func:`.load_states` has read it.
 
         Raises:
             UserError: if there are several models, or the one reads no video, or was trained on
                 other data than the folder's; or as the class.
         """
-        place = checkpoints.usable_device(device)
-        states = load_states(path) if states is None else states
-        if len(states) > 1:
-            raise UserError(f"{', '.join(states)}: give one model, not {len(states)}.")
-        ((file, state),) = states.items()
-        name = state["cfg"].model._name
-        if task_class_of(state) is not VideoSummarizationTask:
-            raise UserError(f"{file}: summarises no videos (--arch {name}).")
-        task = _task_of(state, checkpoints.provenance_of(state, file), data, features)
-        model = checkpoints.build_model(task, state, file)
+        place = usable_device(device)
+        if len(checkpoints) > 1:
+            files = ", ".join(checkpoint.path for checkpoint in checkpoints)
+            raise UserError(f"{files}: give one model, not {len(checkpoints)}.")
+        (checkpoint,) = checkpoints
+        file, arch = checkpoint.path, checkpoint.arch
+        if checkpoint.task_class is not VideoSummarizationTask:
+            raise UserError(f"{file}: summarises no videos (--arch {arch}).")
+        task = _build_task(checkpoint, data, features)
+        model = checkpoint.build_model(task)
         if not task.reads_video:
-            raise UserError(f"{file}: reads no video (--arch {name}): there is nothing to show.")
+            raise UserError(f"{file}: reads no video (--arch {arch}): there is nothing to show.")
         return cls(model, task, split, file=file, device=place, batch_size=batch_size)
 
     def ids(self, lines: Sequence[int]) -> list[str]:
@@ -431,24 +429,22 @@ class VideoInspection:
         return LineAttention(line, self.dataset.visual_ids[line], num_frames, maps, np.array(gates))
 
 
-def _task_of(
-    state: Mapping[str, Any],
-    provenance: Mapping[str, Any],
-    data: str,
-    features: Optional[str],
+def _build_task(
+    checkpoint: Checkpoint, data: str, features: Optional[str]
 ) -> VideoSummarizationTask:
-    """The task of the data folder, with the settings that the model was trained with."""
-    trained = state["cfg"].task
+    """Build the task of the data folder with the settings of the model's training."""
+    trained = checkpoint.cfg.task
+    max_frames = checkpoint.provenance.get("max_frames")
     cfg = VideoSummarizationConfig(
         data=data,
         features=features,
         source_lang=getattr(trained, "source_lang", None) or "tran",
         target_lang=getattr(trained, "target_lang", None) or "desc",
-        max_frames=provenance.get("max_frames") or VideoSummarizationConfig.max_frames,
+        max_frames=max_frames or VideoSummarizationConfig.max_frames,
         seed=1,
     )
     if not os.path.isdir(data):
         raise UserError(f"{data}: is no data folder.")
     task = VideoSummarizationTask.setup_task(cfg)
-    task.load_state_dict(state.get("task_state") or {})
+    task.load_state_dict(checkpoint.task_state)
     return task

@@ -97,18 +97,17 @@ def run(args: argparse.Namespace) -> int:
     options = arguments.generation_options(args)
     register_quietly()
 
-    from fairseq_mm.inference.loading import check_command, load_states, reads_structures
-    from fairseq_mm.inference.pretrained import from_pretrained
+    from fairseq_mm.inference.checkpoint import Checkpoint
+    from fairseq_mm.inference.pretrained import from_checkpoints
 
-    states = load_states(args.checkpoint)
-    check_command("caption", states)
-    if any(reads_structures(state) for state in states.values()):
-        return caption_structured.run(args, states, options)
+    checkpoints = Checkpoint.open_all(args.checkpoint)
+    for checkpoint in checkpoints:
+        checkpoint.check_command("caption")
+    if any(checkpoint.reads_structure for checkpoint in checkpoints):
+        return caption_structured.run(args, checkpoints, options)
     caption_structured.refuse_options(args)
     names = ("weights", "device", "embedding")
-    model: Any = from_pretrained(
-        args.checkpoint, states=states, **{name: getattr(args, name) for name in names}
-    )
+    model: Any = from_checkpoints(checkpoints, **{name: getattr(args, name) for name in names})
     return Captions(args, [model], [model.config(**options)], model.processor.reader).run()
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import flag
@@ -15,6 +15,9 @@ from fairseq_mm.cli.caption import Captions
 from fairseq_mm.cli.generate import Input
 from fairseq_mm.cli.records import hashes_of
 from fairseq_mm.errors import UserError
+
+if TYPE_CHECKING:
+    from fairseq_mm.inference.checkpoint import Checkpoint
 
 # options of the search, of its weights, and of neither
 _SEARCH = (
@@ -101,12 +104,12 @@ def refuse_options(args: argparse.Namespace) -> None:
 
 
 def run(
-    args: argparse.Namespace, states: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
+    args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", options: Mapping[str, Any]
 ) -> int:
     """
     Args:
         args: of the command.
-        states: the checkpoints of ``--checkpoint``.
+        checkpoints: Checkpoints of ``--checkpoint``.
         options: of generation, those that are given.
 
     Raises:
@@ -120,7 +123,7 @@ def run(
     missing = [name for name in ("embedding", "data") if getattr(args, name) is None]
     if missing:
         raise UserError(
-            f"{' and '.join(map(flag, missing))}: missing; {next(iter(states))} generates by "
+            f"{' and '.join(map(flag, missing))}: missing; {checkpoints[0].path} generates by "
             "part-of-speech sequences of training (--data DIR) and vectors of an embedding "
             "model (--embedding PATH)."
         )
@@ -143,7 +146,7 @@ def run(
         )
     names = ("embedding", "data", "vectors", "language_model", "weights", "device")
     captioner = load_structured_captioner(
-        args.checkpoint, states=dict(states), **{name: getattr(args, name) for name in names}
+        checkpoints, **{name: getattr(args, name) for name in names}
     )
     return Candidates(args, [captioner], [search], captioner.embedder).run()
 

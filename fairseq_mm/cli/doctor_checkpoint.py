@@ -2,11 +2,14 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli.doctor_data import KINDS, LANGUAGE_MODELS, folder_of, set_up
 from fairseq_mm.cli.doctor_environment import Finding, note, ok, problem, reason_of
 from fairseq_mm.errors import UserError
+
+if TYPE_CHECKING:
+    from fairseq_mm.inference.checkpoint import Checkpoint
 
 _ANOTHER = "name another checkpoint"
 _ITS_FOLDER = "use the folder that it was trained on, or prepare with its dictionary and features"
@@ -15,48 +18,40 @@ _ITS_FOLDER = "use the folder that it was trained on, or prepare with its dictio
 def check_checkpoint(
     path: str, folder: Optional[str], features: Optional[str], store: Any, weights: Optional[str]
 ) -> Iterator[Finding]:
-    """
+    """Check a checkpoint: its weights, its dictionaries, its extractor, and the data folder.
+
     Args:
-        path: checkpoint, or folder with one.
-        folder: data folder in which the model is built; None builds it by itself.
-        features: feature stores that are given, or None.
-        store: the features, opened; None where there are none.
-        weights: state dict file of its extractor; None finds it beside the checkpoint.
+        path: Path of the checkpoint, or of its folder.
+        folder: Data folder in which the model is built; None builds it without one.
+        features: Paths of the feature stores, or None.
+        store: The feature stores, opened, or None.
+        weights: State dict file of the extractor; None finds it beside the checkpoint.
     """
     try:
         import torch
 
-        from fairseq_mm.inference import checkpoints, loading
-        from fairseq_mm.inference.checkpoint_files import checkpoint_file
-        from fairseq_mm.models._provenance import STATE_KEY, fingerprint
+        from fairseq_mm.inference.checkpoint import Checkpoint
+        from fairseq_mm.models._provenance import fingerprint
     except Exception as error:
         yield note(path, f"not checked ({reason_of(error)})", "repair the installation first")
         return
     try:
-        file = checkpoint_file(path)
-        state = checkpoints.load_checkpoint(file)
+        checkpoint = Checkpoint.open(path, data=folder)
     except UserError as error:
         yield problem("checkpoint", str(error), _ANOTHER)
         return
-    cfg = state["cfg"]
-    arch = cfg["model"]["_name"]
-    updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates", "unknown")
-    epoch = state.get("extra_state", {}).get("train_iterator", {}).get("epoch", "unknown")
-    yield ok(
-        file, f"--arch {arch}, --task {cfg['task']['_name']}, {updates} updates, epoch {epoch}"
-    )
-    for name, weight in state["model"].items():
+    file, arch, carries = checkpoint.path, checkpoint.arch, checkpoint.has_provenance
+    yield ok(file, checkpoint.summary())
+    for name, weight in checkpoint.weights.items():
         if torch.is_tensor(weight) and not bool(torch.isfinite(weight).all()):
             yield problem(file, f"{name} has NaN or infinite values", _ANOTHER)
             break
-    carries = STATE_KEY in state["model"]
     if not carries and folder is None:
         text = f"carries no dictionary, as none of fairseq's own models does (--arch {arch})"
         yield note("checkpoint", text, "name its data folder too: --data")
         return
     try:
-        data = None if carries else folder
-        carried = loading.load_models(file, data=data, device="cpu", states={file: state})
+        checkpoint.build("cpu")
     except UserError as error:
         yield problem("checkpoint", str(error), _ANOTHER if carries else _ITS_FOLDER)
         return
@@ -64,51 +59,48 @@ def check_checkpoint(
         text = f"carries no dictionary (fairseq's --arch {arch}); it fits those of {folder}"
         yield ok("checkpoint", text)
         return
-    provenance = carried.provenance
-    inputs = loading.task_class_of(state).input_kind
-    named = {"dictionary": provenance["words"]}
-    if inputs == "prompts" and provenance.get("source_words") is not None:
-        source = {"source dictionary": provenance["source_words"]}
-        named = {**source, "target dictionary": provenance["words"]}
-    subwords = provenance.get("subwords")
-    for name, words in named.items():
-        kind = f", subwords {subwords['kind']}" if subwords else ""
+    dictionaries = {"dictionary": checkpoint.words}
+    source_words = checkpoint.provenance.get("source_words")
+    if checkpoint.input_kind == "prompts" and source_words is not None:
+        dictionaries = {"source dictionary": source_words, "target dictionary": checkpoint.words}
+    for name, words in dictionaries.items():
+        kind = f", subwords {checkpoint.subwords['kind']}" if checkpoint.subwords else ""
         yield ok("checkpoint", f"{name} of {len(words)} words, {fingerprint(words)}{kind}")
     fault = None
     if folder is not None and os.path.isdir(folder):
-        fault = _fault_in_folder(file, state, inputs, folder, features)
+        fault = _fault_in_folder(checkpoint, folder, features)
         if fault is not None:
             yield fault
-    if provenance["feature_dim"]:
-        yield from _check_extractor(provenance["extractor"], file, weights)
+    if checkpoint.feature_dim:
+        yield from _check_extractor(checkpoint.extractor, file, weights)
         if fault is None and store is not None:
-            yield from _check_features_fit(provenance, store)
+            yield from _check_features_fit(checkpoint, store)
 
 
 def _fault_in_folder(
-    file: str, state: dict[str, Any], inputs: str, folder: str, features: Optional[str]
+    checkpoint: "Checkpoint", folder: str, features: Optional[str]
 ) -> Optional[Finding]:
-    """Why a model cannot be built in a data folder's task, as fairseq-generate builds it."""
-    from fairseq_mm.inference import checkpoints, loading
+    """Return why a model cannot be built in a data folder's task, as fairseq-generate builds it."""
+    from fairseq.tasks import TASK_REGISTRY
 
     root, kind = folder_of(folder)
-    name = state["cfg"]["task"]["_name"]
-    if KINDS[kind].inputs != inputs:
-        text = f"is a model of {inputs} (--task {name}), but {folder} has {kind}"
+    name = checkpoint.task_name
+    if KINDS[kind].inputs != checkpoint.input_kind:
+        text = f"is a model of {checkpoint.input_kind} (--task {name}), but {folder} has {kind}"
         return problem("checkpoint", text, "name a data folder of its task")
     places = [root]
     if name == "language_modeling":
         places = [folder]
         if not os.path.exists(os.path.join(folder, "dict.txt")):
             places = [os.path.join(folder, part) for part in LANGUAGE_MODELS]
-    elif not hasattr(loading.TASK_REGISTRY.get(name), "from_provenance"):
+    elif not hasattr(TASK_REGISTRY.get(name), "from_provenance"):
         name = KINDS[kind].task
     errors = []
     for place in places:
         try:
             task = set_up(name, place, features)
-            task.load_state_dict(state.get("task_state") or {})
-            checkpoints.build_model(task, loading.without_files(state), file)
+            task.load_state_dict(checkpoint.task_state)
+            checkpoint.build_model(task)
             return None
         except (UserError, FileNotFoundError) as error:
             errors.append(str(error))
@@ -118,9 +110,9 @@ def _fault_in_folder(
 def _check_extractor(
     identity: Mapping[str, Any], file: str, weights: Optional[str]
 ) -> Iterator[Finding]:
-    """Whether the commands that read image or video files find the extractor's weights."""
+    """Check that commands which read image or video files find the extractor's weights."""
     from fairseq_mm.extract.weights import checked_weights_file
-    from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, weights_file_of
+    from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, find_weights_file
 
     extractor, recorded = identity.get("extractor"), str(identity.get("weights", ""))
     if not extractor:
@@ -130,11 +122,11 @@ def _check_extractor(
         return
     subject = f"weights of {extractor}"
     try:
-        found = weights_file_of(identity, [file], weights)
-        if found is None:
+        weights_file = find_weights_file(identity, [file], weights)
+        if weights_file is None:
             yield from _check_named_weights(subject, str(extractor), recorded)
             return
-        checked_weights_file(str(extractor), recorded, found)
+        checked_weights_file(str(extractor), recorded, weights_file)
     except UserError as error:
         if weights is not None:
             yield problem(subject, str(error), "give the file that the features were made with")
@@ -146,11 +138,11 @@ def _check_extractor(
         )
         yield problem(subject, f"{text}, which image and video files need", remedy)
         return
-    yield ok(subject, found)
+    yield ok(subject, weights_file)
 
 
 def _check_named_weights(subject: str, extractor: str, recorded: str) -> Iterator[Finding]:
-    """Weights that torchvision fetches by a name."""
+    """Check weights that torchvision downloads by a name."""
     source, _, name = recorded.partition(":")
     if source != "torchvision":
         return
@@ -173,11 +165,11 @@ def _check_named_weights(subject: str, extractor: str, recorded: str) -> Iterato
             yield note(subject, text, f"it is downloaded from {url}")
 
 
-def _check_features_fit(carried: Mapping[str, Any], store: Any) -> Iterator[Finding]:
+def _check_features_fit(checkpoint: "Checkpoint", store: Any) -> Iterator[Finding]:
     from fairseq_mm.extract.identity import check_same_extractor
 
     remedy = "extract the features with the checkpoint's extractor"
-    dim, extractor = carried["feature_dim"], carried["extractor"]
+    dim, extractor = checkpoint.feature_dim, checkpoint.extractor
     if store.dim != dim:
         yield problem(
             "checkpoint", f"needs feature dimension {dim}, but {store.path} has {store.dim}", remedy

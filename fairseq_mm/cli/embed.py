@@ -25,6 +25,8 @@ from fairseq_mm.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
 
+    from fairseq_mm.inference.checkpoint import Checkpoint
+
 KINDS = ("images", "sentences", "words")
 _WORDS = 512  # at once
 
@@ -62,20 +64,16 @@ def run(args: argparse.Namespace) -> None:
     arguments.check(args)
     register_quietly()
     from fairseq_mm.cli.likelihood import load_on_data
-    from fairseq_mm.inference.checkpoint_files import checkpoint_file
-    from fairseq_mm.inference.checkpoints import load_checkpoint, usable_device
+    from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
 
     args.device = usable_device(args.device)
-    checkpoint = checkpoint_file(args.checkpoint)
+    checkpoint = Checkpoint.open(args.checkpoint)
     if "images" not in args.of:
+        checkpoint.check_embedding()
         _embed_text_alone(args, checkpoint)
         return
-    (model,), task = load_on_data({checkpoint: load_checkpoint(checkpoint)}, args)
-    if not hasattr(model, "embed_sentences"):
-        raise UserError(
-            f"{checkpoint}: must embed images and sentences (vse_lstm, vse_gru, vse_bow), but "
-            "is a model that writes text."
-        )
+    (model,), task = load_on_data([checkpoint], args)
+    checkpoint.check_embedding()
     found: list[tuple[str, np.ndarray]] = []
     sentence_ids: list[str] = []
     from fairseq_mm.cli.rank_images import embed_split_in_order
@@ -93,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
     _write(args, checkpoint, model, found, sentence_ids)
 
 
-def _embed_text_alone(args: argparse.Namespace, checkpoint: str) -> None:
+def _embed_text_alone(args: argparse.Namespace, checkpoint: "Checkpoint") -> None:
     """Sentences and words, of a data folder that needs neither features nor ids of images, and may
     have a dictionary of its own: words that the model does not know are its ``<unk>``."""
     from fairseq_mm.data.binarised_text import (
@@ -101,9 +99,9 @@ def _embed_text_alone(args: argparse.Namespace, checkpoint: str) -> None:
         load_binarised_text,
         load_dictionary,
     )
-    from fairseq_mm.inference.embedder import load_embedder
+    from fairseq_mm.inference.embedder import Embedder
 
-    embedder = load_embedder(checkpoint, device=args.device)
+    embedder = Embedder(checkpoint.build(args.device))
     model, known = embedder.models[0], embedder.task.target_dictionary
     found: list[tuple[str, np.ndarray]] = []
     sentence_ids: list[str] = []
@@ -118,8 +116,8 @@ def _embed_text_alone(args: argparse.Namespace, checkpoint: str) -> None:
         if new:
             print(
                 f"{args.data}: {new:,} of the {len(dictionary) - dictionary.nspecial:,} words of "
-                f"its dictionary are not in the vocabulary of {checkpoint}, and are embedded as "
-                "<unk>",
+                f"its dictionary are not in the vocabulary of {checkpoint.path}, and are "
+                "embedded as <unk>",
                 file=sys.stderr,
             )
         sentence_ids = [f"{args.split}:{line}" for line in range(len(sentences))]
@@ -194,17 +192,17 @@ def _check_same(
 
 def _write(
     args: argparse.Namespace,
-    checkpoint: str,
+    checkpoint: "Checkpoint",
     model: Any,
     found: "list[tuple[str, np.ndarray]]",
     sentence_ids: list[str],
 ) -> None:
     from fairseq_mm.data.feature_store_writer import FeatureStoreWriter, remove_leftover
     from fairseq_mm.data.output_file import output_file
-    from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, checkpoint_digest
+    from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
 
     _check_different(key for key, _ in found)
-    attributes = {"extractor": VECTORS_EXTRACTOR, "weights": checkpoint_digest(checkpoint)}
+    attributes = {"extractor": VECTORS_EXTRACTOR, "weights": checkpoint.digest}
     if os.path.exists(args.output) and not args.overwrite:
         _check_same(args.output, attributes, found)
         remove_leftover(args.output)

@@ -324,13 +324,14 @@ def run(args: argparse.Namespace) -> int:
 
     from fairseq.utils import import_user_module
 
+    import fairseq_mm
     from fairseq_mm.inference.generator import Generator
-    from fairseq_mm.inference.pretrained import from_pretrained
 
     if args.user_dir:
         import_user_module(argparse.Namespace(user_dir=args.user_dir))
     names = ("weights", "embedding", "data", "device")
-    model = from_pretrained(args.checkpoint, **{name: getattr(args, name) for name in names})
+    paths = {name: getattr(args, name) for name in names}
+    model: Any = fairseq_mm.from_pretrained(args.checkpoint, **paths)
     if not isinstance(model, Generator):
         raise UserError(f"{args.checkpoint}: does not generate texts by itself.")
     config = model.config(**options)

@@ -246,16 +246,16 @@ def run(args: argparse.Namespace) -> None:
         other = f"leave out {args.source[0]}" if args.source else "is no folder"
         raise UserError(f"--data {args.data}: {other}.")
     register_quietly()
-    from fairseq_mm.inference.loading import load_states, task_class_of
+    from fairseq_mm.inference.checkpoint import Checkpoint
 
-    states = load_states(args.checkpoint)
-    kinds = {task_class_of(state).input_kind for state in states.values()}
-    kind = "videos" if "videos" in kinds else next(iter(kinds))
+    checkpoints = Checkpoint.open_all(args.checkpoint)
+    kinds = {checkpoint.input_kind for checkpoint in checkpoints}
+    kind = "videos" if "videos" in kinds else checkpoints[0].input_kind
     for name in dict.fromkeys(name for names in OPTIONS.values() for name in names):
         if arguments.is_given(args, name) and name not in OPTIONS[kind]:
             raise UserError(
                 f"{arguments.flag(name)}: is no option of models of {kind}, such as "
-                f"{next(iter(states))}."
+                f"{checkpoints[0].path}."
             )
     if kind == "videos":
         from fairseq_mm.cli.inspect_videos import inspect
@@ -263,7 +263,7 @@ def run(args: argparse.Namespace) -> None:
         from fairseq_mm.cli.inspect_images import inspect
     else:
         from fairseq_mm.cli.inspect_prompts import inspect
-    _write(args, inspect(args, states))
+    _write(args, inspect(args, checkpoints))
 
 
 def _is_folder(text: str) -> bool:

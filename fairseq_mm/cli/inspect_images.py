@@ -25,8 +25,8 @@ from fairseq_mm.data.story_text import check_encodable
 from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MediaFile
-from fairseq_mm.inference.loading import States
-from fairseq_mm.inference.pretrained import from_pretrained
+from fairseq_mm.inference.checkpoint import Checkpoint
+from fairseq_mm.inference.pretrained import from_checkpoints
 
 NO_IMAGE = "-"  # stands in the place of a missing image
 SIDE = 480  # pixels of an image on the page
@@ -52,14 +52,12 @@ class Subject(NamedTuple):
     sentences: Optional[Sentences]
 
 
-def inspect(args: argparse.Namespace, states: States) -> Inspected:
+def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspected:
     """
     Raises:
         UserError: if files or options do not fit, or there is nothing to show of the model.
     """
-    model: Any = from_pretrained(
-        list(states), weights=args.weights, device=args.device, states=states
-    )
+    model: Any = from_checkpoints(checkpoints, weights=args.weights, device=args.device)
     chosen = _positions(args, traces_of(model), model)
     subjects, store, missing = _subjects(args)
     if args.story is not None:

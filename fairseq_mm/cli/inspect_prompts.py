@@ -1,6 +1,7 @@
 """``fairseq-mm inspect`` of stories of prompts and of language models' texts."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -10,18 +11,18 @@ from fairseq_mm.data.input_files import parse_json, read_lines
 from fairseq_mm.data.split_text import TARGET, read_side, read_story_split, side_path
 from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.loading import LoadedModels, States, load_models
+from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels, build_models
 
 # words of a prompt (None without one) and of a story
 Text = tuple[Optional[list[str]], list[str]]
 
 
-def inspect(args: argparse.Namespace, states: States) -> Inspected:
+def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspected:
     """
     Raises:
         UserError: if files or options do not fit, or the model records nothing.
     """
-    models = load_models(list(states), device=args.device, states=states)
+    models = build_models(checkpoints, args.device)
     prompt, story = _text_of(args, models)
     if models.are_language_models:
         prompt = None

@@ -17,7 +17,7 @@ from fairseq_mm.cli.score_inputs import oov_words_by_video, read_sources, restor
 from fairseq_mm.data.split_files import read_references
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.loading import States
+from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.metrics.gate_scores import (
     bin_edges,
     descending_ranks,
@@ -29,7 +29,7 @@ from fairseq_mm.metrics.hypotheses import read_hypotheses
 ALL, AVAILABLE, APART = "all", "transcript available", "transcript not available"
 
 
-def inspect(args: argparse.Namespace, states: States) -> Inspected:
+def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspected:
     """
     Raises:
         UserError: if files or options do not fit, or the model has neither attention nor gates.
@@ -46,17 +46,15 @@ def inspect(args: argparse.Namespace, states: States) -> Inspected:
     # of PyTorch, about the two kinds of masks that fairseq's layers give it
     warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
     split = args.split or "valid"
-    inspection = VideoInspection.from_checkpoint(
-        list(states),
+    inspection = VideoInspection.from_checkpoints(
+        checkpoints,
         args.data,
         split,
         features=args.features,
         device=args.device,
         batch_size=args.batch_size,
-        states=states,
     )
-    ((file, state),) = states.items()
-    about = f"{state['cfg'].model._name}, {file}; {split} of {args.data}"
+    about = f"{checkpoints[0].arch}, {checkpoints[0].path}; {split} of {args.data}"
     texts = _SplitTexts(args.hypotheses, inspection)
     if args.gates:
         return _gates(args, inspection, texts, about)

@@ -18,7 +18,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
 
 if TYPE_CHECKING:
-    from fairseq_mm.inference.loading import LoadedModels, States
+    from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels
     from fairseq_mm.retrieval.story_likelihood import Pair
 
 # kind of a checkpoint -> what its models are of, for messages
@@ -72,23 +72,13 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
     return group
 
 
-def kind_of(state: Mapping[str, Any]) -> str:
-    """One of :data:`KINDS`; empty for the task of another package."""
-    from fairseq_mm.inference.loading import command_of, task_class_of
-
-    kind = task_class_of(state).input_kind
-    if command_of(state) == "tell":
-        return "prompts" if kind == "prompts" else "albums"
-    return {"rank": "vectors", "caption": "captions", "summarize": "summaries"}.get(
-        command_of(state), ""
-    )
-
-
-def resolve_options(args: argparse.Namespace, options: Options, states: "States") -> str:
-    """Gives options of the checkpoints' kind their defaults.
+def resolve_options(
+    args: argparse.Namespace, options: Options, checkpoints: "Sequence[Checkpoint]"
+) -> str:
+    """Set the options of the checkpoints' kind to their defaults.
 
     Returns:
-        kind: of the checkpoints.
+        The kind of the checkpoints, one of :data:`KINDS`.
 
     Raises:
         UserError: if the command is not for the checkpoints, or an option that was given is for
@@ -96,13 +86,13 @@ def resolve_options(args: argparse.Namespace, options: Options, states: "States"
     """
     if args.seed < 0:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
-    file, state = next(iter(states.items()))
-    kind, task = kind_of(state), state["cfg"]["task"]["_name"]
+    checkpoint = checkpoints[0]
+    kind = checkpoint.kind
     if kind not in options:
         *others, last = (KINDS[name] for name in options)
         raise UserError(
-            f"{file}: must be a checkpoint of {', '.join(others)} or {last}, but was trained with "
-            f"--task {task}."
+            f"{checkpoint.path}: must be a checkpoint of {', '.join(others)} or {last}, but was "
+            f"trained with --task {checkpoint.task_name}."
         )
     for name in dict.fromkeys(name for table in options.values() for name in table):
         if name in options[kind]:
@@ -111,8 +101,8 @@ def resolve_options(args: argparse.Namespace, options: Options, states: "States"
         elif arguments.is_given(args, name):
             of = " or ".join(KINDS[other] for other in options if name in options[other])
             raise UserError(
-                f"{arguments.flag(name)}: is for checkpoints of {of}, but {file} is one of "
-                f"{KINDS[kind]}."
+                f"{arguments.flag(name)}: is for checkpoints of {of}, but {checkpoint.path} is one "
+                f"of {KINDS[kind]}."
             )
     if args.threads:
         import torch
@@ -193,12 +183,12 @@ def _numbered(role: str, paths: Sequence[str]) -> dict[str, str]:
 class PromptTexts(_Texts):
     """Stories of prompts, or the texts of a language model."""
 
-    def __init__(self, args: argparse.Namespace, states: "States") -> None:
+    def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
         from fairseq_mm.data import split_text
-        from fairseq_mm.inference.loading import load_models
+        from fairseq_mm.inference.checkpoint import build_models
         from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
 
-        models = load_models(args.checkpoint, data=args.data, device=args.device, states=states)
+        models = build_models(checkpoints, args.device)
         super().__init__(models, args)
         self.likelihood = StoryLikelihood(models, **self.options)
         most = self.likelihood.max_story_words
@@ -284,27 +274,19 @@ class PromptTexts(_Texts):
 class AlbumTexts(_Texts):
     """Visual stories and their image sequences."""
 
-    def __init__(self, args: argparse.Namespace, states: "States") -> None:
+    def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
         from fairseq_mm.data.feature_store import open_folder_features
         from fairseq_mm.data.split_files import read_missing_images
         from fairseq_mm.data.split_text import read_visual_story_split, story_text_path
         from fairseq_mm.data.visual_story_text import SEPARATOR
-        from fairseq_mm.inference.extractor_provenance import check_store_extractor
-        from fairseq_mm.inference.loading import load_models
+        from fairseq_mm.inference.checkpoint import build_models
         from fairseq_mm.retrieval.story_likelihood import SequenceImages, VisualStoryLikelihood
 
         split = read_visual_story_split(args.data, args.split)
         features = open_folder_features(args.data, args.features)
-        models = load_models(list(states), device=args.device, states=states)
+        models = build_models(checkpoints, args.device)
         super().__init__(models, args)
-        check_store_extractor(
-            models.provenance["extractor"],
-            models.provenance["feature_dim"],
-            models.files[0],
-            attributes=features.attributes,
-            dim=features.dim,
-            path=features.path,
-        )
+        checkpoints[0].check_features(features)
         self.missing = read_missing_images(args.data)
         images = SequenceImages(features, self.missing, models.task.rows_per_image)
         images.check(split.visual_ids)
@@ -338,29 +320,31 @@ class AlbumTexts(_Texts):
         return self.visual_ids.index(self.visual_ids[line])
 
 
-def load_on_data(states: "States", args: argparse.Namespace) -> tuple[list[Any], Any]:
-    """Models of captions or summaries, in evaluation mode and float32, and their task on the data
-    folder.
+def load_on_data(
+    checkpoints: "Sequence[Checkpoint]", args: argparse.Namespace
+) -> tuple[list[Any], Any]:
+    """Load models of captions or summaries, in evaluation mode and float32, and the task of the
+    data folder.
 
     Args:
-        states: the checkpoints.
-        args: of the command, with ``data`` and ``features``.
+        checkpoints: Checkpoints of the models.
+        args: Options of the command, with ``data`` and ``features``.
 
     Raises:
         UserError: if a checkpoint is of another task, or its weights do not fit.
     """
     from fairseq import checkpoint_utils
 
-    files = list(states)
-    for file, state in states.items():
-        if kind_of(state) not in ("captions", "vectors", "summaries"):
+    files = [checkpoint.path for checkpoint in checkpoints]
+    for checkpoint in checkpoints:
+        if checkpoint.kind not in ("captions", "vectors", "summaries"):
             raise UserError(
-                f"{file}: must be a checkpoint of --task multimodal_captioning, but is one of "
-                f"{state['cfg']['task']['_name']} instead."
+                f"{checkpoint.path}: must be a checkpoint of --task multimodal_captioning, but is "
+                f"one of {checkpoint.task_name} instead."
             )
-        _check_features_of(file, state, args)
+        _check_features(checkpoint, args)
     overrides = {"data": args.data, "features": args.features, "eval_gen": False}
-    if kind_of(state) != "summaries":
+    if checkpoint.kind != "summaries":
         overrides["one_per_item"] = False
     try:
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
@@ -371,26 +355,13 @@ def load_on_data(states: "States", args: argparse.Namespace) -> tuple[list[Any],
     return [model.eval().float() for model in models], task
 
 
-def _check_features_of(file: str, state: Mapping[str, Any], args: argparse.Namespace) -> None:
-    """
-    Raises:
-        UserError: naming both files, if the checkpoint was trained on other features.
-    """
+def _check_features(checkpoint: "Checkpoint", args: argparse.Namespace) -> None:
+    """Check the features of the data folder, unless the model reads text only."""
     from fairseq_mm.data.feature_store import open_folder_features
-    from fairseq_mm.inference.checkpoints import provenance_of
-    from fairseq_mm.inference.extractor_provenance import check_store_extractor
-    from fairseq_mm.models._provenance import STATE_KEY
 
-    provenance = provenance_of(state, file) if STATE_KEY in state["model"] else {}
-    if not provenance.get("feature_dim"):  # it reads text alone
-        return
-    with closing(open_folder_features(args.data, args.features)) as features:
-        check_store_extractor(
-            *(provenance["extractor"], provenance["feature_dim"], file),
-            attributes=features.attributes,
-            dim=features.dim,
-            path=features.path,
-        )
+    if checkpoint.has_provenance and checkpoint.feature_dim:
+        with closing(open_folder_features(args.data, args.features)) as features:
+            checkpoint.check_features(features)
 
 
 class DatasetTexts:
@@ -399,12 +370,12 @@ class DatasetTexts:
     Attributes: as of :class:`_Texts`; it is its own ``models`` and ``likelihood``.
     """
 
-    def __init__(self, args: argparse.Namespace, states: "States") -> None:
-        from fairseq_mm.inference.checkpoints import usable_device
+    def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
+        from fairseq_mm.inference.checkpoint import usable_device
 
         self.device = usable_device(args.device)
         self.precision, self.batch_tokens = args.precision, args.batch_tokens or 4000
-        self.scoring, self.task = load_on_data(states, args)
+        self.scoring, self.task = load_on_data(checkpoints, args)
         for model in self.scoring:
             model.to(self.device)
         self.task.load_dataset(args.split, combine=False)
@@ -414,7 +385,7 @@ class DatasetTexts:
         self.names: list[str] = []
         self.ends = [self.dictionary.eos()]
         self.files = {
-            **_numbered("checkpoint", list(states)),
+            **_numbered("checkpoint", [checkpoint.path for checkpoint in checkpoints]),
             "visual_ids": str(Path(args.data) / f"{args.split}.visual_ids"),
         }
         self.models = self.likelihood = self

@@ -120,11 +120,11 @@ class Counts(NamedTuple):
 def run(args: argparse.Namespace) -> None:
     arguments.check_writable("--json", args.json)
     register_quietly()
-    from fairseq_mm.inference.loading import load_states
+    from fairseq_mm.inference.checkpoint import Checkpoint
 
-    states = load_states(args.checkpoint)
-    kind = likelihood.resolve_options(args, OPTIONS, states)
-    texts: Texts = likelihood.TEXTS[kind](args, states)
+    checkpoints = Checkpoint.open_all(args.checkpoint, data=args.data)
+    kind = likelihood.resolve_options(args, OPTIONS, checkpoints)
+    texts: Texts = likelihood.TEXTS[kind](args, checkpoints)
     lines = likelihood.chosen_lines(len(texts.texts), args.stories, args.seed)
     sums = _temperature_sums(texts, args) if args.tune_temperature else None
     counts = _score(texts, lines, [texts.condition(line) for line in lines], sums)

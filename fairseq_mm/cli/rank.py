@@ -111,15 +111,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     register_quietly()
-    from fairseq_mm.inference.loading import load_states
+    from fairseq_mm.inference.checkpoint import Checkpoint
 
-    states = load_states(args.checkpoint)
-    kind = likelihood.resolve_options(args, OPTIONS, states)
+    checkpoints = Checkpoint.open_all(args.checkpoint, data=args.data)
+    kind = likelihood.resolve_options(args, OPTIONS, checkpoints)
     if kind in ("captions", "vectors"):
         from fairseq_mm.cli.rank_images import rank_images
 
-        rank_images(args, states, kind)
+        rank_images(args, checkpoints, kind)
     else:
         from fairseq_mm.cli.rank_stories import rank_stories
 
-        rank_stories(args, states, kind)
+        rank_stories(args, checkpoints, kind)

@@ -19,7 +19,7 @@ from fairseq_mm.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-    from fairseq_mm.inference.loading import States
+    from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.metrics.ranks import RankSummary, TrueRanks
     from fairseq_mm.retrieval.score_file import ScoreFile
     from fairseq_mm.retrieval.split_to_rank import SplitToRank
@@ -52,31 +52,30 @@ class Task(NamedTuple):
     curve: Optional[np.ndarray] = None
 
 
-def rank_images(args: argparse.Namespace, states: "States", kind: str) -> None:
+def rank_images(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", kind: str) -> None:
     """
     Args:
         args: of ``fairseq-mm rank``.
-        states: the checkpoint.
+        checkpoints: One checkpoint; several are refused.
         kind: of it, ``captions`` or ``vectors``.
 
     Raises:
         UserError: if there are several, or what they need does not fit together.
     """
-    from fairseq_mm.inference.checkpoints import usable_device
-    from fairseq_mm.inference.loading import reads_structures
+    from fairseq_mm.inference.checkpoint import usable_device
     from fairseq_mm.metrics.ranks import curve_percentages
 
     started = time.time()
-    checkpoint, *others = states
-    if others:
+    if len(checkpoints) > 1:
         raise UserError(f"{args.checkpoint}: images are ranked by one checkpoint, not an ensemble.")
-    if reads_structures(states[checkpoint]):
+    checkpoint = checkpoints[0].path
+    if checkpoints[0].reads_structure:
         raise UserError(
             f"{checkpoint}: reads the tags of a sentence, and has no likelihood without them: rank "
             "by a model of captions (m_rnn, mlbl_f) or of vectors (vse_lstm, vse_gru, vse_bow)."
         )
     device = usable_device(args.device)
-    (model,), task = load_on_data(states, args)
+    (model,), task = load_on_data(checkpoints, args)
     task.load_dataset(args.split, combine=False)
     output = args.output or f"{os.path.splitext(checkpoint)[0]}.rank-{args.split}"
     card = _card_of(args, checkpoint, task, device)

@@ -18,7 +18,7 @@ from fairseq_mm.metrics import condition_ranking
 from fairseq_mm.metrics.signature import signature
 
 if TYPE_CHECKING:
-    from fairseq_mm.inference.loading import States
+    from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.metrics.condition_ranking import AlbumRanking, Columns, PromptRanking
     from fairseq_mm.retrieval.pair_scores import PairScores
 
@@ -30,11 +30,11 @@ ROWS = {
 }
 
 
-def rank_stories(args: argparse.Namespace, states: "States", kind: str) -> None:
+def rank_stories(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", kind: str) -> None:
     """
     Args:
         args: of ``fairseq-mm rank``.
-        states: the checkpoints.
+        checkpoints: Checkpoints of the models.
         kind: of them, ``prompts`` or ``albums``.
 
     Raises:
@@ -47,7 +47,7 @@ def rank_stories(args: argparse.Namespace, states: "States", kind: str) -> None:
     started = time.time()
     if args.candidates < 2:
         raise UserError("--candidates: must be 2 or more, the story's own included.")
-    texts = TEXTS[kind](args, states)
+    texts = TEXTS[kind](args, checkpoints)
     if not texts.names:
         raise UserError(f"{texts.models.files[0]}: is a language model, which reads no prompt.")
     lines = chosen_lines(len(texts.texts), args.stories, args.seed)

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from fairseq_mm.cli.likelihood import kind_of, load_on_data
+from fairseq_mm.cli.likelihood import load_on_data
 from fairseq_mm.cli.rank_images import caption_texts
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
+    from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.retrieval.split_to_rank import SplitToRank
 
 MARGINAL_IMAGES = 100
@@ -26,8 +27,7 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
         UserError: if the checkpoint has no likelihood of captions, or the query cannot be read.
     """
     from fairseq_mm.data.collate import pad_features
-    from fairseq_mm.inference.checkpoints import usable_device
-    from fairseq_mm.inference.loading import load_states, reads_structures
+    from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
     from fairseq_mm.retrieval.likelihood import build_likelihood, check_finite, log_marginal
     from fairseq_mm.retrieval.ranking import sentence_blocks
     from fairseq_mm.retrieval.split_to_rank import SplitToRank, sample_training_images
@@ -37,14 +37,16 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
             "give --store, vectors to search, or --checkpoint and --data, to search the images "
             "and sentences of a data folder by the likelihood of a model of captions."
         )
-    states = load_states(args.checkpoint)
-    for file, state in states.items():
-        if kind_of(state) != "captions" or reads_structures(state) or len(states) > 1:
+    checkpoints = Checkpoint.open_all(args.checkpoint)
+    for checkpoint in checkpoints:
+        is_captioner = checkpoint.kind == "captions" and not checkpoint.reads_structure
+        if not is_captioner or len(checkpoints) > 1:
             raise UserError(
-                f"{file}: must be one checkpoint of a model of captions (m_rnn, mlbl_f) where "
-                "there is no --store, which `fairseq-mm embed` makes of an embedding's vectors."
+                f"{checkpoint.path}: must be one checkpoint of a model of captions (m_rnn, mlbl_f) "
+                "where there is no --store, which `fairseq-mm embed` makes of an embedding's "
+                "vectors."
             )
-    (model,), task = load_on_data(states, args)
+    (model,), task = load_on_data(checkpoints, args)
     device = usable_device(args.device)
     task.load_dataset(args.split, combine=False)
     sampled = []
@@ -61,7 +63,7 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
         check_finite(found)
         return _best(found[0].cpu().numpy(), args.top, split.images)
     rows = [
-        _query_rows(args, split, states),
+        _query_rows(args, split, checkpoint),
         *(split.rows(place) for place in range(len(split.images), len(split))),
     ]
     likelihood = build_likelihood(
@@ -88,19 +90,17 @@ def _tokens(args: argparse.Namespace, dictionary: Any) -> list[int]:
     return [*tokens_of(dictionary, " ".join(words)).tolist(), dictionary.eos()]
 
 
-def _query_rows(args: argparse.Namespace, split: "SplitToRank", states: Any) -> np.ndarray:
+def _query_rows(
+    args: argparse.Namespace, split: "SplitToRank", checkpoint: "Checkpoint"
+) -> np.ndarray:
     """``[rows, D]`` features of the image that is asked with."""
     if args.id is not None:
         if args.id not in split.images:
             raise UserError(f"--id {args.id}: is no image of {args.split} of {args.data}.")
         return split.rows(split.images.index(args.id))
-    from fairseq_mm.inference.loading import load_models
     from fairseq_mm.inference.readers import ImageReader
 
-    loaded = load_models(list(states), device=args.device, states=states)
-    reader = ImageReader(
-        loaded.provenance, files=loaded.files, weights=args.weights, device=loaded.device
-    )
+    reader = ImageReader(checkpoint.build(args.device), weights=args.weights)
     (found,) = reader.features_of([args.image])
     if isinstance(found, UserError):
         raise UserError(f"{args.image}: {found}")

@@ -47,23 +47,24 @@ def register_quietly() -> None:
 
 
 def load_generator(command: str, path: str, **options: Any) -> Any:
-    """The generator of a subcommand's checkpoints.
+    """Load the generator of a subcommand's checkpoints.
 
     Args:
-        command: the subcommand.
-        path: checkpoint, see :func:`.load_states`.
-        **options: of :func:`fairseq_mm.from_pretrained`.
+        command: The subcommand.
+        path: Checkpoints, see :meth:`.Checkpoint.open_all`.
+        **options: Options of :func:`fairseq_mm.from_pretrained`.
 
     Raises:
-        UserError: if another subcommand is for the checkpoint, or it cannot be loaded.
+        UserError: if another subcommand is for a checkpoint, or it cannot be loaded.
     """
     register_quietly()
-    from fairseq_mm.inference.loading import check_command, load_states
-    from fairseq_mm.inference.pretrained import from_pretrained
+    from fairseq_mm.inference.checkpoint import Checkpoint
+    from fairseq_mm.inference.pretrained import from_checkpoints
 
-    states = load_states(path)
-    check_command(command, states)
-    return from_pretrained(path, states=states, **options)
+    checkpoints = Checkpoint.open_all(path, data=options.get("data"))
+    for checkpoint in checkpoints:
+        checkpoint.check_command(command)
+    return from_checkpoints(checkpoints, **options)
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ from fairseq_mm.generation.defaults import (
 from fairseq_mm.inference.checkpoint_files import checkpoint_files
 
 if TYPE_CHECKING:
-    from fairseq_mm.inference.loading import States
+    from fairseq_mm.inference.checkpoint import Checkpoint
 
 _OF_PROMPTS = (
     *("prompt", "prompts", "truncate_prompt", "prompt_model", "prompt_topk"),
@@ -252,20 +252,17 @@ def run(args: argparse.Namespace) -> int:
     if args.prompts_only:
         return write_prompts(args)
 
-    from fairseq_mm.inference.loading import check_command, task_class_of
-
-    systems = _load_states(args)
-    tasks = {}
-    for states in systems.values():
-        check_command("tell", states)
-        tasks.update({file: task_class_of(state) for file, state in states.items()})
-    for file, task in tasks.items():
-        reads_prompts = task.input_kind == "prompts"
+    systems = _open_systems(args)
+    checkpoints = [checkpoint for system in systems.values() for checkpoint in system]
+    for checkpoint in checkpoints:
+        checkpoint.check_command("tell")
+    for checkpoint in checkpoints:
+        reads_prompts = checkpoint.input_kind == "prompts"
         wrong = of_images if reads_prompts else of_prompts
         if wrong:
             raise UserError(
-                f"{arguments.written(wrong[0])}: not for models that read {task.input_names[1]}, "
-                f"such as {file}."
+                f"{arguments.written(wrong[0])}: not for models that read "
+                f"{checkpoint.task_class.input_names[1]}, such as {checkpoint.path}."
             )
     if not reads_prompts and not has_images:
         raise UserError(_NO_IMAGES)
@@ -303,35 +300,37 @@ def _named_path(text: str) -> tuple[str, str]:
     return name, path
 
 
-def _load_states(args: argparse.Namespace) -> "dict[str, States]":
-    """Name of each system -> its checkpoints."""
-    from fairseq_mm.inference.loading import load_states
+def _open_systems(args: argparse.Namespace) -> "dict[str, list[Checkpoint]]":
+    """Open the checkpoints of each system, by the system's name."""
+    from fairseq_mm.inference.checkpoint import Checkpoint
 
-    systems: dict[str, States] = {}
+    # with --split the folder has image sequences, not a model's dictionaries
+    data = None if args.split else args.data
+    systems: dict[str, list[Checkpoint]] = {}
     for text in args.compare or [args.checkpoint]:
         name, path = _named_path(text) if args.compare else ("", text)
-        states = load_states(path)
-        name = name or str(next(iter(states.values()))["cfg"]["model"]["_name"])
+        checkpoints = Checkpoint.open_all(path, data=data)
+        name = name or checkpoints[0].arch
         if name in systems:
             raise UserError(
                 f"--compare: two systems are named {name}: give them names (--compare "
                 "first=CKPT second=CKPT)."
             )
-        systems[name] = states
+        systems[name] = checkpoints
     return systems
 
 
 def _visual_stories(
     args: argparse.Namespace,
-    systems: "Mapping[str, States]",
+    systems: "Mapping[str, Sequence[Checkpoint]]",
     options: Mapping[str, Any],
     _: Sequence[Input],
 ) -> int:
-    from fairseq_mm.inference.pretrained import from_pretrained
+    from fairseq_mm.inference.pretrained import from_checkpoints
 
     models: dict[str, Any] = {
-        name: from_pretrained(list(states), weights=args.weights, device=args.device, states=states)
-        for name, states in systems.items()
+        name: from_checkpoints(checkpoints, weights=args.weights, device=args.device)
+        for name, checkpoints in systems.items()
     }
     configs = [config_of(args, model, options) for model in models.values()]
     check_repeats(args, configs[0])

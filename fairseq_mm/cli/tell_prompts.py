@@ -23,7 +23,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
 
 if TYPE_CHECKING:
-    from fairseq_mm.inference.loading import States
+    from fairseq_mm.inference.checkpoint import Checkpoint
 
 # prompts whose unknown words are named
 NAMED = 5
@@ -101,20 +101,16 @@ def given_prompts(
 
 def prompt_stories(
     args: argparse.Namespace,
-    systems: "Mapping[str, States]",
+    systems: "Mapping[str, Sequence[Checkpoint]]",
     options: Mapping[str, Any],
     given: list[Input],
 ) -> int:
     from fairseq_mm.inference.generator import generate_prompts
-    from fairseq_mm.inference.pretrained import from_pretrained
+    from fairseq_mm.inference.pretrained import from_checkpoints
 
-    (states,) = systems.values()
-    model: Any = from_pretrained(
-        list(states),
-        prompt_model=args.prompt_model,
-        data=args.data,
-        device=args.device,
-        states=states,
+    (checkpoints,) = systems.values()
+    model: Any = from_checkpoints(
+        checkpoints, prompt_model=args.prompt_model, data=args.data, device=args.device
     )
     is_language_model = model.loaded.are_language_models
     if is_language_model and (given or args.truncate_prompt):
@@ -313,7 +309,7 @@ def _prompt_options(args: argparse.Namespace) -> dict[str, Any]:
 def write_prompts(args: argparse.Namespace) -> int:
     """``--prompts-only``."""
     from fairseq_mm.inference.generator import generate_prompts
-    from fairseq_mm.inference.prompt_models import load_prompt_generator
+    from fairseq_mm.inference.pretrained import load_prompt_generator
 
     model = load_prompt_generator(args.prompt_model, device=args.device)
     options = _prompt_options(args)

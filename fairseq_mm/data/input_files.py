@@ -4,6 +4,7 @@ All JSON of the package comes through here. What a file may ask of memory and of
 bounded: bytes of a line and of a file that is read whole, levels of nesting, digits of an integer.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -134,14 +135,35 @@ def read_bytes(path: Any) -> bytes:
 
 
 def sha256_of(path: Any) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
+    """Return the SHA-256 of a file, in hexadecimal.
+
+    Raises:
+        UserError: if the file cannot be read.
+    """
     try:
-        with open(path, "rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
+        return file_digest(path)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}.") from None
+
+
+def file_digest(path: Any) -> str:
+    """Return the SHA-256 of a file, in hexadecimal; an unchanged file is read once per process.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
+    status = os.stat(path)
+    # a file that another one replaces has another inode, one that is rewritten another time
+    version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return _digest_of_version(os.fspath(path), version)
+
+
+@functools.lru_cache(maxsize=256)
+def _digest_of_version(path: str, version: tuple[int, ...]) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
     return digest.hexdigest()
 
 

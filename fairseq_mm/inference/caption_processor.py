@@ -10,8 +10,8 @@ from PIL import Image
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
+from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.embedder import load_embedder
-from fairseq_mm.inference.loading import LoadedModels, embeds_sentences, reads_structures
 from fairseq_mm.inference.processor import Example, Processor, field_of
 from fairseq_mm.inference.readers import ImageReader
 
@@ -54,14 +54,12 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
         super().__init__(loaded)
         self.embedder = None
         if embedding is None:
-            self.reader = ImageReader(
-                loaded.provenance, files=loaded.files, weights=weights, device=loaded.device
-            )
+            self.reader = ImageReader(loaded, weights=weights)
             return
         self.embedder = load_embedder(embedding, weights=weights, device=str(loaded.device))
         self.embedder.check_vectors(
-            loaded.provenance["extractor"],
-            loaded.provenance["feature_dim"],
+            loaded.extractor,
+            loaded.feature_dim,
             what=f"what {loaded.files[0]} was trained on",
         )
         self.reader = self.embedder
@@ -108,22 +106,3 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
             vectors = iter(self.embedder.embed_features(readable) if readable else ())
             for rows in batch:
                 yield rows if isinstance(rows, UserError) else next(vectors)[None]
-
-
-def check_caption_states(states: dict[str, dict[str, Any]]) -> None:
-    """
-    Raises:
-        UserError: if a checkpoint generates no captions from images alone.
-    """
-    for file, state in states.items():
-        if embeds_sentences(state):
-            raise UserError(
-                f"{file}: embeds images and sentences, and generates no text: fairseq-mm rank or "
-                "fairseq-mm retrieve."
-            )
-        if reads_structures(state):
-            raise UserError(
-                f"{file}: generates by part-of-speech sequences of training and vectors of an "
-                "embedding model: fairseq-mm caption --embedding PATH --data DATA; in Python "
-                "from_pretrained(..., embedding=..., data=...)."
-            )

@@ -9,7 +9,8 @@ from typing import Union
 
 from fairseq_mm.errors import UserError
 
-Paths = Union[str, os.PathLike, Sequence[Union[str, os.PathLike]]]
+Path = Union[str, os.PathLike]
+Paths = Union[Path, Sequence[Path]]
 
 CHECKPOINT_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
 

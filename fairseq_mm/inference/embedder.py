@@ -17,12 +17,13 @@ import torch
 from fairseq_mm.compat import float32_by_default
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.collate import pad_features
+from fairseq_mm.data.input_files import sha256_of
 from fairseq_mm.data.multimodal_dataset import tokens_of
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.generation.config import typed_option
-from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, checkpoint_digest
-from fairseq_mm.inference.loading import LoadedModels, embeds_sentences, load_models, load_states
+from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels
+from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
 from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.readers import ImageReader, list_of_several
 from fairseq_mm.models._provenance import symbols_of
@@ -44,16 +45,12 @@ def load_embedder(
     Raises:
         UserError: if the checkpoint cannot be loaded, there are several, or its model writes text.
     """
-    states = load_states(path)
-    for file, state in states.items():
-        if not embeds_sentences(state):
-            raise UserError(
-                f"{file}: must embed images and sentences (vse_lstm, vse_gru, vse_bow), but is a "
-                "model that writes text."
-            )
-    if len(states) > 1:
-        raise UserError(f"{path}: must be one checkpoint, but is {len(states)}.")
-    return Embedder(load_models(path, device=device, states=states), weights=weights)
+    checkpoints = Checkpoint.open_all(path)
+    for checkpoint in checkpoints:
+        checkpoint.check_embedding()
+    if len(checkpoints) > 1:
+        raise UserError(f"{path}: must be one checkpoint, but is {len(checkpoints)}.")
+    return Embedder(checkpoints[0].build(device), weights=weights)
 
 
 class Embedder(Picklable, ImageReader):
@@ -67,9 +64,7 @@ class Embedder(Picklable, ImageReader):
     not_pickled = ("_words_of",)
 
     def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
-        super().__init__(
-            loaded.provenance, files=loaded.files, weights=weights, device=loaded.device
-        )
+        super().__init__(loaded, weights=weights)
         self.task = loaded.task
         self.models = loaded.models
 
@@ -137,8 +132,8 @@ class Embedder(Picklable, ImageReader):
 
     @cached_property
     def digest(self) -> str:
-        """Of the checkpoint, as ``fairseq-mm embed`` records it in what it writes."""
-        return checkpoint_digest(self.files[0])
+        """Digest of the checkpoint, which ``fairseq-mm embed`` records in its stores."""
+        return sha256_of(self.files[0])[:12]
 
     def check_vectors(self, attributes: Mapping[str, Any], dim: int, *, what: str) -> None:
         """

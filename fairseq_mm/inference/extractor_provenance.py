@@ -5,18 +5,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
+from fairseq_mm.data.input_files import sha256_of
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.identity import IDENTITY, check_same_extractor
-from fairseq_mm.extract.weights import sha256_of
 
 WEIGHT_SUFFIXES = (".pt", ".pth", ".bin")
 # what `fairseq-mm embed` records as the extractor of its vectors
 VECTORS_EXTRACTOR = "fairseq-mm embed"
-
-
-def checkpoint_digest(path: str) -> str:
-    """By which stores of vectors name the checkpoint that they are from."""
-    return sha256_of(path)[:12]
 
 
 def check_recorded(identity: Mapping[str, Any], file: str, *, noun: str) -> None:
@@ -45,7 +40,7 @@ def check_recorded(identity: Mapping[str, Any], file: str, *, noun: str) -> None
         )
 
 
-def weights_file_of(
+def find_weights_file(
     identity: Mapping[str, Any], files: Sequence[str], given: Optional[str]
 ) -> Optional[str]:
     """The extractor's state dict file: the given one, or one beside a checkpoint that has the

@@ -24,8 +24,8 @@ from fairseq_mm.compat import float32_by_default
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import GenerationConfig, typed_option
 from fairseq_mm.generation.task import tokens_never_generated
+from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.hypothesis import Hypothesis
-from fairseq_mm.inference.loading import LoadedModels
 from fairseq_mm.inference.pickling import Picklable, prepare_for_inference
 from fairseq_mm.inference.processor import Example, Processor
 

@@ -1,87 +1,124 @@
-"""What a checkpoint was trained for, by one call."""
+"""Generators, embedders and captioners of checkpoints."""
 
 import os
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.caption_processor import check_caption_states
+from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels, build_models, load_models
+from fairseq_mm.inference.checkpoint_files import Path, Paths
 from fairseq_mm.inference.embedder import Embedder
 from fairseq_mm.inference.generator import Generator
-from fairseq_mm.inference.loading import (
-    Paths,
-    States,
-    embeds_sentences,
-    load_models,
-    load_states,
-    reads_structures,
-)
-from fairseq_mm.inference.prompt_models import check_prompt_models, load_prompt_generator
 from fairseq_mm.inference.structured_captioner import StructuredCaptioner
 from fairseq_mm.inference.structured_loading import load_structured_captioner
+from fairseq_mm.models._provenance import fingerprint, symbols_of
 
-Path = Union[str, os.PathLike]
 
-
-def from_pretrained(
-    path: Paths,
+def from_checkpoints(
+    checkpoints: Sequence[Checkpoint],
     *,
     weights: Optional[Path] = None,
     prompt_model: Optional[Paths] = None,
     embedding: Optional[Path] = None,
     data: Optional[Path] = None,
     device: Optional[str] = None,
-    states: Optional[States] = None,
+    kind: Optional[str] = None,
 ) -> Union[Generator, Embedder, StructuredCaptioner]:
-    """See :func:`fairseq_mm.from_pretrained`.
+    """Build what checkpoints were trained for, see :func:`fairseq_mm.from_pretrained`.
 
     Args:
-        path: checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``;
-            several as a list or joined by the system's path separator are an ensemble.
-        weights: state dict file of the extractor of images or videos.
-        prompt_model: language model, as ``path``, that generates prompts.
-        embedding: checkpoint of the embedding model on whose vectors ``path`` was trained.
-        data: data folder, see :func:`fairseq_mm.from_pretrained`.
-        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU where there is one.
-        states: the checkpoints, if :func:`.load_states` has read them already.
+        checkpoints: One checkpoint, or the checkpoints of an ensemble, opened with ``data``.
+        weights: State dict file of the extractor of images or videos.
+        prompt_model: Language model that generates prompts, see :meth:`.Checkpoint.open_all`.
+        embedding: Checkpoint of the embedding model on whose vectors the model was trained.
+        data: Data folder of a model that carries no dictionary, or of a model that reads
+            part-of-speech sequences.
+        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
+        kind: ``generator``, ``embedder`` or ``captioner``; by default the checkpoints decide.
 
     Raises:
-        UserError: if a checkpoint cannot be loaded, two do not fit together, or an argument is of
-            another kind of model.
+        UserError: if a model cannot be built, two do not fit together, an argument is for another
+            kind of model, or the result is not of the given kind.
     """
-    states = load_states(path) if states is None else states
-    first = next(iter(states.values()))
+    first = checkpoints[0]
+    has_structures = first.reads_structure and embedding is not None and data is not None
+    built = "embedder" if first.is_embedding else "captioner" if has_structures else "generator"
+    if kind not in (None, built):
+        raise UserError(f"{first.path}: `kind` must be {built!r}, but is {kind!r} instead.")
     weights = None if weights is None else os.fspath(weights)
-    if embeds_sentences(first):
+    if first.is_embedding:
         _refuse("an embedding model", prompt_model=prompt_model, embedding=embedding, data=data)
-        if len(states) > 1:
+        if len(checkpoints) > 1:
             raise UserError("an embedding model must be one checkpoint, but `path` is several.")
-        return Embedder(load_models(path, device=device, states=states), weights=weights)
-    if reads_structures(first) and embedding is not None and data is not None:
+        return Embedder(first.build(device), weights=weights)
+    if has_structures:
         _refuse("a captioning model", prompt_model=prompt_model)
         return load_structured_captioner(
-            path, embedding=embedding, data=data, weights=weights, device=device, states=states
+            checkpoints, embedding=embedding, data=data, weights=weights, device=device
         )
-    check_caption_states(states)
-    loaded = load_models(path, data=data, device=device, states=states)
-    reads = loaded.task.input_kind
-    if data is not None and loaded.provenance["extractor"]:
+    for checkpoint in checkpoints:
+        _check_generates_alone(checkpoint)
+    loaded = build_models(checkpoints, device)
+    if data is not None and loaded.extractor:
         _refuse("a model that carries its vocabulary", data=data)
     prompt_generator = None
     if prompt_model is not None:
-        if reads != "prompts":
+        if loaded.task.input_kind != "prompts":
             _refuse(f"a model that reads {loaded.task.input_names[1]}", prompt_model=prompt_model)
         prompt_generator = load_prompt_generator(prompt_model, device=device)
-        check_prompt_models(prompt_generator.loaded, loaded)
+        _check_prompt_models(prompt_generator.loaded, loaded)
     return Generator(
         loaded, prompt_generator=prompt_generator, weights=weights, embedding=embedding
     )
 
 
-def _refuse(kind: str, **given: Any) -> None:
-    """
-    Raises:
-        UserError: if one of these arguments is given.
-    """
-    for name, value in given.items():
+def _refuse(kind: str, **arguments: Any) -> None:
+    """Raise an error if one of the arguments is not None."""
+    for name, value in arguments.items():
         if value is not None:
             raise UserError(f"`{name}` is no option of {kind}, which `path` is.")
+
+
+def _check_generates_alone(checkpoint: Checkpoint) -> None:
+    """Raise an error if the model needs more than an input to generate text."""
+    if checkpoint.is_embedding:
+        raise UserError(
+            f"{checkpoint.path}: embeds images and sentences, and generates no text: fairseq-mm "
+            "rank or fairseq-mm retrieve."
+        )
+    if checkpoint.reads_structure:
+        raise UserError(
+            f"{checkpoint.path}: generates by part-of-speech sequences of training and vectors of "
+            "an embedding model: fairseq-mm caption --embedding PATH --data DATA; in Python "
+            "from_pretrained(..., embedding=..., data=...)."
+        )
+
+
+def load_prompt_generator(path: Paths, *, device: Optional[str] = None) -> Generator:
+    """Load the generator of a language model of prompts.
+
+    Raises:
+        UserError: if a checkpoint cannot be loaded, or its model reads a text.
+    """
+    loaded = load_models(path, device=device)
+    if not loaded.are_language_models:
+        raise UserError(
+            f"{loaded.files[0]}: --arch {loaded.architectures[0]} reads an input, but a prompt "
+            "model must be a language model (such as --arch gcnn_lm_self_att)."
+        )
+    return Generator(loaded)
+
+
+def _check_prompt_models(prompt_models: LoadedModels, models: LoadedModels) -> None:
+    """Raise an error if the story models cannot read what the prompt models generate."""
+    file = models.files[0]
+    if models.source_dictionary is None:
+        raise UserError(f"{file}: is a language model, which needs no prompt model.")
+    generated, read = symbols_of(prompt_models.dictionary), symbols_of(models.source_dictionary)
+    if generated != read:
+        raise UserError(
+            f"{prompt_models.files[0]}: has a vocabulary of {len(generated)} words (fingerprint "
+            f"{fingerprint(generated)}), but {file} reads prompts with one of {len(read)} "
+            f"(fingerprint {fingerprint(read)}): train the prompt model on prompts that were "
+            "binarised with the story model's source dictionary (fairseq-preprocess --srcdict)."
+        )

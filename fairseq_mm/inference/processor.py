@@ -15,7 +15,7 @@ import torch
 from fairseq_mm.data.collate import collate
 from fairseq_mm.data.multimodal_dataset import tokens_of
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.loading import LoadedModels
+from fairseq_mm.inference.checkpoint import LoadedModels
 
 Input = TypeVar("Input")
 

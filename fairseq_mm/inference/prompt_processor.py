@@ -12,7 +12,7 @@ import torch
 
 from fairseq_mm.data.story_text import detokenize_story, tokenize_story_text
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.loading import LoadedModels
+from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.processor import Decoded, Example, Processor, field_of
 
 

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any, Optional, Union
 
 import numpy as np
-import torch
 from PIL import Image
 
 from fairseq_mm.errors import UserError
@@ -26,12 +25,12 @@ from fairseq_mm.extract.extractor import (
 from fairseq_mm.extract.images import MAX_PIXELS, AnyImage
 from fairseq_mm.extract.media_list import AnyMedia
 from fairseq_mm.generation.config import typed_option
+from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.extractor_provenance import (
     check_recorded,
     check_store_extractor,
-    weights_file_of,
+    find_weights_file,
 )
-from fairseq_mm.inference.loading import LoadedModels
 
 logger = logging.getLogger(__name__)
 
@@ -53,39 +52,30 @@ def list_of_several(values: Any, name: str) -> list[Any]:
 
 
 class MediaReader:
-    """Base of the readers: the features that models were trained on, and their extractor.
+    """Base of the readers, which turn files into features as the models' training had them.
 
     Args:
-        provenance: what the models were trained on.
-        files: their checkpoints.
-        weights: the extractor's state dict file; found by its content if it lies in the folder of
+        loaded: Models that read the features.
+        weights: State dict file of the extractor; found by its content if it lies in the folder of
             a checkpoint.
-        device: where the extractor runs.
 
     Attributes:
-        noun: what is read.
-        identity: of the extractor, as the feature store of the training data had it; empty if it
-            had none.
-        feature_dim: D, dimension of the features; 0 where none are read.
+        noun: Name of what is read, for messages.
+        reads: Kind of extractor, ``images`` or ``videos``.
+        identity: Identity of the extractor, as the feature store of the training data had it; empty
+            if the store had none.
+        feature_dim: Dimension D of the features; 0 if the models read none.
     """
 
     noun: str
-    # how the extractor is rebuilt
     reads = "images"
 
-    def __init__(
-        self,
-        provenance: Mapping[str, Any],
-        *,
-        files: list[str],
-        weights: Optional[str] = None,
-        device: torch.device,
-    ) -> None:
-        self.identity: dict[str, Any] = provenance["extractor"]
-        self.feature_dim: int = provenance["feature_dim"]
-        self.files = files
+    def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
+        self.identity = loaded.extractor
+        self.feature_dim = loaded.feature_dim
+        self.files = loaded.files
         self.weights = weights
-        self.device = device
+        self.device = loaded.device
 
     def __repr__(self) -> str:
         name = self.identity.get("extractor", "unknown features")
@@ -113,7 +103,7 @@ class MediaReader:
         return extractor
 
     def _build_extractor(self) -> Extractor:
-        weights_file = weights_file_of(self.identity, self.files, self.weights)
+        weights_file = find_weights_file(self.identity, self.files, self.weights)
         return build_extractor_from_identity(
             self.identity, weights_file, self.device, reads=self.reads
         )
@@ -248,9 +238,7 @@ class VideoReader(MediaReader):
     reads = "videos"
 
     def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
-        super().__init__(
-            loaded.provenance, files=loaded.files, weights=weights, device=loaded.device
-        )
+        super().__init__(loaded, weights=weights)
         self.name = f"{loaded.files[0]} (--arch {loaded.architectures[0]})"
         self.reads_video = bool(loaded.task.reads_video)
         self.max_frames: int = loaded.task.max_frames

@@ -13,9 +13,7 @@ sentences together (``conditions=["image", "concepts"]``), and draws from the se
 (``pos_sampling="types"``). The defaults have the two means apart, and draw structures as frequently
 as they occur in training.
 
-    from fairseq_mm.inference.structured_loading import load_structured_captioner
-
-    captioner = load_structured_captioner(
+    captioner = fairseq_mm.from_pretrained(
         "checkpoints/sc_nlm", embedding="checkpoints/vse_lstm", data="data-bin/flickr8k"
     )
     captioner.caption(["dog.jpg"])[0].captions[0].text
@@ -51,8 +49,8 @@ from fairseq_mm.inference.candidates import (
     find_conditions,
     score_candidates,
 )
+from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.embedder import Embedder
-from fairseq_mm.inference.loading import LoadedModels
 from fairseq_mm.inference.pickling import Picklable, prepare_for_inference
 from fairseq_mm.inference.readers import list_of_several
 from fairseq_mm.retrieval.vector_index import unit_vectors
@@ -115,8 +113,8 @@ class StructuredCaptioner(Picklable):
         language_model: Any,
     ) -> None:
         embedder.check_vectors(
-            decoder.provenance["extractor"],
-            decoder.provenance["feature_dim"],
+            decoder.extractor,
+            decoder.feature_dim,
             what=f"what {decoder.files[0]} was trained on",
         )
         self.decoder = decoder

@@ -1,11 +1,11 @@
-"""Checkpoints, data folder and n-gram model -> a captioner by structure and content."""
+"""Loads the captioner that generates by structure and content (SC-NLM)."""
 
 import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.candidates import TrainingSentences
+from fairseq_mm.inference.checkpoint import Checkpoint, build_models
 from fairseq_mm.inference.embedder import Embedder, load_embedder
-from fairseq_mm.inference.loading import Paths, load_models, load_states, reads_structures
 from fairseq_mm.inference.structured_captioner import StructuredCaptioner
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
 from fairseq_mm.ngrams.language_model import LanguageModel, load_language_model
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_structured_captioner(
-    path: Paths,
+    checkpoints: Sequence[Checkpoint],
     *,
     embedding: Union[str, os.PathLike],
     data: Union[str, os.PathLike],
@@ -36,36 +36,34 @@ def load_structured_captioner(
     language_model: Optional[Union[str, os.PathLike]] = None,
     weights: Optional[str] = None,
     device: Optional[str] = None,
-    states: Optional[dict[str, dict[str, Any]]] = None,
 ) -> StructuredCaptioner:
-    """A captioner from a model of structures, or an ensemble of several.
+    """Load a captioner with one model of structures, or an ensemble of several.
 
-    Of the data folder it reads ``text/train.txt``, ``train.tags`` and, unless it is text alone,
-    ``train.visual_ids``, and nothing of another split.
+    Reads ``text/train.txt``, ``train.tags`` and, unless the folder has text only,
+    ``train.visual_ids`` of the data folder, and no other split.
 
     Args:
-        path: checkpoint of ``sc_nlm``, or folder with one; several as a list or joined by the
-            system's path separator.
-        embedding: checkpoint of the embedding on whose vectors it was trained, or folder with it.
-        data: folder with the training captions and their tags.
-        vectors: feature store with the training captions' vectors, from ``fairseq-mm embed --split
-            train --of sentences``; without it they are embedded now.
-        language_model: ARPA file; without it a Kneser-Ney trigram model of the training captions is
+        checkpoints: Checkpoints of ``sc_nlm``; several are an ensemble.
+        embedding: Checkpoint, or its folder, of the embedding model on whose vectors the model was
+            trained.
+        data: Folder with the training captions and their part-of-speech tags.
+        vectors: Feature store with the vectors of the training captions, from ``fairseq-mm embed
+            --split train --of sentences``; if None, the captions are embedded now.
+        language_model: ARPA file; if None, a Kneser-Ney trigram model of the training captions is
             estimated.
-        weights: state dict file of the extractor; found by its content if it lies in the folder of
-            the embedding.
-        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU where there is one.
-        states: the checkpoints of ``path``, if :func:`.load_states` has read
-            them already.
+        weights: State dict file of the extractor; found by its content if it lies in the folder of
+            the embedding model.
+        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
 
     Raises:
-        UserError: if a file is missing, or two do not fit together.
+        UserError: if a file is missing, or two files do not fit together.
     """
-    states = load_states(path) if states is None else states
-    for file, state in states.items():
-        if not reads_structures(state):
-            raise UserError(f"{file}: must be a model that reads structures (sc_nlm), but is none.")
-    decoder = load_models(path, device=device, states=states)
+    for checkpoint in checkpoints:
+        if not checkpoint.reads_structure:
+            raise UserError(
+                f"{checkpoint.path}: must be a model that reads structures (sc_nlm), but is none."
+            )
+    decoder = build_models(checkpoints, device)
     embedder = load_embedder(embedding, weights=weights, device=device)
     text_path = os.path.join(data, "text", "train.txt")
     lines = _read_lines(text_path)

@@ -11,7 +11,7 @@ import torch
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import AnyMedia
 from fairseq_mm.inference.caption_processor import is_features
-from fairseq_mm.inference.loading import LoadedModels
+from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.processor import Decoded, Example, Processor, field_of
 from fairseq_mm.inference.readers import VideoReader
 from fairseq_mm.inference.transcript_encoder import Transcript, TranscriptEncoder

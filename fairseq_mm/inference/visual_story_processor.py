@@ -12,7 +12,7 @@ from fairseq_mm.data.story_text import detokenize_story
 from fairseq_mm.data.visual_story_text import NUM_IMAGES, split_sentences
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.caption_processor import ImageOrFeatures, is_features
-from fairseq_mm.inference.loading import LoadedModels
+from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.processor import Decoded, Example, Processor, field_of
 from fairseq_mm.inference.readers import ImageReader
 
@@ -34,10 +34,8 @@ class VisualStoryProcessor(Processor[ImageSequence]):
 
     def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
         super().__init__(loaded)
-        self.reader = ImageReader(
-            loaded.provenance, files=loaded.files, weights=weights, device=loaded.device
-        )
-        self.rows_per_image: int = loaded.provenance["rows_per_image"]
+        self.reader = ImageReader(loaded, weights=weights)
+        self.rows_per_image: int = loaded.task.rows_per_image
 
     def is_single(self, inputs: Any) -> bool:
         # a sequence of images, not of sequences

@@ -1,13 +1,12 @@
 """The card beside a result: what it takes to make the number again, or to see why it differs."""
 
-import hashlib
 import os
 import platform
 from datetime import datetime, timezone
 from importlib import metadata
 from typing import Optional
 
-from fairseq_mm.data.input_files import parse_json
+from fairseq_mm.data.input_files import file_digest, parse_json
 from fairseq_mm.metrics.generated_output import LOGGED_SETTINGS, read_settings
 
 _PACKAGES = ("fairseq", "fairseq-fixed", "torch", "numpy", "pycocoevalcap", "sacrebleu")
@@ -21,11 +20,7 @@ def file_hash(path: str) -> dict[str, object]:
         size = os.path.getsize(path)
         entry: dict[str, object] = {"path": path, "bytes": size}
         if size <= _HASHED_BYTES:
-            digest = hashlib.sha256()
-            with open(path, "rb") as file:
-                for block in iter(lambda: file.read(1 << 20), b""):
-                    digest.update(block)
-            entry["sha256"] = digest.hexdigest()
+            entry["sha256"] = file_digest(path)
     except OSError as error:
         return {"path": path, "missing": error.strerror or str(error)}
     return entry

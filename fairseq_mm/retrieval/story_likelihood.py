@@ -34,7 +34,7 @@ class TextLikelihood:
     """Base of what scores texts: subclasses encode what a text is conditioned on.
 
     Args:
-        models: of :func:`fairseq_mm.inference.loading.load_models`.
+        models: :class:`fairseq_mm.inference.checkpoint.LoadedModels`.
         precision: ``bfloat16`` runs the networks under autocast; a token's own logit, where the
             output layer is linear, and all sums are float32.
         batch_tokens: tokens of stories, padding included, in a batch; one pair is always one.

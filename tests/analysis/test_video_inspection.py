@@ -14,6 +14,7 @@ from toy_video_summarizers import data_task, random_summarizer, write_video_summ
 from fairseq_mm.analysis.video_inspection import VideoInspection
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
+from fairseq_mm.inference.checkpoint import Checkpoint
 
 LINES = [3, 0, 4, 1]
 HYPOTHESES = {f"valid{i}": " ".join(WORDS[i : 2 * i + 3]) for i in range(5)}
@@ -307,7 +308,8 @@ def test_lines_and_summaries_that_do_not_exist_are_named(data):
 
 
 def load(path, data, split="valid", **options):
-    return VideoInspection.from_checkpoint(path, str(data), split, device="cpu", **options)
+    checkpoints = Checkpoint.open_all(path)
+    return VideoInspection.from_checkpoints(checkpoints, str(data), split, device="cpu", **options)
 
 
 def test_a_checkpoint_is_read_with_its_folder(data, tmp_path):

@@ -9,6 +9,7 @@ from numerics import assert_close
 from toy_data import build_model, visual_story_task
 from toy_visual_story_models import random_story_model, write_story_checkpoint
 
+from fairseq_mm import from_pretrained
 from fairseq_mm.analysis.visual_story_inspection import (
     grid_shape,
     inspect_visual_story,
@@ -17,9 +18,8 @@ from fairseq_mm.analysis.visual_story_inspection import (
     traces_of,
 )
 from fairseq_mm.errors import UserError
+from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.generator import Generator
-from fairseq_mm.inference.loading import LoadedModels
-from fairseq_mm.inference.pretrained import from_pretrained
 from fairseq_mm.models._provenance import symbols_of
 from fairseq_mm.tasks.visual_storytelling import VisualStorytellingTask
 
@@ -30,9 +30,8 @@ TARGETS = "a dog runs <sent> a zebra <sent> snow <sent> the big cat sits <sent> 
 def generator_of(model, *, dim=5, rows=1):
     words = symbols_of(visual_story_task().target_dictionary)
     task = VisualStorytellingTask.from_provenance(words, {}, dim, rows_per_image=rows)
-    provenance = {"extractor": {}, "feature_dim": dim, "rows_per_image": rows}
     files, device = ["toy.pt"], torch.device("cpu")
-    return Generator(LoadedModels(task, [model], files, ["toy"], provenance, device))
+    return Generator(LoadedModels(task, [model], files, ["toy"], {}, dim, device))
 
 
 def inspected(model, features, *, rows=1):

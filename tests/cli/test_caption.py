@@ -15,6 +15,7 @@ from fairseq_mm.cli.main import main
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.extract.media_list import list_images
 from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.generator import Generator
 from fairseq_mm.inference.readers import ImageReader
 
@@ -305,10 +306,9 @@ def test_the_extractor_of_stored_features_of_real_images_is_rebuilt(shared_data,
     extractor = build_extractor(
         "mobilenet_v2", weights=weights, resize="squash", resize_size=224, crop="none"
     )
-    provenance = {"words": WORDS, "extractor": extractor.identity, "feature_dim": 1280}
-    reader = ImageReader(
-        provenance, files=["model.pt"], weights=weights, device=torch.device("cpu")
-    )
+    device = torch.device("cpu")
+    loaded = LoadedModels(None, [], ["model.pt"], [], extractor.identity, 1280, device)
+    reader = ImageReader(loaded, weights=weights)
     images = list_images([str(folder / "dev_images_224.tar")])[:3]
     ids = (folder / "image_ids.txt").read_text().split()
     stored = np.load(folder / "mobilenet_v2_pool_f16.npy", mmap_mode="r")

@@ -15,6 +15,7 @@ from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.extract.weights import sha256_of
 from fairseq_mm.inference.candidates import StructuredSearch
+from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.structured_loading import load_structured_captioner
 from fairseq_mm.ngrams.arpa import write_arpa
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
@@ -74,7 +75,10 @@ def valid(trained, tmp_path):
 
 def test_a_line_an_image_and_an_object_with_all_parts(caption, trained, valid):
     captioner = load_structured_captioner(
-        trained.decoder, embedding=trained.embedding, data=trained.data, device="cpu"
+        Checkpoint.open_all(trained.decoder),
+        embedding=trained.embedding,
+        data=trained.data,
+        device="cpu",
     )
     store = FeatureStore(valid)
     search = StructuredSearch(candidates=40, shortest=2, longest=5, top=3)

@@ -23,7 +23,7 @@ from fairseq_mm.cli.main import main
 from fairseq_mm.conversion import stories as conversion
 from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.loading import load_models
+from fairseq_mm.inference.checkpoint import load_models
 
 LANGUAGES = ("--source-lang", "wp_source", "--target-lang", "wp_target")
 TASK = (

@@ -10,7 +10,7 @@ from numerics import assert_close
 from toy_story_models import FUSION, STORY_TEXT, make_story_folder, train_stories
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.inference.loading import load_models
+from fairseq_mm.inference.checkpoint import load_models
 from fairseq_mm.models._conv_trunk import Trace
 
 

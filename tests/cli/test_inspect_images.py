@@ -9,9 +9,9 @@ from toy_captioner import save_images
 from toy_data import write_store
 from toy_visual_stories import save_pixel_story_model, save_story_model, write_story_split
 
+from fairseq_mm import from_pretrained
 from fairseq_mm.analysis.visual_story_inspection import inspect_visual_story
 from fairseq_mm.cli.main import main
-from fairseq_mm.inference.pretrained import from_pretrained
 
 STORY = "We saw it. <sent> The dog <sent> a big lake? <sent> we run <sent> It didn't run."
 WORDS = "we saw it . <sent> the dog <sent> a big lake ? <sent> we run <sent> it did n't run . </s>"

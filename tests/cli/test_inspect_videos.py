@@ -13,6 +13,7 @@ from toy_visual_story_models import write_story_checkpoint
 
 from fairseq_mm.analysis.video_inspection import VideoInspection
 from fairseq_mm.cli.main import main
+from fairseq_mm.inference.checkpoint import Checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +57,9 @@ def inspect(folder, tmp_path, capsys):
 
 
 def library(folder, model="bart.pt"):
-    return VideoInspection.from_checkpoint(
-        str(folder / model), str(folder / "data"), "valid", device="cpu"
+    checkpoints = Checkpoint.open_all(folder / model)
+    return VideoInspection.from_checkpoints(
+        checkpoints, str(folder / "data"), "valid", device="cpu"
     )
 
 

@@ -156,19 +156,19 @@ def test_no_other_temperature_is_better(perplexity, trained, name, monkeypatch):
     # with the weights divided by the temperature found, the best temperature is 1
     import torch
 
-    from fairseq_mm.inference import loading
+    from fairseq_mm.inference import checkpoint
 
-    load = loading.load_models
+    build = checkpoint.build_models
 
-    def sharpened(*args, **options):
-        models = load(*args, **options)
+    def sharpened(*args):
+        models = build(*args)
         with torch.no_grad():
             for model in models.models:
                 model.decoder.output_proj.weight.div_(found["temperature"])
                 model.decoder.output_proj.bias.div_(found["temperature"])
         return models
 
-    monkeypatch.setattr(loading, "load_models", sharpened)
+    monkeypatch.setattr(checkpoint, "build_models", sharpened)
     _, again, _, _ = perplexity(name, "--tune-temperature", "--top-k", 4)
     assert again["temperatures"]["softmax"]["temperature"] == pytest.approx(1, abs=1e-3)
     assert again["perplexities"]["all"]["perplexity"] == pytest.approx(

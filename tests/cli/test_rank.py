@@ -16,7 +16,7 @@ from toy_data import make_captions_folder, run_fairseq, write_store
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
-from fairseq_mm.inference.checkpoints import load_checkpoint
+from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.retrieval import ranking
 
 
@@ -354,7 +354,7 @@ def test_features_of_another_dimension_are_named_with_the_checkpoint(
 def test_another_checkpoint_in_the_same_output_is_refused(rank, trained, tmp_path):
     _, checkpoints = trained
     assert rank()[0] == 0
-    state = load_checkpoint(str(checkpoints / "checkpoint_best.pt"))
+    state = Checkpoint.open(checkpoints / "checkpoint_best.pt").state
     state["model"]["decoder.output_proj.bias"] += 1
     torch.save(state, tmp_path / "other.pt")
     status, _, _, err = rank(path=tmp_path / "other.pt")
@@ -394,7 +394,7 @@ def test_data_with_another_dictionary_is_refused(rank, trained, tmp_path):
 
 def test_checkpoints_that_cannot_be_ranked_with_are_refused(rank, trained, tmp_path):
     _, checkpoints = trained
-    state = load_checkpoint(str(checkpoints / "checkpoint_best.pt"))
+    state = Checkpoint.open(checkpoints / "checkpoint_best.pt").state
     weight = state["model"].pop("decoder.output_proj.weight")
     torch.save(state, tmp_path / "other.pt")
     status, _, _, err = rank(path=tmp_path / "other.pt")

@@ -10,7 +10,7 @@ from toy_story_models import make_story_folder, train_stories
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.cli.rank_stories import output_of
-from fairseq_mm.inference.loading import load_models
+from fairseq_mm.inference.checkpoint import load_models
 from fairseq_mm.metrics import condition_ranking
 from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
 

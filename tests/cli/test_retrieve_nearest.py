@@ -15,7 +15,7 @@ from toy_data import make_captions_folder, run_fairseq, write_store
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.extract.extractor import build_extractor
-from fairseq_mm.inference.checkpoints import load_checkpoint
+from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.embedder import load_embedder
 
 
@@ -144,7 +144,7 @@ def test_mistakes_are_one_line(trained, nearest, tmp_path):
     refused("absent/dict.txt: no such file", "a dog", "--data", tmp_path / "absent")
     missing = trained / "absent.jpg"
     refused(f"{missing}: No such file", "--image", missing)
-    state = load_checkpoint(str(trained / "checkpoint_best.pt"))
+    state = Checkpoint.open(trained / "checkpoint_best.pt").state
     torch.save({**state, "changed": True}, tmp_path / "other.pt")
     refused("images.h5: has vectors of the checkpoint", "a dog", model=tmp_path / "other.pt")
 

@@ -19,7 +19,7 @@ import fairseq_mm
 from fairseq_mm.cli.main import main
 from fairseq_mm.compat import saving
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.checkpoints import load_checkpoint
+from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask
 
 OPTIONS = (
@@ -240,7 +240,7 @@ def test_resuming_from_a_cut_checkpoint_names_the_intact_one(
 def test_every_loader_names_the_intact_checkpoint(trained, tmp_path, capsys):
     path = cut(trained, tmp_path / "run", "checkpoint_best.pt", "checkpoint_last.pt")
     expected = f"beside it is {path.with_name('checkpoint_last.pt')}: give that one"
-    for load in (fairseq_mm.from_pretrained, lambda folder: load_checkpoint(str(path))):
+    for load in (fairseq_mm.from_pretrained, lambda folder: Checkpoint.open(path)):
         with pytest.raises(UserError, match="cut off after") as caught:
             load(tmp_path / "run")
         assert expected in str(caught.value)
@@ -257,7 +257,7 @@ def test_of_cut_checkpoints_alone_none_is_named(trained, tmp_path):
     shutil.copy(path, tmp_path / "checkpoint_best.pt")
     (tmp_path / "checkpoint_last-shard0.pt").write_bytes(b"\x80\x02 a shard is no whole model")
     with pytest.raises(UserError, match="there is no intact checkpoint beside it"):
-        load_checkpoint(str(path))
+        Checkpoint.open(path)
 
 
 STARTS = ("--finetune-from-model", "--restore-file")

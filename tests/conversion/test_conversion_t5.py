@@ -15,7 +15,7 @@ from fairseq_mm.cli.main import main
 from fairseq_mm.conversion.t5 import convert_t5
 from fairseq_mm.conversion.t5_back import convert_t5_to_huggingface
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.checkpoints import build_model, load_checkpoint, provenance_of
+from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, encode_json
 from fairseq_mm.tasks.video_summarization import VideoSummarizationTask
 
@@ -111,13 +111,12 @@ def save(model, folder, pieces):
 
 
 def load(path):
-    state = load_checkpoint(path)
-    provenance = provenance_of(state, path)
+    checkpoint = Checkpoint.open(path)
     task = VideoSummarizationTask.from_provenance(
-        *(provenance[key] for key in ("words", "extractor", "feature_dim")),
-        subwords=provenance["subwords"],
+        *(checkpoint.words, checkpoint.extractor, checkpoint.feature_dim),
+        subwords=checkpoint.subwords,
     )
-    return build_model(task, state, path), task
+    return checkpoint.build_model(task), task
 
 
 def to_ours(rows):

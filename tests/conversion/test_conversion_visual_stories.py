@@ -13,7 +13,7 @@ from toy_released_visual_stories import SIGNS, D, model_of, random_weights, writ
 
 import fairseq_mm
 from fairseq_mm.cli.main import main
-from fairseq_mm.inference.loading import load_models
+from fairseq_mm.inference.checkpoint import load_models
 
 WORDS = [*"we went to the beach . dog ran !".split(), "a b", "it"]  # noqa: SIM905
 STORY = [

@@ -37,8 +37,8 @@ from fairseq_mm.conversion.released_vse import is_numpy_archive
 from fairseq_mm.conversion.released_vsepp import read_released_vsepp
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.errors import UserError
+from fairseq_mm.inference.checkpoint import load_models
 from fairseq_mm.inference.embedder import load_embedder
-from fairseq_mm.inference.loading import load_models
 
 # the last two have numbers that are n_words or more
 WORDS = [*"A a dog Dog runs on grass café . ,".split(), "rare", "rarest"]  # noqa: SIM905

@@ -21,8 +21,8 @@ import fairseq_mm
 from fairseq_mm import from_pretrained
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.checkpoint_files import checkpoint_file
-from fairseq_mm.inference.checkpoints import load_checkpoint
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance
 
 
@@ -480,14 +480,14 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, trained, monkeypatch)
     for name, (content, message) in contents.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UserError, match=f"{name}: {message}"):
-            load_checkpoint(str(tmp_path / name))
+            Checkpoint.open(tmp_path / name)
 
 
 def test_a_checkpoint_with_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"model": Exploit()}, tmp_path / "code.pt")
     with pytest.raises(UserError, match=r"code.pt: is no fairseq checkpoint"):
-        load_checkpoint(str(tmp_path / "code.pt"))
+        Checkpoint.open(tmp_path / "code.pt")
     assert not (tmp_path / "exploited").exists()
 
 

@@ -13,8 +13,8 @@ from toy_text_models import NUM_POSITIONS, SOURCE_WORDS, STORY_WORDS, save_text_
 import fairseq_mm
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import GenerationConfig
+from fairseq_mm.inference.checkpoint import load_models
 from fairseq_mm.inference.generator import Generator, generate_prompts
-from fairseq_mm.inference.loading import load_models
 from fairseq_mm.inference.processor import Example
 from fairseq_mm.inference.prompt_processor import Prompt
 from fairseq_mm.tasks.hierarchical_story import HierarchicalStoryTask

@@ -24,6 +24,7 @@ from fairseq_mm.inference.candidates import (
     find_conditions,
     score_candidates,
 )
+from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.embedder import load_embedder
 from fairseq_mm.inference.structured_captioner import StructuredCaptioner
 from fairseq_mm.inference.structured_loading import load_structured_captioner
@@ -39,7 +40,10 @@ def trained(tmp_path_factory):
 @pytest.fixture(scope="module")
 def captioner(trained):
     found = load_structured_captioner(
-        trained.decoder, embedding=trained.embedding, data=trained.data, device="cpu"
+        Checkpoint.open_all(trained.decoder),
+        embedding=trained.embedding,
+        data=trained.data,
+        device="cpu",
     )
     found.language_model = WordFrequencies()
     return found
@@ -377,7 +381,9 @@ def test_an_embedding_that_the_decoder_was_not_trained_on_is_refused(trained, tm
     options = ("--arch", "vse_tiny", "--criterion", "pairwise_ranking", "--seed", 7)
     other = train(trained.data, tmp_path / "other", *options, updates=1)
     with pytest.raises(UserError, match=r"decoder.*: has vectors of the checkpoint \w+, 8 numbers"):
-        load_structured_captioner(trained.decoder, embedding=other, data=trained.data)
+        load_structured_captioner(
+            Checkpoint.open_all(trained.decoder), embedding=other, data=trained.data
+        )
 
 
 def test_pos_sequences_of_other_tags_are_refused(captioner):
@@ -471,7 +477,9 @@ def test_a_model_of_part_of_speech_sequences_alone_generates_no_captions(trained
     with pytest.raises(UserError, match="`embedding` is no option of an embedding model"):
         fairseq_mm.from_pretrained(trained.embedding, embedding=trained.embedding)
     with pytest.raises(UserError, match="must be a model that reads structures"):
-        load_structured_captioner(trained.embedding, embedding=trained.embedding, data=trained.data)
+        load_structured_captioner(
+            Checkpoint.open_all(trained.embedding), embedding=trained.embedding, data=trained.data
+        )
 
 
 def test_a_model_of_vectors_captions_the_embeddings_of_images(trained, features, tmp_path):

@@ -8,7 +8,7 @@ from toy_bart import write_bart
 from toy_data import make_videos_folder, run_fairseq
 
 from fairseq_mm.errors import _message_of
-from fairseq_mm.inference.checkpoints import load_checkpoint
+from fairseq_mm.inference.checkpoint import Checkpoint
 
 TRAINING = (
     *("--task", "video_summarization", "--arch", "vg_bart_tiny", "--criterion", "cross_entropy"),
@@ -28,7 +28,7 @@ STOCKS_COPIES = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_")
 
 def train(monkeypatch, data, save_dir, *options):
     run_fairseq(monkeypatch, "train", data, *TRAINING, "--save-dir", save_dir, *options)
-    weights = load_checkpoint(str(save_dir / "checkpoint_last.pt"))["model"]
+    weights = Checkpoint.open(save_dir / "checkpoint_last.pt").weights
     return {key: x for key, x in weights.items() if not STOCKS_COPIES.match(key)}
 
 

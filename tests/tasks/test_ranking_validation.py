@@ -12,8 +12,7 @@ from toy_processes import needs_fork, run_two_processes
 from fairseq_mm.criterions.pairwise_ranking import PairwiseRankingCriterion
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.checkpoints import load_checkpoint
-from fairseq_mm.inference.loading import load_models
+from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.metrics.ranks import median_rank
 from fairseq_mm.tasks import _ranking_validation
 from fairseq_mm.tasks._ranking_validation import ranking_scores
@@ -40,8 +39,8 @@ def train(monkeypatch, data, save_dir, *options, arch="vse_tiny"):
 
 
 def load(checkpoint):
-    loaded = load_models(checkpoint, device="cpu")
-    return loaded.models[0], loaded.task, load_checkpoint(str(checkpoint))
+    loaded = Checkpoint.open(checkpoint).build("cpu")
+    return loaded.models[0], loaded.task, Checkpoint.open(str(checkpoint)).state
 
 
 def scores_by_loops(checkpoint, data):

@@ -16,8 +16,7 @@ from toy_data import make_dictionary, make_videos_folder, run_fairseq, write_vid
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.data.indexed_oov import restore_oov_words
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.checkpoints import build_model, load_checkpoint
-from fairseq_mm.inference.loading import command_of, load_models
+from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.metrics.rouge import rouge_n_f1
 from fairseq_mm.models._provenance import STATE_KEY
 from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask
@@ -276,20 +275,19 @@ def test_a_checkpoint_is_read_as_it_was_trained(data, caplog):
 
 def test_a_task_of_a_checkpoint_needs_no_folder(monkeypatch, tmp_path, data):
     options = (*VIDEO, "--source-ends", "none", "--max-frames", "7", "--max-epoch", "1")
-    checkpoint = str(train(monkeypatch, data, tmp_path / "ck", *options))
-    state = load_checkpoint(checkpoint)
-    assert command_of(state) == "summarize"
-    loaded = load_models(checkpoint, device="cpu")
+    checkpoint = Checkpoint.open(train(monkeypatch, data, tmp_path / "ck", *options))
+    assert checkpoint.command == "summarize"
+    loaded = checkpoint.build("cpu")
     task, (model,) = loaded.task, loaded.models
     assert (task.cfg.source_ends, task.max_frames, task.feature_dim) == ("none", 7, 5)
     assert task.subwords.kind == "none"
     assert task.reads_video
-    assert torch.equal(model.state_dict()[STATE_KEY], state["model"][STATE_KEY])
+    assert torch.equal(model.state_dict()[STATE_KEY], checkpoint.weights[STATE_KEY])
     # another extractor's dimension
     (data / "features.h5").unlink()
     make_videos_folder(data, dim=4)
     with pytest.raises(UserError, match=r"trained on 5-dimensional features, .* store has 4"):
-        build_model(task_of(data), state, checkpoint)
+        checkpoint.build_model(task_of(data))
 
 
 def test_interactive_reads_transcripts_but_no_videos(monkeypatch, capsys, tmp_path, data):

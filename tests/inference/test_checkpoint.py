@@ -1,5 +1,6 @@
 """Checkpoints load from wherever they lie, and refusals name the file."""
 
+import hashlib
 import shutil
 
 import pytest
@@ -9,8 +10,10 @@ from toy_text_models import SOURCE_WORDS, STORY_WORDS, save_text_model
 from toy_visual_stories import save_story_model
 
 import fairseq_mm
+from fairseq_mm.data.input_files import sha256_of
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.loading import command_of, load_models, load_states, task_class_of
+from fairseq_mm.inference.checkpoint import Checkpoint, load_models
+from fairseq_mm.metrics.result_card import file_hash
 from fairseq_mm.models._provenance import STATE_KEY, symbols_of
 
 
@@ -109,10 +112,67 @@ def test_the_checkpoint_decides_what_is_loaded(story, tmp_path):
 
 
 def test_the_task_says_what_a_checkpoint_is_for(story, tmp_path):
-    (of_prompts,) = load_states(story).values()
-    (of_images,) = load_states(save_story_model(tmp_path / "images.pt")).values()
-    assert command_of(of_prompts) == command_of(of_images) == "tell"
-    assert task_class_of(of_prompts).input_kind == "prompts"
-    assert task_class_of(of_images).input_kind == "images"
-    of_images["cfg"]["task"]["_name"] = "sentence_prediction"
-    assert command_of(of_images) == ""
+    of_prompts = Checkpoint.open(story)
+    of_images = Checkpoint.open(save_story_model(tmp_path / "images.pt"))
+    assert of_prompts.command == of_images.command == "tell"
+    assert (of_prompts.input_kind, of_prompts.kind) == ("prompts", "prompts")
+    assert (of_images.input_kind, of_images.kind) == ("images", "albums")
+    assert repr(of_prompts) == f"Checkpoint('{story}': --arch conv_story_tiny, --task translation)"
+    of_images.cfg["task"]["_name"] = "sentence_prediction"
+    of_others = Checkpoint("others.pt", of_images.state)
+    assert of_others.command == of_others.kind == ""
+
+
+def test_a_checkpoint_of_a_plugin_that_is_not_loaded_is_refused(story, tmp_path, monkeypatch):
+    plugin = tmp_path / "their_plugin"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text("raise SystemExit('imported')")
+    state = torch.load(story)
+    state["cfg"]["model"]["_name"] = "their_arch"
+    state["cfg"]["task"]["_name"] = "their_task"
+    loaded = r"--arch their_arch \(--task their_task\) is of a plugin that is not loaded; it was "
+    for folder, message in (
+        (
+            str(plugin),
+            rf"a\.pt: {loaded}trained with --user-dir '{plugin}'\. Load the plugin first",
+        ),
+        ("${oc.env:HOME}", r"a\.pt: cfg\.common\.user_dir must be a plain value"),
+        ("/anywhere/fairseq_mm", "--arch their_arch is not known to this version of fairseq_mm"),
+        (None, "--arch their_arch is not known to this version of fairseq_mm"),
+    ):
+        state["cfg"]["common"]["user_dir"] = folder
+        torch.save(state, tmp_path / "a.pt")
+        with pytest.raises(UserError, match=message) as caught:
+            fairseq_mm.from_pretrained(tmp_path / "a.pt", device="cpu")
+        assert "\n" not in str(caught.value)
+    state["cfg"]["model"]["_name"] = "conv_story_tiny"
+    torch.save(state, tmp_path / "a.pt")
+    with pytest.raises(
+        UserError, match=r"--task their_task \(--arch conv_story_tiny\) is not known"
+    ):
+        Checkpoint.open(tmp_path / "a.pt")
+
+
+def test_a_given_kind_is_checked(story):
+    generator = fairseq_mm.from_pretrained(story, kind="generator", device="cpu")
+    assert type(generator).__name__ == "Generator"
+    for kind in ("embedder", "captioner", "any"):
+        message = f"`kind` must be 'generator', but is '{kind}' instead"
+        with pytest.raises(UserError, match=message):
+            fairseq_mm.from_pretrained(story, kind=kind, device="cpu")
+
+
+def test_a_file_is_hashed_once(story, tmp_path, monkeypatch):
+    path = tmp_path / "a.pt"
+    shutil.copy(story, path)
+    digest = Checkpoint.open(path).digest
+    assert digest == hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    hashed = []
+    sha256 = hashlib.sha256
+    monkeypatch.setattr(hashlib, "sha256", lambda *args: hashed.append(args) or sha256(*args))
+    assert Checkpoint.open(path).digest == digest
+    assert file_hash(str(path))["sha256"][:12] == digest
+    assert hashed == []
+    with path.open("ab") as file:
+        file.write(b"another end")
+    assert sha256_of(path)[:12] != digest

@@ -1,0 +1,555 @@
+"""Checkpoints and the models built from them.
+
+A checkpoint of this package carries its dictionaries, its subwords and the identity of its feature
+extractor, so a model can be built without the data folder of its training. Checkpoints of fairseq's
+own models carry none of these; ``data`` names their data folder.
+"""
+
+import os
+import pathlib
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Optional
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from fairseq_mm.compat import float32_by_default
+from fairseq_mm.compat.loading import named_failures
+from fairseq_mm.compat.unpickling import refusal
+from fairseq_mm.data.binarised_text import load_dictionary
+from fairseq_mm.data.input_files import sha256_of
+from fairseq_mm.data.subwords import Subwords
+from fairseq_mm.data.transcript_text import SOURCE
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.checkpoint_files import Path, Paths, checkpoint_file, checkpoint_files
+from fairseq_mm.inference.extractor_provenance import check_store_extractor
+from fairseq_mm.models._provenance import (
+    STATE_KEY,
+    are_same_subwords,
+    decode_provenance,
+    fingerprint,
+    symbols_of,
+)
+from fairseq_mm.tasks.hierarchical_story import HierarchicalStoryTask
+
+# tasks of fairseq whose models generate stories of prompts, and prompts
+_TASKS_OF_TEXT = ("translation", "language_modeling")
+
+
+@dataclass(frozen=True)
+class LoadedModels:
+    """One model, or several models that make an ensemble.
+
+    Args:
+        task: Task that generates with the models.
+        models: The models, in evaluation mode, not yet prepared for inference.
+        files: Paths of their checkpoints.
+        architectures: Name of each model's architecture (``--arch``).
+        extractor: Identity of the extractor of the training features; empty if not recorded.
+        feature_dim: Dimension of the training features; 0 if the models read text only.
+        device: Device of the models.
+    """
+
+    task: Any
+    models: list[Any]
+    files: list[str]
+    architectures: list[str]
+    extractor: dict[str, Any]
+    feature_dim: int
+    device: torch.device
+
+    @property
+    def dictionary(self) -> Dictionary:
+        """Dictionary of the generated text."""
+        return self.task.target_dictionary
+
+    @property
+    def source_dictionary(self) -> Optional[Dictionary]:
+        """Dictionary of the text that the models read; None for language models and for models
+        that read only images."""
+        return None if self.are_language_models else self.task.source_dictionary
+
+    @property
+    def are_language_models(self) -> bool:
+        return isinstance(self.task, HierarchicalStoryTask) and not self.task.reads_prompts
+
+
+class Checkpoint:
+    """Trained model in a file: its config, its weights, and a record of its training data.
+
+    An ensemble is a list of checkpoints, see :func:`build_models`.
+
+    Args:
+        path: Path of the file.
+        state: Content of the file, as fairseq reads it.
+        data: Data folder of a model that carries no dictionary.
+
+    Attributes:
+        cfg: Config of the training, with the sections ``task`` and ``model``.
+        arch: Name of the model's architecture (``--arch``).
+        task_name: Name of the task that the model was trained with (``--task``).
+        weights: State dict of the model.
+        task_state: What the task saved in the checkpoint.
+        has_provenance: True if the checkpoint carries dictionaries and the extractor's identity.
+    """
+
+    def __init__(self, path: str, state: Mapping[str, Any], *, data: Optional[Path] = None) -> None:
+        self.path = path
+        self.state = state
+        self.data = data
+        self.cfg = state["cfg"]
+        self.arch = str(self.cfg["model"]["_name"])
+        self.task_name = str(self.cfg["task"]["_name"])
+        self.weights: Mapping[str, Any] = state["model"]
+        self.task_state: Mapping[str, Any] = state.get("task_state") or {}
+        self.has_provenance = STATE_KEY in self.weights
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r}: --arch {self.arch}, --task {self.task_name})"
+
+    @classmethod
+    def open(cls, path: Path, *, data: Optional[Path] = None) -> "Checkpoint":
+        """Read a checkpoint onto the CPU; no code that it names is run or imported.
+
+        Args:
+            path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
+            data: Data folder of a model that carries no dictionary.
+
+        Raises:
+            UserError: if the file does not exist, is no fairseq checkpoint or cannot be loaded
+                safely, or if the plugin that defines its model is not loaded.
+        """
+        file = checkpoint_file(os.fspath(path))
+        checkpoint = cls(file, _read_fairseq_file(file), data=data)
+        checkpoint._check_registered()
+        return checkpoint
+
+    @classmethod
+    def open_all(cls, path: Paths, *, data: Optional[Path] = None) -> "list[Checkpoint]":
+        """Read one checkpoint or the checkpoints of an ensemble.
+
+        Args:
+            path: Checkpoint or folder, see :meth:`open`; several as a list or joined by the
+                system's path separator.
+            data: Data folder of models that carry no dictionary.
+
+        Raises:
+            UserError: see :meth:`open`.
+        """
+        return [cls.open(file, data=data) for file in checkpoint_files(path)]
+
+    def _check_registered(self) -> None:
+        has_arch = self.arch in MODEL_REGISTRY or self.arch in ARCH_MODEL_REGISTRY
+        if has_arch and self.task_name in TASK_REGISTRY:
+            return
+        common = self.cfg.get("common")
+        # unresolved, since an interpolation could read variables of the environment
+        options = OmegaConf.to_container(common) if isinstance(common, DictConfig) else {}
+        folder = options.get("user_dir")
+        # trainings with this package alone record its own folder, wherever it was then
+        if isinstance(folder, str) and os.path.basename(os.path.normpath(folder)) != "fairseq_mm":
+            raise UserError(
+                f"{self.path}: --arch {self.arch} (--task {self.task_name}) is of a plugin that "
+                f"is not loaded; it was trained with --user-dir {folder!r}. Load the plugin first "
+                "(--user-dir DIR; in Python import it)."
+            )
+        if not has_arch:
+            raise UserError(
+                f"{self.path}: --arch {self.arch} is not known to this version of fairseq_mm. "
+                "Update it: pip install -U fairseq-mm"
+            )
+        raise UserError(
+            f"{self.path}: --task {self.task_name} (--arch {self.arch}) is not known: the plugin "
+            "that it was trained with is not loaded (--user-dir DIR; in Python import it)."
+        )
+
+    # What the model is for -----------------------------------------------------------------------
+
+    @property
+    def task_class(self) -> Any:
+        """Task that generates with the model: the task of its training, or the task of prompts for
+        models of fairseq's ``translation`` and ``language_modeling``."""
+        task = TASK_REGISTRY.get(self.task_name)
+        return task if hasattr(task, "from_provenance") else HierarchicalStoryTask
+
+    @property
+    def input_kind(self) -> str:
+        """Kind of the inputs: ``images``, ``videos`` or ``prompts``."""
+        return self.task_class.input_kind
+
+    @property
+    def is_embedding(self) -> bool:
+        """True if the model embeds images and sentences, and generates no text."""
+        return hasattr(ARCH_MODEL_REGISTRY.get(self.arch), "embed_sentences")
+
+    @property
+    def reads_structure(self) -> bool:
+        """True if the model generates from a part-of-speech sequence and a content vector."""
+        return getattr(ARCH_MODEL_REGISTRY.get(self.arch), "reads_structure", False)
+
+    @property
+    def command(self) -> str:
+        """Subcommand of ``fairseq-mm`` for the model; empty if no subcommand is."""
+        if self.is_embedding:
+            return "rank"
+        is_known = self.task_name in _TASKS_OF_TEXT or hasattr(
+            TASK_REGISTRY.get(self.task_name), "from_provenance"
+        )
+        return self.task_class.command if is_known else ""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the texts: ``captions``, ``vectors`` (of embeddings), ``prompts`` (stories of
+        prompts and language models), ``albums`` (visual stories) or ``summaries``; empty for tasks
+        of other packages."""
+        if self.command == "tell":
+            return "prompts" if self.input_kind == "prompts" else "albums"
+        kinds = {"rank": "vectors", "caption": "captions", "summarize": "summaries"}
+        return kinds.get(self.command, "")
+
+    def check_embedding(self) -> None:
+        """Check that the model embeds images and sentences.
+
+        Raises:
+            UserError: if it generates text.
+        """
+        if not self.is_embedding:
+            raise UserError(
+                f"{self.path}: must embed images and sentences (vse_lstm, vse_gru, vse_bow), but "
+                "is a model that writes text."
+            )
+
+    def check_command(self, command: str) -> None:
+        """Check that a subcommand of ``fairseq-mm`` is for the model.
+
+        Raises:
+            UserError: if another subcommand is; the message names it.
+        """
+        if self.command != command:
+            of = f"fairseq-mm {self.command}" if self.command else "no subcommand of fairseq-mm"
+            raise UserError(
+                f"{self.path}: --arch {self.arch} (--task {self.task_name}) is a model of {of}, "
+                f"not of fairseq-mm {command}."
+            )
+
+    def summary(self) -> str:
+        """Return architecture, task, updates and epoch in one line."""
+        updates = (self.state.get("optimizer_history") or [{}])[-1].get("num_updates", "unknown")
+        iterator = self.state.get("extra_state", {}).get("train_iterator", {})
+        epoch = iterator.get("epoch", "unknown")
+        return f"--arch {self.arch}, --task {self.task_name}, {updates} updates, epoch {epoch}"
+
+    @cached_property
+    def digest(self) -> str:
+        """First twelve digits of the file's SHA-256, by which vector stores name the checkpoint."""
+        return sha256_of(self.path)[:12]
+
+    # What the model was trained on ---------------------------------------------------------------
+
+    @cached_property
+    def provenance(self) -> dict[str, Any]:
+        """Record of the training data, see :func:`fairseq_mm.models._provenance.decode_provenance`;
+        of a model without a record, the vocabulary of its data folder.
+
+        Raises:
+            UserError: if the record is malformed, or there is neither a record nor a data folder.
+        """
+        if self.has_provenance:
+            try:
+                return decode_provenance(self.weights[STATE_KEY])
+            except UserError as error:
+                raise self._named(error) from None
+            except KeyError:
+                raise self._no_dictionary() from None
+        if self.input_kind == "prompts" and self.data is not None:
+            return self._vocabularies_of_text(self.data)
+        if self.input_kind == "videos" and self.data is not None:
+            words = symbols_of(load_dictionary(os.path.join(self.data, f"dict.{SOURCE}.txt")))
+            subwords = Subwords.load(pathlib.Path(self.data))
+            return {
+                "words": words,
+                "source_words": words,
+                "subwords": {**subwords.to_state(), "fingerprint": subwords.fingerprint},
+                "extractor": {},
+                "feature_dim": 0,
+            }
+        raise self._no_dictionary()
+
+    def _no_dictionary(self) -> UserError:
+        if self.input_kind == "videos" and not self.has_provenance:
+            return UserError(
+                f"{self.path}: carries no dictionary (--arch {self.arch}, one of fairseq's own "
+                "models): give the data folder that it was trained on (--data DIR; in Python "
+                "data=...)."
+            )
+        return UserError(
+            f"{self.path}: carries no dictionary (--arch {self.arch}, --task {self.task_name}): it "
+            "is no model of fairseq_mm, or of an earlier version: train it again."
+        )
+
+    def _vocabularies_of_text(self, data: Path) -> dict[str, Any]:
+        sides = [getattr(self.cfg.task, f"{side}_lang", None) for side in ("target", "source")]
+        # folders of language models have one dictionary without a language's name
+        names = [f"dict.{side}.txt" for side in sides] if all(sides) else ["dict.txt"]
+        words, *others = [symbols_of(load_dictionary(os.path.join(data, name))) for name in names]
+        source = others[0] if others else None
+        return {"words": words, "source_words": source, "extractor": {}, "feature_dim": 0}
+
+    @property
+    def words(self) -> list[str]:
+        """Words of the generated text's dictionary, without fairseq's special symbols."""
+        return self.provenance["words"]
+
+    @property
+    def subwords(self) -> Optional[dict[str, Any]]:
+        """Record of how text became tokens; None if the checkpoint has no such record."""
+        return self.provenance.get("subwords")
+
+    @property
+    def extractor(self) -> dict[str, Any]:
+        """Identity of the extractor of the training features; empty if not recorded."""
+        return self.provenance["extractor"]
+
+    @property
+    def feature_dim(self) -> int:
+        """Dimension of the training features; 0 if the model reads text only."""
+        return self.provenance["feature_dim"]
+
+    def check_features(self, store: Any) -> None:
+        """Check that features are like the training features.
+
+        Args:
+            store: Feature store, or the feature stores of a folder.
+
+        Raises:
+            UserError: if their dimension or extractor differs; the message names both files.
+        """
+        check_store_extractor(
+            self.extractor,
+            self.feature_dim,
+            self.path,
+            attributes=store.attributes,
+            dim=store.dim,
+            path=store.path,
+        )
+
+    def check_ensemble(self, other: "Checkpoint") -> None:
+        """Check that the probabilities of two models can be averaged.
+
+        Raises:
+            UserError: if task, vocabulary, subwords or features differ.
+        """
+        if other.task_class is not self.task_class:
+            raise UserError(
+                f"{other.path}: was trained with --task {other.task_name}, but {self.path} with "
+                f"{self.task_name}: they are no ensemble."
+            )
+        if self.words != other.words:
+            raise UserError(
+                f"{other.path}: has another dictionary ({len(other.words)} words, fingerprint "
+                f"{fingerprint(other.words)}) than {self.path} ({len(self.words)}, "
+                f"{fingerprint(self.words)}): an ensemble needs one."
+            )
+        ours, theirs = self.provenance, other.provenance
+        if ours.get("source_words") != theirs.get("source_words"):
+            raise UserError(
+                f"{other.path}: has another dictionary of the source text than {self.path}: an "
+                "ensemble needs one."
+            )
+        if not are_same_subwords(self.subwords, other.subwords):
+            raise UserError(f"{other.path}: was trained on other subwords than {self.path}.")
+        for name in ("feature_dim", "rows_per_image", "extractor"):
+            if ours.get(name) != theirs.get(name):
+                raise UserError(
+                    f"{other.path}: was trained on other features than {self.path}: {name} is "
+                    f"{theirs.get(name)} and {ours.get(name)}."
+                )
+        self.task_class.check_ensemble_states(self.path, self.state, other.path, other.state)
+
+    # Task and model ------------------------------------------------------------------------------
+
+    def build(self, device: Optional[str] = None) -> LoadedModels:
+        """Build the task and the model, see :func:`build_models`."""
+        return build_models([self], device)
+
+    def build_task(self) -> Any:
+        """Build the task that generates with the model, without a data folder.
+
+        Raises:
+            UserError: if no task can be built from the checkpoint.
+        """
+        if self.task_class is HierarchicalStoryTask and self.feature_dim:
+            raise UserError(
+                f"{self.path}: --arch {self.arch} reads images or videos, but was trained with "
+                f"--task {self.task_name}, which reads none."
+            )
+        if getattr(self.cfg.task, "add_bos_token", False):
+            raise UserError(
+                f"{self.path}: was trained with --add-bos-token, so that texts begin with two "
+                "symbols; train it without."
+            )
+        fields = (name for name in self.task_class.provenance_fields if name in self.provenance)
+        try:
+            with named_failures(self.path):
+                task = self.task_class.from_provenance(
+                    self.words,
+                    self.extractor,
+                    self.feature_dim,
+                    **{name: self.provenance[name] for name in fields},
+                )
+                task.load_state_dict(self.task_state)
+                return task
+        except UserError as error:
+            raise self._named(error) from None
+
+    def build_model(self, task: Any) -> Any:
+        """Build the model with its weights, in evaluation mode.
+
+        Args:
+            task: Task that builds the model: of :meth:`build_task`, or of a data folder.
+
+        Raises:
+            UserError: if the weights do not fit the architecture or the task.
+        """
+        cfg = self._model_cfg
+        try:
+            with named_failures(self.path):
+                model = task.build_model(cfg, from_checkpoint=True)
+                try:
+                    model.load_state_dict(self.weights, strict=True, model_cfg=cfg)
+                except RuntimeError as error:
+                    raise UserError(f"its weights do not fit --arch {self.arch}: {error}") from None
+        except UserError as error:
+            raise self._named(error) from None
+        return model.eval()
+
+    @cached_property
+    def _model_cfg(self) -> Any:
+        """Config of the model without the files that its training began with: the checkpoint
+        contains their weights."""
+        cfg = self.cfg.model
+        if getattr(cfg, "pretrained_checkpoint", None):
+            with open_dict(cfg):
+                cfg.pretrained_checkpoint = f"{cfg.pretrained_checkpoint} (carried)"
+        if self.has_provenance:
+            return cfg
+        # BART asks for options that a configuration would lose
+        options = dict(cfg)
+        for name in ("encoder_embed_path", "decoder_embed_path"):
+            if options.get(name):
+                options[name] = None
+        return Namespace(**options)
+
+    def _named(self, error: UserError) -> UserError:
+        """Return the error with the path before its message, unless it is there already."""
+        prefix = f"{self.path}: "
+        return error if str(error).startswith(prefix) else UserError(f"{prefix}{error}")
+
+
+def load_models(
+    path: Paths, *, data: Optional[Path] = None, device: Optional[str] = None
+) -> LoadedModels:
+    """Open checkpoints and build their models, see :meth:`Checkpoint.open_all` and
+    :func:`build_models`."""
+    return build_models(Checkpoint.open_all(path, data=data), device)
+
+
+@float32_by_default()
+def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None) -> LoadedModels:
+    """Build one model, or an ensemble of several models, whose probabilities are averaged.
+
+    Args:
+        checkpoints: One or more checkpoints.
+        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
+
+    Raises:
+        UserError: if a model cannot be built, or two checkpoints do not fit together.
+    """
+    place = usable_device(device)
+    first, *others = checkpoints
+    for other in others:
+        first.check_ensemble(other)
+    task = first.build_task()
+    builder = _TextModelBuilder(task) if first.task_class is HierarchicalStoryTask else task
+    return LoadedModels(
+        task,
+        [checkpoint.build_model(builder).to(place) for checkpoint in checkpoints],
+        [checkpoint.path for checkpoint in checkpoints],
+        [checkpoint.arch for checkpoint in checkpoints],
+        first.extractor,
+        first.feature_dim,
+        place,
+    )
+
+
+class _TextModelBuilder:
+    """Stand-in for fairseq's ``translation`` and ``language_modeling``, with what ``build_model``
+    of their models needs: the dictionaries."""
+
+    def __init__(self, task: HierarchicalStoryTask) -> None:
+        self.target_dictionary = self.dictionary = task.target_dictionary
+        self.source_dictionary = task.source_dictionary
+        self.cfg = Namespace(data=None)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        return ARCH_MODEL_REGISTRY[cfg._name].build_model(cfg, self)
+
+
+def usable_device(name: Optional[str]) -> torch.device:
+    """Return the named device; by default a GPU if there is one, else the CPU.
+
+    Raises:
+        UserError: if there is no such device.
+    """
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.empty(0, device=name).device
+        if device.type == "meta":
+            raise UserError("device meta: has no memory, and computes nothing.")
+        return device
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {name}: {str(error).splitlines()[0]}") from None
+
+
+def _read_fairseq_file(path: str) -> dict[str, Any]:
+    """Read a checkpoint as fairseq does, onto the CPU.
+
+    The repairs of fairseq guard this way of loading: pickled code is refused, as are options that
+    fairseq would evaluate.
+    """
+    try:
+        state = checkpoint_utils.load_checkpoint_to_cpu(path)
+        _unify_sections(state["cfg"])
+        names = [state["cfg"][section]["_name"] for section in ("task", "model")]
+        if state["model"] and all(names):
+            for kind, found in ((Mapping, state["model"]), *((str, name) for name in names)):
+                if not isinstance(found, kind):
+                    raise TypeError(f"its model or configuration is a {type(found).__name__}")
+            return state
+        error: Exception = ValueError("no model or configuration in it")
+    except UserError:
+        raise
+    except Exception as raised:  # torch and fairseq raise nearly anything on other files
+        error = raised
+    raise refusal(path, error, kind="fairseq checkpoint")
+
+
+def _unify_sections(cfg: Any) -> None:
+    """Turn the options of task and model, which fairseq's older tasks and models leave in a
+    namespace, into config sections."""
+    with open_dict(cfg):
+        for name in ("task", "model"):
+            if isinstance(cfg[name], Namespace):
+                section = OmegaConf.create()
+                # OmegaConf 2.0, which stock fairseq asks for, takes no argument for this flag
+                section._set_flag("allow_objects", True)
+                for key, value in vars(cfg[name]).items():
+                    section[key] = value
+                cfg[name] = section
