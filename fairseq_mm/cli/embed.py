@@ -1,14 +1,14 @@
-"""Writes the vectors of a model that embeds images and sentences to a feature store.
+"""Embeds images, sentences and words, and writes their vectors to a feature store.
 
   fairseq-mm embed DATA --checkpoint best.pt --split train --output vectors.h5
   fairseq-mm embed DATA --checkpoint best.pt --of words --output words.h5
 
-The store has one row of unit length per item: images under their own ids, sentences under
-SPLIT:LINE (the line counted from 0, as in fairseq-generate), words of the dictionary, each as a
-sentence of itself, under word:WORD. Sentences and words need no features: DATA may be text alone,
-made by fairseq-mm prepare captions --without-images. Beside vectors.h5 stands
-vectors.SPLIT.visual_ids with the sentence of each line of the split: with it in a data folder, a
-language model is trained on each sentence's own vector.
+The store has one row of unit length per item. The id of an image is its own id, the id of a
+sentence is SPLIT:LINE (lines are counted from 0, as in fairseq-generate), and the id of a word is
+word:WORD; a word is embedded as a sentence of one word. Sentences and words need no features, so
+DATA may contain only text (fairseq-mm prepare captions --without-images). The command also writes
+vectors.SPLIT.visual_ids, with the sentence id of each line of the split. In a data folder with this
+file, a language model is trained on each sentence's own vector.
 """
 
 import argparse
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fairseq_mm.inference.checkpoint import Checkpoint
 
 KINDS = ("images", "sentences", "words")
-_WORDS = 512  # at once
+_WORDS_PER_BATCH = 512
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(
         parser,
         *("checkpoint", "split", "features"),
-        checkpoint={"help": "Checkpoint of the embedding, or folder with one."},
-        split={"default": "valid", "help": "Split that is embedded (default: valid)."},
+        checkpoint={"help": "Checkpoint of the embedding model, or folder with one."},
+        split={"default": "valid", "help": "Split to embed (default: valid)."},
         features={
             "help": "Feature store of the images (default: features.h5 in DATA); sentences "
             "and words need none."
@@ -48,15 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=KINDS,
         default=["images", "sentences"],
-        help="What is embedded (default: images and sentences).",
+        help="Items to embed (default: images and sentences).",
     )
     arguments.add(
         parser,
         *("output", "device"),
-        output={"required": True, "help": "Feature store that is written."},
+        output={"required": True, "help": "Feature store to write."},
     )
     parser.add_argument(
-        "--overwrite", action="store_true", help="Replace a store that stands at --output."
+        "--overwrite", action="store_true", help="Replace an existing store at --output."
     )
 
 
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     checkpoint = Checkpoint.open(args.checkpoint)
     if "images" not in args.of:
         checkpoint.check_embedding()
-        _embed_text_alone(args, checkpoint)
+        _embed_text_only(args, checkpoint)
         return
     (model,), task = load_on_data([checkpoint], args)
     checkpoint.check_embedding()
@@ -91,9 +91,11 @@ def run(args: argparse.Namespace) -> None:
     _write(args, checkpoint, model, found, sentence_ids)
 
 
-def _embed_text_alone(args: argparse.Namespace, checkpoint: "Checkpoint") -> None:
-    """Sentences and words, of a data folder that needs neither features nor ids of images, and may
-    have a dictionary of its own: words that the model does not know are its ``<unk>``."""
+def _embed_text_only(args: argparse.Namespace, checkpoint: "Checkpoint") -> None:
+    """Embed sentences and words of a data folder that may lack features and image ids.
+
+    The folder may have its own dictionary; words that the model does not know become ``<unk>``.
+    """
     from fairseq_mm.data.binarised_text import (
         check_no_empty_line,
         load_binarised_text,
@@ -137,14 +139,14 @@ def _image_id(name: str) -> str:
 
 
 def _embed_words(model: Any, dictionary: Any, device: str) -> "list[tuple[str, np.ndarray]]":
-    """Each word of the dictionary as a sentence of itself."""
+    """Embed each word of the dictionary as a sentence of one word."""
     import torch
 
     first = dictionary.nspecial
     numbers = torch.arange(first, len(dictionary))
     found = []
     with torch.no_grad():
-        for part in numbers.split(_WORDS):
+        for part in numbers.split(_WORDS_PER_BATCH):
             ends = torch.full_like(part, dictionary.eos())
             vectors = model.to(device).embed_sentences(torch.stack([part, ends], 1).to(device))
             words = [f"word:{dictionary[i]}" for i in part.tolist()]
@@ -152,8 +154,8 @@ def _embed_words(model: Any, dictionary: Any, device: str) -> "list[tuple[str, n
     return found
 
 
-def _check_different(ids: Iterable[str]) -> None:
-    """An image may have the id of a sentence or a word, and only one of the two a place."""
+def _check_unique(ids: Iterable[str]) -> None:
+    """Check that no image has the id of a sentence or a word: a store holds one row per id."""
     twice = [key for key, count in Counter(ids).items() if count > 1]
     if twice:
         raise UserError(
@@ -165,18 +167,15 @@ def _check_different(ids: Iterable[str]) -> None:
 def _check_same(
     path: str, attributes: Mapping[str, str], found: "list[tuple[str, np.ndarray]]"
 ) -> None:
-    """
-    Raises:
-        UserError: if a finished store is not what would be written.
-    """
+    """Check that a finished store has the attributes, ids and vectors of this run."""
     import numpy as np
 
     from fairseq_mm.data.feature_store import FeatureStore
 
     store = FeatureStore(path)
     expected = [*attributes.items(), ("ids", [key for key, _ in found])]
-    given = {**store.attributes, "ids": store.ids}
-    differing = [name for name, value in expected if given.get(name) != value]
+    actual = {**store.attributes, "ids": store.ids}
+    differing = [name for name, value in expected if actual.get(name) != value]
     if not differing and not all(
         store.read(key).shape[-1] == len(vector)
         and np.allclose(store.read(key)[0], vector, atol=1e-5)
@@ -201,7 +200,7 @@ def _write(
     from fairseq_mm.data.output_file import output_file
     from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
 
-    _check_different(key for key, _ in found)
+    _check_unique(key for key, _ in found)
     attributes = {"extractor": VECTORS_EXTRACTOR, "weights": checkpoint.digest}
     if os.path.exists(args.output) and not args.overwrite:
         _check_same(args.output, attributes, found)
@@ -219,7 +218,7 @@ def _write(
     ) as writer:
         for key, vector in found:
             writer.append(key, vector)
-        if sentence_ids:  # before the store stands: a run that is killed here is continued
+        if sentence_ids:  # before the store: a run killed in between is repeated, not skipped
             path = f"{os.path.splitext(args.output)[0]}.{args.split}.visual_ids"
             with output_file(path) as file:
                 file.writelines(f"{key}\n" for key in sentence_ids)

@@ -1,7 +1,7 @@
-"""What the commands that score the texts of a data folder share: options, texts, models, the card.
+"""Options, texts, models and cards that ``fairseq-mm rank`` and ``fairseq-mm perplexity`` share.
 
-A checkpoint says what it is of (its kind): captions, vectors of images and sentences, stories of
-prompts (and language models of these), visual stories, or summaries.
+Both commands score the texts of a data folder. The kind of a checkpoint (:attr:`.Checkpoint.kind`)
+decides which texts: captions, stories of prompts, visual stories or summaries.
 """
 
 import argparse
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels
     from fairseq_mm.retrieval.story_likelihood import Pair
 
-# kind of a checkpoint -> what its models are of, for messages
+# kind of a checkpoint -> what its models generate or embed, for messages
 KINDS = {
     "captions": "captions",
     "vectors": "image-sentence embeddings",
@@ -38,10 +38,10 @@ Options = Mapping[str, Mapping[str, Any]]
 
 
 def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
-    """The options of all kinds.
+    """Add the options that checkpoints of every kind have.
 
     Returns:
-        group: of options of speed and memory, to add to.
+        The group of options for speed and memory, for further options.
     """
     parser.add_argument("data", metavar="DATA", help="Data folder, made by fairseq-mm prepare.")
     arguments.add(
@@ -65,7 +65,7 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
     )
     arguments.add_numbers(
         group,
-        threads="Number of threads of the CPU (default: what PyTorch takes).",
+        threads="Number of CPU threads (default: PyTorch's).",
         batch_tokens="Maximum number of tokens of stories in a batch (default: 4000 on a CPU, "
         "32000 on a GPU).",
     )
@@ -81,8 +81,8 @@ def resolve_options(
         The kind of the checkpoints, one of :data:`KINDS`.
 
     Raises:
-        UserError: if the command is not for the checkpoints, or an option that was given is for
-            another kind; or the seed is below 0, which NumPy does not take.
+        UserError: if the command is not for the checkpoints, an option is for another kind, or the
+            seed is below 0, which NumPy refuses.
     """
     if args.seed < 0:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
@@ -111,10 +111,10 @@ def resolve_options(
     return kind
 
 
-def chosen_lines(total: int, wanted: Optional[int], seed: int) -> list[int]:
-    """``wanted`` of ``total`` lines, drawn with ``seed``, in their order; all if there are fewer.
+def sample_lines(total: int, wanted: Optional[int], seed: int) -> list[int]:
+    """Sample ``wanted`` of ``total`` line numbers, ascending; all lines if there are fewer.
 
-    More lines drawn with the same seed include those that fewer would give.
+    A larger sample with the same seed contains the smaller one.
     """
     import numpy as np
 
@@ -126,7 +126,7 @@ def chosen_lines(total: int, wanted: Optional[int], seed: int) -> list[int]:
 def card_of(
     args: argparse.Namespace, files: Mapping[str, Any], options: Sequence[str], device: Any
 ) -> dict[str, Any]:
-    """The result's card."""
+    """Return the record that makes a result reproducible: command, options, hashes, versions."""
     from fairseq_mm.metrics.result_card import result_card
 
     card = result_card(
@@ -140,15 +140,15 @@ def card_of(
 
 
 class _Texts:
-    """Texts of a split, and what scores them.
+    """Texts of a split with the models that score them.
 
     Attributes:
-        models: loaded.
-        likelihood: of the models.
-        texts: words of each line.
-        names: prompt or album of each line; empty of language models.
-        files: role -> path of what decides the scores.
-        ends: tokens that end a text or a sentence.
+        models: Loaded models.
+        likelihood: Computes the likelihood of texts under the models.
+        texts: Words of each line.
+        names: Prompt or album of each line; empty for language models.
+        files: Role -> path of each file that determines the scores.
+        ends: Tokens that end a text or a sentence.
     """
 
     likelihood: Any
@@ -165,13 +165,13 @@ class _Texts:
         }
 
     def identity(self) -> dict[str, Any]:
-        """Hashes of the files, by role: what decides the likelihood of a pair of lines."""
+        """Return hashes of the files that determine the scores, by role."""
         from fairseq_mm.metrics.result_card import file_hash
 
         hashes: dict[str, Any] = {}
         for role, path in self.files.items():
-            found = file_hash(path)
-            digest = str(found.get("sha256", found.get("bytes")))[:12]
+            entry = file_hash(path)
+            digest = str(entry.get("sha256", entry.get("bytes")))[:12]
             hashes.setdefault(role.partition("_")[0], []).append(digest)
         return hashes
 
@@ -195,7 +195,7 @@ class PromptTexts(_Texts):
         if args.words is not None and args.words > most:
             raise UserError(f"--words {args.words}: the model has positions for {most} words.")
         self.num_words = args.words or most
-        self.side = self._side_of(args)
+        self.side = self._find_side(args)
         self.files = _numbered("checkpoint", models.files)
         self.files["text"] = str(split_text.side_path(args.data, args.split, self.side))
         self.prompts: list[list[str]] = []
@@ -208,40 +208,41 @@ class PromptTexts(_Texts):
         self.names = [" ".join(words) for words in self.prompts]
         self.ends = [self.likelihood.dictionary.eos()]
 
-    def _side_of(self, args: argparse.Namespace) -> str:
+    def _find_side(self, args: argparse.Namespace) -> str:
+        """Return ``--side``, or the side of the data folder whose dictionary the model has."""
         from fairseq_mm.data.split_text import SOURCE, TARGET, side_path
         from fairseq_mm.models._provenance import symbols_of
         from fairseq_mm.prepare.data_folder import read_dictionary_words
 
-        file, given = self.models.files[0], getattr(args, "side", None)
+        file, option = self.models.files[0], getattr(args, "side", None)
         if not self.models.are_language_models:
-            if given == SOURCE:
-                raise UserError(f"--side {given}: {file} generates stories, not prompts.")
+            if option == SOURCE:
+                raise UserError(f"--side {option}: {file} generates stories, not prompts.")
             return TARGET
-        if given:
-            return str(given)
+        if option:
+            return str(option)
         words = set(symbols_of(self.models.dictionary))
-        found = []
+        sides = []
         for side in (SOURCE, TARGET):
             path = side_path(args.data, args.split, side).parents[1] / f"dict.{side}.txt"
             if path.is_file() and words == set(read_dictionary_words(path)):
-                found.append(side)
-        if len(found) != 1:
+                sides.append(side)
+        if len(sides) != 1:
             raise UserError(
                 f"{file}: its dictionary ({len(words)} words) is that of "
-                f"{'both sides' if found else 'neither side'} of {args.data}: give --side."
+                f"{'both sides' if sides else 'neither side'} of {args.data}: give --side."
             )
-        return found[0]
+        return sides[0]
 
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "words": self.num_words}
 
     def tokens(self, line: int) -> list[int]:
-        """Of a text, its end included unless it is truncated."""
+        """Return the tokens of a text, with its end unless the text is truncated."""
         return self.likelihood.encode_story(self.texts[line], num_words=self.num_words)
 
     def condition(self, line: int) -> Optional[list[int]]:
-        """Tokens of the line's prompt.
+        """Return the tokens of the line's prompt; None for language models.
 
         Raises:
             UserError: naming the line, if the prompt is too long.
@@ -254,20 +255,23 @@ class PromptTexts(_Texts):
             raise UserError(f"{self.files['prompts']}:{line + 1}: {error}") from None
 
     def lines_of(self, names: Sequence[str]) -> dict[str, int]:
-        """For each prompt the line that stands for it: prompts that differ in unknown words alone
-        are one to the model, so that their scores are equal to the last bit."""
+        """Return the line that represents each prompt.
+
+        Prompts that differ only in unknown words have the same tokens. They share one line, so that
+        their scores are equal to the last bit.
+        """
         first: dict[str, int] = {}
         for line, name in enumerate(self.names):
             first.setdefault(name, line)
-        standing: dict[Any, int] = {}
-        found = {}
+        line_of_tokens: dict[Any, int] = {}
+        lines = {}
         for name in sorted(names, key=first.__getitem__):
-            key = tuple(self.condition(first[name]) or ())
-            found[name] = standing.setdefault(key, first[name])
-        return found
+            tokens = tuple(self.condition(first[name]) or ())
+            lines[name] = line_of_tokens.setdefault(tokens, first[name])
+        return lines
 
     def own_line(self, line: int, lines_of: Mapping[str, int]) -> int:
-        """The line that stands for the line's own prompt."""
+        """Return the line that represents the line's own prompt."""
         return lines_of[self.names[line]]
 
 
@@ -301,22 +305,22 @@ class AlbumTexts(_Texts):
         self.ends = [models.dictionary.index(SEPARATOR), models.dictionary.eos()]
 
     def tokens(self, line: int) -> list[int]:
-        """Of a story, its separators and its end included."""
+        """Return the tokens of a story, with its separators and its end."""
         return self.likelihood.encode_story(self.texts[line])
 
     def condition(self, line: int) -> str:
-        """The line's image sequence."""
+        """Return the line's image sequence."""
         return self.visual_ids[line]
 
     def lines_of(self, names: Sequence[str]) -> dict[str, int]:
-        """For each album the first line of its first image sequence."""
+        """Return the first line of each album's first image sequence."""
         first: dict[str, int] = {}
         for line, name in enumerate(self.names):
             first.setdefault(" ".join(name.split()), line)
         return {name: first[name] for name in names}
 
     def own_line(self, line: int, lines_of: Mapping[str, int]) -> int:
-        """The first line of the line's own image sequence."""
+        """Return the first line with the line's own image sequence."""
         return self.visual_ids.index(self.visual_ids[line])
 
 
@@ -365,9 +369,9 @@ def _check_features(checkpoint: "Checkpoint", args: argparse.Namespace) -> None:
 
 
 class DatasetTexts:
-    """Captions or summaries, as the data set of their task has them.
+    """Captions or summaries of a binarized split.
 
-    Attributes: as of :class:`_Texts`; it is its own ``models`` and ``likelihood``.
+    Has the attributes of :class:`_Texts`; it is its own ``models`` and ``likelihood``.
     """
 
     def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
@@ -391,18 +395,18 @@ class DatasetTexts:
         self.models = self.likelihood = self
 
     def tokens(self, line: int) -> list[int]:
-        """Of a text, its end included."""
+        """Return the tokens of a text, with its end."""
         return self.dataset[line]["target"].tolist()
 
     def condition(self, line: int) -> int:
-        """The example of the data set."""
+        """Return the index of the dataset's example, which is the line."""
         return line
 
     def batches(
         self, pairs: "Sequence[Pair]", *, log_probs_of: Any = None
     ) -> Iterator[tuple[list[int], list[Any]]]:
-        """See :meth:`.TextLikelihood.batches`; probabilities are those of ``fairseq-generate
-        --score-reference``."""
+        """Compute log-probabilities as ``fairseq-generate --score-reference`` does, see
+        :meth:`.TextLikelihood.batches`."""
         import torch
         from fairseq import utils
         from fairseq.sequence_scorer import SequenceScorer
@@ -417,9 +421,9 @@ class DatasetTexts:
             sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)
             bfloat16 = self.precision == "bfloat16"
             with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, bfloat16):
-                found = scorer.generate(self.scoring, sample)
+                hypotheses = scorer.generate(self.scoring, sample)
             numbers = [number_of[line] for line in sample["id"].tolist()]
-            yield numbers, [best[0]["positional_scores"].float().cpu() for best in found]
+            yield numbers, [best[0]["positional_scores"].float().cpu() for best in hypotheses]
 
 
 Stories = Union[PromptTexts, AlbumTexts]
@@ -433,5 +437,5 @@ TEXTS: dict[str, Any] = {
 
 
 def pair_of(texts: Stories, line: int, condition: int) -> "Pair":
-    """The story of a line, under the prompt or the images of another."""
+    """Pair the story of a line with the prompt or the images of another line."""
     return texts.condition(condition), texts.tokens(line)

@@ -1,5 +1,5 @@
-"""Perplexity of a split's texts under a model or an ensemble, and the
-softmax's best temperature.
+"""Computes the perplexity of a split's texts under a model or an ensemble, and
+the best temperature of the softmax.
 
   fairseq-mm perplexity data-bin/flickr8k --checkpoint checkpoints/m_rnn
   fairseq-mm perplexity data-bin/wp --checkpoint checkpoints/conv_story_fusion \\
@@ -12,23 +12,25 @@ softmax's best temperature.
   fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac \\
       --shuffled-images --seed 1
 
-The first figure is fairseq-validate's: over all tokens, the end of each text
-and unknown words (scored as <unk>) included. The others leave out ends, and
-unknown words; the separators between the sentences of a visual story are ends,
-too. Captions and summaries are those of the binarised split; stories are read
-from DATA/text, and their words looked up in the checkpoint's own dictionary.
+The first perplexity is the one that fairseq-validate prints: it counts all
+tokens, with the end of each text and with unknown words (scored as <unk>). The second leaves
+out the ends, the third also the unknown words. The separators between the
+sentences of a visual story count as ends. Captions and summaries are read from
+the binarized split; stories are read from DATA/text, and the checkpoint's own
+dictionary is used.
 
---tune-temperature: the temperature at which the same tokens are most likely.
-With top-k sampling no temperature gives a real text a probability other than
-0, so the temperature for it is that at which those tokens that are among the k
-likeliest at their place (<unk> is none of them) are most likely among those k.
-An ensemble, where the k depend on the temperature, has none.
+--tune-temperature finds the temperature at which the texts are most likely.
+With top-k sampling, real texts have probability 0 at every temperature. For
+top-k sampling the command therefore counts only the tokens that are among the k
+most probable at their position (<unk> is excluded), and finds the temperature
+at which these are most likely among the k. An ensemble has no such temperature,
+because its k most probable tokens change with the temperature.
 
---counting transtory adds the figure that the released code of Transtory-XL
-would report, which is lower: the mean within each sentence, which begins with
-a token that costs nothing, then over sentences. --shuffled-images adds the
-perplexity of the same stories under the images of another album: the more a
-model follows its images, the higher.
+--counting transtory adds the perplexity that the released code of Transtory-XL
+would report, which is lower: it averages within each sentence, counts one token
+per sentence that costs nothing, and then averages over sentences.
+--shuffled-images adds the perplexity of the same stories under the images of
+another album; the more a model follows its images, the higher it is.
 """
 
 import argparse
@@ -71,43 +73,47 @@ ROWS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     likelihood.add_scoring_arguments(parser)
     arguments.add(parser, "json")
-    arguments.add_numbers(parser, stories="Number of texts, drawn with --seed (default: all).")
+    arguments.add_numbers(parser, stories="Number of texts, sampled with --seed (default: all).")
     parser.add_argument(
-        "--tune-temperature", action="store_true", help="Find the softmax's best temperature."
+        "--tune-temperature", action="store_true", help="Find the best temperature of the softmax."
     )
     parser.add_argument(
         "--top-k",
         type=positive,
         default=10,
         metavar="K",
-        help="Number of tokens that the second temperature is for (default: 10).",
+        help="The k of top-k sampling, for its best temperature (default: 10).",
     )
     prompts = parser.add_argument_group("stories of prompts, and language models")
     arguments.add_numbers(prompts, words=likelihood.WORDS_HELP)
     prompts.add_argument(
         "--side",
         choices=SIDES,
-        help="What a language model is of: prompts (wp_source) or stories (wp_target) (default: "
-        "that whose dictionary it has).",
+        help="Texts that a language model scores: prompts (wp_source) or stories (wp_target) "
+        "(default: the side whose dictionary the model has).",
     )
     stories = parser.add_argument_group("visual stories")
     stories.add_argument(
         "--counting",
         choices=("tokens", "transtory"),
-        help="With transtory, also as Transtory-XL's released code counts (default: tokens).",
+        help="transtory also counts as the released code of Transtory-XL does (default: tokens).",
     )
     stories.add_argument(
         "--shuffled-images",
         action="store_true",
-        help="Also under the images of another album, drawn with --seed.",
+        help="Also score the stories under the images of another album, sampled with --seed.",
     )
 
 
 class Counts(NamedTuple):
-    """Log2-probabilities and tokens of a split's parts, and of each sentence with its end.
+    """Sums of log2-probabilities, with the number of their tokens.
 
     Attributes:
-        truncated: number of texts of which not all words were scored.
+        known: Sum over known words.
+        unknown: Sum over unknown words.
+        ends: Sum over ends and separators.
+        sentences: Sum of each sentence with its end.
+        truncated: Number of texts whose last words were not scored.
     """
 
     known: "LogProbability"
@@ -125,7 +131,7 @@ def run(args: argparse.Namespace) -> None:
     checkpoints = Checkpoint.open_all(args.checkpoint, data=args.data)
     kind = likelihood.resolve_options(args, OPTIONS, checkpoints)
     texts: Texts = likelihood.TEXTS[kind](args, checkpoints)
-    lines = likelihood.chosen_lines(len(texts.texts), args.stories, args.seed)
+    lines = likelihood.sample_lines(len(texts.texts), args.stories, args.seed)
     sums = _temperature_sums(texts, args) if args.tune_temperature else None
     counts = _score(texts, lines, [texts.condition(line) for line in lines], sums)
     result = _result_of(counts, texts, lines, args)
@@ -148,13 +154,13 @@ def run(args: argparse.Namespace) -> None:
 def shuffled_images(
     visual_ids: Sequence[str], albums: Sequence[str], *, seed: int, data: str
 ) -> list[str]:
-    """For each line the images of another album, the same for all lines of an image sequence.
+    """Assign to each line the images of another album, the same for lines of one image sequence.
 
-    Albums stand in a circle, in an order drawn with the seed, and each gets the next one's image
-    sequences: the first for its first, and so on, from the beginning where they run out.
+    The albums are shuffled with the seed, and each gets the image sequences of the next one, in
+    order; an album with fewer sequences repeats them.
 
     Raises:
-        UserError: if there is but one album.
+        UserError: if there is only one album.
     """
     import numpy as np
 

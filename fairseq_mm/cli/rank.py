@@ -1,5 +1,5 @@
-"""Ranks images against sentences, or stories under their own prompts or images
-against others.
+"""Ranks images for sentences and sentences for images, or tests whether stories
+fit their own prompt or images better than others.
 
   fairseq-mm rank data-bin/flickr8k --checkpoint checkpoints/m_rnn \\
       --split valid --top 5
@@ -9,29 +9,30 @@ against others.
       --seed 1
   fairseq-mm rank data-bin/vist --checkpoint checkpoints/glac --candidates 10
 
-The checkpoint decides what is ranked, and by what:
+The kind of the checkpoint decides what the command ranks:
 
-Captions (m_rnn, mlbl_f): by likelihood (Mao et al. 2015, section 5), images by
-P(sentence | image), sentences by P(sentence | image) / P(sentence), where
-P(sentence) is the mean over sampled training images. With --marginal mean_image
-sentences are ranked by their perplexity under the mean of all training images,
-divided by their perplexity under the image, the ranking of Kiros et al. 2014b as
-that section describes it. Image-sentence embeddings (vse_lstm, vse_gru,
-vse_bow): by the cosine of vectors. Ties count against the model; Med r is
-rounded down. The output folder gets ranks.json (figures, card) and ranks.jsonl
-(a query a line), of likelihoods also recall_curve.csv and .svg, log_probs.npy
-[sentences, images] and log_marginals.npy [sentences], the sums of log
-probabilities that a repeated run reads, and scores.json, which says of what.
+Models of captions (m_rnn, mlbl_f) rank by likelihood (Mao et al. 2015, section
+5): images by P(sentence | image), sentences by P(sentence | image) /
+P(sentence), where P(sentence) is the mean over sampled training images. With
+--marginal mean_image, sentences are ranked by their perplexity under the mean
+of all training images, divided by their perplexity under the image; this is the
+ranking of Kiros et al. 2014b as described in that section. Image-sentence
+embeddings (vse_lstm, vse_gru, vse_bow) rank by the cosine of vectors. Ties
+count against the model; Med r is rounded down. The output folder gets
+ranks.json (results, card) and ranks.jsonl (one query per line). Models of
+captions also write recall_curve.csv and .svg, and the files that a repeated run
+reuses: log_probs.npy [sentences, images], log_marginals.npy [sentences] and
+scores.json, the settings of both.
 
-Stories of prompts: how often a story is likeliest under its own prompt (Fan et
-al. 2018, section 5.5, Figure 6); visual stories: how often under its own
-images, whether the model follows them. Each story competes under its own
-against 9 others, drawn from those of the chosen stories; --draws such draws.
-Of another album it is the first image sequence. Ties are shared between
-prompts, and count against the model between albums. Intervals are by
-bootstrap. The output folder gets ranking.json (figures, card), stories.jsonl
-(a story a line) and likelihoods.jsonl (a pair a line); a pair is computed
-once, and further draws, seeds or stories are added to what is there.
+Models of stories are tested on each story's own prompt (Fan et al. 2018, section
+5.5, Figure 6) or own images: how often is the story more likely under its own
+than under 9 others? The others are sampled from the prompts or albums of the
+selected stories; --draws repeats the sampling. Other albums are represented by
+their first image sequence. Ties count half for prompts, and against the model
+for albums. Intervals are computed by bootstrap. The output folder gets
+ranking.json (results, card), stories.jsonl (one story per line) and
+likelihoods.jsonl (one pair per line). Each pair is computed once; runs with
+other draws, seeds or stories add their pairs to the file.
 
 An interrupted run continues when started again.
 """
@@ -78,34 +79,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     images.add_argument(
         "--marginal",
         choices=("sampled", "mean_image", "none"),
-        help="Likelihood that a sentence's own is divided by: its mean over sampled training "
-        "images, that under the mean training image (a word on average), or none (default: "
-        "sampled).",
+        help="Divide the likelihood of a sentence by its mean likelihood over sampled training "
+        "images, by its likelihood under the mean training image (per word), or not at all "
+        "(default: sampled).",
     )
     arguments.add_numbers(
         images,
         marginal_images="Number of training images to sample (default: 100).",
-        shortlist="Also rank only the sentences of the N images nearest to the query in feature "
-        "space (100 in section 9.2 of the paper).",
+        shortlist="Also rank only the sentences of the N images that are nearest to the query in "
+        "feature space (100 in section 9.2 of the paper).",
         max_images="Rank only the first N images (default: all).",
         top="Write the N best of each query to ranks.jsonl: ids, captions as published and scores "
         "(default: none).",
-        folds="Rank by vectors within each of N equal parts of the images and take the means, as "
-        "in the 5 x 1k of COCO (default: 1).",
+        folds="Rank within each of N equal parts of the images and average the results, as in the "
+        "5 x 1k protocol of COCO; only by vectors (default: 1).",
     )
     stories = parser.add_argument_group("stories")
     arguments.add_numbers(
         stories,
-        stories="Number of stories drawn from the split; all if it has fewer (default: 1000).",
-        candidates="Number of prompts, or albums, that a story competes under, its own included "
+        stories="Number of stories sampled from the split; all if it has fewer (default: 1000).",
+        candidates="Number of prompts or albums that are compared for each story, its own included "
         "(default: 10).",
-        draws="Number of draws of the other candidates (default: 20).",
+        draws="Number of times that the other candidates are sampled (default: 20).",
         words=likelihood.WORDS_HELP,
     )
     stories.add_argument(
         "--all-pairs",
         action="store_true",
-        help="Score each story under all candidates, and print the mean over all possible draws.",
+        help="Score each story under all prompts or albums, and print the mean over all possible "
+        "samples of candidates.",
     )
 
 

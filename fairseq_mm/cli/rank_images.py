@@ -1,4 +1,4 @@
-"""``fairseq-mm rank`` of images and sentences: by likelihood, or by vectors."""
+"""Ranking of images and sentences for ``fairseq-mm rank``, by likelihood or by vectors."""
 
 import argparse
 import csv
@@ -32,16 +32,16 @@ TITLES = {
 }
 
 
-class Task(NamedTuple):
-    """One direction of retrieval.
+class Retrieval(NamedTuple):
+    """Results of one direction of retrieval.
 
     Attributes:
-        summary: its figures.
-        chance: figures of a random order.
-        ids: of the queries: of a sentence its line, of an image its line of visual_ids.
-        ranks: of the best true candidate of each query.
-        best: of each query its ``--top``, None without.
-        curve: recall at the percentages, where it is drawn.
+        summary: Recall and ranks of the model.
+        chance: Recall and ranks of a random order.
+        ids: Id of each query: the line number of a sentence, or the visual_ids of an image.
+        ranks: Rank of the best true candidate of each query.
+        best: Best candidates of each query (``--top``); None without ``--top``.
+        curve: Recall at the percentages of the recall curve; None if no curve is drawn.
     """
 
     summary: "RankSummary"
@@ -53,14 +53,15 @@ class Task(NamedTuple):
 
 
 def rank_images(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", kind: str) -> None:
-    """
+    """Rank images for sentences and sentences for images; print and write the results.
+
     Args:
-        args: of ``fairseq-mm rank``.
-        checkpoints: One checkpoint; several are refused.
-        kind: of it, ``captions`` or ``vectors``.
+        args: Options of ``fairseq-mm rank``.
+        checkpoints: One checkpoint.
+        kind: Kind of the checkpoint, ``captions`` or ``vectors``.
 
     Raises:
-        UserError: if there are several, or what they need does not fit together.
+        UserError: if there are several checkpoints, or checkpoint and data do not fit together.
     """
     from fairseq_mm.inference.checkpoint import usable_device
     from fairseq_mm.metrics.ranks import curve_percentages
@@ -81,15 +82,17 @@ def rank_images(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", k
     card = _card_of(args, checkpoint, task, device)
     with only_writer(output):
         if kind == "vectors":
-            found = _by_vectors(model, task, args, device)
+            retrievals = _by_vectors(model, task, args, device)
             result: dict[str, Any] = {"folds": args.folds}
             card["scores"] = {"of": "inner products of vectors"}
         else:
-            found, card["scores"] = _by_likelihood(model, task, args, device, checkpoint, output)
-            curves = {name: done.curve.tolist() for name, done in found.items()}  # type: ignore[union-attr]
+            retrievals, card["scores"] = _by_likelihood(
+                model, task, args, device, checkpoint, output
+            )
+            curves = {name: each.curve.tolist() for name, each in retrievals.items()}  # type: ignore[union-attr]
             result = {"curves": {"percentage": curve_percentages().tolist(), **curves}}
         card["seconds"] = round(time.time() - started, 1)
-        _report(found, result, output, args, card)
+        _report(retrievals, result, output, args, card)
 
 
 def _card_of(
@@ -123,8 +126,8 @@ def _by_likelihood(
     device: "torch.device",
     checkpoint: str,
     output: str,
-) -> tuple[dict[str, Task], dict[str, Any]]:
-    """The tasks, and what decides their scores."""
+) -> tuple[dict[str, Retrieval], dict[str, Any]]:
+    """Return the results of each direction, and the settings that determine the scores."""
     from fairseq_mm.metrics.result_card import file_hash
     from fairseq_mm.retrieval import ranking
     from fairseq_mm.retrieval.score_file import ScoreFile
@@ -159,16 +162,16 @@ def _by_likelihood(
 
     truth = split.image_of_sentence
     normalised = (file.log_probs, file.log_marginals, truth)
-    if mean_image is not None:  # perplexities are divided, not probabilities
+    if mean_image is not None:  # this ranking divides perplexities, which are means over words
         lengths = np.array([len(sentence) for sentence in split.sentences])
         normalised = (file.log_probs / lengths[:, None], file.log_marginals / lengths, truth)
-    found = {
+    ranks_of = {
         "image_retrieval": ranking.rank_images(file.log_probs, truth),
         "sentence_retrieval": ranking.rank_sentences(*normalised),
     }
     if args.shortlist:
         nearest = ranking.nearest_images(split.mean_features(), args.shortlist)
-        found["sentence_retrieval_shortlist"] = ranking.rank_sentences(*normalised, nearest)
+        ranks_of["sentence_retrieval_shortlist"] = ranking.rank_sentences(*normalised, nearest)
     best: dict[str, Any] = {}
     if args.top:
         texts = caption_texts(task, args.split, split.lines)
@@ -176,19 +179,19 @@ def _by_likelihood(
         best["image_retrieval"] = _best(file.log_probs, args.top, split.images)
         best["sentence_retrieval"] = _best(scores.T, args.top, split.lines, texts)
     return {
-        name: _task_of(
+        name: _retrieval_from(
             ranks, split.lines if name == "image_retrieval" else split.images, best.get(name)
         )
-        for name, ranks in found.items()
+        for name, ranks in ranks_of.items()
     }, identity
 
 
-def _task_of(ranks: "TrueRanks", ids: Sequence[Any], best: Any) -> Task:
+def _retrieval_from(ranks: "TrueRanks", ids: Sequence[Any], best: Any) -> Retrieval:
     from fairseq_mm.metrics.ranks import chance_summary, recall_curve, summarize_ranks
 
     chance = chance_summary(np.bincount(ranks.query), ranks.num_candidates)
     first = ranks.first.tolist()
-    return Task(summarize_ranks(ranks), chance, ids, first, best, recall_curve(ranks))
+    return Retrieval(summarize_ranks(ranks), chance, ids, first, best, recall_curve(ranks))
 
 
 def _fill(
@@ -199,7 +202,7 @@ def _fill(
     blocks: list[np.ndarray],
     args: argparse.Namespace,
 ) -> None:
-    """Computes what the file does not have."""
+    """Compute the scores that the file lacks."""
     from tqdm import tqdm
 
     from fairseq_mm.retrieval.likelihood import build_likelihood
@@ -232,15 +235,14 @@ def _fill(
 
 
 def caption_texts(task: Any, split: str, lines: Sequence[int]) -> list[str]:
-    """Captions of some lines of a split, as published.
+    """Return the published captions of some lines of a split.
 
-    Where the data folder has no published captions, the text has ``<unk>`` for words that are not
-    in the dictionary.
+    If the data folder has no published captions, words outside the dictionary become ``<unk>``.
 
     Args:
         task: Task that has loaded the split.
         split: Name of the split.
-        lines: Lines of the split, counted from 0.
+        lines: Line numbers, counted from 0.
     """
     from fairseq_mm.data.split_files import read_published_captions
 
@@ -254,12 +256,12 @@ def caption_texts(task: Any, split: str, lines: Sequence[int]) -> list[str]:
 def _best(
     scores: np.ndarray, top: int, ids: Sequence[Any], texts: Optional[Sequence[str]] = None
 ) -> list[list[dict[str, Any]]]:
-    """The candidates of the highest scores ``[queries, candidates]``, for each query."""
-    found = []
+    """Return the records of the best candidates of each query; scores are [queries, candidates]."""
+    records = []
     for row in scores:
         places = np.argsort(-row, kind="stable")[:top].tolist()
-        found.append(_records(places, row[places].tolist(), ids, texts))
-    return found
+        records.append(_records(places, row[places].tolist(), ids, texts))
+    return records
 
 
 def _records(
@@ -278,13 +280,14 @@ def _records(
 
 
 class SplitVectors(NamedTuple):
-    """
+    """Vectors of the images and sentences of a split.
+
     Attributes:
-        images: ``[I, K]`` float32.
-        sentences: ``[N, K]`` float32.
-        image_of_sentence: ``[N]`` row of its image.
-        image_names: ``[I]`` lines of visual_ids.
-        lines: ``[N]`` lines of the split, ascending.
+        images: [I, K] float32.
+        sentences: [N, K] float32.
+        image_of_sentence: [N] row of each sentence's image in ``images``.
+        image_names: [I] visual_ids of the images.
+        lines: [N] line number of each sentence in the split, ascending.
     """
 
     images: np.ndarray
@@ -295,12 +298,13 @@ class SplitVectors(NamedTuple):
 
 
 def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
-    """Vectors of a split: images in the order of their first lines, sentences in that of the lines.
+    """Embed a split: sentences in the order of their lines, images in the order of their first
+    lines.
 
     Args:
-        dataset: of the split, not shuffled.
-        model: in evaluation mode.
-        device: to compute on.
+        dataset: Dataset of the split, not shuffled.
+        model: Embedding model in evaluation mode.
+        device: Device of the computation.
 
     Raises:
         UserError: if a vector is not finite.
@@ -323,7 +327,7 @@ def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
 
 def _by_vectors(
     model: Any, task: Any, args: argparse.Namespace, device: "torch.device"
-) -> dict[str, Task]:
+) -> dict[str, Retrieval]:
     from fairseq_mm.metrics.ranks import chance_summary
     from fairseq_mm.retrieval.vector_index import nearest, unit_vectors
     from fairseq_mm.retrieval.vector_ranking import mean_summary, rank_folds
@@ -334,15 +338,15 @@ def _by_vectors(
     is_kept = owner < (args.max_images or len(images))
     images, names = images[: args.max_images], names[: args.max_images]
     sentences, owner, lines = split.sentences[is_kept], owner[is_kept], split.lines[is_kept]
-    found = rank_folds(images, sentences, owner, folds=args.folds, image_names=names)
-    summary = mean_summary([ranks.summary() for ranks in found])
-    # folds have the sentences of their images, in the order of the lines
+    folds = rank_folds(images, sentences, owner, folds=args.folds, image_names=names)
+    summary = mean_summary([ranks.summary() for ranks in folds])
+    # each fold ranks the sentences of its own images, in the order of the lines
     images_of_fold = len(images) // args.folds
     by_fold = np.argsort(owner // images_of_fold, kind="stable")
     sentences_of_fold = np.bincount(owner // images_of_fold)
     image_ranks = np.empty(len(lines), dtype=np.int64)
-    image_ranks[by_fold] = np.concatenate([fold.image_ranks for fold in found])
-    sentence_ranks = np.concatenate([fold.sentence_ranks for fold in found])
+    image_ranks[by_fold] = np.concatenate([fold.image_ranks for fold in folds])
+    sentence_ranks = np.concatenate([fold.sentence_ranks for fold in folds])
     best: list[Any] = [None, None]
     if args.top:
         texts = caption_texts(task, args.split, lines.tolist())
@@ -354,14 +358,14 @@ def _by_vectors(
             rows = zip(places.tolist(), cosines.tolist())
             best[side] = [_records(*row, ids, words) for row in rows]
     return {
-        "image_retrieval": Task(
+        "image_retrieval": Retrieval(
             summary.image_retrieval,
             chance_summary(np.ones_like(owner), np.full_like(owner, images_of_fold)),
             lines.tolist(),
             image_ranks.tolist(),
             best[0],
         ),
-        "sentence_retrieval": Task(
+        "sentence_retrieval": Retrieval(
             summary.sentence_retrieval,
             chance_summary(np.bincount(owner), sentences_of_fold.repeat(images_of_fold)),
             names,
@@ -375,17 +379,17 @@ def _by_vectors(
 
 
 def _report(
-    found: Mapping[str, Task],
+    retrievals: Mapping[str, Retrieval],
     result: Mapping[str, Any],
     output: str,
     args: argparse.Namespace,
     card: dict[str, Any],
 ) -> None:
-    """Table to stdout, files to the output folder."""
+    """Print the table and write the files of the output folder."""
     from fairseq_mm.data.output_file import write_file
 
-    figures = {name: _figures_of(task.summary) for name, task in found.items()}
-    chance = {name: _figures_of(task.chance) for name, task in found.items()}
+    figures = {name: _figures_of(task.summary) for name, task in retrievals.items()}
+    chance = {name: _figures_of(task.chance) for name, task in retrievals.items()}
     rsum = sum(
         value
         for name in ("image_retrieval", "sentence_retrieval")
@@ -397,18 +401,18 @@ def _report(
     whole = {"results": figures, "chance": chance, "rsum": rsum, **result, "card": card}
     files = {
         "ranks.json": json.dumps(whole, indent=2) + "\n",
-        "ranks.jsonl": "".join(_lines(found)),
+        "ranks.jsonl": "".join(_lines(retrievals)),
     }
     if "curves" in result:
-        files.update(_curve_files(found, args))
+        files.update(_curve_files(retrievals, args))
     for name, text in files.items():
         write_file(os.path.join(output, name), text)
     print(f"{output}: wrote {', '.join(files)}", file=sys.stderr)
 
 
-def _lines(found: Mapping[str, Task]) -> list[str]:
+def _lines(retrievals: Mapping[str, Retrieval]) -> list[str]:
     lines = []
-    for name, task in found.items():
+    for name, task in retrievals.items():
         for number, (query, rank) in enumerate(zip(task.ids, task.ranks)):
             entry = {"task": name, "id": query, "rank": rank}
             if task.best is not None:
@@ -430,7 +434,7 @@ def _figures_of(summary: "RankSummary") -> dict[str, Any]:
 def _print(
     figures: Mapping[str, dict[str, Any]], chance: Mapping[str, dict[str, Any]], rsum: float
 ) -> None:
-    """Print the table: a line for each task, and its figures at chance below it."""
+    """Print one row per direction of retrieval, each followed by the row of a random order."""
     width = max(len(TITLES[name]) for name in figures)
     print(f"{'':{width}}    R@1    R@5   R@10   Med r  mean r  queries  candidates")
     rows = [
@@ -447,12 +451,12 @@ def _print(
     print(f"rsum {rsum:.1f}")
 
 
-def _curve_files(found: Mapping[str, Task], args: argparse.Namespace) -> dict[str, str]:
+def _curve_files(retrievals: Mapping[str, Retrieval], args: argparse.Namespace) -> dict[str, str]:
     from fairseq_mm.metrics.ranks import curve_percentages
     from fairseq_mm.report.recall_chart import recall_chart
 
     percentages = curve_percentages()
-    curves = {name: task.curve for name, task in found.items() if task.curve is not None}
+    curves = {name: task.curve for name, task in retrievals.items() if task.curve is not None}
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["percentage", *curves])
@@ -460,10 +464,10 @@ def _curve_files(found: Mapping[str, Task], args: argparse.Namespace) -> dict[st
         writer.writerow([f"{value:.6g}" for value in row])
     files = {"recall_curve.csv": table.getvalue()}
     data = os.path.basename(args.data.rstrip(os.sep))
-    title = f"{data}, {args.split}: {len(found['sentence_retrieval'].ids)} images"
+    title = f"{data}, {args.split}: {len(retrievals['sentence_retrieval'].ids)} images"
     try:
         named = {TITLES[name]: curve for name, curve in curves.items()}
         files["recall_curve.svg"] = recall_chart(title, percentages, named)
-    except UserError as error:  # the figures are worth more than their drawing
+    except UserError as error:  # a missing drawing must not cost the results
         print(f"no recall_curve.svg: {error}", file=sys.stderr)
     return files

@@ -1,4 +1,7 @@
-"""``fairseq-mm rank`` of stories: under their own prompt or images, among those of others."""
+"""Ranking of stories for ``fairseq-mm rank``.
+
+Tests whether a story is more likely under its own prompt or images than under other ones.
+"""
 
 import argparse
 import json
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from fairseq_mm.cli.likelihood import TEXTS, PromptTexts, Stories, card_of, chosen_lines, pair_of
+from fairseq_mm.cli.likelihood import TEXTS, PromptTexts, Stories, card_of, pair_of, sample_lines
 from fairseq_mm.cli.run_set_up import only_writer
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
@@ -31,11 +34,12 @@ ROWS = {
 
 
 def rank_stories(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", kind: str) -> None:
-    """
+    """Rank each story's own prompt or album among others; print and write the results.
+
     Args:
-        args: of ``fairseq-mm rank``.
+        args: Options of ``fairseq-mm rank``.
         checkpoints: Checkpoints of the models.
-        kind: of them, ``prompts`` or ``albums``.
+        kind: Kind of the checkpoints, ``prompts`` or ``albums``.
 
     Raises:
         UserError: if files or options do not fit.
@@ -50,7 +54,7 @@ def rank_stories(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", 
     texts = TEXTS[kind](args, checkpoints)
     if not texts.names:
         raise UserError(f"{texts.models.files[0]}: is a language model, which reads no prompt.")
-    lines = chosen_lines(len(texts.texts), args.stories, args.seed)
+    lines = sample_lines(len(texts.texts), args.stories, args.seed)
     columns = condition_ranking.condition_columns(texts.names[line] for line in lines)
     if len(columns.texts) < args.candidates:
         raise UserError(
@@ -104,7 +108,7 @@ def rank_stories(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", 
 
 
 def output_of(files: Sequence[str], split: str) -> str:
-    """The folder that is written by default."""
+    """Return the default output folder."""
     others = f"+{len(files) - 1}" if len(files) > 1 else ""
     return f"{os.path.splitext(files[0])[0]}{others}.rank-{split}"
 
@@ -116,7 +120,7 @@ def _score(
     lines: Sequence[int],
     columns: "Columns",
 ) -> np.ndarray:
-    """``[stories, columns]`` log-likelihoods; those that the file lacks are computed and kept."""
+    """Return log-likelihoods [stories, columns]; compute and append missing pairs."""
     from tqdm import tqdm
 
     lines_of = texts.lines_of(columns.texts)
@@ -143,13 +147,13 @@ def _score(
 
 
 def _figures_of(result: "Union[PromptRanking, AlbumRanking]") -> dict[str, Any]:
-    """Its figures and ties, as JSON."""
-    found: dict[str, Any] = {}
+    """Convert a result to values that JSON can hold."""
+    figures: dict[str, Any] = {}
     for name, value in result._asdict().items():
         if isinstance(value, condition_ranking.Figure):
             value = value._asdict()
-        found[name] = value.tolist() if isinstance(value, np.ndarray) else value
-    return found
+        figures[name] = value.tolist() if isinstance(value, np.ndarray) else value
+    return figures
 
 
 def _signature(
@@ -208,7 +212,7 @@ def _entries(
     true: np.ndarray,
     distractors: np.ndarray,
 ) -> list[dict[str, Any]]:
-    """A record of each story: its line, its own condition, and how it compares with the others."""
+    """Return one record per story: its line, its prompt or album, and its ranks."""
     is_prompt = isinstance(texts, PromptTexts)
     compare = condition_ranking.draw_credits if is_prompt else condition_ranking.candidate_ranks
     by_draw = compare(scores, true, distractors)  # [draws, stories]

@@ -1,5 +1,4 @@
-"""What subcommands do before their work: register with fairseq, load models, and hold the folder
-that they write."""
+"""Set-up of subcommands: register with fairseq, load models, and lock the output folder."""
 
 import contextlib
 import logging
@@ -14,22 +13,22 @@ is_program = False
 
 
 def silence_deprecations() -> None:
-    """fairseq and fairscale call what PyTorch deprecates; who runs a command cannot change that."""
+    """Hide deprecation warnings: users cannot change fairseq or fairscale."""
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 
 
 def silence_imports() -> None:
-    """Let fairseq's modules, which log while they are imported, print only warnings."""
+    """Show only warnings of fairseq's modules, which log while they are imported."""
     logging.basicConfig(level=logging.WARNING)
     silence_deprecations()
 
 
 def register_quietly() -> None:
-    """Registers the package with fairseq, which logs and warns while it is imported.
+    """Register the package with fairseq, without the messages that fairseq's import prints.
 
     Raises:
-        UserError: naming the remedy, if fairseq is missing or does not import.
+        UserError: if fairseq is missing or cannot be imported.
     """
     silence_imports()
     import fairseq_mm
@@ -69,10 +68,10 @@ def load_generator(command: str, path: str, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def only_writer(folder: str) -> Iterator[None]:
-    """Holds the output folder: two runs would end with files that one of them has emptied.
+    """Lock the output folder: two runs at once would overwrite each other's files.
 
     Raises:
-        UserError: if another process holds it, or it cannot be made.
+        UserError: if another process has locked the folder, or it cannot be created.
     """
     from fairseq_mm.data import folder_lock
 
