@@ -1,4 +1,4 @@
-"""``--task``: what the data is, what is generated, how it is judged."""
+"""Tasks (``--task``): each defines the data, the generated text and its evaluation."""
 
 from fairseq_mm.tasks import (
     hierarchical_story,

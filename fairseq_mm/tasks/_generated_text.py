@@ -1,8 +1,8 @@
-"""Validation by generated text, as sums: a corpus figure that any number of processes agree on.
+"""Validation by metrics of generated text, for any number of processes.
 
-fairseq adds up what the processes log (and gathers only small values that it cannot add), so
-counts and sums are logged and the metrics are derived from them. Document frequencies of CIDEr are
-those of the whole split, whichever part of it a process sees.
+fairseq sums the logged values of all processes and can gather only small other values. So this
+module logs counts and sums and derives the corpus metrics from them. CIDEr's document frequencies
+are computed from the whole split in every process.
 """
 
 import difflib
@@ -25,7 +25,7 @@ from fairseq_mm.metrics.rouge import rouge_l, rouge_l_f1, rouge_n_f1
 logger = logging.getLogger(__name__)
 
 Tokens = Sequence[str]
-# hypothesis, references -> score; that of a split is the mean
+# (hypothesis, references) -> score; the score of a split is the mean
 Measure = Callable[[Tokens, Sequence[Tokens]], float]
 
 
@@ -34,7 +34,7 @@ def _best(of_pair: Callable[..., float], **options: Any) -> Measure:
     return lambda tokens, references: max(of_pair(tokens, x, **options) for x in references)
 
 
-# beside BLEU and CIDEr
+# metrics in addition to BLEU and CIDEr
 CAPTION_MEASURES: dict[str, Measure] = {"rouge_l": rouge_l}
 SUMMARY_MEASURES: dict[str, Measure] = {
     "rouge1": _best(rouge_n_f1, n=1),
@@ -47,15 +47,15 @@ _BLEU = tuple(f"_gen_bleu_{i}" for i in range(NUM_SUMS))
 
 
 def check_best_checkpoint_metric(cfg: Any, measures: Mapping[str, Measure], texts: str) -> None:
-    """
+    """Check ``--best-checkpoint-metric`` of a task that generates text for validation.
+
     Args:
-        cfg: of a task with ``eval_gen``.
-        measures: of its texts, beside BLEU and CIDEr.
-        texts: what they are.
+        cfg: Config of a task with ``eval_gen``.
+        measures: Metrics of the generated texts, in addition to BLEU and CIDEr.
+        texts: Name of the texts in messages, such as "captions".
 
     Raises:
-        UserError: if the best checkpoint is chosen by a metric of generated text that is not
-            computed, or so that the worst would be kept.
+        UserError: if the metric is not computed, or fairseq would keep the worst checkpoint.
     """
     metric = getattr(cfg, "best_checkpoint_metric", None) or ""
     known = (*_BLEU_AND_CIDER, *measures)
@@ -79,12 +79,12 @@ class GeneratedTextScores:
     """Scores of generated text against the references of a split.
 
     Args:
-        references: item id -> its references.
-        references_path: where they stand, for the message.
-        visual_ids: item id of each line of the split.
-        visual_path: where they stand, for the message.
-        tokenize: text -> tokens that are compared.
-        measures: what is computed beside BLEU and CIDEr.
+        references: Item id -> references of the item.
+        references_path: Path of the references, for messages.
+        visual_ids: Item id of each line of the split.
+        visual_path: Path of the item ids, for messages.
+        tokenize: Function from a text to the tokens that are compared.
+        measures: Metrics in addition to BLEU and CIDEr.
 
     Raises:
         UserError: if an item of the split has no references.
@@ -112,7 +112,7 @@ class GeneratedTextScores:
         # the split's items only: they give the document frequencies
         self.index = {item: i for i, item in enumerate(dict.fromkeys(visual_ids))}
 
-    # made when a text is scored: those of a training split would take gigabytes for nothing
+    # created when the first text is scored: for a training split it would take gigabytes in vain
     @cached_property
     def tokenized(self) -> list[list[Tokens]]:
         """References of each item, as tokens."""

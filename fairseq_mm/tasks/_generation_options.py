@@ -1,4 +1,4 @@
-"""Generation options as JSON: fairseq reads what it knows, and fails at its first search."""
+"""Reads generation options from JSON and checks them before fairseq's search starts."""
 
 import dataclasses
 import difflib
@@ -14,7 +14,7 @@ from fairseq_mm.data.input_files import parse_object
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import LARGEST_LENPEN
 
-# those of fairseq-generate's that its search looks at; any other would do nothing, or would score
+# options of fairseq-generate that its search reads; any other would do nothing, or would score
 # the references themselves
 SEARCH_OPTIONS = (
     *("beam", "max_len_a", "max_len_b", "min_len", "lenpen", "unnormalized", "unkpen"),
@@ -22,19 +22,20 @@ SEARCH_OPTIONS = (
     *("sampling", "sampling_topk", "sampling_topp"),
     *("diverse_beam_groups", "diverse_beam_strength", "diversity_rate"),
 )
-# of fairseq, where no hypothesis has ended at the last step
+# fairseq's error if no hypothesis has ended at the last step
 _NO_END = re.compile(r"\d+ < \d+")
 _EXPECTED = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def read_generation_options(text: str, name: str) -> dict[str, Any]:
-    """
+    """Read generation options from JSON.
+
     Args:
-        text: a JSON object of ``SEARCH_OPTIONS``.
-        name: of the argument, for messages.
+        text: JSON object with some of ``SEARCH_OPTIONS``.
+        name: Name of the argument, for messages.
 
     Raises:
-        UserError: if it is no JSON object, or an option does not exist or has another type.
+        UserError: if the text is no JSON object, or an option does not exist or has another type.
     """
     try:
         options = parse_object(text, name)
@@ -59,15 +60,16 @@ def read_generation_options(text: str, name: str) -> dict[str, Any]:
 
 
 def check_search(args: Any, *, has_source: bool = False) -> None:
-    """Refuses what fairseq's search cannot do where images are the input, or would refuse with a
-    traceback.
+    """Refuse options that fairseq's search cannot combine with image inputs.
+
+    Without this check, some options would fail in fairseq with a traceback.
 
     Args:
-        args: fairseq's options of generation, or some of them.
-        has_source: a text alone is the input.
+        args: Some or all of fairseq's generation options.
+        has_source: True if the input is only text.
 
     Raises:
-        UserError: naming the option.
+        UserError: if an option is refused; the message names it.
     """
     if getattr(args, "constraints", None):
         raise UserError("--constraints: this task takes none.")
@@ -111,17 +113,19 @@ def check_search(args: Any, *, has_source: bool = False) -> None:
 def explain_failed_search(
     error: AssertionError, generator: Any, models: Sequence[Any], text: str
 ) -> None:
-    """For where fairseq's search has failed: texts must be longer than they may be, or no word has
-    a probability.
+    """Raise an error that explains why fairseq's search failed.
+
+    The search fails if the minimum length exceeds the maximum, or if no word has a finite
+    probability.
 
     Args:
-        error: that it raised.
-        generator: that raised it.
-        models: that generate.
-        text: what they write.
+        error: Error of the search.
+        generator: Sequence generator that raised the error.
+        models: Models of the ensemble.
+        text: Name of the generated text in messages.
 
     Raises:
-        UserError: if lengths exclude each other, or weights are not finite.
+        UserError: if the lengths exclude each other, or weights are not finite.
     """
     if "min_len" in str(error):
         raise UserError(

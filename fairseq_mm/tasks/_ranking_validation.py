@@ -1,8 +1,9 @@
-"""Validation of an embedding by ranking the whole split: R@1, R@5, R@10, median rank, their sum.
+"""Validation of an embedding model by ranking: R@1, R@5, R@10 and median rank in both directions,
+and rsum, the sum of recalls.
 
-Images and sentences of a split are ranked against each other, which no sum over batches gives.
-So the first step of a pass embeds all of the split, shared between the processes, and every step
-logs the same figures: their mean over steps and processes is what they are.
+Ranking compares all images of a split with all its sentences, so sums over batches cannot give it.
+The first validation step therefore embeds the whole split, shared between the processes, and every
+step logs the same values; averaging over steps and processes leaves them unchanged.
 """
 
 import weakref
@@ -29,14 +30,14 @@ _COUNT = "_ranking_count"
 
 
 def check_best_ranking(cfg: Any, *, is_ranking: bool) -> None:
-    """
+    """Check ``--best-checkpoint-metric`` of a task that may validate by ranking.
+
     Args:
-        cfg: of the task.
-        is_ranking: whether the model embeds images and sentences.
+        cfg: Config of the task.
+        is_ranking: True if the model embeds images and sentences.
 
     Raises:
-        UserError: if the best checkpoint is chosen by a metric that is not computed, or so that
-            the worst would be kept.
+        UserError: if the metric is not computed, or fairseq would keep the worst checkpoint.
     """
     metric = getattr(cfg, "best_checkpoint_metric", None) or ""
     maximizes = bool(getattr(cfg, "maximize_best_checkpoint_metric", False))
@@ -106,22 +107,24 @@ class RankingValidation:
 def embed_split(
     dataset: Any, model: Any, device: torch.device
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each image and each sentence once, shared between the processes that train together.
+    """Embed each image and each sentence of a split once, shared between the processes of a
+    training.
 
     Args:
-        dataset: of the split.
-        model: with ``embed_images`` and ``embed_sentences``. Every process calls it equally often.
-        device: where the model is.
+        dataset: Dataset of the split.
+        model: Model with ``embed_images`` and ``embed_sentences``; every process must call this
+            function equally often.
+        device: Device of the model.
 
     Returns:
-        images: ``[I, K]`` float32 in the order of their items.
-        sentences: ``[S, K]`` float32 in the order of ``dataset.ordered_indices()``.
-        items: ``[S]`` index of each sentence's image in ``images``.
+        images: [I, K] float32 vectors in the order of the items.
+        sentences: [S, K] float32 vectors in the order of ``dataset.ordered_indices()``.
+        items: [S] index of each sentence's image in ``images``.
 
     Raises:
         UserError: if an embedding is not finite.
     """
-    order = dataset.ordered_indices()  # of like length together
+    order = dataset.ordered_indices()  # sorted by length, for less padding
     lines = dataset.lines[order]
     _, first, items = np.unique(dataset.item[lines], return_index=True, return_inverse=True)
     pad = dataset.target_dictionary.pad()
@@ -146,7 +149,7 @@ def embed_split(
 
 
 def _embed_shared(values: np.ndarray, embed: Callable[[np.ndarray], Tensor]) -> np.ndarray:
-    """``[N, K]`` embeddings of ``[N]`` values, of which each process embeds its part."""
+    """Embed N values, shared between the processes, and return all embeddings [N, K]."""
     processes = distributed.get_data_parallel_world_size()
     rank = distributed.get_data_parallel_rank() if processes > 1 else 0
     part = np.array_split(values, processes)[rank]
@@ -162,16 +165,16 @@ def _embed_shared(values: np.ndarray, embed: Callable[[np.ndarray], Tensor]) -> 
 def ranking_scores(
     images: np.ndarray, sentences: np.ndarray, items: np.ndarray
 ) -> dict[str, float]:
-    """Of both directions, ties against the system.
+    """Retrieval scores in both directions; ties count as errors.
 
     Args:
-        images: ``[I, K]``.
-        sentences: ``[S, K]``.
-        items: ``[S]`` index of each sentence's image.
+        images: [I, K] vectors.
+        sentences: [S, K] vectors.
+        items: [S] index of each sentence's image.
 
     Returns:
-        ``i2t_r1`` ... ``i2t_medr`` of sentences for an image, ``t2i_...`` of images for a sentence,
-        recalls in percent; ``rsum``, the sum of the six recalls.
+        ``i2t_r1`` to ``i2t_medr`` for sentences retrieved by an image, ``t2i_...`` for images
+        retrieved by a sentence (recalls in percent), and ``rsum``, the sum of the six recalls.
     """
     indices: Any = np.arange(len(images))
     image_of: Any = items

@@ -9,13 +9,13 @@ from fairseq_mm.data.subwords import Subwords
 
 
 class ReadableText:
-    """What fairseq's command lines take for ``--bpe``: the data folder's subwords.
+    """Decoder from tokens to text with the interface of fairseq's ``--bpe`` classes.
 
-    fairseq decodes a text without saying whose it is, so the words that indexed OOV tokens of the
-    texts to come stand for are told beforehand, in the order in which it decodes them.
+    fairseq decodes a text without passing the sample that it belongs to. The words of indexed OOV
+    tokens must therefore be announced with :meth:`expect`, in the order of decoding.
 
     Args:
-        subwords: of the data folder or the checkpoint.
+        subwords: Subwords of the data folder or the checkpoint.
     """
 
     def __init__(self, subwords: Subwords) -> None:
@@ -23,9 +23,10 @@ class ReadableText:
         self._oov_words: deque[Sequence[str]] = deque()
 
     def expect(self, oov_words: Iterable[Sequence[str]]) -> None:
-        """
+        """Announce the words of indexed OOV tokens.
+
         Args:
-            oov_words: for each text that is decoded next the words that its numbers stand for.
+            oov_words: For each of the next texts, the words that its indexed tokens denote.
         """
         self._oov_words = deque(oov_words)
 
@@ -39,10 +40,11 @@ class ReadableText:
         return self.text_of(tokens, oov_words)
 
     def text_of(self, tokens: str, oov_words: Optional[Sequence[str]] = None) -> str:
-        """
+        """Decode tokens to a text.
+
         Args:
-            tokens: separated by spaces.
-            oov_words: words that indexed OOV tokens stand for; None where nobody knows them.
+            tokens: Tokens, separated by spaces.
+            oov_words: Words that indexed OOV tokens denote; None if unknown.
         """
         if oov_words is not None:
             tokens = restore_oov_words(tokens, oov_words)

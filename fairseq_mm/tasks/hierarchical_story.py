@@ -1,11 +1,11 @@
-"""Stories of prompts: ``--task hierarchical_story``.
+"""Stories from prompts: ``--task hierarchical_story``.
 
 Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
 
-The data folder is made by ``scripts/prepare_writingprompts.py`` or ``fairseq-mm prepare prompts``:
-``dict.wp_source.txt``, ``dict.wp_target.txt`` and ``<split>.wp_source-wp_target.*`` as
-``fairseq-preprocess`` writes them. What fairseq's ``translation`` trains on such a folder, this
-task trains as well; it checks the folder first, and loses no example.
+The data folder is made by ``scripts/prepare_writingprompts.py`` or ``fairseq-mm prepare prompts``.
+It has ``dict.wp_source.txt``, ``dict.wp_target.txt`` and ``<split>.wp_source-wp_target.*``, in the
+format of ``fairseq-preprocess``. This task trains on every folder that fairseq's ``translation``
+accepts; it checks the folder first and skips no example.
 """
 
 import logging
@@ -56,13 +56,13 @@ class HierarchicalStoryConfig(GenerationTaskConfig):
 
 @register_task("hierarchical_story", dataclass=HierarchicalStoryConfig)
 class HierarchicalStoryTask(GenerationTask):
-    """Stories of prompts.
+    """Task of stories from prompts.
 
     Args:
-        cfg: the configuration.
-        source_dictionary: of the prompts.
-        target_dictionary: of the stories.
-        reads_prompts: False where a language model generates, of stories or of prompts.
+        cfg: Config of the task.
+        source_dictionary: Dictionary of the prompts.
+        target_dictionary: Dictionary of the stories.
+        reads_prompts: False if the model is a language model of stories or prompts.
     """
 
     command = "tell"
@@ -111,13 +111,14 @@ class HierarchicalStoryTask(GenerationTask):
         feature_dim: int,
         source_words: Optional[list[str]] = None,
     ) -> "HierarchicalStoryTask":
-        """A task without a data folder, to generate with a story model or a language model.
+        """Build a task without a data folder, for generation with a story model or a language
+        model.
 
         Args:
-            words: of the vocabulary, in the order of their indices, special symbols left out.
-            extractor: not used.
-            feature_dim: not used.
-            source_words: of the prompts' vocabulary; None of a language model.
+            words: Words of the dictionary in the order of their indices, without special symbols.
+            extractor: Not used.
+            feature_dim: Not used.
+            source_words: Words of the prompts' dictionary; None for a language model.
         """
         dictionary = dictionary_of(words)
         source = dictionary if source_words is None else dictionary_of(source_words)
@@ -152,12 +153,13 @@ class HierarchicalStoryTask(GenerationTask):
         return model
 
     def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
-        """
-        Stories are ``min_len`` words long at least, 150 by default, unless ``max_len_b`` or the
-        models' positions allow fewer.
+        """Build the generator of stories of at least ``min_len`` words.
+
+        The default of ``min_len`` is 150, or less if ``max_len_b`` or the models' positions allow
+        fewer.
 
         Raises:
-            UserError: if the generator is to give or take what it cannot.
+            UserError: if an option is not supported.
         """
         if getattr(args, "constraints", None):
             raise UserError("--constraints: this task takes none.")
@@ -180,8 +182,9 @@ class HierarchicalStoryTask(GenerationTask):
         return generator
 
     def _limits(self) -> tuple[int, int]:
-        """:meth:`max_positions`, and those of the models that generate: the command line does not
-        repeat the sizes that they were trained with."""
+        """Return the lower of :meth:`max_positions` and the positions of the generating models,
+        because the command line of a generation does not repeat the sizes of the training.
+        """
         limits = [self.max_positions(), *(model.max_positions() for model in self.loaded_models)]
         return min(source for source, _ in limits), min(target for _, target in limits)
 
@@ -192,14 +195,12 @@ class HierarchicalStoryTask(GenerationTask):
     def load_dataset(
         self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
     ) -> None:
-        """
-        Args:
-            split: name of the split.
-            combine: given as True by fairseq for the training split alone, whose examples are
-                shuffled, and not given by its generation.
-            task_cfg: The task's configuration in the checkpoint, which fairseq gives where it
-                generates or validates.
-            **kwargs: ``epoch`` where fairseq trains or validates.
+        """Load a split.
+
+        Args: split: Name of the split. combine: True for the training split, whose examples are
+        shuffled; None if fairseq generates. task_cfg: Config of the task in the checkpoint, which
+        fairseq passes if it generates or validates. **kwargs: ``epoch`` if fairseq trains or
+        validates.
 
         Raises:
             UserError: if files are missing or do not fit together, or a text is empty or longer
@@ -245,7 +246,7 @@ class HierarchicalStoryTask(GenerationTask):
     def build_dataset_for_inference(
         self, src_tokens: list[Any], src_lengths: Any, **kwargs: Any
     ) -> MultimodalDataset:
-        """What ``fairseq-interactive`` generates from."""
+        """Build the dataset of the prompts that ``fairseq-interactive`` reads."""
         lines = TensorLines(src_tokens)
         limit = self._limits()[0]
         for number, tokens in enumerate(lines, 1):

@@ -107,8 +107,11 @@ class MultimodalCaptioningTask(MultimodalTask):
         source_words: Optional[list[str]] = None,
         **fields: Any,
     ) -> "MultimodalCaptioningTask":
-        """:meth:`MultimodalTask.from_provenance`; ``source_words`` are those of the tags'
-        dictionary, of a model that reads part-of-speech sequences."""
+        """Build a task without a data folder, see :meth:`MultimodalTask.from_provenance`.
+
+        ``source_words`` are the words of the tag dictionary, for a model that reads part-of-speech
+        sequences.
+        """
         task = super().from_provenance(words, extractor, feature_dim, **fields)
         task.pos_sequences = None if source_words is None else FolderPosSequences("", source_words)
         return task
@@ -120,7 +123,7 @@ class MultimodalCaptioningTask(MultimodalTask):
 
     @property
     def structure_dictionary(self) -> Dictionary:
-        """Of the tags that models of part-of-speech sequences read.
+        """Dictionary of the part-of-speech tags.
 
         Raises:
             UserError: if the data folder has no tags.
@@ -173,7 +176,7 @@ class MultimodalCaptioningTask(MultimodalTask):
             self.dictionary,
             split=split,
             lines=lines,
-            shuffle=bool(combine),  # what fairseq gives for the training split alone
+            shuffle=bool(combine),  # fairseq passes True only for the training split
             num_negatives=self.num_negatives if combine else 0,
             is_target_read=self.is_scored(combine, kwargs),
             seed=self.cfg.seed,
@@ -194,16 +197,16 @@ class MultimodalCaptioningTask(MultimodalTask):
     def check_split(
         self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
     ) -> dict[str, Any]:
-        """What a task asks of a split besides; captions need nothing.
+        """Check task-specific files of a split. Captions need none.
 
         Args:
-            text_path: of the binarised text, without its ending.
-            text: its lines.
-            visual_path: file of the ids.
-            visual_ids: its lines, as many.
+            text_path: Path of the binarized text, without extension.
+            text: Binarized lines.
+            visual_path: Path of the file with one image id per line.
+            visual_ids: The ids, one per line of ``text``.
 
         Returns:
-            options of the split's :class:`MultimodalDataset`.
+            Options of the split's :class:`MultimodalDataset`.
         """
         return {}
 
@@ -234,10 +237,11 @@ class MultimodalCaptioningTask(MultimodalTask):
         return criterion
 
     def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
-        """
+        """Build the generator of captions.
+
         Raises:
-            UserError: if the search is to do what it cannot, a model generates no text, or some
-                models read part-of-speech sequences and others do not.
+            UserError: if an option is not supported, a model generates no text, or only some of the
+                models read part-of-speech sequences.
         """
         if any(hasattr(model, "embed_sentences") for model in models):
             raise UserError(
@@ -253,14 +257,14 @@ class MultimodalCaptioningTask(MultimodalTask):
         return super().build_generator(models, args, *others, **kwargs)
 
     def read_word_vectors(self, path: str, dim: int) -> tuple[np.ndarray, np.ndarray]:
-        """What a model of ``--word-vectors`` begins with.
+        """Read pretrained word vectors for ``--word-vectors``.
 
         Returns:
-            vectors: ``[V, dim]`` float32.
-            is_found: ``[V]`` bool, whether the file has the dictionary's word.
+            vectors: [V, dim] float32.
+            is_found: [V] bool, True if the file has the dictionary's word.
 
         Raises:
-            UserError: if the file does not fit.
+            UserError: if the file does not fit the dictionary or ``dim``.
         """
         found = read_word_vectors(path, self.dictionary.symbols, dim=dim)
         words = found.is_found[self.dictionary.nspecial :]
@@ -268,12 +272,10 @@ class MultimodalCaptioningTask(MultimodalTask):
         return found
 
     def prefix_of(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """
-        Returns:
-            prefix_tokens: ``[B, p]`` of ``--prefix-words``; None without.
+        """Return the tokens of ``--prefix-words``, [B, p]; None without the option.
 
         Raises:
-            UserError: if one of them is no word of the dictionary.
+            UserError: if a word is not in the dictionary.
         """
         if not self.cfg.prefix_words:
             return None
@@ -296,7 +298,7 @@ class MultimodalCaptioningTask(MultimodalTask):
     ) -> tuple[Any, Any, dict[str, Any]]:
         if self.ranking is not None:
             self.ranking.forget()
-            # a batch that stands in for none has no negatives for the others
+            # a dummy batch has no negatives for the other processes
             sample = {**sample, "update_num": update_num, "is_dummy": ignore_grad}
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 

@@ -1,8 +1,7 @@
-"""What the tasks have in common: options, features, generation with one line for a mistake, and
-validation by generated text.
+"""Base classes of the tasks: options, features, generation and validation by generated text.
 
-A task is a small file of its own: it declares what :class:`GeneratesText` lists, loads its splits,
-and says what is special about its search.
+A task is a small file of its own. It declares what :class:`GeneratesText` lists, loads its splits
+and adds the rules of its search.
 """
 
 import logging
@@ -87,13 +86,14 @@ class MultimodalTaskConfig(GenerationTaskConfig):
 
 
 class GenerationTask(GeneratesText, FairseqTask):
-    """Base of tasks whose searches fail with one line, and whose checkpoints carry the lengths.
+    """Base of tasks that generate text: a failed search raises an error of one line, and
+    checkpoints carry the lengths.
 
     Attributes:
-        start_index: token before the first that is generated; None for ``</s>``.
-        config: Class of the configuration.
-        carried_options: Options that a checkpoint is read with as it was trained.
-        side_names: What a source and a target are called in messages.
+        start_index: Token before the first generated token; None for ``</s>``.
+        config: Class of the config.
+        carried_options: Options whose value is read from the checkpoint.
+        side_names: Names of a source and a target in messages.
     """
 
     start_index: Optional[int] = None
@@ -157,7 +157,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         index = too_long[0]
         line, sizes = int(dataset.lines[index]) + 1, dataset.size(index)
         limits = max_positions
-        if not isinstance(sizes, tuple):  # of the target
+        if not isinstance(sizes, tuple):  # only the sizes of the target
             sizes = (0, sizes)
         if not isinstance(limits, (tuple, list)):
             limits = (limits, limits)
@@ -180,7 +180,7 @@ class GenerationTask(GeneratesText, FairseqTask):
     def begin_search(
         self, generator: Any, sample: dict[str, Any], prefix_tokens: Optional[Tensor]
     ) -> None:
-        """Tells a search of the task's own what it needs to know of a batch."""
+        """Prepare the task's own search for a batch."""
 
     def inference_step(
         self,
@@ -213,18 +213,18 @@ class GenerationTask(GeneratesText, FairseqTask):
 
 
 class MultimodalTask(GenerationTask):
-    """Base of tasks that read features, and are validated by generated text with ``--eval-gen``.
+    """Base of tasks that read features and validate by generated text with ``--eval-gen``.
 
     Args:
-        cfg: the configuration.
-        dictionary: of the texts that are generated.
-        feature_dim: dimension of the features; 0 as long as there are none.
-        feature_attributes: how the features were made: extractor, weights, layer, ...
-        features: the feature stores; None where no split is loaded.
+        cfg: Config of the task.
+        dictionary: Dictionary of the generated texts.
+        feature_dim: Dimension of the features; 0 until features are opened.
+        feature_attributes: Identity of the features: extractor, weights, layer, ...
+        features: Feature stores; None until a split is loaded.
 
     Attributes:
-        measures: of generated text, beside BLEU and CIDEr.
-        generated_text_scores: split -> what its generated texts are scored by.
+        measures: Metrics of generated text in addition to BLEU and CIDEr.
+        generated_text_scores: Split -> scores of its generated texts.
     """
 
     measures: Mapping[str, Measure] = CAPTION_MEASURES
@@ -257,15 +257,15 @@ class MultimodalTask(GenerationTask):
         options: Mapping[str, Any] = {},
         **fields: Any,
     ) -> Any:
-        """A task without a data folder, to build and load a model and to generate with it.
+        """Build a task without a data folder, to load a model and generate with it.
 
         Args:
-            words: of the dictionary, in the order of their indices, special symbols left out.
-            extractor: attributes of the features that say how an image or video became vectors.
-            feature_dim: dimension of the features; 0 of models that read none.
-            source_words: of the dictionary of what else a model reads.
-            options: of the configuration, which a checkpoint has.
-            **fields: those of ``provenance_fields`` that a checkpoint has.
+            words: Words of the dictionary in the order of their indices, without special symbols.
+            extractor: Attributes that identify the extractor of the features.
+            feature_dim: Dimension of the features; 0 if the model reads none.
+            source_words: Words of a second dictionary that the model reads.
+            options: Options of the config that the checkpoint carries.
+            **fields: Fields of ``provenance_fields`` that the checkpoint carries.
         """
         return cls(
             cls.config(seed=SEED, **options),
@@ -280,7 +280,7 @@ class MultimodalTask(GenerationTask):
         return self.dictionary
 
     def open_features(self) -> FeatureStores:
-        """What ``--features`` names, opened when it is first asked for."""
+        """Open the feature stores of ``--features`` on first use."""
         if self.features is None:
             cfg = self.cfg
             self.features = open_folder_features(
@@ -347,7 +347,7 @@ class MultimodalTask(GenerationTask):
         return scores.sums(hypotheses)
 
     def text_of(self, tokens: Tensor, split: str, line: int) -> str:
-        """What is scored of the hypothesis ``[t]`` of a line of a split."""
+        """Return the text of a hypothesis [t] for a line of a split, as the metrics score it."""
         return self.dictionary.string(tokens)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
@@ -357,6 +357,7 @@ class MultimodalTask(GenerationTask):
 
 
 def is_generating(combine: Optional[bool], options: Mapping[str, Any]) -> bool:
-    """Whether ``load_dataset`` is called by fairseq's generation: ``combine`` is given by training
-    and validation alone, as is ``epoch``."""
+    """Return True if fairseq's generation calls ``load_dataset``: only training and validation pass
+    ``combine`` and ``epoch``.
+    """
     return combine is None and not options

@@ -3,14 +3,15 @@
 Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
 Summarization. EMNLP 2021.
 
-The data folder is made by ``scripts/prepare_how2.py`` or ``fairseq-mm prepare videos``: transcripts
-and summaries as ``fairseq-preprocess`` binarises pairs (``<split>.tran-desc.*``), with
+The data folder is made by ``scripts/prepare_how2.py`` or ``fairseq-mm prepare videos``. It has
+transcripts and summaries in the pair format of ``fairseq-preprocess`` (``<split>.tran-desc.*``),
 ``<split>.visual_ids``, ``<split>.references.jsonl``, ``subwords.json`` and ``features.h5``. Models
-that read no video get the transcript alone: for them there need be no features.
+that read only transcripts need no features.
 
 Differs from the released code:
-- A transcript ends with ``</s>``; there it had no ends, and the decoder's first token was another
-  in training than in generation. ``--source-ends none`` gives the transcript as released.
+- A transcript ends with ``</s>``. In the released code it had no end, and the first token of the
+  decoder differed between training and generation. ``--source-ends none`` restores the released
+  transcripts.
 """
 
 import logging
@@ -82,19 +83,19 @@ class VideoSummarizationConfig(MultimodalTaskConfig):
 
 @register_task("video_summarization", dataclass=VideoSummarizationConfig)
 class VideoSummarizationTask(MultimodalTask):
-    """Summaries of videos.
+    """Task of video summaries.
 
     Args:
-        cfg: the configuration.
-        dictionary: of transcripts and summaries.
-        subwords: how text became tokens.
-        **options: of :class:`MultimodalTask`.
+        cfg: Config of the task.
+        dictionary: Dictionary of transcripts and summaries.
+        subwords: Subwords that split words into tokens.
+        **options: Options of :class:`MultimodalTask`.
 
     Attributes:
-        max_frames: longest video.
-        tokenizer: what text went through before it became subwords, see ``transcript_text.py``;
-            None where nobody knows.
-        reads_video: whether the model does; None as long as there is none.
+        max_frames: Maximum number of frames of a video.
+        tokenizer: Normalisation of the text before it is split into subwords, see
+            ``transcript_text.py``; None if unknown.
+        reads_video: True if the model reads videos; None until a model is built.
 
     Raises:
         UserError: if an option is out of range.
@@ -161,19 +162,19 @@ class VideoSummarizationTask(MultimodalTask):
         max_frames: int = 256,
         **fields: Any,
     ) -> "VideoSummarizationTask":
-        """:meth:`MultimodalTask.from_provenance`.
+        """Build a task without a data folder, see :meth:`MultimodalTask.from_provenance`.
 
         Args:
-            words: of the dictionary, in the order of their indices, special symbols left out.
-            extractor: attributes of the features that say how a video became vectors.
-            feature_dim: channels of the features; 0 of models that read no video.
-            source_words: as ``words``.
-            subwords: how text became tokens, see ``Subwords.to_state``.
-            max_frames: longer videos are cut.
-            **fields: none.
+            words: Words of the dictionary in the order of their indices, without special symbols.
+            extractor: Attributes that identify the extractor of the features.
+            feature_dim: Number of feature channels; 0 if the model reads no video.
+            source_words: The same list as ``words``.
+            subwords: State of the subwords, see ``Subwords.to_state``.
+            max_frames: Maximum number of frames; longer videos are truncated.
+            **fields: Must be empty.
 
-        Raises:
-            UserError: if transcripts and summaries have different words, or there is no frame.
+        Raises: UserError: if transcripts and summaries have different words, or ``max_frames`` is
+        below 1.
         """
         if source_words is not None and source_words != words:
             raise UserError("transcripts and summaries must have one dictionary, but have two.")
@@ -210,7 +211,7 @@ class VideoSummarizationTask(MultimodalTask):
 
     @property
     def subwords_state(self) -> dict[str, Any]:
-        """What a checkpoint carries of the subwords."""
+        """Return the state of the subwords for a checkpoint."""
         return {**self.subwords.to_state(), "fingerprint": self.subwords.fingerprint}
 
     @property
@@ -237,10 +238,11 @@ class VideoSummarizationTask(MultimodalTask):
         return min(source for source, _ in limits), min(target for _, target in limits)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """
+        """Build the model of a config.
+
         Raises:
-            UserError: if the architecture reads no transcript, or the best checkpoint is chosen by
-                what is not computed.
+            UserError: if the architecture reads no transcript, or the metric of the best checkpoint
+                is not computed.
         """
         if not from_checkpoint:
             check_best_checkpoint_metric(self.cfg, SUMMARY_MEASURES, "summaries")
@@ -314,7 +316,7 @@ class VideoSummarizationTask(MultimodalTask):
             source_dictionary=self.dictionary,
             split=split,
             lines=lines,
-            shuffle=bool(combine),  # what fairseq gives for the training split alone
+            shuffle=bool(combine),  # fairseq passes True only for the training split
             start=self.start_index,
             items="videos",
             is_target_read=self.is_scored(combine, kwargs),
@@ -366,11 +368,13 @@ class VideoSummarizationTask(MultimodalTask):
         allow_unk: Optional[bool] = None,
         **kwargs: Any,
     ) -> Any:
-        """A summary has no indexed OOV token that its transcript does not have, unless ``<unk>`` is
-        allowed, which it would become.
+        """Build the generator of summaries.
+
+        Unless ``<unk>`` is allowed, a summary contains only indexed OOV tokens of its transcript:
+        other indices denote no word and would become ``<unk>``.
 
         Raises:
-            UserError: if the search is to do what it cannot.
+            UserError: if an option is not supported.
         """
         check_search(args, has_source=not self.reads_video)
         self.nbest = getattr(args, "nbest", 1)
@@ -433,7 +437,7 @@ class VideoSummarizationTask(MultimodalTask):
     def build_dataset_for_inference(
         self, src_tokens: list[Tensor], src_lengths: Any, **kwargs: Any
     ) -> MultimodalDataset:
-        """What ``fairseq-interactive`` generates from."""
+        """Build the dataset of the transcripts that ``fairseq-interactive`` reads."""
         source = self._with_ends(TensorLines(src_tokens), self.max_positions()[0])
         return MultimodalDataset(
             None, None, None, self.dictionary, source=source, source_dictionary=self.dictionary
@@ -453,7 +457,7 @@ def _read_video_ids(path: str) -> list[str]:
 
 
 def _reads_video(model: Any) -> bool:
-    """Of a model or its class."""
+    """Return True if a model, or a model class, reads videos."""
     return bool(getattr(model, "reads_video", False))
 
 

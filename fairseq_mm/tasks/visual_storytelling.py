@@ -1,14 +1,14 @@
 """Stories of five images: ``--task visual_storytelling``.
 
-The data folder is made by ``scripts/prepare_vist.py`` or ``fairseq-mm prepare stories``: that of
-``multimodal_captioning``, where a line of ``<split>.visual_ids`` has five keys, and a line of text
-is a whole story, its five sentences joined by ``<sent>``. Images that ``missing_images.txt``
-lists are padding in the batch, in their place. Training and perplexity are over stories,
-generation and its scores over sequences of images.
+The data folder is made by ``scripts/prepare_vist.py`` or ``fairseq-mm prepare stories``. It has the
+format of ``multimodal_captioning``, except that a line of ``<split>.visual_ids`` has five ids and a
+line of text is a whole story, its five sentences joined by ``<sent>``. Images that are listed in
+``missing_images.txt`` become padding at their place in the batch. Training and perplexity count
+stories, generation and its metrics count image sequences.
 
-Every search of fairseq's tells stories of exactly five sentences, see
-:mod:`fairseq_mm.generation.constraints`. With ``--sampling`` a story depends on ``--seed``, its
-line and its place among ``--nbest``, not on the batch that it is in.
+Every search of fairseq generates stories of exactly five sentences, see
+:mod:`fairseq_mm.generation.constraints`. With ``--sampling``, a story depends on ``--seed``, its
+line and its place among ``--nbest``, and not on the batch.
 """
 
 import dataclasses
@@ -75,17 +75,17 @@ class VisualStorytellingConfig(MultimodalCaptioningConfig):
 
 @register_task("visual_storytelling", dataclass=VisualStorytellingConfig)
 class VisualStorytellingTask(MultimodalCaptioningTask):
-    """Stories of five images.
+    """Task of visual stories.
 
     Args:
-        cfg: the configuration.
-        dictionary: of the stories.
-        rows_per_image: of features; found in ``features`` where they are given.
-        **options: of :class:`MultimodalTask`.
+        cfg: Config of the task.
+        dictionary: Dictionary of the stories.
+        rows_per_image: Number of feature rows per image; read from ``features`` if they are given.
+        **options: Options of :class:`MultimodalTask`.
 
     Attributes:
-        rows_per_image: R, equal for all images: 1 of pooled features, or a grid's positions.
-        separator_index: of the word between sentences.
+        rows_per_image: R, equal for all images: 1 for pooled features, or the positions of a grid.
+        separator_index: Index of the separator between sentences.
 
     Raises:
         UserError: if the dictionary has no separator, images have different numbers of rows, or
@@ -192,17 +192,17 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         constraints: Optional[StoryConstraints] = None,
         **kwargs: Any,
     ) -> Any:
-        """
+        """Build the generator of stories.
+
         Args:
-            models: one, or an ensemble.
-            args: fairseq's options of generation, or some of them.
-            *others: as of fairseq.
-            constraints: of the stories; by default those of the configuration.
-            **kwargs: of :meth:`GeneratesText.build_generator`.
+            models: One model, or the models of an ensemble.
+            args: Some or all of fairseq's generation options.
+            *others: Further arguments that fairseq passes.
+            constraints: Constraints of the stories; by default the constraints of the config.
+            **kwargs: Options of :meth:`GeneratesText.build_generator`.
 
         Raises:
-            UserError: if the search is to do what it cannot, or the models have no positions for
-                such stories.
+            UserError: if an option is not supported, or the models have too few positions.
         """
         generator = super().build_generator(models, args, *others, **kwargs)
         if getattr(args, "score_reference", False):
@@ -222,11 +222,12 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         return generator
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
-        """Gives all processes the first one's running statistics of batch normalisation.
+        """Copy the running statistics of batch normalisation from the first process to all others.
 
-        Each has those of its own batches, and fairseq saves the first one's: without, a split would
-        be validated by other models than the one that is saved, and a resumed training, which
-        begins with the saved statistics in all processes, would validate differently.
+        Each process has the statistics of its own batches, but fairseq saves only those in the
+        first process. Without the copy, validation would use other models than the saved one, and a
+        resumed training, which starts from the saved statistics in all processes, would validate
+        differently.
         """
         super().begin_valid_epoch(epoch, model)
         if distributed.get_data_parallel_world_size() > 1:
@@ -258,7 +259,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             begin_with(generator, prefix_tokens)
 
     def text_of(self, tokens: Tensor, split: str, line: int) -> str:
-        """The words of a story, without the separators: references have none."""
+        """Return the words of a story without separators, as references are written."""
         return self.dictionary.string(tokens, extra_symbols_to_ignore={self.separator_index})
 
 
