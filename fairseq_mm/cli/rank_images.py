@@ -329,7 +329,7 @@ def _by_vectors(
     model: Any, task: Any, args: argparse.Namespace, device: "torch.device"
 ) -> dict[str, Retrieval]:
     from fairseq_mm.metrics.ranks import chance_summary
-    from fairseq_mm.retrieval.vector_index import nearest, unit_vectors
+    from fairseq_mm.retrieval.nearest_vectors import nearest, unit_vectors
     from fairseq_mm.retrieval.vector_ranking import mean_summary, rank_folds
 
     dataset = task.datasets[args.split]

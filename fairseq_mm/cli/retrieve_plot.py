@@ -73,8 +73,8 @@ def run_plot(args: argparse.Namespace) -> None:
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.report.embedding_plot import PlotPoint, plot_section
     from fairseq_mm.report.html_page import render_page, write_page
+    from fairseq_mm.retrieval.nearest_vectors import VectorStore
     from fairseq_mm.retrieval.projection import principal_components
-    from fairseq_mm.retrieval.vector_index import build_index
 
     if args.jsonl and os.path.realpath(args.jsonl) == os.path.realpath(args.output):
         raise UserError(f"--jsonl {args.jsonl}: is --output; give another file.")

@@ -53,7 +53,7 @@ from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.embedder import Embedder
 from fairseq_mm.inference.pickling import Picklable, prepare_for_inference
 from fairseq_mm.inference.readers import list_of_several
-from fairseq_mm.retrieval.vector_index import unit_vectors
+from fairseq_mm.retrieval.nearest_vectors import unit_vectors
 
 
 class ScoredCaption(NamedTuple):

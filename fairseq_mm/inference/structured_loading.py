@@ -22,7 +22,7 @@ from fairseq_mm.inference.structured_captioner import StructuredCaptioner
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
 from fairseq_mm.ngrams.language_model import LanguageModel, load_language_model
 from fairseq_mm.ngrams.ngram_model import END, START
-from fairseq_mm.retrieval.vector_index import unit_vectors
+from fairseq_mm.retrieval.nearest_vectors import unit_vectors
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
-"""Inner products that do not depend on how they were computed: what ties and ranks are decided by.
+"""Inner products of float32 vectors that are the same on every machine, to decide ranks and ties.
 
-A float32 matrix product sums in an order that depends on block sizes, on the processor and on where
-a vector stands, so that equal vectors may score differently in the last digits. Here it is only a
-sieve: pairs that it places within its rounding error of a threshold are computed once more, in
-float64 and always in the same order. Equal vectors then have equal scores, everywhere.
+A float32 matrix product sums in an order that depends on block sizes, on the processor and on the
+position of a vector, so that equal vectors may get scores that differ in the last digits. Ranking
+therefore uses it only as a sieve: pairs within its rounding error of a threshold are computed again
+in float64, always in the same order. Equal vectors then have equal scores everywhere.
 """
 
 from collections.abc import Sequence
@@ -13,24 +13,25 @@ import numpy as np
 
 from fairseq_mm.errors import UserError
 
-_LARGEST = 1e18  # of a norm: products of two stay far below float32's largest number
+_LARGEST = 1e18  # norm of a vector: products of two stay far below float32's largest number
 _PIECE = 1 << 16  # float64 values of a piece of pairs: they stay in a cache of 2 MB
-_MANY = 50_000  # pairs; from here on equal vectors are worth being found
+_MANY = 50_000  # pairs: for so many, the search for equal vectors is worth its time
 
 
 def float32_rows(vectors: Any, what: str, *, names: Optional[Sequence[str]] = None) -> np.ndarray:
-    """Vectors of any floating-point type, on any device, as float32 in memory.
+    """Return vectors of any floating-point type and device as float32 in main memory.
 
     Args:
         vectors: ``[n, K]`` array or tensor (float16, bfloat16, float32, float64).
-        what: what one of them is, for messages.
-        names: of each vector, for messages.
+        what: Noun for one of the vectors, for messages.
+        names: Name of each vector, for messages.
 
     Returns:
-        rows: ``[n, K]`` contiguous, and ``vectors`` itself where it is that already.
+        rows: ``[n, K]`` contiguous; not a copy if ``vectors`` is such an array already.
 
     Raises:
-        UserError: if they are no matrix or empty, or one is not finite or of a norm above 1e18.
+        UserError: If ``vectors`` is empty or not a matrix, or a vector is not finite or has a norm
+            above 1e18.
     """
     if hasattr(vectors, "detach"):  # a tensor; numpy has no bfloat16
         vectors = vectors.detach().float().cpu().numpy()
@@ -49,45 +50,49 @@ def float32_rows(vectors: Any, what: str, *, names: Optional[Sequence[str]] = No
     return rows
 
 
-def check_same_dimension(first: np.ndarray, what: str, second: np.ndarray, other: str) -> None:
-    """
+def check_same_dimension(dim: int, what: str, other_dim: int, other: str) -> None:
+    """Check that two kinds of vectors have the same dimension.
+
     Raises:
-        UserError: if ``[n, K]`` and ``[m, K]`` differ in K.
+        UserError: If they have not.
     """
-    if first.shape[1] != second.shape[1]:
+    if dim != other_dim:
         raise UserError(
-            f"{what} vectors have dimension {first.shape[1]}, but {other} vectors have "
-            f"{second.shape[1]}: both must come from one model."
+            f"{what} vectors have dimension {dim}, but {other} vectors have {other_dim}: both must "
+            "come from one model."
         )
 
 
 def norm_bounds(rows: np.ndarray) -> np.ndarray:
-    """``[n]`` Euclidean norms of ``[n, K]`` float32, or a little more, but no less."""
+    """Return upper bounds ``[n]`` of the Euclidean norms of ``[n, K]`` float32 vectors."""
     # float32 loses squares below 1e-38
     return 1.001 * np.sqrt(np.einsum("nk,nk->n", rows, rows)).astype(np.float64) + 1e-17
 
 
 def rounding_error(norms: np.ndarray, largest: float, dim: int) -> np.ndarray:
-    """Bound of the error of float32 inner products, whatever the order of their sums.
+    """Return bounds of the error of float32 inner products, whatever the order of their sums.
 
     Args:
-        norms: ``[n]`` see :func:`norm_bounds`, of one side's vectors.
-        largest: of the other side's.
-        dim: K.
+        norms: ``[n]`` norms of the vectors on one side, see :func:`norm_bounds`.
+        largest: Largest norm on the other side.
+        dim: Dimension K of the vectors.
 
     Returns:
-        bound: ``[n]``; (K + 2) units of rounding, and what may be lost near 0.
+        bound: ``[n]`` sum of (K + 2) units of rounding and of the loss near 0.
     """
     relative = 1.01 * (dim + 2) * 2.0**-24
     return relative * norms * largest + dim * float(np.finfo(np.float32).tiny)
 
 
 def bounds_around(thresholds: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """float32 products below the first bound are below the threshold, those above the second above.
+    """Return bounds that decide a comparison with a threshold in spite of rounding.
+
+    A product is below the threshold if its float32 value is below ``low``, and above the threshold
+    if its float32 value is above ``high``. Between the two only the exact product decides.
 
     Args:
         thresholds: ``[n]`` float64.
-        error: ``[n]`` see :func:`rounding_error`.
+        error: ``[n]`` bound of the rounding error, see :func:`rounding_error`.
 
     Returns:
         low: ``[n]`` float32.
@@ -112,24 +117,25 @@ class ExactProducts:
         self._distinct: Optional[tuple[np.ndarray, np.ndarray]] = None
 
     def __call__(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """
+        """Compute the products of P pairs.
+
         Args:
-            i: ``[P]`` rows of the first.
-            j: ``[P]`` rows of the second.
+            i: ``[P]`` rows of the first matrix.
+            j: ``[P]`` rows of the second matrix.
 
         Returns:
             products: ``[P]`` float64.
         """
         if len(i) < _MANY:
-            return self._of_pairs(i, j)
-        # A collapsed model gives equal vectors by the thousand.
+            return self._multiply_pairs(i, j)
+        # a collapsed model gives equal vectors by the thousand: compute equal pairs once
         if self._distinct is None:
-            self._distinct = (_first_equal(self.first), _first_equal(self.second))
+            self._distinct = (_find_first_equal(self.first), _find_first_equal(self.second))
         keys = self._distinct[0][i] * np.int64(len(self.second)) + self._distinct[1][j]
         distinct, place = np.unique(keys, return_inverse=True)
-        return self._of_pairs(*np.divmod(distinct, len(self.second)))[place.reshape(-1)]
+        return self._multiply_pairs(*np.divmod(distinct, len(self.second)))[place.reshape(-1)]
 
-    def _of_pairs(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+    def _multiply_pairs(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
         products = np.empty(len(i))
         step = max(1, _PIECE // self.first.shape[1])
         for start in range(0, len(i), step):
@@ -139,8 +145,8 @@ class ExactProducts:
         return products
 
 
-def _first_equal(rows: np.ndarray) -> np.ndarray:
-    """``[n]`` of each row the first row that has the same bytes."""
+def _find_first_equal(rows: np.ndarray) -> np.ndarray:
+    """Return ``[n]``: for each row the first row that has the same bytes."""
     whole = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize)))[:, 0]
     _, first, place = np.unique(whole, return_index=True, return_inverse=True)
     return first[place.reshape(-1)]

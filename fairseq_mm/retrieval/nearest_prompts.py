@@ -1,39 +1,33 @@
 """The training prompts nearest to a prompt: the KNN baseline of Fan et al. 2018, section 5.1 (4).
 
-A prompt is a TF-IDF vector of its words, nearness is the cosine, and faiss searches. The paper's
-"TF-IDF vector using fasttext" leaves open what was done; here it is scikit-learn's weighting
-(smoothed idf, vectors of length 1) of the white-space tokens, lower-cased. Tags such as ``[ WP ]``
-at the beginning of a prompt do not count: idf never falls to 0, so two prompts would be near for
-having a tag in common.
-
-Vectors of the full release (272,600 x about 60,000) do not fit into memory as dense rows, which
-faiss wants. An inner product only has terms where the query is not 0, so for a few queries at a
-time the columns of their words are enough, and the rows pass in slices: the result is that of
-whole vectors.
+A prompt is a TF-IDF vector of its words, and nearness is the cosine of two vectors. The paper's
+"TF-IDF vector using fasttext" leaves the weighting open. This file uses ``tf * (ln((1 + n) /
+(1 + df)) + 1)`` with lower-cased white-space tokens and vectors of length 1, the default of
+scikit-learn. Tags such as ``[ WP ]`` at the beginning of a prompt do not count: the weight of a
+word never falls to 0, so all prompts with a common tag would be similar.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from collections import Counter
+from collections.abc import Sequence
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
-from fairseq_mm.errors import import_extra
-
-QUERIES_AT_ONCE = 64
-CHUNK_BYTES = 1 << 28  # of dense rows
-_TIE = 1e-5  # far above the rounding of a float32 cosine, far below what tells prompts apart
-_NOTHING = 1e-9  # cosines of prompts without a common word are below, all others above
+# Cosines of prompts with a word in common are larger.
+_NO_COMMON_WORD = 1e-9
+# Sums of the same terms in another order agree in so many digits, and must be ties.
+_DIGITS = 12
 
 _TAG = re.compile(r"(?:\s*\[\s+\S+\s+\])+\s*")
 
 
 class NearPrompt(NamedTuple):
-    """A training line.
+    """Training line that was found for a prompt.
 
     Attributes:
-        line: its number, counted from 0.
-        similarity: cosine of the two TF-IDF vectors, 0 to 1.
+        line: Number of the line, counted from 0.
+        similarity: Cosine of the two TF-IDF vectors, 0 to 1.
     """
 
     line: int
@@ -41,10 +35,10 @@ class NearPrompt(NamedTuple):
 
 
 def prompt_words(prompt: str) -> list[str]:
-    """What is compared: lower-cased white-space tokens after the tags that the prompt begins with.
+    """Return the lower-cased white-space tokens of a prompt, without the tags that it begins with.
 
-    A tag is one token between brackets that stand alone, ``[ WP ]``. A prompt of nothing else
-    keeps it.
+    A tag is one token between separate brackets, ``[ WP ]``. A prompt that consists of tags keeps
+    them.
     """
     tag = _TAG.match(prompt)
     rest = prompt[tag.end() :] if tag else prompt
@@ -52,38 +46,44 @@ def prompt_words(prompt: str) -> list[str]:
 
 
 class NearestPrompts:
-    """Finds the training lines whose prompts have the highest cosine to a prompt.
+    """Index of training prompts that finds the lines with the highest cosine to a prompt.
 
-    Lines with equal words share a vector; they, and other lines of equal cosine, are ordered by
-    number.
+    Lines with equal cosines are ordered by their number.
 
     Args:
-        prompts: of the training lines.
-        chunk_bytes: of the dense rows that are made at once.
+        prompts: Prompts of the training lines.
 
     Raises:
-        UserError: if faiss or scikit-learn is missing.
-        ValueError: if there are no prompts, or none has a word.
+        ValueError: If no prompt has a word.
     """
 
-    def __init__(self, prompts: Sequence[str], *, chunk_bytes: int = CHUNK_BYTES) -> None:
-        self._faiss = import_extra("faiss", extra="knn", purpose="the search for nearest prompts")
-        text = import_extra(
-            "sklearn.feature_extraction.text", extra="knn", purpose="the search for nearest prompts"
-        )
+    def __init__(self, prompts: Sequence[str]) -> None:
         if not any(prompt.strip() for prompt in prompts):
             raise ValueError("`prompts` must have a prompt with a word, but has none.")
-        rows: dict[tuple[str, ...], list[int]] = {}  # words -> lines
+        # lines with the same words share a row
+        lines_by_words: dict[tuple[str, ...], list[int]] = {}
         for line, prompt in enumerate(prompts):
-            rows.setdefault(tuple(prompt_words(prompt)), []).append(line)
-        self._lines = list(rows.values())  # of each row
-        self._row_of = {words: row for row, words in enumerate(rows)}
-        # document frequencies are over lines, so each row is counted as often as it has lines
-        self._vectorizer = text.TfidfVectorizer(analyzer=_same, norm="l2")
-        self._vectorizer.fit(prompt_words(prompt) for prompt in prompts)
-        self._vectors = self._vectorizer.transform(rows)  # [R, V] CSR, float64
-        self._columns = self._vectors.tocsc().astype(np.float32)
-        self._chunk_bytes = chunk_bytes
+            lines_by_words.setdefault(tuple(prompt_words(prompt)), []).append(line)
+        self._lines = list(lines_by_words.values())
+        self._row_by_words = {words: row for row, words in enumerate(lines_by_words)}
+        self._number_by_word: dict[str, int] = {}
+        rows, words, counts = [], [], []  # one entry for each word of a row
+        for row, row_words in enumerate(lines_by_words):
+            for word, count in Counter(row_words).items():
+                rows.append(row)
+                words.append(self._number_by_word.setdefault(word, len(self._number_by_word)))
+                counts.append(count)
+        row_array, word_array = np.array(rows), np.array(words)
+        # document frequencies are over lines: a row counts as often as it has lines
+        num_lines = np.array([len(lines) for lines in self._lines])
+        frequencies = np.bincount(word_array, weights=num_lines[row_array])
+        self._idf = np.log((1 + len(prompts)) / (1 + frequencies)) + 1
+        weights = np.array(counts) * self._idf[word_array]
+        weights /= np.sqrt(np.bincount(row_array, weights=weights**2))[row_array]
+        by_word = np.argsort(word_array, kind="stable")
+        # rows and weights of word w are at starts[w]:starts[w + 1]
+        self._rows, self._weights = row_array[by_word], weights[by_word]
+        self._starts = np.concatenate([[0], np.bincount(word_array).cumsum()])
 
     def search(
         self,
@@ -93,83 +93,46 @@ class NearestPrompts:
         leave_out_same: bool = False,
         progress: Optional[Callable[[int], object]] = None,
     ) -> list[list[NearPrompt]]:
-        """The k nearest training lines of each prompt, nearest first.
+        """Return the k nearest training lines of each prompt, nearest first.
 
         Args:
-            prompts: the queries.
-            k: how many. Fewer are returned where fewer have a word in common with the prompt.
-            leave_out_same: leave out lines with the same words, for prompts that are training
+            prompts: Query prompts.
+            k: Number of lines. A prompt has fewer if fewer lines have a word in common with it.
+            leave_out_same: Leave out lines with the same words; for queries that are training
                 prompts themselves.
-            progress: called with the number of queries after each step.
+            progress: Called with the number of queries after each step.
         """
-        found: list[list[NearPrompt]] = []
-        for i in range(0, len(prompts), QUERIES_AT_ONCE):
-            words = [tuple(prompt_words(prompt)) for prompt in prompts[i : i + QUERIES_AT_ONCE]]
-            queries = self._vectorizer.transform(words)
-            own = [self._row_of.get(key) if leave_out_same else None for key in words]
-            for q, rows in enumerate(self._nearest_rows(queries, k + leave_out_same)):
-                found.append(self._nearest_lines(queries[q], rows, k, own[q]))
+        results = []
+        for prompt in prompts:
+            words = prompt_words(prompt)
+            cosines = self._compute_cosines(words)
+            if leave_out_same and tuple(words) in self._row_by_words:
+                cosines[self._row_by_words[tuple(words)]] = 0.0
+            rows = np.flatnonzero(cosines > _NO_COMMON_WORD)
+            if len(rows) > k:
+                rows = rows[cosines[rows] >= np.partition(cosines[rows], -k)[-k]]
+            near = [
+                NearPrompt(line, cosine)
+                for row, cosine in zip(rows.tolist(), cosines[rows].tolist())
+                for line in self._lines[row]
+            ]
+            near.sort(key=lambda prompt: (-prompt.similarity, prompt.line))
+            results.append(near[:k])
             if progress is not None:
-                progress(len(words))
-        return found
+                progress(1)
+        return results
 
-    def _nearest_rows(self, queries: Any, k: int) -> list[np.ndarray]:
-        """For each query the rows that can be among its k nearest: k by their float32 cosines,
-        and all that come within rounding of the kth."""
-        columns = np.unique(queries.indices)
-        if not len(columns):
-            return [np.zeros(0, dtype=np.int64)] * queries.shape[0]
-        dense = np.ascontiguousarray(queries[:, columns].toarray(), dtype=np.float32)  # [Q, C]
-        candidates = self._columns[:, columns].tocsr()
-        R = len(self._lines)
-        wanted = min(k + 16, R)
-        while True:
-            cosines, rows = self._search_chunks(dense, candidates, wanted)
-            least = np.maximum(cosines[:, [min(k, R) - 1]] - _TIE, _NOTHING)
-            if wanted == R or (cosines[:, [-1]] < least).all():
-                return [row[near] for row, near in zip(rows, cosines >= least)]
-            wanted = min(4 * wanted, R)
-
-    def _search_chunks(
-        self, queries: np.ndarray, candidates: Any, wanted: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Cosines ``[Q, wanted]``, falling, and their rows."""
-        Q, C = queries.shape
-        R = candidates.shape[0]
-        step = max(1, self._chunk_bytes // (4 * C))
-        best = np.zeros((Q, 0), dtype=np.float32)
-        best_rows = np.zeros((Q, 0), dtype=np.int64)
-        for start in range(0, R, step):
-            block = np.ascontiguousarray(candidates[start : start + step].toarray())
-            cosines, rows = self._faiss.knn(
-                queries,
-                block,
-                min(wanted, len(block)),
-                metric=self._faiss.METRIC_INNER_PRODUCT,
-            )
-            best = np.concatenate([best, cosines], axis=1)
-            best_rows = np.concatenate([best_rows, rows + start], axis=1)
-            order = np.argsort(-best, axis=1, kind="stable")[:, :wanted]
-            best = np.take_along_axis(best, order, axis=1)
-            best_rows = np.take_along_axis(best_rows, order, axis=1)
-        return best, best_rows
-
-    def _nearest_lines(
-        self, query: Any, rows: np.ndarray, k: int, own: Optional[int]
-    ) -> list[NearPrompt]:
-        """Orders rows by their float64 cosines, then lines by number."""
-        rows = rows[rows != own] if own is not None else rows
-        cosines = (self._vectors[rows] @ query.T).toarray()[:, 0]
-        # sums of the same terms in another order are equal
-        cosines = np.round(cosines, 12)
-        near = [
-            NearPrompt(line, float(cosine))
-            for row, cosine in zip(rows.tolist(), cosines)
-            for line in self._lines[row]
-        ]
-        near.sort(key=lambda found: (-found.similarity, found.line))
-        return near[:k]
-
-
-def _same(words: Iterable[str]) -> Iterable[str]:
-    return words
+    def _compute_cosines(self, words: Sequence[str]) -> np.ndarray:
+        """Return the cosines ``[R]`` between the query's words and every row."""
+        counts = Counter(word for word in words if word in self._number_by_word)
+        if not counts:
+            return np.zeros(len(self._lines))
+        numbers = [self._number_by_word[word] for word in counts]
+        weights = np.array(list(counts.values())) * self._idf[numbers]
+        weights /= np.linalg.norm(weights)
+        # a product has terms only where both vectors have the word
+        entries = [slice(self._starts[number], self._starts[number + 1]) for number in numbers]
+        products = [self._weights[entry] * weight for entry, weight in zip(entries, weights)]
+        rows = np.concatenate([self._rows[entry] for entry in entries])
+        sums = np.bincount(rows, weights=np.concatenate(products), minlength=len(self._lines))
+        return np.round(sums, _DIGITS)

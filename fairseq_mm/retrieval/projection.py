@@ -12,12 +12,14 @@ from fairseq_mm.retrieval.exact_products import check_same_dimension, float32_ro
 
 @dataclass(frozen=True)
 class Projection:
-    """
+    """Projection onto principal components.
+
     Args:
-        mean: ``[K]`` of the vectors that it was made of.
-        components: ``[C, K]`` orthonormal directions, the one of the largest variance first; the
-            largest entry of each, in absolute value, is positive.
-        variance_shares: ``[C]`` of each direction in the whole variance, at most 1 together.
+        mean: ``[K]`` mean of the vectors that the projection was computed from.
+        components: ``[C, K]`` orthonormal directions, by decreasing variance; the entry of each
+            with the largest absolute value is positive.
+        variance_shares: ``[C]`` share of each direction in the whole variance; their sum is at
+            most 1.
     """
 
     mean: np.ndarray
@@ -25,26 +27,28 @@ class Projection:
     variance_shares: np.ndarray
 
     def __call__(self, vectors: Any) -> np.ndarray:
-        """``[n, C]`` coordinates of ``[n, K]`` vectors, also of others than it was made of.
+        """Return the coordinates ``[n, C]`` of any vectors ``[n, K]``.
 
         Raises:
-            UserError: if they have another dimension, or are not finite.
+            UserError: If the vectors have another dimension or are not finite.
         """
         rows = float32_rows(vectors, "projected")
-        check_same_dimension(rows, "projected", self.components, "the projection's")
+        check_same_dimension(
+            rows.shape[1], "projected", self.components.shape[1], "the projection's"
+        )
         return (rows.astype(np.float64) - self.mean) @ self.components.T
 
 
 def principal_components(vectors: Any, count: int = 2) -> Projection:
-    """The directions in which the vectors differ most.
+    """Compute the directions in which the vectors differ most.
 
     Args:
-        vectors: ``[n, K]`` of words and images together, array or tensor.
-        count: C.
+        vectors: ``[n, K]`` array or tensor of words and images together.
+        count: Number C of components.
 
     Raises:
-        UserError: if there are not more vectors than components, fewer dimensions than components,
-            all vectors are equal, or one is not finite.
+        UserError: If ``count`` is not below the number of vectors or is above their dimension, if
+            all vectors are equal, or if a vector is not finite.
     """
     rows = float32_rows(vectors, "projected").astype(np.float64)
     n, K = rows.shape

@@ -1,7 +1,7 @@
 """Arithmetic with vectors of images and words (Kiros et al. 2014, section 3.2, equations 12 to 15).
 
-With a linear encoder of sentences an image of a blue car, less the word "blue", plus the word
-"red", is near images of red cars. With other encoders this is "not well observed" (section 3.2).
+With a linear sentence encoder, an image of a blue car minus the word "blue" plus the word "red" is
+near images of red cars. With other encoders this is "not well observed" (section 3.2).
 """
 
 from collections.abc import Collection
@@ -11,20 +11,21 @@ import numpy as np
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.retrieval.exact_products import check_same_dimension
-from fairseq_mm.retrieval.vector_index import VectorIndex, unit_vectors
+from fairseq_mm.retrieval.nearest_vectors import VectorStore, unit_vectors
 
-# cosines of 1 within float32's rounding cancel to less
+# vectors that cancel out leave less, by the rounding of float32
 _NOTHING = 1e-5
 
 
 class Retrieved(NamedTuple):
-    """
+    """Item that was found for a query.
+
     Attributes:
-        id: of the image.
-        score: cosine to the query after arithmetic.
-        distance_to_mean: Euclidean, to the mean of the N nearest; None where they are not sorted
-            by it.
-        rank: by the score, from 1.
+        id: Key of the item.
+        score: Cosine to the query after arithmetic.
+        distance_to_mean: Euclidean distance to the mean of the N nearest items; None if the items
+            are not sorted by it.
+        rank: Rank by the score, from 1.
     """
 
     id: str
@@ -36,25 +37,25 @@ class Retrieved(NamedTuple):
 def shifted_vector(
     query: Any, minus: Optional[Any] = None, plus: Optional[Any] = None
 ) -> np.ndarray:
-    """The query of equation 15: ``q - sum of w_n + sum of w_p``, all of unit length, renormalised.
+    """Return the query of equation 15, ``q - sum(w_n) + sum(w_p)`` of unit vectors, as unit vector.
 
     Args:
-        query: ``[K]`` of an image, or of anything else in the space.
-        minus: ``[n, K]`` of negative words; none when None or empty.
-        plus: ``[p, K]`` of positive words, likewise.
+        query: ``[K]`` vector of an image, or of anything else in the space.
+        minus: ``[n, K]`` vectors of negative words, if any.
+        plus: ``[p, K]`` vectors of positive words, if any.
 
     Returns:
         shifted: ``[K]`` float32 of unit length.
 
     Raises:
-        UserError: if dimensions differ, a vector is zero or not finite, or all cancel out.
+        UserError: If dimensions differ, a vector is zero or not finite, or the vectors cancel out.
     """
     unit_query = unit_vectors(query[None], "query")
     total = unit_query[0].astype(np.float64)
     for vectors, what, sign in ((minus, "negative word", -1), (plus, "positive word", 1)):
         if vectors is not None and len(vectors):
             words = unit_vectors(vectors, what)
-            check_same_dimension(unit_query, "query", words, what)
+            check_same_dimension(unit_query.shape[1], "query", words.shape[1], what)
             total += sign * words.astype(np.float64).sum(0)
     length = np.linalg.norm(total)
     if length < _NOTHING:
@@ -63,13 +64,13 @@ def shifted_vector(
 
 
 def distances_to_mean(vectors: np.ndarray) -> np.ndarray:
-    """``[N]`` float64 Euclidean distances of ``[N, K]`` vectors to their mean."""
+    """Return the Euclidean distances ``[N]`` (float64) of ``[N, K]`` vectors to their mean."""
     wide = vectors.astype(np.float64)
     return np.linalg.norm(wide - wide.mean(0), axis=1)
 
 
 def retrieve_shifted(
-    index: VectorIndex,
+    store: VectorStore,
     query: Any,
     *,
     minus: Optional[Any] = None,
@@ -78,32 +79,31 @@ def retrieve_shifted(
     resort: int = 0,
     exclude: Collection[str] = (),
 ) -> list[Retrieved]:
-    """Images nearest to a query after arithmetic, the odd ones out put last.
+    """Return the items nearest to a query after arithmetic, with outliers last.
 
-    "Occasionally [...] a poor result would be obtained within the top-4 among good results": so the
-    N nearest images are found first, and sorted by their distance to the mean of the N.
+    "Occasionally [...] a poor result would be obtained within the top-4 among good results": the
+    N nearest items are therefore sorted by their distance to their mean.
 
     Args:
-        index: of images.
-        query: ``[K]``, see :func:`shifted_vector`.
-        minus: ``[n, K]`` likewise.
-        plus: ``[p, K]`` likewise.
-        top: images to return.
-        resort: N; fewer than ``top`` for no sorting: the order is that of similarity.
-        exclude: ids that must not be found, such as the query's.
+        store: Vectors to search.
+        query: ``[K]`` vector of the query.
+        minus: ``[n, K]`` vectors of negative words, if any.
+        plus: ``[p, K]`` vectors of positive words, if any.
+        top: Number of items to return.
+        resort: N; if it is below ``top``, the items are sorted by similarity.
+        exclude: Ids that must not be found, such as the query's own.
 
     Raises:
-        UserError: as :func:`shifted_vector`, or if the index has another dimension.
+        UserError: If :func:`shifted_vector` refuses the vectors, or the store has another dimension.
     """
     shifted = shifted_vector(query, minus, plus)
-    found = index.search(shifted[None], max(top, resort), exclude=[exclude])[0]
-    if not found:
-        return []
-    ranks = range(1, len(found) + 1)
+    (items,) = store.search(shifted[None], max(top, resort), exclude=exclude)
     if resort < top:
-        return [Retrieved(*item, None, rank) for item, rank in zip(found, ranks)]
-    distances = distances_to_mean(index.vectors_of([item.id for item in found]))
+        return [Retrieved(*item, None, rank) for rank, item in enumerate(items, 1)]
+    if not items:
+        return []
+    distances = distances_to_mean(store.read([item.id for item in items]))
     return [
-        Retrieved(*found[i], float(distances[i]), ranks[i])
+        Retrieved(*items[i], float(distances[i]), i + 1)
         for i in np.argsort(distances, kind="stable")[:top].tolist()
     ]

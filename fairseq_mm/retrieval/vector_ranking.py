@@ -1,9 +1,9 @@
-"""Ranks of images and sentences by the inner products of their vectors (Kiros et al. 2014, table 1
-and 2): both directions in one pass of tiles, so that no matrix of all pairs ever exists.
+"""Ranks of images and sentences by the inner products of their vectors (Kiros et al. 2014, tables 1
+and 2), in both directions at once and without a matrix of all pairs.
 
-The score of a pair is the inner product of the two float32 vectors, exact to float64: see
-:mod:`fairseq_mm.retrieval.exact_products`. Ties count against the system: a wrong candidate that
-scores as much as the true one stands before it. So ranks are the same on every machine.
+The score of a pair is the inner product of the two float32 vectors, exact to float64, see
+:mod:`fairseq_mm.retrieval.exact_products`. Ties count as errors: a wrong candidate that scores as
+much as the true one is placed before it. Ranks are therefore the same on every machine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,28 +23,27 @@ from fairseq_mm.retrieval.exact_products import (
     rounding_error,
 )
 
-# Largest tile of scores: it stays in a cache of 2 MB. Truth values are added up eight at a time as
-# bytes of 64-bit words, so neither rows nor 64-bit words of a row may be more than 255.
-_ROWS = 240
-_COLUMNS = 8 * 255
-# Tiles that are multiplied at once, one below the other: taller products cost less a score.
-_TILES = 4
+# A product of up to 1,024 images and 8,192 sentences is computed at once, since BLAS is slower for
+# smaller ones. Its scores are compared 64 images at a time: these stay in a processor's cache.
+# Columns are counted in bytes, so that there may be at most 255 images.
+_PRODUCT_ROWS, _PRODUCT_COLUMNS = 1024, 8192
+_COMPARED_ROWS = 64
 
 
 @dataclass(frozen=True)
 class VectorRanks:
-    """
+    """Rank of the true candidate of every query, in both directions.
+
     Args:
-        image_ranks: ``[N]`` place of its image in the list of all images, for each sentence.
-        sentence_ranks: ``[I]`` place of the best of its sentences in the list of all sentences, for
-            each image.
+        image_ranks: ``[N]`` rank of its image among all images, for each sentence.
+        sentence_ranks: ``[I]`` rank of its best sentence among all sentences, for each image.
     """
 
     image_ranks: np.ndarray
     sentence_ranks: np.ndarray
 
     def summary(self) -> "RetrievalSummary":
-        """What is reported."""
+        """Return recall, median and mean ranks of both directions."""
         I, N = len(self.sentence_ranks), len(self.image_ranks)  # noqa: E741
         return RetrievalSummary(
             image_retrieval=summarize_ranks(
@@ -58,10 +57,11 @@ class VectorRanks:
 
 @dataclass(frozen=True)
 class RetrievalSummary:
-    """
+    """Summary of the ranks in both directions.
+
     Args:
-        image_retrieval: images for a sentence ("image search").
-        sentence_retrieval: sentences for an image ("image annotation").
+        image_retrieval: Ranks of images for a sentence ("image search").
+        sentence_retrieval: Ranks of sentences for an image ("image annotation").
     """
 
     image_retrieval: RankSummary
@@ -81,54 +81,71 @@ def rank_vectors(
     *,
     image_names: Optional[Sequence[str]] = None,
 ) -> VectorRanks:
-    """Ranks in both directions, with any number of sentences an image.
+    """Rank images and sentences in both directions, with any number of sentences an image.
 
     Args:
         images: ``[I, K]`` array or tensor of any floating-point type.
-        sentences: ``[N, K]`` likewise.
-        image_of_sentence: ``[N]`` row of its image.
-        image_names: of each image, for messages.
+        sentences: ``[N, K]`` array or tensor of any floating-point type.
+        image_of_sentence: ``[N]`` row of the image that each sentence describes.
+        image_names: Name of each image, for messages.
 
     Raises:
-        UserError: if the dimensions differ, a vector is not finite, an image has no sentence, or a
-            sentence an image that is not there.
+        UserError: If the dimensions differ, a vector is not finite, an image has no sentence, or a
+            sentence names an image that does not exist.
     """
     images = float32_rows(images, "image", names=image_names)
     sentences = float32_rows(sentences, "sentence")
-    check_same_dimension(images, "image", sentences, "sentence")
+    K = images.shape[1]
+    check_same_dimension(K, "image", sentences.shape[1], "sentence")
     image_of = np.asarray(image_of_sentence)
-    _check_belonging(image_of, len(images), len(sentences), image_names)
+    _check_images_of_sentences(image_of, len(images), len(sentences), image_names)
     exact = ExactProducts(images, sentences)
     truth = exact(image_of, np.arange(len(sentences)))  # [N]
-    best = np.full(len(images), -np.inf)
+    best = np.full(len(images), -np.inf)  # [I] score of the best true sentence
     np.maximum.at(best, image_of, truth)
-
-    K = images.shape[1]
     image_norms, sentence_norms = norm_bounds(images), norm_bounds(sentences)
-    row_low, row_high = bounds_around(best, rounding_error(image_norms, sentence_norms.max(), K))
+    best_low, best_high = bounds_around(best, rounding_error(image_norms, sentence_norms.max(), K))
     low, high = bounds_around(truth, rounding_error(sentence_norms, image_norms.max(), K))
-    # wrong candidates that reach the true one's score
-    before_sentence = np.zeros(len(images), dtype=np.int64)
-    before_image = np.zeros(len(sentences), dtype=np.int64)
-    R = _tile_size(len(images), _ROWS)
-    C = 8 * _tile_size(-(-len(sentences) // 8), _COLUMNS // 8)
-    reaches = np.empty((2, R, C), dtype=bool)  # perhaps, certainly
-    for rows, columns, scores in _tiles(images, sentences, (R, C)):
-        owner = image_of[columns] - rows.start
-        own = np.flatnonzero((owner >= 0) & (owner < R))
-        scores[owner[own], own] = -np.inf  # true ones do not push each other back
 
-        of_rows = (_padded(row_low[rows], R)[:, None], _padded(row_high[rows], R)[:, None])
-        i, j = _near(scores, *of_rows, reaches)
-        before_sentence[rows] += _count_rows(reaches[1])[: rows.stop - rows.start]
-        hit = exact(i + rows.start, j + columns.start) >= best[i + rows.start]
-        before_sentence[rows] += np.bincount(i[hit], minlength=rows.stop - rows.start)
+    # A rank is one more than the number of wrong candidates that reach the true one's score. Scores
+    # above the high bound are counted; between the bounds the exact products decide.
+    sentence_ranks = np.ones(len(images), dtype=np.int64)
+    image_ranks = np.ones(len(sentences), dtype=np.int64)
+    for rows, columns, scores in _score_blocks(images, sentences):
+        row_of_column = image_of[columns] - rows.start
+        true_columns = np.flatnonzero((row_of_column >= 0) & (row_of_column < len(scores)))
+        scores[row_of_column[true_columns], true_columns] = -np.inf
 
-        i, j = _near(scores, _padded(low[columns], C), _padded(high[columns], C), reaches)
-        before_image[columns] += _count_columns(reaches[1])[: columns.stop - columns.start]
-        hit = exact(i + rows.start, j + columns.start) >= truth[j + columns.start]
-        before_image[columns] += np.bincount(j[hit], minlength=columns.stop - columns.start)
-    return VectorRanks(image_ranks=before_image + 1, sentence_ranks=before_sentence + 1)
+        is_above = scores > best_high[rows, None]
+        sentence_ranks[rows] += [np.count_nonzero(row) for row in is_above]
+        i, j = _find_true(is_above != (scores >= best_low[rows, None]), rows, columns)
+        np.add.at(sentence_ranks, i[exact(i, j) >= best[i]], 1)
+
+        is_above = scores > high[columns]
+        image_ranks[columns] += is_above.view(np.uint8).sum(0, dtype=np.uint8)
+        i, j = _find_true(is_above != (scores >= low[columns]), rows, columns)
+        np.add.at(image_ranks, j[exact(i, j) >= truth[j]], 1)
+    return VectorRanks(image_ranks=image_ranks, sentence_ranks=sentence_ranks)
+
+
+def _score_blocks(
+    images: np.ndarray, sentences: np.ndarray
+) -> Iterator[tuple[slice, slice, np.ndarray]]:
+    """Yield rows, columns and float32 scores of the blocks of ``images @ sentences.T``."""
+    for top in range(0, len(images), _PRODUCT_ROWS):
+        for left in range(0, len(sentences), _PRODUCT_COLUMNS):
+            columns = slice(left, left + _PRODUCT_COLUMNS)
+            product = images[top : top + _PRODUCT_ROWS] @ sentences[columns].T
+            for start in range(0, len(product), _COMPARED_ROWS):
+                scores = product[start : start + _COMPARED_ROWS]
+                yield slice(top + start, top + start + len(scores)), columns, scores
+
+
+def _find_true(values: np.ndarray, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
+    """Return image and sentence of each True value of a block."""
+    # faster than np.nonzero in two dimensions
+    i, j = np.divmod(np.flatnonzero(values), values.shape[1])
+    return i + rows.start, j + columns.start
 
 
 def rank_folds(
@@ -139,34 +156,34 @@ def rank_folds(
     folds: int,
     image_names: Optional[Sequence[str]] = None,
 ) -> list[VectorRanks]:
-    """Ranks within each of several equal parts of the images, as in the 5 x 1k of COCO.
+    """Rank within each of several equal parts of the images, as in the 5 x 1k protocol of COCO.
 
     Args:
-        images: see :func:`rank_vectors`.
-        sentences: likewise.
-        image_of_sentence: likewise.
-        folds: number of parts; each has the images that follow one another, and their sentences.
-        image_names: likewise.
+        images: ``[I, K]`` array or tensor of any floating-point type.
+        sentences: ``[N, K]`` array or tensor of any floating-point type.
+        image_of_sentence: ``[N]`` row of the image that each sentence describes.
+        image_names: Name of each image, for messages.
+        folds: Number of parts. Each has consecutive images and their sentences.
 
     Raises:
-        UserError: if the images cannot be parted equally, and as :func:`rank_vectors`.
+        UserError: If the images cannot be divided equally, or :func:`rank_vectors` refuses them.
     """
     images = float32_rows(images, "image", names=image_names)
     sentences, image_of = float32_rows(sentences, "sentence"), np.asarray(image_of_sentence)
-    _check_belonging(image_of, len(images), len(sentences), image_names)
+    _check_images_of_sentences(image_of, len(images), len(sentences), image_names)
     if folds < 1 or len(images) % folds:
         raise UserError(f"{len(images)} images cannot be parted into {folds} equal folds.")
     size = len(images) // folds
-    found = []
+    ranks = []
     for start in range(0, len(images), size):
         members = np.flatnonzero((image_of >= start) & (image_of < start + size))
         part = images[start : start + size]
-        found.append(rank_vectors(part, sentences[members], image_of[members] - start))
-    return found
+        ranks.append(rank_vectors(part, sentences[members], image_of[members] - start))
+    return ranks
 
 
 def mean_summary(summaries: Sequence[RetrievalSummary]) -> RetrievalSummary:
-    """Mean of every figure over folds; the median rank, too, is a mean then."""
+    """Return the mean of every figure over folds, of the median rank too."""
     return RetrievalSummary(
         image_retrieval=_mean([summary.image_retrieval for summary in summaries]),
         sentence_retrieval=_mean([summary.sentence_retrieval for summary in summaries]),
@@ -187,7 +204,7 @@ def _mean(summaries: list[RankSummary]) -> RankSummary:
     )
 
 
-def _check_belonging(
+def _check_images_of_sentences(
     image_of: np.ndarray, num_images: int, num_sentences: int, names: Optional[Sequence[str]]
 ) -> None:
     if image_of.shape != (num_sentences,) or image_of.dtype.kind not in "iu":
@@ -195,9 +212,9 @@ def _check_belonging(
             f"`image_of_sentence` must be the number of an image for each of the {num_sentences} "
             f"sentences, but is {list(image_of.shape)} of {image_of.dtype}."
         )
-    is_outside = (image_of < 0) | (image_of >= num_images)
-    if is_outside.any():
-        n = int(is_outside.argmax())
+    is_unknown = (image_of < 0) | (image_of >= num_images)
+    if is_unknown.any():
+        n = int(is_unknown.argmax())
         raise UserError(
             f"sentence {n} belongs to image {image_of[n]}, but there are {num_images} images."
         )
@@ -209,74 +226,3 @@ def _check_belonging(
             f"{named} has no sentence ({int(has_none.sum())} of {num_images} images have none): "
             "its sentences cannot be ranked."
         )
-
-
-def _tile_size(total: int, most: int) -> int:
-    """Size of equal parts, none larger than ``most``."""
-    parts = -(-total // most)
-    return -(-total // parts)
-
-
-def _tiles(
-    first: np.ndarray, second: np.ndarray, shape: tuple[int, int]
-) -> Iterator[tuple[slice, slice, np.ndarray]]:
-    """Rows, columns and scores ``[R, C]`` of the tiles of ``first @ second.T``, each once.
-
-    Scores beyond the rows and the columns are ``-inf``. The next tile may overwrite them.
-    """
-    R, C = shape
-    height = R * min(_TILES, -(-len(first) // R))
-    block = np.empty((height, C), dtype=np.float32)
-    for top in range(0, len(first), height):
-        part = first[top : top + height]
-        for left in range(0, len(second), C):
-            columns = slice(left, min(left + C, len(second)))
-            _multiply(part, second[columns], block)
-            for i in range(0, len(part), R):
-                rows = slice(top + i, min(top + i + R, len(first)))
-                yield rows, columns, block[i : i + R]
-
-
-def _padded(bounds: np.ndarray, size: int) -> np.ndarray:
-    """``[size]``, with what nothing reaches at the end."""
-    padded = np.full(size, np.inf, dtype=np.float32)
-    padded[: len(bounds)] = bounds
-    return padded
-
-
-def _multiply(first: np.ndarray, second: np.ndarray, scores: np.ndarray) -> None:
-    """Fills a block; a smaller product is followed by ``-inf`` in both directions."""
-    shape = len(first), len(second)
-    if shape == scores.shape:
-        np.matmul(first, second.T, out=scores)
-        return
-    scores.fill(-np.inf)
-    scores[: shape[0], : shape[1]] = first @ second.T
-
-
-def _near(
-    scores: np.ndarray, low: np.ndarray, high: np.ndarray, reaches: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of the scores that rounding leaves open.
-
-    ``reaches[1]`` is left with those that are certainly above.
-    """
-    perhaps, certainly = reaches
-    np.greater_equal(scores, low, out=perhaps)
-    np.greater(scores, high, out=certainly)
-    np.not_equal(perhaps, certainly, out=perhaps)
-    words = np.flatnonzero(perhaps.view(np.uint64))
-    which, place = np.nonzero(perhaps.reshape(-1, 8)[words])
-    row, word = np.divmod(words[which], scores.shape[1] // 8)
-    return row, 8 * word + place
-
-
-def _count_rows(truth: np.ndarray) -> np.ndarray:
-    """``[R]`` number of True in each row of ``[R, C]``."""
-    words = np.add.reduce(truth.view(np.uint64), axis=1)
-    return words.view(np.uint8).reshape(-1, 8).sum(1, dtype=np.int64)
-
-
-def _count_columns(truth: np.ndarray) -> np.ndarray:
-    """``[C]`` number of True in each column of ``[R, C]``."""
-    return np.add.reduce(truth.view(np.uint8), axis=0, dtype=np.uint8).astype(np.int64)

@@ -1,0 +1,165 @@
+"""Exact search of the vectors nearest to a query, in memory or in a feature store.
+
+Nearness is the inner product of float32 vectors of length 1, exact to float64, see
+:mod:`fairseq_mm.retrieval.exact_products`. Equally near vectors keep their order.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, Optional, Union
+
+import numpy as np
+
+from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.errors import UserError
+from fairseq_mm.retrieval.exact_products import (
+    ExactProducts,
+    bounds_around,
+    check_same_dimension,
+    float32_rows,
+    norm_bounds,
+    rounding_error,
+)
+
+_PIECE = 8192  # candidates in memory at once
+_QUERIES = 256  # queries that are multiplied at once
+
+
+class NearVector(NamedTuple):
+    """Item of a store that was found for a query.
+
+    Attributes:
+        id: Key of the item in the store.
+        similarity: Cosine, -1 to 1.
+    """
+
+    id: str
+    similarity: float
+
+
+def unit_vectors(vectors: Any, what: str, *, names: Optional[Sequence[str]] = None) -> np.ndarray:
+    """Return vectors scaled to length 1.
+
+    Args:
+        vectors: ``[n, K]`` array or tensor of any floating-point type.
+        what: Noun for one of the vectors, for messages.
+        names: Name of each vector, for messages.
+
+    Returns:
+        unit: ``[n, K]`` float32.
+
+    Raises:
+        UserError: If a vector is zero, or is refused by
+            :func:`~fairseq_mm.retrieval.exact_products.float32_rows`.
+    """
+    rows = float32_rows(vectors, what, names=names)
+    norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    if not norms.all():
+        i = int(norms[:, 0].argmin())
+        named = f"{what} vector {i}" + ("" if names is None else f" ({names[i]})")
+        raise UserError(f"{named} is zero: it has no direction.")
+    return (rows / norms).astype(np.float32)
+
+
+class VectorStore:
+    """Feature store with one vector an item, read as unit vectors in pieces.
+
+    Args:
+        store: The opened feature store.
+
+    Raises:
+        UserError: If the store is empty or an item has several rows.
+    """
+
+    def __init__(self, store: FeatureStore) -> None:
+        if not len(store):
+            raise UserError(f"{store.path}: must have vectors, but has no items.")
+        for key in store.ids:
+            if store.rows_of(key) != 1:
+                raise UserError(
+                    f"{store.path}: must have one row an item, but {key!r} has "
+                    f"{store.rows_of(key)}: vectors of an embedding model are searched."
+                )
+        self.store = store
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def __getitem__(self, items: slice) -> np.ndarray:
+        return self.read(self.store.ids[items])
+
+    def read(self, ids: Sequence[str]) -> np.ndarray:
+        """Return the unit vectors ``[len(ids), K]`` of these items.
+
+        Raises:
+            UserError: If the store has no such item, or its vector is zero or not finite.
+        """
+        rows = np.concatenate([self.store.read(key) for key in ids])
+        return unit_vectors(rows, f"{self.store.path}:", names=ids)
+
+    def search(
+        self, queries: Any, k: int, *, exclude: Collection[str] = ()
+    ) -> list[list[NearVector]]:
+        """Return the k nearest items of each query, best first.
+
+        Args:
+            queries: ``[Q, K]`` array or tensor; scaled to length 1.
+            k: Number of items; all items if the store has fewer.
+            exclude: Ids that must not be found, such as the query's own.
+
+        Raises:
+            UserError: If the queries have another dimension, or a vector is zero or not finite.
+        """
+        rows = unit_vectors(queries, "query")
+        check_same_dimension(rows.shape[1], "query", self.store.dim, f"{self.store.path}:")
+        excluded = set(exclude)
+        places, cosines = nearest(rows, self, min(k + len(excluded), len(self)))
+        results = []
+        for query_places, query_cosines in zip(places.tolist(), cosines.tolist()):
+            items = map(NearVector, [self.store.ids[i] for i in query_places], query_cosines)
+            results.append([item for item in items if item.id not in excluded][:k])
+        return results
+
+
+def nearest(
+    queries: np.ndarray, candidates: Union[np.ndarray, VectorStore], k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k candidates with the largest inner products, one block of products at a time.
+
+    Args:
+        queries: ``[Q, K]`` float32.
+        candidates: ``[n, K]`` float32; a store is read in pieces.
+        k: Number of candidates to return, at most n.
+
+    Returns:
+        places: ``[Q, k]`` rows of ``candidates``, best first; equal products in their order.
+        products: ``[Q, k]`` float64.
+    """
+    places = np.empty((len(queries), k), dtype=np.int64)
+    products = np.empty((len(queries), k))
+    for start in range(0, len(queries), _QUERIES):
+        block = slice(start, start + _QUERIES)
+        places[block], products[block] = _search_block(queries[block], candidates, k)
+    return places, products
+
+
+def _search_block(
+    queries: np.ndarray, candidates: Union[np.ndarray, VectorStore], k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    Q, K = queries.shape
+    norms = norm_bounds(queries)
+    floor = np.full(Q, -np.inf)  # the kth best product is at least so large
+    found = []  # query, place and product of the pairs that may be among the best
+    for start in range(0, len(candidates), _PIECE):
+        piece = candidates[start : start + _PIECE]
+        scores = queries @ piece.T  # [Q, piece]
+        error = rounding_error(norms, norm_bounds(piece).max(), K)
+        if len(piece) >= k:
+            floor = np.maximum(floor, np.partition(scores, -k, axis=1)[:, -k] - error)
+        low, _ = bounds_around(floor, error)
+        query, place = np.nonzero(scores >= low[:, None])
+        found.append((query, start + place, ExactProducts(queries, piece)(query, place)))
+    query, place, product = (np.concatenate(parts) for parts in zip(*found))
+    order = np.lexsort((place, -product, query))
+    firsts = np.searchsorted(query[order], np.arange(Q))
+    best = order[firsts[:, None] + np.arange(k)]
+    return place[best], product[best]
