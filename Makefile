@@ -40,7 +40,7 @@ $(STAMP): setup.py constraints.txt
 	@command -v g++ >/dev/null || { echo "g++ is missing: fairseq is built from source (apt-get install g++)" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL_ENV) $(BIN)/python -m pip install -q torch torchvision
-	$(INSTALL_ENV) $(BIN)/python -m pip install -q -e '.[fairseq,eval,heif,knn,video,convert,report,docs,dev]'
+	$(INSTALL_ENV) $(BIN)/python -m pip install -q -e '.[fairseq,eval,heif,video,convert,report,docs,dev]'
 	touch $@
 
 install: $(STAMP)
@@ -74,7 +74,7 @@ $(LEGACY_STAMP): setup.py constraints.txt
 	test -x $(LEGACY_VENV)/bin/python || $(LEGACY_PYTHON) -m venv $(LEGACY_VENV)
 	$(LEGACY_VENV)/bin/python -m pip install -q 'pip<24.1'
 	$(INSTALL_ENV) $(LEGACY_VENV)/bin/python -m pip install -q torch torchvision
-	$(INSTALL_ENV) $(LEGACY_VENV)/bin/python -m pip install -q -e '.[fairseq,eval,knn,report]' pytest pytest-xdist
+	$(INSTALL_ENV) $(LEGACY_VENV)/bin/python -m pip install -q -e '.[fairseq,eval,report]' pytest pytest-xdist
 	touch $@
 
 test-legacy: $(LEGACY_STAMP)

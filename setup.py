@@ -31,7 +31,6 @@ EXTRAS = {
     "convert": ["protobuf>=4", "safetensors>=0.4", "tokenizers>=0.15", "transformers>=4.40"],
     "tag": ["nltk>=3.8"],  # scripts/tag_pos.py; spaCy will do as well
     "lm": ["kenlm>=0.2"],  # binary files of KenLM
-    "knn": ["faiss-cpu>=1.7.3", "scikit-learn>=1.0"],
     "sharding": ["fairscale>=0.4.13"],  # --zero-sharding os
     "report": ["jinja2>=3.0", "matplotlib>=3.6"],  # HTML pages and figures
     "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.25"],

@@ -17,7 +17,6 @@ EXTRAS = {
     "heif": ("pillow_heif", "HEIC images"),
     "video": ("av", "extract and summarize with videos"),
     "convert": ("safetensors", "convert of Hugging Face's BART and T5"),
-    "knn": ("faiss", "retrieve prompts"),
     "sharding": ("fairscale", "--zero-sharding os"),
 }
 # compiled parts of fairseq without which it reads no data

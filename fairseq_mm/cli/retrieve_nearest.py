@@ -1,5 +1,5 @@
-"""Finds the images or sentences that are nearest to a sentence or an image: of
-a store of vectors by cosine, or of a data folder by likelihood.
+"""Finds the images or sentences nearest to a sentence or an image, in a store of
+vectors by cosine or in a data folder by likelihood.
 
   fairseq-mm embed data-bin/flickr8k --checkpoint checkpoints/vse_bow \\
       --of images --output images.h5
@@ -12,23 +12,23 @@ a store of vectors by cosine, or of a data folder by likelihood.
   fairseq-mm retrieve nearest --image q.jpg --data data-bin/flickr8k \\
       --checkpoint checkpoints/m_rnn
 
-Prints one line per item: score, tab, id, and of a sentence its caption as
-published (of a store with --data); with --resort the distance by which items are
-sorted follows the score. Fields of --jsonl: id, score, rank, distance_to_mean,
-text. --html also writes a page of the query and the items; --images says where
-the images are that it shows (Figure 1 of Mao et al. 2015, Figure 4 of Kiros et
-al. 2014).
+Prints one line per item: score, tab, id. Sentences are followed by their
+published caption (of a store only with --data); with --resort, the distance by
+which items are sorted follows the score. Fields of --jsonl: id, score, rank,
+distance_to_mean, text. --html also writes a page of the query and the items
+with the images found in --images (Figure 1 of Mao et al. 2015, Figure 4 of
+Kiros et al. 2014).
 
-Vectors: --minus and --plus take words away from the query and add them (Kiros
-et al. 2014, equation 15; "not well observed" but with vse_bow), --resort N
-sorts the N nearest by their distance to their mean. An item of the store that
-is asked with (--id) is not found; an image of it (--image) would find itself.
-The index stands beside the store, or in --index, and is built once.
+Vectors: --minus and --plus subtract words from the query and add words to it
+(Kiros et al. 2014, equation 15; "not well observed" except with vse_bow).
+--resort N sorts the N nearest by their distance to their mean. The query item
+itself (--id) is excluded from the results; a query image (--image) that is in
+the store is not. All vectors of the store are compared, exactly.
 
-Likelihood, of models of captions (Mao et al. 2015, section 5, Figure 1):
-images of the split by log P(sentence | image), sentences of the split by log
-P(sentence | image) - log P(sentence), where P(sentence) is the mean over
---marginal-images training images. --id is an image of the split.
+Likelihood, with captioning models (Mao et al. 2015, section 5, Figure 1):
+images of the split are sorted by log P(sentence | image), sentences of the
+split by log P(sentence | image) - log P(sentence), where P(sentence) is the mean
+over --marginal-images training images. --id is an image of the split.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
         resort="Sort the N nearest by their distance to their mean, and show the first --top.",
     )
     vectors.add_argument(
-        "--index", metavar="DIR", help="Folder of the index (default: STORE.index)."
+        "--index", metavar="DIR", help="Ignored: earlier versions wrote an index to this folder."
     )
     likelihood = parser.add_argument_group("likelihood")
     arguments.add(
@@ -126,6 +126,7 @@ def run_nearest(args: argparse.Namespace) -> None:
         if arguments.is_given(args, name):
             way = "likelihood, which takes no --store" if args.store else "vectors of a --store"
             raise UserError(f"{arguments.flag(name)}: is for search by {way}.")
+    warn_of_index(args)
     if args.images and not args.html:
         raise UserError("--images: is for the page of --html, which is missing.")
     page = None
@@ -160,10 +161,20 @@ def run_nearest(args: argparse.Namespace) -> None:
         print(f"{args.store}: has no item but the query", file=sys.stderr)
 
 
+def warn_of_index(args: argparse.Namespace) -> None:
+    """Warn that ``--index`` has no effect."""
+    if args.index is not None:
+        print(
+            f"--index {args.index}: is ignored, because no index is needed any more; the folder "
+            "can be deleted.",
+            file=sys.stderr,
+        )
+
+
 def _by_vectors(args: argparse.Namespace) -> "list[Retrieved]":
     from fairseq_mm.data.feature_store import FeatureStore
+    from fairseq_mm.retrieval.nearest_vectors import VectorStore
     from fairseq_mm.retrieval.vector_arithmetic import retrieve_shifted
-    from fairseq_mm.retrieval.vector_index import build_index
 
     if args.resort and args.resort < args.top:
         raise UserError(
@@ -173,7 +184,7 @@ def _by_vectors(args: argparse.Namespace) -> "list[Retrieved]":
     store = FeatureStore(args.store)
     query, minus, plus = _query(args, store, _embedder(args, store))
     return retrieve_shifted(
-        build_index(store, args.index or f"{args.store}.index"),
+        VectorStore(store),
         query,
         minus=minus,
         plus=plus,

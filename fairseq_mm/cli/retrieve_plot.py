@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.retrieve_nearest import load_model_of
+from fairseq_mm.cli.retrieve_nearest import load_model_of, warn_of_index
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
@@ -58,7 +58,7 @@ def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
         help="Number of items of each --near (default: 3).",
     )
     parser.add_argument(
-        "--index", metavar="DIR", help="Folder of the index (default: STORE.index)."
+        "--index", metavar="DIR", help="Ignored: earlier versions wrote an index to this folder."
     )
     parser.add_argument(
         "--images", nargs="+", metavar="PATH", help="Folders or archives of the images to show."
@@ -80,11 +80,12 @@ def run_plot(args: argparse.Namespace) -> None:
         raise UserError(f"--jsonl {args.jsonl}: is --output; give another file.")
     store = FeatureStore(args.store)
     embedder = load_model_of(store, args)
-    index = build_index(store, args.index or f"{args.store}.index")
+    warn_of_index(args)
+    vectors_of_store = VectorStore(store)
     ids = list(args.id)
     if args.near:
-        for found in index.search(embedder.embed_texts(args.near), args.top):
-            ids += [item.id for item in found]
+        for items in vectors_of_store.search(embedder.embed_texts(args.near), args.top):
+            ids += [item.id for item in items]
     ids = list(dict.fromkeys(ids))
     words = list(dict.fromkeys(args.word))
     if len(ids) + len(words) < 3:
@@ -92,7 +93,7 @@ def run_plot(args: argparse.Namespace) -> None:
             f"{len(ids) + len(words)} images and words: at least 3 make a plane; give --id, "
             "--near or --word."
         )
-    parts = [index.vectors_of(ids)] if ids else []
+    parts = [vectors_of_store.read(ids)] if ids else []
     parts += [embedder.embed_texts(words)] if words else []
     vectors = np.concatenate(parts)
     plane = principal_components(vectors)

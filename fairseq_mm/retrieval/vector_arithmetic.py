@@ -94,7 +94,7 @@ def retrieve_shifted(
         exclude: Ids that must not be found, such as the query's own.
 
     Raises:
-        UserError: If :func:`shifted_vector` refuses the vectors, or the store has another dimension.
+        UserError: If :func:`shifted_vector` refuses the vectors or the store has another dimension.
     """
     shifted = shifted_vector(query, minus, plus)
     (items,) = store.search(shifted[None], max(top, resort), exclude=exclude)

@@ -6,9 +6,6 @@ import pytest
 
 from fairseq_mm.cli.main import main
 
-pytest.importorskip("faiss")
-pytest.importorskip("sklearn")
-
 TRAIN = [
     ("[ WP ] A dragon guards the last library .", "Smoke rose . <newline> The books were warm ."),
     ("[ WP ] Your cat can talk .", "`` Food , '' said the cat ."),

@@ -49,12 +49,12 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def nearest(trained, tmp_path, capsys):
+def nearest(trained, capsys):
     """Runs the command; returns exit status, stdout, stderr."""
 
     def run(*arguments, store="images", model=trained):
         path = trained / f"{store}.h5"
-        options = ["--store", path, "--index", tmp_path / "index", *arguments]
+        options = ["--store", path, *arguments]
         options += ["--checkpoint", model] if model else []
         status = main(["retrieve", "nearest", *map(str, options)])
         printed = capsys.readouterr()
@@ -82,8 +82,8 @@ def test_a_sentence_finds_images(trained, nearest):
     assert out.splitlines() == naive(query, vectors_of(trained / "images.h5"), 3)
 
 
-def test_nearest_is_what_retrieve_does_unless_told_otherwise(trained, nearest, tmp_path, capsys):
-    options = ["--store", trained / "images.h5", "--index", tmp_path / "i", "--checkpoint", trained]
+def test_nearest_is_what_retrieve_does_unless_told_otherwise(trained, nearest, capsys):
+    options = ["--store", trained / "images.h5", "--checkpoint", trained]
     assert main(["retrieve", "a dog", *map(str, options)]) in (0, None)
     assert capsys.readouterr().out == nearest("a dog")[1] != ""
 
@@ -121,11 +121,21 @@ def test_words_are_taken_away_and_added_and_the_query_is_not_found(trained, near
     assert [line.split("\t")[2] for line in again.splitlines()] == ids[:2]
 
 
-def test_an_item_is_asked_with_without_a_model(trained, nearest, tmp_path):
+def test_an_item_is_asked_with_without_a_model(trained, nearest):
     _, out, _ = nearest("--id", "valid2.jpg", "--top", 9, model=None)
     vectors = vectors_of(trained / "images.h5")
     assert out.splitlines() == naive(vectors.pop("valid2.jpg"), vectors, 9)
-    assert (tmp_path / "index" / "index.json").exists()
+
+
+def test_the_folder_of_an_index_is_ignored(trained, nearest, tmp_path):
+    folder = tmp_path / "index"
+    status, out, err = nearest("--id", "valid2.jpg", "--index", folder, model=None)
+    assert (status, out) == (0, nearest("--id", "valid2.jpg", model=None)[1])
+    assert err == (
+        f"--index {folder}: is ignored, because no index is needed any more; the folder can be "
+        "deleted.\n"
+    )
+    assert not folder.exists()
 
 
 def test_mistakes_are_one_line(trained, nearest, tmp_path):
@@ -163,14 +173,7 @@ def test_images_and_words_are_drawn_on_their_principal_components(trained, tmp_p
     for path in save_images(tmp_path / "drawn", 3):
         number = path[-5]
         (tmp_path / "photos" / f"valid{number}.jpg").write_bytes(Path(path).read_bytes())
-    options = [
-        "--store",
-        trained / "images.h5",
-        "--index",
-        tmp_path / "index",
-        "--checkpoint",
-        trained,
-    ]
+    options = ["--store", trained / "images.h5", "--checkpoint", trained]
     options += ["--output", tmp_path / "plane.html", "--jsonl", tmp_path / "points.jsonl"]
     shown = ["--id", "valid1.jpg", "--id", "valid2.jpg", "--word", "red", "--word", "blue"]
     photos = ["--images", tmp_path / "photos"]
@@ -198,7 +201,7 @@ def test_images_and_words_are_drawn_on_their_principal_components(trained, tmp_p
         (["--word", "red", "--word", "red"], "1 images and words: at least 3 make a plane"),
         ([*shown, "--id", "valid6.jpg", *photos], "--images: have none for 'valid6.jpg'"),
         ([*shown, "--word", "zebra"], "the word 'zebra' is not in the dictionary"),
-        ([*shown, "--id", "valid9.jpg"], "index: has no vector of 'valid9.jpg'"),
+        ([*shown, "--id", "valid9.jpg"], "images.h5: no features for 'valid9.jpg'"),
         ([*shown, "--jsonl", tmp_path / "plane.html"], "plane.html: is --output; give another"),
     ):
         status, err = run(*arguments)

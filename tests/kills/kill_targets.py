@@ -129,10 +129,6 @@ def _commands() -> Iterator[Target]:
             f"{RANKED}",
         )
     yield Target(
-        "retrieve nearest",
-        "retrieve nearest --store data/captions/features.h5 --id valid0.jpg --index {out}/index",
-    )
-    yield Target(
         "caption images",
         "caption data/images/valid0.jpg data/images/valid1.jpg --checkpoint captions/m_rnn_images "
         f"--weights data/extractor/squeezenet.pth {SHORT} --device cpu --output {{out}}/o.txt",

@@ -1,5 +1,8 @@
 """Scores survive a kill at every point, and no run continues another's."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 
@@ -117,3 +120,12 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/scores: cannot be made: Not a directory"):
         open_file(tmp_path / "file" / "scores")
+
+
+def test_a_full_disk_is_one_line_and_no_signal(tmp_path, monkeypatch):
+    def refuse(handle, offset, length):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(UserError, match=r"log_probs.*: cannot be written \(No space left"):
+        open_file(tmp_path)

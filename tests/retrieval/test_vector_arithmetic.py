@@ -9,12 +9,12 @@ from numerics import assert_close
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
+from fairseq_mm.retrieval.nearest_vectors import VectorStore
 from fairseq_mm.retrieval.vector_arithmetic import (
     distances_to_mean,
     retrieve_shifted,
     shifted_vector,
 )
-from fairseq_mm.retrieval.vector_index import build_index
 
 
 def random_vectors(count, dim, seed):
@@ -34,12 +34,12 @@ def naive_shift(query, minus, plus):
     return unit(total)
 
 
-def index_of(folder, vectors):
+def write_vectors(folder, vectors):
     with FeatureStoreWriter(folder / "v.h5", dim=vectors.shape[1], attributes={}) as writer:
         for i, vector in enumerate(vectors):
             writer.append(str(i), vector)
         writer.finish()
-    return build_index(FeatureStore(folder / "v.h5"), folder / "index")
+    return VectorStore(FeatureStore(folder / "v.h5"))
 
 
 @pytest.mark.parametrize(("num_minus", "num_plus"), [(0, 0), (1, 0), (0, 1), (1, 1), (2, 3)])
@@ -63,10 +63,10 @@ def test_distances_to_the_mean_by_hand():
 @pytest.mark.parametrize(("top", "resort"), [(3, 0), (3, 9), (9, 9), (4, 2), (40, 50)])
 def test_retrieval_equals_naive_sorting(tmp_path, top, resort):
     vectors = random_vectors(30, 6, 4).astype(np.float16)
-    index = index_of(tmp_path, vectors)
+    store = write_vectors(tmp_path, vectors)
     query, minus, plus = vectors[12], random_vectors(1, 6, 5), random_vectors(2, 6, 6)
     found = retrieve_shifted(
-        index, query, minus=minus, plus=plus, top=top, resort=resort, exclude=["12"]
+        store, query, minus=minus, plus=plus, top=top, resort=resort, exclude=["12"]
     )
     wanted = naive_shift(query.tolist(), minus.tolist(), plus.tolist())
     units = {i: unit(vectors[i].tolist()) for i in range(30) if i != 12}
@@ -89,15 +89,15 @@ def test_retrieval_equals_naive_sorting(tmp_path, top, resort):
 def test_colours_of_cars_are_exchanged(tmp_path):
     # axes: car, boat, blue, red
     cars = np.array([[1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 0, 1]], dtype=np.float32)
-    index = index_of(tmp_path, cars)
+    store = write_vectors(tmp_path, cars)
     blue, red = np.eye(4)[2:3], np.eye(4)[3:4]
-    found = retrieve_shifted(index, cars[0], minus=blue, plus=red, top=1, exclude=["0"])
+    found = retrieve_shifted(store, cars[0], minus=blue, plus=red, top=1, exclude=["0"])
     assert found[0].id == "1"
 
 
-def test_an_index_of_the_query_alone_has_nothing_to_find(tmp_path):
-    index = index_of(tmp_path, np.ones((1, 3), dtype=np.float32))
-    assert retrieve_shifted(index, np.ones(3), exclude=["0"]) == []
+def test_a_store_of_the_query_only_has_nothing_to_find(tmp_path):
+    store = write_vectors(tmp_path, np.ones((1, 3), dtype=np.float32))
+    assert retrieve_shifted(store, np.ones(3), exclude=["0"]) == []
 
 
 def test_mistakes_are_one_line(tmp_path):
@@ -110,6 +110,6 @@ def test_mistakes_are_one_line(tmp_path):
         shifted_vector(query, plus=np.array([[1, 1, 1], [0, 0, 0]]))
     with pytest.raises(UserError, match="the query and its words cancel out"):
         shifted_vector(query, minus=3 * query[None])
-    index = index_of(tmp_path, np.ones((2, 4), dtype=np.float32))
+    store = write_vectors(tmp_path, np.ones((2, 4), dtype=np.float32))
     with pytest.raises(UserError, match=r"query vectors have dimension 3, but .* have 4"):
-        retrieve_shifted(index, query)
+        retrieve_shifted(store, query)

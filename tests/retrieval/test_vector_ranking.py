@@ -54,23 +54,24 @@ def random_task(seed, num_images, num_sentences, dim, levels=None):
 
 
 @pytest.fixture
-def small_tiles(monkeypatch):
-    monkeypatch.setattr(vector_ranking, "_ROWS", 7)
-    monkeypatch.setattr(vector_ranking, "_COLUMNS", 16)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(vector_ranking, "_PRODUCT_ROWS", 13)
+    monkeypatch.setattr(vector_ranking, "_PRODUCT_COLUMNS", 16)
+    monkeypatch.setattr(vector_ranking, "_COMPARED_ROWS", 7)
 
 
 @pytest.mark.parametrize("levels", [None, 0.3, 1])
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.usefixtures("small_blocks")
 def test_ranks_equal_brute_force_with_any_number_of_sentences(seed, levels):
     task = random_task(seed, 23, 61, 5, levels)
     assert_equal(rank_vectors(*task), brute_force(*task))
 
 
-@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.usefixtures("small_blocks")
 def test_equal_vectors_tie_wherever_they_stand():
     images, sentences, image_of = random_task(3, 21, 55, 37)
-    sentences[5:40] = sentences[4]  # a caption that many images have, in several tiles
+    sentences[5:40] = sentences[4]  # a caption that many images have, in several blocks
     images[3:17] = images[2]
     assert_equal(
         rank_vectors(images, sentences, image_of), brute_force(images, sentences, image_of)
@@ -98,20 +99,20 @@ def test_nearly_collapsed_vectors_equal_brute_force():
     )
 
 
-def test_ranks_over_whole_tiles_equal_those_of_the_full_matrix():
-    # 500 x 4500: whole tiles and the rest on both sides
-    images, sentences, image_of = random_task(6, 500, 4500, 8, 1)
+def test_ranks_over_several_blocks_equal_those_of_the_full_matrix():
+    # whole blocks and the rest on both sides
+    images, sentences, image_of = random_task(6, 1100, 8500, 8, 1)
     found = rank_vectors(images, sentences, image_of)
     scores = images @ sentences.T  # whole numbers: exact
-    by_sentence = true_ranks(lambda s, e: scores.T[s:e], image_of, np.arange(500))
-    by_image = true_ranks(lambda s, e: scores[s:e], np.arange(500), image_of)
+    by_sentence = true_ranks(lambda s, e: scores.T[s:e], image_of, np.arange(1100))
+    by_image = true_ranks(lambda s, e: scores[s:e], np.arange(1100), image_of)
     assert found.image_ranks.tolist() == by_sentence.first.tolist()
     assert found.sentence_ranks.tolist() == by_image.first.tolist()
     summary = found.summary()
     assert summary.sentence_retrieval.mean_rank == pytest.approx(by_image.first.mean())
-    assert summary.sentence_retrieval.candidates == 4500
-    assert summary.image_retrieval.candidates == 500
-    assert summary.image_retrieval.queries == 4500
+    assert summary.sentence_retrieval.candidates == 8500
+    assert summary.image_retrieval.candidates == 1100
+    assert summary.image_retrieval.queries == 8500
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

@@ -1,0 +1,109 @@
+"""Nearest vectors: exact and stable search in memory and in a feature store."""
+
+import numpy as np
+import pytest
+import torch
+from numerics import assert_close
+
+from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.errors import UserError
+from fairseq_mm.retrieval import nearest_vectors
+from fairseq_mm.retrieval.nearest_vectors import VectorStore, nearest
+
+
+def write_store(path, vectors, *, ids=None):
+    vectors = np.asarray(vectors)
+    ids = ids or [f"item {i}" for i in range(len(vectors))]
+    with FeatureStoreWriter(path, dim=vectors.shape[-1], dtype="float32", attributes={}) as writer:
+        for key, rows in zip(ids, vectors):
+            writer.append(key, rows)
+        writer.finish()
+    return VectorStore(FeatureStore(path))
+
+
+def random_vectors(count, dim, seed=1):
+    return np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
+
+
+def naive_search(queries, vectors, k):
+    """Every cosine in float64, sorted by cosine and then by place."""
+    unit = [np.float32(v / np.linalg.norm(v)) for v in np.float64(vectors)]
+    found = []
+    for query in np.float64(queries):
+        query = np.float32(query / np.linalg.norm(query))
+        cosines = [(np.float64(query) * v).sum() for v in unit]
+        order = sorted(range(len(vectors)), key=lambda i: (-cosines[i], i))[:k]
+        found.append([(f"item {i}", cosines[i]) for i in order])
+    return found
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(nearest_vectors, "_PIECE", 9)
+    monkeypatch.setattr(nearest_vectors, "_QUERIES", 2)
+
+
+@pytest.mark.parametrize("k", [1, 4, 9, 17, 100])
+@pytest.mark.usefixtures("small_blocks")
+def test_search_equals_sorting_all_cosines(tmp_path, k):
+    vectors = random_vectors(41, 6)
+    vectors[[3, 20, 21, 39]] = vectors[11]  # ties, in several blocks
+    vectors[30] = 2 * vectors[11]
+    queries = np.concatenate([random_vectors(4, 6, seed=2), 3 * vectors[[11]]])
+    store = write_store(tmp_path / "v.h5", vectors)
+    found = store.search(queries, k)
+    assert found == naive_search(queries, vectors, k)
+    ids = [item.id for item in found[4]]
+    assert ids[: min(k, 6)] == [f"item {i}" for i in (3, 11, 20, 21, 30, 39)][:k]
+
+
+def test_equal_vectors_come_in_the_order_of_the_store(tmp_path):
+    vectors = np.repeat(random_vectors(1, 33), 3000, axis=0)
+    store = write_store(tmp_path / "v.h5", vectors)
+    found = store.search(torch.from_numpy(vectors[:1]), 70)[0]
+    assert [item.id for item in found] == [f"item {i}" for i in range(70)]
+    assert_close(found[0].similarity, 1)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_nearest_does_not_depend_on_blocks():
+    queries, candidates = random_vectors(5, 7), random_vectors(50, 7, seed=3)
+    places, products = nearest(queries, candidates, 12)
+    scores = queries.astype(np.float64) @ candidates.T.astype(np.float64)
+    assert places.tolist() == np.argsort(-scores, axis=1, kind="stable")[:, :12].tolist()
+    np.testing.assert_allclose(products, -np.sort(-scores, axis=1)[:, :12], rtol=1e-12)
+
+
+def test_left_out_items_make_room_for_others(tmp_path):
+    vectors = random_vectors(8, 5)
+    store = write_store(tmp_path / "v.h5", vectors)
+    plain = store.search(vectors[:2], 5)
+    found = store.search(vectors[:2], 3, exclude=["item 0", plain[0][2].id])
+    assert found[0] == [plain[0][1], plain[0][3], plain[0][4]]
+
+
+def test_items_are_read_as_unit_vectors(tmp_path):
+    vectors = random_vectors(6, 4)
+    store = write_store(tmp_path / "v.h5", vectors)
+    expected = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert_close(store.read(["item 4", "item 1"]), expected[[4, 1]])
+    assert_close(store[2:5], expected[2:5])
+    assert len(store) == 6
+
+
+def test_mistakes_are_one_line(tmp_path):
+    store = write_store(tmp_path / "v.h5", random_vectors(6, 4))
+    with pytest.raises(UserError, match=r"query vectors have dimension 3, but .*v\.h5: vectors"):
+        store.search(np.ones((1, 3)), 1)
+    with pytest.raises(UserError, match=r"^query vector 1 is zero: it has no direction"):
+        store.search(np.eye(4)[:2] * [[1], [0]], 1)
+    with pytest.raises(UserError, match=r"v\.h5: no features for 'a'"):
+        store.read(["item 2", "a"])
+    with pytest.raises(UserError, match=r"rows.h5: must have one row an item, but 'item 0' has 2"):
+        write_store(tmp_path / "rows.h5", random_vectors(12, 4).reshape(6, 2, 4))
+    zero = write_store(tmp_path / "zero.h5", np.eye(4)[:, :3])
+    with pytest.raises(UserError, match=r"zero.h5: vector 3 \(item 3\) is zero"):
+        zero.search(np.ones((1, 3)), 1)
+    with pytest.raises(UserError, match=r"empty.h5: must have vectors, but has no items"):
+        write_store(tmp_path / "empty.h5", np.zeros((0, 4)))
