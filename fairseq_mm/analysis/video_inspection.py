@@ -392,7 +392,7 @@ class VideoInspection:
         row: int,
         summaries: Optional[Mapping[str, str]],
     ) -> LineAttention:
-        num_frames = self.dataset.features.rows_of(self.dataset.visual_ids[line])
+        num_frames = self.dataset.features.count_rows(self.dataset.visual_ids[line])
         maps = []
         for side in (TRANSCRIPT, SUMMARY):
             layers = [x for x in found if x.side == side and x.weights is not None]

@@ -216,7 +216,9 @@ def _stored(args: argparse.Namespace, reader: Any) -> tuple[Any, list[Input]]:
         inputs = [Input(key, index) for index, key in enumerate(args.inputs or store.ids)]
     reader.check_features(store.attributes, store.dim, store.path)
     for item in inputs:
-        store.rows_of(item.name)  # an id that is not in the store is named before the work begins
+        store.count_rows(
+            item.name
+        )  # an id that is not in the store is named before the work begins
     return store, inputs
 
 

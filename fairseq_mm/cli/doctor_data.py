@@ -523,7 +523,7 @@ def _describe(lines: Any, limit: int, task: Any) -> tuple[str, float]:
 def _describe_frames(dataset: Any, limit: int) -> str:
     import numpy as np
 
-    rows = np.array([dataset.features.rows_of(key) for key in dict.fromkeys(dataset.visual_ids)])
+    rows = np.array([dataset.features.count_rows(key) for key in dict.fromkeys(dataset.visual_ids)])
     return (
         f"videos of {rows.min()} to {rows.max()} rows of features, median {np.median(rows):g}, "
         f"{int((rows > limit).sum())} cut to {limit}"

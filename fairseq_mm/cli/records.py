@@ -85,9 +85,9 @@ def facts_of(model: "Generator", config: "GenerationConfig") -> dict[str, Any]:
 
 def hashes_of(files: Sequence[str]) -> Any:
     """SHA-256 of a checkpoint, or of each of an ensemble's."""
-    from fairseq_mm.extract.weights import sha256_of
+    from fairseq_mm.extract.weights import compute_sha256
 
-    hashes = [sha256_of(file) for file in files]
+    hashes = [compute_sha256(file) for file in files]
     return hashes[0] if len(hashes) == 1 else hashes
 
 

@@ -81,13 +81,13 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _tokens(args: argparse.Namespace, dictionary: Any) -> list[int]:
-    from fairseq_mm.data.multimodal_dataset import tokens_of
+    from fairseq_mm.data.multimodal_dataset import encode_words
     from fairseq_mm.inference.embedder import tokenizer_of
 
     words = tokenizer_of(dictionary)(args.text)
     if not words:
         raise UserError(f"the text {args.text!r} must have a word, but has none.")
-    return [*tokens_of(dictionary, " ".join(words)).tolist(), dictionary.eos()]
+    return [*encode_words(dictionary, " ".join(words)).tolist(), dictionary.eos()]
 
 
 def _query_rows(

@@ -228,7 +228,7 @@ class Summaries(Flow):
         self.store = open_features(self.args.features.split(os.pathsep))
         self.reader.check_features(self.store.attributes, self.store.dim, self.store.path)
         for item in inputs:
-            self.store.rows_of(item.name)  # one that it lacks is named before the work begins
+            self.store.count_rows(item.name)  # one that it lacks is named before the work begins
         return inputs or [Input(key, index, {}) for index, key in enumerate(self.store.ids)]
 
     def read(self, inputs: Sequence[Input]) -> Iterator[Any]:

@@ -70,7 +70,7 @@ def sequences_of_ids(
     store = open_features(features.split(os.pathsep))
     for key in keys:
         if key is not None:
-            store.rows_of(key)
+            store.count_rows(key)
     return [ImageSequence(0, "\t".join(ids), "", keys, [], [])], store
 
 
@@ -124,7 +124,7 @@ def sequences_of_split(
         try:
             for key in keys:
                 if key is not None:
-                    store.rows_of(key)
+                    store.count_rows(key)
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         sequences.append(ImageSequence(number, line, where, keys, [], references[line]))

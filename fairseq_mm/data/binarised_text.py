@@ -42,7 +42,7 @@ def load_dictionary(path: str) -> Dictionary:
     return dictionary
 
 
-def dictionary_of(words: Iterable[str]) -> Dictionary:
+def build_dictionary(words: Iterable[str]) -> Dictionary:
     """A dictionary of these words in their order, after fairseq's special symbols."""
     dictionary = Dictionary()
     for word in words:

@@ -24,7 +24,7 @@ from typing import Callable, Optional, Union
 import numpy as np
 
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.data.input_files import read_lines, sha256_of
+from fairseq_mm.data.input_files import compute_sha256, read_lines
 from fairseq_mm.data.numpy_files import StreamedArray, load_numpy, read_member
 from fairseq_mm.errors import UserError
 
@@ -185,7 +185,7 @@ def _identity_of_weights(weights: str) -> str:
         if ":" in weights:
             return weights
         raise UserError(f"{weights}: weights file not found.")
-    return sha256_of(weights)
+    return compute_sha256(weights)
 
 
 def _open_folder(

@@ -143,7 +143,7 @@ class FeatureStore:
     def __repr__(self) -> str:
         return f"FeatureStore({self.path!r}: {len(self)} items, dim {self.dim}, {self.dtype})"
 
-    def rows_of(self, key: str) -> int:
+    def count_rows(self, key: str) -> int:
         """Number of rows of the item ``key``."""
         i = self._position(key)
         return int(self._offsets[i + 1] - self._offsets[i])
@@ -392,9 +392,9 @@ class FeatureStores:
     def __contains__(self, key: object) -> bool:
         return any(key in store for store in self.stores)
 
-    def rows_of(self, key: str) -> int:
+    def count_rows(self, key: str) -> int:
         """Number of rows of the item ``key``."""
-        return self._store_of(key).rows_of(key)
+        return self._store_of(key).count_rows(key)
 
     def read(self, key: str) -> np.ndarray:
         """One item ``[rows, D]``, see :meth:`FeatureStore.read`."""

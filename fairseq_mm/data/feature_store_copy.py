@@ -98,7 +98,7 @@ def convert_store(
         if key in seen:
             raise UserError(f"{os.fspath(path)}: the id {key!r} is to be taken twice.")
         seen.add(key)
-        source.rows_of(key)  # refuses an unknown id before the work, not in its middle
+        source.count_rows(key)  # refuses an unknown id before the work, not in its middle
     return _copy(source, keys, out, dtype=dtype, pool=pool, overwrite=overwrite, progress=progress)
 
 

@@ -20,7 +20,7 @@ def describe_store(path: str) -> dict[str, Any]:
 
     def describe() -> dict[str, Any]:
         store = FeatureStore(path)
-        rows = [store.rows_of(key) for key in store.ids]
+        rows = [store.count_rows(key) for key in store.ids]
         return {
             "path": store.path,
             "items": len(store),
@@ -48,7 +48,7 @@ def rows_by_id(path: str) -> list[tuple[str, int]]:
 
     def list_rows() -> list[tuple[str, int]]:
         store = FeatureStore(path)
-        return [(key, store.rows_of(key)) for key in store.ids]
+        return [(key, store.count_rows(key)) for key in store.ids]
 
     return in_separate_process(path, list_rows)
 

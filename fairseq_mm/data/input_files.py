@@ -134,7 +134,7 @@ def read_bytes(path: Any) -> bytes:
     return content
 
 
-def sha256_of(path: Any) -> str:
+def compute_sha256(path: Any) -> str:
     """Return the SHA-256 of a file, in hexadecimal.
 
     Raises:

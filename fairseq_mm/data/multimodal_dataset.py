@@ -110,7 +110,7 @@ class MultimodalDataset(FairseqDataset):
         rows = {}
         for line in {self.visual_ids[i] for i in self.lines}:
             rows[line] = sum(
-                self.rows_per_image if key in self.missing else self.features.rows_of(key)
+                self.rows_per_image if key in self.missing else self.features.count_rows(key)
                 for key in line.split("\t")
             )
         return np.array([rows[self.visual_ids[i]] for i in self.lines], dtype=np.int64)
@@ -125,7 +125,7 @@ class MultimodalDataset(FairseqDataset):
         if not missing:
             return
         try:
-            self.features.rows_of(missing[0])
+            self.features.count_rows(missing[0])
         except UserError as error:
             raise UserError(
                 f"{error} ({len(missing)} of {len(keys)} {self.items} of "
@@ -239,7 +239,7 @@ class MultimodalDataset(FairseqDataset):
         return not self.shuffle
 
 
-def tokens_of(dictionary: Dictionary, words: str) -> Tensor:
+def encode_words(dictionary: Dictionary, words: str) -> Tensor:
     """``[t]`` indices of words separated by white space, without ``</s>``.
 
     Raises:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_mm.data.binarised_text import check_line_counts, dictionary_of
+from fairseq_mm.data.binarised_text import build_dictionary, check_line_counts
 from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
@@ -201,7 +201,7 @@ class FolderPosSequences:
             UserError: if the folder has no tags.
         """
         if self._words is not None:
-            return dictionary_of(self._words)
+            return build_dictionary(self._words)
         return load_tag_dictionary(self.folder)
 
     def dataset_options(

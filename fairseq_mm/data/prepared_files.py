@@ -29,11 +29,11 @@ from typing import Any, NamedTuple, Optional, Union
 from fairseq_mm.data.folder_lock import only_writer
 from fairseq_mm.data.input_files import (
     SPLITS,
+    compute_sha256,
     decoded,
     parse_json,
     read_bytes,
     read_json,
-    sha256_of,
 )
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
@@ -104,7 +104,7 @@ class FolderRecord(NamedTuple):
             return f"is missing, but {self.path} records it"
         size = os.path.getsize(path)
         is_read = whole or size <= MAX_HASHED_BYTES
-        content = sha256_of(path) if is_read else None
+        content = compute_sha256(path) if is_read else None
         if size == digest["bytes"] and content in (None, digest["sha256"]):
             return None
         twins = [other for other, x in self.files.items() if other != name and x[_SEAL] == content]
@@ -117,7 +117,7 @@ class FolderRecord(NamedTuple):
 
 def digest_file(path: AnyPath) -> Digest:
     """Return size and SHA-256 of a file."""
-    return {"bytes": os.path.getsize(path), "sha256": sha256_of(path)}
+    return {"bytes": os.path.getsize(path), "sha256": compute_sha256(path)}
 
 
 def by_split(digests: Mapping[str, Digest]) -> dict[str, dict[str, Digest]]:

@@ -82,12 +82,12 @@ class CutVideos:
     def __contains__(self, key: object) -> bool:
         return key in self.features
 
-    def rows_of(self, key: str) -> int:
+    def count_rows(self, key: str) -> int:
         """Number of frames that are left of a video."""
-        return min(self.features.rows_of(key), self.max_frames)
+        return min(self.features.count_rows(key), self.max_frames)
 
     def is_cut(self, key: str) -> bool:
-        return self.features.rows_of(key) > self.max_frames
+        return self.features.count_rows(key) > self.max_frames
 
     def read(self, key: str) -> np.ndarray:
         """``[frames, D]`` of a video."""
@@ -114,5 +114,5 @@ class NoiseVideos(CutVideos):
         """``[frames, D]`` between 0 and ``NOISE_LIMIT``."""
         digest = hashlib.sha256(f"{self.seed}\t{key}".encode()).digest()
         generator = np.random.default_rng(int.from_bytes(digest[:16], "little"))
-        noise = generator.random((self.rows_of(key), self.dim), dtype=np.float32)
+        noise = generator.random((self.count_rows(key), self.dim), dtype=np.float32)
         return (NOISE_LIMIT * noise).astype(self.dtype)

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from fairseq_mm.compat.deferred_imports import OF_TORCHVISION, deferred
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.preprocessing import Preprocessing
-from fairseq_mm.extract.weights import RANDOM, load_state_dict, read_state_dict, sha256_of
+from fairseq_mm.extract.weights import RANDOM, compute_sha256, load_state_dict, read_state_dict
 
 with deferred(OF_TORCHVISION):
     import torchvision
@@ -257,7 +257,7 @@ def load_weights(
         return f"{RANDOM}:{seed}"
     if is_file(weights):
         load_state_dict(network, read_state_dict(weights), needed=needed, origin=weights)
-        return sha256_of(weights)
+        return compute_sha256(weights)
     entry = weights_entry(model, weights)
     load_state_dict(network, downloaded(entry), needed=needed, origin=f"--weights {weights}")
     return f"torchvision:{entry.name}"

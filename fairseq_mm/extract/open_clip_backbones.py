@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.extract.backbones import RANDOM, Backbone
 from fairseq_mm.extract.preprocessing import Preprocessing
-from fairseq_mm.extract.weights import load_state_dict, read_state_dict, sha256_of
+from fairseq_mm.extract.weights import compute_sha256, load_state_dict, read_state_dict
 
 PREFIX = "open_clip:"
 POOLED_LAYER, GRID_LAYER = "visual", "visual.tokens"
@@ -96,7 +96,7 @@ def build_open_clip(
         recorded = f"open_clip:{source}"
     elif os.path.exists(source):
         _load_file(network, source)
-        recorded = sha256_of(source)
+        recorded = compute_sha256(source)
     else:
         raise UserError(
             f"--model {model}: {source!r} is neither a file nor weights of {name} "

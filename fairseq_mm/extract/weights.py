@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mm.compat import load_weights
-from fairseq_mm.data.input_files import sha256_of
+from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError
 
 MAX_NAMED = 4
@@ -38,7 +38,7 @@ def checked_weights_file(model: str, recorded: str, weights_file: Optional[str])
             f"the features were made by {model} with weights from a file (SHA-256 "
             f"{recorded[:12]}...): give that file."
         )
-    found = sha256_of(weights_file)
+    found = compute_sha256(weights_file)
     if found != recorded:
         raise UserError(
             f"{weights_file}: must have the SHA-256 {recorded[:12]}... of the weights that the "

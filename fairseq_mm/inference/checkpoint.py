@@ -24,7 +24,7 @@ from fairseq_mm.compat import float32_by_default
 from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.compat.unpickling import refusal
 from fairseq_mm.data.binarised_text import load_dictionary
-from fairseq_mm.data.input_files import sha256_of
+from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import SOURCE
 from fairseq_mm.errors import UserError
@@ -249,7 +249,7 @@ class Checkpoint:
     @cached_property
     def digest(self) -> str:
         """First twelve digits of the file's SHA-256, by which vector stores name the checkpoint."""
-        return sha256_of(self.path)[:12]
+        return compute_sha256(self.path)[:12]
 
     # What the model was trained on ---------------------------------------------------------------
 

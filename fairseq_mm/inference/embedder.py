@@ -17,8 +17,8 @@ import torch
 from fairseq_mm.compat import float32_by_default
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.collate import pad_features
-from fairseq_mm.data.input_files import sha256_of
-from fairseq_mm.data.multimodal_dataset import tokens_of
+from fairseq_mm.data.input_files import compute_sha256
+from fairseq_mm.data.multimodal_dataset import encode_words
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.generation.config import typed_option
@@ -133,7 +133,7 @@ class Embedder(Picklable, ImageReader):
     @cached_property
     def digest(self) -> str:
         """Digest of the checkpoint, which ``fairseq-mm embed`` records in its stores."""
-        return sha256_of(self.files[0])[:12]
+        return compute_sha256(self.files[0])[:12]
 
     def check_vectors(self, attributes: Mapping[str, Any], dim: int, *, what: str) -> None:
         """
@@ -176,7 +176,7 @@ class Embedder(Picklable, ImageReader):
             words = self._words_of(typed_option("texts", text, str))
             if not words:
                 raise UserError(f"the text {text!r} must have a word, but has none.")
-            sentences.append(tokens_of(dictionary, " ".join(words)).tolist())
+            sentences.append(encode_words(dictionary, " ".join(words)).tolist())
         return self.embed_tokens(sentences)
 
     @cached_property

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from fairseq_mm.data.input_files import sha256_of
+from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.identity import IDENTITY, check_same_extractor
 
@@ -68,7 +68,7 @@ def find_weights_file(
         for name in sorted(os.listdir(folder)):
             file = os.path.join(folder, name)
             is_candidate = name.endswith(WEIGHT_SUFFIXES) and not name.startswith("checkpoint")
-            if is_candidate and os.path.isfile(file) and sha256_of(file) == recorded:
+            if is_candidate and os.path.isfile(file) and compute_sha256(file) == recorded:
                 return file
     raise UserError(
         f"was trained on features of {identity['extractor']} with weights from a file "

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fairseq_mm.data.collate import collate
-from fairseq_mm.data.multimodal_dataset import tokens_of
+from fairseq_mm.data.multimodal_dataset import encode_words
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import LoadedModels
 
@@ -175,7 +175,7 @@ class Processor(Generic[Input]):
             UserError: if a word is not in the vocabulary.
         """
         end = torch.tensor([self.dictionary.eos()])
-        return torch.cat([tokens_of(self.dictionary, self.tokenize(text)), end])
+        return torch.cat([encode_words(self.dictionary, self.tokenize(text)), end])
 
     def tokenize(self, text: str) -> str:
         """Tokens of a target text, separated by spaces."""

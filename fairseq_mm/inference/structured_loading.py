@@ -135,9 +135,10 @@ def _read_vectors(path: str, num_lines: int, embedder: Embedder) -> np.ndarray:
         )
     keys = [f"train:{line}" for line in range(num_lines)]
     for key in keys:
-        if store.rows_of(key) != 1:
+        rows = store.count_rows(key)
+        if rows != 1:
             raise UserError(
-                f"{path}: must have one row a caption, but {key!r} has {store.rows_of(key)}: make "
+                f"{path}: must have one row a caption, but {key!r} has {rows}: make "
                 "it with fairseq-mm embed --split train --of sentences."
             )
     return np.concatenate([store.read(key) for key in keys])

@@ -130,7 +130,7 @@ class TokenizedItems:
         )
 
 
-def mean_of_sums(sums: np.ndarray) -> float:
+def mean_from_sums(sums: np.ndarray) -> float:
     """Of two sums the first over the second; 0 over 0 is 0."""
     return float(sums[0] / sums[1]) if sums[1] else 0.0
 
@@ -159,12 +159,12 @@ def ratio_row(
         per_item = [None if total == 0 else part / total for part, total in sums.tolist()]
     return Row(
         name,
-        mean_of_sums(sums.sum(0)),
+        mean_from_sums(sums.sum(0)),
         sign,
         len(sums) if scored is None else scored,
         note,
         sums=sums,
-        statistic=mean_of_sums,
+        statistic=mean_from_sums,
         per_item=per_item,
     )
 

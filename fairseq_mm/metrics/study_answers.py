@@ -45,7 +45,9 @@ class SignTest(NamedTuple):
     p: float
 
 
-def share_of(hits: Sequence[float], totals: Sequence[float], *, samples: int, seed: int) -> Share:
+def bootstrap_share(
+    hits: Sequence[float], totals: Sequence[float], *, samples: int, seed: int
+) -> Share:
     """Share of hits among all answers; questions are resampled, not answers.
 
     Args:

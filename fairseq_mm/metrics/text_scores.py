@@ -28,7 +28,7 @@ from fairseq_mm.metrics.score_rows import (
     Row,
     TokenizedItems,
     Tokens,
-    mean_of_sums,
+    mean_from_sums,
     mean_row,
     ratio_row,
     rows_without,
@@ -230,7 +230,7 @@ def _novel_ngrams(items: TokenizedItems) -> list[Row]:
         return rows_without(signs, "no item has a transcript")
     rows = []
     for order, (name, sign) in enumerate(signs.items()):
-        note = f"references: {mean_of_sums(theirs[:, order].sum(0)):.5f}"
+        note = f"references: {mean_from_sums(theirs[:, order].sum(0)):.5f}"
         if scored < len(sources):
             note += f"; {len(sources) - scored} without a transcript left out"
         rows.append(ratio_row(name, sums[:, order], sign, note, scored=scored))
@@ -307,8 +307,8 @@ def _sentence_length(
 
     sums = sums_of(stories)
     counts = f"{sums[:, 1].min():.0f} to {sums[:, 1].max():.0f} sentences a story"
-    people = f", people: {mean_of_sums(sums_of(written).sum(0)):.2f}" if written else ""
-    per_item = [mean_of_sums(story) for story in sums]
+    people = f", people: {mean_from_sums(sums_of(written).sum(0)):.2f}" if written else ""
+    per_item = [mean_from_sums(story) for story in sums]
     return ratio_row("words_per_sentence", sums, sign, counts + people, per_item=per_item)
 
 

@@ -13,7 +13,7 @@ from fairseq_mm.prepare.corpus import Corpus, Example
 _IMAGE_NAME = re.compile(r".+\.(?:jpe?g|png)", re.IGNORECASE)
 
 
-def entries_of(content: object, path: Path, name: str) -> Iterator[tuple[str, Any]]:
+def list_entries(content: object, path: Path, name: str) -> Iterator[tuple[str, Any]]:
     """``path: name[number]`` and the entry there, of a list in a JSON file.
 
     Raises:

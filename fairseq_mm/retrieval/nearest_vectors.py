@@ -74,10 +74,10 @@ class VectorStore:
         if not len(store):
             raise UserError(f"{store.path}: must have vectors, but has no items.")
         for key in store.ids:
-            if store.rows_of(key) != 1:
+            if store.count_rows(key) != 1:
                 raise UserError(
                     f"{store.path}: must have one row an item, but {key!r} has "
-                    f"{store.rows_of(key)}: vectors of an embedding model are searched."
+                    f"{store.count_rows(key)}: vectors of an embedding model are searched."
                 )
         self.store = store
 

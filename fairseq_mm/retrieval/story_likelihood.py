@@ -229,7 +229,7 @@ class SequenceImages:
         for image in dict.fromkeys(key for line in sequences for key in line.split("\t")):
             if image in self.missing:
                 continue
-            rows = self.features.rows_of(image)
+            rows = self.features.count_rows(image)
             if rows != self.rows_per_image:
                 raise UserError(
                     f"{self.features.path}: {image!r} has {rows} regions, but the "

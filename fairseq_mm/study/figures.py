@@ -10,8 +10,8 @@ import numpy as np
 from fairseq_mm.metrics.study_answers import (
     CHANCE_ALL,
     CHANCE_PAIR,
+    bootstrap_share,
     fleiss_kappa,
-    share_of,
     sign_test,
 )
 from fairseq_mm.study.answers import Answer
@@ -49,8 +49,8 @@ def pairing_figures(
         whole, pairs, totals, counts = zip(*rows[system])
         options = {"samples": samples, "seed": seed}
         systems[system] = {
-            "all_three": share_of(whole, totals, **options)._asdict(),
-            "pairs": share_of(pairs, [3 * total for total in totals], **options)._asdict(),
+            "all_three": bootstrap_share(whole, totals, **options)._asdict(),
+            "pairs": bootstrap_share(pairs, [3 * total for total in totals], **options)._asdict(),
             "questions": len(totals),
             "answers": sum(totals),
             "fleiss_kappa": fleiss_kappa(np.array(counts)),
@@ -74,7 +74,7 @@ def preference_figures(
     counts = np.array([hits, np.subtract(totals, hits)]).T
     return {
         "systems": [first, second],
-        "preference": share_of(hits, totals, samples=samples, seed=seed)._asdict(),
+        "preference": bootstrap_share(hits, totals, samples=samples, seed=seed)._asdict(),
         "sign_test": sign_test(hits, totals)._asdict(),
         "fleiss_kappa": fleiss_kappa(counts),
         "left_side": left / sum(totals),

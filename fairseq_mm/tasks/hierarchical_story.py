@@ -18,7 +18,7 @@ from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.tasks import register_task
 
-from fairseq_mm.data.binarised_text import dictionary_of, load_dictionary, load_text_pair
+from fairseq_mm.data.binarised_text import build_dictionary, load_dictionary, load_text_pair
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
 from fairseq_mm.data.truncation import CutLines, TensorLines
 from fairseq_mm.errors import UserError
@@ -120,8 +120,8 @@ class HierarchicalStoryTask(GenerationTask):
             feature_dim: Not used.
             source_words: Words of the prompts' dictionary; None for a language model.
         """
-        dictionary = dictionary_of(words)
-        source = dictionary if source_words is None else dictionary_of(source_words)
+        dictionary = build_dictionary(words)
+        source = dictionary if source_words is None else build_dictionary(source_words)
         cfg = HierarchicalStoryConfig(seed=SEED)
         return cls(cfg, source, dictionary, reads_prompts=source_words is not None)
 

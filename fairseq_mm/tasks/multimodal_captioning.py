@@ -28,7 +28,7 @@ from fairseq_mm.data.binarised_text import (
     load_dictionary,
 )
 from fairseq_mm.data.feature_store import open_folder_features
-from fairseq_mm.data.multimodal_dataset import MultimodalDataset, tokens_of
+from fairseq_mm.data.multimodal_dataset import MultimodalDataset, encode_words
 from fairseq_mm.data.pos_sequences import FolderPosSequences
 from fairseq_mm.data.split_files import first_lines, read_visual_ids
 from fairseq_mm.data.word_vectors import read_word_vectors
@@ -279,7 +279,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         """
         if not self.cfg.prefix_words:
             return None
-        prefix = tokens_of(self.dictionary, self.cfg.prefix_words)
+        prefix = encode_words(self.dictionary, self.cfg.prefix_words)
         if bool((prefix < self.dictionary.unk()).any()):
             raise UserError(
                 f"--prefix-words {self.cfg.prefix_words!r}: must have words alone, no signs of "

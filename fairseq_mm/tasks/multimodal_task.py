@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fairseq_mm.compat import activate
 from fairseq_mm.data.binarised_split import read_binarised_references
-from fairseq_mm.data.binarised_text import dictionary_of
+from fairseq_mm.data.binarised_text import build_dictionary
 from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
 from fairseq_mm.data.split_files import first_lines, read_references
 from fairseq_mm.errors import UserError
@@ -269,7 +269,7 @@ class MultimodalTask(GenerationTask):
         """
         return cls(
             cls.config(seed=SEED, **options),
-            dictionary_of(words),
+            build_dictionary(words),
             feature_dim=feature_dim,
             feature_attributes=extractor,
             **fields,

@@ -271,7 +271,7 @@ def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
     counts: dict[int, str] = {}
     for key in features.ids:
         if key not in missing:
-            counts.setdefault(features.rows_of(key), key)
+            counts.setdefault(features.count_rows(key), key)
     if not counts:
         raise UserError(f"{features.path}: has no features of any image.")
     (rows, key), *others = counts.items()

@@ -14,7 +14,7 @@ from fairseq_mm import from_pretrained
 from fairseq_mm.cli.main import main
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.extract.media_list import list_images
-from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.extract.weights import compute_sha256
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.generator import Generator
 from fairseq_mm.inference.readers import ImageReader
@@ -79,8 +79,8 @@ def test_an_object_a_line_says_what_made_the_caption(caption, trained, images):
     entry = entries[0]
     assert entry["hypothesis"].startswith("a dog")
     assert entry["score"] < 0
-    assert entry["checkpoint"] == sha256_of(str(trained / "checkpoint_best.pt"))
-    assert entry["extractor"]["weights"] == sha256_of(str(trained / "squeezenet.pth"))
+    assert entry["checkpoint"] == compute_sha256(str(trained / "checkpoint_best.pt"))
+    assert entry["extractor"]["weights"] == compute_sha256(str(trained / "squeezenet.pth"))
     assert entry["options"] == {
         "beam": 2, "nbest": 1, "prefix": "a dog", "sampling": False, "sampling_topk": -1,
         "sampling_topp": -1.0, "temperature": 1.0, "lenpen": 1.0, "unkpen": 0.0, "seed": 1,
@@ -292,7 +292,7 @@ def test_a_checkpoint_without_its_weights_names_their_hash(caption, trained, ima
     shutil.copy(trained / "checkpoint_last.pt", tmp_path)
     status, _, errors = caption(images[0], model=tmp_path)
     assert status == 2
-    assert sha256_of(str(trained / "squeezenet.pth")) in errors
+    assert compute_sha256(str(trained / "squeezenet.pth")) in errors
     assert "(--weights FILE" in errors
     weights = trained / "squeezenet.pth"
     status, lines, _ = caption(images[0], "--weights", weights, model=tmp_path)

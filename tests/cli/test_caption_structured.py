@@ -13,7 +13,7 @@ from toy_pos_sequences import make_trained, train
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import EXTRACTOR_ATTRIBUTES, FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.extract.weights import compute_sha256
 from fairseq_mm.inference.candidates import StructuredSearch
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.structured_loading import load_structured_captioner
@@ -103,8 +103,8 @@ def test_a_line_an_image_and_an_object_with_all_parts(caption, trained, valid):
                 assert value == same
         assert list(entry["nearest"]) == ["caption", "id", "line", "cosine"]
         assert entry["nearest"]["caption"] == found.nearest.caption
-    assert entry["checkpoint"] == sha256_of(str(trained.decoder / "checkpoint_last.pt"))
-    assert entry["embedding"] == sha256_of(str(trained.embedding / "checkpoint_last.pt"))
+    assert entry["checkpoint"] == compute_sha256(str(trained.decoder / "checkpoint_last.pt"))
+    assert entry["embedding"] == compute_sha256(str(trained.embedding / "checkpoint_last.pt"))
     assert entry["extractor"]["extractor"] == "squeezenet1_1"
     assert entry["options"] == {
         "candidates": 40, "conditions": ["image", "words", "sentences"], "num_nearest": 5,

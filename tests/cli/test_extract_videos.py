@@ -39,7 +39,7 @@ def test_a_folder_of_videos_becomes_a_store(folder, tmp_path, capsys):
     )
     assert "3/3" in err
     store = FeatureStore(output)
-    assert [(key, store.rows_of(key)) for key in store.ids] == [("0", 2), ("1", 1), ("2", 3)]
+    assert [(key, store.count_rows(key)) for key in store.ids] == [("0", 2), ("1", 1), ("2", 3)]
     assert extract(folder, *MODEL, "--ids", "stem", "--output", output) == 0
     assert "was finished before, nothing to do" in capsys.readouterr().out
 
@@ -56,7 +56,7 @@ def test_options_of_clips_reach_the_store(folder, tmp_path, capsys):
         f"2 videos of feature dimension 512, 1 unreadable ({output}.unr" in capsys.readouterr().out
     )
     store = FeatureStore(output)
-    assert [(key, store.rows_of(key)) for key in store.ids] == [("0.mp4", 8), ("x", 12)]
+    assert [(key, store.count_rows(key)) for key in store.ids] == [("0.mp4", 8), ("x", 12)]
     attributes = store.attributes
     assert [attributes[key] for key in ("frame_rate", "stride", "frames_per_clip")] == [50.0, 2, 4]
 
@@ -130,7 +130,7 @@ def test_real_videos_have_their_numbers_of_clips(shared_data, tmp_path):
     output = tmp_path / "f.h5"
     assert extract(videos, *MODEL[:6], "--ids", "stem", "--output", output) == 0
     store = FeatureStore(output)
-    clips = {key: store.rows_of(key) for key in store.ids}
+    clips = {key: store.count_rows(key) for key in store.ids}
     # frames: 125, 120, 325, 250
     assert clips == {
         "av1_video": 7,

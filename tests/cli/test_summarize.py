@@ -18,7 +18,7 @@ from toy_visual_story_models import write_story_checkpoint
 import fairseq_mm
 from fairseq_mm.cli.main import main
 from fairseq_mm.extract.extractor import build_extractor
-from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.extract.weights import compute_sha256
 
 SHORT = ("--max-len-b", "9")
 
@@ -195,8 +195,8 @@ def test_an_object_a_line_says_what_was_read_and_how(summarize, trained, stored,
     assert (entry["frames"], entry["frames_cut"]) == (6, True)
     assert 2 <= len(entry["hypothesis"].split()) <= 9
     assert entry["score"] < 0
-    assert entry["checkpoint"] == sha256_of(str(trained / "video" / "checkpoint_best.pt"))
-    assert entry["extractor"]["weights"] == sha256_of(str(trained / "video" / "mc3_18.pth"))
+    assert entry["checkpoint"] == compute_sha256(str(trained / "video" / "checkpoint_best.pt"))
+    assert entry["extractor"]["weights"] == compute_sha256(str(trained / "video" / "mc3_18.pth"))
     assert entry["options"] == {
         "beam": 2, "nbest": 1, "max_len_a": 0, "max_len_b": 9, "min_len": 2, "lenpen": 1.5,
         "unkpen": 0.0, "no_repeat_ngram_size": 2, "sampling": False, "sampling_topk": -1,

@@ -373,6 +373,6 @@ def test_how2_features_have_as_many_rows_as_frames(shared_data, out):
     import_features(open_source(folder), out, attributes={}, dtype="float16")
     store = FeatureStore(out)
     assert (len(store), store.dim) == (12, 2048)
-    assert sorted(store.rows_of(key) for key in store.ids)[0] == 88
+    assert sorted(store.count_rows(key) for key in store.ids)[0] == 88
     video = np.load(folder / "KtMjOT6fDrw.npy")
     np.testing.assert_array_equal(store.read("KtMjOT6fDrw"), video.astype(np.float16))

@@ -98,7 +98,7 @@ def assert_same_items(store, items):
 def test_every_item_is_read_as_it_was_written(store, items):
     assert_same_items(store, items)
     assert (len(store), store.dim, store.dtype) == (4, DIM, np.float16)
-    assert [store.rows_of(key) for key in store.ids] == list(COUNTS.values())
+    assert [store.count_rows(key) for key in store.ids] == list(COUNTS.values())
     assert "vidéo" in store
     assert "video" not in store
 
@@ -242,7 +242,7 @@ def test_a_missing_key_is_named_with_the_path_and_the_closest_one(items, write_s
         with pytest.raises(UserError, match=message):
             store.read(key)
         with pytest.raises(UserError, match="no features for"):
-            store.rows_of(key)
+            store.count_rows(key)
     with pytest.raises(UserError, match=r"among 4 items.$"):
         store.read("???????")
 
@@ -409,7 +409,7 @@ def test_the_union_reads_from_the_store_that_has_the_item(items, write_store):
     assert_same_items(pickle.loads(pickle.dumps(union)), {**items, **other})
     assert (len(union), union.dim, union.dtype) == (6, DIM, np.float32)
     assert union.read("a.jpg").dtype == np.float32
-    assert union.rows_of("e") == 3
+    assert union.count_rows("e") == 3
     assert "f" in union
     assert "g" not in union
     union.check_finite(reread=True)

@@ -20,13 +20,13 @@ def features(tmp_path):
 
 def test_longer_videos_are_cut(features):
     videos = CutVideos(features, 5)
-    assert [videos.rows_of(key) for key in "abc"] == [5, 4, 4]
+    assert [videos.count_rows(key) for key in "abc"] == [5, 4, 4]
     assert [videos.is_cut(key) for key in "abc"] == [True, False, False]
     assert np.array_equal(videos.read("a"), features.read("a")[:5])
     assert "a" in videos
     assert "d" not in videos
     with pytest.raises(UserError, match="no features for 'd'"):
-        videos.rows_of("d")
+        videos.count_rows("d")
 
 
 def test_noise_is_uniform_and_depends_on_video_and_seed_alone(features):

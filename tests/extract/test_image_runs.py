@@ -195,7 +195,7 @@ def test_images_of_several_sizes_become_items_of_several_rows(folder, output):
     )
     extract_to_store(extractor, listed(folder), output, batch_size=4, workers=1)
     store = FeatureStore(output)
-    assert {store.rows_of(key) for key in store.ids} > {4}
+    assert {store.count_rows(key) for key in store.ids} > {4}
     first = extractor.extract([str(folder / "03.png")])[0]
     np.testing.assert_allclose(store.read("03.png"), first, rtol=5e-3, atol=1e-3)  # float16
 

@@ -14,7 +14,7 @@ from fairseq_mm.extract.video_backbones import (
     is_video_model,
     video_model_names,
 )
-from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.extract.weights import compute_sha256
 
 
 def published_tensors() -> dict[str, torch.Tensor]:
@@ -36,7 +36,7 @@ def test_the_published_layout_loads_strictly_and_its_classifier_is_left_out(tmp_
     state = {f"module.{name}": tensor for name, tensor in tensors.items()}
     torch.save({"epoch": 150, "arch": "resnext-101", "state_dict": state, "optimizer": {}}, path)
     backbone = build_video_backbone("resnext101_3d", weights=path)
-    assert backbone[1:] == ("resnext101_3d", sha256_of(path), "pooled", False)
+    assert backbone[1:] == ("resnext101_3d", compute_sha256(path), "pooled", False)
 
     plain = ResNeXt3d()
     plain.load_state_dict(tensors, strict=True)

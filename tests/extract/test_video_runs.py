@@ -169,7 +169,7 @@ def test_damaged_videos_are_kept_on_demand_and_marked(extractor, made, folder, o
     summary = extract_to_store(extractor, listed(folder), output, keep_damaged=True, **OPTIONS)
     assert (summary.num_items, summary.num_unreadable, summary.num_damaged) == (8, 0, 1)
     (row,) = (row for row in table(details_path(output, "videos")) if row[0] == "4b")
-    assert int(row[1]) == FeatureStore(output).rows_of("4b") == int(row[2]) // 4
+    assert int(row[1]) == FeatureStore(output).count_rows("4b") == int(row[2]) // 4
     assert row[5].startswith("truncated or damaged after ")
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.weights import load_state_dict, read_state_dict, sha256_of
+from fairseq_mm.extract.weights import compute_sha256, load_state_dict, read_state_dict
 
 
 @pytest.fixture
@@ -101,6 +101,6 @@ def test_broken_values_are_named(model):
 
 def test_sha256_is_that_of_the_bytes(tmp_path):
     (tmp_path / "w.pt").write_bytes(b"abc" * 500_000)
-    assert sha256_of(str(tmp_path / "w.pt")) == hashlib.sha256(b"abc" * 500_000).hexdigest()
+    assert compute_sha256(str(tmp_path / "w.pt")) == hashlib.sha256(b"abc" * 500_000).hexdigest()
     with pytest.raises(UserError, match=r"absent: No such file or directory\."):
-        sha256_of(str(tmp_path / "absent"))
+        compute_sha256(str(tmp_path / "absent"))

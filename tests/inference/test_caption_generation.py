@@ -20,7 +20,7 @@ from toy_data import WORDS, build_model, toy_task
 import fairseq_mm
 from fairseq_mm import from_pretrained
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.weights import sha256_of
+from fairseq_mm.extract.weights import compute_sha256
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.checkpoint_files import checkpoint_file
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance
@@ -64,7 +64,7 @@ def reader_of(model):
 
 def test_images_are_captioned_by_the_extractor_of_the_training_features(trained, captioner, images):
     reader = reader_of(captioner)
-    assert reader.identity["weights"] == sha256_of(str(trained / "squeezenet.pth"))
+    assert reader.identity["weights"] == compute_sha256(str(trained / "squeezenet.pth"))
     expected = texts_of(captioner, reader.extractor.extract(images))
     assert texts_of(captioner, images) == expected
     assert all(set(text.split()) <= set(WORDS) for text in expected)
@@ -239,7 +239,10 @@ def test_weights_are_found_beside_the_checkpoint_by_their_content(trained, chang
 def test_another_weights_file_is_refused_with_both_hashes(trained, changed, tmp_path):
     other = tmp_path / "other.pth"
     torch.save({"a": torch.zeros(2)}, other)
-    ours, theirs = sha256_of(str(trained / "squeezenet.pth"))[:12], sha256_of(str(other))[:12]
+    ours, theirs = (
+        compute_sha256(str(trained / "squeezenet.pth"))[:12],
+        compute_sha256(str(other))[:12],
+    )
     with pytest.raises(UserError, match=f"other.pth: must have the SHA-256 {ours}.*has {theirs}"):
         _ = reader_of(from_pretrained(trained, weights=str(other))).extractor
 

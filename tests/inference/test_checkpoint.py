@@ -10,7 +10,7 @@ from toy_text_models import SOURCE_WORDS, STORY_WORDS, save_text_model
 from toy_visual_stories import save_story_model
 
 import fairseq_mm
-from fairseq_mm.data.input_files import sha256_of
+from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint, load_models
 from fairseq_mm.metrics.result_card import file_hash
@@ -175,4 +175,4 @@ def test_a_file_is_hashed_once(story, tmp_path, monkeypatch):
     assert hashed == []
     with path.open("ab") as file:
         file.write(b"another end")
-    assert sha256_of(path)[:12] != digest
+    assert compute_sha256(path)[:12] != digest

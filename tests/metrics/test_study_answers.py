@@ -6,12 +6,12 @@ from math import comb
 import numpy as np
 import pytest
 
-from fairseq_mm.metrics.study_answers import fleiss_kappa, share_of, sign_test
+from fairseq_mm.metrics.study_answers import bootstrap_share, fleiss_kappa, sign_test
 
 
 def test_a_share_is_over_answers_and_its_interval_over_questions():
     hits, totals = [3, 0, 2, 5, 1, 0, 4], [5, 5, 2, 5, 1, 4, 5]
-    share = share_of(hits, totals, samples=3000, seed=2)
+    share = bootstrap_share(hits, totals, samples=3000, seed=2)
     assert share.value == 15 / 27
     generator = np.random.default_rng(8)
     figures = []

@@ -115,7 +115,7 @@ def test_the_twelve_real_videos_are_prepared(run_script, shared_data, tmp_path):
         for line in (folder / f"{split}.visual_ids").read_text().splitlines()
     ]
     assert list(store.ids) == ids
-    frames = sorted(store.rows_of(key) for key in ids)
+    frames = sorted(store.count_rows(key) for key in ids)
     assert (len(ids), frames[0], frames[-1], sum(frames)) == (12, 88, 301, 2295)
     key = "gk0hmh49gCQ"
     original = np.load(clips / "video_action_features" / f"{key}.npy")

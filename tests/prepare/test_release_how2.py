@@ -128,7 +128,7 @@ def test_features_of_the_videos_become_a_store(corpus, features, tmp_path):
     assert write_features(source, path, dtype="float16")
     store = FeatureStore(path)
     assert list(store.ids) == list(ROWS)
-    assert [store.rows_of(key) for key in ROWS] == [1, 2, 3]
+    assert [store.count_rows(key) for key in ROWS] == [1, 2, 3]
     assert (store.read("d") == 3 / 8).all()
     assert store.dtype == np.float16
     assert store.attributes["extractor"] == "resnext101_3d"

@@ -127,7 +127,7 @@ def test_models_of_text_get_no_video_and_begin_as_they_were_trained(data):
     }
     assert net_input["prev_output_tokens"][:, 0].tolist() == [2] * 5
     store = open_features([data / "features.h5"])
-    frames = [store.rows_of(f"valid{i}") for i in range(5)]
+    frames = [store.count_rows(f"valid{i}") for i in range(5)]
     assert net_input["padding_mask"].logical_not().sum(dim=1)[order].tolist() == frames
     row = net_input["features"][order[3], : frames[3]].numpy()
     assert np.array_equal(row, store.read("valid3"))
@@ -181,7 +181,7 @@ def test_what_is_too_long_is_cut_and_counted(data, caplog):
     counts = [
         sum(len(line) > 5 for line in words["tran"]),
         sum(len(line) > 4 for line in words["desc"]),
-        sum(store.rows_of(f"valid{i}") > 4 for i in range(5)),
+        sum(store.count_rows(f"valid{i}") > 4 for i in range(5)),
     ]
     assert all(0 < count <= 5 for count in counts)
     message = "valid: 5 summaries; cut: {} transcripts, {} summaries, {} videos".format(*counts)

@@ -24,7 +24,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE, captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example, Examples
 from fairseq_mm.prepare.releases.karpathy import read_karpathy
-from fairseq_mm.prepare.split_lists import entries_of, fields_at, split_files
+from fairseq_mm.prepare.split_lists import fields_at, list_entries, split_files
 
 COCO_IMAGES = {
     "karpathy": {"train": 113287, "valid": 5000, "test": 5000},
@@ -122,14 +122,14 @@ def read_annotations(path: Path) -> dict[int, Example]:
     """
     content = read_json(path)
     images: dict[int, Example] = {}
-    for where, image in entries_of(content, path, "images"):
+    for where, image in list_entries(content, path, "images"):
         with fields_at(where):
             image_number, name = _number(image["id"]), image["file_name"]
         if image_number in images:
             raise UserError(f"{where}: image {image_number} was given before.")
         images[image_number] = captioned_image(check_id(str(name), where), [], where)
     captions: dict[int, list[tuple[int, str]]] = {}
-    for where, annotation in entries_of(content, path, "annotations"):
+    for where, annotation in list_entries(content, path, "annotations"):
         with fields_at(where):
             image_number = _number(annotation["image_id"])
             caption = (_number(annotation["id"]), annotation["caption"].strip())

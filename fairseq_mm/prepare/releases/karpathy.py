@@ -12,7 +12,7 @@ from fairseq_mm.data.input_files import check_id, read_json
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE, captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example, in_order
-from fairseq_mm.prepare.split_lists import entries_of, fields_at
+from fairseq_mm.prepare.split_lists import fields_at, list_entries
 
 _SPLITS = {"train": "train", "restval": "train", "val": "valid", "test": "test"}
 
@@ -32,7 +32,7 @@ def read_karpathy(
             image lacks a field.
     """
     content: Any = read_json(path)
-    entries = list(entries_of(content, path, "images"))
+    entries = list(list_entries(content, path, "images"))
     if content.get("dataset", name) != name:
         raise UserError(f"{path}: must hold {name}, but holds {content['dataset']} instead.")
     images: dict[str, list[Example]] = {}

@@ -34,7 +34,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import captions, visual_stories
 from fairseq_mm.prepare.captions import captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example
-from fairseq_mm.prepare.split_lists import entries_of
+from fairseq_mm.prepare.split_lists import list_entries
 
 # Li et al. 2020, section 4.1; their 209,651 images are more than the stories have (Huang et al.
 # 2016 count 81,743), so that images_listed counts all that the release lists
@@ -159,7 +159,7 @@ def _files(folder: Path, tier: str) -> dict[str, Path]:
 
 def _annotations(content: object, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """``path: annotations[number]`` and the object there."""
-    for where, several in entries_of(content, path, "annotations"):
+    for where, several in list_entries(content, path, "annotations"):
         if not isinstance(several, list) or len(several) != 1 or not isinstance(several[0], dict):
             raise UserError(f"{where}: must be a list of one JSON object.")
         yield where, several[0]
