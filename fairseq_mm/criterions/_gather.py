@@ -8,13 +8,13 @@ from torch import Tensor
 
 
 class Gatherer:
-    """Where the rows of each process stand among those of all.
+    """Gathers rows from all processes, and knows the position of this process's rows among them.
 
-    Every process must build one, and gather as often as the others do.
+    Every process must create one and call its methods equally often.
 
     Args:
-        count: rows of this process; 0 takes part without giving any.
-        device: of the tensors that are gathered.
+        count: Number of this process's rows; with 0, the process takes part without rows.
+        device: Device of the gathered tensors.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -22,7 +22,7 @@ class Gatherer:
         self.rank = distributed.get_data_parallel_rank()
         own = torch.tensor([count], device=device)
         self.counts = [int(x) for x in distributed.all_gather(own, self.group)]
-        self.start = sum(self.counts[: self.rank])  # of this process's rows
+        self.start = sum(self.counts[: self.rank])  # first row of this process
 
     def gather(self, rows: Tensor) -> Tensor:
         """

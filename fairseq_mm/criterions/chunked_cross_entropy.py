@@ -1,20 +1,19 @@
-"""Cross-entropy for large vocabularies (``--criterion chunked_cross_entropy``; of old
-``sliced_cross_entropy``, which checkpoints from before version 0.2.0 name).
+"""Cross-entropy for large vocabularies (``--criterion chunked_cross_entropy``).
 
-The loss, gradients and log of fairseq's ``cross_entropy`` and, with ``--label-smoothing``, of its
-``label_smoothed_cross_entropy``, without the logits of all tokens at once: see
-``modules/chunked_cross_entropy.py``.
+The loss, gradients and log equal fairseq's ``cross_entropy`` and, with ``--label-smoothing``, its
+``label_smoothed_cross_entropy``. The logits of all tokens are never in memory at once, see
+``modules/chunked_cross_entropy.py``. Checkpoints from before version 0.2.0 name the criterion
+``sliced_cross_entropy``.
 
-It trains every model whose logits are ``F.linear`` of what its decoder's ``output_layer`` is given,
-without the model's help. The model's own forward pass is run with an output layer that hands its
-input through, so features are what the model would have projected. What the real output layer
-would multiply them by is seen by giving it a tensor that notes what is done with it, at each step:
-so a shared embedding, a weight that was cast or replaced, or one that weight normalisation has just
-computed are as good as a plain layer's. Anything else that a model does with its logits is noticed
-and refused.
+The criterion trains every model whose logits are ``F.linear`` of the input of its decoder's
+``output_layer``; the model needs no change. During the model's own forward pass, the output layer
+is replaced by the identity, so the pass returns the features. The weight and bias are found at each
+step by calling the real output layer with a tensor that records ``F.linear``. This also finds a
+shared embedding, a weight that was cast or replaced, and a weight that weight normalisation has
+just computed. A model that does anything else with its logits is refused.
 
-All this happens in the model's forward pass, whoever wraps it: DistributedDataParallel sees the
-loss as the model's output, and gradients are averaged as ever.
+The loss is computed inside the model's forward pass. DistributedDataParallel therefore sees the
+loss as the model's output and averages gradients as usual.
 """
 
 import contextlib
@@ -169,16 +168,16 @@ class SlicedCrossEntropyCriterion(ChunkedCrossEntropyCriterion):
 
 
 class _Linear(NamedTuple):
-    """What the output layer multiplies by and adds."""
+    """Weight and bias of the output layer."""
 
     weight: Tensor
     bias: Optional[Tensor]
 
 
 class _Watched(Tensor):
-    """A tensor that notes the ``F.linear`` that is applied to it, and computes nothing then.
+    """Tensor that records an ``F.linear`` of itself instead of computing it.
 
-    Everything else that is done with it gives a tensor that does not know of it.
+    Every other operation returns a tensor without a record.
     """
 
     is_features = False
@@ -198,13 +197,13 @@ class _Watched(Tensor):
 
 
 def _watch(output_layer: Callable[..., Any], features: Tensor) -> Optional[_Linear]:
-    """The one linear map that a function is, or None if it is anything else.
+    """Return the linear map that a function computes, or None if it computes anything else.
 
     Args:
-        output_layer: of features ``[..., E]``.
-        features: ``[B, T, E]`` as it is given.
+        output_layer: Function of features [..., E].
+        features: [B, T, E] features.
     """
-    # several tokens: models have short cuts for the one of a step of generation
+    # several tokens, because models take short cuts for the single token of a generation step
     several = features.new_zeros((2,) * (features.dim() - 1) + features.shape[-1:])
     watched = several.as_subclass(_Watched)
     watched.is_features = True
@@ -237,7 +236,7 @@ def _unwrapped(model: nn.Module) -> BaseFairseqModel:
 
 @contextlib.contextmanager
 def _replaced(owner: nn.Module, name: str, function: Callable) -> Iterator[None]:
-    """``owner.name`` is ``function`` meanwhile, for this object alone."""
+    """Replace ``owner.name`` by ``function`` within the context, only for this object."""
     attributes = vars(owner)
     missing = object()
     before = attributes.get(name, missing)

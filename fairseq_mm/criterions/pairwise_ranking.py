@@ -1,22 +1,22 @@
 """Pairwise ranking of images and sentences (``--criterion pairwise_ranking``).
 
 Kiros et al. 2014 (https://arxiv.org/abs/1411.2539), equation 6: each pair of an image and its
-sentence must score above the image with other sentences, and above the sentence with other
-images, by a margin. The others are those of the batch, of all processes together, as in the
-released codes.
+sentence must score higher, by a margin, than the image with other sentences and the sentence with
+other images. The others come from the batch of all processes, as in the released code.
 
-``--negatives random`` draws them from the whole training set, as the paper says: pairs that each
-batch brings besides its own, others in each epoch.
+``--negatives random`` samples the others from the whole training set, as the paper says. Each batch
+carries these extra pairs, and they change in each epoch.
 
-``--negatives max`` takes the hardest one of the batch: VSE++, Faghri et al. 2018
-(https://arxiv.org/abs/1707.05612). It may pull all embeddings into one point, where the loss is
-twice the margin for each pair and stays: that is warned of, and ``--sum-updates`` prevents it.
+``--negatives max`` uses the hardest negative of the batch: VSE++, Faghri et al. 2018
+(https://arxiv.org/abs/1707.05612). All embeddings may then collapse into one point, where the loss
+stays at twice the margin for each pair. The criterion warns of a collapse; ``--sum-updates``
+prevents it.
 
 Differs from the paper:
 - Equation 6 is a sum over pairs. fairseq divides the gradient by the number of pairs in the batch,
-  so that a learning rate for the sum is this number times larger here.
-- The pairs of a batch share the negatives that are drawn; each process draws its own.
-- Other sentences of the same image are no negatives; they are in the released codes
+  so a learning rate for the sum must be multiplied by this number here.
+- The pairs of a batch share the sampled negatives; each process samples its own.
+- Other sentences of the same image are no negatives; in the released code they are
   (``--same-image-negatives``).
 """
 
@@ -72,16 +72,17 @@ class PairwiseRankingConfig(FairseqDataclass):
 
 @register_criterion("pairwise_ranking", dataclass=PairwiseRankingConfig)
 class PairwiseRankingCriterion(FairseqCriterion):
-    """
+    """Criterion of pairwise ranking.
+
     Args:
-        margin: by which a pair must score above its negatives.
+        margin: Difference by which a pair must score higher than its negatives.
         negatives: ``sum``, ``max`` or ``random``.
-        num_negatives: pairs that ``random`` draws for each batch.
-        sum_updates: so many updates sum before ``max``.
-        same_image_negatives: other sentences of a pair's image are negatives.
+        num_negatives: Number of pairs that ``random`` samples for each batch.
+        sum_updates: Number of first updates that use ``sum`` before ``max``.
+        same_image_negatives: True if other sentences of a pair's image are negatives.
 
     Raises:
-        UserError: if an option is out of its range.
+        UserError: if an option is out of range.
     """
 
     def __init__(
@@ -114,21 +115,20 @@ class PairwiseRankingCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """
-        Args:
-            model: with images and sentences in one space, wrapped for several processes or not.
-            sample: a batch, with ``item`` ``[B]``; in training with ``update_num``,
-                ``is_dummy`` (a batch that stands in for none) and, of random ones, ``negatives``,
-                a batch of those drawn.
-            reduce: there is no loss of each pair.
+        """Compute the loss of a batch.
+
+        Args: model: Model that embeds images and sentences; may be wrapped for several processes.
+        sample: Batch with ``item`` [B]; in training also ``update_num``, ``is_dummy`` (True for a
+        dummy batch) and, for random negatives, ``negatives``, the batch of extra pairs. reduce:
+        Must be True; losses of single pairs do not exist.
 
         Returns:
-            loss: summed over the pairs.
-            sample_size: pairs.
-            logging_output: sums for :meth:`reduce_metrics`.
+            loss: Sum over the pairs.
+            sample_size: Number of pairs.
+            logging_output: Sums for :meth:`reduce_metrics`.
 
         Raises:
-            UserError: if the model has no such space.
+            UserError: if the model embeds no images and sentences.
             ValueError: if ``reduce`` is False.
         """
         if not reduce:
@@ -141,7 +141,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
         is_dummy = bool(sample.get("is_dummy"))
         negatives = self.negatives_at(sample.get("update_num"))
         if negatives == "random":
-            # fairseq may take a batch of validation for none, which brings no negatives
+            # fairseq may replace a validation batch by a dummy batch, which has no negatives
             drawn = sample if is_dummy else sample["negatives"]
             result = self._loss_of_drawn(model, sample, drawn)
         else:
@@ -165,7 +165,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
 
     @property
     def drawn_per_batch(self) -> int:
-        """Pairs that a batch of training must bring besides, as ``negatives``."""
+        """Number of extra pairs that each training batch must carry as ``negatives``."""
         return self.num_negatives if self.negatives == "random" else 0
 
     def _loss_of_drawn(
@@ -254,7 +254,7 @@ class CollapseWatch:
         self.collapsed: Any = 0.0
 
     def add(self, loss: Tensor, collapsed: Tensor, negatives: str) -> None:
-        """Takes a step's loss, and what it were of equal embeddings."""
+        """Add the loss of an update, and the loss that collapsed embeddings would have had."""
         # on their device: a look at every step's value would wait for it
         self.loss = self.loss + loss.detach()
         self.collapsed = self.collapsed + collapsed

@@ -3,16 +3,17 @@
 Kingma, Ba. Adam: A Method for Stochastic Optimization. ICLR 2015, Algorithm 1.
 Reddi, Kale, Kumar. On the Convergence of Adam and Beyond. ICLR 2018 (``--amsgrad``).
 
-With gradient ``g_t`` of the loss and weight decay ``wd``, a weight ``w`` is updated by the moments
-of
+As in ``torch.optim.Adam``, the moments are computed from the gradient ``g_t`` of the loss plus the
+gradient of the penalty,
 
     g_t + wd * w_{t-1}
 
-as by ``torch.optim.Adam``. fairseq's ``--optimizer adam`` is AdamW (Loshchilov, Hutter. Decoupled
-Weight Decay Regularization. ICLR 2019): it subtracts ``lr * wd * w`` from the weight and leaves the
-moments alone. The two are far apart where gradients are small, because Adam divides the penalty's
-gradient by its own size: of a weight whose loss has no gradient, L2 regularisation removes up to
-``lr`` at each update, decoupled weight decay ``lr * wd`` of its value.
+with weight ``w`` and weight decay ``wd``. fairseq's ``--optimizer adam`` is AdamW (Loshchilov,
+Hutter. Decoupled Weight Decay Regularization. ICLR 2019), which subtracts ``lr * wd * w`` from the
+weight and does not change the moments. The two differ strongly where gradients are small, because
+Adam divides the penalty's gradient by its own size. If the loss has no gradient for a weight, L2
+regularisation shrinks the weight by up to ``lr`` at each update, decoupled weight decay by ``lr *
+wd`` times its value.
 """
 
 import ast
@@ -50,16 +51,16 @@ class AdamL2Config(FairseqDataclass):
         default=False,
         metadata={"help": "divide by the largest second moment so far (Reddi et al. 2018)"},
     )
-    # fairseq makes a parser of these types, which knows no `list[float]`
+    # fairseq builds a command-line parser from these types, and it does not support `list[float]`
     lr: List[float] = II("optimization.lr")  # noqa: UP006, RUF009
 
 
 @register_optimizer("adam_l2", dataclass=AdamL2Config)
 class FairseqAdamL2(FairseqAdam):
-    """Adam whose weight decay is part of the gradient, in fairseq's frame.
+    """fairseq optimizer for Adam with L2 regularisation.
 
     Args:
-        params: parameters of the model, or groups of them.
+        params: Parameters of the model, or parameter groups.
 
     Raises:
         UserError: if an option is out of range.
@@ -97,12 +98,13 @@ def check_rate(option: str, value: float) -> None:
 
 
 def check_adam(cfg: Any) -> None:
-    """
+    """Check the options of an optimizer.
+
     Args:
-        cfg: of an optimizer with ``adam_eps`` and ``weight_decay``.
+        cfg: Config of an optimizer with ``adam_eps`` and ``weight_decay``.
 
     Raises:
-        UserError: if one of them is out of range.
+        UserError: if one of these options is out of range.
     """
     if not 0 < cfg.adam_eps < math.inf:  # with 0, a gradient of 0 makes a weight NaN
         raise UserError(f"--adam-eps must be a number above 0, but is {cfg.adam_eps}.")
@@ -132,17 +134,17 @@ class AdamL2(torch.optim.Optimizer):
     """``torch.optim.Adam`` for weights of any precision: moments are float32, and updates of
     float16 and bfloat16 weights are computed in float32.
 
-    As there, a weight whose gradient is None is left as it is, and one whose gradient is zero
-    decays. Of weights that no batch uses the gradient is None with one process in single
+    As in PyTorch, a weight without gradient (None) does not change, and a weight whose gradient is
+    zero decays. For weights that no batch uses, the gradient is None with one process in single
     precision, and zero with ``--fp16``, ``--bf16`` or ``--ddp-backend legacy_ddp``.
 
     Args:
-        params: parameters, or groups of them.
-        lr: learning rate.
-        betas: decay rates of the running averages of the gradient and of its square.
-        eps: added to the root of the bias-corrected second moment.
-        weight_decay: factor of the weight in its gradient.
-        amsgrad: use the maximum of the second moment over all updates.
+        params: Parameters, or parameter groups.
+        lr: Learning rate.
+        betas: Decay rates of the running averages of the gradient and of its square.
+        eps: Number added to the root of the bias-corrected second moment.
+        weight_decay: Factor of the weight in its gradient.
+        amsgrad: True to use the maximum of the second moment over all updates.
     """
 
     supports_memory_efficient_fp16 = True

@@ -83,9 +83,10 @@ class AdamParameterGroups(FairseqAdam):
         self.set_lr(lr)
 
     def set_lr(self, lr: float) -> None:
-        """
-        Args:
-            lr: of the pretrained parameters; that of the added ones is in proportion.
+        """Set the learning rates.
+
+        Args: lr: Learning rate of the pretrained parameters; the rate of the added ones is
+        proportional.
         """
         added_lr = self._added_lr * (lr / self._base_lr)
         for group, rate in zip(self.param_groups, (lr, added_lr)):

@@ -23,7 +23,7 @@ class EpochDecayConfig(FairseqDataclass):
     warmup_updates: int = field(
         default=0, metadata={"help": "raise the learning rate linearly over the first updates"}
     )
-    # fairseq makes a parser of these types, which knows no `list[float]`
+    # fairseq builds a command-line parser from these types, and it does not support `list[float]`
     lr: List[float] = II("optimization.lr")  # noqa: UP006, RUF009
 
 
@@ -58,12 +58,10 @@ class EpochDecay(FairseqLRScheduler):
         self.step_update(self.num_updates)
 
     def step_update(self, num_updates: int) -> float:
-        """
-        Args:
-            num_updates: done so far.
+        """Return the learning rate of the next update.
 
-        Returns:
-            lr: of the next update.
+        Args:
+            num_updates: Number of updates so far.
         """
         self.num_updates = num_updates
         lr = self.base_lr * self.cfg.decay_factor ** ((self.epoch - 1) // self.cfg.decay_epochs)
@@ -73,5 +71,5 @@ class EpochDecay(FairseqLRScheduler):
         return lr
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from any scheduler's state: the rate follows from the epoch alone."""
+        """Accept the state of any scheduler: the learning rate depends only on the epoch."""
         self.best = state_dict.get("best")
