@@ -6,9 +6,9 @@ ADDED = "added"
 
 
 def mark_added(module: nn.Module) -> None:
-    """Gives each parameter of ``module`` the attribute ``param_group = "added"``.
+    """Set the attribute ``param_group = "added"`` on each parameter of a module.
 
-    Parameters keep it when they are moved or cast; the others have none.
+    Parameters keep the attribute when they are moved or cast. Pretrained parameters do not have it.
     """
     for parameter in module.parameters():
         parameter.param_group = ADDED  # type: ignore[attr-defined]

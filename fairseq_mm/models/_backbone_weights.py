@@ -15,7 +15,7 @@ Weights = dict[str, Tensor]
 
 
 class BartBackbone(NamedTuple):
-    """What weights say of a BART."""
+    """Sizes of a BART, as its weights show them."""
 
     encoder_layers: int
     decoder_layers: int
@@ -33,7 +33,7 @@ class BartBackbone(NamedTuple):
 
 
 class T5Backbone(NamedTuple):
-    """What weights say of a T5."""
+    """Sizes of a T5, as its weights show them."""
 
     encoder_layers: int
     decoder_layers: int
@@ -94,20 +94,19 @@ def _count_layers(weights: Weights, side: str) -> int:
 
 
 def fit_bart_weights(model: nn.Module, weights: Weights, arch: str) -> None:
-    """Makes a checkpoint's weights those of a VG-BART, in place.
+    """Convert the weights of a checkpoint in place so that they fit a VG-BART.
 
-    - Stock fairseq's second copies of encoder layers' parameters are dropped, where the model has
-      none.
-    - A text-only BART gets the added parameters, as they were initialised, and the model's
+    - Second copies of encoder layers' parameters, which stock fairseq saves, are dropped.
+    - A text-only BART gets the added parameters, as the model has initialised them, and the model's
       provenance.
 
     Args:
         model: VG-BART.
-        weights: of a VG-BART, or of a BART of fairseq's.
-        arch: of the model, for the message.
+        weights: Weights of a VG-BART, or of fairseq's BART.
+        arch: Architecture of the model, for messages.
 
     Raises:
-        UserError: if the backbone or the vocabulary is another one.
+        UserError: if the backbone or the vocabulary differs.
     """
     own = model.state_dict()
     expected, found = bart_backbone(own), bart_backbone(weights)
@@ -138,7 +137,7 @@ def _check_vocabulary(own: Weights, weights: Weights, model: Any) -> None:
         logger.info("the checkpoint's last embedding, that of <mask>, is left out")
         return
     if STATE_KEY in weights:
-        return  # which dictionaries differ, and how, is said by their comparison
+        return  # the comparison of the dictionaries gives a better message
     raise UserError(
         f"the checkpoint has embeddings of {found} words, but the dictionary has {expected}: "
         "prepare the data with the checkpoint's own dict.txt, and --padding-factor 1."
@@ -146,13 +145,14 @@ def _check_vocabulary(own: Weights, weights: Weights, model: Any) -> None:
 
 
 def check_t5_weights(model: nn.Module, weights: Weights) -> None:
-    """
+    """Check that weights fit the backbone of a T5.
+
     Args:
         model: T5 or VG-T5.
-        weights: of a checkpoint.
+        weights: Weights of a checkpoint.
 
     Raises:
-        UserError: if the checkpoint's backbone is another one.
+        UserError: if the checkpoint has another backbone.
     """
     found, expected = t5_backbone(weights), t5_backbone(model.state_dict())
     if found is None:
@@ -168,8 +168,9 @@ def check_t5_weights(model: nn.Module, weights: Weights) -> None:
 
 
 def add_missing_t5_weights(model: Any, weights: Weights) -> None:
-    """Gives a text-only T5's checkpoint, in place, VG-T5's added parameters as they were
-    initialised; that of a VG-T5 stays as it is."""
+    """Add VG-T5's added parameters, as the model has initialised them, to the weights of a
+    text-only T5. Weights of a VG-T5 do not change.
+    """
     if _add_missing(model, weights, "T5") and STATE_KEY in weights:
         provenance = decode_provenance(weights[STATE_KEY])
         feature_dim = model.data_version.feature_dim

@@ -1,4 +1,4 @@
-"""Base classes of encoders and decoders: what fairseq asks of all of them."""
+"""Base classes of encoders and decoders, with the methods that fairseq requires."""
 
 from typing import Any, Optional
 
@@ -16,10 +16,10 @@ class BatchFirstEncoder(FairseqEncoder):
 
 
 class FeatureDecoder(FairseqIncrementalDecoder):
-    """Subclasses define ``extract_features`` and the layer ``output_proj``.
+    """Base of decoders. Subclasses define ``extract_features`` and the layer ``output_proj``.
 
     Attributes:
-        state_key: of the incremental state, a dict of tensors ``[B, ...]``.
+        state_key: Key of the incremental state, a dict of tensors [B, ...].
     """
 
     output_proj: nn.Linear
@@ -48,5 +48,5 @@ class FeatureDecoder(FairseqIncrementalDecoder):
             self.set_incremental_state(incremental_state, self.state_key, kept)
 
     def max_positions(self) -> int:
-        """Any length: what is kept of the past has a fixed size, or a sentence's."""
+        """Unlimited: the decoder state does not grow with the text."""
         return 1_000_000

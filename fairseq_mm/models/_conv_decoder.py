@@ -14,7 +14,7 @@ STATE = "trunks"
 
 
 def source_of(encoder_out: Optional[EncoderOut], *, masks_padding: bool, part: str = "") -> Any:
-    """What an encoder gave, as the trunk takes it; None for a language model."""
+    """Convert an encoder's output to the source of the trunk; None for a language model."""
     if encoder_out is None:
         return None
     keys, values, padding_mask = (

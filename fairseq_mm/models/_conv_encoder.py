@@ -17,13 +17,15 @@ from fairseq_mm.modules.linear import linear
 
 
 class ConvEncoder(FairseqEncoder):
-    """
+    """Convolutional encoder of a prompt.
+
     Args:
-        layers: (channels, width) of each.
-        embed_dim: E, of the words and of the output.
-        dropout: of the embeddings and of each layer's input.
-        table_rows: of the positions' table; so many positions and padding's number + 1.
-        num_attention_layers: of the decoder, by which the encoder's gradient is divided twice.
+        layers: (channels, kernel width) of each layer.
+        embed_dim: E, dimension of the words and of the output.
+        dropout: Dropout of the embeddings and of each layer's input.
+        table_rows: Rows of the position table: the number of positions + the padding index + 1.
+        num_attention_layers: Number of the decoder's attention layers; the encoder's gradient is
+            divided by it twice.
     """
 
     def __init__(

@@ -48,12 +48,12 @@ class Trace:
 
 
 class TrunkState:
-    """What a trunk keeps between two steps of decoding.
+    """State of a trunk between two steps of decoding.
 
     Args:
-        source: per layer the projected keys and values of the source, or None.
-        valid_mask: see :meth:`Source.valid_mask`.
-        caches: per layer the past of self-attention, or None.
+        source: Projected keys and values of the source per layer, or None.
+        valid_mask: See :meth:`Source.valid_mask`.
+        caches: Past of the self-attention per layer, or None.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class ConvLayer(nn.Module):
     """One layer of the trunk.
 
     Args:
-        input_dim: channels of the layer below.
-        output_dim: C.
-        embed_dim: E.
-        dropout: of the layer's input.
-        source_heads: of the attention to the source; 0 for none.
-        self_attention: the attention to the past, or None.
+        input_dim: Number of channels of the layer below.
+        output_dim: C, number of output channels.
+        embed_dim: E, dimension of words, queries, keys and values.
+        dropout: Dropout of the layer's input.
+        source_heads: Heads of the attention to the source; 0 for no such attention.
+        self_attention: Attention to the past, or None.
     """
 
     def __init__(
@@ -157,19 +157,20 @@ class ConvLayer(nn.Module):
 
 
 class ConvTrunk(nn.Module):
-    """
+    """Convolutional decoder without output layer: embeddings, convolutions and attention.
+
     Args:
-        layers: (channels, width) of each.
-        embed_dim: E, of words, of the encoder's output and of queries, keys and values.
-        out_dim: of the hidden states.
-        dropout: of the embeddings and of each layer's input.
-        table_rows: of the positions' table.
-        source_attention: whether a layer attends to the source.
-        source_heads: of that attention.
-        self_attention: whether a layer attends to the past.
-        self_heads: of that attention.
-        is_gated: see :class:`MultiScaleSelfAttention`.
-        is_multi_scale: see there.
+        layers: (channels, kernel width) of each layer.
+        embed_dim: E, dimension of words, encoder output, queries, keys and values.
+        out_dim: Dimension of the hidden states.
+        dropout: Dropout of the embeddings and of each layer's input.
+        table_rows: Rows of the position table.
+        source_attention: For each layer, True if it attends to the source.
+        source_heads: Heads of the attention to the source.
+        self_attention: For each layer, True if it attends to the past.
+        self_heads: Heads of the self-attention.
+        is_gated: See :class:`MultiScaleSelfAttention`.
+        is_multi_scale: See :class:`MultiScaleSelfAttention`.
     """
 
     def __init__(
@@ -261,14 +262,15 @@ class ConvTrunk(nn.Module):
         return TrunkState(projected, None if source is None else source.valid_mask(), caches)
 
     def step(self, tokens: Tensor, number: int, state: TrunkState) -> Tensor:
-        """
+        """Decode one step.
+
         Args:
-            tokens: ``[B]`` newest words.
-            number: how many there are by now, the start token included.
-            state: of the words before; becomes that of all.
+            tokens: [B] newest words.
+            number: Number of words so far, with the start token.
+            state: State of the words before; updated in place.
 
         Returns:
-            ``[B, out_dim]``.
+            [B, out_dim] hidden states.
         """
         self._check_length(number)
         state.rows = tokens.numel()
@@ -279,7 +281,7 @@ class ConvTrunk(nn.Module):
         return linear(x, self.output_proj.weight, self.output_proj.bias)
 
     def fold(self) -> None:
-        """Computes once what depends on the weights alone: for inference."""
+        """Precompute for inference the values that depend only on the weights."""
         for module in self.modules():
             fold = getattr(module, "fold", None)
             if fold is not None and module is not self:

@@ -58,13 +58,11 @@ _INPUT_PROJECTION = re.compile(
 
 
 class Recipe(NamedTuple):
-    """How a tensor is made of fairseq's.
+    """Rule that makes a tensor from fairseq's tensors.
 
-    Attributes:
-        names: of fairseq's tensors.
-        kind: ``same``; ``convolution`` ``[width, in, out]`` to ``[out, in, width]``;
-            ``concatenated`` along the first axis; ``stacked`` along a new one; ``identity``, of
-            nothing: a weight-normalised projection that changes nothing.
+    Attributes: names: Names of fairseq's tensors. kind: ``same``; ``convolution``, [width, in, out]
+    to [out, in, width]; ``concatenated`` along the first axis; ``stacked`` along a new axis;
+    ``identity``, without tensors: a weight-normalised projection that changes nothing.
     """
 
     names: tuple[str, ...]
@@ -121,14 +119,13 @@ def convert_weights(
     projects_input: bool = True,
     frozen_projects_input: bool = True,
 ) -> Conversion:
-    """
-    Args:
-        model: a ``ConvStoryModel`` of the same layers, with fusion or without; not changed.
-        weights: of an ``FConvModelSelfAtt`` by their names in it, or their gradients.
-        projects_input: whether queries, keys and values of attention are projected
-            (``--project-input``). Where not, fairseq's model has projections without using them;
-            here they become identities.
-        frozen_projects_input: the same of the frozen part.
+    """Convert the weights of fairseq's ``FConvModelSelfAtt``.
+
+    Args: model: ``ConvStoryModel`` with the same layers, with fusion or without; not changed.
+    weights: Weights of the ``FConvModelSelfAtt`` by name, or their gradients. projects_input: True
+    if attention projects queries, keys and values (``--project-input``). If False, fairseq's model
+    has projections that it does not use; they become identities. frozen_projects_input: The same
+    for the frozen part.
     """
     weights = {current_name(name): x for name, x in weights.items()}
     left_out: dict[str, list[str]] = {}
@@ -248,20 +245,20 @@ def _reason_to_leave_out(
 
 
 def options_of_weights(weights: Mapping[str, Any], *, frozen: bool) -> dict[str, Any]:
-    """What the shapes of fairseq's tensors tell of the options that made them.
+    """Infer the options of fairseq's model from the shapes of its tensors.
 
-    Heads can be counted only where each has its own layers (``--downsample True``); dropout,
-    ``--project-input`` and the heads of the attention to the prompt leave no trace.
+    Heads can be counted only if each has its own layers (``--downsample True``). Dropout,
+    ``--project-input`` and the heads of the attention to the prompt leave no trace in the weights.
 
     Args:
-        weights: of an ``FConvModelSelfAtt`` by their names in it.
-        frozen: of a fusion model's fixed part.
+        weights: Weights of an ``FConvModelSelfAtt`` by name.
+        frozen: True to read the frozen part of a fusion model.
 
     Returns:
-        options of ``conv_story``.
+        Options of ``conv_story``.
 
     Raises:
-        KeyError: if they are not those of an ``fconv_self_att``.
+        KeyError: if the weights belong to another model than ``fconv_self_att``.
     """
     shapes = {current_name(name): tuple(x.shape) for name, x in weights.items()}
     encoder = f"{FROZEN_ENCODER}encoder." if frozen else "encoder.encoder."

@@ -1,4 +1,4 @@
-"""What the transformers of videos make of a video's frames."""
+"""Projection and positions of video frames, for the transformers of videos."""
 
 from typing import Any
 

@@ -41,14 +41,15 @@ class FusionEncoder(FairseqEncoder):
 
 
 class Fusion(nn.Module):
-    """``joining([g1 * h1; g2 * h2])`` with ``g_i = sigmoid(W_i [h1; h2] + b_i)``.
+    """Fusion of two hidden states: ``joining([g1 * h1; g2 * h2])`` with ``g_i = sigmoid(W_i [h1;
+    h2] + b_i)``.
 
-    Joining is three linear layers, each followed by layer normalisation, with gated linear units
-    between them.
+    ``joining`` has three linear layers, each followed by layer normalisation, with gated linear
+    units between them.
 
     Args:
-        trained_dim: of h1, the hidden states of the model in training.
-        frozen_dim: of h2, those of the fixed model.
+        trained_dim: Dimension of h1, the hidden states of the model in training.
+        frozen_dim: Dimension of h2, the hidden states of the frozen model.
     """
 
     def __init__(self, trained_dim: int, frozen_dim: int) -> None:
@@ -86,12 +87,13 @@ class Fusion(nn.Module):
 
 
 class FusionDecoder(StoryDecoder):
-    """
+    """Decoder that fuses the model in training with a frozen model.
+
     Args:
-        frozen: trunk of the fixed model.
-        dropout: of the trained model's hidden states.
-        masks_padding: see :class:`StoryDecoder`; for the model in training.
-        frozen_masks_padding: for the fixed model, as it was trained.
+        frozen: Trunk of the frozen model.
+        dropout: Dropout of the trained model's hidden states.
+        masks_padding: See :class:`StoryDecoder`; for the model in training.
+        frozen_masks_padding: The same for the frozen model, as it was trained.
     """
 
     def __init__(

@@ -45,12 +45,12 @@ class HierarchicalRnnConfig(FairseqDataclass):
 
 
 class HierarchicalRnnEncoder(TwoSourceEncoder):
-    """States of a bidirectional GRU over the words, and the frames.
+    """Encoder of words, by a bidirectional GRU, and of frames.
 
     Args:
         embedding_dim: E.
         hidden_dim: H of each direction.
-        cross_fusion: of states and frames; None leaves them.
+        cross_fusion: Module that fuses word states and frames; None for no fusion.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class HierarchicalRnnEncoder(TwoSourceEncoder):
 
 
 class HierarchicalRnnDecoder(TwoSourceDecoder):
-    """A conditional GRU that attends to words and frames.
+    """Conditional GRU that attends to words and frames.
 
     Args:
         embedding_dim: E.
         hidden_dim: H.
-        text_dim: of the encoded transcript.
-        video_dim: of the encoded frames.
+        text_dim: Dimension of the encoded transcript.
+        video_dim: Dimension of the encoded frames.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class HierarchicalRnnDecoder(TwoSourceDecoder):
         return torch.tanh(self.first_state_proj(mean.to(text.dtype)))
 
     def max_positions(self) -> int:
-        """Any length: what is kept of the past has a fixed size."""
+        """Unlimited: the decoder state does not grow with the text."""
         return 1_000_000
 
 

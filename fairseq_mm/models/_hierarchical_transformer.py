@@ -1,5 +1,6 @@
-"""Parts of the transformers of videos: encoders of both sources, and a decoder some of whose layers
-combine the attention to both."""
+"""Parts of the video transformers: encoders of transcript and video, and a decoder in which some
+layers combine the attention to both.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,14 +104,14 @@ class HierarchicalTransformerEncoder(TwoSourceEncoder):
 
 
 class HierarchicalTransformerDecoder(TwoSourceDecoder):
-    """Layers that attend to words, and those of them that are told to, to frames as well.
+    """Decoder whose layers attend to words, and in selected layers also to frames.
 
     Args:
-        source_dims: of text and video.
+        source_dims: Dimensions of the encoded text and video.
         dim: C.
-        sees_video: whether each layer attends to both.
-        num_heads: a divisor of C.
-        dropout: in the layers and of their input.
+        sees_video: For each layer, True if it attends to both.
+        num_heads: Number of heads, a divisor of C.
+        dropout: Dropout in the layers and of their input.
     """
 
     def __init__(
@@ -204,17 +205,15 @@ class HierarchicalTransformerDecoder(TwoSourceDecoder):
 def build_hierarchical_transformer(
     cfg: Any, task: Any, *, video: nn.Module, video_dim: int, sees_video: Sequence[bool]
 ) -> tuple[HierarchicalTransformerEncoder, HierarchicalTransformerDecoder]:
-    """
-    Args:
-        cfg: has the fields of :class:`HierarchicalTransformerConfig`, checked by
-            :func:`check_transformer`.
-        task: has dictionaries.
-        video: see :class:`HierarchicalTransformerEncoder`.
-        video_dim: of the frames that come of it.
-        sees_video: of each layer of the decoder.
+    """Build encoder and decoder, which share the word embeddings.
 
-    Returns:
-        encoder and decoder, which share the words' embeddings.
+    Args:
+        cfg: Config with the fields of :class:`HierarchicalTransformerConfig`, checked by
+            :func:`check_transformer`.
+        task: Task with the dictionaries.
+        video: See :class:`HierarchicalTransformerEncoder`.
+        video_dim: Dimension of the encoded frames.
+        sees_video: For each layer of the decoder, True if it attends to the video.
     """
     options = {
         "dim": cfg.embed_dim,

@@ -103,7 +103,9 @@ class ImageVectors(nn.Module):
 
 
 class ImageEncoder(BatchFirstEncoder):
-    """What fairseq asks of an encoder whose output is ``vectors`` and ``image_padding_mask``."""
+    """Base of encoders whose output is ``vectors`` and ``image_padding_mask``, with the methods
+    that fairseq requires.
+    """
 
     def __init__(self) -> None:
         super().__init__(dictionary=None)
@@ -118,15 +120,17 @@ class ImageEncoder(BatchFirstEncoder):
 
 class GlocalEncoder(ImageEncoder):
     """GLAC's encoder (Kim et al. 2018, https://arxiv.org/abs/1805.10973; Li et al. 2020, section
-    3.1): each image's vector beside what a bidirectional LSTM over all five says there.
+    3.1).
+
+    Concatenates each image's vector with the output of a bidirectional LSTM over all five images.
 
     Args:
-        images: features -> vectors of E.
+        images: Module from features to vectors of dimension E.
         vector_dim: E.
-        hidden_dim: of the LSTM, each direction.
-        glocal_dim: of the glocal vectors.
-        output_dim: of their projection, which the decoder reads.
-        dropout: between the LSTM's layers, of the glocal vectors and of the projection.
+        hidden_dim: Hidden units of the LSTM, in each direction.
+        glocal_dim: Dimension of the glocal vectors.
+        output_dim: Dimension of their projection, which the decoder reads.
+        dropout: Dropout between the LSTM's layers, of the glocal vectors and of the projection.
     """
 
     def __init__(
@@ -152,18 +156,18 @@ class GlocalEncoder(ImageEncoder):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """
-        Args:
-            features: ``[B, 5 R, D]``.
-            padding_mask: ``[B, 5 R]`` bool, True at missing images.
+        """Encode the images.
 
-        Returns:
-            ``vectors``: ``[B, 5, output_dim]``; a missing image's has the others' part alone.
-            ``image_padding_mask``: ``[B, 5]`` bool.
+        Args:
+            features: [B, 5 R, D].
+            padding_mask: [B, 5 R] bool, True at missing images.
+
+        Returns: ``vectors``: [B, 5, output_dim]; the vector of a missing image depends only on the
+        others. ``image_padding_mask``: [B, 5] bool.
         """
         local, image_padding_mask = self.pictures(features, padding_mask)
         glocal = torch.cat([local, self.lstm(local, image_padding_mask)], dim=-1)
-        # of a missing image there is a vector too, but it is none for the statistics
+        # a missing image has a vector too, but it must not enter the statistics
         glocal = self.glocal_norm(self.dropout(self.glocal_proj(glocal)), ~image_padding_mask)
         vectors = torch.relu(self.dropout(self.output_proj(glocal)))
         return {"vectors": [vectors], "image_padding_mask": [image_padding_mask]}
@@ -195,7 +199,7 @@ class StoryDecoder(FeatureDecoder):
 
 
 class StoryModel(FairseqEncoderDecoderModel):
-    """Stories of five images, with what they were trained on."""
+    """Model of stories of five images; carries the provenance of its training data."""
 
     def __init__(self, encoder: "ImageEncoder", decoder: StoryDecoder, task: Any) -> None:
         super().__init__(encoder, decoder)

@@ -5,14 +5,16 @@ from typing import Any
 
 from fairseq_mm.errors import UserError
 
-_SHOWN = 2  # of the differences that PyTorch lists
+_SHOWN = 2  # number of PyTorch's differences that the message quotes
 
 
 class LoadStateDictMixin:
-    """To stand before fairseq's model among the bases.
+    """Mixin that explains why a state dict does not fit; must precede fairseq's model among the
+    bases.
 
-    fairseq's trainer says of any error only that the architectures must match, after forty lines;
-    a :class:`UserError` that it was raised from is what is shown instead.
+    For any error, fairseq's trainer prints forty lines and says only that the architectures must
+    match. If the error was raised from a :class:`UserError`, the message of the latter is shown
+    instead.
     """
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -27,7 +29,7 @@ class LoadStateDictMixin:
             lines = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
             shown = " ".join(_shortened(line) for line in lines[:_SHOWN])
             more = f" ({len(lines) - _SHOWN} more lines)" if len(lines) > _SHOWN else ""
-            cfg = kwargs.get("model_cfg")  # of fairseq, where it knows it
+            cfg = kwargs.get("model_cfg")  # fairseq passes it in some of its calls
             arch = "the model" if cfg is None else f"--arch {cfg._name}"
             raise UserError(
                 f"its weights do not fit {arch}: {shown.rstrip('.')}{more}; the checkpoint was "

@@ -1,4 +1,4 @@
-"""What the log-bilinear language models share: context of words, condition, tied output layer.
+"""Parts of the log-bilinear language models: context of words, condition, tied output layer.
 
 Every model of the family predicts a vector from the n-1 words before, lets a condition act on it,
 and compares the result with a vector of each word of the vocabulary, the same that the words of the
@@ -53,10 +53,11 @@ class ContentConfig(LogBilinearConfig):
 
 
 class ConditionEncoder(BatchFirstEncoder):
-    """What is known of a sentence beforehand; a subclass says what it does to each place.
+    """Base of encoders that precompute conditions of a sentence; a subclass computes the condition
+    of each position.
 
-    ``condition``: a list of one tensor ``[B, P, X]`` for the places 0 to P-1 of a sentence, the
-    last one for all places after it, too; an empty list without any.
+    ``condition`` is a list with one tensor [B, P, X] for the positions 0 to P-1 of a sentence;
+    later positions use the last one. The list is empty if there is no condition.
     """
 
     def __init__(self) -> None:
@@ -64,13 +65,13 @@ class ConditionEncoder(BatchFirstEncoder):
 
 
 class ContentProjection(nn.Module):
-    """A linear map ``W u`` of the content vector u.
+    """Linear map ``W u`` of the content vector u.
 
     Args:
-        feature_dim: D of u.
+        feature_dim: D, dimension of u.
         output_dim: X.
-        scaling: of u, see :func:`fairseq_mm.modules.pooled_features.scale_vectors`.
-        dropout: of u.
+        scaling: Scaling of u, see :func:`fairseq_mm.modules.pooled_features.scale_vectors`.
+        dropout: Dropout of u.
     """
 
     def __init__(self, feature_dim: int, output_dim: int, *, scaling: str, dropout: float) -> None:
@@ -107,20 +108,21 @@ class ContentEncoder(ConditionEncoder):
 
 
 class LogBilinearDecoder(FeatureDecoder):
-    """Words from the n-1 words before them; a subclass says what their vectors are.
+    """Base of decoders that predict a word from the n-1 words before; a subclass defines the word
+    vectors.
 
     Args:
-        row_dim: width of the table of words, whose rows the output layer compares with.
-        embedding_dim: K of the vectors that words of the context are read as.
+        row_dim: Width of the word table, whose rows the output layer compares with.
+        embedding_dim: K, dimension of the context's word vectors.
         context_length: n-1.
-        dropout: of the output layer's input.
-        embedding_dropout: of the context's vectors.
+        dropout: Dropout of the output layer's input.
+        embedding_dropout: Dropout of the context's vectors.
 
     Attributes:
-        table: ``[V, row_dim]``, R or the transposed W^fv.
-        output_bias: ``[V]`` b.
-        context: the matrices C^(i), that of the earliest word first.
-        folded: ``[(n-1) * V, row_dim]``, see :meth:`make_generation_fast_`; None before it.
+        table: [V, row_dim], R or the transposed W^fv.
+        output_bias: [V] b.
+        context: Matrices C^(i), the matrix of the earliest word first.
+        folded: [(n-1) * V, row_dim], see :meth:`make_generation_fast_`; None before it.
     """
 
     folded: Optional[Tensor]
@@ -214,7 +216,7 @@ class LogBilinearDecoder(FeatureDecoder):
         return self.dropout(features), None
 
     def _with_start(self, tokens: Tensor) -> Tensor:
-        """``[B, T + n-2]``: the start token stands for all words before the beginning."""
+        """Pad the context with the start token: returns [B, T + n-2]."""
         return torch.cat([tokens[:, :1].expand(-1, self.context_length - 1), tokens], dim=1)
 
     def _step_window(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
@@ -295,7 +297,7 @@ class LogBilinearModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     def of_parts(
         cls, encoder: FairseqEncoder, decoder: LogBilinearDecoder, provenance: Provenance
     ) -> Any:
-        """The model, which carries what it was trained on."""
+        """Build the model, which carries the provenance of its training data."""
         model = cls(encoder, decoder)
         model.add_module(MODULE_NAME, provenance)
         return model
@@ -313,7 +315,7 @@ class LogBilinearModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
 
 def content_projection(cfg: Any, task: Any, output_dim: int) -> ContentProjection:
-    """Of the task's features, as the configuration says."""
+    """Build the projection of the task's features."""
     return ContentProjection(
         task.feature_dim,
         output_dim,
@@ -323,7 +325,7 @@ def content_projection(cfg: Any, task: Any, output_dim: int) -> ContentProjectio
 
 
 def decoder_options(cfg: Any) -> dict[str, Any]:
-    """What all decoders of the family take from their configuration."""
+    """Return the options of the config that all decoders of the family share."""
     return {
         "embedding_dim": cfg.embedding_dim,
         "context_length": cfg.context_length,

@@ -10,7 +10,7 @@ _SIZES = ("_dim", "_layers", "_heads", "_length", "_positions", "_factors", "sli
 
 
 def option(default: Any, help: str) -> Any:
-    """A dataclass field as fairseq makes an option of it."""
+    """Return a dataclass field that fairseq turns into a command-line option."""
     return field(default=default, metadata={"help": help})
 
 

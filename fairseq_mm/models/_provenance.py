@@ -1,8 +1,9 @@
-"""What a checkpoint was trained on, carried in its weights: dictionaries, subwords and extractor.
+"""Record of a checkpoint's training data, stored among its weights: dictionaries, subwords,
+extractor.
 
-fairseq reads ``task_state`` only when a model is loaded for generation, and the configuration of
-a resumed run is the command line's. So both travel in the model's state: they are checked by every
-way of loading, and a checkpoint needs no ``dict.txt`` beside it.
+fairseq reads ``task_state`` only when it loads a model for generation, and a resumed run uses the
+config of the command line. The state dict is read by every way of loading, so the record travels
+there, and a checkpoint needs no ``dict.txt``.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 
-# fairseq's moving average of weights leaves out what has "version" in its name, and would fail to
+# fairseq's moving average of weights skips names that contain "version", and would fail to
 # average integers.
 MODULE_NAME = "data_version"
 STATE_KEY = f"{MODULE_NAME}._extra_state"
@@ -49,7 +50,7 @@ def decode_json(state: Tensor) -> Any:
     # a tensor of another layout may be far larger than the file that it comes from
     if not isinstance(state, Tensor) or state.dim() != 1 or not state.is_contiguous():
         raise UserError("what a checkpoint carries of its data must be a row of numbers.")
-    # what it may ask of memory is bounded by the tensor, which lies in the checkpoint byte for byte
+    # the memory of the text is bounded by the tensor, which the checkpoint stores byte for byte
     try:
         content = json.loads(state.cpu().numpy().astype(np.uint8).tobytes().decode())
         json.dumps(content, ensure_ascii=False).encode()  # half a character is no text
@@ -59,19 +60,16 @@ def decode_json(state: Tensor) -> Any:
 
 
 class Provenance(nn.Module):
-    """Refuses to load weights that were trained with another dictionary or extractor.
+    """Module that refuses weights which were trained with another dictionary or extractor.
 
-    Args:
-        words: of the target dictionary, see :func:`symbols_of`.
-        extractor: attributes of the feature store that say how an image became a vector; empty
-            when they are not known, or there are no images.
-        feature_dim: of the features; 0 without images.
-        source_words: of the source text's dictionary; None where there is no source text.
-        rows_per_image: number of regions of each image, where that is part of the model: 1, or
-            the positions of a grid; None where any number does.
-        subwords: how text became tokens, as JSON, with their ``fingerprint`` where it is known;
-            None where nobody knows.
-        max_frames: longer videos were cut to it; None of models that read no videos.
+    Args: words: Words of the target dictionary, see :func:`symbols_of`. extractor: Attributes of
+    the feature store that identify the extractor; empty if they are unknown, or there are no
+    images. feature_dim: Dimension of the features; 0 without images. source_words: Words of the
+    source dictionary; None without source text. rows_per_image: Number of regions per image if the
+    model depends on it, 1 or the positions of a grid; None if the model accepts any number.
+    subwords: State of the subwords, as JSON values, with their ``fingerprint`` if it is known; None
+    if unknown. max_frames: Number of frames at which longer videos were truncated; None for models
+    that read no videos.
     """
 
     def __init__(
@@ -95,10 +93,11 @@ class Provenance(nn.Module):
 
     @classmethod
     def of_task(cls, task: Any, *, has_source: bool = False) -> "Provenance":
-        """
+        """Build the record of a task.
+
         Args:
-            task: of fairseq or of this package.
-            has_source: the model reads a source text.
+            task: Task of fairseq or of this package.
+            has_source: True if the model reads a source text.
         """
         feature_dim = getattr(task, "feature_dim", 0)
         return cls(
@@ -157,7 +156,7 @@ class Provenance(nn.Module):
         if split_by and self.subwords and not are_same_subwords(split_by, self.subwords):
             raise _subwords_error(split_by, self.subwords)
         self.subwords = split_by or self.subwords
-        # a model that knows no frames has none of it; others cut videos as they were trained
+        # models without videos have no max_frames; others truncate videos as in their training
         self.max_frames = saved.get("max_frames", self.max_frames)
         trained = saved["extractor"]
         for key in trained:
@@ -215,16 +214,15 @@ def _is_filler(word: str) -> bool:
 
 
 def decode_provenance(state: Tensor) -> dict[str, Any]:
-    """Content of the entry ``STATE_KEY`` of a checkpoint's weights.
+    """Decode the entry ``STATE_KEY`` of a checkpoint's weights.
 
-    Returns:
-        ``words``, ``extractor``, ``feature_dim``, of models that read a text ``source_words``,
-        of those of visual stories ``rows_per_image``, and of those of transcripts and videos
-        ``subwords`` and ``max_frames``, as given to :class:`Provenance`.
+    Returns: ``words``, ``extractor`` and ``feature_dim``; for models that read a text
+    ``source_words``; for models of visual stories ``rows_per_image``; for models of transcripts and
+    videos ``subwords`` and ``max_frames``. See :class:`Provenance`.
 
     Raises:
-        UserError: if one of them is of another type.
-        KeyError: if a needed one is missing, as in checkpoints of earlier versions.
+        UserError: if a value has the wrong type.
+        KeyError: if a required value is missing, as in checkpoints of earlier versions.
     """
     content = decode_json(state)
     if not isinstance(content, dict):

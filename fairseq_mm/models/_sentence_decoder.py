@@ -28,13 +28,14 @@ SAME_FREQUENCIES, REVERSED_FREQUENCIES = 1, 2
 
 
 class CurrentImageAttention(nn.Module):
-    """Multi-head attention to the one vector of the sentence's image: a softmax over one is
-    1, so that queries and keys have no effect and no weights here. In training that 1 is dropped
-    out, for each head and word, as any attention weight.
+    """Multi-head attention to the single vector of the sentence's image.
+
+    A softmax over one value is 1, so queries and keys have no effect and no weights here. In
+    training, this 1 is dropped out for each head and word, like any attention weight.
 
     Args:
         dim: D of words and vectors.
-        num_heads: a divisor of it.
+        num_heads: Number of heads, a divisor of D.
     """
 
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
@@ -48,7 +49,7 @@ class CurrentImageAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def prepare(self, vectors: Tensor) -> list[Tensor]:
-        """What does not depend on words, of ``[B, 5, D]``; batch first."""
+        """Compute from the vectors [B, 5, D] the terms that do not depend on words; batch first."""
         values = self.value_proj(vectors)
         return [values if self._drops_weights else self.out_proj(values)]
 
@@ -73,7 +74,7 @@ class AllImageAttention(nn.Module):
 
     Args:
         dim: D of words and vectors.
-        num_heads: a divisor of it.
+        num_heads: Number of heads, a divisor of D.
     """
 
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
@@ -113,9 +114,9 @@ class SentenceLayer(nn.Module):
 
     Args:
         dim: D.
-        num_heads: a divisor of it.
-        dropout: of the parts' outputs and of the inner layer.
-        attention_dropout: of self-attention's weights.
+        num_heads: Number of heads, a divisor of D.
+        dropout: Dropout of the sub-layers' outputs and of the inner layer.
+        attention_dropout: Dropout of the self-attention's weights.
         images: :class:`CurrentImageAttention` or :class:`AllImageAttention`.
     """
 
@@ -163,17 +164,17 @@ class SentenceLayer(nn.Module):
 
 
 class SentenceDecoder(StoryDecoder):
-    """A transformer whose words see their own sentence and images, and no other sentence.
+    """Transformer whose words attend to their own sentence and to images, but to no other sentence.
 
     Args:
-        separator: index of the token between sentences.
-        embedding_dim: D of words and images' vectors.
-        num_heads: a divisor of D.
-        dropout: in the layers.
-        embedding_dropout: of the sum of words' and positions' encodings.
-        sees_all_images: words attend to all images; to their own sentence's else.
-        encodes_sentence: the sentence's index is encoded in its words, beside their positions.
-        attention_dropout: of the layers' attention weights; None: ``dropout``, as in PyTorch's
+        separator: Index of the token between sentences.
+        embedding_dim: D of words and image vectors.
+        num_heads: Number of heads, a divisor of D.
+        dropout: Dropout in the layers.
+        embedding_dropout: Dropout of the sum of word embeddings and position encodings.
+        sees_all_images: True if words attend to all images, False if to their own sentence's image.
+        encodes_sentence: True if the encoding of a word contains its sentence's index.
+        attention_dropout: Dropout of the attention weights; None for ``dropout``, as in PyTorch's
             ``nn.TransformerDecoderLayer``.
     """
 
@@ -263,19 +264,19 @@ class SentenceDecoder(StoryDecoder):
         super().upgrade_state_dict_named(state_dict, name)
 
     def encoding(self, sentences: Tensor, positions: Tensor) -> Tensor:
-        """What tells words of one place from those of another.
+        """Encode the sentence's index and the position in the sentence.
 
-        Both indices are encoded by sinusoids, that of the sentence with the channels in reverse
-        order. High frequencies of one meet low frequencies of the other, so that two places are no
-        closer to each other than the two closest positions of one sentence. In one and the same
-        order, word 3 of sentence 1 and word 1 of sentence 3 have the same sum.
+        Both are encoded by sinusoids, the sentence's index with the channels in reverse order. High
+        frequencies of one then meet low frequencies of the other, so that two places are no closer
+        to each other than the two closest positions of one sentence. With the channels in the same
+        order, word 3 of sentence 1 and word 1 of sentence 3 would have equal codes.
 
         Args:
-            sentences: ``[...]`` index of each word's sentence, from 0.
-            positions: ``[...]`` index of each word in its sentence, from 0.
+            sentences: [...] index of each word's sentence, from 0.
+            positions: [...] index of each word in its sentence, from 0.
 
         Returns:
-            ``[..., D]`` float32.
+            [..., D] float32.
         """
         dim = self.embedding.embedding_dim
         encoding = sinusoids(positions, dim)

@@ -1,8 +1,8 @@
-"""What the beams of an item share while text is decoded: kept once for the item.
+"""Encoder output that the beams of an item share during decoding.
 
-fairseq's generator copies the encoder's output for every beam, and again whenever beams change
-places. Here that output stays as it is, with a note of the item that each row reads; a decoder's
-step sees the rows of an item as so many queries to one set of keys.
+fairseq's generator copies the encoder's output for every beam, and again whenever beams are
+reordered. Here the output is stored once per item, and each row stores the item that it reads. A
+decoding step treats the rows of an item as several queries to one set of keys.
 """
 
 from typing import Any, Optional

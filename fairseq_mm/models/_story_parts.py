@@ -13,7 +13,7 @@ from fairseq_mm.models._conv_trunk import ConvTrunk
 from fairseq_mm.models._layer_lists import parse_flag, parse_flags, parse_layers
 from fairseq_mm.models._provenance import STATE_KEY, Provenance, decode_json, encode_json
 
-# fairseq's moving average of weights leaves out what has "version" in its name
+# fairseq's moving average of weights skips names that contain "version"
 MODULE_NAME = "frozen_version"
 FROZEN_STATE_KEY = f"{MODULE_NAME}._extra_state"
 
@@ -28,11 +28,12 @@ PART_OPTIONS = (
 
 
 class StoryParts(NamedTuple):
-    """
+    """Parts of a story model.
+
     Attributes:
-        encoder: of the prompt.
-        trunk: of the story.
-        masks_padding: whether padding of the prompt gets no attention.
+        encoder: Encoder of the prompt.
+        trunk: Decoder trunk of the story.
+        masks_padding: True if the padding of the prompt gets no attention.
     """
 
     encoder: ConvEncoder
@@ -41,14 +42,15 @@ class StoryParts(NamedTuple):
 
 
 def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) -> StoryParts:
-    """
+    """Build the encoder and the trunk.
+
     Args:
-        options: has the attributes ``PART_OPTIONS``.
-        source_dictionary: of the prompts.
-        target_dictionary: of the stories.
+        options: Object with the attributes ``PART_OPTIONS``.
+        source_dictionary: Dictionary of the prompts.
+        target_dictionary: Dictionary of the stories.
 
     Raises:
-        UserError: if an option has a value that cannot be built.
+        UserError: if an option has an unusable value.
     """
     _check_positive(options, "encoder_embed_dim")
     if options.encoder_embed_dim != options.decoder_embed_dim:
@@ -70,14 +72,15 @@ def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) ->
 
 
 def build_trunk(options: Any, dictionary: Any, *, has_source: bool = True) -> ConvTrunk:
-    """
+    """Build the trunk of the decoder.
+
     Args:
-        options: has those of ``PART_OPTIONS`` that concern the decoder.
-        dictionary: of its words.
+        options: Object with the decoder's attributes of ``PART_OPTIONS``.
+        dictionary: Dictionary of the generated words.
         has_source: False for a language model, which attends to no source.
 
     Raises:
-        UserError: if an option has a value that cannot be built.
+        UserError: if an option has an unusable value.
     """
     for name in ("decoder_embed_dim", "decoder_out_embed_dim"):
         _check_positive(options, name)
@@ -155,10 +158,11 @@ def part_options(cfg: Any) -> dict[str, Any]:
 
 
 def find_pretrained(path: str, data: Optional[str]) -> str:
-    """The checkpoint's file: as named, or in the data folder, as fairseq looks for it.
+    """Return the path of a pretrained checkpoint: the given path, or the path in the data folder,
+    as in fairseq.
 
     Raises:
-        UserError: if there is none.
+        UserError: if neither exists.
     """
     folders = ["", *([] if not data else data.split(os.pathsep)[:1])]
     for folder in folders:

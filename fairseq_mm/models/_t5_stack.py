@@ -23,17 +23,12 @@ STATE = "t5"
 
 
 class T5Sizes:
-    """Plain numbers that all layers share.
+    """Sizes and options that all layers share.
 
-    Args:
-        model_dim: D.
-        num_heads: H.
-        head_dim: A.
-        gated: see :class:`T5FeedForward`.
-        dropout: of embeddings, sub-layers, attention weights, inner layers and stacks' outputs.
-        epsilon: of the norms.
-        num_buckets: see :class:`RelativeBias`.
-        max_distance: see :class:`RelativeBias`.
+    Args: model_dim: D. num_heads: H. head_dim: A. gated: See :class:`T5FeedForward`. dropout:
+    Dropout of embeddings, sub-layers, attention weights, inner layers and stack outputs. epsilon:
+    Epsilon of the norms. num_buckets: See :class:`RelativeBias`. max_distance: See
+    :class:`RelativeBias`.
     """
 
     def __init__(
@@ -226,11 +221,11 @@ class T5Encoder(FairseqEncoder):
         }
 
     def fuse(self, x: Tensor, number: int, video: Any) -> Tensor:
-        """What becomes of the output ``[B, S, D]`` of a layer, counted from 1."""
+        """Change the output [B, S, D] of a layer, counted from 1; VG-T5 overrides it."""
         return x
 
     def fuse_output(self, x: Tensor, video: Any) -> Tensor:
-        """What becomes of the output ``[B, S, D]`` of the stack."""
+        """Change the output [B, S, D] of the stack; VG-T5 overrides it."""
         return x
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
@@ -333,8 +328,9 @@ class T5Decoder(FairseqIncrementalDecoder):
         return self.dropout(self.final_norm(x)), {"attn": None}
 
     def fuse(self, x: Tensor, number: int, source: dict[str, Any], trace: Any = None) -> Tensor:
-        """What becomes of the output ``[rows, T, D]`` of a layer, counted from 1; ``source`` is
-        :meth:`_source`'s."""
+        """Change the output [rows, T, D] of a layer, counted from 1; VG-T5 overrides it. ``source``
+        is the result of :meth:`_source`.
+        """
         return x
 
     def output_layer(self, features: Tensor, **unused: Any) -> Tensor:
@@ -344,7 +340,9 @@ class T5Decoder(FairseqIncrementalDecoder):
         return linear(features * features.size(-1) ** -0.5, self.embedding.weight)
 
     def _source(self, encoder_out: EncoderOut) -> dict[str, Any]:
-        """What layers need of the input, tensors with the items as first dimension."""
+        """Compute the tensors that the layers read from the input, with the items as first
+        dimension.
+        """
         x = encoder_out["encoder_out"][0].transpose(0, 1)
         projected = [layer.source_attention.keys_and_values(x) for layer in self.layers]
         bias = None
@@ -359,7 +357,9 @@ class T5Decoder(FairseqIncrementalDecoder):
         }
 
     def _state(self, incremental_state: dict, encoder_out: EncoderOut) -> dict[str, Any]:
-        """What is kept from step to step; ``source`` is that of the items that are left."""
+        """Return the state that is kept between steps; its ``source`` contains only the remaining
+        items.
+        """
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
             of_all = self._source(encoder_out)

@@ -193,7 +193,7 @@ class VgBartDecoder(TransformerDecoder):
     def reorder_incremental_state_scripting(
         self, incremental_state: dict, new_order: Tensor
     ) -> None:
-        """Rows in another order; what they read is touched where an item leaves, or moves."""
+        """Reorder the rows; the source is copied only if an item was removed or moved."""
         to_text = [layer.encoder_attn for layer in self.layers]
         for module in self.modules():
             if module not in to_text and hasattr(module, "reorder_incremental_state"):

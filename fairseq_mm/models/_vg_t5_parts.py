@@ -18,20 +18,20 @@ def fuse_at_unit_scale(
     padding_mask: Optional[Tensor],
     trace: Optional[FusionTrace],
 ) -> Tensor:
-    """``s fusion(text / s)``, where s is the root mean square of each position of the text.
+    """Compute ``s fusion(text / s)``, with s the root mean square of each position of the text.
 
-    T5's stream of residuals has no norm of its own, and any scale. A layer norm that put it to 1
-    would make all that earlier layers have written small against what the next layers write.
+    T5's residual stream has no norm and any scale. A layer norm that scaled it to 1 would make the
+    output of all earlier layers small compared with the output of the next layers.
 
     Args:
-        fusion: the layer's.
-        text: ``[B, N, D]`` residual stream.
-        projected: see :meth:`VideoFusion.project`.
-        padding_mask: ``[B, M]`` bool, True at padding; None: no padding.
-        trace: see :class:`FusionTrace`.
+        fusion: Fusion of the layer.
+        text: [B, N, D] residual stream.
+        projected: See :meth:`VideoFusion.project`.
+        padding_mask: [B, M] bool, True at padding; None for no padding.
+        trace: See :class:`FusionTrace`.
 
     Returns:
-        ``[B, N, D]`` of the text's type.
+        [B, N, D] with the dtype of the text.
     """
     stream = text.float()
     scale = (stream.square().mean(dim=-1, keepdim=True) + _EPSILON).sqrt()
@@ -42,14 +42,12 @@ def fuse_at_unit_scale(
 
 
 class VgT5Encoder(T5Encoder):
-    """
-    Args:
-        *args: of :class:`T5Encoder`.
-        video: features -> what fusions read.
-        fusions: by the number of the layer that they follow.
-        fuses_output: the last layer's fusion stands after the stack's norm, as released.
-        gives_video: for fusions in the decoder.
-        **kwargs: of :class:`T5Encoder`.
+    """T5 encoder with fusion layers.
+
+    Args: *args: Arguments of :class:`T5Encoder`. video: Module from features to the frames that the
+    fusions read. fusions: Number of a layer -> fusion after this layer. fuses_output: True if the
+    last layer's fusion follows the stack's norm, as in the released code. gives_video: True if the
+    decoder has fusions, too. **kwargs: Arguments of :class:`T5Encoder`.
     """
 
     def __init__(
@@ -115,11 +113,12 @@ class VgT5Encoder(T5Encoder):
 
 
 class VgT5Decoder(T5Decoder):
-    """
+    """T5 decoder with fusion layers.
+
     Args:
-        *args: of :class:`T5Decoder`.
-        fusions: by the number of the layer that they follow.
-        **kwargs: of :class:`T5Decoder`.
+        *args: Arguments of :class:`T5Decoder`.
+        fusions: Number of a layer -> fusion after this layer.
+        **kwargs: Arguments of :class:`T5Decoder`.
     """
 
     def __init__(self, *args: Any, fusions: nn.ModuleDict, **kwargs: Any) -> None:

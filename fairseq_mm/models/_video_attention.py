@@ -60,7 +60,7 @@ class VideoAttentionTracer:
         )
         self.has_decoder_fusions = bool(self._fusions[SUMMARY])
         blocks = [part for part in model.modules() if isinstance(part, CrossFusion)]
-        # of the two gates of a block, that of what the text takes from the video
+        # a block has two gates; this is the gate of the text's share of the video
         self._cross_gate = blocks[0].text_fusion.gate_proj if blocks else None
         self.gate_layers = [
             _name(side, number)
@@ -73,11 +73,11 @@ class VideoAttentionTracer:
     def trace(
         self, inputs: Mapping[str, Tensor], valid_mask: Mapping[str, Tensor], *, needs_decoder: bool
     ) -> list[TracedLayer]:
-        """
-        Args:
-            inputs: ``net_input`` of a batch.
-            valid_mask: of each side ``[B, N]`` bool, False at padding.
-            needs_decoder: run the decoder, too; without it there is nothing of the summary.
+        """Run the model and return its attention weights.
+
+        Args: inputs: ``net_input`` of a batch. valid_mask: [B, N] bool for each side, False at
+        padding. needs_decoder: True to run the decoder, too; without it, there are no weights of
+        the summary.
         """
         gates: list[Tensor] = []
         handle = None

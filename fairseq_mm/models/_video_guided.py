@@ -1,4 +1,4 @@
-"""What VG-BART and VG-T5 share: options of the fusion add-on, their checks, and its parts."""
+"""Options, checks and parts of the fusion that VG-BART and VG-T5 share."""
 
 import re
 from argparse import Namespace
@@ -73,15 +73,16 @@ class VideoGuidedConfig(FairseqDataclass):
 def check_video_guided(
     cfg: Any, *, video_dim: int, encoder_layers: int, decoder_layers: int
 ) -> None:
-    """
+    """Check the options of the fusion.
+
     Args:
-        cfg: with the fields of :class:`VideoGuidedConfig`.
-        video_dim: of the features; 0 where the task has none.
-        encoder_layers: of the backbone.
-        decoder_layers: of the backbone.
+        cfg: Config with the fields of :class:`VideoGuidedConfig`.
+        video_dim: Dimension of the features; 0 if the task has none.
+        encoder_layers: Number of the backbone's encoder layers.
+        decoder_layers: Number of the backbone's decoder layers.
 
     Raises:
-        UserError: naming the option that cannot be.
+        UserError: if an option has an unusable value; the message names it.
     """
     heads = {"fusion_heads": "fusion_dim"} if str(cfg.fusion) == "multi_head" else {}
     numeric = {
@@ -116,15 +117,15 @@ def check_video_guided(
 
 
 def parse_layer_numbers(text: Optional[str], flag: str, num_layers: int) -> list[int]:
-    """``5,6`` as [5, 6]; empty, or ``none``, as [].
+    """Parse layer numbers: ``5,6`` is [5, 6]; an empty text or ``none`` is [].
 
     Args:
-        text: the option's value.
-        flag: its name, for the message.
-        num_layers: of the encoder or decoder.
+        text: Value of the option.
+        flag: Name of the option, for messages.
+        num_layers: Number of layers of the encoder or decoder.
 
     Raises:
-        UserError: if it is no list of different layers between 1 and ``num_layers``.
+        UserError: if the text is no list of different layers between 1 and ``num_layers``.
     """
     text = (text or "").strip()
     if text in ("", "none"):
@@ -150,8 +151,9 @@ def is_released(cfg: Any) -> bool:
 
 
 def complete_video_guided(config: type, cfg: Any) -> Namespace:
-    """The options of ``config``, a subclass of :class:`VideoGuidedConfig`, as ``cfg`` has them,
-    with the number of heads where it is left to the model."""
+    """Return the options of ``config``, a subclass of :class:`VideoGuidedConfig`, with the values
+    in ``cfg``; an unset number of heads becomes the model's default.
+    """
     fields = config.__dataclass_fields__  # type: ignore[attr-defined]
     completed = Namespace(**{name: getattr(cfg, name) for name in fields})
     if not completed.fusion_heads:
@@ -186,13 +188,13 @@ def build_fusions(cfg: Any, numbers: list[int], *, text_dim: int, video_dim: int
 
 
 class VideoReader(nn.Module):
-    """Features as the fusions read them: through the VTF, where there is one.
+    """Prepares video features for the fusions: runs the video transformer (VTF), if there is one.
 
     Args:
-        dim: of the features.
-        encoder: the VTF, or None.
-        attends_padding: a batch's padding, zeros before the VTF, is attended, as in the released
-            code; else it is masked.
+        dim: Dimension of the features.
+        encoder: The VTF, or None.
+        attends_padding: True if a batch's padding, zeros before the VTF, is attended to, as in the
+            released code; False if it is masked.
     """
 
     def __init__(
@@ -225,17 +227,18 @@ class VideoReader(nn.Module):
     def forward(
         self, features: Optional[Tensor], padding_mask: Optional[Tensor], dtype: torch.dtype
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """
+        """Encode the frames.
+
         Args:
-            features: ``[B, M, D]``, padded at the end.
-            padding_mask: ``[B, M]`` bool, True at padding; None: there is none.
-            dtype: of the text, to which the features are cast.
+            features: [B, M, D], padded at the end.
+            padding_mask: [B, M] bool, True at padding; None for no padding.
+            dtype: Dtype of the text, to which the features are cast.
 
         Returns:
-            ``[B, M, D]``, and the mask for the fusions; None where all frames are attended.
+            [B, M, D], and the mask for the fusions; None if all frames are attended to.
 
         Raises:
-            UserError: if there are no features, or of another size.
+            UserError: if there are no features, or they have another dimension.
         """
         if features is None:
             raise UserError("a batch has no features of videos, which this --arch reads.")

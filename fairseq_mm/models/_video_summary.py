@@ -93,26 +93,29 @@ def sources_of(encoder_out: EncoderOut) -> tuple[list[Tensor], list[Tensor]]:
 
 
 class TwoSourceDecoder(FeatureDecoder):
-    """Subclasses define ``extract_features``, ``project`` and the layer ``output_proj``.
+    """Base of decoders of transcript and video.
 
-    What a search keeps is a dict: ``item`` as of the encoder, ``projected`` (nested lists and
-    tuples of tensors that depend on the example alone) and ``past`` (the same of tensors that
-    depend on the words).
+    Subclasses define ``extract_features``, ``project`` and the layer ``output_proj``. The
+    incremental state is a dict: ``item``, as in the encoder's output; ``projected``, nested lists
+    and tuples of tensors that depend only on the example; and ``past``, nested tensors that depend
+    on the words.
     """
 
     def project(self, sources: list[Tensor]) -> Any:
-        """What the decoder attends to, of text and video ``[B, N, C]``: nested lists and tuples of
-        tensors whose first dimension is B."""
+        """Project encoded text and video [B, N, C] for attention: returns nested lists and tuples
+        of tensors whose first dimension is B.
+        """
         raise NotImplementedError
 
     def project_source(self, encoder_out: EncoderOut, *, has_beams: bool) -> Any:
-        """
+        """Project the encoder's output.
+
         Args:
-            encoder_out: the encoder's.
-            has_beams: several rows may be of one example, which is projected once for all.
+            encoder_out: Output of the encoder.
+            has_beams: True if several rows may belong to one example, which is then projected once.
 
         Returns:
-            :meth:`project` of it.
+            Result of :meth:`project`.
         """
         sources, _ = sources_of(encoder_out)
         if not has_beams:  # in training, where asking would keep a GPU waiting
@@ -123,7 +126,7 @@ class TwoSourceDecoder(FeatureDecoder):
         return _select(self.project([x.index_select(0, chosen) for x in sources]), rows)
 
     def kept(self, incremental_state: Optional[dict]) -> Optional[dict[str, Any]]:
-        """What :meth:`keep` was given at the last step, if there was one."""
+        """Return the state that :meth:`keep` stored at the last step; None at the first."""
         if incremental_state is None:
             return None
         saved: Any = self.get_incremental_state(incremental_state, STATE)
@@ -176,7 +179,7 @@ def attention_extra(
 
 
 class VideoSummaryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Summaries of transcripts and videos, with what they were trained on."""
+    """Model that summarises transcripts and videos; carries the provenance of its training data."""
 
     reads_video = True
 

@@ -4,7 +4,7 @@
 Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
 https://arxiv.org/abs/1805.04833, sections 3.2 to 3.4, Tables 2 and 3.
 
-Table 2's ladder, each with what the ones before it have:
+Table 2's ladder; each model adds one part to the model before it:
 
     conv_story              convolutions and attention to the prompt
     conv_story_self_att     self-attention of one head
@@ -29,8 +29,7 @@ Differs from the released code (fairseq's ``fconv_self_att_wp``):
 - ``--encoder-attention`` (off there) and ``--project-input False`` (broken there) are refused.
 - In fusion the frozen model's dropout is off, unless ``--frozen-dropout`` (or ``--compat
   released``) keeps it on in training: worth it where that model has learned its training texts by
-  heart. Its output layer is neither kept nor computed, and its options and weights are part of the
-  checkpoint.
+  heart. Its output layer is dropped, and its options and weights are part of the checkpoint.
 - Its checkpoints, fusion or not, are converted by ``fairseq-mm convert``.
 """
 
@@ -113,10 +112,10 @@ class ConvStoryConfig(FairseqDataclass):
 
 @register_model("conv_story", dataclass=ConvStoryConfig)
 class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """A convolutional story model, alone or on top of a frozen one.
+    """Convolutional story model, with or without a frozen model to fuse with.
 
     Args:
-        frozen_options: of the frozen part; None without fusion.
+        frozen_options: Options of the frozen part; None without fusion.
     """
 
     def __init__(
@@ -151,11 +150,14 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "ConvStoryModel":
-        """What is wrong with the pretrained checkpoint is said by :meth:`max_positions`: a trained
-        fusion model that is being loaded brings its frozen part, whatever lies at that path now.
+        """Build the model of a config.
+
+        Errors of the pretrained checkpoint are raised later, by :meth:`max_positions`: a trained
+        fusion model contains its frozen part, so that loading it must not depend on the file at
+        that path.
 
         Raises:
-            UserError: if an option has a value that cannot be built.
+            UserError: if an option has an unusable value.
         """
         _check_fixed_options(cfg)
         is_fusion = parse_flag(cfg.pretrained, "--pretrained")
@@ -185,7 +187,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         model.add_module(MODULE_NAME, provenance)
         return model
 
-    # why the pretrained checkpoint was not loaded, until a state dict brings the frozen part
+    # error of the pretrained checkpoint, until a state dict provides the frozen part
     pretrained_error: Optional[UserError] = None
 
     @property
@@ -239,10 +241,10 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
             ) from None
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Builds the frozen part that a checkpoint describes, unless it is there already.
+        """Build the frozen part that a checkpoint describes, unless it exists already.
 
         Raises:
-            UserError: if the weights are those of fairseq's own model.
+            UserError: if the weights belong to fairseq's own model.
         """
         super().upgrade_state_dict_named(state_dict, name)
         if "encoder.encoder.embed_tokens.weight" in state_dict:
@@ -269,7 +271,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         parts = build_parts(Namespace(**options), self.encoder.dictionary, self.decoder.dictionary)
         dims = parts.trunk.out_dim, self.decoder.frozen.out_dim
         if dims[0] != dims[1] and torch.distributed.is_initialized():
-            # DistributedDataParallel would go on averaging the gradients of those that it knows
+            # DistributedDataParallel would keep averaging the gradients of the old parameters
             raise UserError(
                 f"the frozen part has --decoder-out-embed-dim {dims[0]}, but the model was built "
                 f"for {dims[1]}: to go on training, several processes need the "

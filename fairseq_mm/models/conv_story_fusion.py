@@ -5,8 +5,8 @@ https://arxiv.org/abs/1805.04833, sections 3.4, 5.2 and 9.4.
 
     --arch conv_story_fusion --pretrained-checkpoint checkpoints/conv_story_gated/checkpoint_best.pt
 
-The trained model stays fixed; its hidden states and those of the model in training are joined by
-learned gates. The checkpoint that comes out holds both, and nothing else is needed to use it.
+The trained model is frozen. Learned gates join its hidden states with the hidden states of the
+model in training. The resulting checkpoint contains both models.
 
 Not compared with the lists in 9.4: the second model has five encoder layers of 128, 128, 512, 512
 and 512 channels and five decoder layers of 512, 512, 512, 768 and 768, with kernels of 3 and 4. For

@@ -5,7 +5,7 @@ Dauphin, Fan, Auli, Grangier. Language Modeling with Gated Convolutional Network
 https://arxiv.org/abs/1612.08083; with the self-attention of Fan, Lewis, Dauphin 2018,
 https://arxiv.org/abs/1805.04833, sections 3.1, 5.1, 5.4 and 9.1.
 
-    gcnn_lm            the convolutions alone
+    gcnn_lm            convolutions only
     gcnn_lm_self_att   with gated multi-scale self-attention: the model that writes prompts
 
 Differs from the paper: both are the story model's decoder (``conv_story.py``) without attention to

@@ -25,16 +25,16 @@ So a whole story is one run of the LSTM, whose input changes its s_i at a separa
                             beginning of a sentence. Its training can begin with a GLAC:
                             ``--finetune-from-model``.
 
-The eight slices of the paper begin as independent matrices. Their mean, which is what words see
-first, then differs from image to image 1 / sqrt(8) as much as the s_i of GLAC, and attention learns
-to be a memory that knows no image. Here they begin as copies of one matrix, so that any mixture of
-slices tells images apart as GLAC does, with noise that sums to zero over the copies: equal slices
+In the paper, the eight slices are initialised as independent matrices. At first words see their
+mean, whose variation between images is 1 / sqrt(8) of GLAC's s_i, and attention learns to ignore
+the image. Here the slices are initialised as copies of one matrix, so that any mixture of slices
+varies as much as GLAC's s_i. Noise that sums to zero over the copies is added, because equal slices
 would get equal gradients and stay equal. ``--slice-init independent`` is the paper's form.
 
 Differs from the papers:
 - A separator is fed as the start token of sentences 2 to 5; the first has fairseq's.
-- A missing image is left out: of the statistics of batch normalisation, of the images' LSTM,
-  and of its own s_i, which then tells of the others alone. In the released code it is black.
+- A missing image does not enter the statistics of batch normalisation, the images' LSTM and its own
+  s_i, which then depends only on the other images. In the released code it is a black image.
 - The paper's non-local block has no batch normalisation; ``--non-local-norm`` adds the released
   code's. Both start as the identity.
 - Features come from a store, made with the network's running statistics and without random crops.
@@ -243,7 +243,7 @@ class GlacDecoder(StoryDecoder):
             outputs ``[B, T, H]``, weights ``[B, T, S]`` and the state after the last word.
         """
         slices = vectors.unflatten(-1, (self.slices, -1))  # [B, 5, S, H]
-        # taken apart at once: the gradient of a part alone is a tensor of the whole's size
+        # split at once: the gradient of a single slice would be a tensor of the whole's size
         chosen_at = vectors_of_sentences(slices, sentences).unbind(1)  # T times [B, S, H]
         is_start = positions.eq(0).unsqueeze(-1).unbind(1)
         hs, cs = list(state[0].unbind(1)), list(state[1].unbind(1))
@@ -281,16 +281,17 @@ class GlacDecoder(StoryDecoder):
 def copies_with_noise(
     matrix: Tensor, copies: int, noise: float, generator: Optional[torch.Generator] = None
 ) -> Tensor:
-    """
+    """Copy a matrix, adding noise whose sum over the copies is zero, so that their mean is the
+    matrix.
+
     Args:
-        matrix: ``[N, D]``.
+        matrix: [N, D].
         copies: S, 2 or more.
-        noise: its standard deviation relative to the matrix's.
-        generator: of the noise, on the CPU; PyTorch's own by default.
+        noise: Standard deviation of the noise, relative to the matrix's.
+        generator: Random generator of the noise, on the CPU; by default PyTorch's.
 
     Returns:
-        ``[S N, D]`` copies of the matrix one after the other, plus normal noise whose sum over the
-        copies is zero: their mean is the matrix.
+        [S N, D] the copies, one after the other.
     """
     drawn = torch.randn(copies, *matrix.shape, generator=generator).to(matrix)
     drawn = (drawn - drawn.mean(dim=0)) * (copies / (copies - 1)) ** 0.5
@@ -303,10 +304,10 @@ def _layers_first(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 @register_model("glac", dataclass=GlacConfig)
 class GlacModel(StoryModel):
-    """Stories of five images by GLAC.
+    """GLAC and its attention variants, for stories of five images.
 
     Attributes:
-        slice_noise: of the copies that slices begin with, 0 without noise.
+        slice_noise: Noise of the copies that initialise the slices; 0 for no noise.
     """
 
     slice_noise = 0.0

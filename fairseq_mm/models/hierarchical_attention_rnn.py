@@ -18,12 +18,12 @@ and z is the input of the second half, see ``_hierarchical_rnn.py``.
 
 Differs from the papers / left open:
 - Frames are attended to as they are stored, without a network over them: as in the released
-  multimodal code, where the attention's projections are all that the features pass. So the order
-  of the frames has no effect. (Palaskar et al. have a GRU over the frames where there is no text.)
+  multimodal code, which only projects them for the attention. So the order of the frames has no
+  effect. (Without text, Palaskar et al. have a GRU over the frames.)
 - Sizes are those that Liu et al. 2020 publish for their own recurrent model, with which they
   compare; so are dropout and the tying of the summary's input and output embeddings.
-- There is no sentinel, and no word of its own for the beginning: fairseq's start token.
-- Initial values are PyTorch's, those of the summary's embeddings N(0, 0.1).
+- There is no sentinel, and the start token is fairseq's.
+- Initial values are PyTorch's, except N(0, 0.1) for the summary's embeddings.
 - Padding of either source gets no attention, and the GRU does not read it.
 """
 

@@ -11,7 +11,7 @@ With r_w the row of a word in R:
 
 It has no image: the baseline of the models that do.
 
-Differs from the paper, or says what it does not:
+Differs from the paper, or adds what it leaves open:
 - n-1 is 5, as in the code of Kiros et al.'s multimodal models (ICML 2014); the paper gives none.
 - Words before the beginning are fairseq's start token, which is also the end's.
 - Dropout and initial values are ours; the recipe trains with Adam, the paper with plain SGD.
@@ -50,7 +50,7 @@ class LblEncoder(ConditionEncoder):
 
 @register_model("lbl", dataclass=LblConfig)
 class LblModel(LogBilinearModel):
-    """Sentences by their last words alone."""
+    """Log-bilinear language model of sentences, without images."""
 
     @classmethod
     def build_model(cls, cfg: LblConfig, task: Any) -> "LblModel":

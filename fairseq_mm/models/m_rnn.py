@@ -23,9 +23,9 @@ of Table 8 and Figure 3:
     m_rnn_vis_in_rnn_both        the image enters both
     m_rnn_vis_in_rnn_both_shared both, through shared weights
 
-``--recurrent-activation`` takes a function that footnote 3 names in place of the ReLU: ``sigmoid``,
-or ``scaled_tanh``, which is g. ``--recurrent-input concatenation`` is the recurrence of the simple
-RNN, whose matrix multiplies the word as well, and whose function is the sigmoid:
+``--recurrent-activation`` replaces the ReLU by a function of footnote 3: ``sigmoid``, or
+``scaled_tanh``, which is g. ``--recurrent-input concatenation`` is the recurrence of the simple
+RNN, which multiplies the concatenation of word and state by one matrix and applies the sigmoid:
 
     r(t) = f(U [w(t); r(t-1)])                          (eq. 1)
 
@@ -34,7 +34,7 @@ whose cost is in bits, is ``--optimizer adam_l2 --weight-decay W`` with W = 2 ln
 
 Differs from the paper:
 - Embedding layer II is linear: the paper names no non-linearity, and adds w(t) to the recurrence.
-- Layer II, the multimodal layer and the output layer have biases, of which the paper says nothing.
+- Layer II, the multimodal layer and the output layer have biases; the paper mentions none.
 - Dropout, initial values and the features' scaling are ours (the paper gives none): see the
   options.
 - V_I^(1) has 256 rows, V_I^(2) 512; shared means that V_I^(1) is the first 256 rows of V_I^(2).
@@ -116,11 +116,11 @@ class MRnnConfig(FairseqDataclass):
 
 
 class MRnnEncoder(BatchFirstEncoder):
-    """The image's feature vector: the mean of its rows, scaled.
+    """Encoder that averages the rows of an image's features and scales the mean.
 
     Args:
-        dropout: of the scaled vector.
-        scaling: see :func:`fairseq_mm.modules.pooled_features.scale_vectors`.
+        dropout: Dropout of the scaled vector.
+        scaling: See :func:`fairseq_mm.modules.pooled_features.scale_vectors`.
     """
 
     def __init__(self, dropout: float, scaling: str) -> None:
@@ -189,7 +189,7 @@ class MRnnDecoder(FeatureDecoder):
         self.word_proj = None if one_layer_embedding else nn.Linear(first_dim, hidden_dim)
         self.recurrent_weight = nn.Parameter(torch.eye(hidden_dim) * recurrent_scale)
         self.recurrent_activation = recurrent_activation
-        # the columns of U that multiply the word; recurrent_weight has those of the state
+        # the columns of U that multiply the word; recurrent_weight has the columns of the state
         self.word_to_recurrent = None
         if recurrent_input == "concatenation":
             self.word_to_recurrent = nn.Linear(hidden_dim, hidden_dim, bias=False)
@@ -227,14 +227,14 @@ class MRnnDecoder(FeatureDecoder):
                     nn.init.zeros_(layer.bias)
 
     def image_terms(self, image: Tensor) -> tuple[Optional[Tensor], Optional[Tensor]]:
-        """What the image adds to every step of a sentence.
+        """Project the image to the terms that are added at every decoding step.
 
         Args:
-            image: ``[B, D]``.
+            image: [B, D].
 
         Returns:
-            to_multimodal: ``[B, M]`` V_I^(2) I, or None.
-            to_word: ``[B, H]`` V_I^(1) I, or None.
+            to_multimodal: [B, M] V_I^(2) I, or None.
+            to_word: [B, H] V_I^(1) I, or None.
         """
         to_multimodal = self.image_to_multimodal(image) if self.image_to_multimodal else None
         if self.shares_image_weight and to_multimodal is not None:
@@ -244,16 +244,16 @@ class MRnnDecoder(FeatureDecoder):
     def language_terms(
         self, tokens: Tensor, to_word: Optional[Tensor], initial: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """What the words add to the multimodal layer: all that does not pass through V_I^(2).
+        """Compute the words' input of the multimodal layer: all terms except V_I^(2) I.
 
         Args:
-            tokens: ``[B, T]`` words, the start token first.
-            to_word: ``[B, H]`` image's term of embedding layer II, or None.
-            initial: ``[B, H]`` recurrent state before the first of them.
+            tokens: [B, T] words, the start token first.
+            to_word: [B, H] image's term of embedding layer II, or None.
+            initial: [B, H] recurrent state before the first word.
 
         Returns:
-            terms: ``[B, T, M]`` V_w w(t) + V_r r(t) + bias.
-            states: ``[B, T, H]`` r(t).
+            terms: [B, T, M] V_w w(t) + V_r r(t) + bias.
+            states: [B, T, H] r(t).
         """
         first = self.embedding_dropout(self.embedding(tokens))
         second = self.word_proj(first) if self.word_proj is not None else first  # [B, T, H]
@@ -271,14 +271,15 @@ class MRnnDecoder(FeatureDecoder):
         return terms, states
 
     def recurrent_input(self, word: Tensor) -> Tensor:
-        """What w(t) ``[..., H]`` adds to the recurrent matrix's product."""
+        """Compute the term of w(t) [..., H] in the recurrence."""
         return word if self.word_to_recurrent is None else self.word_to_recurrent(word)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Called by fairseq before generating, after which it allows no more training. Folds all
-        that depends on the current word alone into one table ``[V, H + M]``: what w(t) adds to the
-        recurrent layer, and V_w w(t) with the multimodal layer's bias. A step is then three
-        products: U, V_r and the output layer's.
+        """Prepare for generation; fairseq calls it and then allows no more training.
+
+        Precomputes a table [V, H + M] of all terms that depend only on the current word: the input
+        of the recurrent layer, and V_w w(t) with the multimodal layer's bias. A step then needs
+        three products: U, V_r and the output layer.
         """
         if self.image_to_word is not None or self.shares_image_weight or retain_dropout:
             return  # w(t) depends on the image, or on chance, as well

@@ -6,7 +6,7 @@ Open-Domain Videos. EMNLP 2020. https://aclanthology.org/2020.emnlp-main.144
 The row "MFFG (RNN)" of Yu et al. 2021, Table 1.
 
 A bidirectional GRU reads the transcript (2 layers, 2 x 256 = 512). Its states a and the frames v
-(2048) take from each other what a forget gate lets through, first a from v, then v from the new a:
+(2048) are fused through a forget gate, first a with v, then v with the new a:
 
     S = softmax(W_a a v^T / 8)      v~ = S v      g = sigmoid(W_f [a; v~])
     a <- ReLU(a + W [a; (W_m v~ + b_m) * g] + b)
@@ -15,13 +15,13 @@ The decoder is that of ``hierarchical_attention_rnn``: a conditional GRU of 256 
 attention to both and to the two results; its first state is made of the mean of the new a.
 
 Differs from the papers / left open:
-- Fusion is computed once a batch, in the encoder; in the released code it is the decoder's.
+- Fusion is computed once a batch, in the encoder; the released code computes it in the decoder.
 - Padded words and frames get no attention in the fusion; in the released code they do.
 - Frames have no positions and no network over them, as in the released code.
 - Transcripts are cut by the task (at 600 words in the recipe); dropout of 0.3 is of the
   transcript's embeddings and states and of the last layer, not between the GRU's layers.
-- The start token is fairseq's. Initial values are PyTorch's, those of the summary's embeddings
-  N(0, 0.1).
+- The start token is fairseq's. Initial values are PyTorch's, except N(0, 0.1) for the summary's
+  embeddings.
 """
 
 from dataclasses import dataclass

@@ -6,8 +6,7 @@ Open-Domain Videos. EMNLP 2020. https://aclanthology.org/2020.emnlp-main.144
 The row "MFFG (TF)" of Yu et al. 2021, Table 1.
 
 A transformer reads the transcript (4 layers of 512). Its states a and the frames v (2048, with
-learned positions) take from each other what a forget gate lets through, first a from v, then v
-from the new a:
+learned positions) are fused through a forget gate, first a with v, then v with the new a:
 
     S = softmax(W_a a v^T / 8)      v~ = S v      g = sigmoid(W_f [a; v~])
     a <- ReLU(a + W [a; (W_m v~ + b_m) * g] + b)
@@ -16,16 +15,16 @@ The first layer of the decoder attends to a and to v and then, additively, to th
 
     z = sum_m b_m z_m                   b = softmax_m(v tanh(W h + c + U_m z_m))
 
-the other three attend to a alone.
+the other three attend only to a.
 
 Differs from the papers / left open:
-- Fusion is computed once a batch; the released decoder computes it at every step, of what it left
-  the step before.
+- Fusion is computed once a batch; the released decoder computes it at every step, from the result
+  of the step before.
 - Padded words and frames get no attention, in fusion and decoder; in the released code they do.
-- Behind the fusion each side has a layer norm of its own. The released code has none for the
-  video, and for the text takes the decoder's last one.
-- The two contexts are combined as they are; the released code puts both through one more norm,
-  and the first layer's output through its feed-forward layer's norm a second time.
+- After the fusion, each side has its own layer norm. The released code has no norm for the video,
+  and uses the decoder's last norm for the text.
+- The two contexts are combined without a norm; the released code applies one more norm to both,
+  and the norm of the first layer's feed-forward part a second time to its output.
 - Frames are projected to keys and values at once; the released code projects them to 512 first.
 - Embeddings are shared between transcript and summary, not with the output layer; positions are
   not. Initial values: embeddings and positions N(0, 0.1), attention Xavier's, the rest PyTorch's.

@@ -13,10 +13,10 @@ With r_w the row of a word in R, and u the content vector:
 u is the task's features: an image's, or an embedding of an image or of the sentence itself.
 Several regions are averaged.
 
-Differs from the papers, or says what they do not:
-- The released code sends the image through a hidden layer first; as printed, C^(m) is all.
-- u is scaled to a mean square of one, see the option; dropout and initial values are ours, of
-  which those of C^(m) are zero: the model begins as lbl.
+Differs from the paper, or adds what it leaves open:
+- The released code has a hidden layer between the image and C^(m); the paper prints none.
+- u is scaled to a mean square of one, see the option. Dropout and initial values are ours; C^(m)
+  is initialised with zeros, so that the model begins as lbl.
 - n-1 is 5, K 300 as in the rest of the family.
 - Words before the beginning are fairseq's start token, which is also the end's.
 """

@@ -16,16 +16,16 @@ The words' vectors depend on the content vector u:
 u is the task's features: an image's, or an embedding of an image or of the sentence itself.
 Several regions are averaged.
 
-Differs from the paper, or says what it does not:
+Differs from the paper, or adds what it leaves open:
 - G is the feature dimension, whatever K.
 - u is scaled to a mean square of one, see the option: an embedding of unit length would make the
   factors small.
 - n-1 is 5; dropout and initial values are ours; the recipe trains with Adam, the paper with SGD.
 - Words before the beginning are fairseq's start token, which is also the end's.
 
-Differs from the code of the ICML paper: there a hidden layer of 441 ReLU units stands between the
-image and W^fd and adds to r as well, K is 100, F 50, and the words start from a singular value
-decomposition of trained vectors.
+Differs from the code of the ICML paper, which has a hidden layer of 441 ReLU units between the
+image and W^fd, adds this layer's output to r as well, and has K = 100 and F = 50. Its words are
+initialised by a singular value decomposition of trained vectors.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Pointer-generator (``--arch pointer_generator``, task ``video_summarization``).
 
 See, Liu, Manning. Get To The Point: Summarization with Pointer-Generator Networks. ACL 2017.
-https://arxiv.org/abs/1704.04368. A baseline of Yu et al. 2021 (https://arxiv.org/abs/2109.02401),
-which reads the transcript alone. With x the embedding of the word before, h the source's states:
+https://arxiv.org/abs/1704.04368. A baseline of Yu et al. 2021 (https://arxiv.org/abs/2109.02401)
+that reads only the transcript. With x the embedding of the word before, h the source's states:
 
     h       = bidirectional LSTM of the source
     s_t     = LSTM(s_(t-1), x_t)
@@ -16,16 +16,15 @@ which reads the transcript alone. With x the embedding of the word before, h the
 criterion ``coverage_cross_entropy``'s.
 
 Words outside the dictionary are the symbols ``<unk-0>``, ``<unk-1>``, ... of a joined dictionary
-(``fairseq-mm prepare videos --indexed-oov``). As in the paper they have no probability in the
-vocabulary, so that they are copied or not written at all, and all are embedded as ``<unk>`` is:
-there is nothing to learn of a number that stands for another word in each transcript. Without such
-symbols the model copies words of the dictionary.
+(``fairseq-mm prepare videos --indexed-oov``). As in the paper, they have no probability in the
+vocabulary and can only be copied. All share the embedding of ``<unk>``, because a symbol denotes
+another word in each transcript. Without such symbols the model copies words of the dictionary.
 
-Differs from the paper, or says what it does not:
+Differs from the paper, or adds what it leaves open:
 - s_0 is a linear layer with ReLU of both directions' last states (the released code's).
 - The source's closing ``</s>`` is attended to and copied like a word: it can end a summary.
-- The released code feeds h*_(t-1) into the decoder's LSTM as well, of which the paper says nothing:
-  not done, so that all times of a training example are computed at once.
+- The released code feeds h*_(t-1) into the decoder's LSTM as well, which the paper does not
+  mention. It is not done here, so that all steps of a training example are computed at once.
 - Dropout is an option (the paper has none).
 """
 
@@ -67,7 +66,7 @@ class PointerGeneratorConfig(FairseqDataclass):
 
 
 class WordEmbedding(nn.Module):
-    """Embeddings ``[B, T, E]`` of words ``[B, T]``; those of indexed OOV tokens are ``<unk>``'s.
+    """Embeddings [B, T, E] of words [B, T]; indexed OOV tokens share the embedding of ``<unk>``.
 
     Args:
         embedding_dim: E.
@@ -145,13 +144,14 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
 
 
 class PointerGeneratorDecoder(FeatureDecoder):
-    """
+    """Decoder that generates words from the vocabulary or copies words of the source.
+
     Args:
-        embedding: shared with the encoder.
+        embedding: Word embedding, shared with the encoder.
         hidden_dim: H; the source's states are twice as wide.
-        attention_dim: of the attention's hidden layer.
-        dropout: of embeddings and of the output layers' input.
-        has_coverage: let the attention know what it has attended to.
+        attention_dim: Dimension of the attention's hidden layer.
+        dropout: Dropout of embeddings and of the output layers' input.
+        has_coverage: True if the attention depends on its past weights.
     """
 
     state_key = "pointer_generator"
@@ -254,9 +254,10 @@ class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: PointerGeneratorConfig, task: Any) -> "PointerGeneratorModel":
-        """
+        """Build the model of a config.
+
         Raises:
-            UserError: if source and summary have different dictionaries, or a size is none.
+            UserError: if source and summary have different dictionaries, or a size is not positive.
         """
         dictionary = task.target_dictionary
         if task.source_dictionary.symbols != dictionary.symbols:

@@ -17,7 +17,7 @@ u is the task's features: an embedding of the sentence itself while training, as
 its image. Tags are ``src_tokens``: one for each word, and the tag STOP (``</s>`` of the tags'
 dictionary) for the sentence's end and everything beyond.
 
-Differs from the paper, or says what it does not:
+Differs from the paper, or adds what it leaves open:
 - k is 3: tags of the word itself and of the three after it. n-1 is 5.
 - The paper's T^(i) are G x G and t_i of K numbers, which fit since G = K: here they are G x K, and
   T^(u) has as many columns as the features have channels.

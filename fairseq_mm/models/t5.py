@@ -67,14 +67,15 @@ class T5Config(FairseqDataclass):
 
 
 def check_t5_options(config: type, cfg: Any, task: Any) -> None:
-    """
+    """Check the options of a T5.
+
     Args:
-        config: the model's dataclass.
-        cfg: its values.
-        task: with the dictionaries.
+        config: Dataclass of the model.
+        cfg: Values of its fields.
+        task: Task with the dictionaries.
 
     Raises:
-        UserError: naming the option, if no model can be built of them.
+        UserError: if an option has an unusable value; the message names it.
     """
     check_sizes(config, cfg)
     if cfg.relative_buckets < 4 or cfg.relative_buckets % 4:

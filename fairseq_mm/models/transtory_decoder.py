@@ -4,14 +4,14 @@ Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020, section
 
 The glocal vector g_i of image i (see ``glac.py``) becomes m_i = ReLU(dropout(W g_i + b)) of 256,
 and a transformer decoder of one layer, 4 heads and sinusoidal positions writes sentence i with
-m_i as its memory. Sentences see no other sentence: coherence comes from g_i alone.
+m_i as its memory. Sentences attend to no other sentence: coherence comes only from g_i.
 
 Differs from the paper:
-- Attention to a memory of one vector is that vector's value whatever the query is, so the
-  decoder's attention to m_i has no weights for queries and keys; what is left of it in training is
-  the dropout of the attention weight, which is 1.
+- Attention to a memory of one vector returns that vector's value for every query, so the decoder's
+  attention to m_i has no weights for queries and keys. In training, the attention weight, which is
+  1, is still dropped out.
 - A separator is fed as the start token of sentences 2 to 5.
-- A missing image's m_i tells of the others alone.
+- The m_i of a missing image depends only on the other images.
 """
 
 from dataclasses import dataclass

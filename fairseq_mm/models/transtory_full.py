@@ -79,15 +79,15 @@ class TranstoryFullConfig(FairseqDataclass):
 
 
 class TranstoryFullEncoder(ImageEncoder):
-    """A transformer over the five images.
+    """Transformer over the five images.
 
     Args:
-        images: features -> vectors of E.
+        images: Module from features to vectors of dimension E.
         vector_dim: E.
-        num_heads: a divisor of E.
-        output_dim: of the memory.
-        dropout: in the layers.
-        attention_dropout: of their attention weights; None: ``dropout``.
+        num_heads: Number of heads, a divisor of E.
+        output_dim: Dimension of the memory.
+        dropout: Dropout in the layers.
+        attention_dropout: Dropout of the attention weights; None for ``dropout``.
     """
 
     def __init__(

@@ -13,14 +13,15 @@ and a transformer with relative positions reads the sentence with that memory. T
 m' is zero: it has l_M slots of W_fuse [0; f_1] + b. Segments are padded to a fixed length
 (section 3.5.3), and padding is masked in attention and memory.
 
-Here sentences are as long as they are, and slots keep their distance: what is masked need not be
-computed. A decoding step reads a memory of fixed size and the current sentence's keys and values;
-at a separator the rows concerned, and no others, renew their memory.
+Here sentences are not padded, and the distances of the slots are kept, because masked positions
+need not be computed. A decoding step reads a memory of fixed size and the current sentence's keys
+and values. At a separator, only the rows that generated it renew their memory.
 
 Differs from the paper:
 - A separator is fed as the start token of sentences 2 to 5.
 - A missing image adds nothing to the memory: its f_t is zero.
-- A sentence longer than the padding length is whole, and takes its own length in the memory.
+- A sentence longer than the padding length is not truncated, and takes its own length in the
+  memory.
 
 ``--compat released``: padding is a token with an embedding of its own, read and remembered as
 words are, because nothing masks it;
@@ -182,7 +183,7 @@ class TranstoryXLDecoder(StoryDecoder):
         return SegmentMemory([fused.unsqueeze(1)] * len(self.layers), ages, valid_mask)
 
     def fuse(self, memory: SegmentMemory, image: Tensor) -> SegmentMemory:
-        """Equation 12: what was remembered, with the next image ``[B, F]``."""
+        """Fuse the memory with the next image [B, F] (equation 12)."""
         from_image = self.picture_fusion(image).unsqueeze(1)
         contents = [self.memory_fusion(states) + from_image for states in memory.contents]
         return memory._replace(contents=contents)
@@ -240,7 +241,7 @@ class TranstoryXLDecoder(StoryDecoder):
         shape = B, L
         places = torch.arange(L, device=lengths.device)
         valid_mask = places < lengths.unsqueeze(1)
-        # position-wise layers run on real words alone
+        # position-wise layers compute only real words
         real = _moved(valid_mask.flatten().nonzero().squeeze(1), x)
         x = x.reshape(B * L, D)[real]
         distances = torch.cat(
@@ -249,7 +250,7 @@ class TranstoryXLDecoder(StoryDecoder):
         attention_mask = self._visibility(
             places.unsqueeze(0), distances, torch.cat([memory.valid_mask, valid_mask], dim=1)
         )
-        # a padding query may see what it likes: no row of a softmax is empty
+        # padding queries may attend anywhere, so that no row of a softmax is empty
         attention_mask = attention_mask | ~valid_mask.unsqueeze(2)
         count = int(distances.max()) + 1
         attention_mask, distances = _moved(attention_mask, x), _moved(distances, x)
@@ -388,7 +389,7 @@ class TranstoryXLDecoder(StoryDecoder):
     def _write_memory(
         self, cache: SentenceCache, valid_mask: Tensor, rows: Tensor, memory: SegmentMemory
     ) -> None:
-        """Puts the memory of these rows ``[r]`` into the cache."""
+        """Write the memory of the rows [r] to the cache."""
         slots = self.memory_length - memory.ages
         valid_mask[rows] = False
         valid_mask[rows.unsqueeze(1), slots] = memory.valid_mask

@@ -3,9 +3,9 @@
 Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
 Summarization. EMNLP 2021, section 3. https://github.com/HLTCHKUST/VG-GPLMs
 
-After the feed-forward layer of some layers of fairseq's BART stands a third sub-layer: words attend
-to frames, and what they read is added, see ``modules/video_fusion.py``. Frames have been through a
-transformer of their own (VTF), see ``modules/video_encoder.py``. Defaults are the best system of
+Some layers of fairseq's BART get a third sub-layer after the feed-forward layer: words attend to
+frames, and the result is added, see ``modules/video_fusion.py``. The frames are first encoded by
+their own transformer (VTF), see ``modules/video_encoder.py``. Defaults are the best system of
 Tables 2 and 4: multi-head attention, forget gate, VTF, fusion in the last two encoder layers. Every
 row of Tables 1 to 5 is reached by options:
 
@@ -19,15 +19,15 @@ row of Tables 1 to 5 is reached by options:
     Table 4                 --fusion-encoder-layers 1 ... 1,2,3,4,5,6
     Table 5                 --fusion-encoder-layers '' --fusion-decoder-layers 2
 
-BART's published checkpoints load with --finetune-from-model; what they do not have is
-added. Added parameters carry ``param_group = "added"``: a parameter group with a learning rate of
-its own.
+BART's published checkpoints load with --finetune-from-model; missing parameters are added. Added
+parameters have the attribute ``param_group = "added"``, for a parameter group with its own learning
+rate.
 
 Differs from the paper:
 - The number of multi-head attention's heads is not given: 4 of 64 channels, as wide as BART's own.
-- Appendix A projects queries, keys and values again for each head, and the heads' output. Where
-  nothing stands between, such a product of two matrices is one matrix here. Between the output
-  projection of several heads and equation 11 stands the forget gate: then it has its own matrix.
+- Appendix A projects queries, keys and values again for each head, and the heads' output. A product
+  of two matrices with nothing between them is one matrix here. The output projection of several
+  heads has its own matrix if the forget gate separates it from equation 11.
 - Figure 3's model is said to be "the VG-BART with dot-product attention"; its scores are a forget
   gate's, so it has one. Its layers are not given: 5 and 6, as in the best system of Table 4.
 
@@ -36,12 +36,12 @@ Differs from the released code:
   the forget gate has no dropout of its own; multi-head attention has one head there. ``--compat
   released`` has these four as released: videos are padded to the longest of their batch and the
   padding is attended, and the softmax is over the positions of the batch, padding included. What it
-  generates then depends on what stands beside it in a batch.
+  generates then depends on the other examples of a batch.
 - The script and the log of the best released checkpoint name another system than the paper: dot
-  product in the last encoder layer alone, forget gate and VTF.
-- All added parameters learn, by their names. In the released code, parameter groups were made by
-  shape and value, and the VTF's biases and the fusion's were in none.
-- Any layers can have fusion, each with its own weights; there it is one of the encoder.
+  product in the last encoder layer only, forget gate and VTF.
+- All added parameters are trained; their group is made by name. The released code makes parameter
+  groups by shape and value, and the biases of VTF and fusion are in no group.
+- Any layers can have fusion, each with its own weights; in the released code one encoder layer has.
 """
 
 from argparse import Namespace
@@ -102,7 +102,7 @@ class VgBartConfig(VideoGuidedConfig):
 
 
 def bart_options(cfg: Any) -> Namespace:
-    """``cfg`` as fairseq's BART takes its options; what it does not say is BART's."""
+    """Convert ``cfg`` to the options of fairseq's BART; missing options get BART's defaults."""
     names = VgBartConfig.__dataclass_fields__.keys() - VideoGuidedConfig.__dataclass_fields__.keys()
     options = Namespace(task="", **{name: getattr(cfg, name) for name in names})
     bart_large_architecture(options)
@@ -115,7 +115,8 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
     """Summaries of transcript and video."""
 
     reads_video = True
-    add_args: Any = classmethod(BaseFairseqModel.add_args.__func__)  # of the dataclass, not BART's
+    # options come from the dataclass, not from BARTModel
+    add_args: Any = classmethod(BaseFairseqModel.add_args.__func__)
 
     @classmethod
     def hub_models(cls) -> dict[str, str]:

@@ -3,20 +3,21 @@
 Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
 Summarization. EMNLP 2021, section 3. https://github.com/HLTCHKUST/VG-GPLMs
 
-After the feed-forward layer of some layers of T5 stands a third sub-layer: words attend to frames,
-and what they read is added, see ``modules/video_fusion.py``. Frames have been through a transformer
-of their own (VTF), see ``modules/video_encoder.py``. Defaults are the best system of Tables 2 and
-4: multi-head attention, forget gate, VTF, fusion in the last two encoder layers. The options are
+Some layers of T5 get a third sub-layer after the feed-forward layer: words attend to frames, and
+the result is added, see ``modules/video_fusion.py``. The frames are first encoded by their own
+transformer (VTF), see ``modules/video_encoder.py``. Defaults are the best system of Tables 2 and 4:
+multi-head attention, forget gate, VTF, fusion in the last two encoder layers. The options are
 VG-BART's, and so are the rows of Tables 1 to 5 (see ``vg_bart.py``).
 
-Checkpoints of ``--arch t5`` load with --finetune-from-model; what they do not have is
-added. Added parameters carry ``param_group = "added"``: a parameter group with a learning rate of
-its own.
+Checkpoints of ``--arch t5`` load with --finetune-from-model; missing parameters are added. Added
+parameters have the attribute ``param_group = "added"``, for a parameter group with its own learning
+rate.
 
 Differs from the paper:
-- It has equation 3's layer norm after each sub-layer; T5 has its norms before them, and a stream of
-  residuals of any scale between. The fusion's ``LayerNorm(T + out)`` is computed of the stream at
-  unit scale, and what comes out is given the scale of each position again.
+- The paper has equation 3's layer norm after each sub-layer. T5 has its norms before the
+  sub-layers, and a residual stream of any scale between them. Here the fusion's ``LayerNorm(T +
+  out)`` is computed from the stream at unit scale, and its result is multiplied by the scale of
+  each position.
 - T5-base has twelve layers in encoder and decoder, not six. So the last two are 11 and 12.
 - As VG-BART: four heads, and one matrix for two.
 
@@ -145,7 +146,7 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
 
 def _completed(cfg: Any) -> Any:
-    """Options with what they leave to each other."""
+    """Fill options whose default is the value of another option."""
     completed = complete_video_guided(VgT5Config, cfg)
     if cfg.fusion_encoder_layers is None:
         last = range(max(1, cfg.encoder_layers - 1), cfg.encoder_layers + 1)

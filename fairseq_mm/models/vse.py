@@ -9,18 +9,18 @@ w_1 ... w_N a sentence,
 
 where x and v are scaled to unit length.
 
-``vse_lstm`` is the paper's LSTM (equations 1 to 5) of 300; ``vse_gru`` that of the released codes,
-a GRU of 1024 that reads ``</s>`` as well; ``vse_bow`` the linear encoder of section 3.2, the sum of
-the word vectors.
+``vse_lstm`` is the paper's LSTM (equations 1 to 5) of 300; ``vse_gru`` is the encoder of the
+released code, a GRU of 1024 that reads ``</s>`` as well; ``vse_bow`` is the linear encoder of
+section 3.2, the sum of the word vectors.
 
 Differs from the paper:
 - The image projection has a bias, as in the released codes.
 - The features are scaled before they are projected, and there is dropout: see the options.
-- Words are learnt unless ``--word-vectors`` gives them; the paper takes those of word2vec.
+- Word vectors are learnt, or read with ``--word-vectors``; the paper uses word2vec.
 - Several regions (a grid) are averaged.
 
-Differs from the released codes: their training takes images that are not scaled to unit length
-(Kiros's, ``--image-norm evaluation``), VSE++ reads a sign before the first word as well
+Differs from the released code: in training, Kiros's code does not scale images to unit length
+(``--image-norm evaluation``), and VSE++ reads a special token before the first word as well
 (``--sentence-signs both``).
 """
 
@@ -85,14 +85,14 @@ class VseConfig(FairseqDataclass):
 
 
 class SentenceEncoder(nn.Module):
-    """Words -> one vector, not yet of unit length.
+    """Encoder from words to one vector, not yet of unit length.
 
     Args:
         kind: ``lstm``, ``gru`` or ``bow``.
-        word_dim: of the word vectors.
+        word_dim: Dimension of the word vectors.
         embed_dim: K.
-        diagonal_peepholes: of the LSTM.
-        signs: ``none``, ``end`` or ``both``: what is read beside the words.
+        diagonal_peepholes: True if the LSTM has diagonal peephole matrices.
+        signs: ``none``, ``end`` or ``both``: special tokens that are read with the words.
     """
 
     def __init__(
@@ -129,14 +129,15 @@ class SentenceEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def with_signs(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """What is read of a sentence, whether its line ended with ``</s>`` or not.
+        """Add the special tokens that the encoder reads, whether the line ended with ``</s>`` or
+        not.
 
         Args:
-            tokens: ``[B, T]`` words, right-padded.
+            tokens: [B, T] words, right-padded.
 
         Returns:
-            read: ``[B, R]`` words and signs, right-padded.
-            lengths: ``[B]`` of each.
+            read: [B, R] words and special tokens, right-padded.
+            lengths: [B] number of tokens of each sentence.
         """
         is_word = (tokens != self.pad) & (tokens != self.end)
         lengths = is_word.sum(dim=1)
@@ -187,16 +188,17 @@ def _reset_gru(gru: nn.GRU) -> None:
 
 @register_model("vse", dataclass=VseConfig)
 class VseModel(LoadStateDictMixin, BaseFairseqModel):
-    """Images and sentences in one space.
+    """Model that embeds images and sentences in one space.
 
     Args:
-        sentence_encoder: tokens ``[B, T]`` -> ``[B, embed_dim]``.
-        feature_dim: D of the image's feature vector.
+        sentence_encoder: Module from tokens [B, T] to vectors [B, embed_dim].
+        feature_dim: D, dimension of the image's feature vector.
         embed_dim: K.
-        image_norm: ``always``, in ``evaluation`` or ``never``: when images get unit length.
-        feature_scaling: of the image's feature vector, see
+        image_norm: When image vectors are scaled to unit length: ``always``, in ``evaluation`` or
+            ``never``.
+        feature_scaling: Scaling of the image's feature vector, see
             :func:`fairseq_mm.modules.pooled_features.scale_vectors`.
-        feature_dropout: of the scaled vector.
+        feature_dropout: Dropout of the scaled vector.
     """
 
     def __init__(
@@ -269,13 +271,13 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         return embedded
 
     def embed_sentences(self, tokens: Tensor) -> Tensor:
-        """
-        Args:
-            tokens: ``[B, T]`` words, right-padded, with ``</s>`` at the end or without: a batch's
-                ``target``. What is read beside the words is the model's own affair.
+        """Embed sentences.
+
+        Args: tokens: [B, T] words, right-padded, with or without ``</s>`` at the end: a batch's
+        ``target``. The model adds its own special tokens.
 
         Returns:
-            ``[B, K]`` float32 of unit length; zeros where nothing is read.
+            [B, K] float32 of unit length; zeros for a sentence without tokens.
         """
         return F.normalize(self.sentence_encoder(tokens).float(), dim=-1)
 
@@ -286,19 +288,20 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         tokens: Optional[Tensor] = None,
         **unused: Any,
     ) -> tuple[Tensor, Tensor]:
-        """
+        """Embed the images and sentences of a batch.
+
         Args:
-            features: ``[B, N, D]``.
-            padding_mask: ``[B, N]`` bool, True at padding.
-            tokens: ``[B, T]``, see :meth:`embed_sentences`.
-            **unused: what other criterions give.
+            features: [B, N, D].
+            padding_mask: [B, N] bool, True at padding.
+            tokens: [B, T], see :meth:`embed_sentences`.
+            **unused: Further inputs that other criterions pass.
 
         Returns:
-            images: ``[B, K]``, see :meth:`embed_images`.
-            sentences: ``[B, K]``.
+            images: [B, K], see :meth:`embed_images`.
+            sentences: [B, K].
 
         Raises:
-            UserError: without ``tokens``, as from criterions of models that write text.
+            UserError: if ``tokens`` is missing: the criterion is for models that generate text.
         """
         if tokens is None:
             raise UserError(
@@ -309,14 +312,15 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
 
 
 def fill_word_vectors(embedding: nn.Embedding, vectors: np.ndarray, is_found: np.ndarray) -> None:
-    """Puts vectors into a table whose words are drawn; the words that have none stay drawn.
+    """Copy pretrained vectors into an embedding; words without a vector keep their random one.
 
-    They are scaled to the others' typical length, so that none of them stands out.
+    The vectors are scaled to the typical length of the random ones, so that the two kinds are
+    alike.
 
     Args:
-        embedding: the table, with uniformly drawn vectors.
-        vectors: ``[V, D]`` float32.
-        is_found: ``[V]`` bool, True at the words that have a vector; one of them at least.
+        embedding: Embedding with uniformly sampled vectors.
+        vectors: [V, D] float32.
+        is_found: [V] bool, True for words with a vector; at least one is True.
     """
     found = torch.from_numpy(is_found)
     if embedding.padding_idx is not None:
