@@ -1,4 +1,4 @@
-"""A convolution that sees the past and the present alone, at once or step by step."""
+"""Convolution over the past and the present, for whole sequences or step by step."""
 
 import math
 from typing import Any, Optional
@@ -11,14 +11,14 @@ from fairseq_mm.modules.linear import linear
 
 
 class CausalConvolution(nn.Module):
-    """Convolution followed by a gated linear unit, ``[B, T, I] -> [B, T, O]``.
+    """Convolution followed by a gated linear unit, [B, T, I] -> [B, T, O].
 
     Gehring et al. 2017, section 3.2; output t depends on inputs t - width + 1 to t.
 
     Args:
         input_dim: I.
         output_dim: O.
-        dropout: of the input, which decides the initial weights' size.
+        dropout: Dropout of the input; the scale of the initial weights depends on it.
     """
 
     def __init__(self, input_dim: int, output_dim: int, width: int, *, dropout: float) -> None:

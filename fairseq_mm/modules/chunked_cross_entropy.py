@@ -33,7 +33,9 @@ _MIN_COLUMNS = 64
 
 
 def _tile_bytes(device: torch.device) -> int:
-    """Of float32 logits in a tile: of a cache's size on a CPU, worth a kernel elsewhere."""
+    """Return the bytes of float32 logits in a tile: the size of a cache on a CPU, more on other
+    devices.
+    """
     return 2 * 2**20 if device.type == "cpu" else 64 * 2**20
 
 
@@ -45,16 +47,16 @@ def _ranges(total: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 class _Problem:
-    """The rows that count, in the dtype of the products, and what all of them share.
+    """Inputs of the loss without the ignored rows, in the dtype of the products.
 
     Args:
-        features: ``[N, E]``.
-        weight: ``[V, E]``.
-        bias: ``[V]`` or None.
-        target: ``[N]``; rows of ``ignore_index`` are left out.
-        ignore_index: target of rows that count nothing.
+        features: [N, E].
+        weight: [V, E].
+        bias: [V] or None.
+        target: [N]; rows with ``ignore_index`` are left out.
+        ignore_index: Target of the rows that do not count.
         smoothing: s of the module's docstring.
-        dtype: of the products.
+        dtype: Dtype of the products.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class _Problem:
         self.bias = None if bias is None else bias.to(dtype)
         self.target = target
         self.smoothing = smoothing
-        # of the softmax and of all sums
+        # dtype of the softmax and of all sums
         self.sum_dtype = torch.promote_types(dtype, torch.float32)
         V = len(weight)
         if target.device.type == "cpu" and len(target):
@@ -132,12 +134,12 @@ def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
 
 
 class _Tiles:
-    """Columns of the tiles, and the memory of a chunk of rows, which all chunks share.
+    """Columns of the tiles, and buffers for a chunk of rows, which all chunks share.
 
     Args:
-        problem: what to solve.
-        num_rows: of the largest chunk.
-        keeps: the exponentials of all tiles are kept, not of one at a time.
+        problem: Inputs of the loss.
+        num_rows: Number of rows of the largest chunk.
+        keeps: True to keep the exponentials of all tiles, False to keep one tile at a time.
     """
 
     def __init__(self, problem: _Problem, num_rows: int, *, keeps: bool) -> None:
@@ -218,12 +220,13 @@ class _Chunk:
     def add_weight_gradient(
         self, grad_weight: Optional[Tensor], grad_bias: Optional[Tensor], *, beta: int
     ) -> None:
-        """Adds this chunk's part, but for what label smoothing takes from all types.
+        """Add this chunk's gradient, without the part of label smoothing that is equal for all
+        types.
 
         Args:
-            grad_weight: ``[V, E]``, or None if it is not wanted.
-            grad_bias: ``[V]``, or None.
-            beta: 0 to overwrite what they hold, 1 to add to it.
+            grad_weight: [V, E], or None if it is not needed.
+            grad_bias: [V], or None.
+            beta: 0 to overwrite the gradients, 1 to add to them.
         """
         features, dtype = self.features, self.problem.sum_dtype
         R = len(features)
@@ -413,30 +416,25 @@ def chunked_cross_entropy(
     label_smoothing: float = 0.0,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> tuple[Tensor, Tensor]:
-    """``F.cross_entropy(F.linear(features, weight, bias), target, reduction="sum")``, in chunks.
+    """Compute ``F.cross_entropy(F.linear(features, weight, bias), target, reduction="sum")`` in
+    chunks.
 
-    Under autocast the products have its dtype, as those of ``F.linear``. The softmax and all sums
-    over chunks are in float32 at least. Rows to ignore cost nothing. Without any gradient to
-    compute there is one product instead of three. A backward pass can be done once, and not with
+    Under autocast, the products have the dtype of ``F.linear``. The softmax and all sums over
+    chunks are in float32 at least. Ignored rows cost nothing. If no gradient is needed, there is
+    one product instead of three. The backward pass can run only once, and not with
     ``create_graph``.
 
-    Args:
-        features: ``[N, E]``.
-        weight: ``[V, E]`` of the output layer.
-        bias: ``[V]``, or None.
-        target: ``[N]`` types.
-        ignore_index: target of the rows to ignore.
-        label_smoothing: s in 0 to 1: the targets are (1 - s) of one type and s of all V alike, as
-            in ``F.cross_entropy``.
-        chunk_bytes: of logits that are held at once, in the dtype of the products. At least one
-            row is.
+    Args: features: [N, E]. weight: [V, E] of the output layer. bias: [V], or None. target: [N]
+    types. ignore_index: Target of the rows to ignore. label_smoothing: s in 0 to 1: a target has
+    weight 1 - s, and all V types share s equally, as in ``F.cross_entropy``. chunk_bytes: Maximum
+    bytes of logits in memory, in the dtype of the products; at least one row is computed at a time.
 
     Returns:
-        loss: sum over the rows, in float32 (float64 for float64).
-        nll: the same without label smoothing, and without a gradient.
+        loss: Sum over the rows, in float32 (float64 for float64).
+        nll: The sum without label smoothing, and without a gradient.
 
     Raises:
-        IndexError: if a target is none of the V types (on a CPU; CUDA stops by itself).
+        IndexError: if a target is outside the V types (on a CPU; CUDA raises its own error).
     """
     # a product of one number: autocast's choice on every device, and F.linear's error otherwise
     with torch.no_grad():

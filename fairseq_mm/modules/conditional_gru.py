@@ -10,7 +10,7 @@ from fairseq_mm.modules.modality_attention import ModalityAttention
 
 
 class ConditionalGRU(nn.Module):
-    """The conditional GRU with a source of each modality m:
+    """Conditional GRU with one source per modality m:
 
         h1 = GRU_1(word, h)
         z_m = attention_m(h1)
@@ -21,8 +21,8 @@ class ConditionalGRU(nn.Module):
 
     Args:
         input_dim: E of words.
-        hidden_dim: H of states, attentions' hidden layers and contexts.
-        source_dims: of each modality's elements.
+        hidden_dim: H of states, hidden layers of the attentions, and contexts.
+        source_dims: Dimension of each modality's elements.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, source_dims: Sequence[int]) -> None:

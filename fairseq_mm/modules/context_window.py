@@ -37,13 +37,13 @@ class ContextWindow(nn.Module):
         return linear(windows, self.weight)
 
     def of_table(self, table: Tensor) -> Tensor:
-        """What each type adds at each place of a window.
+        """Precompute the output of each type at each place of a window.
 
         Args:
-            table: ``[V, I]`` of which a window's members are rows.
+            table: [V, I] vectors of the types.
 
         Returns:
-            ``[L, V, O]``: :meth:`forward` is the sum of its members' rows.
+            [L, V, O]: :meth:`forward` equals the sum of the rows of a window's members.
         """
         matrices = self.weight.view(self.weight.size(0), self.length, -1)  # [O, L, I]
         return torch.matmul(table, matrices.permute(1, 2, 0))

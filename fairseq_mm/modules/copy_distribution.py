@@ -29,24 +29,24 @@ def mixture_logits(
     places: Tensor,
     only_copied: Tensor,
 ) -> Tensor:
-    """Logits whose softmax is See et al. 2017's equation 9::
+    """Compute logits whose softmax is equation 9 of See et al. 2017::
 
         P(w) = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i
 
-    They differ from the vocabulary's in the words of the source alone, so that no other
-    distribution over the vocabulary is made: with l the vocabulary's logits, Z the sum of their
-    exponentials and z the score of writing, ``log(e^l_w + Z e^-z sum a_i)``.
+    They differ from the vocabulary's logits only at words of the source, so no second distribution
+    over the vocabulary is built: with l the vocabulary's logits, Z the sum of their exponentials
+    and z the score of generating, they are ``log(e^l_w + Z e^-z sum a_i)``.
 
     Args:
-        logits: ``[B, T, V]`` of the vocabulary.
-        write_score: ``[B, T]``, whose sigmoid is p_gen.
-        attention: ``[B, T, S]`` float32 weights of the source's words, 0 at padding.
-        tokens: ``[B, S]`` the source's words.
-        places: see :func:`first_positions`.
-        only_copied: ``[N]`` words that have no probability in the vocabulary.
+        logits: [B, T, V] of the vocabulary.
+        write_score: [B, T], whose sigmoid is p_gen.
+        attention: [B, T, S] float32 weights of the source's words, 0 at padding.
+        tokens: [B, S] words of the source.
+        places: See :func:`first_positions`.
+        only_copied: [N] words without probability in the vocabulary.
 
     Returns:
-        ``[B, T, V]`` in the type of ``logits``.
+        [B, T, V] with the dtype of ``logits``.
     """
     B, T, _ = logits.shape
     if len(only_copied):

@@ -1,4 +1,4 @@
-"""Additive attention, which may remember what it has attended to."""
+"""Additive attention with optional coverage: a memory of its past weights."""
 
 from typing import Optional
 
@@ -39,17 +39,16 @@ class CoverageAttention(nn.Module):
         is_padding: Tensor,
         coverage: Optional[Tensor] = None,
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """
-        Args:
-            queries: ``[B, T, Q]``.
-            keys: ``[B, S, A]``, see :meth:`project`.
-            is_padding: ``[B, S]`` bool; at least one of a row is False.
-            coverage: ``[B, S]`` float32, before the first of these times; None: zeros.
+        """Compute attention weights.
 
-        Returns:
-            weights: ``[B, T, S]`` float32.
-            coverages: ``[B, T + 1, S]`` float32 before each time and after the last; None if it is
-                not used.
+        Args:
+            queries: [B, T, Q].
+            keys: [B, S, A], see :meth:`project`.
+            is_padding: [B, S] bool; at least one entry of a row is False.
+            coverage: [B, S] float32 before the first step; None for zeros.
+
+        Returns: weights: [B, T, S] float32. coverages: [B, T + 1, S] float32 before each step and
+        after the last; None without coverage.
         """
         queries = self.query_proj(queries).unsqueeze(2)  # [B, T, 1, A]
         keys = keys.unsqueeze(1)  # [B, 1, S, A]

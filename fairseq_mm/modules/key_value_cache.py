@@ -9,13 +9,13 @@ _BLOCK = 16  # positions that are added at a time
 
 
 class KeyValueCache:
-    """What a search keeps of the tokens so far: all rows are at the same position.
+    """Keys and values of all tokens so far; all rows are at the same position.
 
     Args:
         num_layers: L.
         num_heads: H.
         head_dim: A.
-        like: gives the rows, type and device.
+        like: Tensor with the number of rows, dtype and device of the cache.
     """
 
     def __init__(self, num_layers: int, num_heads: int, head_dim: int, like: Tensor) -> None:

@@ -12,15 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# of a kernel of width one it changes nothing, but PyTorch leaves plain ones to a slower convolution
-# where there is a single thread
+# Dilation does not change a kernel of width one, but PyTorch computes convolutions without dilation
+# by a slower path if there is a single thread.
 _DILATION = 2
-# numbers from which on PyTorch leaves a single image to oneDNN
+# number of elements from which PyTorch uses oneDNN for a single image
 _MANY_NUMBERS = 20480
-# vectors of a decoding step, for which oneDNN would lay the weights out anew each time
+# number of vectors of a decoding step, for which oneDNN would reorder the weights at each call
 _STEP_ROWS = 64
-# vectors below which reading the weights is the bound rather than arithmetic, and outputs up to
-# which more vectors are transposed in less time than it saves
+# With fewer vectors, reading the weights limits the speed, and not arithmetic. For more vectors,
+# transposing pays up to this number of outputs.
 _FEW_ROWS = 16
 _FEW_OUTPUTS = 8192
 

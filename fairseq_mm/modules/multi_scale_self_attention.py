@@ -25,15 +25,15 @@ _FIRST_CAPACITY = 64
 
 
 def visible_past(num_times: int, strides: list[int], device: torch.device) -> Tensor:
-    """
+    """Compute the mask of the keys that each step may attend to.
+
     Args:
         num_times: T.
-        strides: of each head; one for all of them if equal.
-        device: of the mask.
+        strides: Stride of each head; one stride if all are equal.
+        device: Device of the mask.
 
     Returns:
-        ``[len(strides), T, 1 + T]`` bool: which keys a time sees. The first is the zero slot, key
-        1 + s is time s.
+        [len(strides), T, 1 + T] bool. Key 0 is the zero slot, key 1 + s is step s.
     """
     times = torch.arange(num_times, device=device)
     is_past = times.unsqueeze(0) < times.unsqueeze(1)  # [T, T]
@@ -74,8 +74,8 @@ class Scale(NamedTuple):
     """Keys and values of the heads of one stride, the zero slot first.
 
     Attributes:
-        keys: ``[B, heads, capacity, A]``.
-        values: of the same shape.
+        keys: [B, heads, capacity, A].
+        values: [B, heads, capacity, A].
     """
 
     keys: Tensor
@@ -83,11 +83,12 @@ class Scale(NamedTuple):
 
 
 class KeyValueCache:
-    """The past of one layer while decoding: for each stride the positions that it keeps.
+    """Past of one layer during decoding: for each stride, the positions that its heads may attend
+    to.
 
     Args:
-        strides: one an entry.
-        num_heads: of each entry.
+        strides: One stride per entry.
+        num_heads: Number of heads of each entry.
         head_dim: A.
     """
 
@@ -103,10 +104,11 @@ class KeyValueCache:
         return 1 + -(-self.num_times // self.strides[scale])
 
     def append(self, keys: Tensor, values: Tensor) -> None:
-        """
+        """Append the newest step.
+
         Args:
-            keys: ``[B, entries x heads, A]`` of the newest time.
-            values: of the same shape.
+            keys: [B, entries x heads, A].
+            values: [B, entries x heads, A].
         """
         if not self.scales:
             shape = (keys.size(0), self.num_heads, _FIRST_CAPACITY, self.head_dim)
@@ -210,11 +212,11 @@ class MultiScaleSelfAttention(nn.Module):
         return KeyValueCache(self.strides, self.num_heads // len(self.strides), self.head_dim)
 
     def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
-        """As :meth:`forward` for the newest time: ``[B, C]`` gives ``[B, C]``.
+        """Compute :meth:`forward` for the newest step only: [B, C] -> [B, C].
 
         Args:
-            x: ``[B, C]``.
-            cache: of this layer; the newest time joins it.
+            x: [B, C].
+            cache: Cache of this layer; the newest step is appended to it.
         """
         rows = linear(x, self.input_proj.weight, self.input_proj.bias)
         query, key, value = self._networks_of(rows).unbind(0)  # [B, H, A]
@@ -230,7 +232,7 @@ class MultiScaleSelfAttention(nn.Module):
                 )
             ]
             context = torch.cat(heads, dim=1)  # [B, H, A]
-        else:  # the first time sees the zero slot alone
+        else:  # the first step attends only to the zero slot
             context = torch.zeros_like(query)
         cache.append(key, value)
         return self._joined(context, x)

@@ -36,6 +36,6 @@ class PackedGRU(nn.Module):
         states, _ = pad_packed_sequence(
             self.gru(packed)[0], batch_first=True, total_length=x.size(1)
         )
-        places = (valid_mask.long().cumsum(dim=1) - 1).clamp(min=0)  # of each among the real ones
+        places = (valid_mask.long().cumsum(dim=1) - 1).clamp(min=0)  # index among the real elements
         back = states.gather(1, places.unsqueeze(-1).expand(-1, -1, states.size(-1)))
         return back.masked_fill(padding_mask.unsqueeze(-1), 0)

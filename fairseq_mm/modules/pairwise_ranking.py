@@ -29,20 +29,21 @@ def pairwise_ranking_loss(
     all_images: Optional[Tensor] = None,
     all_sentences: Optional[Tensor] = None,
 ) -> RankingLoss:
-    """``max(0, margin - s(x, v) + s(x, v_k))`` and ``max(0, margin - s(v, x) + s(v, x_k))`` of
-    pairs (x, v), with s the inner product.
+    """Compute the ranking losses ``max(0, margin - s(x, v) + s(x, v_k))`` and ``max(0, margin -
+    s(v, x) + s(v, x_k))`` of pairs (x, v), with s the inner product.
 
     Args:
-        images: ``[B, K]`` x of each pair.
-        sentences: ``[B, K]`` v of each pair.
-        is_negative: ``[B, C]`` bool, True where candidate k does not belong to the pair.
-        margin: by which a pair must score above its negatives.
-        negatives: ``sum``: over all of them; ``max``: the hardest one of each direction.
-        all_images: ``[C, K]`` candidates x_k; ``images`` by default.
-        all_sentences: ``[C, K]`` candidates v_k; ``sentences`` by default.
+        images: [B, K] x of each pair.
+        sentences: [B, K] v of each pair.
+        is_negative: [B, C] bool, True if candidate k does not belong to the pair.
+        margin: Margin between the score of a pair and the scores of its negatives.
+        negatives: ``sum`` for the sum over all negatives; ``max`` for the hardest negative of each
+            direction.
+        all_images: [C, K] candidates x_k; by default ``images``.
+        all_sentences: [C, K] candidates v_k; by default ``sentences``.
 
     Returns:
-        float32 scalars; zeros where there are no negatives.
+        Two float32 scalars; zeros if there are no negatives.
     """
     images, sentences = images.float(), sentences.float()
     all_images = images if all_images is None else all_images.float()

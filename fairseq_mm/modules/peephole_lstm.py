@@ -7,7 +7,7 @@ _INITIAL = 0.08  # uniform between minus and plus this
 
 
 class PeepholeLSTM(nn.Module):
-    """One layer, left to right, from a state and a cell of zeros:
+    """One layer, left to right, with initial state and cell of zeros:
 
         i(t) = sigmoid(x(t) W_xi + m(t-1) W_hi + c(t-1) W_ci + b_i)     (1)
         f(t) = sigmoid(x(t) W_xf + m(t-1) W_hf + c(t-1) W_cf + b_f)     (2)
@@ -15,14 +15,11 @@ class PeepholeLSTM(nn.Module):
         o(t) = sigmoid(x(t) W_xo + m(t-1) W_ho + c(t) W_co + b_o)       (4)
         m(t) = o(t) tanh(c(t))                                          (5)
 
-    The input's products of all steps are one product, and a step has two: of m(t-1), and of c(t),
-    which gives both o(t)'s term and those of the next step's i and f.
+    The input's products of all steps are computed as one product. A step then needs two products:
+    one with m(t-1), and one with c(t) for o(t) and for i and f of the next step.
 
-    Args:
-        input_dim: D.
-        hidden_dim: H.
-        diagonal: W_ci, W_cf and W_co are diagonal, as in other descriptions of peepholes; the
-            paper's equations multiply by matrices.
+    Args: input_dim: D. hidden_dim: H. diagonal: True if W_ci, W_cf and W_co are diagonal, as in
+    other descriptions of peepholes; the paper's equations multiply by full matrices.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, *, diagonal: bool = False) -> None:
@@ -55,7 +52,7 @@ class PeepholeLSTM(nn.Module):
         hidden_weight = self.hidden_weight.t()
         hidden = x.new_zeros(B, H)
         cell = x.new_zeros(B, H)
-        seen = x.new_zeros(B, 2 * H)  # of the cell by the gates i and f
+        seen = x.new_zeros(B, 2 * H)  # the cell's terms in the gates i and f
         states = []
         for t, term in enumerate(inputs):
             gates = term if t == 0 else torch.addmm(term, hidden, hidden_weight)

@@ -18,12 +18,12 @@ from fairseq_mm.modules.transformer_layer import (
 
 
 class PreNormEncoderLayer(nn.Module):
-    """``x + attention(norm(x))``, then ``x + feed_forward(norm(x))``.
+    """Pre-norm encoder layer: ``x + attention(norm(x))``, then ``x + feed_forward(norm(x))``.
 
     Args:
         dim: D.
-        num_heads: a divisor of D.
-        dropout: of both parts' outputs, of attention weights and of the inner layer.
+        num_heads: Number of heads, a divisor of D.
+        dropout: Dropout of both sub-layers' outputs, of attention weights and of the inner layer.
     """
 
     def __init__(self, dim: int, num_heads: int, inner_dim: int, dropout: float) -> None:
@@ -84,16 +84,17 @@ class SourceAttention(nn.Module):
         dropout: float = 0.0,
         needs_weights: bool = False,
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """
+        """Attend to a source.
+
         Args:
-            x: ``[B, T, D]``.
-            projected: see :meth:`project`.
-            padding_mask: ``[B, N]`` bool, True at padding of the source.
-            dropout: of the weights; not together with ``needs_weights``.
-            needs_weights: return them.
+            x: [B, T, D].
+            projected: See :meth:`project`.
+            padding_mask: [B, N] bool, True at padding of the source.
+            dropout: Dropout of the weights; must be 0 with ``needs_weights``.
+            needs_weights: True to return the weights.
 
         Returns:
-            ``[B, T, D]``, and the heads' mean weights ``[B, T, N]`` or None.
+            [B, T, D], and the heads' mean weights [B, T, N] or None.
         """
         query = split_heads(self.query_proj(x), self.num_heads)
         attention_mask = ~padding_mask[:, None, None]
@@ -117,16 +118,16 @@ class LayerTrace(NamedTuple):
 
 
 class PreNormDecoderLayer(nn.Module):
-    """Self-attention, attention to every source, feed-forward.
+    """Pre-norm decoder layer: self-attention, attention to every source, feed-forward.
 
-    The contexts of several sources become one by :class:`ModalityAttention`, whose query is the
-    normalised state that attends.
+    :class:`ModalityAttention` combines the contexts of several sources; its query is the normalised
+    state that attends to them.
 
     Args:
         dim: D.
-        num_heads: a divisor of D.
-        dropout: of the parts' outputs, of attention weights and of the inner layer.
-        source_dims: of each source.
+        num_heads: Number of heads, a divisor of D.
+        dropout: Dropout of the sub-layers' outputs, of attention weights and of the inner layer.
+        source_dims: Dimension of each source.
     """
 
     def __init__(
@@ -154,7 +155,9 @@ class PreNormDecoderLayer(nn.Module):
         self.dropout = dropout
 
     def project(self, sources: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of this layer's sources ``[B, N, C]``, the first of those given."""
+        """Project the first of the sources [B, N, C] that this layer attends to, to keys and
+        values.
+        """
         return [attention.project(x) for attention, x in zip(self.source_attentions, sources)]
 
     def forward(
@@ -166,16 +169,17 @@ class PreNormDecoderLayer(nn.Module):
         past: Optional[tuple[Tensor, Tensor]] = None,
         needs_weights: bool = False,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Optional[LayerTrace]]:
-        """
+        """Compute the layer.
+
         Args:
-            x: ``[B, T, D]``.
-            projected: see :meth:`project`.
-            padding_masks: ``[B, N]`` bool of each source.
-            past: keys and values ``[B, heads, P, A]`` of words before x; None when there are none.
-            needs_weights: return a trace.
+            x: [B, T, D].
+            projected: See :meth:`project`.
+            padding_masks: [B, N] bool for each source.
+            past: Keys and values [B, heads, P, A] of the words before x; None if there are none.
+            needs_weights: True to return a trace.
 
         Returns:
-            ``[B, T, D]``; keys and values of all words so far; a trace or None.
+            [B, T, D]; keys and values of all words so far; a trace or None.
         """
         rate = self.dropout if self.training else 0.0
         query, key, value = self.self_attention.project(self.self_attention_norm(x))

@@ -8,19 +8,19 @@ from fairseq_mm.modules.transformer_layer import split_heads
 
 
 class RelativeAttention(nn.Module):
-    """Dai et al. 2019, Transformer-XL, section 3.3:
+    """Self-attention with relative positions (Dai et al. 2019, Transformer-XL, section 3.3):
 
         A_ij = (q_i + u) k_j + (q_i + v) W_R R_(i - j)
 
     where R is a sinusoid of the distance, u and v are learned, and keys come from memory and
-    segment alike; softmax of A / sqrt(head_dim).
+    segment; the weights are the softmax of A / sqrt(head_dim).
 
     Args:
-        dim: of input and output.
+        dim: Dimension of input and output.
         num_heads: H.
         head_dim: A.
-        clamp_length: larger distances count as this one.
-        dropout: of the distances' sinusoids.
+        clamp_length: Maximum distance; larger distances count as this one.
+        dropout: Dropout of the distances' sinusoids.
     """
 
     def __init__(

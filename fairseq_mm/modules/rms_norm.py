@@ -5,13 +5,13 @@ from torch import Tensor, nn
 
 
 class RMSNorm(nn.Module):
-    """``weight x / sqrt(mean(x^2) + epsilon)``: no mean is taken off, and there is no bias.
+    """Root mean square norm ``weight x / sqrt(mean(x^2) + epsilon)``, without mean and bias.
 
     Raffel et al. 2020, section 2.1; Zhang and Sennrich 2019. Computed in float32.
 
     Args:
-        dim: of the last dimension.
-        epsilon: added to the mean square.
+        dim: Size of the last dimension.
+        epsilon: Number added to the mean square.
     """
 
     def __init__(self, dim: int, epsilon: float = 1e-6) -> None:

@@ -1,4 +1,4 @@
-"""What a segment remembers of the segments before: Transtory-XL's memory."""
+"""Memory of Transtory-XL: states of earlier segments."""
 
 from typing import NamedTuple
 
@@ -10,9 +10,9 @@ class SegmentMemory(NamedTuple):
     """Hidden states of earlier segments.
 
     Attributes:
-        contents: of each layer ``[B, C, D]``; C may be 1 where all slots hold the same.
-        ages: ``[C]`` distance from each slot to the first token of the new segment, 1 at least.
-        valid_mask: ``[B, C]`` bool, False at padding.
+        contents: [B, C, D] per layer; C may be 1 if all slots are equal.
+        ages: [C] distance from each slot to the first token of the new segment, at least 1.
+        valid_mask: [B, C] bool, False at padding.
     """
 
     contents: list[Tensor]
@@ -28,20 +28,17 @@ def remember(
     segment_length: int,
     memory_length: int,
 ) -> SegmentMemory:
-    """Li et al. 2020, equations 9 to 11: the last ``memory_length`` states of memory and segment,
-    where each segment is padded to ``segment_length`` (section 3.5.3). Slots that are padding in
-    all rows are not kept.
+    """Append a segment to the memory (Li et al. 2020, equations 9 to 11).
 
-    Args:
-        memory: that the segment was read with.
-        hidden: of each layer ``[B, L, D]``, the segment's states.
-        lengths: ``[B]`` real ones among them, on the device of the memory's ages and mask, which
-            need not be the states'.
-        segment_length: shorter segments count as padded to it; longer ones are whole.
-        memory_length: l_M, the longest memory.
+    The new memory is the last ``memory_length`` states of memory and segment, where each segment
+    counts as padded to ``segment_length`` (section 3.5.3). Slots that are padding in all rows are
+    dropped.
 
-    Returns:
-        The new memory.
+    Args: memory: Memory that the segment was read with. hidden: [B, L, D] states of the segment,
+    per layer. lengths: [B] number of real states, on the device of the memory's ages and mask,
+    which may differ from the device of the states. segment_length: Length to which shorter segments
+    count as padded; longer ones are not truncated. memory_length: l_M, the maximum length of the
+    memory.
     """
     device = lengths.device
     ages = torch.arange(memory_length, 0, -1, device=device)

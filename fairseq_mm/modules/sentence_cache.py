@@ -13,13 +13,13 @@ def keeps_all(order: Tensor, count: int) -> bool:
 
 
 class SentenceCache:
-    """What a search keeps of the current sentences: rows are at different places of theirs.
+    """State of the current sentences during decoding; rows may be at different positions.
 
-    A new sentence overwrites the last one's entries from the first on: those beyond a row's
-    position are never visible. So the cost of a step does not depend on the sentences before.
+    A new sentence overwrites the entries of the last one from the first position on. Entries beyond
+    a row's position are never visible, so the cost of a step does not depend on earlier sentences.
 
     Args:
-        parts: tensors ``[B, ..., capacity, A]``, such as keys and values of every layer.
+        parts: Tensors [B, ..., capacity, A], such as keys and values of every layer.
     """
 
     def __init__(self, parts: list[Tensor]) -> None:
@@ -48,14 +48,15 @@ class SentenceCache:
             self.parts = [torch.cat([x, torch.zeros_like(x)], dim=-2) for x in self.parts]
 
     def write(self, part: int, values: Tensor, positions: Tensor) -> Tensor:
-        """
+        """Write the newest entries.
+
         Args:
-            part: index of it.
-            values: ``[B, ..., A]`` new entries.
-            positions: ``[B]`` of each row's.
+            part: Index of the tensor.
+            values: [B, ..., A] new entries.
+            positions: [B] position of each row.
 
         Returns:
-            The part, ``[B, ..., capacity, A]``.
+            The tensor, [B, ..., capacity, A].
         """
         x = self.parts[part]
         rows = torch.arange(len(positions), device=positions.device)

@@ -1,4 +1,4 @@
-"""Where a word of a story stands: in which sentence, and at which place of it."""
+"""Positions of a story's words: index of the sentence, and position within it."""
 
 from typing import Optional
 

@@ -21,10 +21,11 @@ def scaled_tanh(x: Tensor) -> Tensor:
 
 
 class Activation(NamedTuple):
-    """
+    """Activation function of the recurrence, with its derivative.
+
     Attributes:
-        apply_: replaces a tensor's elements by their values, and returns it.
-        derivative: of the function where it has a given value.
+        apply_: Function that applies the activation to a tensor in place and returns it.
+        derivative: Function from the activation's value to its derivative.
     """
 
     apply_: Callable[[Tensor], Tensor]

@@ -6,15 +6,15 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class SkippingLSTM(nn.Module):
-    """A bidirectional LSTM that passes over missing elements as if they were not there.
+    """Bidirectional LSTM that skips missing elements.
 
-    A missing element's output is the state that was carried past it: the forward output of the
-    last real element before, the backward output of the next real one; zeros where there is none.
+    The output at a missing element is the carried state: the forward output of the last real
+    element before it, and the backward output of the next real one; zeros if there is none.
 
     Args:
         input_dim: D.
         hidden_dim: H of each direction.
-        dropout: between layers.
+        dropout: Dropout between layers.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, num_layers: int, dropout: float) -> None:

@@ -11,16 +11,17 @@ from fairseq_mm.modules.weight_normalized import WeightNormalized
 
 
 class SourceAttention(nn.Module):
-    """``u + out(softmax(q k / sqrt(A)) v)`` with ``q = query(hidden(u) + e)``.
+    """Attention of a convolutional decoder: ``u + out(softmax(q k / sqrt(A)) v)`` with ``q =
+    query(hidden(u) + e)``.
 
     Gehring et al. 2017, section 3.3, with the weight-normalised projections of Fan et al. 2018's
     released code.
 
     Args:
         hidden_dim: C, channels of the layer.
-        embed_dim: E, of the target's embeddings and the encoder's output.
-        num_heads: between which E is divided.
-        dropout: of the layer's input, which decides the initial weights' size.
+        embed_dim: E, dimension of the target's embeddings and the encoder's output.
+        num_heads: Number of heads, a divisor of E.
+        dropout: Dropout of the layer's input; the scale of the initial weights depends on it.
     """
 
     def __init__(self, hidden_dim: int, embed_dim: int, num_heads: int, *, dropout: float) -> None:

@@ -21,18 +21,14 @@ _SHRINKING = 8.0
 def attend_unscaled(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor], dropout: float = 0.0
 ) -> Tensor:
-    """``softmax(query key^T + bias) value``, with the softmax in float32.
+    """Compute ``softmax(query key^T + bias) value``, with the softmax in float32.
 
-    Args:
-        query: ``[B, H, T, A]``.
-        key: ``[B, H, S, A]``.
-        value: ``[B, H, S, A]``.
-        bias: broadcast to ``[B, H, T, S]``, ``-inf`` where a key is not seen; each query sees one
-            key or more. None: zero.
-        dropout: of the softmax.
+    Args: query: [B, H, T, A]. key: [B, H, S, A]. value: [B, H, S, A]. bias: Bias that broadcasts to
+    [B, H, T, S], ``-inf`` at masked keys; each query has at least one visible key. None for zero.
+    dropout: Dropout of the softmax.
 
     Returns:
-        ``[B, H, T, A]``.
+        [B, H, T, A].
     """
     is_half_on_cpu = query.dtype in _HALF and query.device.type == "cpu"
     if _FUSED is not None and _CAN_BE_UNSCALED and not is_half_on_cpu:
@@ -53,9 +49,9 @@ class T5Attention(nn.Module):
     """Multi-head attention without scaling and without biases (Raffel et al. 2020, section 2.1).
 
     Args:
-        dim: of input and output.
+        dim: Dimension of input and output.
         num_heads: H.
-        head_dim: A, which need not be ``dim / num_heads``.
+        head_dim: A, which may differ from ``dim / num_heads``.
     """
 
     def __init__(self, dim: int, num_heads: int, head_dim: int, dropout: float) -> None:

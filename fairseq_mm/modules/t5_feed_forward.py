@@ -6,19 +6,19 @@ from torch import Tensor, nn
 
 from fairseq_mm.modules.linear import linear
 
-# By which the inner layer is made smaller in float16, whose largest number T5's outputs exceed; a
-# power of two, so that nothing is rounded but what is next to zero.
+# Scale of the inner layer in float16, because T5's outputs exceed its largest number. It is a power
+# of two, so only numbers close to zero are rounded.
 _SHRINKING = 16.0
 
 
 class T5FeedForward(nn.Module):
-    """``W_o relu(W_i x)`` (Raffel et al. 2020, section 2.1), or with a gate
+    """Feed-forward layer ``W_o relu(W_i x)`` (Raffel et al. 2020, section 2.1), or with a gate
     ``W_o (gelu(W_g x) * W_i x)`` (Shazeer 2020), where gelu is its approximation by tanh.
 
     Args:
-        dim: of input and output.
-        inner_dim: between.
-        gated: with a gate.
+        dim: Dimension of input and output.
+        inner_dim: Dimension of the inner layer.
+        gated: True for the form with a gate.
     """
 
     def __init__(self, dim: int, inner_dim: int, dropout: float, *, gated: bool) -> None:

@@ -22,9 +22,9 @@ class SelfAttention(nn.Module):
     """Multi-head self-attention (Vaswani et al. 2017, section 3.2).
 
     Args:
-        dim: of input and output.
-        num_heads: a divisor of ``dim``.
-        dropout: of the attention weights in :meth:`forward`.
+        dim: Dimension of input and output.
+        num_heads: Number of heads, a divisor of ``dim``.
+        dropout: Dropout of the attention weights in :meth:`forward`.
     """
 
     def __init__(self, dim: int, num_heads: int, dropout: float = 0.0) -> None:
@@ -60,8 +60,8 @@ class FeedForward(nn.Module):
     """Two linear layers with a ReLU between (Vaswani et al. 2017, section 3.3).
 
     Args:
-        dim: of input and output.
-        inner_dim: between.
+        dim: Dimension of input and output.
+        inner_dim: Dimension of the inner layer.
     """
 
     def __init__(self, dim: int, inner_dim: int, dropout: float) -> None:
@@ -79,10 +79,10 @@ class TransformerEncoderLayer(nn.Module):
     """Self-attention and feed-forward layer, each with dropout, residual connection and norm.
 
     Args:
-        dim: of input and output.
-        num_heads: a divisor of ``dim``.
-        dropout: of both parts' outputs and of the inner layer.
-        attention_dropout: of the attention weights; PyTorch's layer has the same rate for all.
+        dim: Dimension of input and output.
+        num_heads: Number of heads, a divisor of ``dim``.
+        dropout: Dropout of both sub-layers' outputs and of the inner layer.
+        attention_dropout: Dropout of the attention weights; PyTorch's layer has one rate for all.
     """
 
     def __init__(

@@ -15,12 +15,12 @@ class VideoTransformerEncoder(nn.Module):
     """Layers of :class:`TransformerEncoderLayer` over ``sqrt(dim) frame + position``.
 
     Args:
-        dim: of the frames' features, and of the output.
-        num_layers: 4 in the paper.
-        num_heads: a divisor of ``dim``; 8 in the paper.
-        ffn_dim: of the feed-forward layers; 2048 in the paper.
-        dropout: of the input and in the layers.
-        attention_dropout: of the layers' attention weights; None: ``dropout``, as in PyTorch's
+        dim: Dimension of the frames' features and of the output.
+        num_layers: Number of layers; 4 in the paper.
+        num_heads: Number of heads, a divisor of ``dim``; 8 in the paper.
+        ffn_dim: Inner dimension of the feed-forward layers; 2048 in the paper.
+        dropout: Dropout of the input and in the layers.
+        attention_dropout: Dropout of the attention weights; None for ``dropout``, as in PyTorch's
             ``nn.TransformerEncoderLayer``.
 
     Raises:

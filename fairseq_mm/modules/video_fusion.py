@@ -21,12 +21,12 @@ KINDS = ("dot_product", "dot_product_projected", "multi_head")
 
 @dataclass
 class FusionTrace:
-    """What a fusion looked at and let through; an entry for each call.
+    """Attention weights and gate values of a fusion, one entry per call.
 
     Attributes:
-        weights: ``[B, h, N, M]`` of each head, one where the kind has no heads. Over the frames
-            they sum to 1 (with ``text_axis``, over the text's positions).
-        gates: ``[B, N, W]`` the forget gate's values; none without a gate.
+        weights: [B, h, N, M] for each head; h is 1 for kinds without heads. They sum to 1 over the
+            frames, or with ``text_axis`` over the text's positions.
+        gates: [B, N, W] values of the forget gate; empty without a gate.
     """
 
     weights: list[Tensor] = field(default_factory=list)
@@ -34,42 +34,38 @@ class FusionTrace:
 
 
 class VideoFusion(nn.Module):
-    """``LayerNorm(text + dropout([text; O] W + b))``, where O is read from the frames.
+    """Fusion ``LayerNorm(text + dropout([text; O] W + b))``, where O is read from the frames.
 
-    With text T and frames V of ``[B, M, video_dim]``, without biases:
+    With text T and frames V of [B, M, video_dim], without biases:
 
     - ``dot_product``: ``A = softmax(T (V W1)^T)``, ``O = A V`` (equations 4 to 6).
     - ``dot_product_projected``: the same A, ``O = A V W1``.
-    - ``multi_head``: ``O = [softmax(Q_i K_i^T / sqrt(d)) V_i] W_o`` over heads i, of which the rows
-      Q = T W_q, K = V W_k and V W_v of ``common_dim`` are parts (equations 7 to 11, appendix A).
-    - With a forget gate, ``F * O`` stands for O: ``F = sigmoid([O; T] W_f)`` (equations 12, 13).
+    - ``multi_head``: ``O = [softmax(Q_i K_i^T / sqrt(d)) V_i] W_o`` over heads i, whose rows are
+      parts of Q = T W_q, K = V W_k and V W_v of ``common_dim`` (equations 7 to 11, appendix A).
+    - With a forget gate, ``F * O`` replaces O: ``F = sigmoid([O; T] W_f)`` (equations 12, 13).
 
-    Where appendix A multiplies by two matrices in succession, one does: each head's projections of
-    queries, keys and values are part of W_q, W_k and W_v. So is W_o of one head part of W_v, and,
-    without a forget gate, of W. With a gate it mixes several heads before the elementwise product,
-    which no other matrix can do: then there is an ``attention_out_proj``.
+    Where appendix A multiplies by two matrices in succession, one matrix does here: W_q, W_k and
+    W_v contain each head's projections of queries, keys and values. In the same way W_o is part of
+    W_v if there is one head, and part of W if there is no forget gate. Several heads with a gate
+    need their own matrix W_o (``attention_out_proj``), because it mixes the heads before the
+    elementwise product.
 
-    Keys have no bias where it would add the same to all of a softmax's scores.
+    Keys have no bias if it would add the same number to all scores of a softmax.
 
-    Args:
-        text_dim: of text and output.
-        video_dim: of the frames.
-        kind: one of ``KINDS``.
-        common_dim: of ``multi_head``'s queries, keys and values.
-        num_heads: of ``multi_head``; a divisor of ``common_dim``.
-        forget_gate: whether there is one.
-        dropout: of what is added to the text.
-        identity_init: the output is ``text + mix * (the above - text)`` with a learned number
-            ``mix``, 0 at first: a pretrained model begins as it was.
-        text_axis: softmax over the text's positions instead of the frames, as in the released code;
-            of the dot products alone.
-        gate_dropout: of the forget gate's values, as in the released code.
-        output_projection: W_o, where it cannot be part of another matrix; False: O is the heads'
-            output, as in checkpoints from before there was one.
+    Args: text_dim: Dimension of text and output. video_dim: Dimension of the frames. kind: One of
+    ``KINDS``. common_dim: Dimension of queries, keys and values; only for ``multi_head``.
+    num_heads: Number of heads, a divisor of ``common_dim``; only for ``multi_head``. forget_gate:
+    True for a forget gate. dropout: Dropout of the term that is added to the text. identity_init:
+    True to output ``text + mix * (fusion - text)`` with a learned number ``mix``, initially 0, so
+    that a pretrained model starts unchanged. text_axis: True for a softmax over the text's
+    positions instead of the frames, as in the released code; only for the dot products.
+    gate_dropout: Dropout of the forget gate's values, as in the released code. output_projection:
+    True to have W_o if it cannot be part of another matrix; False for checkpoints from before there
+    was W_o, in which O is the heads' output.
 
     Raises:
-        ValueError: if ``kind`` is unknown, ``num_heads`` does not divide, or ``text_axis`` is asked
-            of ``multi_head``.
+        ValueError: if ``kind`` is unknown, ``num_heads`` does not divide ``common_dim``, or
+            ``text_axis`` is combined with ``multi_head``.
     """
 
     def __init__(
@@ -119,17 +115,15 @@ class VideoFusion(nn.Module):
         self.text_axis = text_axis
 
     def project(self, video: Tensor) -> tuple[Tensor, Tensor]:
-        """What depends on the video alone, for :meth:`forward`.
+        """Compute the terms that depend only on the video, for :meth:`forward`.
 
         Args:
-            video: ``[B, M, video_dim]``.
+            video: [B, M, video_dim].
 
-        Returns:
-            keys and values: of ``multi_head`` ``[B, h, M, common_dim / h]`` each; else keys
-            ``[B, M, text_dim]`` and values. These have been through what layers do to O, as a sum
-            weighted by A may be taken before or after: there are fewer frames than words. With a
-            gate they are ``[B, M, 2 W]``, V and its part in the gate; else ``[B, M, text_dim]``,
-            V's part in the output.
+        Returns: Keys and values. ``multi_head``: [B, h, M, common_dim / h] each. Other kinds: keys
+        [B, M, text_dim], and values to which the linear layers of O are already applied, which is
+        cheaper because there are fewer frames than words. With a gate, these values are [B, M, 2
+        W], V and its term in the gate; without, [B, M, text_dim], V's term in the output.
         """
         keys = self.key_proj(video)
         if self.kind == "multi_head":
@@ -181,12 +175,12 @@ class VideoFusion(nn.Module):
         return output if self.mix is None else text + self.mix * (output - text)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """fairseq's hook: weights saved before there was W_o get the identity, in place, which
-        computes what they computed.
+        """Add an identity as W_o to weights that were saved before there was W_o; fairseq calls
+        this hook.
 
         Args:
-            state_dict: of the whole model.
-            name: of this module in it.
+            state_dict: Weights of the whole model, changed in place.
+            name: Name of this module in the model.
         """
         weight = f"{name}.attention_out_proj.weight"
         values = state_dict.get(f"{name}.value_proj.weight")
@@ -215,7 +209,7 @@ class VideoFusion(nn.Module):
                 trace.weights.append(attention_weights(query, keys, attention_mask))
             read = merge_heads(attend(query, keys, values, attention_mask))
             return read if self.attention_out_proj is None else self.attention_out_proj(read)
-        # without scaling, a product of wide vectors may be too large for half precision
+        # without scaling, a product of wide vectors may overflow in half precision
         with torch.autocast(text.device.type, enabled=False):
             scores = torch.matmul(text.float(), keys.float().transpose(1, 2))  # [B, N, M]
         if padding_mask is not None and not self.text_axis:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 
 class WeightNormalized(nn.Module):
-    """Matrices ``g v / |v|``, the norm taken over the inputs of each output, and their biases.
+    """Matrices ``g v / |v|``, normalised over the inputs of each output, with biases.
 
     Args:
-        shape: of the matrices: ``(O, I)``, or ``(G, O, I)`` for G of them.
+        shape: Shape of the matrices: ``(O, I)``, or ``(G, O, I)`` for G matrices.
     """
 
     def __init__(self, *shape: int) -> None:
