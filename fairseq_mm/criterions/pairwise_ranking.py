@@ -117,10 +117,11 @@ class PairwiseRankingCriterion(FairseqCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss of a batch.
 
-        Args: model: Model that embeds images and sentences; may be wrapped for several processes.
-        sample: Batch with ``item`` [B]; in training also ``update_num``, ``is_dummy`` (True for a
-        dummy batch) and, for random negatives, ``negatives``, the batch of extra pairs. reduce:
-        Must be True; losses of single pairs do not exist.
+        Args:
+            model: Model that embeds images and sentences; may be wrapped for several processes.
+            sample: Batch with ``item`` [B]; in training also ``update_num``, ``is_dummy`` (True for
+                a dummy batch) and, for random negatives, ``negatives``, the batch of extra pairs.
+            reduce: Must be True; losses of single pairs do not exist.
 
         Returns:
             loss: Sum over the pairs.

@@ -60,9 +60,11 @@ _INPUT_PROJECTION = re.compile(
 class Recipe(NamedTuple):
     """Rule that makes a tensor from fairseq's tensors.
 
-    Attributes: names: Names of fairseq's tensors. kind: ``same``; ``convolution``, [width, in, out]
-    to [out, in, width]; ``concatenated`` along the first axis; ``stacked`` along a new axis;
-    ``identity``, without tensors: a weight-normalised projection that changes nothing.
+    Attributes:
+        names: Names of fairseq's tensors.
+        kind: ``same``; ``convolution``, [width, in, out] to [out, in, width]; ``concatenated``
+            along the first axis; ``stacked`` along a new axis; ``identity``, without tensors: a
+            weight-normalised projection that changes nothing.
     """
 
     names: tuple[str, ...]
@@ -121,11 +123,12 @@ def convert_weights(
 ) -> Conversion:
     """Convert the weights of fairseq's ``FConvModelSelfAtt``.
 
-    Args: model: ``ConvStoryModel`` with the same layers, with fusion or without; not changed.
-    weights: Weights of the ``FConvModelSelfAtt`` by name, or their gradients. projects_input: True
-    if attention projects queries, keys and values (``--project-input``). If False, fairseq's model
-    has projections that it does not use; they become identities. frozen_projects_input: The same
-    for the frozen part.
+    Args:
+        model: ``ConvStoryModel`` with the same layers, with fusion or without; not changed.
+        weights: Weights of the ``FConvModelSelfAtt`` by name, or their gradients.
+        projects_input: True if attention projects queries, keys and values (``--project-input``).
+            If False, fairseq's model has projections that it does not use; they become identities.
+        frozen_projects_input: The same for the frozen part.
     """
     weights = {current_name(name): x for name, x in weights.items()}
     left_out: dict[str, list[str]] = {}

@@ -162,8 +162,10 @@ class GlocalEncoder(ImageEncoder):
             features: [B, 5 R, D].
             padding_mask: [B, 5 R] bool, True at missing images.
 
-        Returns: ``vectors``: [B, 5, output_dim]; the vector of a missing image depends only on the
-        others. ``image_padding_mask``: [B, 5] bool.
+        Returns:
+            ``vectors``: [B, 5, output_dim]; the vector of a missing image depends only on the
+                others.
+            ``image_padding_mask``: [B, 5] bool.
         """
         local, image_padding_mask = self.pictures(features, padding_mask)
         glocal = torch.cat([local, self.lstm(local, image_padding_mask)], dim=-1)

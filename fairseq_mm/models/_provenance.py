@@ -62,14 +62,18 @@ def decode_json(state: Tensor) -> Any:
 class Provenance(nn.Module):
     """Module that refuses weights which were trained with another dictionary or extractor.
 
-    Args: words: Words of the target dictionary, see :func:`symbols_of`. extractor: Attributes of
-    the feature store that identify the extractor; empty if they are unknown, or there are no
-    images. feature_dim: Dimension of the features; 0 without images. source_words: Words of the
-    source dictionary; None without source text. rows_per_image: Number of regions per image if the
-    model depends on it, 1 or the positions of a grid; None if the model accepts any number.
-    subwords: State of the subwords, as JSON values, with their ``fingerprint`` if it is known; None
-    if unknown. max_frames: Number of frames at which longer videos were truncated; None for models
-    that read no videos.
+    Args:
+        words: Words of the target dictionary, see :func:`symbols_of`.
+        extractor: Attributes of the feature store that identify the extractor; empty if they are
+            unknown, or there are no images.
+        feature_dim: Dimension of the features; 0 without images.
+        source_words: Words of the source dictionary; None without source text.
+        rows_per_image: Number of regions per image if the model depends on it, 1 or the positions
+            of a grid; None if the model accepts any number.
+        subwords: State of the subwords, as JSON values, with their ``fingerprint`` if it is known;
+            None if unknown.
+        max_frames: Number of frames at which longer videos were truncated; None for models that
+            read no videos.
     """
 
     def __init__(
@@ -216,9 +220,10 @@ def _is_filler(word: str) -> bool:
 def decode_provenance(state: Tensor) -> dict[str, Any]:
     """Decode the entry ``STATE_KEY`` of a checkpoint's weights.
 
-    Returns: ``words``, ``extractor`` and ``feature_dim``; for models that read a text
-    ``source_words``; for models of visual stories ``rows_per_image``; for models of transcripts and
-    videos ``subwords`` and ``max_frames``. See :class:`Provenance`.
+    Returns:
+        ``words``, ``extractor`` and ``feature_dim``; for models that read a text ``source_words``;
+        for models of visual stories ``rows_per_image``; for models of transcripts and videos
+        ``subwords`` and ``max_frames``. See :class:`Provenance`.
 
     Raises:
         UserError: if a value has the wrong type.

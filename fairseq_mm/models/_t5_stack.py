@@ -25,10 +25,16 @@ STATE = "t5"
 class T5Sizes:
     """Sizes and options that all layers share.
 
-    Args: model_dim: D. num_heads: H. head_dim: A. gated: See :class:`T5FeedForward`. dropout:
-    Dropout of embeddings, sub-layers, attention weights, inner layers and stack outputs. epsilon:
-    Epsilon of the norms. num_buckets: See :class:`RelativeBias`. max_distance: See
-    :class:`RelativeBias`.
+    Args:
+        model_dim: D.
+        num_heads: H.
+        head_dim: A.
+        gated: See :class:`T5FeedForward`.
+        dropout: Dropout of embeddings, sub-layers, attention weights, inner layers and stack
+            outputs.
+        epsilon: Epsilon of the norms.
+        num_buckets: See :class:`RelativeBias`.
+        max_distance: See :class:`RelativeBias`.
     """
 
     def __init__(

@@ -44,10 +44,14 @@ def fuse_at_unit_scale(
 class VgT5Encoder(T5Encoder):
     """T5 encoder with fusion layers.
 
-    Args: *args: Arguments of :class:`T5Encoder`. video: Module from features to the frames that the
-    fusions read. fusions: Number of a layer -> fusion after this layer. fuses_output: True if the
-    last layer's fusion follows the stack's norm, as in the released code. gives_video: True if the
-    decoder has fusions, too. **kwargs: Arguments of :class:`T5Encoder`.
+    Args:
+        *args: Arguments of :class:`T5Encoder`.
+        video: Module from features to the frames that the fusions read.
+        fusions: Number of a layer -> fusion after this layer.
+        fuses_output: True if the last layer's fusion follows the stack's norm, as in the released
+            code.
+        gives_video: True if the decoder has fusions, too.
+        **kwargs: Arguments of :class:`T5Encoder`.
     """
 
     def __init__(

@@ -75,9 +75,11 @@ class VideoAttentionTracer:
     ) -> list[TracedLayer]:
         """Run the model and return its attention weights.
 
-        Args: inputs: ``net_input`` of a batch. valid_mask: [B, N] bool for each side, False at
-        padding. needs_decoder: True to run the decoder, too; without it, there are no weights of
-        the summary.
+        Args:
+            inputs: ``net_input`` of a batch.
+            valid_mask: [B, N] bool for each side, False at padding.
+            needs_decoder: True to run the decoder, too; without it, there are no weights of the
+                summary.
         """
         gates: list[Tensor] = []
         handle = None

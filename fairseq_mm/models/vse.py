@@ -273,8 +273,9 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
     def embed_sentences(self, tokens: Tensor) -> Tensor:
         """Embed sentences.
 
-        Args: tokens: [B, T] words, right-padded, with or without ``</s>`` at the end: a batch's
-        ``target``. The model adds its own special tokens.
+        Args:
+            tokens: [B, T] words, right-padded, with or without ``</s>`` at the end: a batch's
+                ``target``. The model adds its own special tokens.
 
         Returns:
             [B, K] float32 of unit length; zeros for a sentence without tokens.

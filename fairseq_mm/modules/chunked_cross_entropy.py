@@ -424,10 +424,16 @@ def chunked_cross_entropy(
     one product instead of three. The backward pass can run only once, and not with
     ``create_graph``.
 
-    Args: features: [N, E]. weight: [V, E] of the output layer. bias: [V], or None. target: [N]
-    types. ignore_index: Target of the rows to ignore. label_smoothing: s in 0 to 1: a target has
-    weight 1 - s, and all V types share s equally, as in ``F.cross_entropy``. chunk_bytes: Maximum
-    bytes of logits in memory, in the dtype of the products; at least one row is computed at a time.
+    Args:
+        features: [N, E].
+        weight: [V, E] of the output layer.
+        bias: [V], or None.
+        target: [N] types.
+        ignore_index: Target of the rows to ignore.
+        label_smoothing: s in 0 to 1: a target has weight 1 - s, and all V types share s equally, as
+            in ``F.cross_entropy``.
+        chunk_bytes: Maximum bytes of logits in memory, in the dtype of the products; at least one
+            row is computed at a time.
 
     Returns:
         loss: Sum over the rows, in float32 (float64 for float64).

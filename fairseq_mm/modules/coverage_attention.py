@@ -47,8 +47,10 @@ class CoverageAttention(nn.Module):
             is_padding: [B, S] bool; at least one entry of a row is False.
             coverage: [B, S] float32 before the first step; None for zeros.
 
-        Returns: weights: [B, T, S] float32. coverages: [B, T + 1, S] float32 before each step and
-        after the last; None without coverage.
+        Returns:
+            weights: [B, T, S] float32.
+            coverages: [B, T + 1, S] float32 before each step and after the last; None without
+                coverage.
         """
         queries = self.query_proj(queries).unsqueeze(2)  # [B, T, 1, A]
         keys = keys.unsqueeze(1)  # [B, 1, S, A]

@@ -18,8 +18,11 @@ class PeepholeLSTM(nn.Module):
     The input's products of all steps are computed as one product. A step then needs two products:
     one with m(t-1), and one with c(t) for o(t) and for i and f of the next step.
 
-    Args: input_dim: D. hidden_dim: H. diagonal: True if W_ci, W_cf and W_co are diagonal, as in
-    other descriptions of peepholes; the paper's equations multiply by full matrices.
+    Args:
+        input_dim: D.
+        hidden_dim: H.
+        diagonal: True if W_ci, W_cf and W_co are diagonal, as in other descriptions of peepholes;
+            the paper's equations multiply by full matrices.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, *, diagonal: bool = False) -> None:

@@ -34,11 +34,14 @@ def remember(
     counts as padded to ``segment_length`` (section 3.5.3). Slots that are padding in all rows are
     dropped.
 
-    Args: memory: Memory that the segment was read with. hidden: [B, L, D] states of the segment,
-    per layer. lengths: [B] number of real states, on the device of the memory's ages and mask,
-    which may differ from the device of the states. segment_length: Length to which shorter segments
-    count as padded; longer ones are not truncated. memory_length: l_M, the maximum length of the
-    memory.
+    Args:
+        memory: Memory that the segment was read with.
+        hidden: [B, L, D] states of the segment, per layer.
+        lengths: [B] number of real states, on the device of the memory's ages and mask, which
+            may differ from the device of the states.
+        segment_length: Length to which shorter segments count as padded; longer ones are not
+            truncated.
+        memory_length: l_M, the maximum length of the memory.
     """
     device = lengths.device
     ages = torch.arange(memory_length, 0, -1, device=device)

@@ -23,9 +23,13 @@ def attend_unscaled(
 ) -> Tensor:
     """Compute ``softmax(query key^T + bias) value``, with the softmax in float32.
 
-    Args: query: [B, H, T, A]. key: [B, H, S, A]. value: [B, H, S, A]. bias: Bias that broadcasts to
-    [B, H, T, S], ``-inf`` at masked keys; each query has at least one visible key. None for zero.
-    dropout: Dropout of the softmax.
+    Args:
+        query: [B, H, T, A].
+        key: [B, H, S, A].
+        value: [B, H, S, A].
+        bias: Bias that broadcasts to [B, H, T, S], ``-inf`` at masked keys; each query has at least
+            one visible key. None for zero.
+        dropout: Dropout of the softmax.
 
     Returns:
         [B, H, T, A].

@@ -52,16 +52,21 @@ class VideoFusion(nn.Module):
 
     Keys have no bias if it would add the same number to all scores of a softmax.
 
-    Args: text_dim: Dimension of text and output. video_dim: Dimension of the frames. kind: One of
-    ``KINDS``. common_dim: Dimension of queries, keys and values; only for ``multi_head``.
-    num_heads: Number of heads, a divisor of ``common_dim``; only for ``multi_head``. forget_gate:
-    True for a forget gate. dropout: Dropout of the term that is added to the text. identity_init:
-    True to output ``text + mix * (fusion - text)`` with a learned number ``mix``, initially 0, so
-    that a pretrained model starts unchanged. text_axis: True for a softmax over the text's
-    positions instead of the frames, as in the released code; only for the dot products.
-    gate_dropout: Dropout of the forget gate's values, as in the released code. output_projection:
-    True to have W_o if it cannot be part of another matrix; False for checkpoints from before there
-    was W_o, in which O is the heads' output.
+    Args:
+        text_dim: Dimension of text and output.
+        video_dim: Dimension of the frames.
+        kind: One of ``KINDS``.
+        common_dim: Dimension of queries, keys and values; only for ``multi_head``.
+        num_heads: Number of heads, a divisor of ``common_dim``; only for ``multi_head``.
+        forget_gate: True for a forget gate.
+        dropout: Dropout of the term that is added to the text.
+        identity_init: True to output ``text + mix * (fusion - text)`` with a learned number
+            ``mix``, initially 0, so that a pretrained model starts unchanged.
+        text_axis: True for a softmax over the text's positions instead of the frames, as in the
+            released code; only for the dot products.
+        gate_dropout: Dropout of the forget gate's values, as in the released code.
+        output_projection: True to have W_o if it cannot be part of another matrix; False for
+            checkpoints from before there was W_o, in which O is the heads' output.
 
     Raises:
         ValueError: if ``kind`` is unknown, ``num_heads`` does not divide ``common_dim``, or
@@ -120,10 +125,11 @@ class VideoFusion(nn.Module):
         Args:
             video: [B, M, video_dim].
 
-        Returns: Keys and values. ``multi_head``: [B, h, M, common_dim / h] each. Other kinds: keys
-        [B, M, text_dim], and values to which the linear layers of O are already applied, which is
-        cheaper because there are fewer frames than words. With a gate, these values are [B, M, 2
-        W], V and its term in the gate; without, [B, M, text_dim], V's term in the output.
+        Returns:
+            Keys and values. ``multi_head``: [B, h, M, common_dim / h] each. Other kinds: keys [B,
+            M, text_dim], and values to which the linear layers of O are already applied, which is
+            cheaper because there are fewer frames than words. With a gate, these values are [B, M,
+            2 W], V and its term in the gate; without, [B, M, text_dim], V's term in the output.
         """
         keys = self.key_proj(video)
         if self.kind == "multi_head":

@@ -85,8 +85,9 @@ class AdamParameterGroups(FairseqAdam):
     def set_lr(self, lr: float) -> None:
         """Set the learning rates.
 
-        Args: lr: Learning rate of the pretrained parameters; the rate of the added ones is
-        proportional.
+        Args:
+            lr: Learning rate of the pretrained parameters; the rate of the added ones is
+                proportional.
         """
         added_lr = self._added_lr * (lr / self._base_lr)
         for group, rate in zip(self.param_groups, (lr, added_lr)):

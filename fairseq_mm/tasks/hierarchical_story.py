@@ -197,10 +197,13 @@ class HierarchicalStoryTask(GenerationTask):
     ) -> None:
         """Load a split.
 
-        Args: split: Name of the split. combine: True for the training split, whose examples are
-        shuffled; None if fairseq generates. task_cfg: Config of the task in the checkpoint, which
-        fairseq passes if it generates or validates. **kwargs: ``epoch`` if fairseq trains or
-        validates.
+        Args:
+            split: Name of the split.
+            combine: True for the training split, whose examples are shuffled; None if fairseq
+                generates.
+            task_cfg: Config of the task in the checkpoint, which fairseq passes if it generates or
+                validates.
+            **kwargs: ``epoch`` if fairseq trains or validates.
 
         Raises:
             UserError: if files are missing or do not fit together, or a text is empty or longer

@@ -173,8 +173,9 @@ class VideoSummarizationTask(MultimodalTask):
             max_frames: Maximum number of frames; longer videos are truncated.
             **fields: Must be empty.
 
-        Raises: UserError: if transcripts and summaries have different words, or ``max_frames`` is
-        below 1.
+        Raises:
+            UserError: if transcripts and summaries have different words, or ``max_frames`` is below
+                1.
         """
         if source_words is not None and source_words != words:
             raise UserError("transcripts and summaries must have one dictionary, but have two.")
