@@ -60,7 +60,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 demo: $(STAMP)
-	$(BIN)/fairseq-mm demo --output demo
+	$(BIN)/python examples/demo/run_demo.py --output demo
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

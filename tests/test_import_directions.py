@@ -32,12 +32,11 @@ ALLOWED = {
     "analysis": {"data", "inference", "models", "retrieval", "tasks"},
     "report": {"analysis", "data", "extract", "metrics"},
     "study": {"data", "metrics", "report"},
-    "demo": {"data", "extract"},
 }
 # the top, which may import everything
 TOP = {"cli"}
 # fairseq may be imported by what is registered with it and by what reads its data
-WITHOUT_FAIRSEQ = {"metrics", "extract", "ngrams", "report", "study", "demo"}
+WITHOUT_FAIRSEQ = {"metrics", "extract", "ngrams", "report", "study"}
 
 
 def imports_of(path):

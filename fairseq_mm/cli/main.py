@@ -46,7 +46,11 @@ SUBCOMMANDS = {
     "summarize": "Generate summaries of videos with transcripts.",
     "report": "Show hypotheses, images, references and scores on one HTML page.",
     "doctor": "Check the installation, a data folder and a checkpoint.",
-    "demo": "Draw images and stories, train models on them, and show the results.",
+}
+
+# former subcommands -> where they are now
+MOVED = {
+    "demo": "is `make demo`, or `python examples/demo/run_demo.py`, in a clone of the repository",
 }
 
 # subcommands that look for their checkpoint: `doctor` lists a missing one among other problems,
@@ -141,6 +145,9 @@ def main(argv: Optional[list[str]] = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # ids and words that a terminal cannot show, and names of files that are no text
         sys.stdout.reconfigure(errors="backslashreplace")
+    if argv and argv[0] in MOVED:
+        print(f"fairseq-mm {argv[0]}: {MOVED[argv[0]]}.", file=sys.stderr)
+        return EXIT_STATUS
     width = max(map(len, SUBCOMMANDS))
     indent = " " * (width + 3)
     overview = Parser(

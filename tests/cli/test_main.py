@@ -13,7 +13,7 @@ import pytest
 from toy_data import PACKAGE, write_store
 
 from fairseq_mm import __version__
-from fairseq_mm.cli.main import SUBCOMMANDS, Parser, main
+from fairseq_mm.cli.main import MOVED, SUBCOMMANDS, Parser, main
 
 CLI = PACKAGE / "cli"
 
@@ -31,6 +31,13 @@ def test_every_subcommand_has_a_module_that_explains_itself(name):
     assert module.__doc__
     assert callable(module.run)
     assert callable(module.add_arguments)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_former_subcommand_says_where_it_is(capsys, name):
+    for arguments in ([name], [name, "--help"], [name, "x", "--seed", "1"]):
+        assert main(arguments) == 2
+        assert capsys.readouterr() == ("", f"fairseq-mm {name}: {MOVED[name]}.\n")
 
 
 @pytest.mark.parametrize(

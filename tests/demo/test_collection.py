@@ -4,10 +4,10 @@ import json
 import random
 
 import pytest
+from drawings.captions import is_true, write_captions
+from drawings.collection import check_captions, draw_images
+from drawings.scenes import Scene, compose_scene, held_out_combinations
 
-from fairseq_mm.demo.captions import captions_of, is_true
-from fairseq_mm.demo.collection import check_captions, draw_images
-from fairseq_mm.demo.scenes import Scene, compose_scene, held_out_combinations
 from fairseq_mm.errors import UserError
 
 SIZES = {"train": 12, "valid": 3, "test": 8}
@@ -64,7 +64,7 @@ def test_drawing_again_leaves_nothing_of_the_former_images(folder):
 def test_captions_are_checked_against_one_image_alone(folder):
     records = [record for record in read(folder / "captions.jsonl") if record["split"] == "test"]
     captions = {record["image"].split("/")[1]: record["captions"][0] for record in records}
-    wrong = captions_of(compose_scene(random.Random(99)), random.Random(99), 1)[0]
+    wrong = write_captions(compose_scene(random.Random(99)), random.Random(99), 1)[0]
     captions["test-0003.jpg"] = wrong
     verdicts = check_captions(folder, captions)
     assert [verdict.right for verdict in verdicts] == [True, True, False] + [True] * 5

@@ -3,9 +3,8 @@
 import random
 
 import pytest
-
-from fairseq_mm.demo.captions import RELATION_WORDS, captions_of, is_true, true_captions
-from fairseq_mm.demo.scenes import COLOURS, SHAPES, Scene, Thing, compose_scene
+from drawings.captions import RELATION_WORDS, is_true, true_captions, write_captions
+from drawings.scenes import COLOURS, SHAPES, Scene, Thing, compose_scene
 
 COLUMN = Scene(
     "column",
@@ -78,11 +77,11 @@ def test_every_true_caption_is_listed_once():
     assert len(list(true_captions(COLUMN))) == len(set(true_captions(COLUMN))) == 4 * 2 * 2 * 2 * 2
 
 
-def test_all_captions_of_many_scenes_are_true_and_differ():
+def test_all_write_captions_many_scenes_are_true_and_differ():
     rng = random.Random(11)
     for _ in range(200):
         scene = compose_scene(rng)
-        captions = captions_of(scene, rng, 5)
+        captions = write_captions(scene, rng, 5)
         assert len(set(captions)) == 5
         assert all(is_true(caption, scene) for caption in captions)
 
@@ -94,7 +93,7 @@ def test_changing_any_word_that_means_something_makes_a_caption_false():
     opposites.update({"large": "small", "big": "small"})
     for _ in range(100):
         scene = compose_scene(rng)
-        caption = captions_of(scene, rng, 1)[0]
+        caption = write_captions(scene, rng, 1)[0]
         words = caption.split()
         for place, word in enumerate(words):
             if word in COLOURS:
@@ -113,7 +112,7 @@ def test_both_directions_and_all_wordings_are_written():
     written = {
         words
         for _ in range(400)
-        for caption in captions_of(compose_scene(rng), rng, 2)
+        for caption in write_captions(compose_scene(rng), rng, 2)
         for words in RELATION_WORDS
         if f" {words} " in caption
     }

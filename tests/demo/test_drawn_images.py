@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from fairseq_mm.demo.drawn_images import SIDE, draw
-from fairseq_mm.demo.scenes import COLOURS, SHAPES, Scene, Thing, compose_scene
+from drawings.drawn_images import SIDE, draw
+from drawings.scenes import COLOURS, SHAPES, Scene, Thing, compose_scene
 
 THING = Thing("large", "red", "circle", x=0.3, y=0.6, radius=0.2)
 

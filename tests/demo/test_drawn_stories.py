@@ -6,8 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-
-from fairseq_mm.demo.drawn_stories import (
+from drawings.drawn_stories import (
     CHANGES,
     NUM_MOMENTS,
     Moment,
@@ -15,7 +14,7 @@ from fairseq_mm.demo.drawn_stories import (
     compose_story,
     possible_changes,
 )
-from fairseq_mm.demo.scenes import relation
+from drawings.scenes import relation
 
 
 @pytest.fixture

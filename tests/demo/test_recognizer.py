@@ -3,20 +3,20 @@
 import math
 
 import torch
-from torch.nn import functional
-
-from fairseq_mm.demo import recognizer
-from fairseq_mm.demo.recognizer import (
+from drawings import recognizer
+from drawings.recognizer import (
     SumPool,
     all_recognized,
     build_network,
     draw_examples,
+    get_labels,
     label_loss,
-    labels_of,
     normalize,
     train_recognizer,
 )
-from fairseq_mm.demo.scenes import Scene, Thing
+from drawings.scenes import Scene, Thing
+from torch.nn import functional
+
 from fairseq_mm.extract.extractor import build_extractor
 
 # classes of the labels: 3 arrangements, 2 grounds, then 2 sizes, 6 colours, 4 shapes of two things,
@@ -31,9 +31,9 @@ def test_labels_are_of_the_things_in_reading_order_and_of_the_shapes():
     )
     red_circle, green_star, no_thing = [0, 0, 0], [1, 3, 3], [-100] * 3
     by_shape = [*(1, 1, 4), *(0, 0, 0), *(0, 0, 0), *(2, 4, 5)]  # the circle is left of the star
-    assert labels_of(Scene("row", things), True) == [2, 1, *red_circle, *green_star, *by_shape]
+    assert get_labels(Scene("row", things), True) == [2, 1, *red_circle, *green_star, *by_shape]
     by_shape = [*(0, 0, 0), *(0, 0, 0), *(0, 0, 0), *(2, 4, 1)]
-    assert labels_of(Scene("alone", things[1:]), False) == [
+    assert get_labels(Scene("alone", things[1:]), False) == [
         *(0, 0),
         *green_star,
         *no_thing,

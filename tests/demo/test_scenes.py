@@ -5,8 +5,7 @@ import json
 import random
 
 import pytest
-
-from fairseq_mm.demo.scenes import (
+from drawings.scenes import (
     Scene,
     compose_scene,
     held_out_combinations,

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+import step_runner
+from step_runner import PACKAGE, StepRunner
 
-from fairseq_mm.demo import step_runner
-from fairseq_mm.demo.step_runner import StepRunner
 from fairseq_mm.errors import UserError
 
 SETTINGS = {"seed": 1}
@@ -29,8 +29,8 @@ INTERRUPTED = f"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
 from pathlib import Path
-from fairseq_mm.cli import demo, main
-from fairseq_mm.demo import step_runner
+from fairseq_mm.cli.script import run_script
+import step_runner
 step_runner._INTERPRETED["wait"] = ["-c", {WAIT!r}]
 folder = Path(sys.argv[1])
 def run(args):
@@ -39,9 +39,10 @@ def run(args):
         runner.command(f"Wait for {{name}}", "wait", folder / name)
         runner.command(f"After {{name}}", "wait", folder / name)
     runner.side_by_side(lambda: track("one"), lambda: track("two"))
-demo.run = run
+    return 0
 step_runner.available_cores = lambda: 2
-sys.exit(main.main(["demo"]))
+sys.argv = ["run_demo.py"]
+sys.exit(run_script("", [], run))
 """
 
 
@@ -107,8 +108,8 @@ def test_finished_steps_are_not_repeated_and_failed_ones_are(tmp_path, capsys):
 
 def test_what_a_called_function_returns_is_shown(tmp_path, capsys):
     runner = StepRunner(tmp_path / "demo", SETTINGS, total=2)
-    runner.call("Name", os.path.basename, p="a/name")
-    runner.call("Folder", os.path.dirname, p="a/name", shown=str.upper)
+    runner.call("Name", "os.path.basename", p="a/name")
+    runner.call("Folder", "os.path.dirname", p="a/name", shown=str.upper)
     first, end, *others = capsys.readouterr().out.splitlines()
     assert first == "[1/2] Name"
     assert re.fullmatch(r"\[1/2\] Name: name; \d+\.\d s", end)
@@ -141,7 +142,7 @@ def test_the_commands_that_are_shown_are_those_that_exist(tmp_path):
     runner = StepRunner(tmp_path / "demo", SETTINGS, total=2)
     runner.command("Where", "fairseq-mm user-dir")
     shown = (tmp_path / "demo" / "logs" / "where.log").read_text().strip()
-    assert shown == str(step_runner._PACKAGE)
+    assert shown == str(PACKAGE)
     assert json.loads((tmp_path / "demo" / "demo.json").read_text())["settings"] == SETTINGS
 
 
@@ -256,7 +257,10 @@ def test_an_interruption_ends_both_tracks(tmp_path, of_all):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(Path(step_runner.__file__).parents[2])},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{PACKAGE.parent}{os.pathsep}{Path(step_runner.__file__).parent}",
+        },
     )
     files = [tmp_path / "one.pid", tmp_path / "two.pid"]
     deadline = time.monotonic() + 60
@@ -266,6 +270,6 @@ def test_an_interruption_ends_both_tracks(tmp_path, of_all):
     (os.killpg if of_all else os.kill)(program.pid, signal.SIGINT)
     output, error = program.communicate(timeout=60)
     assert program.returncode == 130
-    assert error == "fairseq-mm demo: interrupted\n"
+    assert error == "run_demo.py: interrupted\n"
     assert sorted(re.findall("Wait for .*|After .*", output)) == ["Wait for one", "Wait for two"]
     assert not any(is_running(int(file.read_text())) for file in files)

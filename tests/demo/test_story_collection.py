@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from drawings.collection import check_stories, draw_stories, get_story_name, image_names
+from drawings.drawn_stories import Moment
 from PIL import Image
 
-from fairseq_mm.demo.collection import check_stories, draw_stories, image_names, story_of
-from fairseq_mm.demo.drawn_stories import Moment
 from fairseq_mm.errors import UserError
 
 SIZES = {"train": 6, "valid": 2, "test": 3}
@@ -31,7 +31,7 @@ def test_every_story_has_five_images_and_five_right_sentences(folder):
     stories = {}
     for record, truth in zip(records, truths):
         assert record["images"] == [f"images/{name}" for name in image_names(truth["id"])]
-        assert record["id"] == truth["id"] == story_of(image_names(truth["id"]))
+        assert record["id"] == truth["id"] == get_story_name(image_names(truth["id"]))
         assert all((folder / image).is_file() for image in record["images"])
         stories[truth["id"]] = record["sentences"]
     verdicts = check_stories(folder, stories)

@@ -4,10 +4,9 @@ import random
 from dataclasses import replace
 
 import pytest
-
-from fairseq_mm.demo.drawn_stories import Moment, compose_story
-from fairseq_mm.demo.scenes import COLOURS, SHAPES, Scene, Thing
-from fairseq_mm.demo.story_sentences import describes, sentences_describing, write_story
+from drawings.drawn_stories import Moment, compose_story
+from drawings.scenes import COLOURS, SHAPES, Scene, Thing
+from drawings.story_sentences import describes, sentences_describing, write_story
 
 CIRCLE = Thing("small", "red", "circle", 0.4, 0.2, 0.12)
 STAR = Thing("large", "blue", "star", 0.5, 0.7, 0.2)

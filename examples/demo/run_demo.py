@@ -1,46 +1,48 @@
+#!/usr/bin/env python3
 """Draws images, trains a captioning and a visual story model on them, and shows
 the results.
 
-  fairseq-mm demo
-  fairseq-mm demo --output demo2 --seed 2
+    make demo
+    python examples/demo/run_demo.py --output demo2 --seed 2
 
-Everything is made on this machine: images of coloured shapes with captions, a
-small image network that gives their features, and an m-RNN that fairseq-train
-trains on them; then stories of five images, in which something happens from
-image to image, and GLAC with a non-local block. Captions and stories are made
-beside each other where there are two cores. Every command is shown before it
+The program needs no data. It draws images of coloured shapes with captions,
+trains a small image network for their features, and trains an m-RNN with
+fairseq-train. Then it draws stories of five images, in which something happens
+from image to image, and trains GLAC with a non-local block. Captions and stories
+are made in parallel if there are two cores. Every command is shown before it
 runs, and can be run again by hand. An interrupted run continues when the same
 command is run again. It takes some minutes on two cores.
 
-Exit status 1 means that fewer than 9 of 10 captions of test images are true, or
-that fewer than 9 of 10 sentences of test stories say what happens in their
-image.
+The exit status is 1 if fewer than 9 of 10 captions of test images are true, or
+if fewer than 9 of 10 sentences of test stories say what happens in their image.
 """
 
 import argparse
 import json
-import os
 import re
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import Any, NamedTuple
+
+from drawings import collection
+from step_runner import PACKAGE, StepRunner
 
 from fairseq_mm import __version__
-from fairseq_mm.cli import arguments
+from fairseq_mm.cli.script import run_script
 from fairseq_mm.data.input_files import parse_json, read_json, read_lines
-from fairseq_mm.data.visual_story_text import NUM_IMAGES
-
-if TYPE_CHECKING:
-    from fairseq_mm.demo.step_runner import StepRunner
+from fairseq_mm.data.split_files import read_references, read_visual_ids
+from fairseq_mm.data.visual_story_text import NUM_IMAGES, split_sentences
+from fairseq_mm.metrics.hypotheses import read_hypotheses
 
 MINIMUM = 0.9  # share of right captions, and of right sentences
 STEPS = 15
-FRESH, GENERATED = "fresh-0001", "generated.jsonl"  # id and text of the fresh story
+FRESH, GENERATED = "fresh-0001", "generated.jsonl"  # id of the fresh story, and file of its text
 
 
 class Sizes(NamedTuple):
-    """How much is drawn and learned."""
+    """Numbers of drawn items, and of epochs and items a batch in training."""
 
     train: int
     valid: int
@@ -55,38 +57,43 @@ class Sizes(NamedTuple):
 
 CAPTIONS = Sizes(8000, 200, 500, epochs=3, batch=32)
 STORIES = Sizes(2500, 50, 100, epochs=9, batch=16)
-CLOSE_UPS, WHOLE_IMAGES = 10_000, 12_000  # that the image network is trained on
+TRAIN_RECOGNIZER = "drawings.recognizer.train_and_save"
+# images that the image network is trained on
+CLOSE_UPS, WHOLE_IMAGES = 10_000, 12_000
 
 
-class Half(NamedTuple):
-    """What differs between captions and stories.
+class DemoTask(NamedTuple):
+    """Settings of one of the two tasks.
 
     Attributes:
-        task: of fairseq.
-        noun: what is generated.
-        drawn: title of the step that draws.
-        train: likewise of the one that trains.
-        scored: likewise of the one that scores.
-        extract: options of ``fairseq-mm extract``.
-        arch: options of the model.
-        training: other options of ``fairseq-train``.
-        score: options of ``fairseq-mm score``.
+        task: Name of the fairseq task.
+        noun: Plural of what is generated.
+        draw: Function that draws.
+        draw_title: Title of the step that draws.
+        train_title: Title of the step that trains.
+        score_title: Title of the step that scores.
+        extract: Options of ``fairseq-mm extract``.
+        arch: Options of the model.
+        training: Other options of ``fairseq-train``.
+        score: Options of ``fairseq-mm score``.
     """
 
     task: str
     noun: str
-    drawn: str
-    train: str
-    scored: str
+    draw: str
+    draw_title: str
+    train_title: str
+    score_title: str
     extract: str
     arch: str
     training: str
     score: str
 
 
-OF_CAPTIONS = Half(
+CAPTION_TASK = DemoTask(
     "multimodal_captioning",
     "captions",
+    "drawings.collection.draw_images",
     "Draw images",
     "Train the captioning model",
     "Score the captions",
@@ -96,9 +103,10 @@ OF_CAPTIONS = Half(
     "--lr 3e-3 --eval-gen --best-checkpoint-metric cider --maximize-best-checkpoint-metric",
     "--metrics bleu,rouge_l,cider,novelty",
 )
-OF_STORIES = Half(
+STORY_TASK = DemoTask(
     "visual_storytelling",
     "stories",
+    "drawings.collection.draw_with_fresh_story",
     "Draw stories",
     "Train the story model",
     "Score the stories",
@@ -112,23 +120,17 @@ OF_STORIES = Half(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    arguments.add(
-        parser,
-        *("output", "seed"),
-        output={
-            "type": Path,
-            "default": Path("demo"),
-            "metavar": "DIR",
-            "help": "Folder of all results (default: demo).",
-        },
-        seed={"default": 1, "help": "Seed of everything that is drawn (default: 1)."},
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("demo"),
+        metavar="DIR",
+        help="folder of all results (default: demo)",
     )
+    parser.add_argument("--seed", type=int, default=1, help="seed of all random choices")
 
 
 def run(args: argparse.Namespace) -> int:
-    from fairseq_mm.demo import collection
-    from fairseq_mm.demo.step_runner import StepRunner
-
     start = time.monotonic()
     folder, seed = args.output, args.seed
     settings = {
@@ -137,19 +139,19 @@ def run(args: argparse.Namespace) -> int:
         "sizes": [*CAPTIONS, *STORIES, CLOSE_UPS, WHOLE_IMAGES],
     }
     runner = StepRunner(folder, settings, total=STEPS)
-    weights, stories, fresh = folder / "recognizer.pt", folder / "stories", folder / "stories/fresh"
-    drawn = {"runner": runner, "seed": seed}
+    weights, stories = folder / "recognizer.pt", folder / "stories"
     network = {"weights": weights, "close_ups": CLOSE_UPS, "images": WHOLE_IMAGES, "seed": seed}
 
     runner.side_by_side(
-        lambda: _draw_and_prepare(OF_CAPTIONS, folder, CAPTIONS, collection.draw_images, **drawn),
-        lambda: _draw_and_prepare(OF_STORIES, stories, STORIES, _draw_stories, **drawn),
+        lambda: _draw_and_prepare(runner, CAPTION_TASK, folder, CAPTIONS, seed),
+        lambda: _draw_and_prepare(runner, STORY_TASK, stories, STORIES, seed),
     )
 
     def learn_to_see() -> None:
         title = "Train a small image network"
-        runner.call(title, _train_recognizer, shown=recognition_of, **network)
-        _extract(runner, OF_STORIES, stories, weights)  # theirs is the longer way from here
+        runner.call(title, TRAIN_RECOGNIZER, shown=shorten_recognition, **network)
+        # the stories' images first: their training is the longer one
+        _extract(runner, STORY_TASK, stories, weights)
 
     runner.side_by_side(learn_to_see)
     captions, sentences = runner.side_by_side(
@@ -164,7 +166,9 @@ def run(args: argparse.Namespace) -> int:
     _print_scores(folder, captions, stories, sentences, seconds)
     print("\nA story generated from five fresh images:")
     generated = _fresh_sentences(stories)
-    for sentence, verdict in zip(generated, collection.check_stories(fresh, {FRESH: generated})):
+    for sentence, verdict in zip(
+        generated, collection.check_stories(stories / "fresh", {FRESH: generated})
+    ):
         print(f"  {sentence}{'' if verdict.right else '   (wrong)'}")
     print(f"\nImages and captions: {(folder / 'page.html').resolve()}")
     print(f"Story and its images: {(stories / 'page.html').resolve()}")
@@ -172,17 +176,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _draw_and_prepare(
-    half: Half,
-    folder: Path,
-    sizes: Sizes,
-    draw: Callable[..., None],
-    *,
-    runner: "StepRunner",
-    seed: int,
+    runner: StepRunner, task: DemoTask, folder: Path, sizes: Sizes, seed: int
 ) -> None:
-    noun = half.noun
+    noun = task.noun
     folder.mkdir(exist_ok=True)
-    runner.call(half.drawn, draw, folder=folder, sizes=sizes.splits, seed=seed)
+    runner.call(task.draw_title, task.draw, folder=folder, sizes=sizes.splits, seed=seed)
     runner.command(
         f"Prepare {noun}",
         *(f"fairseq-mm prepare {noun}", folder / f"{noun}.jsonl"),
@@ -190,69 +188,55 @@ def _draw_and_prepare(
     )
 
 
-def _extract(runner: "StepRunner", half: Half, folder: Path, weights: Path) -> None:
+def _extract(runner: StepRunner, task: DemoTask, folder: Path, weights: Path) -> None:
     runner.command(
-        f"Extract features of the {half.noun}' images",
+        f"Extract features of the {task.noun}' images",
         *("fairseq-mm extract", folder / "images", "--model resnet18 --weights", weights),
-        f"{half.extract} --resize-size 64 --size 64 --batch-size 64 --device cpu --overwrite",
+        f"{task.extract} --resize-size 64 --size 64 --batch-size 64 --device cpu --overwrite",
         *("--output", folder / "data" / "features.h5"),
     )
 
 
-def _draw_stories(folder: Path, sizes: dict[str, int], seed: int) -> None:
-    from fairseq_mm.demo.collection import draw_stories
-
-    (folder / "fresh").mkdir(exist_ok=True)
-    draw_stories(folder / "fresh", {"fresh": 1}, seed=seed)
-    draw_stories(folder, sizes, seed=seed)
-
-
-def _caption(runner: "StepRunner", folder: Path, weights: Path, seed: int) -> list[Any]:
-    """Extracts, trains and generates; what the captions of the test images are worth."""
-    from fairseq_mm.demo.collection import check_captions
-
-    _extract(runner, OF_CAPTIONS, folder, weights)
-    texts = _train_and_generate(runner, OF_CAPTIONS, folder, CAPTIONS, seed=seed)
-    verdicts = check_captions(folder, texts)
+def _caption(runner: StepRunner, folder: Path, weights: Path, seed: int) -> list[Any]:
+    """Extract, train and generate; return the verdicts on the captions of the test images."""
+    _extract(runner, CAPTION_TASK, folder, weights)
+    texts = _train_and_generate(runner, CAPTION_TASK, folder, CAPTIONS, seed=seed)
+    verdicts = collection.check_captions(folder, texts)
     _show_captions(runner, folder, verdicts)
     return verdicts
 
 
-def _tell(runner: "StepRunner", folder: Path, weights: Path, seed: int) -> list[Any]:
-    """Trains and generates; what the sentences of the test stories are worth."""
-    from fairseq_mm.data.visual_story_text import split_sentences
-    from fairseq_mm.demo.collection import check_stories, story_of
-
-    texts = _train_and_generate(runner, OF_STORIES, folder, STORIES, seed=seed)
+def _tell(runner: StepRunner, folder: Path, weights: Path, seed: int) -> list[Any]:
+    """Train and generate; return the verdicts on the sentences of the test stories."""
+    texts = _train_and_generate(runner, STORY_TASK, folder, STORIES, seed=seed)
     _generate_fresh_story(runner, folder, weights)
-    stories = {story_of(key.split("\t")): split_sentences(text) for key, text in texts.items()}
-    return check_stories(folder, stories)
+    stories = {
+        collection.get_story_name(key.split("\t")): split_sentences(text)
+        for key, text in texts.items()
+    }
+    return collection.check_stories(folder, stories)
 
 
 def _train_and_generate(
-    runner: "StepRunner", half: Half, folder: Path, sizes: Sizes, *, seed: int
+    runner: StepRunner, task: DemoTask, folder: Path, sizes: Sizes, *, seed: int
 ) -> dict[str, str]:
-    """Trains, generates and scores; the generated text of each test item."""
-    from fairseq_mm.data.split_files import read_references, read_visual_ids
-    from fairseq_mm.demo.collection import CAPTIONS_PER_IMAGE
-    from fairseq_mm.metrics.hypotheses import read_hypotheses
-
+    """Train, generate and score; return the generated text of each test item."""
     data, checkpoints = folder / "data", folder / "checkpoints"
-    generated, noun = folder / "generate-test.txt", half.noun
-    package = Path(__file__).resolve().parents[1]
+    generated, noun = folder / "generate-test.txt", task.noun
+    package = PACKAGE
     if Path.cwd() in package.parents:
         package = package.relative_to(Path.cwd())
-    for_fairseq = (data, "--user-dir", package, f"--task {half.task} --cpu")
-    texts = sizes.train * (CAPTIONS_PER_IMAGE if noun == "captions" else 1)
+    for_fairseq = (data, "--user-dir", package, f"--task {task.task} --cpu")
+    texts = sizes.train * (collection.CAPTIONS_PER_IMAGE if noun == "captions" else 1)
     num_updates = sizes.epochs * -(-texts // sizes.batch)
 
     def validation(line: str) -> str:
-        return validation_of(line, sizes.epochs)
+        return shorten_validation(line, sizes.epochs)
 
     runner.command(
-        half.train,
-        *("fairseq-train", *for_fairseq, f"{half.arch} --criterion cross_entropy"),
-        f"--optimizer adam --lr-scheduler polynomial_decay {half.training}",
+        task.train_title,
+        *("fairseq-train", *for_fairseq, f"{task.arch} --criterion cross_entropy"),
+        f"--optimizer adam --lr-scheduler polynomial_decay {task.training}",
         f"--total-num-update {num_updates} --clip-norm 5 --batch-size {sizes.batch}",
         f"--max-epoch {sizes.epochs} --seed {seed} --no-epoch-checkpoints --log-format simple",
         *("--save-dir", checkpoints),
@@ -265,8 +249,8 @@ def _train_and_generate(
         output=generated,
     )
     runner.command(
-        half.scored,
-        *("fairseq-mm score", generated, "--data", data, f"--split test {half.score}"),
+        task.score_title,
+        *("fairseq-mm score", generated, "--data", data, f"--split test {task.score}"),
         *("--json", folder / "scores.json", "--per-item", folder / "scores-per-item.jsonl"),
         shown=lambda line: "",  # the figures are shown at the end
     )
@@ -277,27 +261,13 @@ def _train_and_generate(
     ).texts
 
 
-def _train_recognizer(weights: Path, close_ups: int, images: int, seed: int) -> str:
-    import torch
-
-    from fairseq_mm.demo.recognizer import train_recognizer
-
-    network, accuracy = train_recognizer(
-        close_ups=close_ups, images=images, seed=seed, show=lambda line: print(line, flush=True)
-    )
-    partial = weights.with_name(f"{weights.name}.partial")
-    torch.save(network.state_dict(), partial)
-    os.replace(partial, weights)
-    return f"recognises everything in {accuracy:.0%} of new images"
-
-
-def recognition_of(line: str) -> str:
-    """Of the image network's training the lines that say how far it is, and how good."""
+def shorten_recognition(line: str) -> str:
+    """Return a line of the image network's training if it tells progress or accuracy, else ""."""
     return line.strip() if re.match("close-ups: |whole images: |recognises ", line) else ""
 
 
-def validation_of(line: str, epochs: int) -> str:
-    """Of fairseq-train's output the lines that end a validation, in short."""
+def shorten_validation(line: str, epochs: int) -> str:
+    """Return the figures of a validation in a line of fairseq-train's output, else ""."""
     match = re.search(r"epoch 0*(\d+) \| valid on 'valid' subset \| (.*)", line)
     if match is None:
         return ""
@@ -306,11 +276,11 @@ def validation_of(line: str, epochs: int) -> str:
     return f"epoch {match[1]} of {epochs}: {', '.join(shown)}"
 
 
-def _show_captions(runner: "StepRunner", folder: Path, captions: Iterable[Any]) -> None:
+def _show_captions(runner: StepRunner, folder: Path, captions: Iterable[Any]) -> None:
     right = folder / "right.jsonl"
     lines = [json.dumps({"id": v.key, "right": int(v.right)}) + "\n" for v in captions]
     right.write_text("".join(lines), encoding="utf-8")
-    log = OF_CAPTIONS.train.lower().replace(" ", "-")
+    log = CAPTION_TASK.train_title.lower().replace(" ", "-")
     runner.command(
         "Show everything on a page",
         *("fairseq-mm report --data", folder / "data", "--split test --hypotheses"),
@@ -321,10 +291,8 @@ def _show_captions(runner: "StepRunner", folder: Path, captions: Iterable[Any]) 
     )
 
 
-def _generate_fresh_story(runner: "StepRunner", folder: Path, weights: Path) -> None:
-    from fairseq_mm.demo.collection import image_names
-
-    images = [folder / "fresh" / "images" / name for name in image_names(FRESH)]
+def _generate_fresh_story(runner: StepRunner, folder: Path, weights: Path) -> None:
+    images = [folder / "fresh" / "images" / name for name in collection.image_names(FRESH)]
     runner.command(
         "Generate a story of five fresh images",
         *("fairseq-mm tell", *images, "--checkpoint", folder / "checkpoints", "--weights"),
@@ -334,8 +302,6 @@ def _generate_fresh_story(runner: "StepRunner", folder: Path, weights: Path) -> 
 
 
 def _fresh_sentences(folder: Path) -> list[str]:
-    from fairseq_mm.data.visual_story_text import split_sentences
-
     lines = (line for _, line in read_lines(folder / GENERATED))
     (record,) = (parse_json(line) for line in lines if line.startswith("{"))  # not warnings
     return split_sentences(record["hypothesis"])
@@ -348,15 +314,16 @@ def _print_scores(
     sentences: list[Any],
     seconds: list[tuple[str, str]],
 ) -> None:
-    from fairseq_mm.demo.collection import KINDS
-
     rows = [
         ("captions that are true of their image", captions),
         ("  in combinations that training showed", [v for v in captions if not v.unseen]),
         ("  in combinations that it did not", [v for v in captions if v.unseen]),
         *_scores(folder),
         ("sentences that say what their image shows", sentences),
-        *((f"  {what}", [v for v in sentences if v.kind == kind]) for kind, what in KINDS.items()),
+        *(
+            (f"  {what}", [v for v in sentences if v.kind == kind])
+            for kind, what in collection.KINDS.items()
+        ),
         *_scores(stories),
         *seconds,
     ]
@@ -387,3 +354,7 @@ def _status(captions: list[Any], sentences: list[Any], logs: Path) -> int:
             )
             status = 1
     return status
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(__doc__, [add_arguments], run))

@@ -1,4 +1,4 @@
-"""What stands in a drawn image: one or two things, each with size, colour, shape and place.
+"""Content of a drawn image: one or two things, each with size, colour, shape and place.
 
 Some combinations of two things can be held out, so that a test image may show a green star
 above a red circle although no captioned training image showed a green star above a red circle.
@@ -15,7 +15,7 @@ COLOURS = ("red", "orange", "yellow", "green", "blue", "purple")
 SHAPES = ("circle", "square", "triangle", "star")
 ARRANGEMENTS = ("alone", "column", "row")
 
-_SHARES = (0.1, 0.45, 0.45)  # of the arrangements
+_SHARES = (0.1, 0.45, 0.45)  # probabilities of the arrangements
 _HELD_OUT_SHARE = 1 / 8
 # Radii as shares of the image's side. The sizes are far enough apart to be distinguished by eye.
 _RADII = {"small": (0.115, 0.13), "large": (0.185, 0.21)}
@@ -27,7 +27,7 @@ Combination = tuple[str, str, str, str, str]
 
 @dataclass(frozen=True)
 class Thing:
-    """Place and radius are shares of the image's side; y grows downwards."""
+    """Coloured shape. Place and radius are shares of the image's side; y grows downwards."""
 
     size: str
     colour: str
@@ -39,14 +39,14 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """``things`` stand in reading order: from the top in a column, from the left in a row."""
+    """One or two things in reading order: from the top in a column, from the left in a row."""
 
     arrangement: str
     things: tuple[Thing, ...]
 
     @property
     def combination(self) -> tuple[str, ...]:
-        """A ``Combination`` if there are two things."""
+        """Arrangement, colours and shapes; a ``Combination`` if there are two things."""
         looks = [word for thing in self.things for word in (thing.colour, thing.shape)]
         return (self.arrangement, *looks)
 
@@ -59,7 +59,7 @@ class Scene:
 
 
 def held_out_combinations(seed: int) -> frozenset[Combination]:
-    """An eighth of all combinations, chosen at random."""
+    """Return an eighth of all combinations, chosen at random."""
     possible = [
         (arrangement, one, shape, other, other_shape)
         for arrangement in ("column", "row")
@@ -76,12 +76,12 @@ def compose_scene(
     excluded: Set[tuple[str, ...]] = frozenset(),
     required: Set[tuple[str, ...]] = frozenset(),
 ) -> Scene:
-    """A random scene.
+    """Compose a random scene.
 
     Args:
-        rng: source of all choices.
-        excluded: combinations that it must not have.
-        required: combinations of which it must have one, if any are given.
+        rng: Source of all choices.
+        excluded: Combinations that the scene must not have.
+        required: If not empty, the scene must have one of these combinations.
     """
     while True:
         arrangement = rng.choices(ARRANGEMENTS, _SHARES)[0]
@@ -97,15 +97,15 @@ def compose_scene(
 def place_things(
     looks: Sequence[tuple[str, str, str]], arrangement: str, rng: random.Random
 ) -> tuple[Thing, ...]:
-    """Random places, nothing touching, nothing cut off; two things along the arrangement's axis.
+    """Place things at random, none touching another or the image's edge.
 
     Args:
-        looks: size, colour and shape of each thing, in reading order.
-        arrangement: ``alone``, ``column`` or ``row``.
-        rng: source of all choices.
+        looks: Size, colour and shape of each thing, in reading order.
+        arrangement: ``alone``, ``column`` or ``row``; the axis along which two things lie.
+        rng: Source of all choices.
     """
     radii = [rng.uniform(*_RADII[size]) for size, _, _ in looks]
-    # what the diameters and the gaps leave free is shared out at random
+    # the length that diameters and gaps leave free is divided at random
     free = 1 - 2 * sum(radii) - _GAP * (len(radii) + 1)
     cuts = sorted(rng.uniform(0, free) for _ in radii)
     along, edge = [], 0.0
@@ -132,7 +132,7 @@ def place_things(
 
 
 def relation(first: Thing, second: Thing) -> str:
-    """above, below, left or right: where ``first`` is, seen from ``second``."""
+    """Return where the first thing is, seen from the second: above, below, left or right."""
     dx, dy = first.x - second.x, first.y - second.y
     if math.fabs(dy) > math.fabs(dx):
         return "above" if dy < 0 else "below"

@@ -1,15 +1,16 @@
-"""`fairseq-mm demo`: the commands, the verdict, continuing; the whole of it in small."""
+"""The demo: the commands, the verdict, continuing; the whole of it in small."""
 
 import json
 import pickle
+import pkgutil
 from pathlib import Path
 
 import pytest
+import run_demo as demo
+import step_runner
+from step_runner import StepRunner
 
-from fairseq_mm.cli import demo
-from fairseq_mm.cli.main import main
-from fairseq_mm.demo import step_runner
-from fairseq_mm.demo.step_runner import StepRunner
+from fairseq_mm.cli.script import run_script
 
 SMALL = demo.Sizes(train=40, valid=6, test=20, epochs=1, batch=32)
 SMALL_STORIES = demo.Sizes(train=6, valid=2, test=4, epochs=1, batch=16)
@@ -36,10 +37,10 @@ class FakeCommands:
         log.write_text("")
         if words[0] == "call":
             function, arguments = pickle.loads(bytes.fromhex(words[1]))
-            if function is demo._train_recognizer:
+            if function == demo.TRAIN_RECOGNIZER:
                 self.run.append(("network", "train"))
             else:
-                function(**arguments)
+                pkgutil.resolve_name(function)(**arguments)
             return 0, ""
         name = words[1] if words[0] == "fairseq-mm" else words[0]
         of_stories = any(str(self.folder / "stories") in word for word in words)
@@ -98,6 +99,12 @@ class FakeCommands:
         (folder / "scores.json").write_text(json.dumps({"scores": [score]}))
 
 
+def run_main(folder: Path, *options: str) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["run_demo.py", "--output", str(folder), *options])
+        return run_script(demo.__doc__, [demo.add_arguments], demo.run)
+
+
 def file_name(path: str) -> str:
     return path.split("/")[-1]
 
@@ -113,7 +120,7 @@ def commands(tmp_path, monkeypatch) -> FakeCommands:
 
 
 def test_every_command_is_shown_and_the_result_is_a_table(commands, capsys):
-    assert main(["demo", "--output", str(commands.folder)]) == 0
+    assert run_main(commands.folder) == 0
     assert commands.of("captions") == [*COMMANDS, "report"]
     assert commands.of("stories") == [*COMMANDS, "tell"]
     assert sorted(commands.run[:2]) == [("captions", "prepare"), ("stories", "prepare")]
@@ -134,7 +141,7 @@ def test_every_command_is_shown_and_the_result_is_a_table(commands, capsys):
 
 
 def test_the_fresh_story_is_printed_and_its_wrong_sentences_are_marked(commands, capsys):
-    assert main(["demo", "--output", str(commands.folder)]) == 0
+    assert run_main(commands.folder) == 0
     (fresh,) = read(commands.folder / "stories" / "fresh" / "stories.jsonl")
     generated = "".join(f"  {sentence}\n" for sentence in fresh["sentences"][:4])
     assert f"five fresh images:\n{generated}  a lie   (wrong)\n" in capsys.readouterr().out
@@ -143,7 +150,7 @@ def test_the_fresh_story_is_printed_and_its_wrong_sentences_are_marked(commands,
 @pytest.mark.parametrize(("wrong", "status"), [(2, 0), (3, 1)])
 def test_nine_of_ten_sentences_must_be_right(commands, capsys, wrong, status):
     commands.wrong_sentences = wrong
-    assert main(["demo", "--output", str(commands.folder)]) == status
+    assert run_main(commands.folder) == status
     failure = f"failed: {20 - wrong} of 20 sentences are right, fewer than 90%"
     assert (failure in capsys.readouterr().out) == bool(status)
 
@@ -151,7 +158,7 @@ def test_nine_of_ten_sentences_must_be_right(commands, capsys, wrong, status):
 @pytest.mark.parametrize(("wrong", "status"), [(2, 0), (3, 1)])
 def test_nine_of_ten_captions_must_be_right(commands, capsys, wrong, status):
     commands.wrong = wrong
-    assert main(["demo", "--output", str(commands.folder)]) == status
+    assert run_main(commands.folder) == status
     printed = capsys.readouterr().out
     failure = f"failed: {20 - wrong} of 20 captions are right, fewer than 90%"
     assert (failure in printed) == bool(status)
@@ -160,16 +167,16 @@ def test_nine_of_ten_captions_must_be_right(commands, capsys, wrong, status):
 
 
 def test_a_second_run_repeats_nothing(commands, capsys):
-    assert main(["demo", "--output", str(commands.folder)]) == 0
+    assert run_main(commands.folder) == 0
     commands.run.clear()
-    assert main(["demo", "--output", str(commands.folder)]) == 0
+    assert run_main(commands.folder) == 0
     assert commands.run == []
     assert capsys.readouterr().out.count("done before") == demo.STEPS
 
 
 def test_another_seed_is_refused_in_the_same_folder(commands, capsys):
-    assert main(["demo", "--output", str(commands.folder)]) == 0
-    assert main(["demo", "--output", str(commands.folder), "--seed", "2"]) == 2
+    assert run_main(commands.folder) == 0
+    assert run_main(commands.folder, "--seed", "2") == 2
     assert "was made with other settings" in capsys.readouterr().err
 
 
@@ -178,15 +185,17 @@ def test_validations_are_shown_in_short():
         "2026-01-02 03:04:05 | INFO | valid | epoch 003 | valid on 'valid' subset | loss 0.654 "
         "| ppl 1.57 | cider 4.5 | rouge_l 0.86 | bleu4 0.82 | num_updates 1000"
     )
-    assert demo.validation_of(line, 3) == "epoch 3 of 3: ppl 1.57, bleu4 0.82, cider 4.5"
-    assert demo.validation_of(line.partition(" | cider")[0], 9) == "epoch 3 of 9: ppl 1.57"
-    assert demo.validation_of("epoch 003 | loss 0.7 | ppl 1.6", 3) == ""
+    assert demo.shorten_validation(line, 3) == "epoch 3 of 3: ppl 1.57, bleu4 0.82, cider 4.5"
+    assert demo.shorten_validation(line.partition(" | cider")[0], 9) == "epoch 3 of 9: ppl 1.57"
+    assert demo.shorten_validation("epoch 003 | loss 0.7 | ppl 1.6", 3) == ""
 
 
 def test_of_the_image_networks_training_no_warning_is_shown():
-    assert demo.recognition_of("close-ups: 20%, loss 3.10\n") == "close-ups: 20%, loss 3.10"
-    assert demo.recognition_of("recognises everything in 99% of new images\n").endswith("images")
-    assert demo.recognition_of("KeyboardInterrupt\n") == ""
+    assert demo.shorten_recognition("close-ups: 20%, loss 3.10\n") == "close-ups: 20%, loss 3.10"
+    assert demo.shorten_recognition("recognises everything in 99% of new images\n").endswith(
+        "images"
+    )
+    assert demo.shorten_recognition("KeyboardInterrupt\n") == ""
 
 
 @pytest.mark.slow
@@ -196,7 +205,7 @@ def test_the_whole_demo_runs_in_small(tmp_path, monkeypatch, capsys):
     for name in ("CLOSE_UPS", "WHOLE_IMAGES"):
         monkeypatch.setattr(demo, name, 64)
     folder = tmp_path / "demo"
-    assert main(["demo", "--output", str(folder)]) in (0, 1)
+    assert run_main(folder) in (0, 1)
     page = (folder / "page.html").read_text()
     assert page.count("<article") == 20
     assert page.count("data:image/jpeg") == 20

@@ -1,7 +1,7 @@
-"""Scenes -> small images: antialiased shapes on shaded, noisy ground.
+"""Draws scenes as small images: antialiased shapes on shaded, noisy ground.
 
-The same seed draws the same images; each image has a random stream of its own, so that any
-part of a collection can be drawn alone.
+The same seed draws the same images. Each image has its own random stream, so that any part of a
+collection can be drawn separately.
 """
 
 import math
@@ -11,11 +11,11 @@ from typing import Optional
 import numpy as np
 from PIL import Image, ImageDraw
 
-from fairseq_mm.demo.scenes import Scene, Thing
+from drawings.scenes import Scene, Thing
 
 SIDE = 64
-DAYS = 0.7  # share of light grounds, where nothing else is wanted
-_SCALE = 4  # shapes are drawn this much larger and averaged down
+DAYS = 0.7  # share of light grounds, unless the caller chooses
+_SCALE = 4  # shapes are drawn four times as large and averaged down, against jagged edges
 
 _RGB = {
     "red": (206, 38, 44),
@@ -32,10 +32,10 @@ _TILT = 12  # degrees
 def draw(
     scene: Scene, rng: random.Random, side: int = SIDE, *, night: Optional[bool] = None
 ) -> Image.Image:
-    """The image of ``scene``, ``side`` x ``side`` pixels, RGB.
+    """Draw a scene as an RGB image of ``side`` x ``side`` pixels.
 
-    The ground is light, or dark at ``night``, with a slant of shade; colours, tilts and pixels are
-    jittered. Without ``night``, three grounds of ten are dark.
+    The ground is light, or dark at night, with a gradient; colours, tilts and pixels vary at
+    random. Without ``night``, three of ten grounds are dark.
     """
     full = side * _SCALE
     if night is None:
@@ -79,7 +79,7 @@ def _draw_thing(
 
 
 def _corners(shape: str) -> list[tuple[float, float]]:
-    """Corners as (share of the radius, angle clockwise from the top in radians)."""
+    """Return corners as (share of the radius, angle clockwise from the top in radians)."""
     if shape == "square":
         return [(1.0, math.pi * (0.25 + 0.5 * k)) for k in range(4)]
     if shape == "triangle":

@@ -1,21 +1,20 @@
 """Drawn stories: a scene that changes from image to image, one change at a time.
 
-Each image differs from the one before in exactly one of these, so that what happens follows from
-the image and the one before it:
+Each image differs from its predecessor in exactly one of these changes, so that the two images
+together show what happens:
 
     appear   a second thing comes
     leave    one of two things goes
-    colour   a thing that is alone gets another colour
-    size     a thing that is alone grows or shrinks
-    move     two things stand in another relation
+    colour   a single thing gets another colour
+    size     a single thing grows or shrinks
+    move     two things get another relation
     light    day becomes night, or night day
 """
 
 import random
 from dataclasses import asdict, dataclass, replace
 
-from fairseq_mm.data.visual_story_text import NUM_IMAGES
-from fairseq_mm.demo.scenes import (
+from drawings.scenes import (
     ARRANGEMENTS,
     COLOURS,
     SHAPES,
@@ -25,17 +24,18 @@ from fairseq_mm.demo.scenes import (
     compose_scene,
     place_things,
 )
+from fairseq_mm.data.visual_story_text import NUM_IMAGES
 
 NUM_MOMENTS = NUM_IMAGES
 CHANGES = ("appear", "leave", "colour", "size", "move", "light")
 
 _NIGHTS = 0.4  # share of the stories that begin at night
-_PLACINGS = 40  # tries, of which the one that moves things least is taken
+_PLACINGS = 40  # random placings, of which the one that moves things least is used
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What one image of a story shows."""
+    """Scene and light of one image of a story."""
 
     scene: Scene
     night: bool
@@ -49,10 +49,10 @@ class Moment:
 
 
 def compose_story(rng: random.Random) -> list[Moment]:
-    """``NUM_MOMENTS`` moments; no kind of change happens twice in a row."""
+    """Compose a random story in which no kind of change happens twice in a row."""
     scene = compose_scene(rng)
     if rng.random() < 0.5:  # half of the stories begin with one thing
-        look = _look(rng.choice(scene.things))
+        look = _get_look(rng.choice(scene.things))
         scene = Scene("alone", place_things([look], "alone", rng))
     moments = [Moment(scene, rng.random() < _NIGHTS)]
     kind = ""
@@ -63,14 +63,14 @@ def compose_story(rng: random.Random) -> list[Moment]:
 
 
 def possible_changes(moment: Moment) -> list[str]:
-    """The kinds of change that can come next."""
+    """Return the kinds of change that are possible next."""
     if len(moment.scene.things) == 1:
         return ["appear", "colour", "size", "light"]
     return ["leave", "move", "light"]
 
 
 def change_between(before: Moment, after: Moment) -> str:
-    """The kind of the change from one moment to the next."""
+    """Return the kind of the change from one moment to the next."""
     if before.night != after.night:
         return "light"
     old, new = before.scene.things, after.scene.things
@@ -90,7 +90,7 @@ def _changed(moment: Moment, kind: str, rng: random.Random) -> Moment:
         return replace(moment, night=not moment.night)
     if kind == "leave":
         return replace(moment, scene=Scene("alone", (rng.choice(things),)))
-    looks = [_look(thing) for thing in things]
+    looks = [_get_look(thing) for thing in things]
     arrangement = moment.scene.arrangement
     if kind == "move":
         orders = [
@@ -118,12 +118,12 @@ def _changed(moment: Moment, kind: str, rng: random.Random) -> Moment:
     return replace(moment, scene=Scene(arrangement, after))
 
 
-def _look(thing: Thing) -> tuple[str, str, str]:
+def _get_look(thing: Thing) -> tuple[str, str, str]:
     return thing.size, thing.colour, thing.shape
 
 
 def _distance(old: tuple[Thing, ...], new: tuple[Thing, ...]) -> float:
-    """How far the things of both scenes have moved; things are known by their shapes."""
+    """Return how far the things of both scenes moved; a shape identifies a thing."""
     places = {thing.shape: thing for thing in old}
     both = [(places[thing.shape], thing) for thing in new if thing.shape in places]
     return sum(abs(one.x - other.x) + abs(one.y - other.y) for one, other in both)

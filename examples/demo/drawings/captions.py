@@ -1,18 +1,18 @@
-"""The captions of drawn images: a small grammar.
+"""Captions of drawn images, written by a small grammar.
 
     caption = [there is] (only THING | THING alone | THING and nothing else)
             | [there is] THING [is] RELATION THING
     THING   = a SIZE COLOUR SHAPE
 
-A caption is true of a scene if it names every thing of it, with its size, colour and shape, and how
-they stand; ``true_captions`` lists all such captions, and any other text is not true.
+A caption is true of a scene if it names every thing with size, colour and shape, and the relation
+of two things. ``true_captions`` lists all such captions; any other text is wrong.
 """
 
 import random
 from collections.abc import Iterator
 from itertools import permutations, product
 
-from fairseq_mm.demo.scenes import Scene, Thing, relation
+from drawings.scenes import Scene, Thing, relation
 
 SIZE_WORDS = {"small": "small", "little": "small", "large": "large", "big": "large"}
 RELATION_WORDS = {
@@ -29,7 +29,7 @@ _ALONE = ("{0} alone", "only {0}", "{0} and nothing else")
 
 
 def true_captions(scene: Scene) -> Iterator[str]:
-    """All captions that are true of a scene."""
+    """Yield all captions that are true of a scene."""
     for things in permutations(scene.things):
         for names in product(*map(_names, things)):
             if len(names) == 1:
@@ -43,15 +43,15 @@ def true_captions(scene: Scene) -> Iterator[str]:
 
 
 def is_true(caption: str, scene: Scene) -> bool:
-    """Whether ``caption`` is true of ``scene``; case and a full stop at its end do not matter."""
+    """Return whether a caption is true of a scene, ignoring case and a full stop at the end."""
     return " ".join(caption.lower().rstrip(" .").split()) in true_captions(scene)
 
 
-def captions_of(scene: Scene, rng: random.Random, count: int) -> list[str]:
-    """``count`` different true captions.
+def write_captions(scene: Scene, rng: random.Random, count: int) -> list[str]:
+    """Write different captions that are true of a scene.
 
-    In three captions out of four, two things are named in reading order (from the top, from the
-    left), as people mostly do, in the others the other way round.
+    Three captions of four name two things in reading order (from the top, from the left), as people
+    mostly do; the others reverse it.
     """
     captions: list[str] = []
     while len(captions) < count:

@@ -1,12 +1,12 @@
-"""The demo's data: images in a folder, texts for ``prepare``, and what the images show.
+"""Data of the demo: images in a folder, texts for ``prepare``, and the content of each image.
 
-    images/train-0001.jpg ...     of stories train-0001-1.jpg to train-0001-5.jpg
-    shown.jsonl                   what each image shows, to check texts
+    images/train-0001.jpg ...     images; train-0001-1.jpg to train-0001-5.jpg for a story
+    shown.jsonl                   content of each image, to check texts
     captions.jsonl                image, captions, split
     stories.jsonl                 images, sentences, split
 
-Training and validation images of captions have no held-out combination; of the test images every
-second one has.
+Captioned training and validation images have no held-out combination of things; every second test
+image has one.
 """
 
 import json
@@ -17,18 +17,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from drawings.captions import is_true, write_captions
+from drawings.drawn_images import draw
+from drawings.drawn_stories import NUM_MOMENTS, Moment, change_between, compose_story
+from drawings.scenes import Scene, compose_scene, held_out_combinations
+from drawings.story_sentences import describes, write_story
 from fairseq_mm.data.input_files import read_objects
-from fairseq_mm.demo.captions import captions_of, is_true
-from fairseq_mm.demo.drawn_images import draw
-from fairseq_mm.demo.drawn_stories import NUM_MOMENTS, Moment, change_between, compose_story
-from fairseq_mm.demo.scenes import Scene, compose_scene, held_out_combinations
-from fairseq_mm.demo.story_sentences import describes, write_story
 from fairseq_mm.errors import UserError
 
 CAPTIONS_PER_IMAGE = 3
 QUALITY = 95
 _SHOWN = "shown.jsonl"
-# what a sentence has to say -> the same in words
+# kind of content that a sentence must tell -> its description
 KINDS = {
     "first": "what is there at first",
     "appear": "a thing comes",
@@ -41,12 +41,12 @@ KINDS = {
 
 
 class CaptionVerdict(NamedTuple):
-    """Of one caption.
+    """Verdict on one caption.
 
     Attributes:
-        key: the image.
-        right: the caption is true of the image.
-        unseen: no captioned training image has the image's combination.
+        key: Name of the image.
+        right: Whether the caption is true of the image.
+        unseen: Whether no captioned training image has the image's combination.
     """
 
     key: str
@@ -55,13 +55,13 @@ class CaptionVerdict(NamedTuple):
 
 
 class SentenceVerdict(NamedTuple):
-    """Of one sentence.
+    """Verdict on one sentence of a story.
 
     Attributes:
-        story: its story.
-        number: of its image, from 1.
-        kind: of what it should say, one of ``KINDS``.
-        right: it says what its image shows.
+        story: Name of the story.
+        number: Number of the image, from 1.
+        kind: Kind of content that the sentence must tell, one of ``KINDS``.
+        right: Whether the sentence tells it.
     """
 
     story: str
@@ -71,12 +71,12 @@ class SentenceVerdict(NamedTuple):
 
 
 def draw_images(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:
-    """Draws images with captions; ``captions.jsonl`` is written last.
+    """Draw images with captions; ``captions.jsonl`` is written last.
 
     Args:
-        folder: must exist.
-        sizes: number of images of each split.
-        seed: the same seed draws the same images.
+        folder: Existing folder.
+        sizes: Number of images of each split.
+        seed: Seed of the images and captions.
     """
     held_out = held_out_combinations(seed)
     images = _new_folder(folder)
@@ -88,7 +88,7 @@ def draw_images(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:
         combinations = {"required" if unseen else "excluded": held_out}
         scene = compose_scene(rng, **combinations)
         draw(scene, rng).save(images / name, quality=QUALITY)
-        sentences = captions_of(scene, rng, CAPTIONS_PER_IMAGE)
+        sentences = write_captions(scene, rng, CAPTIONS_PER_IMAGE)
         captions.append({"image": f"images/{name}", "captions": sentences, "split": split})
         scenes.append({"id": name, "unseen": unseen, "scene": scene.to_json()})
     _write_jsonl(folder / _SHOWN, scenes)
@@ -96,12 +96,12 @@ def draw_images(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:
 
 
 def draw_stories(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:
-    """Draws stories; ``stories.jsonl`` is written last.
+    """Draw stories; ``stories.jsonl`` is written last.
 
     Args:
-        folder: must exist.
-        sizes: number of stories of each split.
-        seed: the same seed draws the same stories.
+        folder: Existing folder.
+        sizes: Number of stories of each split.
+        seed: Seed of the images and sentences.
     """
     images = _new_folder(folder)
     stories, shown = [], []
@@ -120,6 +120,13 @@ def draw_stories(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:
     _write_jsonl(folder / "stories.jsonl", stories)
 
 
+def draw_with_fresh_story(folder: Path, sizes: Mapping[str, int], seed: int) -> None:
+    """Draw stories, and one more in ``folder/fresh`` that belongs to no split."""
+    (folder / "fresh").mkdir(exist_ok=True)
+    draw_stories(folder / "fresh", {"fresh": 1}, seed=seed)
+    draw_stories(folder, sizes, seed=seed)
+
+
 def _numbered(sizes: Mapping[str, int]) -> list[tuple[str, int]]:
     return [(split, number) for split, size in sizes.items() for number in range(1, size + 1)]
 
@@ -132,33 +139,32 @@ def _new_folder(folder: Path) -> Path:
 
 
 def _write_jsonl(path: Path, records: list[dict]) -> None:
-    """One object a line, whole or not at all."""
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
     os.replace(partial, path)
 
 
 def image_names(story: str) -> list[str]:
-    """File names of a story's images."""
+    """Return the file names of a story's images."""
     return [f"{story}-{number}.jpg" for number in range(1, NUM_MOMENTS + 1)]
 
 
-def story_of(names: Sequence[str]) -> str:
-    """Inverse of :func:`image_names`."""
+def get_story_name(names: Sequence[str]) -> str:
+    """Return the name of the story with these images, the inverse of :func:`image_names`."""
     return names[0].rpartition("-")[0]
 
 
 def check_captions(folder: Path, captions: Mapping[str, str]) -> list[CaptionVerdict]:
-    """Whether captions are true of their images.
+    """Check whether captions are true of their images.
 
     Args:
-        folder: of the collection.
-        captions: image -> generated text.
+        folder: Folder that :func:`draw_images` filled.
+        captions: Generated text by name of the image.
 
     Raises:
-        UserError: if an image is not in the collection.
+        UserError: If an image was not drawn.
     """
-    records = _shown(folder, captions, "image")
+    records = _read_shown(folder, captions, "image")
     scenes = {key: Scene.from_json(records[key]["scene"]) for key in captions}
     return [
         CaptionVerdict(key, is_true(caption, scenes[key]), records[key]["unseen"])
@@ -167,16 +173,16 @@ def check_captions(folder: Path, captions: Mapping[str, str]) -> list[CaptionVer
 
 
 def check_stories(folder: Path, stories: Mapping[str, Sequence[str]]) -> list[SentenceVerdict]:
-    """Whether sentences say what happens in their images.
+    """Check whether sentences say what happens in their images.
 
     Args:
-        folder: of the stories.
-        stories: story -> its sentences; missing ones count as empty, a sixth does not count.
+        folder: Folder that :func:`draw_stories` filled.
+        stories: Sentences by name of the story. Missing ones count as empty; a sixth is ignored.
 
     Raises:
-        UserError: if a story was not drawn.
+        UserError: If a story was not drawn.
     """
-    records = _shown(folder, stories, "story")
+    records = _read_shown(folder, stories, "story")
     verdicts = []
     for story, sentences in stories.items():
         moments = [Moment.from_json(record) for record in records[story]["moments"]]
@@ -189,7 +195,7 @@ def check_stories(folder: Path, stories: Mapping[str, Sequence[str]]) -> list[Se
     return verdicts
 
 
-def _shown(folder: Path, wanted: Mapping[str, Any], noun: str) -> dict[str, Any]:
+def _read_shown(folder: Path, wanted: Mapping[str, Any], noun: str) -> dict[str, Any]:
     path = folder / _SHOWN
     records = {record["id"]: record for _, record in read_objects(path)}
     for key in wanted:

@@ -1,4 +1,4 @@
-"""The sentences of drawn stories: of each image, every sentence that describes it.
+"""Sentences of drawn stories, written by a small grammar for each kind of change.
 
     first   one (day | night) there is only THING
           | one (day | night) THING is RELATION THING
@@ -13,9 +13,9 @@
     THING = a SIZE COLOUR SHAPE
     NAME  = the COLOUR SHAPE
 
-What leaves, and which colour a thing had, stands in the images before only. A sentence describes
-its image if it names the change, with all that takes part in it; ``sentences_describing`` lists all
-such sentences, and any other one is wrong.
+Only the earlier images show which thing leaves and which colour a thing had. A sentence describes
+its image if it names the change and all things that take part in it. ``sentences_describing`` lists
+all such sentences; any other one is wrong.
 """
 
 import random
@@ -23,18 +23,18 @@ from collections.abc import Sequence
 from itertools import permutations
 from typing import Optional
 
-from fairseq_mm.demo.drawn_stories import Moment, change_between
-from fairseq_mm.demo.scenes import SHAPES, Scene, Thing, relation
+from drawings.drawn_stories import Moment, change_between
+from drawings.scenes import SHAPES, Scene, Thing, relation
 
 _RELATIONS = {"above": "above", "below": "below", "left": "left of", "right": "right of"}
 
 
 def sentences_describing(before: Optional[Moment], after: Moment) -> list[str]:
-    """Every sentence that describes ``after``, words separated by spaces.
+    """Return all sentences that describe an image, words separated by spaces.
 
     Args:
-        before: the moment before; None for the first image.
-        after: what the image shows; if there is a moment before, exactly one change from it.
+        before: Previous moment; None for the first image.
+        after: Moment of the image, which differs from the previous one by one change.
     """
     if before is None:
         return _first(after)
@@ -56,14 +56,13 @@ def sentences_describing(before: Optional[Moment], after: Moment) -> list[str]:
 
 
 def describes(sentence: str, before: Optional[Moment], after: Moment) -> bool:
-    """Whether ``sentence`` describes ``after``; case and a full stop at its end do not matter."""
+    """Return whether a sentence describes an image, ignoring case and a full stop at the end."""
     words = " ".join(sentence.lower().rstrip(" .").split())
     return words in sentences_describing(before, after)
 
 
 def write_story(moments: Sequence[Moment], rng: random.Random) -> list[str]:
-    """One sentence for each moment, among those that describe it: in a wording chosen at random,
-    with two things in reading order, as people mostly do."""
+    """Write a random sentence for each moment, with two things in reading order if possible."""
     return [
         rng.choice(_in_reading_order(sentences_describing(before, after), after.scene))
         for before, after in zip([None, *moments], moments)
@@ -71,7 +70,7 @@ def write_story(moments: Sequence[Moment], rng: random.Random) -> list[str]:
 
 
 def _in_reading_order(sentences: list[str], scene: Scene) -> list[str]:
-    """Those that name the scene's first thing first, or all if they name things in one order."""
+    """Return the sentences that name the scene's first thing first, or all if none does."""
     shape = scene.things[0].shape
     chosen = [
         sentence

@@ -1,5 +1,4 @@
-"""Runs chains of commands beside each other, shows them, keeps their logs, and continues where it
-ended."""
+"""Runs chains of commands in parallel, shows them, keeps their logs, and continues them later."""
 
 import json
 import os
@@ -14,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, Callable, Optional, TypeVar, Union
 
+import fairseq_mm
 from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError
 
 _PROGRESS_FILE = "demo.json"
-_PACKAGE = Path(__file__).resolve().parents[1]
-# `python -m` would give the program another name, and fairseq would be imported where none is
-# needed.
+PACKAGE = Path(fairseq_mm.__file__).resolve().parent
+# `python -m fairseq_mm` would name the program differently in its messages.
 _FAIRSEQ_MM = "import sys; sys.argv[0] = 'fairseq-mm'; from fairseq_mm.cli import main; "
 _INTERPRETED = {
     "fairseq-mm": ["-c", f"{_FAIRSEQ_MM}sys.exit(main.main())"],
@@ -28,42 +27,42 @@ _INTERPRETED = {
     "fairseq-generate": ["-m", "fairseq_cli.generate"],
     "call": [
         "-c",
-        "import pickle, sys; function, arguments = pickle.loads(bytes.fromhex(sys.argv[1])); "
-        "print(function(**arguments) or '')",
+        "import pickle, pkgutil, sys; name, arguments = pickle.loads(bytes.fromhex(sys.argv[1])); "
+        "print(pkgutil.resolve_name(name)(**arguments) or '')",
     ],
 }
-_SECONDS_TO_END = 10  # of an interrupted process, until it is killed
+_SECONDS_TO_END = 10  # an interrupted process that runs longer is killed
 
 Result = TypeVar("Result")
 
 
 def available_cores() -> int:
-    """Number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class StepRunner:
-    """Steps of one run, each a process; those that a former run finished are not repeated.
+    """Runner of the steps of one run, each a process. Finished steps are not repeated later.
 
     Args:
-        folder: of all results; made if it does not exist.
-        settings: what the results depend on.
-        total: number of steps, to be shown.
+        folder: Folder of all results; made if it does not exist.
+        settings: Settings that the results depend on.
+        total: Number of steps, to be shown.
 
     Raises:
-        UserError: if the folder holds something else, or results of other settings.
+        UserError: If the folder has other content, or results of other settings.
     """
 
     def __init__(self, folder: Path, settings: dict[str, object], *, total: int) -> None:
         self.folder = folder
         self.settings = settings
         self.total = total
-        self.seconds: dict[str, float] = {}  # by finished step, in the order in which they ended
+        self.seconds: dict[str, float] = {}  # of finished steps, in the order of their end
         self._begun = 0
         self._threads = available_cores()  # of each process
-        self._lock = threading.Lock()  # of all that tracks share: what is printed, and the rest
+        self._lock = threading.Lock()  # guards printing and all attributes, which tracks share
         self._running: set[subprocess.Popen] = set()
         self._stopped = False
         progress = folder / _PROGRESS_FILE
@@ -86,17 +85,17 @@ class StepRunner:
         self._record()
 
     def side_by_side(self, *tracks: Callable[[], Result]) -> list[Result]:
-        """Runs chains of steps beside each other; on one core one after the other.
+        """Run chains of steps in parallel; on one core one after the other.
 
         Args:
-            tracks: functions that run steps. Each process gets its share of the cores.
+            tracks: Functions that run steps. Each process gets its share of the cores.
 
         Returns:
-            What each of them returns.
+            Return values of the functions.
 
         Raises:
-            UserError: of the first step that fails. Then, as at an interruption, the processes of
-                all tracks are ended.
+            UserError: If a step fails. The processes of all tracks are then ended, as after an
+                interruption.
         """
         cores = available_cores()
         self._threads = max(1, cores // len(tracks))
@@ -113,18 +112,18 @@ class StepRunner:
     def call(
         self,
         title: str,
-        function: Callable[..., Optional[str]],
+        function: str,
         *,
         shown: Optional[Callable[[str], str]] = None,
         **arguments: Any,
     ) -> None:
-        """Runs a function of a module as a step; it may return a line that its process prints.
+        """Run a function in another process as a step; its process prints the line it returns.
 
         Args:
-            title: what it does.
-            function: found by its name, in another process.
-            shown: as of ``command``.
-            arguments: of the function.
+            title: Title of the step.
+            function: Module and name of the function, such as ``os.path.basename``.
+            shown: See :meth:`command`.
+            arguments: Arguments of the function.
         """
         self._step(title, ["call", pickle.dumps((function, arguments)).hex()], shown=shown)
 
@@ -135,17 +134,17 @@ class StepRunner:
         output: Optional[Path] = None,
         shown: Optional[Callable[[str], str]] = None,
     ) -> None:
-        """Runs a command as a step.
+        """Run a command as a step.
 
         Args:
-            title: what it does.
-            parts: the command and its arguments: text is split at its spaces, a path is not.
-            output: file that gets its output, whole or not at all; the log gets it otherwise.
-            shown: of a line of output, what to show while it runs; by default the last line of
-                all is shown at the end.
+            title: Title of the step.
+            parts: The command and its arguments. Text is split at spaces, paths are not.
+            output: File for the output, complete or not written at all; a log by default.
+            shown: Function from a line of output to the text to show while the command runs. By
+                default the last line is shown at the end.
 
         Raises:
-            UserError: if it fails, with the last line that it printed.
+            UserError: If the command fails, with the last line that it printed.
         """
         words: list[str] = []
         for part in parts:
@@ -198,8 +197,7 @@ class StepRunner:
                 print(f"{name}: {text}", flush=True)
 
     def _run(self, words: list[str], log: Path, show: Callable[[str], None]) -> tuple[int, str]:
-        """Runs a command with its output in ``log``; its exit status, and the last line of its
-        output that is not empty."""
+        """Run a command with its output in ``log``; return its exit status and last filled line."""
         last = ""
         with open(log, "w", encoding="utf-8") as file:
             process = self._start(words)
@@ -213,7 +211,7 @@ class StepRunner:
         return status, last
 
     def _start(self, words: list[str]) -> subprocess.Popen:
-        paths = [str(_PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
+        paths = [str(PACKAGE.parent), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         with self._lock:
             if self._stopped:
                 raise UserError("the run has been stopped.")
@@ -234,7 +232,7 @@ class StepRunner:
         return process
 
     def _stop(self) -> None:
-        """Ends what runs; no other step begins."""
+        """End all running processes and let no other step begin."""
         with self._lock:
             self._stopped = True
             running = list(self._running)

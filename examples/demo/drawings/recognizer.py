@@ -1,17 +1,18 @@
-"""The small network that gives the demo's features: a ResNet-18 up to its third stage, trained on
+"""Small network that computes the demo's features: a ResNet-18 up to its third stage, trained on
 drawn images.
 
-It plays the part that networks trained on ImageNet play for images: it learns to recognise
-what is drawn, not to caption. First single things, close up; then whole images: their
-arrangement, day or night, and size, colour and shape of the one or two things, known by their place
-and by their shape. The last stage, three quarters of the parameters, is left out. Its state dict is
-otherwise torchvision's, so that ``fairseq-mm extract --model resnet18 --layer layer3 --weights
-FILE`` takes it.
+As networks trained on ImageNet do for photographs, it learns to recognise the content of images,
+not to caption them: first single things close up, then whole images with their arrangement, their
+light, and size, colour and shape of one or two things. The last stage, three quarters of the
+parameters, is left out. The state dict is otherwise torchvision's, so that ``fairseq-mm extract
+--model resnet18 --layer layer3 --weights FILE`` reads it.
 """
 
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Callable
 
 import numpy as np
@@ -20,8 +21,8 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fairseq_mm.demo.drawn_images import DAYS, SIDE, draw
-from fairseq_mm.demo.scenes import (
+from drawings.drawn_images import DAYS, SIDE, draw
+from drawings.scenes import (
     ARRANGEMENTS,
     COLOURS,
     SHAPES,
@@ -42,14 +43,14 @@ _CLASSES = (
     *(len(SIZES), len(COLOURS), len(SHAPES)) * 2,
     *(len(SIZES) + 1, len(COLOURS) + 1, len(_PLACES) + 1) * len(SHAPES),
 )
-_NO_LABEL = -100  # cross_entropy leaves it out
+_NO_LABEL = -100  # ignored by cross_entropy
 _BATCH = 32
 _LEARNING_RATE = 2e-3
 _WEIGHT_DECAY = 0.02
 
 
-def labels_of(scene: Scene, night: bool) -> list[int]:
-    """One class index per label; ``-100`` for a second thing that the scene does not have."""
+def get_labels(scene: Scene, night: bool) -> list[int]:
+    """Return one class index per label; ``-100`` where the scene has no second thing."""
     labels = [ARRANGEMENTS.index(scene.arrangement), int(night)]
     for thing in scene.things:
         labels += [
@@ -58,27 +59,27 @@ def labels_of(scene: Scene, night: bool) -> list[int]:
             SHAPES.index(thing.shape),
         ]
     labels += [_NO_LABEL] * (3 * (2 - len(scene.things)))
-    of_shape = {}
+    labels_of_shape = {}
     for thing, other in zip(scene.things, scene.things[::-1]):
         place = "alone" if other is thing else relation(thing, other)
-        of_shape[thing.shape] = [
+        labels_of_shape[thing.shape] = [
             1 + SIZES.index(thing.size),
             1 + COLOURS.index(thing.colour),
             1 + _PLACES.index(place),
         ]
     for shape in SHAPES:
-        labels += of_shape.get(shape, [0, 0, 0])
+        labels += labels_of_shape.get(shape, [0, 0, 0])
     return labels
 
 
 def draw_examples(count: int, seed: str, *, close_up: bool = False) -> tuple[Tensor, Tensor]:
-    """Images and labels.
+    """Draw images with labels.
 
     Args:
-        count: how many, ``N``.
-        seed: of the scenes and the images.
-        close_up: single things at the size they have in whole images, on a ground of half the
-            side: a quarter of the work.
+        count: Number of images, ``N``.
+        seed: Seed of the scenes and the images.
+        close_up: Draw single things at the size that they have in whole images, on a ground of half
+            the side: a quarter of the work.
 
     Returns:
         images: ``[N, 3, side, side]`` uint8.
@@ -90,11 +91,11 @@ def draw_examples(count: int, seed: str, *, close_up: bool = False) -> tuple[Ten
         scene = compose_scene(rng)
         side = SIDE
         night = rng.random() >= DAYS
-        wanted = labels_of(scene, night)
+        wanted = get_labels(scene, night)
         if close_up:
             scene = _close_up(scene, rng)
             side = SIDE // 2
-            wanted = [_NO_LABEL, *labels_of(scene, night)[1:]]
+            wanted = [_NO_LABEL, *get_labels(scene, night)[1:]]
         images.append(np.asarray(draw(scene, rng, side, night=night)))
         labels.append(wanted)
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2), torch.tensor(labels)
@@ -108,7 +109,7 @@ def _close_up(scene: Scene, rng: random.Random) -> Scene:
 
 
 def normalize(images: Tensor) -> Tensor:
-    """``[B, 3, side, side]`` uint8 to what ``extract`` gives to the network."""
+    """Normalize ``[B, 3, side, side]`` uint8 images as ``fairseq-mm extract`` does."""
     _, _, mean, std = NORMALIZATIONS["imagenet"]
     shape = (1, 3, 1, 1)
     scaled = (images.float() / 255 - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
@@ -116,20 +117,20 @@ def normalize(images: Tensor) -> Tensor:
 
 
 class SumPool(nn.Module):
-    """Sum over positions, by a quarter.
+    """Pooling to a quarter of the sum over positions.
 
-    What a thing adds to a mean is less the larger the ground is: a linear layer that has learned
-    from means of close-ups, 2 x 2 positions, would have to learn anew from whole images. Of
-    close-ups this is the mean.
+    A thing adds less to a mean if the ground is larger: a linear layer that has learned from means
+    of close-ups (2 x 2 positions) would have to learn anew from whole images. For close-ups this
+    pooling is the mean.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
-        """``[B, C, height, width]`` to ``[B, C, 1, 1]``."""
+        """Pool ``[B, C, height, width]`` to ``[B, C, 1, 1]``."""
         return maps.sum((2, 3), keepdim=True) / 4
 
 
 def build_network() -> nn.Module:
-    """ResNet-18 without its last stage, with a linear layer for all labels."""
+    """Build a ResNet-18 without its last stage, with a linear layer for all labels."""
     network = torchvision.models.resnet18(weights=None)
     network.layer4, network.avgpool = nn.Identity(), SumPool()
     network.fc = nn.Linear(network.layer3[-1].bn2.num_features, sum(_CLASSES))
@@ -139,17 +140,17 @@ def build_network() -> nn.Module:
 def train_recognizer(
     *, close_ups: int, images: int, seed: int, show: Callable[[str], None]
 ) -> tuple[nn.Module, float]:
-    """Trains the network on images drawn for it, each seen once.
+    """Train the network on images drawn for it, each seen once.
 
     Args:
-        close_ups: number of images of single things.
-        images: number of whole images after them.
-        seed: of the images and the initial weights.
-        show: gets a line after each fifth of either kind.
+        close_ups: Number of images of single things.
+        images: Number of whole images after them.
+        seed: Seed of the images and the initial weights.
+        show: Called with a line after each fifth of either kind.
 
     Returns:
-        network: in evaluation mode.
-        accuracy: share of 500 new images of which it recognises everything.
+        network: The network in evaluation mode.
+        accuracy: Share of 500 new images in which it recognises everything.
     """
     torch.manual_seed(seed)
     network = build_network()
@@ -162,6 +163,17 @@ def train_recognizer(
     network.eval()
     examples = draw_examples(500, f"recognizer {seed} unseen")
     return network, all_recognized(network, *examples)
+
+
+def train_and_save(weights: Path, close_ups: int, images: int, seed: int) -> str:
+    """Train the network, save its state dict, and return a line with its accuracy."""
+    network, accuracy = train_recognizer(
+        close_ups=close_ups, images=images, seed=seed, show=lambda line: print(line, flush=True)
+    )
+    partial = weights.with_name(f"{weights.name}.partial")
+    torch.save(network.state_dict(), partial)
+    os.replace(partial, weights)
+    return f"recognises everything in {accuracy:.0%} of new images"
 
 
 def _train(
@@ -194,11 +206,11 @@ def _train(
 
 
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean over images of the sum of their labels' cross-entropies.
+    """Compute the mean over images of the sum of their labels' cross-entropies.
 
     Args:
-        logits: ``[B, classes of all labels]``.
-        labels: ``[B, labels]``.
+        logits: ``[B, C]`` scores of the classes of all labels.
+        labels: ``[B, L]`` class indices.
     """
     total = logits.new_zeros(())
     for label, part in zip(labels.T, logits.split(_CLASSES, dim=1)):
@@ -210,7 +222,7 @@ def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def all_recognized(network: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Share of the images of which every label is right."""
+    """Return the share of images for which every label is right."""
     right = torch.ones(len(labels), dtype=torch.bool)
     logits = torch.cat([network(normalize(part)) for part in images.split(250)])
     for label, part in zip(labels.T, logits.split(_CLASSES, dim=1)):
