@@ -27,17 +27,22 @@ SHORT = {
     "video_summarization": ("--max-len-b", "8"),
     "visual_storytelling": ("--max-words-per-sentence", "5"),
 }
-# a page whose commands go on from what the first block of another has made
+PREPARE_FLICKR8K = (DOCS / "quickstart.md", "prepare_flickr8k.py")
+# pages whose commands need the output of a block on another page, and words of that block
 BEGINS_WITH = {
-    README: DOCS / "quickstart.md",
-    DOCS / "scale.md": DOCS / "quickstart.md",
+    README: [PREPARE_FLICKR8K],
+    DOCS / "scale.md": [PREPARE_FLICKR8K],
+    DOCS / "results/multimodal_captioning.md": [
+        PREPARE_FLICKR8K,
+        (DOCS / "tasks/image_sentence_retrieval.md", "tag_pos.py data-bin/flickr8k"),
+    ],
 }
 PREPARED = {
     DOCS / "api.md": write_checkpoints,
     DOCS / "fairseq_preprocess.md": write_parallel_text,
     DOCS / "generation.md": write_checkpoints,
     DOCS / "quickstart.md": write_videos,
-    DOCS / "tasks/multimodal_captioning.md": write_released_embeddings,
+    DOCS / "tasks/image_sentence_retrieval.md": write_released_embeddings,
 }
 
 
@@ -69,12 +74,16 @@ def runnable(page):
     return [block for block in blocks_of(page) if block.language in RUN]
 
 
+def blocks_before(page):
+    for source, words in BEGINS_WITH.get(page, ()):
+        yield next(block for block in runnable(source) if words in block.text)
+
+
 def run_blocks(page, folder, *, present=()):
     shell = ForkedShell(folder, made_small, write_small_data(folder))
     PREPARED.get(page, lambda folder: None)(folder)
     blocks = [block for block in runnable(page) if block.needs in (None, *present)]
-    if page in BEGINS_WITH:
-        blocks = [blocks_of(BEGINS_WITH[page])[0], *blocks]
+    blocks = [*blocks_before(page), *blocks]
     try:
         for block in blocks:
             text = block.text

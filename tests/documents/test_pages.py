@@ -25,7 +25,13 @@ EXAMPLES = ROOT / "examples"
 REPOSITORY = "https://github.com/fairseq-mm/fairseq_mm"
 SOURCED = {"sizes.sh", "systems.sh"}
 RECIPES = {path.name: path for path in EXAMPLES.glob("*/*.sh") if path.name not in SOURCED}
-TASKS = {path.stem for path in (DOCS / "tasks").glob("*.md")}
+TASK_PAGES = sorted((DOCS / "tasks").glob("*.md"))
+OWN_TASKS = {
+    "hierarchical_story",
+    "multimodal_captioning",
+    "video_summarization",
+    "visual_storytelling",
+}
 
 
 def documented(*programs):
@@ -64,7 +70,7 @@ def test_documented_command_of_fairseq_parses(words):
     arguments = [*words[1:place], str(PACKAGE), *words[place + 1 :]]
     parser = FAIRSEQ_PARSERS[words[0]]()
     parsed = options.parse_args_and_arch(parser, arguments)
-    assert parsed.task in (*TASKS, "language_modeling")
+    assert parsed.task in (*OWN_TASKS, "language_modeling")
     if "--eval-gen-args" in words:
         assert json.loads(parsed.eval_gen_args)
 
@@ -143,7 +149,7 @@ def test_documented_recipes_are_there_and_take_their_arguments(page):
 def test_every_architecture_is_documented():
     text = (DOCS / "index.md").read_text("utf-8")
     overview = set(re.findall(r"`(\w+)`", text))
-    pages = [(DOCS / "tasks" / f"{task}.md").read_text("utf-8") for task in TASKS]
+    pages = [page.read_text("utf-8") for page in TASK_PAGES]
     named = {name for page in pages for name in re.findall(r"\w+", page)}
     ours = {
         name
