@@ -149,9 +149,9 @@ def _check_named_weights(subject: str, extractor: str, recorded: str) -> Iterato
     try:
         import torch
 
-        from fairseq_mm.extract.backbones import weights_entry
+        from fairseq_mm.extract.backbones import get_weights_entry
 
-        url = weights_entry(extractor, name).url
+        url = get_weights_entry(extractor, name).url
         path = os.path.join(torch.hub.get_dir(), "checkpoints", os.path.basename(url))
     except UserError as error:
         yield problem(subject, str(error), "install the torchvision that has them")

@@ -180,11 +180,10 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.data.prepared_files import record_store
     from fairseq_mm.extract.extractor import build_extractor
+    from fairseq_mm.extract.networks import find_family
     from fairseq_mm.extract.runner import extract_to_store
-    from fairseq_mm.extract.video_backbones import check_any_model, is_video_model
 
-    check_any_model(args.model)
-    kind = VIDEOS if is_video_model(args.model) else IMAGES
+    kind = VIDEOS if find_family(args.model).reads == "videos" else IMAGES
     if not args.inputs and not args.list:
         raise UserError(f"no {kind.fields}: give folders, files or a list (--list).")
     items = list_images(args.inputs, lists=args.list, root=args.root, ids=args.ids, kind=kind)

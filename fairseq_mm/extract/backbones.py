@@ -1,7 +1,7 @@
-"""Networks of torchvision as extractors: which layer, which weights, which preprocessing.
+"""Networks of torchvision for images and for clips of videos, cut off behind a layer.
 
 =====================================  ==============================  =======================
-model                                  features                        with ``grid``
+images                                 features                        with ``grid``
 =====================================  ==============================  =======================
 alexnet, vgg*                          fc7: the second 4096-wide       last map before the
                                        layer after its ReLU            classifier
@@ -12,8 +12,26 @@ convnext_*, maxvit_t                   what enters the classifier      the last 
 vit_*                                  class token of the last layer   the patches' tokens
 =====================================  ==============================  =======================
 
-``layer`` chooses any other node of the network, by torchvision's names
+``layer`` chooses any other node of a network for images, by torchvision's names
 (``torchvision.models.feature_extraction.get_graph_node_names``).
+
+==============================  ========  =========================================================
+clips                           channels  preprocessing of a clip of 16 frames
+==============================  ========  =========================================================
+resnext101_3d                   2048      short side 112, centre 112 x 112, values 0 to 255 less the
+                                          mean pixel of ActivityNet
+r3d_18, mc3_18, r2plus1d_18     512       torchvision's: 171 x 128, centre 112 x 112
+s3d                             1024      torchvision's: 256 x 256, centre 224 x 224
+mvit_v1_b, mvit_v2_s            768       torchvision's: short side 256, centre 224 x 224
+swin3d_t, swin3d_s, swin3d_b    768-1024  torchvision's: short side 256, centre 224 x 224
+==============================  ========  =========================================================
+
+The features of a clip are what enters the classifier: the last map, averaged over time and
+positions, or the class token. The weights of resnext101_3d are the published file
+``resnext-101-kinetics.pth`` of Hara et al. (https://github.com/kenshohara/3D-ResNets-PyTorch). Its
+authors trained the network on Kinetics, but with the mean of ActivityNet, on pixel values of 0 to
+255 that are not divided by a deviation (their issue 12); ``--normalize kinetics`` takes the other
+mean.
 """
 
 import difflib
@@ -22,17 +40,21 @@ import os
 import re
 import typing
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
+from types import ModuleType
 from typing import Any, NamedTuple, Optional
 from urllib.error import URLError
 from urllib.parse import urlparse
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fairseq_mm.compat.deferred_imports import OF_TORCHVISION, deferred
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.preprocessing import Preprocessing
+from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
+from fairseq_mm.extract.preprocessing import Preprocessing, normalization
+from fairseq_mm.extract.resnext3d import ResNeXt3d
 from fairseq_mm.extract.weights import RANDOM, compute_sha256, load_state_dict, read_state_dict
 
 with deferred(OF_TORCHVISION):
@@ -42,9 +64,9 @@ with deferred(OF_TORCHVISION):
         get_graph_node_names,
     )
 
-# in the name of a file of torchvision's: the beginning of its SHA-256
+# torchvision's file names contain the first digits of the file's SHA-256
 _DIGEST = re.compile(r"-([a-f0-9]+)\.pth$")
-# beginning of the model's name -> (layer, layer with grid); the first that fits counts
+# prefix of the model's name -> (layer, layer with grid); the first matching prefix counts
 DEFAULT_LAYERS = {
     "alexnet": ("classifier.5", "features"),
     "vgg": ("classifier.4", "features"),
@@ -65,21 +87,28 @@ DEFAULT_LAYERS = {
     "maxvit": ("classifier.4", "blocks"),
     "vit": ("encoder.ln", "encoder.ln"),
 }
-# their weights come from TensorFlow and expect other means: torchvision turns this on only where
-# it loads the weights itself
+# 3D ResNeXt-101, the one network of clips that torchvision does not have
+RESNEXT = "resnext101_3d"
+# networks of clips have one layer: the input of the classifier, which has one of three names
+POOLED = "pooled"
+_CLASSIFIERS = ("fc", "classifier", "head")
+# these weights come from TensorFlow and expect other means; torchvision transforms the input only
+# if it loads the weights itself
 TRANSFORMS_INPUT = ("inception_v3", "googlenet")
 
 
 class Backbone(NamedTuple):
-    """A network in evaluation mode, and what is to be known of it.
+    """Network in evaluation mode with the facts that a feature store records of it.
 
     Attributes:
-        network: ``[B, 3, height, width]`` to ``[B, rows, D]``.
-        model: name of the model.
-        weights: what the feature store records: SHA-256 of the file, ``torchvision:NAME``,
-            ``open_clip:NAME`` or ``none:SEED``.
-        layer: name of the layer.
-        grid: True for one row a position.
+        network: Maps images ``[B, 3, height, width]`` to ``[B, rows, D]``, or clips
+            ``[B, 3, frames, height, width]`` to ``[B, D]``.
+        model: Name of the model.
+        weights: SHA-256 of the weights file, ``torchvision:NAME``, ``open_clip:NAME`` or
+            ``none:SEED``.
+        layer: Name of the layer.
+        grid: Whether the network returns one row per position.
+        preprocessing: Preprocessing that the weights were trained with.
     """
 
     network: nn.Module
@@ -87,16 +116,17 @@ class Backbone(NamedTuple):
     weights: str
     layer: str
     grid: bool
+    preprocessing: Preprocessing
 
 
 class LayerRows(nn.Module):
-    """Feature vectors from one layer of a network.
+    """Feature vectors of one layer of a network.
 
     Args:
-        layers: ``[B, 3, height, width]`` to a dictionary with the layer's output as ``"layer"``:
-            ``[B, D]``, a map ``[B, D, height, width]``, or tokens ``[B, tokens, D]``.
-        grid: one row a position, instead of their mean.
-        has_class_token: the first token stands for the image, the others for its patches.
+        layers: Module that maps ``[B, 3, height, width]`` to a dictionary whose entry ``"layer"``
+            is ``[B, D]``, a map ``[B, D, height, width]``, or tokens ``[B, tokens, D]``.
+        grid: Return one row per position instead of the mean over positions.
+        has_class_token: The first token represents the image, the others its patches.
     """
 
     def __init__(self, layers: nn.Module, *, grid: bool, has_class_token: bool = False) -> None:
@@ -125,48 +155,35 @@ class LayerRows(nn.Module):
         return rows if self.grid else rows.mean(1, keepdim=True)
 
 
-def model_names() -> list[str]:
-    """All image classifiers of the installed torchvision."""
-    return sorted(name for name, function in vars(torchvision.models).items() if builds(function))
+def list_image_models() -> list[str]:
+    """Return the names of all image classifiers of the installed torchvision."""
+    return _list_models(torchvision.models)
 
 
-def builds(function: object) -> bool:
-    """Whether it is one of torchvision's functions that make a network."""
-    return (
-        inspect.isfunction(function)
+def list_clip_models() -> list[str]:
+    """Return ``resnext101_3d`` and all video classifiers of the installed torchvision."""
+    return [RESNEXT, *_list_models(torchvision.models.video)]
+
+
+def _list_models(module: ModuleType) -> list[str]:
+    return sorted(
+        name
+        for name, function in vars(module).items()
+        if inspect.isfunction(function)
         and function.__module__.startswith("torchvision.models.")
         and function.__name__.islower()
         and "weights" in inspect.signature(function).parameters
     )
 
 
-def check_model(model: str, *, others: Sequence[str] = ()) -> None:
-    """
-    Args:
-        model: name of an image classifier.
-        others: further names that may have been meant.
-
-    Raises:
-        UserError: if torchvision has no such model, with the names that come near.
-    """
-    names = model_names()
-    if model not in names:
-        names = [*names, *others]
-        near = difflib.get_close_matches(model, names, n=4, cutoff=0.5) or ["resnet50", "vgg16"]
-        raise UserError(
-            f"--model {model}: torchvision {torchvision.__version__} has no such model. Near: "
-            f"{', '.join(near)}. (open_clip:NAME for the models of open_clip.)"
-        )
-
-
-def weights_entry(model: str, name: str) -> Any:
-    """torchvision's description of the weights ``name`` (``DEFAULT`` or ``IMAGENET1K_V1``).
+def get_weights_entry(model: str, name: str) -> Any:
+    """Return torchvision's description of the weights ``name`` (``DEFAULT``, ``IMAGENET1K_V1``).
 
     Raises:
         UserError: if the model has no such weights.
     """
-    names = {**vars(torchvision.models.video), **vars(torchvision.models)}
-    hint = inspect.signature(names[model]).parameters["weights"].annotation
+    functions = {**vars(torchvision.models.video), **vars(torchvision.models)}
+    hint = inspect.signature(functions[model]).parameters["weights"].annotation
     enum = next(kind for kind in typing.get_args(hint) if kind is not type(None))
     if name not in enum.__members__:
         raise UserError(
@@ -176,97 +193,146 @@ def weights_entry(model: str, name: str) -> Any:
     return enum[name]
 
 
-def transform_of(model: str, weights: Optional[str]) -> dict[str, Any]:
-    """Arguments of the transform of torchvision's weights; for a file, of the first ones."""
-    enum: Any = type(weights_entry(model, "DEFAULT"))
+def _get_transform(model: str, weights: Optional[str]) -> dict[str, Any]:
+    """Return the arguments of a weights' transform; a file has those of the first weights."""
+    enum: Any = type(get_weights_entry(model, "DEFAULT"))
     entry = enum[weights] if weights in enum.__members__ else next(iter(enum))
-    # a partial of the transform: its signature has what the weights leave as it is, too
+    # the transforms are partials: their signature has the defaults that an entry does not change
     parameters = inspect.signature(entry.transforms).parameters
     return {name: parameter.default for name, parameter in parameters.items()}
 
 
 def default_preprocessing(model: str, weights: str) -> Preprocessing:
-    """That of torchvision's weights; for a file, that of the first weights of the model."""
-    keywords = transform_of(model, weights)
+    """Return the preprocessing of torchvision's weights; a file has that of the first weights."""
+    keywords = _get_transform(model, weights)
+    # torchvision writes a side of a square as a number or as a list of one number
+    (resize_size, *_), (size, *_) = (
+        np.atleast_1d(keywords[name]) for name in ("resize_size", "crop_size")
+    )
     return Preprocessing(
         resize="short",
-        resize_size=_one(keywords["resize_size"]),
+        resize_size=int(resize_size),
         crop="center",
-        size=_one(keywords["crop_size"]),
+        size=int(size),
         interpolation=keywords["interpolation"].value,
         mean=tuple(keywords["mean"]),
         std=tuple(keywords["std"]),
     )
 
 
-def _one(size: Any) -> int:
-    return int(size[0] if isinstance(size, (list, tuple)) else size)
+def default_clip_preprocessing(model: str, weights: Optional[str]) -> ClipPreprocessing:
+    """Return the preprocessing of the published network, or of torchvision's weights."""
+    if model == RESNEXT:
+        return ClipPreprocessing(resize_size=112, size=112, **normalization("activitynet"))
+    keywords = _get_transform(model, weights)
+    height, *width = keywords["resize_size"]
+    return ClipPreprocessing(
+        resize="squash" if width else "short",
+        resize_size=height,
+        resize_width=width[0] if width and width[0] != height else 0,
+        size=keywords["crop_size"][0],
+        antialias=False,
+        interpolation=keywords["interpolation"].value,
+        mean=tuple(keywords["mean"]),
+        std=tuple(keywords["std"]),
+    )
 
 
-def build_backbone(
+def build_image_backbone(
     model: str,
     *,
-    weights: str = "DEFAULT",
+    weights: Optional[str] = None,
     layer: Optional[str] = None,
     grid: bool = False,
     seed: int = 0,
 ) -> Backbone:
-    """A torchvision network, cut off after a layer.
+    """Build a torchvision network for images, cut off behind a layer.
 
     Args:
-        model: its name in torchvision.
-        weights: a state dict file, a name of torchvision's weights (downloaded once), or ``none``
-            for random ones.
-        layer: node of the network; None for the table at the head of this file.
-        grid: one row a position.
-        seed: of random weights.
+        model: Name of the model in torchvision.
+        weights: State dict file, name of torchvision's weights (downloaded once), or ``none`` for
+            random weights; None for torchvision's default weights.
+        layer: Node of the network; None for the table at the head of this file.
+        grid: Return one row per position.
+        seed: Seed of random weights.
 
     Raises:
-        UserError: if model, weights or layer do not exist or do not fit together.
+        UserError: if weights or layer do not exist or do not fit the model.
     """
-    check_model(model)
+    weights = weights or "DEFAULT"
     if layer is None:
         layer = default_layer(model, grid)
-    build = vars(torchvision.models)[model]
-    network = _with_weights_pending(build, model, seed if weights == RANDOM else 0)
+    options: dict[str, object] = {}
+    if model in TRANSFORMS_INPUT:
+        # torchvision's own initialisation of these networks takes a minute
+        options = {"transform_input": True, "init_weights": False}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed if weights == RANDOM else 0)
+        network = vars(torchvision.models)[model](weights=None, **options).eval()
     layers = _cut_after(network, model, layer)
-    needed = list(layers.state_dict())  # names are those of the whole network
-    recorded = load_weights(network, model, weights, seed=seed, needed=needed)
-    rows = LayerRows(layers, grid=grid, has_class_token=_has_class_token(model, layer))
-    return Backbone(rows.eval(), model, recorded, layer, grid)
+    needed = list(layers.state_dict())  # the names of tensors are as in the whole network
+    recorded = _load_weights(network, model, weights, seed=seed, needed=needed)
+    has_class_token = model.startswith("vit_") and layer.startswith("encoder")
+    rows = LayerRows(layers, grid=grid, has_class_token=has_class_token)
+    preprocessing = default_preprocessing(model, weights)
+    return Backbone(rows.eval(), model, recorded, layer, grid, preprocessing)
 
 
-def load_weights(
-    network: nn.Module, model: str, weights: str, *, seed: int, needed: Collection[str]
-) -> str:
-    """
+def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int = 0) -> Backbone:
+    """Build a network for clips without its classifier.
+
     Args:
-        network: gets the tensors; it keeps random ones.
-        model: its name in torchvision.
-        weights: a state dict file, a name of torchvision's weights, or ``none``.
-        seed: of random weights.
-        needed: names of tensors that must be there.
-
-    Returns:
-        recorded: what the feature store records.
+        model: One of :func:`list_clip_models`.
+        weights: State dict file, name of torchvision's weights (downloaded once), or ``none`` for
+            random weights; None for torchvision's default weights.
+        seed: Seed of random weights.
 
     Raises:
-        UserError: if the weights do not exist or do not fit.
+        UserError: if the weights do not exist or do not fit the model.
     """
+    if model == RESNEXT and (weights is None or not (weights == RANDOM or _is_file(weights))):
+        given = "" if weights is None else f" {weights} is no file."
+        raise UserError(
+            f"--model {RESNEXT}: its weights are a file (resnext-101-kinetics.pth of "
+            f"3D-ResNets-PyTorch). Give it: --weights FILE, or {RANDOM} for random ones.{given}"
+        )
+    weights = weights or "DEFAULT"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed if weights == RANDOM else 0)
+        network: nn.Module
+        if model == RESNEXT:
+            network = ResNeXt3d().eval()
+        else:
+            network = vars(torchvision.models.video)[model](weights=None).eval()
+    classifier = next(name for name in _CLASSIFIERS if hasattr(network, name))
+    needed = [name for name in network.state_dict() if not name.startswith(classifier + ".")]
+    recorded = _load_weights(network, model, weights, seed=seed, needed=needed)
+    setattr(network, classifier, nn.Identity())
+    if isinstance(network, ResNeXt3d):
+        network.fold_norms()
+    preprocessing = default_clip_preprocessing(model, weights)
+    return Backbone(network.eval(), model, recorded, POOLED, False, preprocessing)
+
+
+def _load_weights(
+    network: nn.Module, model: str, weights: str, *, seed: int, needed: Collection[str]
+) -> str:
+    """Load the tensors named ``needed`` into a network, and return the store's record of them."""
     if weights == RANDOM:
         return f"{RANDOM}:{seed}"
-    if is_file(weights):
+    if _is_file(weights):
         load_state_dict(network, read_state_dict(weights), needed=needed, origin=weights)
         return compute_sha256(weights)
-    entry = weights_entry(model, weights)
-    load_state_dict(network, downloaded(entry), needed=needed, origin=f"--weights {weights}")
+    entry = get_weights_entry(model, weights)
+    load_state_dict(network, download_weights(entry), needed=needed, origin=f"--weights {weights}")
     return f"torchvision:{entry.name}"
 
 
 def default_layer(model: str, grid: bool) -> str:
-    """
+    """Return the layer that the table at the head of this file has for a model.
+
     Raises:
-        UserError: if the table at the head of this file does not know the model.
+        UserError: if the table does not know the model.
     """
     for prefix, layers in DEFAULT_LAYERS.items():
         if model.startswith(prefix):
@@ -274,27 +340,12 @@ def default_layer(model: str, grid: bool) -> str:
     raise UserError(f"--model {model}: has no default layer. Choose one with --layer.")
 
 
-def _has_class_token(model: str, layer: str) -> bool:
-    return model.startswith("vit_") and layer.startswith("encoder")
-
-
-def is_file(weights: str) -> bool:
-    """Whether ``weights`` means a file, not a name."""
+def _is_file(weights: str) -> bool:
     return os.path.exists(weights) or os.sep in weights or "." in weights
 
 
-def _with_weights_pending(build: Callable[..., nn.Module], model: str, seed: int) -> nn.Module:
-    options: dict[str, object] = {}
-    if model in TRANSFORMS_INPUT:
-        # torchvision's own initialisation of these takes a minute
-        options = {"transform_input": True, "init_weights": False}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return build(weights=None, **options).eval()
-
-
 def _cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
-    """The network up to ``layer``; what does not lead there is neither kept nor computed."""
+    """Return the network up to ``layer``, without all modules that the layer does not need."""
     try:
         with warnings.catch_warnings():
             # torchvision warns that nodes differ between training and evaluation
@@ -311,11 +362,11 @@ def _cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
     raise UserError(f"--layer {layer}: {model} has no such layer. Near: {', '.join(near)}.")
 
 
-def downloaded(entry: Any) -> dict[str, Tensor]:
-    """Weights of torchvision, fetched once, as ``torch.hub`` does; but read with weights only.
+def download_weights(entry: Any) -> dict[str, Tensor]:
+    """Download torchvision's weights once, into the folder of ``torch.hub``, and read them safely.
 
     Raises:
-        UserError: if they cannot be fetched, or hold more than tensors.
+        UserError: if the weights cannot be downloaded, or the file has other objects than tensors.
     """
     folder = os.path.join(torch.hub.get_dir(), "checkpoints")
     file = os.path.join(folder, os.path.basename(urlparse(entry.url).path))

@@ -10,7 +10,6 @@ import torch
 
 from fairseq_mm.compat import convolution_memory_format, float32_by_default
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract import backbones, open_clip_backbones
 from fairseq_mm.extract.backbones import Backbone
 from fairseq_mm.extract.clip_preprocessing import (
     ClipPreprocessing,
@@ -20,14 +19,9 @@ from fairseq_mm.extract.clip_preprocessing import (
 from fairseq_mm.extract.identity import check_same_extractor
 from fairseq_mm.extract.images import MAX_PIXELS, AnyImage, read_image
 from fairseq_mm.extract.media_list import AnyMedia, media_name
+from fairseq_mm.extract.networks import build_backbone, find_family, refuse_options
 from fairseq_mm.extract.preprocessing import Preprocessing, with_options
 from fairseq_mm.extract.readers import ClipReader, ImageReader, Reader
-from fairseq_mm.extract.video_backbones import (
-    build_video_backbone,
-    check_any_model,
-    default_clip_preprocessing,
-    is_video_model,
-)
 from fairseq_mm.extract.weights import recorded_weights
 
 REDUCED_PRECISIONS = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -121,7 +115,7 @@ class Extractor:
         """
         if isinstance(self.preprocessing, ClipPreprocessing):
             return ClipReader(self.preprocessing, keep_damaged, max_pixels)
-        _refuse(str(self.identity["extractor"]), "videos", {"--keep-damaged": keep_damaged})
+        refuse_options(str(self.identity["extractor"]), "videos", {"--keep-damaged": keep_damaged})
         return ImageReader(self.preprocessing, max_pixels)
 
     @float32_by_default()
@@ -286,17 +280,6 @@ def _device(name: Union[str, torch.device]) -> torch.device:
     return device
 
 
-def _refuse(model: str, kind: str, options: Mapping[str, object]) -> None:
-    """
-    Raises:
-        UserError: naming an option of ``kind`` that is given to a model of the other kind.
-    """
-    other = "images" if kind == "videos" else "videos"
-    for flag, value in options.items():
-        if value:
-            raise UserError(f"{flag}: is for models of {kind}, but {model} reads {other}.")
-
-
 def build_extractor(
     model: str,
     *,
@@ -329,16 +312,13 @@ def build_extractor(
 
     Raises:
         UserError: if the model does not exist, or an option is not for its kind; see also
-            ``build_backbone``, ``build_video_backbone`` and ``build_open_clip``.
+            ``build_backbone``.
     """
-    check_any_model(model)
-    clips = {"--frames-per-clip": frames, "--stride": stride, "--fps": fps}
-    is_video = is_video_model(model)
-    if is_video:
-        _refuse(model, "images", {"--layer": layer, "--grid": grid})
-    else:
-        _refuse(model, "videos", clips)
-    backbone, default = _build(model, weights=weights, layer=layer, grid=grid, seed=seed)
+    if find_family(model).reads == "images":
+        clips = {"--frames-per-clip": frames, "--stride": stride, "--fps": fps}
+        refuse_options(model, "videos", clips)
+    backbone = build_backbone(model, weights=weights, layer=layer, grid=grid, seed=seed)
+    default = backbone.preprocessing
     if isinstance(default, ClipPreprocessing):
         default = with_clip_options(default, frames=frames, stride=stride, fps=fps, **options)
     else:
@@ -372,26 +352,9 @@ def build_extractor_from_identity(
     if found != reads:
         raise UserError(f"the features were made by {model}, which reads {found}, not {reads}.")
     weights, seed = recorded_weights(model, str(identity["weights"]), weights_file)
-    layer = None if model.startswith(open_clip_backbones.PREFIX) else str(identity["layer"])
-    backbone, _ = _build(
-        model, weights=weights, layer=layer, grid=bool(identity["grid"]), seed=seed
-    )
+    given = {"grid": bool(identity["grid"]), "layer": str(identity["layer"])}
+    # families without a choice record the name of their only layer, too
+    choices: Any = {name: given[name] for name in find_family(model).choices}
+    backbone = build_backbone(model, weights=weights, seed=seed, **choices)
     kind = ClipPreprocessing if is_video else Preprocessing
     return Extractor(backbone, kind.from_json(preprocessing), device=device)
-
-
-@float32_by_default()
-def _build(
-    model: str, *, weights: Optional[str], layer: Optional[str], grid: bool, seed: int
-) -> tuple[Backbone, Preprocessing]:
-    """The network, and the preprocessing of its weights."""
-    if is_video_model(model):
-        backbone = build_video_backbone(model, weights=weights, seed=seed)
-        return backbone, default_clip_preprocessing(model, weights)
-    if model.startswith(open_clip_backbones.PREFIX):
-        if layer is not None:
-            raise UserError("--layer: is for models of torchvision; open_clip has --grid or not.")
-        return open_clip_backbones.build_open_clip(model, weights=weights, grid=grid, seed=seed)
-    weights = weights or "DEFAULT"
-    backbone = backbones.build_backbone(model, weights=weights, layer=layer, grid=grid, seed=seed)
-    return backbone, backbones.default_preprocessing(model, weights)

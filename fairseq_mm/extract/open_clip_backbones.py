@@ -63,8 +63,8 @@ def split_name(model: str) -> tuple[str, Optional[str]]:
 
 def build_open_clip(
     model: str, *, weights: Optional[str] = None, grid: bool = False, seed: int = 0
-) -> tuple[Backbone, Preprocessing]:
-    """An image tower and its preprocessing.
+) -> Backbone:
+    """Build the image tower of an open_clip model.
 
     Args:
         model: ``open_clip:NAME`` or ``open_clip:NAME/PRETRAINED``.
@@ -106,7 +106,8 @@ def build_open_clip(
         raise UserError(f"--grid: the installed open_clip gives no grid for {name}; update it.")
     rows = ClipRows(network.visual, grid=grid).eval()
     layer = GRID_LAYER if grid else POOLED_LAYER
-    return Backbone(rows, PREFIX + name, recorded, layer, grid), _preprocessing(network.visual)
+    preprocessing = _preprocessing(network.visual)
+    return Backbone(rows, PREFIX + name, recorded, layer, grid, preprocessing)
 
 
 def _create(

@@ -12,7 +12,8 @@ from torchvision import models
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract import backbones
-from fairseq_mm.extract.backbones import LayerRows, build_backbone, default_layer, downloaded
+from fairseq_mm.extract.backbones import LayerRows, default_layer, download_weights
+from fairseq_mm.extract.networks import build_backbone
 
 B = 2
 
@@ -180,11 +181,11 @@ def test_fetched_weights_are_read_with_weights_only(monkeypatch, tmp_path):
     digest = hashlib.sha256((tmp_path / "x.pth").read_bytes()).hexdigest()[:8]
     file = (tmp_path / "x.pth").rename(tmp_path / f"x-{digest}.pth")
     entry = Namespace(name="IMAGENET1K_V1", url=file.as_uri())
-    assert torch.equal(downloaded(entry)["weight"], torch.ones(2))
+    assert torch.equal(download_weights(entry)["weight"], torch.ones(2))
     # a file that lies there already is not fetched, and so not compared with its digest
     torch.save({"weight": subprocess.Popen}, tmp_path / "home/hub/checkpoints" / file.name)
     with pytest.raises(UserError, match=rf"{file.name}: is no state dict file that can be loaded"):
-        downloaded(entry)
+        download_weights(entry)
 
 
 def test_random_weights_depend_on_the_seed_alone():
@@ -201,7 +202,7 @@ def test_random_weights_depend_on_the_seed_alone():
 
 
 def test_every_model_has_a_default_layer_or_asks_for_one():
-    names = backbones.model_names()
+    names = backbones.list_image_models()
     assert {"alexnet", "vgg19", "resnet152", "inception_v3", "mobilenet_v2"} <= set(names)
     for name in names:
         assert default_layer(name, grid=True)

@@ -12,13 +12,13 @@ from torchvision.transforms._presets import VideoClassification
 from torchvision.transforms.functional import InterpolationMode
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.backbones import default_clip_preprocessing
 from fairseq_mm.extract.clip_preprocessing import (
     ClipPreprocessing,
     describes_clips,
     with_clip_options,
 )
 from fairseq_mm.extract.preprocessing import Preprocessing
-from fairseq_mm.extract.video_backbones import default_clip_preprocessing
 
 LEVELS = 250
 

@@ -42,10 +42,10 @@ def test_pooled_rows_are_those_of_encode_image(open_clip, name, tmp_path):
     model = open_clip.create_model(name).eval()
     torch.save(model.state_dict(), tmp_path / "w.pt")
     x = images(TOWERS[name]["image_size"])
-    backbone, _ = build_open_clip(f"open_clip:{name}", weights=str(tmp_path / "w.pt"))
+    backbone = build_open_clip(f"open_clip:{name}", weights=str(tmp_path / "w.pt"))
     with torch.inference_mode():
         torch.testing.assert_close(backbone.network(x)[:, 0], model.encode_image(x))
-    from_name, _ = build_open_clip(f"open_clip:{name}/{tmp_path}/w.pt")
+    from_name = build_open_clip(f"open_clip:{name}/{tmp_path}/w.pt")
     assert from_name.weights == backbone.weights
     assert from_name.model == f"open_clip:{name}"
 
@@ -53,7 +53,7 @@ def test_pooled_rows_are_those_of_encode_image(open_clip, name, tmp_path):
 def test_the_grid_is_the_patches_of_the_last_layer(open_clip, tmp_path):
     model = open_clip.create_model("tiny-vit").eval()
     torch.save(model.state_dict(), tmp_path / "w.pt")
-    backbone, _ = build_open_clip("open_clip:tiny-vit", weights=str(tmp_path / "w.pt"), grid=True)
+    backbone = build_open_clip("open_clip:tiny-vit", weights=str(tmp_path / "w.pt"), grid=True)
     x = images(32)
     model.visual.output_tokens = True
     with torch.inference_mode():
@@ -63,7 +63,7 @@ def test_the_grid_is_the_patches_of_the_last_layer(open_clip, tmp_path):
 
 
 def test_the_grid_of_a_convolutional_tower_is_its_last_map(open_clip):
-    backbone, _ = build_open_clip("open_clip:tiny-rn", weights="none", grid=True)
+    backbone = build_open_clip("open_clip:tiny-rn", weights="none", grid=True)
     with torch.inference_mode():
         visual, x = backbone.network.visual, images(64)
         last = visual.layer4(visual.layer3(visual.layer2(visual.layer1(visual.stem(x)))))
@@ -71,7 +71,7 @@ def test_the_grid_of_a_convolutional_tower_is_its_last_map(open_clip):
 
 
 def test_the_preprocessing_is_the_models_own(open_clip):
-    _, preprocessing = build_open_clip("open_clip:tiny-vit", weights="none")
+    preprocessing = build_open_clip("open_clip:tiny-vit", weights="none").preprocessing
     assert (preprocessing.resize_size, preprocessing.size) == (32, 32)
     assert preprocessing.interpolation == "bicubic"
     assert preprocessing.mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))

@@ -8,12 +8,9 @@ from test_resnext3d import published_shapes
 from torchvision.models import video
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.backbones import list_clip_models
+from fairseq_mm.extract.networks import build_backbone, find_family
 from fairseq_mm.extract.resnext3d import ResNeXt3d
-from fairseq_mm.extract.video_backbones import (
-    build_video_backbone,
-    is_video_model,
-    video_model_names,
-)
 from fairseq_mm.extract.weights import compute_sha256
 
 
@@ -35,8 +32,8 @@ def test_the_published_layout_loads_strictly_and_its_classifier_is_left_out(tmp_
     path = str(tmp_path / "resnext-101-kinetics.pth")
     state = {f"module.{name}": tensor for name, tensor in tensors.items()}
     torch.save({"epoch": 150, "arch": "resnext-101", "state_dict": state, "optimizer": {}}, path)
-    backbone = build_video_backbone("resnext101_3d", weights=path)
-    assert backbone[1:] == ("resnext101_3d", compute_sha256(path), "pooled", False)
+    backbone = build_backbone("resnext101_3d", weights=path)
+    assert backbone[1:5] == ("resnext101_3d", compute_sha256(path), "pooled", False)
 
     plain = ResNeXt3d()
     plain.load_state_dict(tensors, strict=True)
@@ -52,13 +49,13 @@ def test_the_published_layout_loads_strictly_and_its_classifier_is_left_out(tmp_
 def test_a_file_that_does_not_fit_is_refused(tmp_path):
     torch.save({"module.conv1.weight": torch.zeros(64, 3, 7, 7, 7)}, tmp_path / "short.pth")
     with pytest.raises(UserError, match=r"short\.pth: .*it lacks bn1\.weight, .* more\.$"):
-        build_video_backbone("resnext101_3d", weights=str(tmp_path / "short.pth"))
+        build_backbone("resnext101_3d", weights=str(tmp_path / "short.pth"))
 
 
 def test_classes_of_a_file_do_not_matter(tmp_path):
     tensors = video.mc3_18(weights=None, num_classes=101).state_dict()
     torch.save(tensors, tmp_path / "ucf.pth")
-    backbone = build_video_backbone("mc3_18", weights=str(tmp_path / "ucf.pth"))
+    backbone = build_backbone("mc3_18", weights=str(tmp_path / "ucf.pth"))
     name = "layer4.1.conv2.0.weight"
     assert torch.equal(backbone.network.state_dict()[name], tensors[name])
 
@@ -68,9 +65,9 @@ def test_pooled_features_are_what_enters_the_classifier():
         ("mc3_18", "fc", (2, 3, 4, 16, 16)),
         ("s3d", "classifier", (1, 3, 24, 32, 32)),
     ):
-        if model not in video_model_names():
+        if model not in list_clip_models():
             continue
-        backbone = build_video_backbone(model, weights="none", seed=3)
+        backbone = build_backbone(model, weights="none", seed=3)
         torch.manual_seed(3)
         whole = vars(video)[model](weights=None).eval()
         if model == "s3d":  # which otherwise takes 224 x 224 pixels only
@@ -93,18 +90,19 @@ def test_pooled_features_are_what_enters_the_classifier():
 
 @pytest.mark.skipif(not hasattr(torch.device, "__enter__"), reason="needs PyTorch 2")
 def test_every_network_has_a_classifier_to_leave_out():
-    assert {"resnext101_3d", "r3d_18", "mc3_18", "r2plus1d_18"} <= set(video_model_names())
-    assert not is_video_model("resnet18")
+    assert {"resnext101_3d", "r3d_18", "mc3_18", "r2plus1d_18"} <= set(list_clip_models())
+    assert {find_family(name).reads for name in list_clip_models()} == {"videos"}
+    assert find_family("resnet18").reads == "images"
     torch.manual_seed(0)
     with torch.device("meta"):
-        for name in video_model_names():
+        for name in list_clip_models():
             network = ResNeXt3d() if name == "resnext101_3d" else vars(video)[name](weights=None)
             names = {parameter.split(".")[0] for parameter, _ in network.named_parameters()}
             assert len(names & {"fc", "classifier", "head"}) == 1
 
 
 def test_random_weights_depend_on_the_seed_alone():
-    states = [build_video_backbone("mc3_18", weights="none", seed=s) for s in (1, 1, 2)]
+    states = [build_backbone("mc3_18", weights="none", seed=s) for s in (1, 1, 2)]
     first, second, third = (backbone.network.state_dict()["stem.0.weight"] for backbone in states)
     assert torch.equal(first, second)
     assert not torch.equal(first, third)
@@ -118,9 +116,9 @@ def test_random_weights_depend_on_the_seed_alone():
         ("resnext101_3d", "DEFAULT", r"Give it: --weights FILE, .* DEFAULT is no file\.$"),
         ("resnext101_3d", "absent.pth", r"absent\.pth: no such file"),
         ("r3d_18", "IMAGENET1K_V1", r"--weights IMAGENET1K_V1: .*for r3d_18 \(KINETICS400_V1"),
-        ("resnet18", None, r"`model` must be one of resnext101_3d, mc3_18.*, but is 'resnet18'"),
+        ("r3d_19", None, r"--model r3d_19: torchvision .* Near: r3d_18"),
     ],
 )
 def test_weights_and_models_that_do_not_exist_are_named(model, weights, message):
     with pytest.raises(UserError, match=message):
-        build_video_backbone(model, weights=weights)
+        build_backbone(model, weights=weights)
