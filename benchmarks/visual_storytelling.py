@@ -31,7 +31,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_mm  # noqa: F401 - registers the models
-from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
+from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.generation.constraints import StoryConstraints, constrain_search
 
 ARCHES = (

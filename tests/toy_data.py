@@ -15,7 +15,7 @@ from fairseq.data import Dictionary, indexed_dataset
 
 import fairseq_mm
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.data.visual_story_text import (
+from fairseq_mm.data.story_text import (
     NUM_IMAGES,
     SEPARATOR,
     join_sentences,

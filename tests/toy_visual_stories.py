@@ -12,7 +12,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from toy_captioner import SIDE
 from toy_data import EXTRACTOR, write_store, write_visual_story_split
 
-from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
+from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.extract.extractor import build_extractor
 
 STORY_WORDS = "the dog did n't run we saw it a . ? big lake".split()  # noqa: SIM905

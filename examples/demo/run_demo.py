@@ -33,7 +33,7 @@ from fairseq_mm import __version__
 from fairseq_mm.cli.script import run_script
 from fairseq_mm.data.input_files import parse_json, read_json, read_lines
 from fairseq_mm.data.split_files import read_references, read_visual_ids
-from fairseq_mm.data.visual_story_text import NUM_IMAGES, split_sentences
+from fairseq_mm.data.story_text import NUM_IMAGES, split_sentences
 from fairseq_mm.metrics.hypotheses import read_hypotheses
 
 MINIMUM = 0.9  # share of right captions, and of right sentences

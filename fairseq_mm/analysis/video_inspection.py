@@ -24,7 +24,7 @@ from fairseq_mm.analysis import rounded
 from fairseq_mm.data.indexed_oov import index_with, restore_oov_words
 from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.prepared_files import check_prepared_file
-from fairseq_mm.data.word_pieces import by_word, join_pieces
+from fairseq_mm.data.subwords import by_word, join_pieces
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
 from fairseq_mm.models._video_attention import (

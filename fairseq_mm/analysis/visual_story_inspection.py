@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fairseq_mm.analysis import rounded
-from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
+from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.generator import Generator
 from fairseq_mm.inference.processor import Example

@@ -21,8 +21,7 @@ from fairseq_mm.data.feature_store import FeatureStores, open_features, open_fol
 from fairseq_mm.data.input_files import parse_json, read_lines
 from fairseq_mm.data.split_files import read_missing_images, read_visual_ids
 from fairseq_mm.data.split_text import read_story_words, story_text_path
-from fairseq_mm.data.story_text import check_encodable
-from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR, split_sentences
+from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, check_encodable, split_sentences
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.inference.checkpoint import Checkpoint

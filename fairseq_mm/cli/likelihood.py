@@ -282,7 +282,7 @@ class AlbumTexts(_Texts):
         from fairseq_mm.data.feature_store import open_folder_features
         from fairseq_mm.data.split_files import read_missing_images
         from fairseq_mm.data.split_text import read_visual_story_split, story_text_path
-        from fairseq_mm.data.visual_story_text import SEPARATOR
+        from fairseq_mm.data.story_text import SEPARATOR
         from fairseq_mm.inference.checkpoint import build_models
         from fairseq_mm.retrieval.story_likelihood import SequenceImages, VisualStoryLikelihood
 

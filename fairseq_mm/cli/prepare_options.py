@@ -303,7 +303,7 @@ def _subwords(args: argparse.Namespace) -> Subwords:
             elif value is not None:
                 raise UserError(f"{option} is for --subwords {kind}.")
     if args.subwords is None and args.pretrained is not None:
-        subwords = Subwords.of_pretrained(args.pretrained)
+        subwords = Subwords.from_pretrained(args.pretrained)
         if args.indexed_oov:
             return Subwords.from_paths(  # refuses what has pieces
                 subwords.kind, {}, indexed_oov=args.indexed_oov

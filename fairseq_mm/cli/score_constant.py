@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Optional
 
 from fairseq_mm.cli.score_inputs import JoinedTexts, References
-from fairseq_mm.data.visual_story_text import SEPARATOR, join_sentences, split_sentences
+from fairseq_mm.data.story_text import SEPARATOR, join_sentences, split_sentences
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:

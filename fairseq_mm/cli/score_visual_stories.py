@@ -10,7 +10,7 @@ from typing import Callable, Optional
 from fairseq_mm.cli.score_inputs import References
 from fairseq_mm.data.split_files import read_missing_images, read_visual_ids
 from fairseq_mm.data.split_text import read_albums, read_story_words, story_text_path
-from fairseq_mm.data.visual_story_text import SEPARATOR, split_sentences
+from fairseq_mm.data.story_text import SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
 
 # sequences -> what the official test part is then

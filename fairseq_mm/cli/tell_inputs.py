@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from fairseq_mm.data.visual_story_text import NUM_IMAGES, split_sentences
+from fairseq_mm.data.story_text import NUM_IMAGES, split_sentences
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from fairseq_mm.cli.generate import Flow, Input
 from fairseq_mm.cli.records import counted, hashes_of, json_line, ranks_of
 from fairseq_mm.cli.tell_inputs import ImageSequence
-from fairseq_mm.data.story_text import detokenize_story
-from fairseq_mm.data.visual_story_text import SEPARATOR
+from fairseq_mm.data.story_text import SEPARATOR, detokenize_story
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:

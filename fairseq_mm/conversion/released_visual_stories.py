@@ -37,7 +37,7 @@ from torch import Tensor
 from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.conversion.released_vse import ReleasedModel, known_words
 from fairseq_mm.conversion.released_vsepp import read_vocabulary
-from fairseq_mm.data.visual_story_text import SEPARATOR
+from fairseq_mm.data.story_text import SEPARATOR
 from fairseq_mm.errors import UserError
 
 _HEADS = 4

@@ -14,8 +14,8 @@ from fairseq_mm.data.indexed_oov import restore_oov_words
 from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_oov_words, read_visual_ids
 from fairseq_mm.data.split_text import Folder
+from fairseq_mm.data.story_text import SEPARATOR
 from fairseq_mm.data.subwords import Subwords
-from fairseq_mm.data.visual_story_text import SEPARATOR
 
 # pairs of languages that the tasks read by default
 _KNOWN_PAIRS = ("wp_source-wp_target", "tran-desc")
@@ -52,23 +52,23 @@ class SplitText:
         return len(self.lines)
 
     def tokens(self, line: int) -> str:
-        """Tokens of a line, separated by spaces."""
+        """Return the tokens of a line, separated by spaces."""
         return self.dictionary.string(self.lines[line])
 
     def decode(self, tokens: str, line: int) -> str:
-        """Readable text of tokens that belong to a line."""
+        """Turn the tokens of a line into readable text."""
         if self.oov_words is not None:
             tokens = restore_oov_words(tokens, self.oov_words[line])
         return self.subwords.decode(tokens)
 
 
 class BinarisedReferences(NamedTuple):
-    """References of a folder that fairseq-preprocess made: the lines of its binarised targets.
+    """References from a folder that fairseq-preprocess made: the lines of its binarised targets.
 
     Args:
         path: File of the targets.
         visual_ids: Item id of each line.
-        texts: Item id -> its lines, readable and without separators of sentences.
+        texts: Item id -> its readable lines, without sentence separators.
         note: Sentence that says where the references come from.
     """
 
@@ -117,8 +117,8 @@ def find_split_text(folder: Folder, split: str, *, is_source: bool = False) -> O
         return SplitText(root / split, root / "dict.txt", folder, split)
     side = 1 if is_source else 2
     pattern = re.compile(rf"({re.escape(split)}\.([^.-]+)-([^.-]+))\.\{side + 1}\.idx")
-    found = [match for path in root.glob("*.idx") if (match := pattern.fullmatch(path.name))]
-    pairs = [match.groups() for match in found]
+    matches = (pattern.fullmatch(path.name) for path in root.glob("*.idx"))
+    pairs = [match.groups() for match in matches if match]
     known = [pair for pair in pairs if "-".join(pair[1:]) in _KNOWN_PAIRS]
     if len(known or pairs) != 1:
         return None

@@ -1,7 +1,7 @@
-"""``dict.txt`` and ``<split>.bin/.idx`` as ``fairseq-preprocess`` makes them, checked when read.
+"""Reading and checking ``dict.txt`` and ``<split>.bin/.idx`` as ``fairseq-preprocess`` writes them.
 
-fairseq maps the two files and looks no further: words that the dictionary does not have would end
-the training at a table's edge, and a text cut short when its last lines are asked for.
+fairseq maps the two files without checking them: a token outside the dictionary would crash the
+training in the embedding lookup, and a text that is cut short only when its last lines are read.
 """
 
 import os
@@ -17,16 +17,17 @@ from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
 _MMAP_MAGIC = b"MMIDIDX\x00\x00"
-# version, how words' numbers are stored, lines
+# version, code of the integer type, number of lines
 _MMAP_HEADER = struct.Struct("<QBQ")
-# of the ways that fairseq stores numbers, those in which it writes words -> their type
+# fairseq's codes of the integer types in which it writes tokens
 _CODES = {4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32}
 
 
 def load_dictionary(path: str) -> Dictionary:
-    """
+    """Load and check a dictionary.
+
     Raises:
-        UserError: if the file is missing, has no word, is not the one that ``prepare`` has
+        UserError: If the file is missing, has no word, differs from the file that ``prepare`` has
             written, or a line is not ``word count``.
     """
     check_prepared_file(path)
@@ -43,26 +44,27 @@ def load_dictionary(path: str) -> Dictionary:
 
 
 def build_dictionary(words: Iterable[str]) -> Dictionary:
-    """A dictionary of these words in their order, after fairseq's special symbols."""
+    """Build a dictionary of words in their order, after fairseq's special symbols."""
     dictionary = Dictionary()
     for word in words:
-        dictionary.add_symbol(word, overwrite=True)  # a word of the list is always a new index
+        # without `overwrite`, a word that equals a special symbol would get no index of its own
+        dictionary.add_symbol(word, overwrite=True)
     return dictionary
 
 
 def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
-    """
+    """Load and check the binarised lines of a text.
+
     Args:
-        base: path without ``.bin`` and ``.idx``.
-        num_types: entries of the dictionary, special symbols included.
-        end: number of the symbol that ends each line.
+        base: Path without ``.bin`` and ``.idx``.
+        num_types: Number of dictionary entries, special symbols included.
+        end: Index of the symbol that ends each line.
 
     Returns:
         fairseq's dataset of lines.
 
     Raises:
-        UserError: if a file is missing, cut short, no such file, or was binarised with another
-            dictionary.
+        UserError: If a file is missing or damaged, or was binarised with another dictionary.
     """
     for suffix in (".idx", ".bin"):
         if not os.path.isfile(base + suffix):
@@ -103,18 +105,18 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
 def load_text_pair(
     base: str, languages: Sequence[str], dictionaries: Sequence[Dictionary]
 ) -> dict[str, Any]:
-    """Source and target of a split as ``fairseq-preprocess`` binarises pairs.
+    """Load source and target of a split that ``fairseq-preprocess`` binarised as a pair.
 
     Args:
-        base: path of the split's files, without their endings.
-        languages: endings of the two.
-        dictionaries: of the two.
+        base: Path of the split's files, without extensions.
+        languages: Extensions of source and target.
+        dictionaries: Dictionaries of source and target.
 
     Returns:
-        path without ``.bin`` and ``.idx`` -> its lines, the source first.
+        Path without ``.bin`` and ``.idx`` -> its lines, the source first.
 
     Raises:
-        UserError: if files are missing or damaged, a line is empty, or their line counts differ.
+        UserError: If files are missing or damaged, a line is empty, or the line counts differ.
     """
     texts = {}
     for language, dictionary in zip(languages, dictionaries):
@@ -126,12 +128,13 @@ def load_text_pair(
 
 
 def check_line_counts(named_counts: dict[str, int]) -> None:
-    """
+    """Check that files have equally many lines.
+
     Args:
-        named_counts: file -> number of its lines.
+        named_counts: Path -> number of its lines.
 
     Raises:
-        UserError: naming both files and both counts, if two differ.
+        UserError: If two counts differ; the message names both files and counts.
     """
     (first, expected), *others = named_counts.items()
     for name, count in others:
@@ -143,12 +146,12 @@ def check_line_counts(named_counts: dict[str, int]) -> None:
 
 
 def check_same_text(text_path: str, lines: Any, base: str, dictionary: Dictionary) -> None:
-    """Compare binarised lines with the text that they were made of.
+    """Compare binarised lines with the text from which they were made.
 
     Args:
         text_path: Path of the text.
         lines: Binarised lines.
-        base: Path of the binarised text, without its ending.
+        base: Path of the binarised text, without extension.
         dictionary: Dictionary of the text.
 
     Raises:
@@ -170,13 +173,14 @@ def check_same_text(text_path: str, lines: Any, base: str, dictionary: Dictionar
 
 
 def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
-    """
+    """Check that each line has a word.
+
     Args:
-        path: file of the binarised text.
+        path: Path of the binarised text.
         sizes: ``[lines]`` tokens per line, ``</s>`` included.
 
     Raises:
-        UserError: if a line has no word.
+        UserError: If a line has no word.
     """
     empty = np.flatnonzero(sizes <= 1)
     if len(empty):
@@ -187,18 +191,15 @@ def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
 
 
 def _check_index(base: str) -> Optional[tuple[np.ndarray, np.dtype]]:
-    """Sizes of the lines ``[lines]`` and type of the words' numbers; None for fairseq's older
-    formats, which are its own concern.
+    """Read the line sizes ``[lines]`` and the integer type from an index; None for fairseq's older
+    formats, which are not checked.
 
-    fairseq reads what it is told at any place of the file: one byte more, and all lines are others.
-
-    Raises:
-        ValueError: if the index is not one of all bytes of the ``.bin`` file.
+    fairseq does not compare the offsets with the sizes: one damaged byte would shift all lines.
     """
     size = os.path.getsize(f"{base}.idx")
     with open(f"{base}.idx", "rb") as file:
         magic = file.read(len(_MMAP_MAGIC))
-        if magic[:8] != _MMAP_MAGIC[:8]:  # as fairseq looks at it
+        if magic[:8] != _MMAP_MAGIC[:8]:  # fairseq recognises the format by these eight bytes
             return None
         header = file.read(_MMAP_HEADER.size)
         if len(header) < _MMAP_HEADER.size:
@@ -215,7 +216,7 @@ def _check_index(base: str) -> Optional[tuple[np.ndarray, np.dtype]]:
     ends = np.cumsum(sizes) * number_type.itemsize
     if (sizes < 0).any() or (starts != ends - sizes * number_type.itemsize).any():
         raise ValueError("its lines do not follow one another: damaged")
-    found, total = os.path.getsize(f"{base}.bin"), int(ends[-1]) if lines else 0
-    if found != total or (lines and not total):
-        raise ValueError(f"{found} bytes, but its lines have {total}")
+    bin_size, total = os.path.getsize(f"{base}.bin"), int(ends[-1]) if lines else 0
+    if bin_size != total or (lines and not total):
+        raise ValueError(f"{bin_size} bytes, but its lines have {total}")
     return sizes, number_type

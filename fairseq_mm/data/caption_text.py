@@ -1,18 +1,17 @@
-"""Raw sentence -> the words that a captioner reads and writes.
+"""Tokenization of captions: raw sentence -> the words that a captioner reads and writes.
 
-Three ways to split a sentence, chosen by name:
+There are three tokenizers:
 
-- ``words`` (the default): words by simple rules, for text as people write it. Letters and digits
-  joined by hyphens, apostrophes, and points or commas inside numbers stay together; ``'s``,
-  ``n't`` and the like become words of their own, as in the Penn Treebank; abbreviations such as
-  ``u.s.`` keep their points.
-- ``whitespace``: the text is split already.
-- ``m_rnn``: the released m-RNN code's: lower-cased, split at runs of characters that are no part
-  of words, the runs kept as tokens, a final ``.`` dropped.
+- ``words`` (the default) splits text as people write it by simple rules. Letters and digits joined
+by hyphens, apostrophes, and points or commas inside numbers stay together; ``'s``, ``n't`` and the
+like become words, as in the Penn Treebank; abbreviations such as ``u.s.`` keep their points.
+- ``whitespace`` splits text at spaces, for text that is tokenized already.
+- ``m_rnn`` follows the released m-RNN code: it lower-cases, splits at runs of non-word characters,
+keeps these runs as tokens, and drops a final ``.``.
 
-``words`` and ``whitespace`` lower-case and drop punctuation unless told otherwise. On Flickr8k's
-training captions both leave 2,536 words that occur five times or more, 2,538 with the end of the
-sentence and the unknown word.
+By default, ``words`` and ``whitespace`` lower-case and drop punctuation. On Flickr8k's training
+captions both leave 2,536 words that occur at least five times; with the end of the sentence and the
+unknown word these are 2,538 types.
 """
 
 import re
@@ -33,11 +32,11 @@ _NON_WORD_RUN = re.compile(r"(\W+)")
 
 @lru_cache(maxsize=256)
 def _token_pattern(marks: str) -> "re.Pattern[str]":
-    """One match per word or punctuation mark.
+    r"""Compile the pattern that matches one word or punctuation mark.
 
     Args:
-        marks: combining marks and joiners of the sentence, which ``\\w`` leaves out although
-            they are parts of words (vowel signs of Indic scripts, for example).
+        marks: Combining marks and joiners of the sentence. ``\\w`` does not match them although
+            they are parts of words (for example vowel signs of Indic scripts).
     """
     letter = f"(?:[^\\W_]|[{re.escape(marks)}])" if marks else "[^\\W_]"
     return re.compile(
@@ -82,15 +81,15 @@ _SPLIT: dict[str, Callable[[str], list[str]]] = {
 
 
 class CaptionTokenizer:
-    """Splits a sentence into the tokens that are joined by spaces and binarised.
+    """Tokenizer that splits a sentence into tokens, which are joined by spaces and binarised.
 
     Args:
-        name: one of ``TOKENIZERS``.
-        keep_case: do not lower-case.
-        keep_punctuation: keep tokens without any letter or digit.
+        name: One of ``TOKENIZERS``.
+        keep_case: Do not lower-case.
+        keep_punctuation: Keep tokens without any letter or digit.
 
     Raises:
-        ValueError: if ``name`` is unknown, or ``m_rnn`` is asked for anything but its own rules.
+        ValueError: If ``name`` is unknown, or ``m_rnn`` is combined with other options.
     """
 
     def __init__(
@@ -126,5 +125,5 @@ class CaptionTokenizer:
 
 
 def reserved_token(tokens: list[str]) -> Optional[str]:
-    """The first token that fairseq would read as a control symbol, or None."""
+    """Return the first token that fairseq would read as a control symbol, or None."""
     return next((token for token in tokens if token in RESERVED_TOKENS), None)

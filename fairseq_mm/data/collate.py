@@ -1,4 +1,4 @@
-"""Examples -> one batch (the keys and shapes of the README's table), for all tasks."""
+"""Collating of examples to one batch; the README lists the keys and shapes of a batch."""
 
 from itertools import accumulate
 from typing import Any, Optional
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def pad_tokens(rows: list[Tensor], pad: int, *, left: bool = False) -> Tensor:
-    """``[B, T]`` of rows ``[t]``, padded to the longest: at the right, or at the left."""
+    """Pad rows ``[t]`` to the longest row, on the right or on the left: ``[B, T]``."""
     lengths = torch.tensor([row.numel() for row in rows]).unsqueeze(1)
     T = int(lengths.max())
     indices = torch.arange(T)
@@ -19,7 +19,7 @@ def pad_tokens(rows: list[Tensor], pad: int, *, left: bool = False) -> Tensor:
 
 
 def shift_right(rows: list[Tensor], start: int) -> list[Tensor]:
-    """Each row, of one token or more, with the start token before it and without its last."""
+    """Put the start token before each row and drop the row's last token. Rows must not be empty."""
     lengths = [row.numel() for row in rows]
     shifted = torch.cat(rows).roll(1)
     shifted[[0, *accumulate(lengths[:-1])]] = start
@@ -29,12 +29,12 @@ def shift_right(rows: list[Tensor], start: int) -> list[Tensor]:
 def pad_features(
     rows: list[np.ndarray], missing: Optional[list[Optional[np.ndarray]]] = None
 ) -> tuple[Tensor, Tensor]:
-    """Items of different numbers of rows as one tensor.
+    """Stack items with different numbers of rows to one tensor.
 
     Args:
-        rows: arrays ``[n, D]``, in the store's precision.
-        missing: for each item ``[n]`` bool, True at rows of zeros that stand for images that
-            are missing: they are padding there; None where no image is.
+        rows: Arrays ``[n, D]`` in the dtype of the store.
+        missing: For each item ``[n]`` bool, True at the zero rows of missing images, which become
+            padding; None for an item without missing images.
 
     Returns:
         features: ``[B, N, D]``, zero at padding.
@@ -58,23 +58,24 @@ def pad_features(
 def collate(
     examples: list[dict[str, Any]], *, pad: int, start: int, source_pad: Optional[int] = None
 ) -> dict[str, Any]:
-    """
+    """Collate examples to a batch.
+
     Args:
-        examples: of the dataset, each with ``id``, ``features`` ``[n, D]`` or None, ``target``
-            ``[t]`` (or None when generating without references), ``is_first``, where images are
-            missing, ``missing`` ``[n]`` bool, where the task has text as input, ``source`` ``[s]``,
-            and, of a split, ``item``, the index of its image, images or video there.
-        pad: padding of the target.
-        start: token before the first word.
-        source_pad: padding of the source text, at its left as in fairseq.
+        examples: Dataset examples with ``id``, ``features`` ``[n, D]`` or None, ``target`` ``[t]``
+            (None when generating without references) and ``is_first``; optional are ``missing``
+            ``[n]`` bool (where images are missing), ``source`` ``[s]`` (text input) and ``item``
+            (index of the example's image, images or video in the split).
+        pad: Padding index of the target.
+        start: Token before the first word.
+        source_pad: Padding index of the source text, which is padded on the left as in fairseq.
 
     Returns:
-        The batch; ``{}`` of no examples, for which fairseq's trainer puts a dummy batch. Where
-        there is a source text, the example with the longest comes first: fairseq's recurrent
-        encoders take no other order.
+        The batch; ``{}`` without examples, which fairseq's trainer replaces by a dummy batch.
+        Examples with a source text are sorted by its length, longest first, as fairseq's recurrent
+        encoders require.
 
     Raises:
-        ValueError: if the examples have ``source``, but ``source_pad`` is None.
+        ValueError: If the examples have ``source``, but ``source_pad`` is None.
     """
     if not examples:
         return {}

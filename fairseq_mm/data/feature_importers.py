@@ -1,17 +1,18 @@
-"""Features that people have as numpy files -> feature store.
+"""Import of features from numpy files into a feature store.
 
-What is read (``open_source`` tells them apart by name and content):
+``open_source`` recognises these sources by name and content:
 
-- a folder of ``.npy`` or ``.npz`` files, one an item: the key is what ``*`` matches in the file
-  name, so the name without its suffix for the pattern ``*.npy``;
-- one ``.npz``: an array an item under the item's key, or the members ``features`` and ``ids``;
-- one ``.npy`` array ``[items, D]`` or ``[items, R, D]`` and a list of ids, one a line;
-- VSE++'s ``<split>_ims.npy`` beside ``<split>_caps.txt``, where each image's row stands once or
-  five times, once a caption: which of the two follows from the counts of lines, and rows are
-  dropped only if they equal the one that stays.
+- a folder with one ``.npy`` or ``.npz`` file per item: the key is the part of the file name that
+``*`` matches in the pattern, so the name without its suffix for ``*.npy``;
+- one ``.npz`` file: an array per item under the item's key, or the members ``features`` and
+``ids``;
+- one ``.npy`` array ``[items, D]`` or ``[items, R, D]`` and a list of ids, one per line;
+- VSE++'s ``<split>_ims.npy`` next to ``<split>_caps.txt``, in which each image has one row or five
+equal rows, one per caption. The line counts decide which, and rows are dropped only if they equal
+the row that stays.
 
-An item is ``[D]``, ``[R, D]`` or ``[H, W, D]`` (a grid, read row by row; channels last). Arrays
-are mapped or read piece by piece, so memory stays small; nothing is ever unpickled.
+An item is ``[D]``, ``[R, D]`` or ``[H, W, D]`` (a grid, read row by row; channels last). Arrays are
+mapped or read in pieces to save memory; nothing is ever unpickled.
 """
 
 import dataclasses
@@ -36,12 +37,13 @@ Progress = Callable[[Iterable[str]], Iterable[str]]
 
 @dataclasses.dataclass
 class FeatureSource:
-    """Items that can be read one after the other.
+    """Items that are read one after the other.
 
     Args:
-        name: file or folder name, kept in the store as ``imported_from``.
-        keys: the items' ids, in order.
-        read: position in ``keys`` -> rows ``[R, D]``; called with growing positions.
+        name: File or folder name, saved in the store as ``imported_from``.
+        keys: Ids of the items, in order.
+        read: Function from a position in ``keys`` to rows ``[R, D]``; called with growing
+            positions.
     """
 
     name: str
@@ -67,20 +69,21 @@ def open_source(
     key: str = "*",
     array: Optional[str] = None,
 ) -> FeatureSource:
-    """Finds out what ``path`` is and opens it.
+    """Recognise the kind of a source and open it.
 
     Args:
-        path: a folder, an ``.npz`` or an ``.npy`` file.
-        ids_path: text file with one id a line, for an ``.npy`` file.
-        captions_path: VSE++'s captions, for an ``.npy`` file without ids; found by itself where
-            ``x_caps.txt`` stands beside ``x_ims.npy``.
-        files: pattern of the files in a folder, with one ``*`` (default: ``*.npy``, or ``*.npz``
-            if there are none).
-        key: the id to give, with ``*`` for the one found: ``*.jpg`` adds a suffix.
-        array: name of the array in each ``.npz`` of a folder, if they have several.
+        path: A folder, an ``.npz`` or an ``.npy`` file.
+        ids_path: Text file with one id per line, for an ``.npy`` file.
+        captions_path: VSE++'s captions, for an ``.npy`` file without ids; by default ``x_caps.txt``
+            next to ``x_ims.npy``.
+        files: Pattern of the files in a folder, with one ``*`` (default: ``*.npy``, or ``*.npz`` if
+            there are no ``.npy`` files).
+        key: Pattern of the new id, in which ``*`` is the id of the source: ``*.jpg`` adds a suffix.
+        array: Name of the array in each ``.npz`` file of a folder, if the files have several
+            arrays.
 
     Raises:
-        UserError: if there is nothing to import, or names and counts do not fit together.
+        UserError: If there is nothing to import, or names and counts do not match.
     """
     path = Path(path)
     if key.count("*") != 1:
@@ -115,21 +118,21 @@ def import_features(
     overwrite: bool = False,
     progress: Progress = iter,
 ) -> int:
-    """Writes a source's items to the feature store ``out``; continues an interrupted import.
+    """Write the items of a source to the feature store ``out``; continue an interrupted import.
 
     Args:
-        source: from ``open_source``.
-        out: the store to make.
-        attributes: of the store, see ``extractor_attributes``.
-        dtype: float16 or float32; the source's own by default (float32 for wider ones).
-        overwrite: replace a finished store.
-        progress: wraps the iteration over the ids.
+        source: Source from ``open_source``.
+        out: Path of the new store.
+        attributes: Attributes of the store, see ``extractor_attributes``.
+        dtype: float16 or float32; by default the dtype of the source (float32 for wider ones).
+        overwrite: Replace a finished store.
+        progress: Wraps the iteration over the ids.
 
     Returns:
         Number of items in the store.
 
     Raises:
-        UserError: naming the item, if it is not finite, has no rows or another dim.
+        UserError: Naming the item, if it is not finite, has no rows or another dimension.
     """
     first = source.read(0)
     if dtype is None:
@@ -146,7 +149,8 @@ def import_features(
             try:
                 writer.append(key, source.read(i) if i else first)
             except UserError:
-                writer.discard()  # the file is to be corrected: nothing of this one may stay
+                # the user will correct the source: a partial store of the old one must not remain
+                writer.discard()
                 raise
         writer.finish()
     return len(source.keys)
@@ -160,19 +164,19 @@ def extractor_attributes(
     grid: bool = False,
     preprocessing: Optional[str] = None,
 ) -> dict[str, object]:
-    """Attributes that name an extractor as ``fairseq-mm extract`` names it.
+    """Return attributes that describe an extractor in the way of ``fairseq-mm extract``.
 
     Args:
-        extractor: the network's name, such as ``mobilenet_v2``.
-        weights: its state dict file, whose SHA-256 is kept; or ``ORIGIN:NAME`` for published ones,
+        extractor: Name of the network, such as ``mobilenet_v2``.
+        weights: State dict file, whose SHA-256 is saved; or ``ORIGIN:NAME`` of published weights,
             such as ``torchvision:IMAGENET1K_V1``.
-        layer: the name of the layer whose output the features are.
-        grid: the features are a grid, not averaged.
-        preprocessing: resizing, crop and normalisation as a JSON object.
+        layer: Name of the layer whose output the features are.
+        grid: The features are a grid, not averaged.
+        preprocessing: Resizing, crop and normalisation as a JSON object.
     """
     attributes: dict[str, object] = {"extractor": extractor, "layer": layer}
     if weights is not None:
-        attributes["weights"] = _identity_of_weights(weights)
+        attributes["weights"] = _identify_weights(weights)
     if extractor is not None:
         attributes["grid"] = int(grid)
     if preprocessing is not None:
@@ -180,7 +184,7 @@ def extractor_attributes(
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _identity_of_weights(weights: str) -> str:
+def _identify_weights(weights: str) -> str:
     if not os.path.exists(weights):
         if ":" in weights:
             return weights
@@ -252,8 +256,8 @@ def _open_array(
     if rows.ndim not in (2, 3, 4):
         raise UserError(f"{path}: must be [items, D] or [items, R, D], but is {list(rows.shape)}.")
     if ids_path is None and captions_path is None and path.name.endswith("_ims.npy"):
-        beside = path.with_name(path.name[: -len("_ims.npy")] + "_caps.txt")
-        captions_path = str(beside) if beside.exists() else None
+        captions = path.with_name(path.name[: -len("_ims.npy")] + "_caps.txt")
+        captions_path = str(captions) if captions.exists() else None
     if ids_path is not None:
         ids = read_ids(ids_path)
         firsts, ids = _first_rows(path, rows, ids, ids_path)
@@ -284,7 +288,7 @@ def _open_array(
 def _first_rows(
     path: Path, rows: np.ndarray, ids: list[str], ids_path: str
 ) -> tuple[list[int], list[str]]:
-    """Row of each different id, and those ids."""
+    """Return the first row of each different id, and the different ids."""
     repeats, rest = divmod(len(rows), len(ids)) if ids else (0, 0)
     if rest or repeats not in (1, CAPTIONS_PER_IMAGE):
         raise UserError(
@@ -311,15 +315,15 @@ def _repeats_by_captions(path: Path, rows: np.ndarray, captions_path: str) -> in
 
 
 def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSource:
-    """Files that are known already, one an item.
+    """Open a list of files with one item each as a source.
 
     Args:
-        name: kept in the store as ``imported_from``.
-        paths: id -> ``.npy`` or ``.npz`` file with one array.
-        dim: D, which every file must have; checked when it is read.
+        name: Name that is saved in the store as ``imported_from``.
+        paths: Id -> ``.npy`` or ``.npz`` file with one array.
+        dim: D, which every file must have; checked when a file is read.
 
     Raises:
-        UserError: if there are none.
+        UserError: If there are no files.
     """
     keys = list(paths)
 
@@ -341,10 +345,10 @@ def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSour
 
 
 def read_ids(path: str) -> list[str]:
-    """Lines of a text file.
+    """Read the lines of a text file.
 
     Raises:
-        UserError: if there is no such file, it is not UTF-8, or a line is empty.
+        UserError: If the file is missing or not UTF-8, or a line is empty.
     """
     lines = [line for _, line in read_lines(path)]
     while lines and not lines[-1].strip():
@@ -356,7 +360,7 @@ def read_ids(path: str) -> list[str]:
 
 
 def _item_rows(item: np.ndarray, where: str) -> np.ndarray:
-    """One item as ``[R, D]``."""
+    """Return one item as ``[R, D]``."""
     if item.shape[-1:] == (0,):
         raise UserError(f"{where}: holds no features: its shape is {list(item.shape)}.")
     if item.dtype.kind != "f":

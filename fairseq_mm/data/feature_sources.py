@@ -1,4 +1,4 @@
-"""Which bytes an item's features were computed from: recorded in a feature store, compared later.
+"""Records of the files from which features were computed: saved in a feature store, compared later.
 
 Three optional members of the HDF5 file hold one record per item. Earlier versions ignore them, and
 write stores without them.
@@ -6,7 +6,7 @@ write stores without them.
 ==================  ===============  ===================================================
 member              shape            content
 ==================  ===============  ===================================================
-``source_sizes``    ``[items]``      int64: bytes of the file; -1 where none is recorded
+``source_sizes``    ``[items]``      int64: size of the file in bytes; -1 without record
 ``source_times``    ``[items]``      int64: time of its last change, in nanoseconds
 ``source_digests``  ``[items, 32]``  uint8: SHA-256 of its bytes
 ==================  ===============  ===================================================
@@ -22,21 +22,22 @@ from fairseq_mm.data.feature_store_file import check_storage, get_own_dataset
 from fairseq_mm.errors import UserError
 
 DIGEST_BYTES = 32
-# member -> shape behind the items, dtype
+# member -> (shape after the first axis, dtype)
 _MEMBERS: dict[str, tuple[tuple[int, ...], type]] = {
     "source_sizes": ((), np.int64),
     "source_times": ((), np.int64),
     "source_digests": ((DIGEST_BYTES,), np.uint8),
 }
-_NONE = -1
+_NO_SIZE = -1
 
 
 class Source(NamedTuple):
-    """The file that an item was made of.
+    """Record of the file from which an item was made.
 
     Attributes:
-        size: Number of its bytes.
-        time: Time of its last change, in nanoseconds; of the archive for members of one.
+        size: Size of the file in bytes.
+        time: Time of its last change, in nanoseconds; for members of an archive, that of the
+            archive.
         digest: SHA-256 of its bytes.
     """
 
@@ -46,7 +47,8 @@ class Source(NamedTuple):
 
 
 class SourceTable:
-    """Sources of a store's items, by position; compact, since stores have millions of items."""
+    """Table of the sources of a store's items, by position; compact, since stores have millions of
+    items."""
 
     def __init__(self) -> None:
         self._sizes = array.array("q")
@@ -54,23 +56,23 @@ class SourceTable:
         self._digests = bytearray()
 
     def __getitem__(self, i: int) -> Optional[Source]:
-        if i >= len(self._sizes) or self._sizes[i] == _NONE:
+        if i >= len(self._sizes) or self._sizes[i] == _NO_SIZE:
             return None
         digest = bytes(self._digests[i * DIGEST_BYTES : (i + 1) * DIGEST_BYTES])
         return Source(self._sizes[i], self._times[i], digest)
 
     def append(self, source: Optional[Source]) -> None:
-        size, time, digest = source or Source(_NONE, 0, bytes(DIGEST_BYTES))
+        size, time, digest = source or Source(_NO_SIZE, 0, bytes(DIGEST_BYTES))
         self._sizes.append(size)
         self._times.append(time)
         self._digests += digest
 
     def count(self) -> int:
-        """Number of items with a record."""
-        return len(self._sizes) - self._sizes.count(_NONE)
+        """Return the number of items with a record."""
+        return len(self._sizes) - self._sizes.count(_NO_SIZE)
 
     def write(self, file: h5py.File) -> None:
-        """Write the members, unless no item has a record."""
+        """Write the members to a file, if any item has a record."""
         if not self.count():
             return
         file["source_sizes"] = np.frombuffer(self._sizes, np.int64)
@@ -86,10 +88,10 @@ def read_sources(path: str, file: h5py.File, items: int, size: int) -> SourceTab
         path: Path of the store, for messages.
         file: The open store.
         items: Number of its items.
-        size: Bytes of the file.
+        size: Size of the file in bytes.
 
     Raises:
-        UserError: if its members are not as documented.
+        UserError: If the members do not have the documented shape or dtype.
     """
     table = SourceTable()
     if not any(file.id.links.exists(name.encode()) for name in _MEMBERS):

@@ -9,15 +9,14 @@ member         shape                 content
 attributes                           who made the features (``EXTRACTOR_ATTRIBUTES``), when
 =============  ====================  =======================================================
 
-An item has one row (a pooled image) or several (49 for a 7x7 grid, one a video frame), never
-none. Files are made by :class:`fairseq_mm.data.feature_store_writer.FeatureStoreWriter`.
+An item has at least one row: one for a pooled image, 49 for a 7x7 grid, one per video frame. Files
+are written by :class:`fairseq_mm.data.feature_store_writer.FeatureStoreWriter`.
 
-The writer adds a checksum of ids and rows, and one of all but the rows, see
-:mod:`fairseq_mm.data.feature_store_checksum`. Where the file's layout allows it (contiguous, not
-compressed: what the writer makes), an item is read from its place in the file; other layouts are
-read by h5py. The file is not mapped: reading a mapped file that another program cuts would end the
-process by SIGBUS. All members must lie in the file itself: no link, no virtual dataset, no other
-file is followed. Nothing is ever unpickled.
+The writer adds two checksums, see :mod:`fairseq_mm.data.feature_store_checksum`. If the rows are
+contiguous and not compressed, as the writer stores them, an item is read directly from its place in
+the file; other layouts are read through h5py. The file is not memory-mapped: if another program
+truncated a mapped file, a read would end the process by SIGBUS. All members must lie in the file
+itself: links, virtual datasets and other files are not followed. Nothing is ever unpickled.
 """
 
 import difflib
@@ -38,7 +37,7 @@ from fairseq_mm.data.input_files import read_json
 from fairseq_mm.data.prepared_files import STORE_LIST, check_prepared_file, warn_of_other_stores
 from fairseq_mm.errors import UserError
 
-# attributes that must agree wherever features of two origins meet
+# attributes that must agree wherever features of two extractors could be mixed
 EXTRACTOR_ATTRIBUTES = (
     "extractor",
     "weights",
@@ -48,46 +47,45 @@ EXTRACTOR_ATTRIBUTES = (
     "frame_rate",
     "stride",
 )
-# of a part of a list: "2/3", and a digest of all ids of the list
+# attributes of a part of a list: "2/3", and a digest of all ids of the list
 SHARD_ATTRIBUTES = ("shard", "shard_of")
 # rows are checked and copied in pieces of about this size
 PIECE_BYTES = 1 << 25
 MAX_SEARCHED_FOR_HINT = 50_000
-# An open file's size and time are compared again after this time: in every read, that would cost
-# about as much as the read.
+# An open file's size and time are compared again only after this time: comparing at every read
+# would take about as long as the read.
 COMPARED_EVERY_SECONDS = 0.05
 
 
 class FeatureStore:
-    """One feature store, opened for reading.
+    """Feature store opened for reading.
 
     The file is opened once per process: a store can be built before workers are forked, sent to
-    spawned ones and pickled. Open files are never part of the pickle.
+    spawned workers and pickled. Open files are never part of the pickle.
 
-    Finiteness is not checked in every ``read`` of a store whose writer has checked each row when
-    it was appended (it says so in the attribute ``rows_finite``): checking takes one to two times
-    as long as reading. In a store without that attribute every read checks, until ``check_finite``
-    has gone over the whole store once.
+    If the attribute ``rows_finite`` says that the writer checked every row, ``read`` does not check
+    finiteness: checking takes one to two times as long as reading. Without this attribute every
+    ``read`` checks its rows, until ``check_finite`` has checked the whole store once.
 
     Args:
-        path: the HDF5 file.
-        preload: keep all features in memory (once per process; forked workers share them).
-        prefix: put before each key, to tell stores apart that have keys in common.
+        path: Path of the HDF5 file.
+        preload: Keep all features in memory (once per process; forked workers share them).
+        prefix: Text that is put before each key, to distinguish stores with common keys.
 
     Attributes:
-        path: as given.
-        ids: the keys, in the order of the file.
+        path: Path of the file, as the caller wrote it.
+        ids: The keys, in the order of the file.
         dim: D, the feature dimension.
-        dtype: float16 or float32, of the rows that ``read`` returns.
-        attributes: who made the features and how.
-        rows_finite: every row was checked, when it was written or since.
-        has_checksum: what stands beside the rows matches the file's checksum of it.
-        content_checksum: checksum of ids and rows that the store was written with; empty in
-            stores of earlier versions.
+        dtype: float16 or float32, the dtype of the rows that ``read`` returns.
+        attributes: Who made the features and how.
+        rows_finite: True if every row was checked, when it was written or since.
+        has_checksum: True if the metadata match the checksum in the file.
+        content_checksum: Checksum of ids and rows from the time of writing; empty in stores of
+            earlier versions.
 
     Raises:
-        UserError: if the file is missing, is no feature store, is of a newer format, or its
-            members do not fit together.
+        UserError: If the file is missing, is no feature store, has a newer format, or its members
+            do not fit together.
     """
 
     def __init__(
@@ -117,7 +115,7 @@ class FeatureStore:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether rows are read from their place in the file, without libhdf5."""
+        """True if rows are read directly from their place in the file, without libhdf5."""
         return self._rows_offset is not None
 
     def _build_index(self) -> dict[str, int]:
@@ -132,7 +130,7 @@ class FeatureStore:
         return len(self.ids)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._index_of_ids()
+        return key in self._get_index()
 
     def __getstate__(self) -> dict[str, object]:
         state = self.__dict__.copy()
@@ -144,18 +142,18 @@ class FeatureStore:
         return f"FeatureStore({self.path!r}: {len(self)} items, dim {self.dim}, {self.dtype})"
 
     def count_rows(self, key: str) -> int:
-        """Number of rows of the item ``key``."""
+        """Return the number of rows of an item."""
         i = self._position(key)
         return int(self._offsets[i + 1] - self._offsets[i])
 
     def read(self, key: str) -> np.ndarray:
-        """One item.
+        """Read one item.
 
         Returns:
             rows: ``[rows, D]``, a new array of the store's dtype.
 
         Raises:
-            UserError: if there is no such item, or a row is not finite (see the class).
+            UserError: If there is no such item, or a row is not finite (see the class).
         """
         i = self._position(key)
         rows = self._read_rows(self._offsets.item(i), self._offsets.item(i + 1))
@@ -164,10 +162,10 @@ class FeatureStore:
         return rows
 
     def get_source(self, key: str) -> Optional[Source]:
-        """Return the record of the file that an item was made of, or None if there is none.
+        """Return the record of the file from which an item was made, or None if there is none.
 
         Raises:
-            UserError: if there is no such item, or the records are damaged.
+            UserError: If there is no such item, or the records are damaged.
         """
         return self._read_sources()[self._position(key)]
 
@@ -184,13 +182,13 @@ class FeatureStore:
         return self._sources
 
     def check_finite(self, *, reread: bool = False) -> None:
-        """Checks every row, unless that has been done, here or when the store was written.
+        """Check every row, unless that has been done already, here or when the store was written.
 
         Args:
-            reread: check in any case.
+            reread: Check in any case.
 
         Raises:
-            UserError: naming the first item with a NaN or an infinite value.
+            UserError: Naming the first item with a NaN or an infinite value.
         """
         if self.rows_finite and not reread:
             return
@@ -204,7 +202,7 @@ class FeatureStore:
         self.rows_finite = True
 
     def check_content(self, progress: Callable[[Iterable[str]], Iterable[str]] = iter) -> str:
-        """Compare ids and rows with the checksum that they were written with, if there is one.
+        """Compare ids and rows with the checksum from the time of writing, if the store has one.
 
         Args:
             progress: Wraps the iteration over the ids.
@@ -214,9 +212,9 @@ class FeatureStore:
             :func:`fairseq_mm.data.feature_store_checksum.content_checksum`.
 
         Raises:
-            UserError: If ids or rows are others, or belong to one another in another way.
+            UserError: If ids or rows were changed or exchanged.
         """
-        # without the prefix, which is no part of the file
+        # opened anew without the prefix, which is no part of the file
         checksum = content_checksum(FeatureStore(self.path), progress)
         if self.content_checksum not in ("", checksum):
             raise UserError(
@@ -242,25 +240,25 @@ class FeatureStore:
         self._closer: Optional[weakref.finalize] = None
         self._compared_at = 0.0
 
-    def _index_of_ids(self) -> dict[str, int]:
-        # unpickled: the ids came along, the dictionary did not
+    def _get_index(self) -> dict[str, int]:
+        # a pickle holds the ids, but not the index, which is built from them
         return self._build_index() if self._index is None else self._index
 
     def _position(self, key: str) -> int:
-        index = self._index if self._index is not None else self._index_of_ids()
+        index = self._index if self._index is not None else self._get_index()
         try:
             return index[key]
         except KeyError:
             raise UserError(missing_key_message(key, self.ids, [self.path])) from None
 
     def _read_rows(self, start: int, end: int) -> np.ndarray:
-        """Rows ``start:end`` as a new array ``[end - start, D]``."""
+        """Return rows ``start:end`` as a new array ``[end - start, D]``."""
         if self.preload:
             return self._load_rows()[start:end].copy()
         return self._read_file(start, end)
 
     def _load_rows(self) -> np.ndarray:
-        """All rows ``[total rows, D]``, kept in memory; they survive a fork."""
+        """Return all rows ``[total rows, D]``, which stay in memory, also after a fork."""
         if self._rows is None:
             rows = self._read_file(0, self._num_rows)
             self.close()
@@ -283,7 +281,7 @@ class FeatureStore:
             count = os.preadv(self._descriptor, (rows,), offset)  # type: ignore[arg-type]
             if count < rows.nbytes:
                 self._read_rest(rows, count, offset)
-            # after the read: a program may have written into the file before it
+            # compared after the read: before it, another program could still change the file
             if time.monotonic() - self._compared_at >= COMPARED_EVERY_SECONDS:
                 self._compare_open_file(self._descriptor)  # type: ignore[arg-type]
         except OSError as error:
@@ -292,7 +290,7 @@ class FeatureStore:
         return rows
 
     def _read_rest(self, rows: np.ndarray, count: int, offset: int) -> None:
-        """Read behind the first ``count`` bytes: more than 2 GiB come in several pieces."""
+        """Read what follows the first ``count`` bytes: the system reads at most 2 GiB at once."""
         assert self._descriptor is not None  # opened for the first piece
         rest = rows.data.cast("B")[count:]
         while count and rest:
@@ -303,7 +301,7 @@ class FeatureStore:
             raise UserError(f"{self.path}: was cut short while in use. Start again with the whole.")
 
     def _open_descriptor(self) -> None:
-        # forked processes share it: preadv needs no file position
+        # forked processes may share the descriptor: preadv has no file position
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         self._closer = weakref.finalize(self, os.close, descriptor)
         self._compare_open_file(descriptor)
@@ -318,7 +316,7 @@ class FeatureStore:
 
     def _dataset(self) -> h5py.Dataset:
         if self._file is None or self._file_pid != os.getpid():
-            # a handle inherited through fork shares its file position with the parent: leave it
+            # a handle inherited through fork shares its file position with the parent: open another
             self._check_unchanged()
             self._file, self._file_pid = open_hdf5(self.path), os.getpid()
             self._compared_at = time.monotonic()
@@ -333,17 +331,17 @@ class FeatureStore:
 
 
 class FeatureStores:
-    """The union of several feature stores, with the interface of one.
+    """Union of several feature stores, with the interface of one.
 
-    Rows come in the dtype of the widest store. ``attributes`` has those on which all stores agree;
-    stores that name different extractors are refused.
+    ``read`` returns the dtype of the widest store. ``attributes`` has the attributes on which all
+    stores agree; stores that name different extractors are refused.
 
     Args:
-        stores: opened, with equal dims and no id in common.
-        ignore_extractors: allow features of different extractors.
+        stores: Opened stores with equal dimensions and no common id.
+        ignore_extractors: Allow features of different extractors.
 
     Raises:
-        UserError: naming both files, where they do not fit together.
+        UserError: Naming both files, if two stores do not fit together.
     """
 
     def __init__(self, stores: Sequence[FeatureStore], *, ignore_extractors: bool = False) -> None:
@@ -366,7 +364,7 @@ class FeatureStores:
     def _check_ids(self) -> None:
         for i, store in enumerate(self.stores):
             for other in self.stores[:i]:
-                twice = other._index_of_ids().keys() & store._index_of_ids().keys()
+                twice = other._get_index().keys() & store._get_index().keys()
                 if twice:
                     raise UserError(
                         f"the id {min(twice)!r} stands both in {other.path} and in {store.path} "
@@ -381,7 +379,7 @@ class FeatureStores:
 
     @property
     def extractor_attributes(self) -> dict[str, object]:
-        """Those of the attributes that say how an image or a video became features."""
+        """Attributes that say how an image or a video became features."""
         return {
             name: self.attributes[name] for name in EXTRACTOR_ATTRIBUTES if name in self.attributes
         }
@@ -393,19 +391,19 @@ class FeatureStores:
         return any(key in store for store in self.stores)
 
     def count_rows(self, key: str) -> int:
-        """Number of rows of the item ``key``."""
-        return self._store_of(key).count_rows(key)
+        """Return the number of rows of an item."""
+        return self._find_store(key).count_rows(key)
 
     def read(self, key: str) -> np.ndarray:
-        """One item ``[rows, D]``, see :meth:`FeatureStore.read`."""
-        return self._store_of(key).read(key).astype(self.dtype, copy=False)
+        """Read one item ``[rows, D]``, see :meth:`FeatureStore.read`."""
+        return self._find_store(key).read(key).astype(self.dtype, copy=False)
 
     def get_source(self, key: str) -> Optional[Source]:
         """Return the record of an item's file, see :meth:`FeatureStore.get_source`."""
-        return self._store_of(key).get_source(key)
+        return self._find_store(key).get_source(key)
 
     def check_finite(self, *, reread: bool = False) -> None:
-        """Checks every store, see :meth:`FeatureStore.check_finite`."""
+        """Check every store, see :meth:`FeatureStore.check_finite`."""
         for store in self.stores:
             store.check_finite(reread=reread)
 
@@ -414,7 +412,7 @@ class FeatureStores:
         for store in self.stores:
             store.close()
 
-    def _store_of(self, key: str) -> FeatureStore:
+    def _find_store(self, key: str) -> FeatureStore:
         for store in self.stores:
             if key in store:
                 return store
@@ -425,10 +423,10 @@ class FeatureStores:
 def open_features(
     paths: Sequence[Union[str, os.PathLike]], *, preload: bool = False
 ) -> FeatureStores:
-    """Opens one or several feature stores as one.
+    """Open one or several feature stores as one.
 
     Raises:
-        UserError: if one of them cannot be read, an id stands in two of them, or their dims or
+        UserError: If a store cannot be read, an id occurs in two stores, or dimensions or
             extractors differ.
     """
     return FeatureStores([FeatureStore(path, preload=preload) for path in paths])
@@ -437,22 +435,22 @@ def open_features(
 def open_folder_features(
     folder: str, paths: Optional[str] = None, *, preload: bool = False
 ) -> FeatureStores:
-    """Opens what a task's ``--features`` names.
+    """Open the feature stores of a data folder, or those that ``--features`` names instead.
 
     Args:
-        folder: of the data, with ``features.h5`` or a list of stores.
-        paths: stores that take its place, joined by the system's path separator.
-        preload: read them into memory.
+        folder: Data folder with ``features.h5`` or a list of stores.
+        paths: Paths of stores to read instead, joined by the system's path separator.
+        preload: Read the features into memory.
 
     Raises:
-        UserError: as :func:`open_features`, or if a feature is not finite, or another program has
-            changed the ids or rows of a store.
+        UserError: See :func:`open_features`; also if a feature is not finite, or another program
+            has changed the ids or rows of a store.
     """
     if paths:
         features = open_features(paths.split(os.pathsep), preload=preload)
     else:
-        found = listed_stores(folder) or [(os.path.join(folder, "features.h5"), "")]
-        stores = [FeatureStore(path, preload=preload, prefix=prefix) for path, prefix in found]
+        places = listed_stores(folder) or [(os.path.join(folder, "features.h5"), "")]
+        stores = [FeatureStore(path, preload=preload, prefix=prefix) for path, prefix in places]
         features = FeatureStores(stores)
     features.check_finite()
     for store in features.stores:
@@ -463,11 +461,12 @@ def open_folder_features(
 
 
 def listed_stores(folder: str) -> list[tuple[str, str]]:
-    """Paths of a data folder's stores and what is put before their keys: ``features.h5``, or else
-    what ``features.json`` lists; nothing where it has neither.
+    """Return the stores of a data folder as pairs of path and key prefix.
+
+    This is ``features.h5`` if it exists, else the entries of ``features.json``, else nothing.
 
     Raises:
-        UserError: if the list is none.
+        UserError: If ``features.json`` is not a list of stores.
     """
     own, path = os.path.join(folder, "features.h5"), os.path.join(folder, STORE_LIST)
     if os.path.exists(own):
@@ -476,7 +475,7 @@ def listed_stores(folder: str) -> list[tuple[str, str]]:
         return []
     check_prepared_file(path)
     content = read_json(path)
-    found = []
+    stores = []
     for entry in content if isinstance(content, list) else [None]:
         entry = entry if isinstance(entry, dict) else {}
         store, prefix = entry.get("store"), entry.get("prefix", "")
@@ -484,18 +483,14 @@ def listed_stores(folder: str) -> list[tuple[str, str]]:
             raise UserError(
                 f'{path}: must be a list of {{"store": path, "prefix": text}}, but is not.'
             )
-        found.append((os.path.normpath(os.path.join(folder, store)), prefix))
-    return found
+        stores.append((os.path.normpath(os.path.join(folder, store)), prefix))
+    return stores
 
 
 def _merged_attributes(
     stores: Sequence[FeatureStore], ignore_extractors: bool
 ) -> dict[str, object]:
-    """Attributes on which all stores agree.
-
-    Raises:
-        UserError: if two stores name different extractors (``EXTRACTOR_ATTRIBUTES``).
-    """
+    """Return the attributes on which all stores agree; refuse different extractors."""
     first: dict[str, tuple[object, str]] = {}
     shared = dict(stores[0].attributes)
     for store in stores:
@@ -511,7 +506,7 @@ def _merged_attributes(
 
 
 def is_finite(rows: np.ndarray) -> bool:
-    """Whether no value of ``rows`` is NaN or infinite."""
+    """Check that no value of ``rows`` is NaN or infinite."""
     if rows.dtype == np.float16 and rows.flags.c_contiguous:
         # all exponent bits set; half precision has no arithmetic of its own in numpy
         return not bool(((rows.view(np.uint16) & 0x7C00) == 0x7C00).any())
@@ -519,7 +514,7 @@ def is_finite(rows: np.ndarray) -> bool:
 
 
 def missing_key_message(key: object, ids: Sequence[str], paths: Sequence[str]) -> str:
-    """One line for a key that is in no store, with the closest one that is."""
+    """Return one line about a key that is in no store, with the closest key that is in one."""
     where = " or ".join(paths)
     message = f"{where}: no features for {key!r} among {len(ids)} items."
     closest = _closest_id(str(key), ids)
@@ -535,8 +530,8 @@ def _closest_id(key: str, ids: Sequence[str]) -> Optional[str]:
     for candidate in ids:
         if bare(candidate) == wanted:
             return candidate
-    found = difflib.get_close_matches(key, ids[:MAX_SEARCHED_FOR_HINT], n=1)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(key, ids[:MAX_SEARCHED_FOR_HINT], n=1)
+    return matches[0] if matches else None
 
 
 def _not_finite(path: str, key: str) -> str:

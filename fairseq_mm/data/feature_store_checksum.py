@@ -1,14 +1,14 @@
-"""Two checksums of a feature store: one of its metadata, one of its ids and rows together.
+"""Checksums of a feature store: one of its metadata, one of its ids and rows together.
 
-libhdf5 trusts the metadata of a file: one damaged byte can end the process or keep it busy for
-ever. So the writer appends a trailer behind the HDF5 file, which other programs do not see: where
-the rows lie, and a SHA-256 of all other bytes (metadata, offsets, ids). Checking it takes a few
-milliseconds, before libhdf5 reads anything. A program that changes a store by libhdf5 cuts the
-trailer off; the store is still read.
+libhdf5 trusts the metadata of a file: one damaged byte can crash the process or keep it busy for
+ever. Therefore the writer appends a trailer to the HDF5 file, which other programs do not see: the
+place of the rows, and a SHA-256 of all other bytes (metadata, offsets, ids). Checking it takes a
+few milliseconds, before libhdf5 reads anything. A program that changes a store through libhdf5 cuts
+the trailer off; the store is still read.
 
 The attribute ``content_checksum`` covers each id together with its rows, so that exchanged ids or
-rows are found. ``fairseq-mm doctor`` and ``store verify`` compare it, and so does every command
-that opens a store whose trailer was cut off.
+rows are found. ``fairseq-mm doctor``, ``store verify`` and every command that opens a store without
+a trailer compare it.
 """
 
 import hashlib
@@ -21,17 +21,20 @@ import h5py
 
 from fairseq_mm.errors import UserError
 
-# a mark, the first byte of the rows and the one behind them, the digest
+# a mark, the first byte of the rows, the first byte after the rows, the digest
 _TRAILER = struct.Struct("<16sQQ32s")
 _MARK = b"fairseq_mm sum 1"
 _PIECE = 1 << 20
 
 
 def check_metadata(path: str) -> bool:
-    """Whether the store has a checksum; those of older versions have none.
+    """Compare the metadata of a store with their checksum.
+
+    Returns:
+        Whether the store has a checksum; stores of earlier versions have none.
 
     Raises:
-        UserError: if its metadata do not match it, or the file cannot be read.
+        UserError: If the metadata do not match, or the file cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -54,10 +57,10 @@ def check_metadata(path: str) -> bool:
 
 
 def add_checksum(path: str) -> None:
-    """Appends a checksum to a store that is known to be whole.
+    """Append the checksum of its metadata to a store that is known to be undamaged.
 
     Raises:
-        UserError: if its rows lie in chunks, or the file cannot be written.
+        UserError: If the rows lie in chunks, or the file cannot be written.
     """
     with h5py.File(path, "r", locking=False) as file:
         features = file["features"]
@@ -81,7 +84,7 @@ def add_checksum(path: str) -> None:
 
 
 def item_checksum(key: str, dim: int, dtype: str, rows: bytes) -> int:
-    """Return one item's share of :func:`content_checksum`."""
+    """Return the term that one item adds to the sum of :func:`content_checksum`."""
     digest = hashlib.sha256(f"{key}\0{dim}\0{dtype}\0".encode())
     digest.update(rows)
     return int.from_bytes(digest.digest(), "big")
@@ -95,8 +98,9 @@ def checksum_text(total: int) -> str:
 def content_checksum(store: Any, progress: Callable[[Iterable[str]], Iterable[str]] = iter) -> str:
     """Return the hexadecimal checksum of a store's ids, dtype and rows.
 
-    It is the sum, modulo 2^256, of the items' SHA-256, so that the order of items, attributes and
-    the file's layout do not matter: shards merged in any order give the checksum of one run.
+    It is the sum, modulo 2^256, of the items' SHA-256. The order of the items, the attributes and
+    the file's layout do not change it: shards merged in any order have the checksum of a single
+    run.
 
     Args:
         store: Feature store, opened without a prefix.
@@ -111,7 +115,7 @@ def content_checksum(store: Any, progress: Callable[[Iterable[str]], Iterable[st
 
 
 def _digest(file: BinaryIO, first: int, last: int, end: int) -> bytes:
-    """Of the bytes before ``first``, and of those from ``last`` to ``end``."""
+    """Hash the bytes before ``first`` and the bytes from ``last`` to ``end``."""
     digest = hashlib.sha256(struct.pack("<QQQ", first, last, end))
     for start, stop in ((0, first), (last, end)):
         file.seek(start)

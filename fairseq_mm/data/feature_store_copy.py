@@ -1,6 +1,6 @@
-"""Feature stores -> one feature store: merging, selecting, averaging, another dtype.
+"""Merging, selecting, averaging and converting feature stores.
 
-All of it streams, continues after an interruption, and leaves the inputs alone.
+All functions stream the items, continue after an interruption, and do not change their inputs.
 """
 
 import os
@@ -33,23 +33,24 @@ def merge_stores(
     overwrite: bool = False,
     progress: Progress = iter,
 ) -> int:
-    """Writes the items of several stores to one, in the order given.
+    """Write the items of several stores to one store, in the order of ``paths``.
 
     Args:
-        paths: stores with equal dims and no id in common.
-        out: the store to make; float32 if one of them is.
-        ignore_extractors: merge what different extractors made; attributes that differ are left
-            out of the new store.
-        ignore_missing_parts: Merge some of the parts that ``extract --shard`` has made of a list.
-        overwrite: replace a finished store.
-        progress: wraps the iteration over the ids.
+        paths: Paths of stores with equal dimensions and no common id.
+        out: Path of the new store; its dtype is float32 if one of the stores has float32.
+        ignore_extractors: Merge features of different extractors; attributes that differ are not
+            written to the new store.
+        ignore_missing_parts: Merge only some of the parts that ``extract --shard`` has made of a
+            list.
+        overwrite: Replace a finished store.
+        progress: Wraps the iteration over the ids.
 
     Returns:
-        Number of items in the new store, or in the one that stands there with the same content.
+        Number of items in the new store. A finished store with the same content is kept.
 
     Raises:
-        UserError: if the stores do not fit together, only some of them name their extractor, a
-            part is missing, or ``out`` is a store with other content.
+        UserError: If the stores do not fit together, only some of them name their extractor, a part
+            is missing, or ``out`` exists with other content.
     """
     stores = [_open(path) for path in paths]
     if not ignore_missing_parts:
@@ -73,23 +74,23 @@ def convert_store(
     overwrite: bool = False,
     progress: Progress = iter,
 ) -> int:
-    """Writes a store's items, or some of them, to another store.
+    """Write the items of a store, or a selection, to another store.
 
     Args:
-        path: the store to read.
-        out: the store to make.
-        dtype: float16 or float32; as it is by default.
-        select: ids to take, in this order; all by default.
-        pool: ``mean`` averages the rows of each item (in float32) to one.
-        overwrite: replace a finished store.
-        progress: wraps the iteration over the ids.
+        path: Path of the store to read.
+        out: Path of the new store.
+        dtype: float16 or float32; by default the dtype of the store.
+        select: Ids to copy, in this order; by default all.
+        pool: ``mean`` averages the rows of each item (in float32) to one row.
+        overwrite: Replace a finished store.
+        progress: Wraps the iteration over the ids.
 
     Returns:
         Number of items in the new store.
 
     Raises:
-        UserError: if an id of ``select`` is not in the store or stands there twice, or a value
-            does not fit ``dtype``.
+        UserError: If an id of ``select`` is not in the store or occurs twice in ``select``, or a
+            value does not fit ``dtype``.
     """
     source = FeatureStores([_open(path)])
     keys = source.ids if select is None else list(select)
@@ -103,7 +104,8 @@ def convert_store(
 
 
 def _open(path: Union[str, os.PathLike]) -> FeatureStore:
-    """A store that nobody may have read yet: without a checksum, in another process first."""
+    """Open a store that may be damaged; without a metadata checksum, read it in another process
+    first."""
     path = os.fspath(path)
     if os.path.isfile(path) and not check_metadata(path):
         in_separate_process(path, lambda: len(FeatureStore(path)))
@@ -111,14 +113,14 @@ def _open(path: Union[str, os.PathLike]) -> FeatureStore:
 
 
 def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -> bool:
-    """Whether ``store`` is what merging gave."""
-    passing = ("created", "package_version", *SHARD_ATTRIBUTES)
+    """Check whether ``store`` has the content that merging would write."""
+    run_attributes = ("created", "package_version", *SHARD_ATTRIBUTES)
     return (
         store.ids == source.ids
         and (store.dim, store.dtype) == (source.dim, source.dtype)
         and all(
             store.attributes.get(name) == source.attributes.get(name)
-            for name in {*store.attributes, *source.attributes}.difference(passing)
+            for name in {*store.attributes, *source.attributes}.difference(run_attributes)
         )
         and all(
             np.array_equal(store.read(key), source.read(key), equal_nan=True)
@@ -128,10 +130,11 @@ def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -
 
 
 def _check_all_parts(stores: Sequence[FeatureStore]) -> None:
-    """Check that of each list whose parts are given (``extract --shard``) no part is missing."""
+    """Check that no part of a list is missing, for each list of which ``extract --shard`` made
+    parts."""
     parts: dict[tuple[object, int], dict[int, FeatureStore]] = {}
     for store in stores:
-        # earlier versions wrote it into the file's name alone
+        # earlier versions wrote the number of the part only into the file name
         named = re.fullmatch(r"(.*)\.(\d{1,9})of(\d{1,9})(\.\w+)?", store.path)
         recorded = re.fullmatch(r"(\d{1,9})/(\d{1,9})", str(store.attributes.get("shard")))
         if recorded:
@@ -139,10 +142,10 @@ def _check_all_parts(stores: Sequence[FeatureStore]) -> None:
             parts.setdefault(key, {})[int(recorded[1])] = store
         elif named:
             parts.setdefault((named[1], int(named[3])), {})[int(named[2])] = store
-    for (_, count), having in parts.items():
-        missing = [str(i) for i in range(1, count + 1) if i not in having]
+    for (_, count), stores_by_number in parts.items():
+        missing = [str(i) for i in range(1, count + 1) if i not in stores_by_number]
         if missing:
-            number, store = next(iter(having.items()))
+            number, store = next(iter(stores_by_number.items()))
             listed = ", ".join(missing[:10]) + (", ..." if len(missing) > 10 else "")
             raise UserError(
                 f"{store.path}: is part {number} of {count} of a list, but other parts of this "

@@ -1,4 +1,4 @@
-"""The HDF5 file of a feature store: opened, checked and described, before any row is read."""
+"""Opening and checking the HDF5 file of a feature store, before any row is read."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ FORMAT_VERSION = 1
 MEMBERS = ("features", "offsets", "ids")
 # attributes that describe the file itself, not the features
 FILE_ATTRIBUTES = ("format", "format_version", "rows_finite", "content_checksum")
-# features compress to a few times less; what says more takes the memory of a few bytes' reader
+# features compress by a small factor; a file that declares more would fill the reader's memory
 MAX_COMPRESSION = 128
 
 _IEEE_TYPES = (
@@ -28,21 +28,21 @@ _IEEE_TYPES = (
 
 @dataclasses.dataclass
 class StoreLayout:
-    """What stands where in a feature store.
+    """Layout of a feature store.
 
     Args:
-        ids: the keys.
+        ids: The keys.
         offsets: ``[items + 1]`` int64; item i is rows ``offsets[i]:offsets[i + 1]``.
-        dim: D, channels of a row.
+        dim: D, the feature dimension.
         dtype: float16 or float32, in this machine's byte order.
-        attributes: who made the features and how.
-        rows_finite: every row was checked when it was written, and no other program has changed
-            the file since, which would have cut the checksum off.
-        rows_offset: byte of the file at which the rows begin, or None if they must be read by
-            libhdf5, because they lie in chunks or have the other byte order.
-        size_and_time: of the file.
-        has_checksum: its metadata match the checksum that it has.
-        content_checksum: checksum of ids and rows that it was written with; empty in stores of
+        attributes: Who made the features and how.
+        rows_finite: True if every row was checked when it was written, and no other program has
+            changed the file since, which would have cut off the checksum.
+        rows_offset: Byte of the file at which the rows begin; None if libhdf5 must read them,
+            because they lie in chunks or have the other byte order.
+        size_and_time: Size of the file and time of its last change.
+        has_checksum: True if the metadata match the checksum in the file.
+        content_checksum: Checksum of ids and rows from the time of writing; empty in stores of
             earlier versions.
     """
 
@@ -63,26 +63,26 @@ class StoreLayout:
 
 
 def read_layout(path: str) -> StoreLayout:
-    """Opens a feature store and checks that its members fit together.
+    """Open a feature store and check that its members fit together.
 
     Raises:
-        UserError: if the file is missing or damaged, is no feature store, is of a newer format, or
+        UserError: If the file is missing or damaged, is no feature store, has a newer format, or
             its members do not fit together.
     """
-    # before opening: a file that is replaced in between is noticed later, and not mixed up
+    # taken before opening, so that a file that is replaced meanwhile is noticed at the first read
     stat = size_and_time(path)
     has_checksum = os.path.isfile(path) and check_metadata(path)
     with open_hdf5(path) as file:
         try:
-            return _layout_of(path, file, stat, has_checksum)
+            return _parse_layout(path, file, stat, has_checksum)
         except UserError:
             raise
         except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:
-            reason = str(error) or type(error).__name__  # of h5py, half way
+            reason = str(error) or type(error).__name__  # h5py raises some errors without a text
             raise UserError(f"{path}: HDF5 file is damaged or cut short: {reason}") from None
 
 
-def _layout_of(
+def _parse_layout(
     path: str, file: h5py.File, stat: tuple[int, int], has_checksum: bool
 ) -> StoreLayout:
     features, offsets, ids = _members(path, file)
@@ -142,7 +142,7 @@ def get_own_dataset(path: str, file: h5py.File, name: str) -> h5py.Dataset:
     """Return a dataset that the file itself holds, without opening any other file.
 
     Raises:
-        UserError: if the name is a link to another place, or no dataset.
+        UserError: If the name is a link to another place, or no dataset.
     """
     if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
         raise UserError(
@@ -163,7 +163,7 @@ def get_own_dataset(path: str, file: h5py.File, name: str) -> h5py.Dataset:
 def _describe_link(file: h5py.File, name: str) -> str:
     try:
         link = file.get(name, getlink=True)
-    except TypeError:  # h5py knows no other kinds
+    except TypeError:  # h5py's answer to link types that it does not know
         return "a link that another program defines"
     if isinstance(link, h5py.ExternalLink):
         return f"a link to {link.path!r} in the file {link.filename!r}"
@@ -171,9 +171,9 @@ def _describe_link(file: h5py.File, name: str) -> str:
 
 
 def _is_ieee(dataset: h5py.Dataset) -> bool:
-    """Whether the numbers of the file are those that the dtype says.
+    """Check that the file stores its numbers in the layout of the dtype.
 
-    h5py reads floating point numbers of other layouts, such as bfloat16, as a dtype that can hold
+    h5py reads floating point numbers of other layouts, such as bfloat16, into a dtype that can hold
     them, which says nothing about the bytes of the file.
     """
     stored = dataset.id.get_type()
@@ -189,10 +189,10 @@ def _describe_type(dataset: h5py.Dataset) -> str:
 
 
 def check_storage(path: str, name: str, dataset: h5py.Dataset, size: int) -> None:
-    """Check that a file of ``size`` bytes can hold what a dataset declares.
+    """Check that a file of ``size`` bytes can hold the values that a dataset declares.
 
     Raises:
-        UserError: if it cannot.
+        UserError: If it cannot.
     """
     declared = dataset.size * dataset.dtype.itemsize
     held = min(dataset.id.get_storage_size(), size)
@@ -230,12 +230,12 @@ def _checked_offsets(path: str, dataset: h5py.Dataset, items: int, rows: int) ->
 
 
 def open_hdf5(path: str) -> h5py.File:
-    """Opens for reading, without a lock.
+    """Open an HDF5 file for reading, without a lock.
 
     Raises:
-        UserError: if there is no such file, or it is not HDF5, or damaged.
+        UserError: If the file is missing, damaged or not HDF5.
     """
-    if os.path.exists(path) and not os.path.isfile(path):  # libhdf5 waits for what a pipe may bring
+    if os.path.exists(path) and not os.path.isfile(path):  # libhdf5 would wait for a pipe's writer
         raise UserError(f"{path}: is a folder, a device or a pipe, and no feature store.")
     try:
         # no lock: many readers at once, also on file systems without locks (NFS)
@@ -251,7 +251,7 @@ def open_hdf5(path: str) -> h5py.File:
 
 
 def size_and_time(path: str) -> tuple[int, int]:
-    """Bytes and time of the last change in nanoseconds."""
+    """Return the size in bytes and the time of the last change in nanoseconds."""
     try:
         stat = os.stat(path)
     except FileNotFoundError:
@@ -262,7 +262,7 @@ def size_and_time(path: str) -> tuple[int, int]:
 
 
 def _plain_value(value: object) -> object:
-    """An HDF5 attribute as a plain Python value."""
+    """Return an HDF5 attribute as a plain Python value."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, h5py.Empty):
@@ -271,6 +271,6 @@ def _plain_value(value: object) -> object:
         value = value.tolist()
     try:
         json.dumps(value)
-    except TypeError:  # references, compounds, arrays of arrays
+    except TypeError:  # HDF5 references, compound values, nested arrays
         return str(value)
     return value

@@ -1,4 +1,4 @@
-"""What ``fairseq-mm store info`` and ``verify`` say of a feature store that nobody trusts yet."""
+"""Inspection of untrusted feature stores for ``fairseq-mm store info`` and ``store verify``."""
 
 import os
 from collections.abc import Iterable
@@ -12,10 +12,10 @@ Progress = Callable[[Iterable[str]], Iterable[str]]
 
 
 def describe_store(path: str) -> dict[str, Any]:
-    """Facts of a store, by name.
+    """Return facts about a store by name.
 
     Raises:
-        UserError: if it is damaged, or no store.
+        UserError: If the file is damaged or no feature store.
     """
 
     def describe() -> dict[str, Any]:
@@ -40,10 +40,10 @@ def describe_store(path: str) -> dict[str, Any]:
 
 
 def rows_by_id(path: str) -> list[tuple[str, int]]:
-    """Ids of a store, and the number of rows of each.
+    """Return the ids of a store, each with its number of rows.
 
     Raises:
-        UserError: if it is damaged, or no store.
+        UserError: If the file is damaged or no feature store.
     """
 
     def list_rows() -> list[tuple[str, int]]:
@@ -54,28 +54,28 @@ def rows_by_id(path: str) -> list[tuple[str, int]]:
 
 
 def verify_store(path: str, progress: Progress = iter, *, repair: bool = False) -> dict[str, Any]:
-    """Reads all of a store.
+    """Read and check a whole store.
 
     Args:
-        path: of the store.
-        progress: wraps the iteration over the ids.
-        repair: add the checksum of its metadata, if it has none.
+        path: Path of the store.
+        progress: Wraps the iteration over the ids.
+        repair: Add the checksum of the metadata, if the store has none.
 
     Returns:
-        ``checksum`` of the content, ``items``, ``has_checksum`` of the metadata,
-        ``has_content_checksum``: whether the store was written with one, and ``is_repaired``:
-        whether that of the metadata was added.
+        ``checksum`` of the content; ``items``; ``has_checksum`` and ``has_content_checksum``:
+        whether the store has a checksum of its metadata and of its content; ``is_repaired``:
+        whether the checksum of the metadata was added.
 
     Raises:
-        UserError: if it is damaged, has values that are not finite, has other ids or rows than it
-            was written with, or cannot be repaired.
+        UserError: If the store is damaged, has values that are not finite, was changed since it was
+            written, or cannot be repaired.
     """
 
     def verify() -> dict[str, Any]:
-        store = FeatureStore(path)  # checks the structure
+        store = FeatureStore(path)  # opening checks the structure
         store.check_finite(reread=True)
         checksum = store.check_content(progress)
-        store.count_sources()  # checks their structure
+        store.count_sources()  # reading the records checks their structure
         return {
             "checksum": checksum,
             "items": len(store),
@@ -83,9 +83,9 @@ def verify_store(path: str, progress: Progress = iter, *, repair: bool = False) 
             "has_content_checksum": bool(store.content_checksum),
         }
 
-    found = in_separate_process(path, verify)
-    found["is_repaired"] = repair and not found["has_checksum"]
-    if found["is_repaired"]:
+    report = in_separate_process(path, verify)
+    report["is_repaired"] = repair and not report["has_checksum"]
+    if report["is_repaired"]:
         add_checksum(path)
-        found["has_checksum"] = True
-    return found
+        report["has_checksum"] = True
+    return report

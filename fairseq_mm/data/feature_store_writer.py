@@ -1,22 +1,23 @@
-"""Writes a feature store, item by item; an interrupted writer continues where it stopped.
+"""Writing of a feature store, item by item; an interrupted writer continues where it stopped.
 
-Rows are appended to a folder ``<path>.partial``; ``finish`` makes the contiguous HDF5 file of it,
-under a temporary name, and moves it into place. The folder holds
+Rows are appended to a folder ``<path>.partial``. ``finish`` makes a contiguous HDF5 file from it,
+under a temporary name, and moves this file into place. The folder holds
 
 ``header.json``
-    dim, dtype and attributes: what a continuing writer must agree with;
+    dimension, dtype and attributes, with which a continuing writer must agree;
 ``rows``
     the raw rows, one item after the other;
 ``journal``
-    a line an item, written after its rows: CRC-32 of the rows, number of rows, key, and size, time
-    and SHA-256 of the file that they were computed from, if these are known;
+    one line per item, written after its rows: CRC-32 of the rows, number of rows, key, and size,
+    time and SHA-256 of the file from which they were computed, if these are known;
 ``lock``
-    locked by the process that writes; the lock dies with the process;
+    locked by the process that writes; the lock ends with the process;
 ``finished``
     written just before the store is moved into place.
 
-A kill at any point leaves at most one torn item at the end of ``rows`` or ``journal``, which the
-next writer cuts off. The CRC finds rows that a power failure lost although their line survived.
+A kill at any point leaves at most one incomplete item at the end of ``rows`` or ``journal``, which
+the next writer cuts off. The CRC finds rows that were lost in a power failure although their line
+in the journal was not.
 """
 
 import array
@@ -55,26 +56,26 @@ MAX_ATTRIBUTE_BYTES = 60_000
 
 
 class FeatureStoreWriter:
-    """Writes one feature store; use as a context manager.
+    """Writer of one feature store, a context manager.
 
     Leaving the context without ``finish`` keeps the partial folder, and the next writer for the
     same path continues it.
 
     Args:
-        path: the HDF5 file to make.
-        dim: D, channels of every row.
+        path: Path of the HDF5 file to write.
+        dim: D, the feature dimension.
         dtype: float16 or float32.
-        attributes: who made the features and how: strings, numbers or truth values. The package's
-            version and the time of the beginning are added as ``package_version`` and ``created``.
-        overwrite: replace a finished store at ``path``, when the new one is finished.
-        resume: continue what a partial folder holds; else its items are dropped.
+        attributes: Who made the features and how: strings, numbers or booleans. The version of the
+            package and the time of the start are added as ``package_version`` and ``created``.
+        overwrite: Replace a finished store at ``path`` as soon as the new one is finished.
+        resume: Continue a partial folder; otherwise its items are dropped.
 
     Attributes:
-        done: ids that stand in the partial folder.
+        done: Ids of the items in the partial folder.
 
     Raises:
-        UserError: if the store exists, another process writes it, or the partial folder was begun
-            with other attributes, dim or dtype.
+        UserError: If the store exists, another process is writing it, or the partial folder was
+            begun with other attributes, another dimension or dtype.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class FeatureStoreWriter:
             raise UserError(f"{self.path}: is a folder, but must be the name of a file to make.")
         self._files.enter_context(locked_folder(self.partial_path))
         if os.path.exists(self._file("finished")) and not os.path.exists(self._file("store")):
-            # killed after the store was moved into place
+            # the last writer was killed after it had moved the store into place
             self._remove_partial(keep_lock=True)
         if os.path.exists(self.path) and not overwrite:
             if not os.path.exists(self._file("header.json")):
@@ -152,7 +153,7 @@ class FeatureStoreWriter:
         path = self._file("header.json")
         journal = self._file("journal")
         if not os.path.exists(path) or not os.path.exists(journal) or not os.path.getsize(journal):
-            # nothing done yet that it could disagree with
+            # without items there is nothing that the new header could contradict
             header["created"] = datetime.datetime.now(datetime.timezone.utc).isoformat(
                 "T", "seconds"
             )
@@ -173,7 +174,7 @@ class FeatureStoreWriter:
                 )
 
     def _resume(self) -> None:
-        """Reads the journal, and cuts off what is torn at its end or at that of the rows."""
+        """Read the journal, and cut incomplete items off the ends of the journal and the rows."""
         journal_bytes = rows_bytes = 0
         row_bytes = self.dim * self.dtype.itemsize
         with open(self._file("journal"), "rb") as journal, open(self._file("rows"), "rb") as rows:
@@ -206,7 +207,7 @@ class FeatureStoreWriter:
         self._sources.append(source)
 
     def get_source(self, key: str) -> Optional[Source]:
-        """Return the record of an item's file that stands in the partial folder."""
+        """Return the record of the file from which an item of the partial folder was made."""
         return self._sources[self._get_position(key)]
 
     def _get_position(self, key: str) -> int:
@@ -215,10 +216,10 @@ class FeatureStoreWriter:
         return self._positions[key]
 
     def refuse_others_than(self, keys: Iterable[str]) -> None:
-        """Makes sure that the partial folder is one of this very work.
+        """Check that the partial folder belongs to the same work.
 
         Raises:
-            UserError: if an id stands in the partial folder that is not among ``keys``.
+            UserError: If the partial folder has an id that is not among ``keys``.
         """
         others = self.done.difference(keys)
         if others:
@@ -231,7 +232,7 @@ class FeatureStoreWriter:
         """Check that an item of the partial folder has these rows.
 
         Raises:
-            UserError: if it has others: the work was begun with another input of the same ids.
+            UserError: If its rows differ: the work was begun with another input of the same ids.
         """
         stored = self._converted(key, rows)
         i = self._get_position(key)
@@ -242,16 +243,16 @@ class FeatureStoreWriter:
             )
 
     def append(self, key: str, rows: np.ndarray, source: Optional[Source] = None) -> None:
-        """Adds one item.
+        """Append one item.
 
         Args:
-            key: its id; no tab, no line break.
+            key: Id of the item, without tabs and line breaks.
             rows: ``[rows, D]`` or, for one row, ``[D]``; converted to the store's dtype.
-            source: The file that the rows were computed from.
+            source: Record of the file from which the rows were computed.
 
         Raises:
-            UserError: if the id stands in the store, ``rows`` has another dim or no row, a value is
-                not finite (also if only float16 makes it so), or the disk is full.
+            UserError: If the store has the id already, ``rows`` has another dimension or no row, a
+                value is not finite (possibly only in float16), or the disk is full.
         """
         if not self._is_open:
             raise ValueError(f"{self.path}: the writer is closed.")
@@ -269,30 +270,30 @@ class FeatureStoreWriter:
             _write_all(self._rows, content)
             _write_all(self._journal, line)
         except BaseException as error:
-            self.close()  # the end may be torn: only a new writer can tell
+            self.close()  # the last item may be incomplete: only a new writer checks that
             if isinstance(error, OSError):
                 raise UserError(f"{self.partial_path}: cannot write: {error.strerror}.") from None
             raise
         self._note(key, content, checksum, source)
 
     def _converted(self, key: str, rows: np.ndarray) -> np.ndarray:
-        """Rows as the store has them, ``[rows, D]``."""
-        given = np.asarray(rows)
-        given = given[None] if given.ndim == 1 else given
-        if given.ndim != 2 or given.shape[1] != self.dim or not len(given):
+        """Return rows as the store saves them, ``[rows, D]``."""
+        array = np.asarray(rows)
+        array = array[None] if array.ndim == 1 else array
+        if array.ndim != 2 or array.shape[1] != self.dim or not len(array):
             raise UserError(
                 f"{self.path}: features of {key!r} must be [rows, {self.dim}] with one row or "
                 f"more, but are {list(np.shape(rows))}."
             )
         with np.errstate(over="ignore"):
-            stored = np.ascontiguousarray(given, dtype=self.dtype)
+            stored = np.ascontiguousarray(array, dtype=self.dtype)
         if not is_finite(stored):
-            raise UserError(self._why_not_finite(key, given))
+            raise UserError(self._why_not_finite(key, array))
         return stored
 
-    def _why_not_finite(self, key: str, given: np.ndarray) -> str:
-        if np.isfinite(given).all():
-            largest = float(np.abs(given.astype(np.float64)).max())
+    def _why_not_finite(self, key: str, rows: np.ndarray) -> str:
+        if np.isfinite(rows).all():
+            largest = float(np.abs(rows.astype(np.float64)).max())
             remedy = " Store them as float32." if self.dtype == np.float16 else ""
             return (
                 f"{self.path}: features of {key!r} reach {largest:.3g}, too large for "
@@ -301,10 +302,10 @@ class FeatureStoreWriter:
         return f"{self.path}: the features of {key!r} have NaN or infinite values."
 
     def finish(self) -> None:
-        """Makes the store of what was appended, moves it into place, and removes the partial.
+        """Write the store from the partial folder, move it into place and remove the folder.
 
         Raises:
-            UserError: if the disk is full.
+            UserError: If the disk is full.
         """
         if not self._is_open:
             raise ValueError(f"{self.path}: the writer is closed.")
@@ -326,7 +327,7 @@ class FeatureStoreWriter:
         total = int(offsets[-1])
         row_bytes = self.dim * self.dtype.itemsize
         step = max(1, PIECE_BYTES // row_bytes)
-        # no alignment: rows that begin at a page are copied a tenth slower
+        # no alignment of the rows to a memory page: then they are copied a tenth slower
         with _RememberedErrors(path) as writable, h5py.File(writable, "w") as file:
             file.attrs["format"] = FORMAT
             file.attrs["format_version"] = FORMAT_VERSION
@@ -351,14 +352,15 @@ class FeatureStoreWriter:
         _remove_partial(self.partial_path, keep_lock=keep_lock)
 
     def discard(self) -> None:
-        """Removes what was appended, unless writing failed: then the next writer continues it."""
+        """Remove the appended items, unless a write has failed: then the next writer continues
+        them."""
         if self._is_open:
             self._is_open = False
             self._remove_partial()
         self.close()
 
     def close(self) -> None:
-        """Lets go of the partial folder, which stays if any item stands in it."""
+        """Release the partial folder, which stays if it has any item."""
         if self._is_open and not self.done:
             with contextlib.suppress(OSError):
                 self._remove_partial()
@@ -378,9 +380,9 @@ class FeatureStoreWriter:
 
 
 def remove_leftover(path: Union[str, os.PathLike]) -> None:
-    """Removes what a writer leaves beside its finished store, if it is killed while it tidies up.
+    """Remove the partial folder of a writer that was killed after its store was finished.
 
-    For runs that find their store finished, and so have no writer that would.
+    Runs that find their store finished call this, since they start no writer.
     """
     folder = os.fspath(path) + ".partial"
     with contextlib.suppress(UserError, OSError):
@@ -396,7 +398,7 @@ def _is_leftover(folder: str) -> bool:
 
 
 def _remove_partial(folder: str, *, keep_lock: bool = False) -> None:
-    # `finished` goes last: a removal that is cut short is continued by the next writer
+    # `finished` is removed last: then the next writer continues an interrupted removal
     names = set(os.listdir(folder)) - {"finished", "lock"}
     for name in (*names, "finished"):
         with contextlib.suppress(FileNotFoundError):
@@ -406,7 +408,7 @@ def _remove_partial(folder: str, *, keep_lock: bool = False) -> None:
 
 
 def _parse_journal_line(line: bytes) -> Optional[tuple[int, int, str, Optional[Source]]]:
-    """CRC-32, number of rows, key and source; None if the line is torn."""
+    """Return CRC-32, number of rows, key and source; None if the line is incomplete."""
     try:
         text = line.decode("utf-8")
         checksum, count, key, *rest = text.rstrip("\n").split("\t")
@@ -452,10 +454,10 @@ def _checked_attributes(attributes: Mapping[str, object]) -> dict[str, object]:
 
 
 class _RememberedErrors(io.FileIO):
-    """File that h5py writes to, and that raises the first failed write when it is closed.
+    """File for h5py that raises the first failed write only when it is closed.
 
-    libhdf5 ends the process with a segmentation fault if a write fails, for want of room or beyond
-    the largest size that the system allows.
+    libhdf5 ends the process with a segmentation fault if a write fails, because the disk is full or
+    the file exceeds the largest size that the system allows.
     """
 
     def __init__(self, path: str) -> None:

@@ -1,7 +1,7 @@
-"""A folder that one process at a time may write to; the lock dies with the process.
+"""Lock for folders that only one process at a time may write to; it ends with the process.
 
-It is a POSIX lock on the file ``lock`` in the folder and not a ``flock``: forked workers inherit
-the latter, and would hold it after a kill of the process that writes.
+It is a POSIX lock on the file ``lock`` in the folder. A ``flock`` would be inherited by forked
+workers, which would hold it after the writing process was killed.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ _held: set[tuple[int, str]] = set()
 
 @contextlib.contextmanager
 def locked_folder(folder: str) -> Iterator[None]:
-    """Holds the folder's lock, making the folder where needed.
+    """Hold the lock of a folder; create the folder if it does not exist.
 
     Raises:
-        UserError: if somebody holds it.
-        OSError: if the folder cannot be made or locked.
+        UserError: If another process, or this one, holds the lock.
+        OSError: If the folder cannot be created or locked.
     """
     owner = (os.getpid(), os.path.realpath(folder))
     refusal = f"{folder}: another process is writing to it."
@@ -37,11 +37,11 @@ def locked_folder(folder: str) -> Iterator[None]:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except FileNotFoundError:
-            continue  # the folder was removed by a writer that finished this very moment
+            continue  # a writer that has just finished removed the folder
         try:
             _lock(handle, folder)
             if os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path)):
-                break  # and not a lock that was removed meanwhile
+                break  # the locked file is still the folder's lock, and was not removed meanwhile
         except (BlockingIOError, PermissionError):
             os.close(handle)
             raise UserError(refusal) from None
@@ -56,11 +56,11 @@ def locked_folder(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def only_writer(folder: str) -> Iterator[None]:
-    """As :func:`locked_folder`, of a folder that stays: the lock's file is removed at the end.
+    """Hold the lock of a folder that remains: the file ``lock`` is removed at the end.
 
     Raises:
-        UserError: if somebody holds it.
-        OSError: if the folder cannot be made or locked.
+        UserError: If another process, or this one, holds the lock.
+        OSError: If the folder cannot be created or locked.
     """
     with locked_folder(folder):
         try:

@@ -1,9 +1,9 @@
-"""Words outside the dictionary as indexed OOV tokens, so that a model can copy them.
+"""Indexed OOV tokens for words outside the dictionary, so that a model can copy these words.
 
-The k-th distinct unknown word of a transcript, counted from 0, stands as ``<unk-k>`` in it and in
-its summary. The dictionary has as many of these symbols as there are numbers, and the words that
-they stand for are put back into what a model writes (See et al., 2017, section 2.2, whose extended
-vocabulary of one article this is).
+The k-th distinct unknown word of a transcript, counted from 0, is written ``<unk-k>`` in the
+transcript and in its summary. The dictionary contains a fixed number of these symbols. In generated
+text they are replaced by the words again. This is the extended vocabulary of an article in See et
+al., 2017, section 2.2.
 """
 
 import re
@@ -14,20 +14,21 @@ _NUMBERED = re.compile(r"<unk-(\d+)>")
 
 
 def oov_token(number: int) -> str:
-    """The symbol of the unknown word of this number, counted from 0."""
+    """Return the symbol of an unknown word by its number, counted from 0."""
     return f"<unk-{number}>"
 
 
 def index_oov_words(
     words: Sequence[str], known: Collection[str], limit: int
 ) -> tuple[list[str], list[str]]:
-    """Numbers a transcript's unknown words by their first occurrence.
+    """Number the unknown words of a transcript by their first occurrence.
 
     Args:
-        words: of the transcript.
-        known: words of the dictionary; a set, unless it is small. Symbols of indexed OOV tokens
-            among them do not make such a word of the transcript known.
-        limit: how many numbers the dictionary has; further unknown words become ``<unk>``.
+        words: Words of the transcript.
+        known: Words of the dictionary; a set, unless it is small. A transcript word such as
+            ``<unk-0>`` counts as unknown even if ``known`` contains it.
+        limit: Number of indexed OOV tokens in the dictionary; further unknown words become
+            ``<unk>``.
 
     Returns:
         One token for each word, and the unknown words in the order of their numbers.
@@ -42,12 +43,12 @@ def index_oov_words(
 
 
 def index_with(words: Sequence[str], known: Collection[str], oov_words: Sequence[str]) -> list[str]:
-    """Numbers a summary's unknown words as its transcript's were.
+    """Number the unknown words of a summary with the numbers of its transcript.
 
     Args:
-        words: of the summary.
-        known: words of the dictionary.
-        oov_words: of the transcript, see :func:`index_oov_words`.
+        words: Words of the summary.
+        known: Words of the dictionary.
+        oov_words: Unknown words of the transcript, see :func:`index_oov_words`.
 
     Returns:
         One token for each word; ``<unk>`` for unknown words that the transcript does not have.
@@ -59,21 +60,27 @@ def index_with(words: Sequence[str], known: Collection[str], oov_words: Sequence
 
 
 def restore_oov_words(text: str, oov_words: Sequence[str]) -> str:
-    """Puts the words back for which indexed OOV tokens stand.
+    """Replace indexed OOV tokens by their words.
 
     Args:
-        text: tokens separated by spaces.
-        oov_words: of the transcript, see :func:`index_oov_words`.
+        text: Tokens separated by spaces.
+        oov_words: Unknown words of the transcript, see :func:`index_oov_words`.
 
     Returns:
         The text; a number that the transcript does not have becomes ``<unk>``.
     """
-    return " ".join(_restore(token, oov_words) for token in text.split())
+    words = text.split()
+    for i, token in enumerate(words):
+        match = _NUMBERED.fullmatch(token)
+        if match:
+            number = int(match[1])
+            words[i] = oov_words[number] if number < len(oov_words) else UNKNOWN
+    return " ".join(words)
 
 
 def _is_known(word: str, known: Collection[str]) -> bool:
     if word == UNKNOWN:
-        return True  # already replaced: which word it was is lost
+        return True  # an unknown word that was replaced before: it cannot be restored
     return word in known and not _NUMBERED.fullmatch(word)
 
 
@@ -85,11 +92,3 @@ def _replace(words: Sequence[str], known: Collection[str], numbers: dict[str, in
         else:
             tokens.append(oov_token(numbers[word]) if word in numbers else UNKNOWN)
     return tokens
-
-
-def _restore(token: str, oov_words: Sequence[str]) -> str:
-    found = _NUMBERED.fullmatch(token)
-    if found is None:
-        return token
-    number = int(found[1])
-    return oov_words[number] if number < len(oov_words) else UNKNOWN

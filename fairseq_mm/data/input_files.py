@@ -1,6 +1,6 @@
-"""Text files that users give, read within bounds and with one-line errors: lines, JSON, JSONL.
+"""Reading of text files from users, within bounds and with one-line errors: lines, JSON, JSONL.
 
-All JSON of the package comes through here. What a file may ask of memory and of the stack is
+The package reads all JSON through this module. The memory and stack that a file can take are
 bounded: bytes of a line and of a file that is read whole, levels of nesting, digits of an integer.
 """
 
@@ -17,11 +17,11 @@ from fairseq_mm.errors import UserError
 SPLITS = ("train", "valid", "test")
 
 MAX_LINE_BYTES = 1 << 26
-# of a file that is parsed at once: objects of Python take several times its room
+# of a file that is parsed at once: its Python objects take several times as much memory
 MAX_FILE_BYTES = 1 << 29
 MAX_CONTAINERS = 10_000_000
 MAX_DEPTH = 100
-# every integer of as many is a finite float, too
+# every integer of at most 308 digits can be converted to a finite float
 MAX_DIGITS = 308
 
 _BOM = b"\xef\xbb\xbf"
@@ -29,10 +29,10 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def check_id(key: str, where: str, *, what: str = "an image") -> str:
-    """Returns ``key`` if ``visual_ids`` and other lists of ids can hold it.
+    """Return ``key`` if ``visual_ids`` and other lists of ids can hold it.
 
     Raises:
-        UserError: if it is empty, or has a tab, a zero byte, a line break or space around it.
+        UserError: If it is empty, or has a tab, a zero byte, a line break, or space around it.
     """
     if key != key.strip() or key.splitlines() != [key] or "\t" in key or "\0" in key:
         raise UserError(
@@ -46,12 +46,12 @@ def read_id(entry: dict[str, Any], where: str, *, what: str) -> Optional[str]:
     """Return the checked ``id`` of a JSON line, or None if it has none.
 
     Args:
-        entry: The line's object.
+        entry: Object of the line.
         where: ``path:line``.
-        what: Whose id it is, such as "a video".
+        what: Noun of the item that the id names, such as "a video".
 
     Raises:
-        UserError: if it is no text, or see :func:`check_id`.
+        UserError: If the id is no text, or see :func:`check_id`.
     """
     key = entry.get("id")
     if key is None:
@@ -62,9 +62,10 @@ def read_id(entry: dict[str, Any], where: str, *, what: str) -> Optional[str]:
 
 
 def refuse_device(path: Any) -> None:
-    """
+    """Refuse a device or a pipe, for which a reader would wait without end.
+
     Raises:
-        UserError: if the path is a device or a pipe, which a reader would wait for without end.
+        UserError: If the path is a device or a pipe.
     """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise UserError(f"{os.fspath(path)}: is a device or a pipe, but must be a file.")
@@ -73,15 +74,15 @@ def refuse_device(path: Any) -> None:
 def read_lines(
     path: Any, *, encoding: str = "utf-8", what: Optional[str] = None
 ) -> Iterator[tuple[int, str]]:
-    """Line numbers from 1 and lines without their ends; a byte order mark is dropped.
+    """Yield line numbers from 1 and lines without line breaks; drop a byte order mark.
 
     Args:
-        path: of the file.
-        encoding: of its text.
-        what: it is, for the message where it is missing: "it names the image of each line".
+        path: Path of the file.
+        encoding: Encoding of its text.
+        what: Clause that explains a missing file: "it names the image of each line".
 
     Raises:
-        UserError: if the file cannot be read, or a line is not in ``encoding`` or too long.
+        UserError: If the file cannot be read, or a line is not in ``encoding`` or too long.
     """
     try:
         with open(path, "rb") as file:
@@ -101,10 +102,10 @@ def read_lines(
 
 
 def bounded_lines(file: BinaryIO, path: Any) -> Iterator[bytes]:
-    """Lines with their ends, of a file that may be endless or compressed.
+    """Yield the lines, with their line breaks, of a file that may be endless or compressed.
 
     Raises:
-        UserError: if a line is longer than ``MAX_LINE_BYTES``.
+        UserError: If a line is longer than ``MAX_LINE_BYTES``.
     """
     number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
@@ -118,10 +119,10 @@ def bounded_lines(file: BinaryIO, path: Any) -> Iterator[bytes]:
 
 
 def read_bytes(path: Any) -> bytes:
-    """A whole file.
+    """Read a whole file.
 
     Raises:
-        UserError: if it cannot be read, or has more than ``MAX_FILE_BYTES``.
+        UserError: If it cannot be read, or has more than ``MAX_FILE_BYTES``.
     """
     try:
         with open(path, "rb") as file:
@@ -138,7 +139,7 @@ def compute_sha256(path: Any) -> str:
     """Return the SHA-256 of a file, in hexadecimal.
 
     Raises:
-        UserError: if the file cannot be read.
+        UserError: If the file cannot be read.
     """
     try:
         return file_digest(path)
@@ -150,16 +151,16 @@ def file_digest(path: Any) -> str:
     """Return the SHA-256 of a file, in hexadecimal; an unchanged file is read once per process.
 
     Raises:
-        OSError: if the file cannot be read.
+        OSError: If the file cannot be read.
     """
     status = os.stat(path)
-    # a file that another one replaces has another inode, one that is rewritten another time
+    # replacing a file changes its inode, rewriting it changes its times
     version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return _digest_of_version(os.fspath(path), version)
+    return _hash_version(os.fspath(path), version)
 
 
 @functools.lru_cache(maxsize=256)
-def _digest_of_version(path: str, version: tuple[int, ...]) -> str:
+def _hash_version(path: str, version: tuple[int, ...]) -> str:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(1 << 20):
@@ -168,18 +169,19 @@ def _digest_of_version(path: str, version: tuple[int, ...]) -> str:
 
 
 def read_json(path: Any) -> Any:
-    """
+    """Read a JSON file.
+
     Raises:
-        UserError: if the file cannot be read or is no JSON.
+        UserError: If the file cannot be read or is no JSON.
     """
     return parse_json(decoded(read_bytes(path), str(path)), str(path))
 
 
 def decoded(content: bytes, where: str) -> str:
-    """Text without its byte order mark.
+    """Decode UTF-8 text and drop its byte order mark.
 
     Raises:
-        UserError: if it is no UTF-8.
+        UserError: If the text is not UTF-8.
     """
     try:
         return content.decode("utf-8-sig")
@@ -188,10 +190,10 @@ def decoded(content: bytes, where: str) -> str:
 
 
 def read_objects(path: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """``path:line`` and the object of each line of JSONL; lines without text are left out.
+    """Yield ``path:line`` and the object of each line of a JSONL file; skip blank lines.
 
     Raises:
-        UserError: as :func:`read_lines` and :func:`parse_object`.
+        UserError: See :func:`read_lines` and :func:`parse_object`.
     """
     for number, line in read_lines(path):
         if line.strip():
@@ -200,10 +202,11 @@ def read_objects(path: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def parse_json(text: str, where: str = "") -> Any:
-    """
+    """Parse JSON text within the bounds of this module.
+
     Raises:
-        UserError: if ``text`` is no JSON, or is nested deeper than ``MAX_DEPTH``, has an integer of
-            more than ``MAX_DIGITS`` digits, or half a character.
+        UserError: If ``text`` is no JSON, is nested deeper than ``MAX_DEPTH``, has an integer of
+            more than ``MAX_DIGITS`` digits, or a lone surrogate.
     """
     where = where and f"{where}: "
     try:
@@ -226,9 +229,10 @@ def parse_json(text: str, where: str = "") -> Any:
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
-    """
+    """Parse a JSON object.
+
     Raises:
-        UserError: as :func:`parse_json`, or if a line is no JSON object.
+        UserError: See :func:`parse_json`; also if the text is no JSON object.
     """
     entry = parse_json(line, where)
     if not isinstance(entry, dict):
@@ -237,7 +241,7 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
 
 
 class _JsonError(ValueError):
-    """What is wrong with a text that may be JSON all the same."""
+    """Bound that a text exceeds although it may be valid JSON."""
 
 
 def _parse_int(digits: str) -> int:

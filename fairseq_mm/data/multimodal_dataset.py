@@ -1,5 +1,5 @@
-"""The one dataset: lines of text, each with the features of its image, images or video, or with
-a text as input, or with both."""
+"""The dataset of all tasks: lines of text with image or video features, with a source text, or
+both."""
 
 from collections.abc import Collection
 from typing import Any, Optional
@@ -15,33 +15,33 @@ from fairseq_mm.errors import UserError
 
 
 class MultimodalDataset(FairseqDataset):
-    """Examples of a split.
+    """Dataset of the examples of a split.
 
     Args:
-        visual_ids: one line per example: keys separated by tabs; None without images.
-        features: feature stores, see :func:`fairseq_mm.data.feature_store.open_features`; None
+        visual_ids: One line per example, keys separated by tabs; None without images.
+        features: Feature stores, see :func:`fairseq_mm.data.feature_store.open_features`; None
             without images.
-        target: lines of tokens, each ending with ``</s>``; None when there is no text.
-        target_dictionary: of ``target``.
-        source: lines of tokens that are input as well, or None.
-        source_dictionary: of ``source``.
-        split: name of the split, carried by its batches.
-        lines: indices of the lines that this dataset consists of; all when None. Examples keep
-            their line's number as ``id``.
-        shuffle: lines of equal size come in random order, another one in each epoch.
-        missing: keys of images that have no features, and are padding in the batch.
-        rows_per_image: rows that a missing image takes.
-        start: token before the first word that a model writes; ``</s>`` by default.
-        items: what the keys name, for messages.
-        num_negatives: lines that each batch brings besides, drawn from the whole split without
-            repetition: all of the split where it has not so many.
-        is_target_read: False if models only generate, and the targets are printed: then a target
-            of any length fits.
-        seed: of these draws. Others are made in each epoch and for each batch, and the same
-            again in a run that is resumed.
+        target: Lines of tokens, each ending with ``</s>``; None if there is no text.
+        target_dictionary: Dictionary of ``target``.
+        source: Lines of tokens as further input, or None.
+        source_dictionary: Dictionary of ``source``.
+        split: Name of the split, which its batches carry.
+        lines: Indices of the lines in this dataset; by default all. Examples keep the number of
+            their line as ``id``.
+        shuffle: Order lines of equal size randomly, differently in each epoch.
+        missing: Keys of images without features, which become padding in the batch.
+        rows_per_image: Number of rows of a missing image.
+        start: Token before the first word of a target; by default ``</s>``.
+        items: Plural noun of the items that the keys name, for messages.
+        num_negatives: Number of extra negatives per training batch, sampled from the whole split
+            without replacement; all examples if the split has fewer.
+        is_target_read: Whether a model reads the targets. If it does not, because it only generates
+            and the targets are printed, targets of any length are accepted.
+        seed: Seed of the negatives. They differ between epochs and batches, but a resumed run
+            samples the same ones.
 
     Raises:
-        UserError: if a key is neither in the feature stores nor missing.
+        UserError: If a key is neither in the feature stores nor missing.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class MultimodalDataset(FairseqDataset):
         self.seed = seed
         self.epoch = 0
         self.is_first = np.ones(count, bool) if visual_ids is None else first_lines(visual_ids)
-        # number of each line's image, images or video, in the order of their first lines
+        # index of each line's image, images or video, in the order of their first lines
         numbers: dict[str, int] = {}
         self.item = np.array(
             range(count)
@@ -95,7 +95,7 @@ class MultimodalDataset(FairseqDataset):
         longest = np.zeros(count, dtype=np.int64)
         for text in texts:
             longest = np.maximum(longest, text.sizes)
-        # --max-tokens counts max(source, target), as fairseq does, plus the visual rows
+        # --max-tokens counts max(source, target), as in fairseq, plus the visual rows
         rows = self._count_rows()
         self._num_tokens = longest[self.lines] + rows
         self._num_input_tokens = rows
@@ -103,7 +103,7 @@ class MultimodalDataset(FairseqDataset):
             self._num_input_tokens = rows + np.asarray(source.sizes)[self.lines]
 
     def _count_rows(self) -> np.ndarray:
-        """``[len(self)]`` number of regions or frames of each example."""
+        """Return the number of image regions or frames of each example, ``[len(self)]``."""
         if self.visual_ids is None or self.features is None:
             return np.zeros(len(self.lines), dtype=np.int64)
         self._check_features()
@@ -141,7 +141,7 @@ class MultimodalDataset(FairseqDataset):
         features = missing = None
         if self.visual_ids is not None and self.features is not None:
             keys = self.visual_ids[line].split("\t")
-            rows = [self._rows_of(key) for key in keys]
+            rows = [self._read_rows(key) for key in keys]
             features = rows[0] if len(rows) == 1 else np.concatenate(rows)
             if not self.missing.isdisjoint(keys):
                 missing = np.repeat([key in self.missing for key in keys], [len(x) for x in rows])
@@ -155,8 +155,8 @@ class MultimodalDataset(FairseqDataset):
             "item": int(self.item[line]),
         }
 
-    def _rows_of(self, key: str) -> np.ndarray:
-        """``[rows, D]`` of an image, zeros of a missing one."""
+    def _read_rows(self, key: str) -> np.ndarray:
+        """Return ``[rows, D]`` of an image, zeros for a missing image."""
         assert self.features is not None
         if key in self.missing:
             return np.zeros((self.rows_per_image, self.features.dim), self.features.dtype)
@@ -170,9 +170,12 @@ class MultimodalDataset(FairseqDataset):
         if batch:
             batch["split"] = self.split
             if self.num_negatives:
-                # a line is in one batch of an epoch, whichever process has it
-                drawn = self._draw_negatives(samples[0]["id"])
-                batch["negatives"] = self._collate([self[index] for index in drawn])
+                # Seeded by the batch's first line, which occurs in one batch of an epoch, so that
+                # the negatives do not depend on the number of processes or on the worker.
+                generator = np.random.default_rng([self.seed, self.epoch, samples[0]["id"]])
+                count = min(self.num_negatives, len(self))
+                negatives = generator.choice(len(self), size=count, replace=False)
+                batch["negatives"] = self._collate([self[index] for index in negatives])
         return batch
 
     def _collate(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
@@ -183,12 +186,6 @@ class MultimodalDataset(FairseqDataset):
             source_pad=self.source_dictionary.pad() if self.source_dictionary else None,
         )
 
-    def _draw_negatives(self, line: int) -> list[int]:
-        """Indices of the examples that the batch of a first line brings."""
-        generator = np.random.default_rng([self.seed, self.epoch, line])
-        count = min(self.num_negatives, len(self))
-        return generator.choice(len(self), size=count, replace=False).tolist()
-
     def num_tokens(self, index: int) -> int:
         return int(self._num_tokens[index])
 
@@ -196,8 +193,10 @@ class MultimodalDataset(FairseqDataset):
         return self._num_tokens[indices]
 
     def size(self, index: int) -> Any:
-        """Return the length of the target, or the lengths of source and target where there is a
-        source. fairseq compares them with ``max_positions``; a target that no model reads is 1."""
+        """Return the length of the target, or the lengths of source and target.
+
+        fairseq compares them with ``max_positions``; a target that no model reads counts as 1.
+        """
         line = self.lines[index]
         counted = self.target if self.is_target_read else None
         target = 1 if counted is None else int(counted.sizes[line])
@@ -214,10 +213,11 @@ class MultimodalDataset(FairseqDataset):
         max_sentences: Optional[int] = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
-        """fairseq's batches, and the examples that it loses.
+        """Return fairseq's batches and a batch of the examples that fairseq drops.
 
         fairseq-fixed 0.12.3 (and fairseq's main) drops a last batch whose size is no multiple of
-        ``required_batch_size_multiple``, in validation and generation too, and fails on no indices.
+        ``required_batch_size_multiple``, also in validation and generation, and fails without
+        indices.
         """
         if len(indices) == 0:
             return []
@@ -234,16 +234,19 @@ class MultimodalDataset(FairseqDataset):
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """False while shuffling: fairseq would make the batches once and shuffle only their order,
-        and a resumed run would make others than the run that it resumes."""
+        """False while shuffling.
+
+        Otherwise fairseq would make the batches once and shuffle only their order, and a resumed
+        run would make other batches than the run that it continues.
+        """
         return not self.shuffle
 
 
 def encode_words(dictionary: Dictionary, words: str) -> Tensor:
-    """``[t]`` indices of words separated by white space, without ``</s>``.
+    """Return the indices ``[t]`` of words separated by white space, without ``</s>``.
 
     Raises:
-        UserError: if a word is not in the dictionary.
+        UserError: If a word is not in the dictionary.
     """
     indices = []
     for word in words.split():

@@ -1,4 +1,4 @@
-"""Numpy's files, read without unpickling anything and without filling the memory."""
+"""Reading of numpy's files without unpickling and without filling the memory."""
 
 import errno
 import math
@@ -13,25 +13,35 @@ import numpy as np
 
 from fairseq_mm.errors import UserError
 
-# what numpy and zipfile raise for a file that is no array, or is damaged: its header is
-# parsed as Python, and says what is to be allocated
+# errors of numpy and zipfile for a file that is damaged or no array: numpy parses the header as
+# Python and allocates the size that it declares
 DAMAGE = (
-    *(ValueError, OSError, EOFError, LookupError, TypeError, AttributeError, SyntaxError),
-    *(MemoryError, OverflowError, RuntimeError, tokenize.TokenError),
-    *(zipfile.BadZipFile, zlib.error),
+    ValueError,
+    OSError,
+    EOFError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    SyntaxError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
 )
-# of an array in an archive, which is read whole: a few bytes can stand for any number
+# of an array in an archive, which is read whole: a few compressed bytes can become any number
 MAX_MEMBER_BYTES = 1 << 32
 
-# what file systems say that cannot take room beforehand
-_CANNOT_TAKE_ROOM = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+# error numbers of file systems that cannot reserve space
+_CANNOT_RESERVE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def load_numpy(path: Path) -> Union[np.ndarray, np.lib.npyio.NpzFile]:
-    """Opens an ``.npy`` (mapped: it may be larger than the memory) or an ``.npz`` file.
+    """Open an ``.npy`` file (mapped, since it may be larger than the memory) or an ``.npz`` file.
 
     Raises:
-        UserError: if it is damaged, or holds Python objects.
+        UserError: If it is damaged, or holds Python objects.
     """
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
@@ -40,12 +50,13 @@ def load_numpy(path: Path) -> Union[np.ndarray, np.lib.npyio.NpzFile]:
 
 
 def new_mapped_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memmap:
-    """Makes an ``.npy`` file of zeros that is mapped to be written.
+    """Create an ``.npy`` file of zeros, mapped for writing.
 
-    Its room is taken at once: where a disk is full, writing to a mapped file ends the process.
+    Its disk space is reserved at once: writing to a mapped file on a full disk would kill the
+    process.
 
     Raises:
-        UserError: if the disk has no room for it.
+        UserError: If the disk has not enough space.
     """
     array = np.lib.format.open_memmap(str(path), mode="w+", dtype=dtype, shape=shape)
     if hasattr(os, "posix_fallocate"):
@@ -53,17 +64,17 @@ def new_mapped_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memma
             with open(path, "r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, os.path.getsize(path))
         except OSError as error:
-            if error.errno in _CANNOT_TAKE_ROOM:
+            if error.errno in _CANNOT_RESERVE:
                 return array
             raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
     return array
 
 
 def read_member(archive: np.lib.npyio.NpzFile, path: Path, name: Optional[str]) -> np.ndarray:
-    """One array of an ``.npz``; without ``name`` it must be the only one.
+    """Read one array of an ``.npz`` file; without ``name`` it must be the only one.
 
     Raises:
-        UserError: if there is none of that name, it is damaged, or holds Python objects.
+        UserError: If there is no array of that name, it is damaged, or holds Python objects.
     """
     names = list(archive.files)
     if name is None and len(names) == 1:
@@ -79,9 +90,9 @@ def read_member(archive: np.lib.npyio.NpzFile, path: Path, name: Optional[str]) 
 
 
 def _check_member(archive: np.lib.npyio.NpzFile, name: str) -> None:
-    """Before numpy takes the memory that an array's header asks for."""
+    """Compare the size that an array's header declares with the file, before numpy allocates it."""
     zip_file = archive.zip
-    assert zip_file is not None  # closed by its own user alone
+    assert zip_file is not None  # only the caller closes the archive
     member = name if name in zip_file.namelist() else f"{name}.npy"
     held = zip_file.getinfo(member).file_size
     with zip_file.open(member) as stream:
@@ -110,14 +121,14 @@ def _why_not_loaded(path: Path, error: Exception) -> str:
 
 
 class StreamedArray:
-    """An array in an ``.npz``, read item after item (such an array cannot be mapped).
+    """Array in an ``.npz`` file that is read item by item, since it cannot be mapped.
 
     Args:
-        path: the ``.npz``.
-        name: the array's.
+        path: Path of the ``.npz`` file.
+        name: Name of the array.
 
     Raises:
-        UserError: if it is damaged, has fewer than two axes or holds Python objects.
+        UserError: If it is damaged, has fewer than two axes or holds Python objects.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -145,10 +156,10 @@ class StreamedArray:
         self._next = 0
 
     def read(self, i: int) -> np.ndarray:
-        """Item ``i``; cheap if ``i`` grows from call to call.
+        """Read item ``i``; cheap if ``i`` grows from call to call.
 
         Raises:
-            UserError: if the archive is damaged.
+            UserError: If the archive is damaged.
         """
         try:
             self._stream.seek((i - self._next) * self._item_bytes, os.SEEK_CUR)

@@ -1,4 +1,4 @@
-"""Files that appear when they are complete."""
+"""Output files that appear only when they are complete."""
 
 import contextlib
 import os
@@ -14,13 +14,14 @@ from fairseq_mm.errors import UserError
 
 @contextlib.contextmanager
 def output_file(path: Union[str, os.PathLike], *, errors: str = "strict") -> Iterator[TextIO]:
-    """A file to write UTF-8 text to: it is moved into place at the end, and gone after an error.
+    """Open a UTF-8 text file for writing; it is moved into place at the end, and removed after an
+    error.
 
-    A device or a pipe (``/dev/null``, ``/dev/stdout``) is written to as it is: a file that is moved
-    there would take its place. A link stays, and the file that it points to is replaced.
+    A device or a pipe (``/dev/null``, ``/dev/stdout``) is written directly, since moving a file
+    there would replace it. A symbolic link stays, and the file to which it points is replaced.
 
     Raises:
-        UserError: if it cannot be written.
+        UserError: If it cannot be written.
     """
     path = os.fspath(path)
     try:
@@ -41,21 +42,23 @@ def output_file(path: Union[str, os.PathLike], *, errors: str = "strict") -> Ite
 
 @contextlib.contextmanager
 def partial_path(target: str) -> Iterator[str]:
-    """Where a file or folder stands until it is complete; what is left there at the end is removed.
+    """Yield a temporary path for a file or folder until it is complete; remove what remains at the
+    end.
 
-    What killed writers of the same target have left is removed first: a process of this machine
-    that no longer lives, or one of any machine that has written nothing for a day.
+    First, temporary files of killed writers of the same target are removed: those of processes of
+    this machine that no longer run, and those of any machine that were not written for a day.
 
     Args:
-        target: beside which it stands.
+        target: Path of the finished file or folder, which has the same parent folder.
     """
     host = re.sub(r"[^\w-]", "-", platform.node())
     folder, name = os.path.split(os.path.abspath(target))
     with contextlib.suppress(OSError):
-        for found in os.listdir(folder):
-            match = found.startswith(f"{name}.") and _PARTIAL.fullmatch(found[len(name) :])
+        for entry in os.listdir(folder):
+            match = entry.startswith(f"{name}.") and _PARTIAL.fullmatch(entry[len(name) :])
             if match:
-                _remove_left(os.path.join(folder, found), int(match["pid"]), match["host"] == host)
+                path = os.path.join(folder, entry)
+                _remove_leftover(path, int(match["pid"]), match["host"] == host)
     partial = f"{target}.{host}.{os.getpid()}.partial"
     try:
         yield partial
@@ -63,24 +66,24 @@ def partial_path(target: str) -> Iterator[str]:
         _remove(partial)
 
 
-# versions before 0.2 had no machine in it
+# versions before 0.2 wrote no machine name
 _PARTIAL = re.compile(r"\.(?:(?P<host>[\w-]*)\.)?(?P<pid>[0-9]{1,9})\.partial")
 _DAY = 24 * 60 * 60
 
 
-def _remove_left(path: str, process: int, is_of_this_machine: bool) -> None:
+def _remove_leftover(path: str, process: int, is_of_this_machine: bool) -> None:
     with contextlib.suppress(OSError):
-        is_gone = is_of_this_machine and not _lives(process)
+        is_gone = is_of_this_machine and not _is_running(process)
         if is_gone or time.time() - os.path.getmtime(path) > _DAY:
             _remove(path)
 
 
-def _lives(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # another user's
+    except OSError:  # the process belongs to another user
         return True
     return True
 
@@ -94,10 +97,10 @@ def _remove(path: str) -> None:
 
 
 def write_file(path: Union[str, os.PathLike], text: str) -> None:
-    """Writes a file whole or not at all.
+    """Write a file completely or not at all.
 
     Raises:
-        UserError: if it cannot be written.
+        UserError: If it cannot be written.
     """
     with output_file(path) as file:
         file.write(text)
@@ -105,5 +108,5 @@ def write_file(path: Union[str, os.PathLike], text: str) -> None:
 
 def _is_device(path: str) -> bool:
     is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-    # where /dev/stdout is a file, it is one that the shell has opened
+    # if /dev/stdout is a regular file, the shell has opened it for this process
     return is_special or os.path.abspath(path).startswith(("/dev/", "/proc/"))

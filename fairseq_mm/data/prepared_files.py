@@ -1,19 +1,18 @@
-"""Digests of a data folder's files: they show that the files still belong together.
+"""Digests of a data folder's files, which show that the files still belong together.
 
-``prepare`` writes size and SHA-256 of each of its files to ``prepare.json``, split by split::
+``prepare`` writes the size and SHA-256 of each of its files to ``prepare.json``, by split::
 
     "digests": {"folder": {"dict.txt": {"bytes": 120, "sha256": "..."}},
                 "train": {"train.bin": ..., "train.idx": ..., "train.visual_ids": ...}},
     "store": {"items": 19, "checksum": "..."},
     "sha256": "..."
 
-``store`` is the checksum of the ids and rows of ``features.h5``, and the last entry is the digest
-of the rest of ``prepare.json``. Where ``features.json`` lists stores, ``stores`` has such an entry
-of each, under its path from the folder. Every reader of a recorded file compares the file with
-its digest; of a file larger than ``MAX_HASHED_BYTES`` only the size, so that a training starts in
-seconds.
-``fairseq-mm doctor`` reads every file whole. A folder without digests, made by an earlier version
-or by ``fairseq-preprocess``, is read as it is.
+``store`` has the checksum of the ids and rows of ``features.h5``; the last entry is the digest of
+the rest of ``prepare.json``. If ``features.json`` lists stores, ``stores`` has such an entry for
+each, under its path relative to the folder. Every reader of a recorded file compares the file with
+its digest; for a file larger than ``MAX_HASHED_BYTES`` only the size, so that a training starts
+within seconds. ``fairseq-mm doctor`` reads every file whole. A folder without digests, made by an
+earlier version or by ``fairseq-preprocess``, is read without checks.
 """
 
 import contextlib
@@ -40,13 +39,13 @@ from fairseq_mm.errors import UserError
 
 REPORT = "prepare.json"
 STORE = "features.h5"
-# a data folder's stores, where it has no features.h5: [{"store": path, "prefix": text}, ...]
+# the stores of a data folder without features.h5: [{"store": path, "prefix": text}, ...]
 STORE_LIST = "features.json"
 # files of all splits, such as the dictionary
 FOLDER = "folder"
-# a second of hashing at most; the text of all published releases but WritingPrompts is smaller
+# at most a second of hashing; the texts of all published releases but WritingPrompts are smaller
 MAX_HASHED_BYTES = 1 << 26
-# folders inside a data folder that have prepared files
+# subfolders of a data folder with prepared files
 _INNER_FOLDERS = ("text", "prompts", "stories")
 _SEAL = "sha256"
 
@@ -59,13 +58,13 @@ _is_checking = True
 
 
 class FolderRecord(NamedTuple):
-    """Digests that a data folder's ``prepare.json`` holds.
+    """Digests from the ``prepare.json`` of a data folder.
 
     Attributes:
         folder: Path of the data folder.
         files: Path inside the folder -> ``{"bytes": ..., "sha256": ...}``.
-        stores: Path from the folder -> ``{"items": ..., "checksum": ...}``: ``features.h5``, and
-            stores that ``features.json`` lists.
+        stores: Path relative to the folder -> ``{"items": ..., "checksum": ...}``, for
+            ``features.h5`` and the stores in ``features.json``.
     """
 
     folder: str
@@ -77,7 +76,7 @@ class FolderRecord(NamedTuple):
         return os.path.join(self.folder, REPORT)
 
     def store_place_difference(self) -> Optional[str]:
-        """Compare which store the folder has with the one that it had.
+        """Compare which stores the folder has with the recorded ones.
 
         Returns:
             The difference as a predicate of ``features.h5``; None if there is none.
@@ -121,7 +120,7 @@ def digest_file(path: AnyPath) -> Digest:
 
 
 def by_split(digests: Mapping[str, Digest]) -> dict[str, dict[str, Digest]]:
-    """Sort digests as they stand in ``prepare.json``: split, or ``folder`` -> name -> digest."""
+    """Group digests as in ``prepare.json``: split, or ``folder`` -> name -> digest."""
     parts: dict[str, dict[str, Digest]] = {}
     for name in sorted(digests):
         split = os.path.basename(name).partition(".")[0]
@@ -132,7 +131,7 @@ def by_split(digests: Mapping[str, Digest]) -> dict[str, dict[str, Digest]]:
 def sealed(report: dict[str, Any]) -> dict[str, Any]:
     """Return the content of ``prepare.json`` with a digest of itself as its last entry."""
     content = {name: value for name, value in report.items() if name != _SEAL}
-    # read back first: JSON turns numbers that are keys into text, which is sorted otherwise
+    # JSON turns numeric keys into text, which sorts differently: sort what a reader will see
     text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
     return {**content, _SEAL: hashlib.sha256(text.encode()).hexdigest()}
 
@@ -141,7 +140,7 @@ def read_record(folder: AnyPath) -> Optional[FolderRecord]:
     """Read the digests of a data folder.
 
     Returns:
-        The digests; None if the folder has no ``prepare.json``, or one without digests.
+        The digests; None without ``prepare.json``, or if it has no digests.
 
     Raises:
         UserError: If ``prepare.json`` is damaged or was changed.
@@ -204,17 +203,17 @@ def _checked(name: str, digest: Any) -> Digest:
 
 
 def remedy(folder: AnyPath) -> str:
-    """Return what to do about a file that differs from its digest."""
+    """Return the advice for a file that differs from its digest."""
     return f"Prepare the folder anew or, if the change is meant, run: {repair_command(folder)}"
 
 
 def repair_command(folder: AnyPath) -> str:
-    """Return the command that records a folder's files as they are."""
+    """Return the command that records the present files of a folder."""
     return f"fairseq-mm doctor --data {os.fspath(folder) or '.'} --repair --accept-changes"
 
 
 def check_prepared_file(path: AnyPath) -> None:
-    """Compare a file that is about to be read with its digest; without one all is right.
+    """Compare a file with its digest before it is read; a file without digest is accepted.
 
     Raises:
         UserError: If the file is not the one that ``prepare`` has written.
@@ -238,7 +237,7 @@ def check_prepared_file(path: AnyPath) -> None:
 
 @contextlib.contextmanager
 def unchecked() -> Iterator[None]:
-    """Let readers skip the digests, for a caller that has compared every file itself."""
+    """Skip the comparison with digests, for a caller that has compared every file itself."""
     global _is_checking
     before, _is_checking = _is_checking, False
     try:
@@ -248,11 +247,11 @@ def unchecked() -> Iterator[None]:
 
 
 def update_record(folder: AnyPath, changes: dict[str, Any]) -> None:
-    """Change entries of ``prepare.json``, and its digest of itself. The caller locks the folder.
+    """Change entries of ``prepare.json`` and renew its own digest. The caller locks the folder.
 
     Args:
         folder: Path of the data folder.
-        changes: Entries by name; None removes one.
+        changes: New entries by name; None removes an entry.
 
     Raises:
         UserError: If the file cannot be read or written.
@@ -271,7 +270,7 @@ def record_file(folder: AnyPath, name: str, digest: Optional[Digest]) -> None:
     Args:
         folder: Path of the data folder, which the caller locks.
         name: Path of the file inside the folder.
-        digest: Its digest; None to forget it, before the file is replaced.
+        digest: Digest of the file; None removes the record, before the file is replaced.
     """
     record = read_record(folder)
     if record is not None:
@@ -287,8 +286,8 @@ def record_store(path: AnyPath, items: int, checksum: str) -> None:
 
     Args:
         path: Path of a store, in a data folder or elsewhere.
-        items: Number of its items.
-        checksum: Checksum of its ids and rows; nothing is recorded if it is empty.
+        items: Number of items in the store.
+        checksum: Checksum of its ids and rows; if it is empty, nothing is recorded.
     """
     folder, name = os.path.split(os.path.abspath(path))
     if name != STORE or not checksum or not os.path.exists(os.path.join(folder, REPORT)):
@@ -301,7 +300,7 @@ def record_store(path: AnyPath, items: int, checksum: str) -> None:
 def store_difference(
     path: AnyPath, checksum: str, folder: Optional[AnyPath] = None
 ) -> Optional[str]:
-    """Compare a store that a data folder reads with its checksum in ``prepare.json``.
+    """Compare the store of a data folder with its checksum in ``prepare.json``.
 
     Args:
         path: Path of a store, in a data folder or elsewhere.
@@ -329,12 +328,13 @@ def store_difference(
 
 
 def warn_of_other_stores(folder: AnyPath, stores: Iterable[Any], *, are_of_folder: bool) -> None:
-    """Warn where stores are not those that ``prepare.json`` records: others may take their place.
+    """Warn if stores differ from those in ``prepare.json``; the user may have replaced them on
+    purpose.
 
     Args:
         folder: Path of the data folder.
         stores: Opened feature stores.
-        are_of_folder: Whether they are what the folder itself has, and not what a user has named.
+        are_of_folder: True for the folder's own stores, False for stores that the user has named.
     """
     record = read_record(folder) if are_of_folder and _is_checking else None
     misplaced = None if record is None else record.store_place_difference()

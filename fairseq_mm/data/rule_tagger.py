@@ -1,15 +1,15 @@
-"""Parts of speech of English captions by rules: where no tagger is installed.
+"""Rule-based part-of-speech tagger for English captions, used if no other tagger is installed.
 
-Universal tags (Petrov, Das, McDonald. A Universal Part-of-Speech Tagset. LREC 2012,
-https://arxiv.org/abs/1104.2086). Words of the closed classes are listed; nouns and verbs are told
-apart by their endings, by the word before, and by whether the texts have the verb's -ing form.
-A trained tagger is better: this one is for texts of a kind, such as captions, in which most words
+It assigns universal tags (Petrov, Das, McDonald. A Universal Part-of-Speech Tagset. LREC 2012,
+https://arxiv.org/abs/1104.2086). Words of the closed classes are listed; nouns and verbs are
+distinguished by their endings, by the preceding word, and by whether the texts contain the verb's
+-ing form. A trained tagger is better. The rules suit texts such as captions, in which most words
 are nouns, verbs with -ing, and words of the closed classes.
 """
 
 from collections.abc import Iterable
 
-# the text of each class, by its universal tag
+# words of the closed classes and frequent words of the open ones, by their universal tag
 _CLOSED = {
     "DET": (
         "a an the this that these those some any each every another both all no its his her "
@@ -60,7 +60,7 @@ _AUXILIARIES = (
     "is are was were be been being am has have had having do does did can could will would may "
     "might must should"
 )
-# what says little of an image: articles, pronouns, prepositions, conjunctions, auxiliary verbs
+# words that say little about an image: articles, pronouns, prepositions, conjunctions, auxiliaries
 FUNCTION_WORDS = frozenset(
     word
     for words in (*(_CLOSED[tag] for tag in ("DET", "PRON", "ADP", "CONJ", "PRT")), _AUXILIARIES)
@@ -68,18 +68,18 @@ FUNCTION_WORDS = frozenset(
 )
 _PLURALS = {"people", "men", "women", "children", "they", "we", "you", "who"}
 _NOUNS_IN_ING = {
-    *("building", "clothing", "railing", "ring", "spring", "string", "thing", "king", "wing"),
-    *("ceiling", "evening", "morning", "painting", "wedding", "swing", "sling"),
-}
+    "building", "clothing", "railing", "ring", "spring", "string", "thing", "king", "wing",
+    "ceiling", "evening", "morning", "painting", "wedding", "swing", "sling",
+}  # fmt: skip
 _ADJECTIVE_ENDINGS = ("ful", "ous", "ish", "less", "able", "ible")
 
 
 class RuleTagger:
-    """Tags by lists, endings and neighbours.
+    """Tagger that uses word lists, endings and neighbours.
 
     Args:
-        lines: texts, lower-case tokens separated by spaces: their words in -ing are the verbs that
-            the tagger knows.
+        lines: Texts, lower-case tokens separated by spaces. The tagger takes the verbs that it
+            knows from the words in -ing.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -87,14 +87,14 @@ class RuleTagger:
         self.gerunds = {word for word in words if word.endswith("ing")}
 
     def tag(self, tokens: list[str]) -> list[str]:
-        """One universal tag for each token."""
+        """Return one universal tag for each token."""
         tags: list[str] = []
         has_verb = False
         for place, token in enumerate(tokens):
             before = tags[-1] if tags else "."
             word_before = tokens[place - 1].lower() if place else ""
-            tag = self._tag_of(token.lower(), before, word_before, has_verb)
-            # a running dog: what stands between an article and its noun is no verb
+            tag = self._choose_tag(token.lower(), before, word_before, has_verb)
+            # a running dog: a word between an article and its noun is no verb
             follows_ing = before == "VERB" and word_before.endswith("ing")
             if tag == "NOUN" and follows_ing and tags[-2:-1] in (["DET"], ["ADJ"], ["NUM"]):
                 tags[-1] = "ADJ"
@@ -102,7 +102,7 @@ class RuleTagger:
             tags.append(tag)
         return tags
 
-    def _tag_of(self, token: str, before: str, word_before: str, has_verb: bool) -> str:
+    def _choose_tag(self, token: str, before: str, word_before: str, has_verb: bool) -> str:
         if not any(letter.isalnum() for letter in token):
             return _TAGS.get(token, ".")
         if any(letter.isdigit() for letter in token):
@@ -124,17 +124,17 @@ class RuleTagger:
         return "NOUN"
 
     def _has_gerund(self, word: str) -> bool:
-        return any(form in self.gerunds for form in _gerunds_of(word))
+        return any(form in self.gerunds for form in _list_gerunds(word))
 
 
 def _agrees(verb: str, noun: str) -> bool:
-    """Whether both have the same number: a dog jumps, dogs jump."""
+    """Check that verb and noun agree in number: a dog jumps, dogs jump."""
     is_plural = noun in _PLURALS or (noun.endswith("s") and not noun.endswith("ss"))
     return verb.endswith("s") != is_plural
 
 
-def _gerunds_of(word: str) -> tuple[str, ...]:
-    """``jump`` -> jumping, ``dive`` -> diving, ``run`` -> running."""
+def _list_gerunds(word: str) -> tuple[str, ...]:
+    """Return possible -ing forms: ``jump`` -> jumping, ``dive`` -> diving, ``run`` -> running."""
     if len(word) < 2:
         return ()
     dropped = (f"{word[:-1]}ing",) if word.endswith("e") else ()
@@ -142,7 +142,7 @@ def _gerunds_of(word: str) -> tuple[str, ...]:
 
 
 def _stem(word: str) -> str:
-    """``jumps`` -> jump, ``catches`` -> catch, ``carries`` -> carry."""
+    """Remove a verb's ending: ``jumps`` -> jump, ``catches`` -> catch, ``carries`` -> carry."""
     if word.endswith("ies"):
         return f"{word[:-3]}y"
     if word.endswith(("ches", "shes", "sses", "xes")):

@@ -1,4 +1,4 @@
-"""Work on a file that may be damaged or hostile, in a process of its own with limits."""
+"""Running a function on a file that may be damaged or hostile in a separate, limited process."""
 
 import faulthandler
 import json
@@ -11,28 +11,30 @@ from typing import Any, Callable, NoReturn
 
 from fairseq_mm.errors import UserError
 
-# for a file of any size, and bytes a second that any disk gives
+# seconds for a file of any size, and bytes per second that the slowest disk reads
 PATIENCE = 8.0
 _SLOWEST = 5e6
-# beyond what the process has at its beginning; files that are mapped to be read do not count
+# in addition to the memory at the start; files that are mapped for reading do not count
 MEMORY = 2 << 30
 
 
 def in_separate_process(path: str, function: Callable[[], Any]) -> Any:
-    """What ``function`` returns, where whatever libhdf5 does to it ends in one line.
+    """Return the result of ``function``, run in a process that libhdf5 may crash without other
+    harm.
 
     Args:
-        path: file that is read: its size says how long it may take.
-        function: of this process; its result must be JSON.
+        path: Path of the file to read: its size determines the time limit.
+        function: Function of this process; its result must be JSON.
 
     Raises:
-        UserError: that of ``function``, or if it takes too long or too much memory, or crashes, or
-            no process can be started.
+        UserError: The error of ``function``; or if it crashes, takes too long or too much memory,
+            or no process can be started.
     """
     size = os.path.getsize(path) if os.path.isfile(path) else 0
     receiver, sender = multiprocessing.Pipe(duplex=False)
     try:
-        child = os.fork()  # of multiprocessing, a daemonic process may start none
+        # not multiprocessing.Process: daemonic processes, such as workers, may not start any
+        child = os.fork()
     except OSError as error:
         raise UserError(
             f"{path}: is read in a process of its own, but none can be started ({error.strerror})."
@@ -74,7 +76,7 @@ def _answer_and_exit(sender: Connection, path: str, function: Callable[[], Any])
 
 
 def _answer(path: str, function: Callable[[], Any]) -> dict[str, Any]:
-    faulthandler.disable()  # the parent says in one line what a crash means
+    faulthandler.disable()  # no dump of the stack: the parent reports a crash in one line
     _limit_memory()
     try:
         return {"result": function()}
@@ -92,5 +94,5 @@ def _limit_memory() -> None:
         with open("/proc/self/statm", encoding="ascii") as file:
             used = int(file.read().split()[5]) * resource.getpagesize()
     except OSError:
-        return  # no Linux: time alone is limited
+        return  # not Linux: only the time is limited
     resource.setrlimit(resource.RLIMIT_DATA, (used + MEMORY, used + MEMORY))

@@ -1,15 +1,15 @@
-"""Files of a split beside its binarised text, a line of each for a line of text or for an item.
+"""Files of a split next to its binarised text, with one line per line of text or per item.
 
 ``<split>.visual_ids``
     the keys of an example's images or its video, separated by tabs. Lines with the same keys are
     one item: five captions of an image, several stories of an album.
 ``<split>.references.jsonl``
-    ``{"id": line of visual_ids, "references": [sentences]}``, one line an item
+    ``{"id": line of visual_ids, "references": [sentences]}``, one line per item
 ``<split>.unknowns.jsonl``
-    the words that ``<unk-0>``, ``<unk-1>``, ... of a line stand for, as a JSON list
+    the words for ``<unk-0>``, ``<unk-1>``, ... of a line, as a JSON list
 ``missing_images.txt``
-    of all splits: ids of images of stories that cannot be had (gone, unreadable, or not in the
-    store). They have no features, and are padding in the batch. Absent where there are none.
+    for all splits: ids of story images that are not available (gone, unreadable, or not in the
+    store). They have no features, and are padding in the batch. The file is optional.
 """
 
 import os
@@ -27,11 +27,7 @@ MISSING_IMAGES = "missing_images.txt"
 
 
 def _check_has_split(path: Union[str, os.PathLike]) -> None:
-    """Check that a folder has the split of a missing file, if it has splits.
-
-    Raises:
-        UserError: naming the splits that the folder has.
-    """
+    """Check that a folder has the split of a missing file, if it has splits."""
     folder, name = os.path.split(os.fspath(path))
     split = name.partition(".")[0]
     if os.path.exists(path) or not os.path.isdir(folder or "."):
@@ -44,10 +40,10 @@ def _check_has_split(path: Union[str, os.PathLike]) -> None:
 
 
 def read_visual_ids(path: Union[str, os.PathLike]) -> list[str]:
-    """Lines of the file, one per example.
+    """Read a file of visual ids, one line per example.
 
     Raises:
-        UserError: if the file is missing, not UTF-8, or has an empty line or key.
+        UserError: If the file is missing, not UTF-8, or has an empty line or key.
     """
     refuse_device(path)
     check_prepared_file(path)
@@ -64,17 +60,18 @@ def read_visual_ids(path: Union[str, os.PathLike]) -> list[str]:
 
 
 def first_lines(visual_ids: list[str]) -> np.ndarray:
-    """``[lines]`` bool, True at the first line of each item."""
+    """Return ``[lines]`` bool, True at the first line of each item."""
     first: dict[str, int] = {}
     marks = (first.setdefault(line, i) == i for i, line in enumerate(visual_ids))
     return np.fromiter(marks, dtype=bool, count=len(visual_ids))
 
 
 def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
-    """Item id -> its references, in the order of the file.
+    """Read the references of each item, in the order of the file.
 
     Raises:
-        UserError: if the file is missing, or a line is no such object or repeats an id.
+        UserError: If the file is missing, or a line does not have the format above or repeats an
+            id.
     """
     refuse_device(path)
     check_prepared_file(path)
@@ -84,7 +81,7 @@ def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        entry = _json_of(line, where)
+        entry = _parse_or_none(line, where)
         entry = entry if isinstance(entry, dict) else {}
         key, sentences = entry.get("id"), entry.get("references")
         if not isinstance(key, str) or not sentences or not _are_texts(sentences):
@@ -99,14 +96,14 @@ def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
 
 
 def read_published_captions(folder: Union[str, os.PathLike], split: str) -> Optional[list[str]]:
-    """Caption of each line of a split as it was published, before it was split into words.
+    """Read the caption of each line of a split as it was published, before it was split into words.
 
     Returns:
-        None where ``<split>.visual_ids`` or ``<split>.references.jsonl`` does not exist, or where
-        an image has more or fewer references than lines.
+        None if ``<split>.visual_ids`` or ``<split>.references.jsonl`` does not exist, or an image
+        has more or fewer references than lines.
 
     Raises:
-        UserError: if a file is damaged, or gone although ``prepare`` wrote it.
+        UserError: If a file is damaged, or missing although ``prepare`` wrote it.
     """
     ids_path = Path(folder) / f"{split}.visual_ids"
     references_path = Path(folder) / f"{split}.references.jsonl"
@@ -117,22 +114,23 @@ def read_published_captions(folder: Union[str, os.PathLike], split: str) -> Opti
     keys, references = read_visual_ids(ids_path), read_references(references_path)
     if any(len(references.get(key, [])) != count for key, count in Counter(keys).items()):
         return None
-    following = {key: iter(captions) for key, captions in references.items()}
-    return [next(following[key]) for key in keys]
+    # an image's references are in the order of its lines
+    captions = {key: iter(texts) for key, texts in references.items()}
+    return [next(captions[key]) for key in keys]
 
 
 def read_oov_words(path: Union[str, os.PathLike]) -> list[list[str]]:
-    """Of each line of the split the words that its indexed OOV tokens stand for.
+    """Read the words for the indexed OOV tokens of each line of a split.
 
     Raises:
-        UserError: if the file is missing, or a line is no JSON list of words.
+        UserError: If the file is missing, or a line is no JSON list of words.
     """
     refuse_device(path)
     check_prepared_file(path)
     oov_words = []
     what = "it holds the words that <unk-0>, <unk-1>, ... stand for"
     for number, line in read_lines(path, what=what):
-        words = _json_of(line, f"{path}:{number}")
+        words = _parse_or_none(line, f"{path}:{number}")
         if not _are_texts(words):
             raise UserError(
                 f'{path}:{number}: must be a JSON list of words, ["...", ...], but is '
@@ -143,10 +141,10 @@ def read_oov_words(path: Union[str, os.PathLike]) -> list[list[str]]:
 
 
 def read_missing_images(folder: Union[str, os.PathLike]) -> frozenset[str]:
-    """Ids of the images that have no features, none where the data folder has no such list.
+    """Read the ids of images without features; the file is optional.
 
     Raises:
-        UserError: if the list cannot be read, or has an empty line.
+        UserError: If the file cannot be read, or has an empty line.
     """
     path = Path(folder) / MISSING_IMAGES
     refuse_device(path)
@@ -161,11 +159,11 @@ def read_missing_images(folder: Union[str, os.PathLike]) -> frozenset[str]:
     return frozenset(ids)
 
 
-def _json_of(line: str, where: str) -> Any:
+def _parse_or_none(line: str, where: str) -> Any:
     try:
         return parse_json(line, where)
     except UserError:
-        return None  # refused by what the line must be
+        return None  # the caller's message says how the line must look
 
 
 def _are_texts(value: Any) -> bool:

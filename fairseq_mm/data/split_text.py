@@ -1,7 +1,7 @@
-"""The text of a split as measures and rankings read it: word by word, before it was binarised.
+"""The text of a split for metrics and rankings, word by word, as before binarising.
 
 ``text/<split>.wp_source`` and ``text/<split>.wp_target`` hold prompts and their stories,
-``text/<split>.txt`` visual stories, and ``<split>.stories.jsonl`` the album of each of those.
+``text/<split>.txt`` visual stories, and ``<split>.stories.jsonl`` the album of each visual story.
 """
 
 import os
@@ -11,22 +11,23 @@ from typing import NamedTuple, Union
 from fairseq_mm.data.input_files import parse_object, read_lines
 from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_visual_ids
-from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
+from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
 
 # the sides of a data folder of prompts
 SOURCE, TARGET = "wp_source", "wp_target"
-# folder of a language model -> the side that it is of
+# folder of a language model -> the side of the pairs that it models
 LANGUAGE_MODELS = {"prompts": SOURCE, "stories": TARGET}
 
 Folder = Union[str, os.PathLike]
 
 
 class StorySplit(NamedTuple):
-    """
+    """Prompts and stories of a split.
+
     Attributes:
-        prompts: words of each.
-        stories: words of each, those of the prompt at the same index.
+        prompts: Words of each prompt.
+        stories: Words of each story, which belongs to the prompt at the same index.
     """
 
     prompts: list[list[str]]
@@ -34,11 +35,12 @@ class StorySplit(NamedTuple):
 
 
 class VisualStorySplit(NamedTuple):
-    """
+    """Visual stories of a split.
+
     Attributes:
-        stories: words of each line, the separators among them.
-        visual_ids: images of each line, as in the file.
-        albums: id of each line's album.
+        stories: Words of each story, sentence separators included.
+        visual_ids: Images of each story, as in the file.
+        albums: Album id of each story.
     """
 
     stories: list[list[str]]
@@ -47,10 +49,10 @@ class VisualStorySplit(NamedTuple):
 
 
 def side_path(data: Folder, split: str, side: str) -> Path:
-    """Where the text of one side of a split lies.
+    """Return the path of one side of a split's text.
 
     Args:
-        data: a data folder, or one of the language models' folders inside it.
+        data: Data folder, or the folder of a language model inside it.
         split: train, valid or test.
         side: ``wp_source`` or ``wp_target``.
     """
@@ -61,34 +63,34 @@ def side_path(data: Folder, split: str, side: str) -> Path:
 
 
 def story_text_path(data: Folder, split: str) -> Path:
-    """Where the visual stories of a split lie, one a line."""
+    """Return the path of a split's visual stories, which has one story per line."""
     return Path(data) / "text" / f"{split}.txt"
 
 
 def read_side(data: Folder, split: str, side: str) -> list[list[str]]:
-    """Words of each line of :func:`side_path`.
+    """Read the words of each line of :func:`side_path`.
 
     Raises:
-        UserError: if the file cannot be read or has no line.
+        UserError: If the file cannot be read or is empty.
     """
     return _read_words(side_path(data, split, side), "`fairseq-mm prepare prompts` writes it")
 
 
 def read_story_words(data: Folder, split: str) -> list[list[str]]:
-    """Words of each visual story, the separators among them.
+    """Read the words of each visual story, sentence separators included.
 
     Raises:
-        UserError: if the file cannot be read or has no line.
+        UserError: If the file cannot be read or is empty.
     """
     what = "it holds the stories, one a line; `fairseq-mm prepare` writes it"
     return _read_words(story_text_path(data, split), what)
 
 
 def read_story_split(data: Folder, split: str) -> StorySplit:
-    """Prompts and stories of a split.
+    """Read the prompts and stories of a split.
 
     Raises:
-        UserError: as :func:`read_side`, or if their line counts differ.
+        UserError: See :func:`read_side`; also if the line counts differ.
     """
     prompts, stories = (read_side(data, split, side) for side in (SOURCE, TARGET))
     paths = [side_path(data, split, side) for side in (SOURCE, TARGET)]
@@ -97,10 +99,10 @@ def read_story_split(data: Folder, split: str) -> StorySplit:
 
 
 def read_albums(data: Folder, split: str) -> list[str]:
-    """Id of each line's album, from ``<split>.stories.jsonl``.
+    """Read the album id of each story from ``<split>.stories.jsonl``.
 
     Raises:
-        UserError: if the file cannot be read, or a line names no album.
+        UserError: If the file cannot be read, or a line names no album.
     """
     path = Path(data) / f"{split}.stories.jsonl"
     check_prepared_file(path)
@@ -117,11 +119,11 @@ def read_albums(data: Folder, split: str) -> list[str]:
 
 
 def read_visual_story_split(data: Folder, split: str) -> VisualStorySplit:
-    """Visual stories, images and albums of a split.
+    """Read the visual stories of a split with their images and albums.
 
     Raises:
-        UserError: if a file cannot be read, their line counts differ, or a story has not five
-            sentences or images.
+        UserError: If a file cannot be read, the line counts differ, or a story does not have five
+            sentences and images.
     """
     stories = read_story_words(data, split)
     visual_path = Path(data) / f"{split}.visual_ids"

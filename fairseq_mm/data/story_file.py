@@ -1,5 +1,7 @@
-"""Generated or retrieved stories: a JSON object a line, ``{"id", "prompt", "hypothesis"}``, or
-``story`` in the place of ``hypothesis``, and more."""
+"""Files of generated or retrieved stories in JSONL, with ``id``, ``prompt`` and ``hypothesis``.
+
+``story`` is accepted in place of ``hypothesis``; further fields are ignored.
+"""
 
 from pathlib import Path
 from typing import NamedTuple, Optional, Union
@@ -10,14 +12,14 @@ from fairseq_mm.errors import UserError
 
 
 class Story(NamedTuple):
-    """A line of the file.
+    """Line of a file of stories.
 
     Attributes:
-        id: as text.
-        prompt: empty where the line has none.
-        story: as people read it, words separated by blanks; line breaks are ``<newline>``.
-        tokens: as a model wrote it, of the kind that training texts have; ``story`` where the line
-            has none.
+        id: Id as text.
+        prompt: Prompt; empty if the line has none.
+        story: Readable story, words separated by spaces; line breaks are ``<newline>``.
+        tokens: Tokens as the model generated them, in the form of training texts; ``story`` if the
+            line has none.
     """
 
     id: str
@@ -27,20 +29,20 @@ class Story(NamedTuple):
 
 
 def read_stories(path: Union[str, Path]) -> list[Story]:
-    """Reads a file of stories.
+    """Read a file of stories.
 
     Args:
-        path: JSONL; fields other than these and ``tokens`` are left alone.
+        path: JSONL file; fields other than those above and ``tokens`` are ignored.
 
     Raises:
-        UserError: ``path:line``, if a line is no such object, repeats an id or has an empty story;
-            or if the file cannot be read or has no story.
+        UserError: ``path:line``, if a line is not such an object, repeats an id or has an empty
+            story; or if the file cannot be read or has no story.
     """
     stories: dict[str, Story] = {}
     for number, line in read_lines(path):
         if not line.strip():
             continue
-        story = _story_of(line)
+        story = _parse_story(line)
         if story is None:
             raise UserError(
                 f'{path}:{number}: must be {{"id": ..., "prompt": "...", "hypothesis": "..."}}, '
@@ -56,13 +58,13 @@ def read_stories(path: Union[str, Path]) -> list[Story]:
     return list(stories.values())
 
 
-def _story_of(line: str) -> Optional[Story]:
+def _parse_story(line: str) -> Optional[Story]:
     try:
         entry = parse_object(line, "")
     except UserError:
         return None
     key, prompt = entry.get("id"), entry.get("prompt") or ""
-    # files of version 0.1 have it as `story`, and so has `retrieve prompts`
+    # files of version 0.1 and of `retrieve prompts` call it `story`
     story = entry.get("hypothesis", entry.get("story"))
     if (
         not isinstance(key, (str, int))

@@ -1,21 +1,29 @@
-"""Prompts and stories: text as people write it <-> the words that WritingPrompts is made of.
+"""Story text: tokenization of prompts and stories, and sentences of visual stories.
 
-The release is tokenised in NLTK's manner (the Penn Treebank's rules): ```` `` ```` and ``''``
-for double quotes, ``ca n't``, ``it 's``, ``gon na``, brackets and marks as words of their own,
-typographic quotes and apostrophes too (three words for *doesn't* with one), the full stop of a
-sentence apart and that of an abbreviation not, case kept, and ``<newline>`` for a line break. A
-word that is written in any other manner is an unknown word to a model of it.
+WritingPrompts is tokenized in NLTK's manner (the rules of the Penn Treebank): ```` `` ```` and
+``''`` for double quotes, ``ca n't``, ``it 's``, ``gon na``. Brackets and punctuation marks are
+words, also typographic quotes and apostrophes (so *doesn't* with a typographic apostrophe becomes
+three words). The full stop of a sentence is a word, the full stop of an abbreviation is not. Case
+is kept, and a line break is ``<newline>``. To a model of WritingPrompts, words in any other form
+are unknown.
 
-:func:`tokenize_story_text` leaves text alone that is tokenised already. What cannot be told from
-the words is lost on the way back: how many spaces there were, whether a dash had space around it,
-``cannot`` or ``can not`` (becomes ``cannot``).
+:func:`tokenize_story_text` does not change text that is tokenized already. Detokenizing cannot
+restore the number of spaces, spaces around a dash, and ``can not`` (which becomes ``cannot``).
+
+A visual story of five images is one line of text: its sentences, joined by a separator. The number
+of separators before a word tells which sentence, hence which image, it belongs to, in training and
+at every step of a search; the last sentence ends with fairseq's ``</s>``.
 """
 
 import re
+from collections.abc import Sequence
 
 from fairseq_mm.errors import UserError
 
 NEWLINE = "<newline>"
+# of visual stories
+NUM_IMAGES = 5
+SEPARATOR = "<sent>"
 
 _WORD = re.compile(
     r"<newline>"
@@ -55,16 +63,28 @@ _ATTACH_RIGHT = frozenset([*"([{<$#@“\u2018„«`", "``"])
 _AFTER_APOSTROPHE = frozenset(["s", "t", "m", "d", "ll", "re", "ve"])
 
 
+def join_sentences(sentences: Sequence[str]) -> str:
+    """Join the sentences of a visual story, words separated by spaces, to the story's line."""
+    return f" {SEPARATOR} ".join(sentences)
+
+
+def split_sentences(line: str) -> list[str]:
+    """Split the line of a visual story into sentences; a sentence without words is empty."""
+    sentences: list[list[str]] = [[]]
+    for word in line.split():
+        if word == SEPARATOR:
+            sentences.append([])
+        else:
+            sentences[-1].append(word)
+    return [" ".join(words) for words in sentences]
+
+
 def tokenize_story_text(text: str) -> list[str]:
-    """Splits text as WritingPrompts is split; line breaks become ``<newline>``.
+    """Split text into words as in WritingPrompts; line breaks become ``<newline>``.
 
-    Text that is split already stays as it is.
+    Tokenized text does not change.
     """
-    lines = text.strip().splitlines()
-    return _tokenize(f" {NEWLINE} ".join(line.strip() for line in lines))
-
-
-def _tokenize(text: str) -> list[str]:
+    text = f" {NEWLINE} ".join(line.strip() for line in text.strip().splitlines())
     words: list[str] = []
     for match in _WORD.finditer(text):
         word = match.group()
@@ -79,12 +99,12 @@ def _tokenize(text: str) -> list[str]:
 
 
 def _split_word(word: str, text: str, end: int) -> list[str]:
-    """Splits clitics, closing apostrophes and the full stop of a sentence off a word.
+    """Split clitics, closing apostrophes and the full stop of a sentence off a word.
 
     Args:
-        word: it, without white space.
-        text: where it stands.
-        end: index in ``text`` behind it.
+        word: Word without white space.
+        text: Text that contains the word.
+        end: Index in ``text`` after the word.
     """
     tail: list[str] = []
     if word[-1] == "." and word.strip(".") and _ends_sentence(word, text, end):
@@ -108,7 +128,7 @@ def _ends_sentence(word: str, text: str, end: int) -> bool:
     if word[-2:] == "..":
         return False
     match = _SENTENCE_END.match(text, end)
-    if match is None:  # glued to what follows
+    if match is None:  # a letter follows without a space
         return False
     following = match.group("next")
     if following is None:
@@ -121,13 +141,14 @@ def _ends_sentence(word: str, text: str, end: int) -> bool:
 
 
 def check_encodable(text: str, name: str) -> None:
-    """
+    """Refuse a command-line argument that could not be written to a file.
+
     Args:
-        text: of the command line, where a byte that is no UTF-8 is half a character.
-        name: of the argument, for the message.
+        text: The argument; Python decodes a byte that is not UTF-8 to a lone surrogate.
+        name: Name of the argument, for the message.
 
     Raises:
-        UserError: if it could not be written to a file.
+        UserError: If it is not valid UTF-8.
     """
     try:
         text.encode()
@@ -136,19 +157,19 @@ def check_encodable(text: str, name: str) -> None:
 
 
 def detokenize_story(words: list[str], *, curly_quotes: bool = False) -> str:
-    """Joins a story's or prompt's words to text that people read.
+    """Join the words of a story or prompt to readable text.
 
-    Serves the release, where every mark is a word, and copies of it that have commas and full
-    stops back at their words.
+    The words may be tokens of the release, in which every mark is a word, or of copies in which
+    commas and full stops are attached to words.
 
     Args:
-        words: as a model writes them.
-        curly_quotes: ``“`` and ``”`` for the quotes `` `` `` and ``''`` instead of ``"``.
+        words: Words as a model generates them.
+        curly_quotes: Write the quotes `` `` `` and ``''`` as ``“`` and ``”`` instead of ``"``.
     """
     opening, closing = ("“", "”") if curly_quotes else ('"', '"')
     pieces: list[str] = []
     previous = NEWLINE
-    glue = True  # the next word follows without a space
+    glue = True  # whether the next word follows without a space
     for i, word in enumerate(words):
         following = words[i + 1] if i + 1 < len(words) else NEWLINE
         if word == NEWLINE:

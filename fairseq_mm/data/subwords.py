@@ -1,15 +1,15 @@
-"""How text becomes tokens, and tokens text again: words, GPT-2's BPE or a sentencepiece model.
+"""Tokenization by words, GPT-2's BPE or a sentencepiece model, and the way back to text.
 
-A data folder says it in ``subwords.json`` and keeps the files that it takes beside it, a
-checkpoint carries both (``to_state``), so neither needs anything from elsewhere:
+A data folder names the kind in ``subwords.json`` and holds the necessary files; a checkpoint
+contains both (``to_state``), so that neither depends on other files:
 
 - ``none``: the words of the text, split at spaces;
 - ``gpt2``: fairseq's GPT-2 BPE, ``encoder.json`` and ``vocab.bpe``; tokens are the numbers of
-  ``encoder.json``, as in the ``dict.txt`` of fairseq's BART;
-- ``sentencepiece``: the pieces of ``sentencepiece.model``, as ``--bpe sentencepiece`` has them.
+``encoder.json``, as in the ``dict.txt`` of fairseq's BART;
+- ``sentencepiece``: the pieces of ``sentencepiece.model``, as with ``--bpe sentencepiece``.
 
-With ``indexed_oov`` (``none`` alone) words outside the dictionary are written ``<unk-0>``,
-``<unk-1>``, ... in a data folder: see ``indexed_oov.py``.
+With ``indexed_oov`` (only for ``none``), a data folder writes words outside the dictionary as
+``<unk-0>``, ``<unk-1>``, ...: see ``indexed_oov.py``.
 """
 
 import base64
@@ -18,9 +18,11 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
+
+import numpy as np
 
 from fairseq_mm.data.input_files import decoded, parse_json, read_bytes, read_json
 from fairseq_mm.data.output_file import output_file, partial_path
@@ -28,16 +30,16 @@ from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
 SUBWORDS_FILE = "subwords.json"
-# kind -> files that it takes
+# kind -> names of the files that it needs
 KINDS: dict[str, tuple[str, ...]] = {
     "none": (),
     "gpt2": ("encoder.json", "vocab.bpe"),
     "sentencepiece": ("sentencepiece.model",),
 }
-# what a data folder or a converted model's folder may have of subwords
+# all files of subwords in a data folder or a converted model's folder
 SUBWORD_FILES = frozenset([SUBWORDS_FILE, *(name for names in KINDS.values() for name in names)])
 
-# what pretrained models call theirs; T5 the second, mBART and XLM-R the third
+# names in pretrained models' folders: T5 uses the second, mBART and XLM-R the third
 _SENTENCEPIECE_NAMES = (
     "sentencepiece.model",
     "spiece.model",
@@ -45,23 +47,23 @@ _SENTENCEPIECE_NAMES = (
     "sentencepiece.bpe.model",
 )
 
-# no text: the ends of a line and what fills it up
-_SILENT = frozenset(["<s>", "</s>", "<pad>"])
+# tokens without text: ends of a line and padding
+_NO_TEXT = frozenset(["<s>", "</s>", "<pad>"])
 _WORD_START = "\u2581"
 _BYTES = re.compile(r"(?:<0x[0-9A-F]{2}>)+")
 
 
 class Subwords:
-    """Text -> tokens, and back.
+    """Tokenizer of a data folder or checkpoint: text -> tokens, and back.
 
     Args:
-        kind: one of ``KINDS``.
-        files: name, as in ``KINDS`` -> content.
-        indexed_oov: entries ``<unk-0>``, ``<unk-1>``, ... of the dictionary.
-        where: name of a file -> its path, for messages.
+        kind: One of ``KINDS``.
+        files: Name, as in ``KINDS`` -> content.
+        indexed_oov: Number of dictionary entries ``<unk-0>``, ``<unk-1>``, ...
+        where: Name of a file -> its path, for messages.
 
     Raises:
-        UserError: if the kind is unknown, or a file is missing or damaged.
+        UserError: If the kind is unknown, or a file is missing or damaged.
     """
 
     def __init__(
@@ -92,8 +94,10 @@ class Subwords:
 
     @property
     def fingerprint(self) -> str:
-        """First twelve digits of a SHA-256; equal where text becomes the same tokens, however the
-        files are laid out."""
+        """First twelve digits of a SHA-256, equal for subwords that give text the same tokens.
+
+        The layout of the files, such as white space, does not change it.
+        """
         content: list[Any] = [self.kind, self.indexed_oov]
         if self._gpt2 is not None:
             content += [sorted(self._gpt2.encoder.items()), list(self._gpt2.bpe_ranks)]
@@ -102,7 +106,7 @@ class Subwords:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
     def encode(self, text: str) -> list[str]:
-        """Tokens of a text. Runs of space, line breaks too, count as one space."""
+        """Return the tokens of a text; each run of white space counts as one space."""
         words = text.split()
         if self._gpt2 is not None:
             return [str(number) for number in self._gpt2.encode(" ".join(words))]
@@ -111,21 +115,21 @@ class Subwords:
         return words
 
     def decode(self, tokens: str) -> str:
-        """Text, on one line, of tokens separated by spaces.
+        """Return the text of tokens separated by spaces, on one line.
 
-        ``<s>``, ``</s>`` and ``<pad>`` say nothing; any other token that the subwords do not have,
-        such as ``<unk>``, stands in the text as it is.
+        ``<s>``, ``</s>`` and ``<pad>`` are dropped; any other token that is no subword, such as
+        ``<unk>``, is copied to the text.
         """
-        kept = [token for token in tokens.split() if token not in _SILENT]
+        pieces = [token for token in tokens.split() if token not in _NO_TEXT]
         if self._gpt2 is not None:
-            return _one_line(self._decode_gpt2(kept))
+            return " ".join(self._decode_gpt2(pieces).split())
         if self._sentencepiece is not None:
-            joined = _BYTES.sub(_bytes_to_text, "".join(kept))
-            return _one_line(joined.replace(_WORD_START, " "))
-        return " ".join(kept)
+            joined = _BYTES.sub(_bytes_to_text, "".join(pieces))
+            return " ".join(joined.replace(_WORD_START, " ").split())
+        return " ".join(pieces)
 
     def _decode_gpt2(self, tokens: list[str]) -> str:
-        """Pieces may end within a character: neighbours are decoded together."""
+        """Decode neighbouring pieces together, since a piece may end within a character."""
         bpe = self._gpt2
         text, run = "", []
         for token in tokens:
@@ -137,7 +141,7 @@ class Subwords:
         return text + bpe.decode(run)
 
     def to_state(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return the kind and the content of the files, for JSON."""
         state: dict[str, Any] = self._description()
         if self.files:
             state["files"] = {
@@ -147,10 +151,10 @@ class Subwords:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Subwords":
-        """Inverse of ``to_state``.
+        """Build subwords from a state of ``to_state``.
 
         Raises:
-            UserError: if it is no such state.
+            UserError: If it is no such state.
         """
         try:
             files = {
@@ -165,14 +169,15 @@ class Subwords:
     def from_paths(
         cls, kind: str, paths: Mapping[str, Union[str, os.PathLike]], *, indexed_oov: int = 0
     ) -> "Subwords":
-        """
+        """Build subwords from files.
+
         Args:
-            kind: one of ``KINDS``.
-            paths: name, as in ``KINDS`` -> file.
-            indexed_oov: as in the constructor.
+            kind: One of ``KINDS``.
+            paths: Name, as in ``KINDS`` -> path.
+            indexed_oov: See the constructor.
 
         Raises:
-            UserError: naming the file, if one is missing or damaged.
+            UserError: Naming the file, if one is missing or damaged.
         """
         return cls(
             kind,
@@ -183,10 +188,10 @@ class Subwords:
 
     @classmethod
     def load(cls, folder: Union[str, os.PathLike]) -> "Subwords":
-        """Of a folder; ``none`` where it has no ``subwords.json``.
+        """Load the subwords of a data folder; ``none`` if it has no ``subwords.json``.
 
         Raises:
-            UserError: if a file is missing or damaged.
+            UserError: If a file is missing or damaged.
         """
         path = os.path.join(os.fspath(folder), SUBWORDS_FILE)
         check_prepared_file(path)
@@ -203,21 +208,23 @@ class Subwords:
         return cls._described(description, files, path, where)
 
     @classmethod
-    def of_pretrained(cls, folder: Union[str, os.PathLike]) -> "Subwords":
-        """Of a pretrained model's folder: one that says its subwords, or has their files alone, as
-        those of fairseq's BART (``encoder.json``, ``vocab.bpe``) and of sentencepiece models.
+    def from_pretrained(cls, folder: Union[str, os.PathLike]) -> "Subwords":
+        """Load subwords from the folder of a pretrained model.
+
+        They are described by ``subwords.json``, else recognised by the files of fairseq's BART
+        (``encoder.json``, ``vocab.bpe``) or of a sentencepiece model.
 
         Raises:
-            UserError: if it has neither, or a file is damaged.
+            UserError: If the folder has none of these files, or a file is damaged.
         """
-        found = Path(folder)
-        if (found / SUBWORDS_FILE).exists():
-            return cls.load(found)
-        if all((found / name).exists() for name in KINDS["gpt2"]):
-            return cls.from_paths("gpt2", {name: found / name for name in KINDS["gpt2"]})
+        root = Path(folder)
+        if (root / SUBWORDS_FILE).exists():
+            return cls.load(root)
+        if all((root / name).exists() for name in KINDS["gpt2"]):
+            return cls.from_paths("gpt2", {name: root / name for name in KINDS["gpt2"]})
         for name in _SENTENCEPIECE_NAMES:
-            if (found / name).exists():
-                return cls.from_paths("sentencepiece", {"sentencepiece.model": found / name})
+            if (root / name).exists():
+                return cls.from_paths("sentencepiece", {"sentencepiece.model": root / name})
         raise UserError(
             f"{folder}: must have {SUBWORDS_FILE}, {' and '.join(KINDS['gpt2'])}, or "
             f"{_SENTENCEPIECE_NAMES[0]}, to say how its model's text becomes tokens."
@@ -237,10 +244,10 @@ class Subwords:
         return cls(kind, files=files, indexed_oov=number, where=where)
 
     def save(self, folder: Union[str, os.PathLike]) -> None:
-        """Writes ``subwords.json`` and the files beside it.
+        """Write ``subwords.json`` and the files to a folder.
 
         Raises:
-            UserError: if they cannot be written.
+            UserError: If they cannot be written.
         """
         os.makedirs(folder, exist_ok=True)
         for name, content in self.files.items():
@@ -279,7 +286,7 @@ class Subwords:
                     f"{merges_path}:{number}: must be two pieces, but is {line[:60]!r} instead."
                 )
             merges.append(parts)
-        # so that encoding meets no piece without a number
+        # otherwise encoding a text could fail later, at a piece without a number
         for piece in (*bytes_to_unicode().values(), *map("".join, merges)):
             if piece not in encoder:
                 raise UserError(
@@ -302,12 +309,59 @@ class Subwords:
         return processor
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _bytes_to_text(match: "re.Match[str]") -> str:
-    """``<0xC3><0xA9>``, as models with byte fallback spell what they have no piece for."""
+    """Decode ``<0xC3><0xA9>``: models with byte fallback write characters without a piece in this
+    way."""
     return bytes.fromhex(match.group().replace("<0x", "").replace(">", "")).decode(
         "utf-8", errors="replace"
     )
+
+
+def join_pieces(tokens: Sequence[str], subwords: Subwords) -> tuple[list[str], np.ndarray]:
+    """Join subword tokens to words.
+
+    Args:
+        tokens: N tokens.
+        subwords: Subwords of the tokens.
+
+    Returns:
+        words: W words; ``</s>`` and other tokens without text are words by themselves.
+        owners: ``[N]`` index of each token's word.
+    """
+    if subwords.kind == "none":
+        return list(tokens), np.arange(len(tokens))
+    words: list[str] = []
+    owners = []
+    pieces: list[str] = []  # of the current word
+    for token in tokens:
+        if token.startswith("<") and token.endswith(">"):
+            words.append(token)
+            pieces = []
+        else:
+            # a piece that begins a word decodes to text after a space, or to a space
+            text = subwords.decode(token)
+            parts = subwords.decode(" ".join([*pieces, token])).split()
+            if pieces and len(parts) < 2 and text:
+                words[-1] = "".join(parts)
+                pieces.append(token)
+            else:
+                words.append(text)  # "" for a piece that is only a space
+                pieces = [token]
+        owners.append(len(words) - 1)
+    return words, np.array(owners)
+
+
+def by_word(weights: np.ndarray, owners: np.ndarray, *, sums: bool = False) -> np.ndarray:
+    """Average or sum the weights of tokens over the tokens of each word.
+
+    Args:
+        weights: ``[..., N, M]`` weights of tokens.
+        owners: Index of each token's word, see :func:`join_pieces`.
+        sums: Sum the weights of a word's tokens instead of averaging them.
+
+    Returns:
+        ``[..., W, M]``.
+    """
+    starts = np.flatnonzero(np.diff(owners, prepend=-1))
+    total = np.add.reduceat(weights, starts, axis=-2)
+    return total if sums else total / np.bincount(owners)[:, None]

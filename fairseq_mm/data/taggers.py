@@ -1,4 +1,4 @@
-"""Taggers of parts of speech: those of NLTK and spaCy, and rules of this package's own."""
+"""Part-of-speech taggers: NLTK's, spaCy's, and the rules of this package."""
 
 import importlib.util
 from collections.abc import Iterator, Sequence
@@ -12,10 +12,10 @@ _SPACY_MODEL = "en_core_web_sm"
 
 
 def installed_tagger() -> str:
-    """The first of NLTK and spaCy that is installed.
+    """Return the first of NLTK and spaCy that is installed.
 
     Raises:
-        UserError: if neither is.
+        UserError: If neither is installed.
     """
     for name in ("nltk", "spacy"):
         if importlib.util.find_spec(name) is not None:
@@ -29,18 +29,19 @@ def installed_tagger() -> str:
 def tag_lines(
     lines: Sequence[str], tagger: str, *, model: Optional[str] = None, known: Sequence[str] = ()
 ) -> Iterator[str]:
-    """
+    """Tag the tokens of lines.
+
     Args:
-        lines: tokens separated by spaces.
-        tagger: of ``TAGGERS``.
-        model: spaCy's, ``en_core_web_sm`` by default.
-        known: texts that ``rules`` know verbs from.
+        lines: Tokens separated by spaces.
+        tagger: One of ``TAGGERS``.
+        model: Model of spaCy; by default ``en_core_web_sm``.
+        known: Texts from which ``rules`` learns verbs.
 
     Returns:
-        for each line its tokens' universal tags, separated by spaces.
+        For each line the universal tags of its tokens, separated by spaces.
 
     Raises:
-        UserError: if the tagger or its model is not installed.
+        UserError: If the tagger or its model is not installed.
     """
     tag: Callable[[list[str]], list[str]]
     if tagger == "nltk":
@@ -50,7 +51,7 @@ def tag_lines(
     else:
         tag = RuleTagger(known).tag
     for line in lines:
-        # a tag must be one word, whatever the tagger calls what it does not know
+        # a tag must be one word: taggers may return an empty one for a token that they do not know
         yield " ".join((t or "X").replace(" ", "_") for t in tag(line.split()))
 
 
@@ -60,7 +61,7 @@ def _nltk_tagger() -> Callable[[list[str]], list[str]]:
     def tag(tokens: list[str]) -> list[str]:
         try:
             return [tag for _, tag in nltk.pos_tag(tokens, tagset="universal")]
-        except LookupError:  # its message is a page
+        except LookupError:  # NLTK's own message fills a page
             raise UserError(
                 "--tagger nltk: its model of English is missing: python -m nltk.downloader "
                 "averaged_perceptron_tagger averaged_perceptron_tagger_eng universal_tagset"

@@ -1,6 +1,6 @@
-"""Transcripts and summaries as they are before they become tokens: lower case, split, or as found.
+"""Tokenization of transcripts and summaries before subwords: lower-casing, splitting, or none.
 
-How2's text is lower-cased and split already; other text is made like it by ``words``.
+How2's text is lower-cased and split already; ``words`` prepares other text in the same way.
 """
 
 import os
@@ -10,14 +10,14 @@ from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError
 
-# the sides of the data folder
+# fairseq's source and target "languages" in a data folder of videos
 SOURCE, TARGET = "tran", "desc"
-# as How2 writes it
+# How2's text for a video without transcript
 NOT_AVAILABLE = "transcript not available"
 
 _split_words = CaptionTokenizer("words", keep_punctuation=True)
 
-# name -> text to text, whose words are separated by spaces
+# name -> function from text to words separated by spaces
 TOKENIZERS: dict[str, Callable[[str], str]] = {
     "none": str,
     "lower": str.lower,
@@ -26,13 +26,12 @@ TOKENIZERS: dict[str, Callable[[str], str]] = {
 
 
 def default_tokenizer(subwords: str) -> str:
-    """What ``fairseq-mm prepare videos`` takes where nothing is said, by the kind of subwords."""
+    """Return the default tokenizer of ``fairseq-mm prepare videos`` for a kind of subwords."""
     return "words" if subwords == "none" else "none"
 
 
 def prepared_tokenizer(folder: Union[str, os.PathLike]) -> Optional[str]:
-    """What ``prepare.json`` of a data folder says of it; None where there is no such file, or it
-    says nothing that is known."""
+    """Return the tokenizer that ``prepare.json`` of a data folder names, or None."""
     try:
         name = read_json(os.path.join(folder, "prepare.json"))["options"]["tokenizer"]
     except (UserError, KeyError, TypeError):
@@ -41,5 +40,5 @@ def prepared_tokenizer(folder: Union[str, os.PathLike]) -> Optional[str]:
 
 
 def is_not_available(transcript: str) -> bool:
-    """Whether it says that there is none, as How2 does."""
+    """Check whether a transcript is How2's note that there is none."""
     return " ".join(transcript.lower().split()).rstrip(" .") == NOT_AVAILABLE

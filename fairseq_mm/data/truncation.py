@@ -1,6 +1,6 @@
-"""Lines of text and videos, cut to the longest that a model reads.
+"""Truncation of lines of text and of videos to the longest input of a model.
 
-Videos have what a dataset asks of the feature store itself, and can be sent to other processes.
+Videos have the methods of a feature store that a dataset needs, and can be sent to other processes.
 """
 
 import hashlib
@@ -9,12 +9,12 @@ from typing import Any, Optional
 import numpy as np
 import torch
 
-# the released noise files are uniform between 0 and this
+# the released noise files are uniform between 0 and 3
 NOISE_LIMIT = 3.0
 
 
 class TensorLines(list):
-    """Token tensors with their lengths, as fairseq's datasets of lines have them."""
+    """List of token tensors with their lengths, like fairseq's datasets of lines."""
 
     @property
     def sizes(self) -> np.ndarray:
@@ -22,18 +22,18 @@ class TensorLines(list):
 
 
 class CutLines:
-    """Lines with the longer ones cut; what is left of them has its ends as well.
+    """Dataset of lines in which longer lines are cut; cut lines have start and end tokens as well.
 
     Args:
         lines: fairseq's dataset of lines, each ending with ``</s>``.
-        limit: longest line, its ends included.
-        end: number of ``</s>``.
-        start: number of a token before each line, if there is to be one.
-        keeps_end: each line ends with ``</s>``.
+        limit: Length of the longest line, start and end tokens included.
+        end: Index of ``</s>``.
+        start: Index of a token before each line; None for no such token.
+        keeps_end: Whether each line ends with ``</s>``.
 
     Attributes:
-        sizes: ``[lines]`` lengths, ends included.
-        num_cut: how many lines were longer.
+        sizes: ``[lines]`` lengths, start and end tokens included.
+        num_cut: Number of lines that were cut.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class CutLines:
 
 
 class CutVideos:
-    """The first frames of each video.
+    """Feature store that returns only the first frames of each video.
 
     Args:
-        features: feature stores, see :func:`fairseq_mm.data.feature_store.open_features`.
-        max_frames: longest video.
+        features: Feature stores, see :func:`fairseq_mm.data.feature_store.open_features`.
+        max_frames: Maximum number of frames.
     """
 
     def __init__(self, features: Any, max_frames: int) -> None:
@@ -83,27 +83,27 @@ class CutVideos:
         return key in self.features
 
     def count_rows(self, key: str) -> int:
-        """Number of frames that are left of a video."""
+        """Return the number of frames of a video after the cut."""
         return min(self.features.count_rows(key), self.max_frames)
 
     def is_cut(self, key: str) -> bool:
         return self.features.count_rows(key) > self.max_frames
 
     def read(self, key: str) -> np.ndarray:
-        """``[frames, D]`` of a video."""
+        """Return ``[frames, D]`` of a video."""
         return self.features.read(key)[: self.max_frames]
 
 
 class NoiseVideos(CutVideos):
-    """Uniform noise in the place of each video, of as many frames and channels (Yu et al. 2021,
-    Table 3: what is left of a gain without what the videos show).
+    """Feature store that replaces each video by uniform noise with as many frames and channels.
 
-    A video's noise is the same in every epoch, process and split.
+    The noise shows how much of a gain does not come from the content of the videos (Yu et al. 2021,
+    Table 3). The noise of a video is the same in every epoch, process and split.
 
     Args:
-        features: feature stores: they give frames and channels alone.
-        max_frames: longest video.
-        seed: another one gives other noise.
+        features: Feature stores, which determine only frames and channels.
+        max_frames: Maximum number of frames.
+        seed: Seed of the noise.
     """
 
     def __init__(self, features: Any, max_frames: int, *, seed: int) -> None:
@@ -111,7 +111,7 @@ class NoiseVideos(CutVideos):
         self.seed = seed
 
     def read(self, key: str) -> np.ndarray:
-        """``[frames, D]`` between 0 and ``NOISE_LIMIT``."""
+        """Return ``[frames, D]`` of noise between 0 and ``NOISE_LIMIT``."""
         digest = hashlib.sha256(f"{self.seed}\t{key}".encode()).digest()
         generator = np.random.default_rng(int.from_bytes(digest[:16], "little"))
         noise = generator.random((self.count_rows(key), self.dim), dtype=np.float32)

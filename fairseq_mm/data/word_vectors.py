@@ -1,10 +1,11 @@
-"""Word vectors from files: word2vec's formats, text and binary, GloVe, fastText's ``.vec``.
+"""Word vectors from files: word2vec's formats (text and binary), GloVe, fastText's ``.vec``.
 
-In text, a line is a word and its numbers, separated by spaces; word2vec and fastText put a line
-with the two counts before. In word2vec's binary files each word stands in UTF-8 after that line,
-followed by a space and its vector, little-endian float32; word2vec writes a line feed after each
-vector, files as the released one of Google News have none. No more than a part of a file and the
-vectors that are asked for are held in memory. Files that end with ``.gz`` are read as they are.
+In the text formats, a line is a word and its numbers, separated by spaces; word2vec and fastText
+write a line with the number of words and the dimension before. In word2vec's binary format this
+line is followed by each word in UTF-8, a space, and its vector in little-endian float32. word2vec
+writes a line feed after each vector; some files, such as the released Google News vectors, have
+none. Only a part of the file and the wanted vectors are held in memory. Files that end with ``.gz``
+are decompressed while reading.
 """
 
 import codecs
@@ -26,10 +27,11 @@ _LONGEST_WORD = 4096  # bytes; word2vec itself cuts words at 100
 
 
 class WordVectors(NamedTuple):
-    """
+    """Word vectors of a vocabulary.
+
     Attributes:
-        vectors: ``[V, D]`` float32, zeros where a word has none.
-        is_found: ``[V]`` bool, whether it has one.
+        vectors: ``[V, D]`` float32, zeros for a word without vector.
+        is_found: ``[V]`` bool, True for a word with a vector.
     """
 
     vectors: np.ndarray
@@ -37,25 +39,25 @@ class WordVectors(NamedTuple):
 
 
 def read_word_vectors(path: str, words: Sequence[str], *, dim: int) -> WordVectors:
-    """The vectors of these words.
+    """Read the vectors of given words.
 
-    A word that the file does not have takes the vector of its lower-case form; of several lines of
-    one word the first counts.
+    A word that the file does not have gets the vector of its lower-case form. If a word has several
+    lines, the first one counts.
 
     Args:
-        path: the file.
-        words: V of them.
-        dim: D.
+        path: Path of the file.
+        words: V words.
+        dim: D, the dimension of the vectors.
 
     Raises:
-        UserError: if the file cannot be read, has vectors of another dimension or what is no
-            number, or none of the words.
+        UserError: If the file cannot be read, has vectors of another dimension, has values that are
+            no numbers, or has none of the words.
     """
-    found = _find(path, {word for w in words for word in (w, w.lower())}, dim)
+    vectors_by_word = _read_vectors(path, {word for w in words for word in (w, w.lower())}, dim)
     vectors = np.zeros((len(words), dim), dtype=np.float32)
     is_found = np.zeros(len(words), dtype=bool)
     for i, word in enumerate(words):
-        vector = found.get(word, found.get(word.lower()))
+        vector = vectors_by_word.get(word, vectors_by_word.get(word.lower()))
         if vector is not None:
             vectors[i], is_found[i] = vector, True
     if not is_found.any():
@@ -65,11 +67,11 @@ def read_word_vectors(path: str, words: Sequence[str], *, dim: int) -> WordVecto
     return WordVectors(vectors, is_found)
 
 
-def _find(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray]:
-    """Word -> ``[dim]`` of the words that the file has."""
-    # bytes: a line of millions is decoded only where its word is wanted
+def _read_vectors(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray]:
+    """Return the wanted words that the file has, each with its vector ``[dim]``."""
+    # compared as bytes, so that only lines with a wanted word are decoded
     keys = {word.encode(): word for word in wanted}
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
     number = 0
     try:
         with _open(path) as file:
@@ -78,7 +80,7 @@ def _find(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray]:
             if header is not None and _is_binary(start, header, path):
                 if header.dim != dim:
                     raise _dimension_error(path, 1, header.dim, dim)
-                return _find_binary(start, file, header, keys, path)
+                return _read_binary_vectors(start, file, header, keys, path)
             for number, line in enumerate(_lines(start, file, path), start=1):
                 if number == 1 and line.startswith(codecs.BOM_UTF8):
                     line = line[len(codecs.BOM_UTF8) :]
@@ -86,18 +88,18 @@ def _find(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray]:
                     continue
                 key = line.split(b" ", 1)[0]
                 word = keys.get(key)
-                if number > 2 and (word is None or word in found):
+                if number > 2 and (word is None or word in vectors):
                     continue
                 key, vector = _parse(line, path, number, dim)
-                word = keys.get(key)  # GloVe has words with spaces: the key is what was cut off
-                if word is not None and word not in found:
-                    found[word] = vector
+                word = keys.get(key)  # GloVe has words with spaces: compare the whole word
+                if word is not None and word not in vectors:
+                    vectors[word] = vector
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read as word vectors ({reason}).") from None
     if not number:
         raise UserError(f"{path}: must have a word and its numbers in each line, but is empty.")
-    return found
+    return vectors
 
 
 def _open(path: str) -> BinaryIO:
@@ -109,7 +111,7 @@ def _open(path: str) -> BinaryIO:
 
 
 def _lines(start: bytes, file: BinaryIO, path: str) -> Iterator[bytes]:
-    """Lines of a file of which ``start`` has been read."""
+    """Yield the lines of a file whose first bytes ``start`` have been read."""
     *whole, cut = start.split(b"\n")
     for line in whole:
         yield line + b"\n"
@@ -121,7 +123,7 @@ def _lines(start: bytes, file: BinaryIO, path: str) -> Iterator[bytes]:
 
 
 def _is_header(line: bytes, path: str, dim: int) -> bool:
-    """Whether a first line has the numbers of words and of dimensions."""
+    """Check whether a first line has the numbers of words and of dimensions."""
     header = _parse_header(line)
     if header is None:
         return False
@@ -131,7 +133,7 @@ def _is_header(line: bytes, path: str, dim: int) -> bool:
 
 
 def _parse(line: bytes, path: str, number: int, dim: int) -> tuple[bytes, np.ndarray]:
-    """A line's word and its vector."""
+    """Return the word of a line and its vector."""
     fields = line.rstrip().split(b" ")
     word, values = b" ".join(fields[:-dim]), fields[-dim:]
     if len(fields) < dim + 1:
@@ -158,9 +160,9 @@ def _are_numbers(fields: Sequence[bytes]) -> bool:
     return True
 
 
-def _dimension_error(path: str, number: int, found: int, expected: int) -> UserError:
+def _dimension_error(path: str, number: int, dim: int, expected: int) -> UserError:
     return UserError(
-        f"{path}:{number}: has vectors of {found} dimensions, but --word-dim is {expected}."
+        f"{path}:{number}: has vectors of {dim} dimensions, but --word-dim is {expected}."
     )
 
 
@@ -172,11 +174,12 @@ def _format_error(path: str, number: int) -> UserError:
 
 
 class _Header(NamedTuple):
-    """
+    """First line of word2vec's files.
+
     Attributes:
-        num_words: V.
-        dim: numbers in a vector.
-        length: bytes of the line, its end included.
+        num_words: V, the number of words.
+        dim: D, the dimension of the vectors.
+        length: Length of the line in bytes, line break included.
     """
 
     num_words: int
@@ -185,7 +188,7 @@ class _Header(NamedTuple):
 
 
 def _parse_header(line: bytes) -> Optional[_Header]:
-    """The first line of word2vec's files, text or binary; None if it is another line."""
+    """Parse the first line of word2vec's files, text or binary; None if it is another line."""
     fields = line.split()
     if len(fields) != 2 or not all(f.isdigit() and len(f) < 19 for f in fields):
         return None
@@ -193,12 +196,12 @@ def _parse_header(line: bytes) -> Optional[_Header]:
 
 
 def _is_binary(start: bytes, header: _Header, path: str) -> bool:
-    """Whether numbers follow the first word as bytes, not as text.
+    """Check whether the vector after the first word is binary.
 
     Args:
-        start: of the file, header included.
-        header: its first line.
-        path: of the file; a name with ``.bin`` decides where the bytes could be either.
+        start: First bytes of the file, header included.
+        header: First line of the file.
+        path: Path of the file; the ending ``.bin`` decides if the bytes could be either format.
     """
     vector = start[header.length :].partition(b" ")[2][: 4 * header.dim]
     line = vector.partition(b"\n")[0]
@@ -216,30 +219,15 @@ def _is_text_vector(line: bytes) -> bool:
         return False
 
 
-def _find_binary(
+def _read_binary_vectors(
     start: bytes, file: BinaryIO, header: _Header, keys: Mapping[bytes, str], path: str
 ) -> dict[str, np.ndarray]:
-    """
-    Args:
-        start: what has been read of the file, header included.
-        file: the rest of it.
-        header: its first line.
-        keys: words that are wanted, in UTF-8, and as they are returned.
-        path: of the file.
-
-    Returns:
-        word -> ``[dim]`` float32 of the wanted words that the file has; of several vectors of one
-        word the first.
-
-    Raises:
-        UserError: if the file is shorter or longer than its first line says, a word is not UTF-8,
-            a wanted vector is not finite, or has more than a million dimensions.
-    """
+    """Return the wanted words of a binary file, each with its vector ``[dim]`` float32."""
     _check_size(header, path)
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
     for number, (key, values) in enumerate(_records(start, file, header, path), start=1):
         word = keys.get(key)
-        if word is None or word in found:
+        if word is None or word in vectors:
             continue
         vector = np.frombuffer(values, dtype="<f4").astype(np.float32)
         if not np.isfinite(vector).all():
@@ -247,13 +235,13 @@ def _find_binary(
                 f"{path}: the vector of word {number} ({word!r}) must be finite numbers, but is "
                 "not."
             )
-        found[word] = vector
-    return found
+        vectors[word] = vector
+    return vectors
 
 
 def _check_size(header: _Header, path: str) -> None:
-    """A word takes a byte and a space at least; compressed files and pipes have no size to hold
-    against that, and end as they are read."""
+    """Check that the file can hold its vectors. A word takes at least a byte and a space;
+    compressed files and pipes have no size to compare, and are checked while they are read."""
     if header.dim > _LARGEST_DIM:
         raise UserError(
             f"{path}: its first line says {header.dim} dimensions, but at most {_LARGEST_DIM} are "
@@ -271,7 +259,7 @@ def _check_size(header: _Header, path: str) -> None:
 def _records(
     start: bytes, file: BinaryIO, header: _Header, path: str
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Each word and the bytes of its vector."""
+    """Yield each word and the bytes of its vector."""
     length = 4 * header.dim
     needed = _LONGEST_WORD + 2 + length
     part, at = start, header.length
@@ -300,8 +288,8 @@ def _records(
 
 
 def _check_word(word: bytes, path: str, number: int) -> None:
-    """Bytes that are no text come from another layout; word2vec cuts long words anywhere, though,
-    in a character too."""
+    """Refuse bytes that are no text, which another layout has; only the end of a word may be cut
+    within a character, since word2vec cuts long words at any byte."""
     try:
         word.decode()
     except UnicodeDecodeError as error:
@@ -311,8 +299,8 @@ def _check_word(word: bytes, path: str, number: int) -> None:
         raise _layout_error(path, number, "empty" if not word else "a line feed in it")
 
 
-def _layout_error(path: str, number: int, found: str) -> UserError:
+def _layout_error(path: str, number: int, problem: str) -> UserError:
     return UserError(
         f"{path}: word {number} must be UTF-8 and followed by a space and its vector (word2vec's "
-        f"binary form), but is not ({found})."
+        f"binary form), but is not ({problem})."
     )

@@ -21,7 +21,7 @@ from fairseq.data import Dictionary
 from fairseq.search import Search
 from torch import Tensor
 
-from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
+from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
 
 # words that the released code lets a story repeat, the ends of sentences aside

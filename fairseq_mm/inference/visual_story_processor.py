@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fairseq_mm.data.story_text import detokenize_story
-from fairseq_mm.data.visual_story_text import NUM_IMAGES, split_sentences
+from fairseq_mm.data.story_text import NUM_IMAGES, detokenize_story, split_sentences
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.caption_processor import ImageOrFeatures, is_features
 from fairseq_mm.inference.checkpoint import LoadedModels

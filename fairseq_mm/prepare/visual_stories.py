@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Optional
 
 from fairseq_mm.data.split_files import MISSING_IMAGES
-from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR, join_sentences
+from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, join_sentences
 from fairseq_mm.prepare.corpus import Corpus, Example, Field, FieldTable
 from fairseq_mm.prepare.writer import FolderWriter, json_line, write_lines
 

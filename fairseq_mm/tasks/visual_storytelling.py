@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fairseq_mm.data.feature_store import FeatureStores
 from fairseq_mm.data.split_files import MISSING_IMAGES, read_missing_images
-from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR
+from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import GenerationConfig
 from fairseq_mm.generation.constraints import (

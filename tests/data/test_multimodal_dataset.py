@@ -9,7 +9,7 @@ from fairseq_mm.data.binarised_text import check_line_counts, check_no_empty_lin
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.data.multimodal_dataset import (
     MultimodalDataset,
-    tokens_of,
+    encode_words,
 )
 from fairseq_mm.errors import UserError
 
@@ -171,9 +171,9 @@ def test_empty_line_is_named():
 
 
 def test_word_that_is_not_in_the_dictionary_is_named():
-    assert tokens_of(make_dictionary(), "a dog").tolist() == [4, 6]
+    assert encode_words(make_dictionary(), "a dog").tolist() == [4, 6]
     with pytest.raises(UserError, match="the word 'zebra' is not in the dictionary of 16 words"):
-        tokens_of(make_dictionary(), "a zebra")
+        encode_words(make_dictionary(), "a zebra")
 
 
 def test_lines_of_one_image_have_its_number_within_the_split(features):

@@ -4,10 +4,11 @@ import base64
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import toy_subwords
 
-from fairseq_mm.data.subwords import Subwords
+from fairseq_mm.data.subwords import Subwords, by_word, join_pieces
 from fairseq_mm.errors import UserError
 
 TEXT = "Learn the  roses,\nisn't it? ... é 你好"
@@ -198,3 +199,39 @@ def test_a_folder_that_cannot_be_written_is_named(folder, tmp_path):
     (tmp_path / "encoder.json").mkdir()
     with pytest.raises(UserError, match=r"encoder\.json: cannot be written"):
         of_kind("gpt2", folder).save(tmp_path)
+
+
+def test_pieces_are_put_together_to_words(folder):
+    for subwords in (of_kind("gpt2", folder), of_kind("sentencepiece", folder)):
+        for text in (*toy_subwords.SENTENCES, "the rose's  naïve thé", "x"):
+            tokens = subwords.encode(text)
+            words, owners = join_pieces(["<s>", *tokens, "</s>"], subwords)
+            assert words == ["<s>", *subwords.decode(" ".join(tokens)).split(), "</s>"]
+            assert len(owners) == len(tokens) + 2
+            for w, word in enumerate(words[1:-1], start=1):
+                pieces = [token for token, owner in zip(tokens, owners[1:-1]) if owner == w]
+                assert subwords.decode(" ".join(pieces)).strip() == word
+    words, owners = join_pieces(["the", "<unk>", "</s>"], Subwords())
+    assert (words, owners.tolist()) == (["the", "<unk>", "</s>"], [0, 1, 2])
+
+
+def test_a_piece_that_is_a_space_alone_does_not_say_the_word_before_again(folder):
+    """As before a word whose first sign no piece has."""
+    pieces = ["\u2581", "<unk>", "\u2581"]
+    words, _ = join_pieces([*pieces, "</s>"], of_kind("sentencepiece", folder))
+    assert words == ["", "<unk>", "", "</s>"]
+    tokens = of_kind("sentencepiece", folder).encode("the")
+    words, _ = join_pieces([*tokens, *pieces], of_kind("sentencepiece", folder))
+    assert words == ["the", "", "<unk>", ""]
+
+
+def test_words_have_the_means_or_the_sums_of_their_pieces():
+    weights = np.arange(2 * 4 * 3, dtype=float).reshape(2, 4, 3)
+    owners = np.array([0, 1, 1, 2])
+    for sums in (False, True):
+        found = by_word(weights, owners, sums=sums)
+        for i in range(2):
+            for m in range(3):
+                first, second, third, fourth = weights[i, :, m]
+                middle = (second + third) / (1 if sums else 2)
+                assert found[i, :, m].tolist() == [first, middle, fourth]

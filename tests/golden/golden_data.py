@@ -21,7 +21,7 @@ from toy_story_models import make_story_folder
 
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
-from fairseq_mm.data.visual_story_text import NUM_IMAGES, SEPARATOR, join_sentences
+from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, join_sentences
 from fairseq_mm.extract.extractor import build_extractor
 
 MARKS = (".", "?")

@@ -18,7 +18,7 @@ from toy_data import (
     write_visual_story_split,
 )
 
-from fairseq_mm.data.visual_story_text import split_sentences
+from fairseq_mm.data.story_text import split_sentences
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.constraints import StoryConstraints
 from fairseq_mm.metrics.cider import CiderD

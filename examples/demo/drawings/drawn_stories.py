@@ -24,7 +24,7 @@ from drawings.scenes import (
     compose_scene,
     place_things,
 )
-from fairseq_mm.data.visual_story_text import NUM_IMAGES
+from fairseq_mm.data.story_text import NUM_IMAGES
 
 NUM_MOMENTS = NUM_IMAGES
 CHANGES = ("appear", "leave", "colour", "size", "move", "light")

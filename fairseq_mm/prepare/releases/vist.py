@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_mm.data.input_files import check_id, read_json
-from fairseq_mm.data.visual_story_text import NUM_IMAGES
+from fairseq_mm.data.story_text import NUM_IMAGES
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import captions, visual_stories
 from fairseq_mm.prepare.captions import captioned_image
