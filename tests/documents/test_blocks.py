@@ -36,6 +36,12 @@ BEGINS_WITH = {
         PREPARE_FLICKR8K,
         (DOCS / "tasks/image_sentence_retrieval.md", "tag_pos.py data-bin/flickr8k"),
     ],
+    DOCS / "results/hierarchical_story.md": [
+        (DOCS / "tasks/hierarchical_story.md", "--output data-bin/wp-small"),
+    ],
+    DOCS / "results/visual_storytelling.md": [
+        (DOCS / "tasks/visual_storytelling.md", "--output data-bin/vist-mini"),
+    ],
 }
 PREPARED = {
     DOCS / "api.md": write_checkpoints,

@@ -144,7 +144,7 @@ def dictionary(types):
 
 @pytest.mark.slow
 def test_parameters_of_the_full_size_are_those_of_the_table(calls_of):
-    page = (PACKAGE.parent / "docs/tasks/hierarchical_story.md").read_text("utf-8")
+    page = (PACKAGE.parent / "docs/results/hierarchical_story.md").read_text("utf-8")
     table = page.split("| `--arch` | paper, million | ours |\n")[1].split("\n\n")[0]
     source, target = dictionary(19_025), dictionary(104_960)
 
