@@ -12,8 +12,7 @@ from pathlib import Path
 from fairseq_mm.cli.script import run_script
 from fairseq_mm.errors import UserError
 from fairseq_mm.ngrams.arpa import write_arpa
-from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
-from fairseq_mm.ngrams.token_files import read_token_lines
+from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney, read_token_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

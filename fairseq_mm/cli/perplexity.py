@@ -264,7 +264,7 @@ def _perplexities(
     args: argparse.Namespace,
 ) -> dict[str, Any]:
     from fairseq_mm.metrics.perplexity import corpus_perplexity, transtory_perplexity
-    from fairseq_mm.metrics.signature import signature
+    from fairseq_mm.metrics.score_rows import signature
 
     is_drawn = len(lines) < len(texts.texts) or images == "of-another-album"
     models = sum(role.startswith("checkpoint") for role in texts.files)

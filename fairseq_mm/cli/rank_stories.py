@@ -18,7 +18,7 @@ from fairseq_mm.cli.run_set_up import only_writer
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics import condition_ranking
-from fairseq_mm.metrics.signature import signature
+from fairseq_mm.metrics.score_rows import signature
 
 if TYPE_CHECKING:
     from fairseq_mm.inference.checkpoint import Checkpoint

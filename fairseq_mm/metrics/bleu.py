@@ -1,8 +1,8 @@
-"""Corpus BLEU-1..4 as sufficient statistics, so that processes and batches can add them up.
+"""Corpus BLEU-1 to BLEU-4 as sums of statistics, which processes and batches can add up.
 
-Papineni et al. 2002, computed over the corpus as in Mao et al. 2015 (m-RNN), section 9.3,
-equations 8 and 9, and as in coco-caption: clipped n-gram matches, unsmoothed geometric mean,
-brevity penalty against the reference closest in length; of two equally close ones the shorter.
+It is the BLEU of Papineni et al. 2002 as in Mao et al. 2015 (m-RNN), section 9.3, equations 8 and
+9, and as in coco-caption: clipped n-gram matches, an unsmoothed geometric mean, and a brevity
+penalty against the reference closest in length, the shorter of two equally close ones.
 """
 
 import math
@@ -15,13 +15,13 @@ import numpy as np
 MAX_ORDER = 4
 NUM_SUMS = 2 * MAX_ORDER + 2
 
-# coco-caption's guards against 0 / 0: they decide the figure where an order has no match at all,
+# coco-caption's guards against 0 / 0: they determine the score if an order has no match at all,
 # which is common for single captions.
 _TINY, _SMALL = 1e-15, 1e-9
 
 
 def _ngram_counts(tokens: Sequence[str]) -> list[Counter]:
-    """One counter an order; a 1-gram is the word itself, which is cheaper than a tuple of one."""
+    """Count the n-grams of each order; 1-grams are words, which are cheaper than tuples."""
     counts: list[Counter] = [Counter(tokens)]
     for n in range(2, MAX_ORDER + 1):
         counts.append(Counter(zip(*(tokens[i:] for i in range(n)))))
@@ -31,14 +31,14 @@ def _ngram_counts(tokens: Sequence[str]) -> list[Counter]:
 def bleu_sums(
     hypothesis_tokens: Sequence[str], references_tokens: Sequence[Sequence[str]]
 ) -> np.ndarray:
-    """Statistics of one hypothesis; those of a corpus are their sum.
+    """Compute the statistics of one hypothesis; the statistics of a corpus are their sum.
 
     Returns:
         ``[10]`` int64: matches of order 1 to 4, n-grams of the hypothesis of order 1 to 4, length
-        of the hypothesis, length of the reference that is closest to it.
+        of the hypothesis, length of the closest reference.
 
     Raises:
-        ValueError: if there is no reference.
+        ValueError: If there is no reference.
     """
     if not references_tokens:
         raise ValueError("`references_tokens` must have one reference or more, but is empty.")
@@ -57,7 +57,7 @@ def bleu_sums(
 
 
 def bleu_from_sums(sums: Union[Sequence[float], np.ndarray]) -> list[float]:
-    """BLEU-1 to BLEU-4, each between 0 and 1, of sums made by :func:`bleu_sums`.
+    """Compute BLEU-1 to BLEU-4, each between 0 and 1, from sums made by :func:`bleu_sums`.
 
     Args:
         sums: ``[10]``, the sum over all hypotheses and all processes.

@@ -1,7 +1,7 @@
 """CIDEr-D of single items with fixed document frequencies (Vedantam et al. 2015, section 8).
 
-Figures are coco-caption's: n-grams of order 1 to 4, sigma 6, factor 10, and, as there, the length
-difference in the Gaussian penalty counted in bigrams.
+The constants are those of coco-caption: n-grams of order 1 to 4, sigma 6, factor 10. Also as in
+coco-caption, the length difference in the Gaussian penalty is counted in bigrams.
 """
 
 import math
@@ -15,7 +15,7 @@ SIGMA = 6.0
 SCALE = 10.0
 
 Ngram = tuple[str, ...]
-# n-grams of one text with their counts, by order
+# counts of the n-grams of one text, by order
 Counts = list[dict[Ngram, int]]
 
 
@@ -28,28 +28,28 @@ def _frequencies(items: Iterable[Sequence[Counts]]) -> Counter:
 
 
 def document_frequencies(references: Iterable[Sequence[Sequence[str]]]) -> Counter:
-    """In how many items' references each n-gram of order 1 to 4 occurs.
+    """Count in how many items' references each n-gram of order 1 to 4 occurs.
 
     Args:
-        references: for each item its tokenised references.
+        references: Tokenized references of each item.
     """
     return _frequencies([_ngram_counts(tokens) for tokens in item] for item in references)
 
 
 class CiderD:
-    """CIDEr-D with the document frequencies of a fixed set of items.
+    """CIDEr-D scorer with the document frequencies of a fixed set of items.
+
+    With document frequencies of a single item, every idf is log 1 = 0, and so is every score.
 
     Args:
-        references: for each item its tokenised references. Without ``frequencies`` they give the
-            document frequencies, as coco-caption does with the evaluated set (its ``corpus`` mode).
-        frequencies: document frequencies from elsewhere (see :func:`document_frequencies`).
-        num_documents: the number of items that ``frequencies`` was counted over.
-
-    With document frequencies of a single item every idf is log 1 = 0, and so is every score.
+        references: Tokenized references of each item. Without ``frequencies`` they determine the
+            document frequencies, as the evaluated set does in coco-caption (its ``corpus`` mode).
+        frequencies: Document frequencies of other items (see :func:`document_frequencies`).
+        num_documents: Number of items over which ``frequencies`` was counted.
 
     Raises:
-        ValueError: if ``frequencies`` and ``num_documents`` are not given together, or there is
-            no item.
+        ValueError: If only one of ``frequencies`` and ``num_documents`` is given, or there is no
+            item.
     """
 
     def __init__(
@@ -67,40 +67,44 @@ class CiderD:
         if num_documents < 1:
             raise ValueError("CIDEr's document frequencies must come from 1 item or more, not 0.")
         self.num_documents = num_documents
-        # The weight of an n-gram only ever occurs squared. One never seen counts as seen once.
-        of_frequency = {
+        # The weight of an n-gram occurs only squared. An unseen n-gram counts as seen once.
+        squared_idf = {
             frequency: (math.log(num_documents) - math.log(max(1, frequency))) ** 2
             for frequency in {1, *frequencies.values()}
         }
-        self._squared_idf = {ngram: of_frequency[count] for ngram, count in frequencies.items()}
-        self._unseen = of_frequency[1]
+        self._squared_idf = {ngram: squared_idf[count] for ngram, count in frequencies.items()}
+        self._unseen = squared_idf[1]
         self._inverse_norms: list[Optional[list[list[float]]]] = [None] * len(self._counts)
 
     def score(self, hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-        """Score of one hypothesis, 0 to 10; the corpus figure is the mean over items.
+        """Score one hypothesis, from 0 to 10; the corpus score is the mean over items.
 
         Raises:
-            ValueError: if there is no reference.
+            ValueError: If there is no reference.
         """
         if not references:
             raise ValueError("`references` must have one reference or more, but is empty.")
         counts = [_ngram_counts(tokens) for tokens in references]
-        return self._score(hypothesis, counts, [self._inverse_norms_of(c) for c in counts])
+        return self._score(hypothesis, counts, [self._compute_inverse_norms(c) for c in counts])
 
     def score_item(self, hypothesis: Sequence[str], index: int) -> float:
-        """Score against the references of item ``index`` of the constructor's ``references``;
-        their norms are computed once, so that repeated validation costs the hypothesis alone."""
+        """Score a hypothesis against the references of item ``index`` of the constructor's
+        ``references``.
+
+        Their norms are computed only once, which saves time in repeated validation.
+        """
         counts, norms = self._counts[index], self._inverse_norms[index]
         if norms is None:
-            norms = self._inverse_norms[index] = [self._inverse_norms_of(c) for c in counts]
+            norms = self._inverse_norms[index] = [self._compute_inverse_norms(c) for c in counts]
         return self._score(hypothesis, counts, norms)
 
-    def _inverse_norms_of(self, counts: Counts) -> list[float]:
-        """``[order]``, one over the length of the text's TF-IDF vector; 0 for an empty one."""
+    def _compute_inverse_norms(self, counts: Counts) -> list[float]:
+        """Return ``[order]``, the reciprocal norms of the text's TF-IDF vectors; 0 for an empty
+        vector."""
         weight, unseen = self._squared_idf.get, self._unseen
         squares = [
-            sum([count * count * weight(ngram, unseen) for ngram, count in of_order.items()])
-            for of_order in counts
+            sum([count * count * weight(ngram, unseen) for ngram, count in ngrams.items()])
+            for ngrams in counts
         ]
         return [1 / math.sqrt(square) if square > 0 else 0.0 for square in squares]
 
@@ -112,12 +116,12 @@ class CiderD:
     ) -> float:
         weight, unseen = self._squared_idf.get, self._unseen
         own = _ngram_counts(hypothesis)
-        own_norms = self._inverse_norms_of(own)
+        own_norms = self._compute_inverse_norms(own)
         total = 0.0
         for counts, norms in zip(references, inverse_norms):
             similarity = 0.0
             for ours, theirs, own_norm, norm in zip(own, counts, own_norms, norms):
-                # clipped, so that repeating a word does not help
+                # clipped counts, so that repeating a word does not raise the score
                 product = sum(
                     [
                         min(count, theirs[ngram]) * theirs[ngram] * weight(ngram, unseen)

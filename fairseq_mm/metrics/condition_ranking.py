@@ -1,12 +1,13 @@
-"""How often a story is likelier under its own prompt, or its own images, than under others.
+"""Ranking of conditions: how often a story is likelier under its own prompt or images than others.
 
 Prompts: Fan et al. 2018, section 5.5, "Stories are decoded under 10 different prompts, 9 randomly
 sampled prompts and 1 true corresponding prompt, [...] We measure the percentage of cases where the
-true prompt is the most likely to generate the story." One draw of 9 is noisy, so there are several,
-and their limit too: what all possible draws give on average. Albums, of visual stories, in the same
-way: a model that ignores its images gives a story the same likelihood under all of them.
+true prompt is the most likely to generate the story." A single sample of 9 prompts per story is
+noisy, so there are several, and the expectation over all possible samples as well. The albums of
+visual stories are ranked in the same way: a model that ignores its images gives a story the same
+likelihood under every album.
 
-Which pairs of story and condition must be scored is known beforehand:
+The caller scores only the necessary pairs of story and condition:
 
     columns = condition_columns(prompts)                   # equal texts share a column
     distractors = draw_distractors(columns.true, len(columns.texts), draws=20, seed=1)
@@ -15,7 +16,7 @@ Which pairs of story and condition must be scored is known beforehand:
     result = rank_prompts(scores, columns.true, distractors)
 
 ``len(columns.texts)`` must exceed the number of distractors. Log-likelihoods are sums over a
-story's tokens; only those of one story are compared with each other.
+story's tokens; only log-likelihoods of the same story are compared.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,18 +29,19 @@ from fairseq_mm.metrics.bootstrap import interval, resampled
 
 DISTRACTORS = 9
 DRAWS = 20
-# nats; float32 sums of some sixty words differ by less from batch to batch
+# in nats; float32 sums over some sixty words differ by less between batches
 TIE = 1e-3
 
 Interval = tuple[float, float]
 
 
 class Columns(NamedTuple):
-    """Different conditions of some stories.
+    """Distinct conditions of a list of stories.
 
     Attributes:
-        texts: each different one, in the order of first occurrence: the columns.
-        true: ``[stories]``, column of each story's own.
+        texts: The distinct conditions in the order of first occurrence: the columns of a score
+            matrix.
+        true: ``[stories]``, column of each story's own condition.
     """
 
     texts: list[str]
@@ -47,14 +49,16 @@ class Columns(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """
+    """Result with its interval and its expectation over all samples of distractors.
+
     Attributes:
-        value: mean over draws and stories.
-        interval: 95 % bootstrap interval of it.
-        chance: of guessing.
-        all_draws: mean over every possible draw, in closed form; None where a story was not scored
+        value: Mean over draws and stories.
+        interval: 95 % bootstrap interval of ``value``.
+        chance: Expected value of guessing.
+        all_draws: Mean over every possible draw, in closed form; None unless each story was scored
             under all conditions.
-        all_draws_interval: 95 % bootstrap interval of that, over stories, where it is computed.
+        all_draws_interval: 95 % bootstrap interval of ``all_draws`` over stories, if it is
+            computed.
     """
 
     value: float
@@ -65,15 +69,16 @@ class Figure(NamedTuple):
 
 
 class PromptRanking(NamedTuple):
-    """
+    """Result of ranking prompts.
+
     Attributes:
-        accuracy: share of comparisons (draw and story) in which the own prompt is the likeliest,
-            between 0 and 1; a guess among the likeliest where there are several. The interval is
+        accuracy: Share of comparisons (draw and story) in which the own prompt is the likeliest,
+            between 0 and 1; a tie counts like a guess among the likeliest prompts. The interval is
             over stories and draws.
         per_draw: ``[draws]`` accuracies.
-        stories: number of stories.
-        ties: share of the comparisons in which a distractor scores as high as the true prompt and
-            none higher.
+        stories: Number of stories.
+        ties: Share of the comparisons in which a distractor scores as high as the true prompt, and
+            none scores higher.
     """
 
     accuracy: Figure
@@ -83,12 +88,13 @@ class PromptRanking(NamedTuple):
 
 
 class AlbumRanking(NamedTuple):
-    """
+    """Result of ranking albums.
+
     Attributes:
-        first: share of comparisons in which the own images rank first, between 0 and 1.
-        mean_rank: of the own images, from 1.
-        stories: number of stories.
-        ties: share of comparisons that a tie has worsened.
+        first: Share of comparisons in which the own images rank first, between 0 and 1.
+        mean_rank: Mean rank of the own images, from 1.
+        stories: Number of stories.
+        ties: Share of comparisons that a tie has worsened.
     """
 
     first: Figure
@@ -98,10 +104,13 @@ class AlbumRanking(NamedTuple):
 
 
 def condition_columns(texts: Iterable[str]) -> Columns:
-    """Columns of the stories' conditions: white space aside, equal texts share one."""
-    column_of: dict[str, int] = {}
-    true = [column_of.setdefault(" ".join(text.split()), len(column_of)) for text in texts]
-    return Columns(list(column_of), np.array(true, dtype=np.int64))
+    """Assign a column to each story's condition; conditions that differ only in white space share
+    one."""
+    column_by_text: dict[str, int] = {}
+    true = [
+        column_by_text.setdefault(" ".join(text.split()), len(column_by_text)) for text in texts
+    ]
+    return Columns(list(column_by_text), np.array(true, dtype=np.int64))
 
 
 def draw_distractors(
@@ -113,23 +122,23 @@ def draw_distractors(
     seed: int = 1,
     on_draw: Optional[Callable[[], object]] = None,
 ) -> np.ndarray:
-    """Draws, for each draw and story, different conditions other than the story's own.
+    """Sample, for each draw and story, distinct conditions other than the story's own.
 
-    A draw depends on ``seed`` and its own number alone, so more draws begin with the same ones.
+    A draw depends only on ``seed`` and its number, so that more draws begin with the same ones.
 
     Args:
         true: ``[stories]``, column of each story's own condition.
-        num_columns: columns to draw from, all equally likely.
-        draws: number of draws.
-        distractors: conditions a draw and story.
-        seed: of the draws.
-        on_draw: called after each draw.
+        num_columns: Number of columns to sample from with equal probability.
+        draws: Number of draws.
+        distractors: Number of conditions per draw and story.
+        seed: Seed of the sampling.
+        on_draw: Called after each draw.
 
     Returns:
         ``[draws, stories, distractors]``, columns.
 
     Raises:
-        ValueError: if there are too few columns, or one of ``true`` is none of them.
+        ValueError: If there are too few columns, or ``true`` has an invalid column.
     """
     if num_columns <= distractors:
         raise ValueError(
@@ -141,24 +150,27 @@ def draw_distractors(
             f"`true` must hold columns from 0 to {num_columns - 1}, but holds {true.min()} to "
             f"{true.max()} instead."
         )
-    drawn = np.empty((draws, len(true), distractors), dtype=np.int64)
+    columns = np.empty((draws, len(true), distractors), dtype=np.int64)
     for draw in range(draws):
         generator = np.random.default_rng([seed, draw])
         for story in range(len(true)):
-            drawn[draw, story] = generator.choice(num_columns - 1, size=distractors, replace=False)
+            columns[draw, story] = generator.choice(
+                num_columns - 1, size=distractors, replace=False
+            )
         if on_draw is not None:
             on_draw()
-    drawn += drawn >= true[:, None]  # the own one is stepped over
-    return drawn
+    # sampled from one column less: columns from the own one on are shifted to skip it
+    columns += columns >= true[:, None]
+    return columns
 
 
 def needed_pairs(true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
-    """Pairs ``[N, 2]`` of story and column that the draws compare: each once, ordered."""
+    """Return the pairs ``[N, 2]`` of story and column that the draws compare, each once, sorted."""
     draws, stories, _ = distractors.shape
     own = np.broadcast_to(true[:, None], (draws, stories, 1))
     columns = np.concatenate([own, distractors], axis=2)
     width = int(columns.max(initial=0)) + 1
-    # numbers are sorted far faster than pairs
+    # one integer per pair, since numpy sorts integers far faster than pairs
     numbers = np.unique(np.arange(stories)[:, None] * width + columns)
     return np.stack(np.divmod(numbers, width), axis=1)
 
@@ -166,20 +178,17 @@ def needed_pairs(true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
 def score_matrix(
     pairs: np.ndarray, values: Sequence[float], num_stories: int, num_columns: int
 ) -> np.ndarray:
-    """Scores ``[stories, columns]`` of pairs; NaN where a pair was not scored."""
+    """Return the scores ``[stories, columns]`` of pairs; NaN for pairs that were not scored."""
     scores = np.full((num_stories, num_columns), np.nan)
     scores[pairs[:, 0], pairs[:, 1]] = values
     return scores
 
 
-def _compared(
+def _gather_scores(
     scores: np.ndarray, true: np.ndarray, distractors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``[stories, 1]`` scores of the own conditions, ``[draws, stories, K]`` of those drawn.
-
-    Raises:
-        ValueError: naming the story and column, if a needed score is NaN, or nothing is drawn.
-    """
+    """Return the scores ``[stories, 1]`` of own conditions and ``[draws, stories, K]`` of
+    distractors."""
     if not distractors.size:
         raise ValueError(f"`distractors` must not be empty, but has shape {distractors.shape}.")
     rows = np.arange(len(true))[:, None]
@@ -197,21 +206,21 @@ def _compared(
 
 
 def draw_credits(scores: np.ndarray, true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
-    """Whether the true prompt is the likeliest in each draw.
+    """Compute the credit of each story in each draw.
 
     Args:
-        scores: ``[stories, columns]``, log-likelihoods; NaN where not scored.
+        scores: ``[stories, columns]``, log-likelihoods; NaN for pairs that were not scored.
         true: ``[stories]``, columns.
         distractors: ``[draws, stories, distractors]``, columns.
 
     Returns:
-        ``[draws, stories]``: 1 where it is, 0 where another is likelier, and 1 / number of the
-        likeliest where it is one of several: what a guess among them gives.
+        ``[draws, stories]``: 1 if the true prompt is the likeliest, 0 if another one is likelier,
+        and 1 / number of the likeliest prompts if it is one of several: the expectation of a guess.
 
     Raises:
-        ValueError: naming the story and column, if a needed score is NaN.
+        ValueError: Naming the story and column, if a needed score is NaN.
     """
-    own, others = _compared(scores, true, distractors)
+    own, others = _gather_scores(scores, true, distractors)
     equal = (others == own).sum(axis=2)
     return np.where((others > own).any(axis=2), 0.0, 1 / (1 + equal))
 
@@ -219,12 +228,12 @@ def draw_credits(scores: np.ndarray, true: np.ndarray, distractors: np.ndarray) 
 def all_draws_credits(
     scores: np.ndarray, true: np.ndarray, *, distractors: int = DISTRACTORS
 ) -> np.ndarray:
-    """Mean credit of each story over all possible draws.
+    """Compute the mean credit of each story over all possible draws.
 
-    Of the M other prompts, w score lower than the true one and t equal. Draws without a higher
-    one, with j equal ones, give 1 / (1 + j); summed over j by Vandermonde's identity:
-    (C(t + w + 1, K + 1) - C(w, K + 1)) / ((t + 1) C(M, K)) with K distractors. Without ties that
-    is C(w, K) / C(M, K), the probability that no better prompt is drawn.
+    Of the M other prompts, w score lower than the true one and t equally. A draw without higher
+    ones and with j equal ones gives 1 / (1 + j). Summed over j by Vandermonde's identity, the mean
+    is (C(t + w + 1, K + 1) - C(w, K + 1)) / ((t + 1) C(M, K)) with K distractors. Without ties this
+    is C(w, K) / C(M, K), the probability that no better prompt is sampled.
 
     Args:
         scores: ``[stories, columns]``, without NaN.
@@ -254,33 +263,33 @@ def rank_prompts(
     samples: int = 2000,
     seed: int = 1,
 ) -> PromptRanking:
-    """Prompt ranking accuracy of one system.
+    """Compute the prompt ranking accuracy of one system.
 
     Args:
-        scores: see :func:`draw_credits`.
-        true: as there.
-        distractors: as there.
-        samples: resamplings for the intervals.
-        seed: of the resampling.
+        scores: See :func:`draw_credits`.
+        true: See :func:`draw_credits`.
+        distractors: See :func:`draw_credits`.
+        samples: Number of resamplings for the intervals.
+        seed: Seed of the resampling.
 
     Raises:
-        ValueError: if there is no story, or a needed score is missing.
+        ValueError: If there is no story, or a needed score is missing.
     """
     draws, stories, K = distractors.shape
     credit = draw_credits(scores, true, distractors)
     generator = np.random.default_rng(seed)
-    # stories and draws are drawn with replacement, independently: how often is each taken
-    of_stories = generator.multinomial(stories, np.full(stories, 1 / stories), size=samples)
-    of_draws = generator.multinomial(draws, np.full(draws, 1 / draws), size=samples)
-    drawn = np.einsum("nd,ds,ns->n", of_draws, credit, of_stories, optimize=True)
+    # stories and draws are resampled independently, since both are random samples
+    story_counts = generator.multinomial(stories, np.full(stories, 1 / stories), size=samples)
+    draw_counts = generator.multinomial(draws, np.full(draws, 1 / draws), size=samples)
+    totals = np.einsum("nd,ds,ns->n", draw_counts, credit, story_counts, optimize=True)
     all_draws, all_draws_interval = None, None
     if not np.isnan(scores).any():
         limits = all_draws_credits(scores, true, distractors=K)
         all_draws = float(limits.mean())
-        all_draws_interval = interval(of_stories @ limits / stories)
+        all_draws_interval = interval(story_counts @ limits / stories)
     accuracy = Figure(
         value=float(credit.mean()),
-        interval=interval(drawn / (draws * stories)),
+        interval=interval(totals / (draws * stories)),
         chance=1 / (K + 1),
         all_draws=all_draws,
         all_draws_interval=all_draws_interval,
@@ -292,21 +301,22 @@ def rank_prompts(
 def candidate_ranks(
     scores: np.ndarray, true: np.ndarray, distractors: np.ndarray, *, tie: float = TIE
 ) -> np.ndarray:
-    """Rank of the own images in each draw: 1 + the number of others that are at least as likely.
+    """Compute the rank of the own images in each draw: 1 + number of others that are at least as
+    likely.
 
     Args:
-        scores: see :func:`draw_credits`.
-        true: as there.
-        distractors: as there.
-        tie: another that is less likely by no more than this counts as being as likely.
+        scores: See :func:`draw_credits`.
+        true: See :func:`draw_credits`.
+        distractors: See :func:`draw_credits`.
+        tie: Difference up to which a less likely condition counts as equally likely.
 
     Returns:
         ``[draws, stories]`` from 1 to K + 1.
 
     Raises:
-        ValueError: naming the story and column, if a needed score is NaN.
+        ValueError: Naming the story and column, if a needed score is NaN.
     """
-    own, others = _compared(scores, true, distractors)
+    own, others = _gather_scores(scores, true, distractors)
     return 1 + (others >= own - tie).sum(axis=2)
 
 
@@ -318,11 +328,12 @@ def rank_albums(
     samples: int = 2000,
     seed: int = 1,
 ) -> AlbumRanking:
-    """Ranks of one system, of what :func:`rank_prompts` takes; ties count against it, and the
-    intervals are over stories.
+    """Rank the albums of one system, with the arguments of :func:`rank_prompts`.
+
+    Ties count against the system, and the intervals are over stories.
 
     Raises:
-        ValueError: as there.
+        ValueError: See :func:`rank_prompts`.
     """
     stories, K = distractors.shape[1:]
     ranks = candidate_ranks(scores, true, distractors)
@@ -330,24 +341,25 @@ def rank_albums(
     if not np.isnan(scores).any():
         limits = _all_draws_ranks(scores, true, K)
     figures = []
-    for of_draws, chance, limit in (
+    for values, chance, limit in (
         (ranks == 1, 1 / (K + 1), limits[0]),
         (ranks, (K + 2) / 2, limits[1]),
     ):
-        of_stories = of_draws.mean(axis=0)
-        drawn = resampled(
-            of_stories[:, None], lambda sums: float(sums[0] / stories), samples=samples, seed=seed
+        means = values.mean(axis=0)  # [stories]
+        scores_of_samples = resampled(
+            means[:, None], lambda sums: float(sums[0] / stories), samples=samples, seed=seed
         )
-        figures.append(Figure(float(of_stories.mean()), interval(drawn), chance, limit))
+        figures.append(Figure(float(means.mean()), interval(scores_of_samples), chance, limit))
     without_ties = candidate_ranks(scores, true, distractors, tie=-TIE)
     return AlbumRanking(figures[0], figures[1], stories, float((without_ties < ranks).mean()))
 
 
 def _all_draws_ranks(scores: np.ndarray, true: np.ndarray, drawn: int) -> tuple[float, float]:
-    """Share of first ranks, and mean rank, over all draws of K = ``drawn`` other albums.
+    """Compute the share of first ranks and the mean rank over all draws of K = ``drawn`` other
+    albums.
 
-    Of M others, w are less likely than the own one: none of the drawn is at least as likely with
-    probability C(w, K) / C(M, K), and K (M - w) / M are on average.
+    Of M other albums, w are less likely than the own one. With probability C(w, K) / C(M, K) no
+    sampled album is at least as likely, and on average K (M - w) / M are.
     """
     own = scores[np.arange(len(true)), true][:, None]
     M = scores.shape[1] - 1

@@ -1,18 +1,18 @@
 """Content F1: how well the content words of a summary and of its reference are aligned.
 
-Palaskar et al. 2019, as the figures of Yu et al. 2021 (Tables 1 and 2) are computed:
-METEOR 1.5 aligns the texts, and of the alignment and of both texts what belongs to 18 frequent
-words of the How2 summaries is left out.
+Palaskar et al. 2019, computed as for the scores of Yu et al. 2021 (Tables 1 and 2): METEOR 1.5
+aligns the texts, and 18 frequent words of the How2 summaries are removed from the alignment and
+from both texts.
 
-Differs from the papers' words, as their figures do: METEOR's function words stay in; a text's
-content words are counted once each, while the aligned words are counted as often as they are
-aligned, so that precision and recall of repetitive texts can be above 1; a frequent word that is
-not aligned stays among the content words; of several hypothesis words that are aligned with one
-frequent word, only the first is left out. What is called precision divides by the reference's words
-and recall by the hypothesis's, which changes nothing in F1.
+Differs from the text of the papers in the same ways as their scores do. METEOR's function words are
+not removed. Each content word of a text is counted once, but aligned words are counted as often as
+they are aligned, so that precision and recall of repetitive texts can exceed 1. A frequent word
+that is not aligned stays among the content words. If several hypothesis words are aligned with one
+frequent word, only the first one is removed. The value called precision divides by the reference's
+words and the value called recall by the hypothesis's, which does not change F1.
 
-Two published figures (72.5 and 72.1, Table 2, + FG and + VTF) were computed with alignments of
-another model's output and are 68.92 and 68.68 with the right ones.
+Two published scores (72.5 and 72.1, Table 2, + FG and + VTF) were computed with alignments of
+another model's output; with the right alignments they are 68.92 and 68.68.
 """
 
 from collections.abc import Sequence
@@ -20,42 +20,40 @@ from collections.abc import Sequence
 from fairseq_mm.metrics.meteor import Match
 
 # the most frequent words of the How2 summaries
-STOP_WORDS = frozenset(
-    [
-        *("in", "a", "this", "to", "free", "the", "video", "and", "learn"),
-        *("from", "on", "with", "how", "tips", "for", "of", "expert", "an"),
-    ]
-)
+STOP_WORDS = frozenset([
+    "in", "a", "this", "to", "free", "the", "video", "and", "learn",
+    "from", "on", "with", "how", "tips", "for", "of", "expert", "an",
+])  # fmt: skip
 
 
 def content_f1(
     hypothesis: Sequence[str], reference: Sequence[str], matches: Sequence[Match]
 ) -> float:
-    """Content F1 of one pair; the corpus figure is the mean.
+    """Compute the content F1 of one pair; the corpus score is the mean over pairs.
 
     Args:
-        hypothesis: tokens.
-        reference: tokens.
-        matches: their alignment, see :func:`fairseq_mm.metrics.meteor.align`.
+        hypothesis: Tokens of the hypothesis.
+        reference: Tokens of the reference.
+        matches: Their alignment, see :func:`fairseq_mm.metrics.meteor.align`.
 
     Returns:
-        0 or more; 0 where nothing is aligned or a text has no content words.
+        0 or more; 0 if nothing is reference_aligned or a text has no content words.
     """
-    own_removed: set[str] = set()
-    removed: set[str] = set()
-    own_aligned = aligned = 0
+    hypothesis_stops: set[str] = set()
+    reference_stops: set[str] = set()
+    hypothesis_aligned = reference_aligned = 0
     for match in matches:
         words = reference[match.reference_start :][: match.reference_length]
         if len(words) == 1 and words[0] in STOP_WORDS:
-            removed.update(words)
+            reference_stops.update(words)
             # only the first word of the span, as in the authors' script
-            own_removed.add(hypothesis[match.hypothesis_start])
+            hypothesis_stops.add(hypothesis[match.hypothesis_start])
         else:
-            aligned += match.reference_length
-            own_aligned += match.hypothesis_length
-    num_own = len(set(hypothesis) - own_removed)
-    num_words = len(set(reference) - removed)
-    if not (num_own and num_words and aligned and own_aligned):
+            reference_aligned += match.reference_length
+            hypothesis_aligned += match.hypothesis_length
+    num_own = len(set(hypothesis) - hypothesis_stops)
+    num_words = len(set(reference) - reference_stops)
+    if not (num_own and num_words and reference_aligned and hypothesis_aligned):
         return 0.0
-    precision, recall = aligned / num_words, own_aligned / num_own
+    precision, recall = reference_aligned / num_words, hypothesis_aligned / num_own
     return 2 * precision * recall / (precision + recall)

@@ -1,14 +1,14 @@
-"""How much generated stories copy: the longest run of words that each shares with a training story.
+"""Copying: the longest run of words that each generated story shares with a training story.
 
 Fan et al. 2018, section 7.1, report an "average longest common subsequence" of 8.9 words for 500
 stories of 150 words. Only contiguous runs can be that short: a true subsequence, which may skip
-words, shares most of a story's function words with any long text and is several times longer. So
-what is measured here is the longest contiguous run.
+words, shares most of a story's function words with any long text and is several times longer.
+Therefore the longest contiguous run is measured here.
 
 The training text is streamed. Its runs of n words are found by hashes (differences of a running
-sum, so one pass gives every n), and only the n that could improve a story are looked up: one word
-more than the longest run found for it so far. A hash only proposes: words are compared before
-anything counts, so the result is exact.
+sum, so that one pass serves every n), and only those n are looked up that could improve a story:
+one word more than its longest run so far. A hash match is only a candidate: the words are compared,
+so the result is exact.
 """
 
 from collections.abc import Sequence
@@ -20,23 +20,23 @@ import numpy as np
 
 from fairseq_mm.errors import UserError
 
-BLOCK_CHARACTERS = 1 << 22  # of text read at once: about 0.8 M words
-_FIRST_BLOCK = 1 << 13  # blocks grow from here: early ones hold many short matches
-_UNKNOWN, _LINE_END = 0, 1  # numbers that no word of a generated story has
+BLOCK_CHARACTERS = 1 << 22  # text that is read at once: about 0.8 M words
+_FIRST_BLOCK = 1 << 13  # size of the first block; blocks grow, since early ones have most matches
+_UNKNOWN, _LINE_END = 0, 1  # reserved numbers: words of generated stories begin at 2
 _SEPARATOR = "\udcff"  # a lone surrogate: no UTF-8 text holds one
 _FILTER_BITS = 21
 _MULTIPLIER = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
 
 
 class CopiedRun(NamedTuple):
-    """The longest run of words that a story shares with one training story.
+    """Longest run of words that a story shares with one training story.
 
     Attributes:
-        length: number of words; 0 where no word of the story occurs in the training text.
-        start: index of its first word in the generated story.
-        words: the run.
-        file: training file that has it; None where ``length`` is 0.
-        line: line of that file, counted from 1, where the run is found (there may be others).
+        length: Number of words; 0 if no word of the story occurs in the training text.
+        start: Index of the first word of the run in the generated story.
+        words: Words of the run.
+        file: Training file with the run; None if ``length`` is 0.
+        line: Number of a line with the run in that file, from 1; other lines may have it too.
     """
 
     length: int
@@ -46,7 +46,7 @@ class CopiedRun(NamedTuple):
     line: int
 
     def to_dict(self) -> dict[str, object]:
-        """Fields of an item's record."""
+        """Return the fields for an item's record."""
         return {
             "copied_words": self.length,
             "copied": " ".join(self.words),
@@ -55,22 +55,23 @@ class CopiedRun(NamedTuple):
 
 
 class _Ngrams(NamedTuple):
-    """Generated n-grams of one n that would improve their story, sorted by hash."""
+    """Generated n-grams of one n that would improve the run of their story, sorted by hash."""
 
     hashes: np.ndarray  # [K] uint64
-    places: np.ndarray  # [K], index into all generated words
+    places: np.ndarray  # [K], index into the words of all stories
     stories: np.ndarray  # [K]
-    present: np.ndarray  # [2 ** _FILTER_BITS] bool: whether a hash begins with these bits
+    present: np.ndarray  # [2 ** _FILTER_BITS] bool: True if a hash begins with these bits
 
 
 class CopiedRuns:
-    """Finds the longest copied run of each story while training text goes by.
+    """Search for the longest copied run of each story in a stream of training text.
 
-    Memory is that of the generated words and of one block.
+    It takes memory for the generated words and one block of text.
 
     Args:
-        stories: words of each generated story.
-        hash_bits: of the 64 bits of a hash, how many are kept. The result does not depend on it.
+        stories: Words of each generated story.
+        hash_bits: Number of bits to keep of the 64 bits of a hash; the result does not depend on
+            it.
     """
 
     def __init__(self, stories: Sequence[Sequence[str]], *, hash_bits: int = 64) -> None:
@@ -105,15 +106,15 @@ class CopiedRuns:
         block: int = BLOCK_CHARACTERS,
         progress: Optional[Callable[[int], object]] = None,
     ) -> None:
-        """Takes a training file: one story a line, words separated by white space.
+        """Search a training file, which has one story per line, words separated by white space.
 
         Args:
-            path: the file.
-            block: characters to read at once, completed to whole lines.
-            progress: called with the number of characters of each block.
+            path: Path of the file.
+            block: Number of characters to read at once, completed to whole lines.
+            progress: Called with the number of characters of each block.
 
         Raises:
-            UserError: if the file cannot be read.
+            UserError: If the file cannot be read.
         """
         self._lines_read = 0
         try:
@@ -135,12 +136,12 @@ class CopiedRuns:
             raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
 
     def results(self) -> list[CopiedRun]:
-        """A run for each story, in their order."""
-        found = []
+        """Return a run for each story, in their order."""
+        runs = []
         for words, length, (start, file, line) in zip(self._stories, self._best, self._runs):
             run = tuple(words[start : start + length])
-            found.append(CopiedRun(int(length), start, run, file if length else None, line))
-        return found
+            runs.append(CopiedRun(int(length), start, run, file if length else None, line))
+        return runs
 
     def _read_block(self, text: str, path: str) -> None:
         tokens = text.replace("\n", f" {_SEPARATOR} ").split()
@@ -151,10 +152,10 @@ class CopiedRuns:
         self.words_read += len(numbers) - len(ends)
 
     def _match(self, block: np.ndarray, ends: np.ndarray, path: str) -> None:
-        """Improves the stories' runs by those of a block of whole lines.
+        """Improve the stories' runs by the runs in a block of whole lines.
 
-        n only grows: a story's run is extended as far as it goes, so what remains to be found in
-        this block is at least one word longer.
+        n only grows: a story's run is extended as far as possible, so that a better run in this
+        block is at least one word longer.
         """
         if not len(block):
             return
@@ -166,7 +167,7 @@ class CopiedRuns:
             if not len(improvable) or improvable.min() > len(block):
                 return
             n = int(improvable.min())
-            ngrams = self._ngrams_of(n)
+            ngrams = self._get_ngrams(n)
             hashes = self._hashes(sums, n)
             places = np.flatnonzero(ngrams.present[hashes >> np.uint64(64 - _FILTER_BITS)])
             first = np.searchsorted(ngrams.hashes, hashes[places], side="left")
@@ -182,17 +183,17 @@ class CopiedRuns:
         places: np.ndarray,
         first: np.ndarray,
     ) -> None:
-        """Compares words where hashes are equal, and extends what is really equal.
+        """Compare the words of equal hashes, and extend runs of equal words.
 
         Args:
-            block: numbers of words.
-            ends: indices in it where lines end.
-            path: its file.
-            n: words that are proposed to be equal.
-            places: where in ``block``.
-            first: for each place the first of the n-grams with its hash.
+            block: Numbers of the words in the block.
+            ends: Indices of line ends in ``block``.
+            path: Path of the training file.
+            n: Length of the runs that have equal hashes.
+            places: Indices in ``block`` at which these runs begin.
+            first: For each place, index of the first n-gram with its hash.
         """
-        ngrams = self._ngrams_of(n)
+        ngrams = self._get_ngrams(n)
         seen: set[bytes] = set()
         changed: set[int] = set()
         for place, entry in zip(places.tolist(), first.tolist()):
@@ -221,14 +222,16 @@ class CopiedRuns:
         for order in changed:
             self._ngrams.pop(order, None)
 
-    def _ngrams_of(self, n: int) -> _Ngrams:
+    def _get_ngrams(self, n: int) -> _Ngrams:
         if n not in self._ngrams:
             chosen = np.flatnonzero((self._best == n - 1) & (self._lengths >= n))
             counts = self._lengths[chosen] - n + 1
             stories = np.repeat(chosen, counts)
             offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
             places = self._starts[stories] + offsets
-            hashes = self._hashes(self._sums, n)[places] if len(places) else _empty()
+            # hashes cannot be computed if no story has n words
+            empty = np.zeros(0, dtype=np.uint64)
+            hashes = self._hashes(self._sums, n)[places] if len(places) else empty
             order = np.argsort(hashes, kind="stable")
             present = np.zeros(1 << _FILTER_BITS, dtype=bool)
             present[hashes >> np.uint64(64 - _FILTER_BITS)] = True
@@ -236,7 +239,8 @@ class CopiedRuns:
         return self._ngrams[n]
 
     def _running_sums(self, words: np.ndarray) -> np.ndarray:
-        """Sums of ``value * multiplier ** index`` of all words before each index, ``[W + 1]``."""
+        """Return the sums ``[W + 1]`` of ``value * multiplier ** index`` over the words before each
+        index."""
         W = len(words)
         if len(self._powers) < W + 1:
             self._powers = _powers(_MULTIPLIER, W + 1)
@@ -246,9 +250,9 @@ class CopiedRuns:
         return sums
 
     def _hashes(self, sums: np.ndarray, n: int) -> np.ndarray:
-        """Hash of the n words that begin at each index, ``[W - n + 1]``."""
+        """Return the hash ``[W - n + 1]`` of the n words that begin at each index."""
         W = len(sums) - 1
-        # the last product carries low bits, where such polynomials are weak, into the high ones
+        # polynomials modulo 2**64 have weak low bits; this product carries them into the high bits
         hashes = (sums[n:] - sums[: W - n + 1]) * self._inverses[: W - n + 1]
         hashes *= np.uint64(_MULTIPLIER)
         hashes &= self._keep
@@ -256,11 +260,7 @@ class CopiedRuns:
 
 
 def _powers(base: int, count: int) -> np.ndarray:
-    """``base ** index`` modulo 2**64."""
+    """Return ``base ** index`` modulo 2**64 for each index below ``count``."""
     factors = np.full(count, base, dtype=np.uint64)
     factors[:1] = 1
     return np.cumprod(factors, dtype=np.uint64)
-
-
-def _empty() -> np.ndarray:
-    return np.zeros(0, dtype=np.uint64)

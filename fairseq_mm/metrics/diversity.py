@@ -1,16 +1,17 @@
-"""How varied generated texts are: distinct-n, novelty, novel n-grams, repetition of sentences.
+"""Diversity of generated texts: distinct-n, novelty, novel n-grams, repetition of sentences.
 
-Models that follow their images poorly generate the same sentence again and again ("we had a
-great time ."), which metrics against references reward. Within a story, a sentence's n-grams are
-held against those of all earlier sentences of the same story:
+Models that follow their images poorly generate the same sentence again and again ("we had a great
+time ."), which metrics against references reward. Within a story, the n-grams of each sentence are
+compared with the n-grams of all earlier sentences of the story:
 
     repetition = mean over stories of the mean over sentences 2, 3, ... of
                  |n-grams of the sentence that stand in an earlier sentence| / |its n-grams|
 
-where an n-gram that the sentence has twice counts twice. Yao et al. 2019 (Plan-and-Write, "intra-
-story repetition") compare with each earlier sentence on its own and take the mean, which falls
-with the number of sentences. Between stories, ``1 - different n-grams / n-grams`` of all sentences
-is their aggregate "inter-story repetition" with n = 3. N-grams never cross the end of a sentence.
+An n-gram that occurs twice in the sentence counts twice. Yao et al. 2019 (Plan-and-Write,
+"intra-story repetition") compare with each earlier sentence separately and take the mean, which
+falls with the number of sentences. Between stories, ``1 - distinct n-grams / n-grams`` of all
+sentences is their aggregate "inter-story repetition" with n = 3. N-grams never cross the end of a
+sentence.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,26 +21,30 @@ Tokens = Sequence[str]
 
 
 def ngrams(tokens: Tokens, n: int) -> list[tuple[str, ...]]:
-    """All n-grams, in order; empty where there are fewer tokens."""
+    """Return all n-grams in order; none if there are fewer than n tokens."""
     return list(zip(*(tokens[i:] for i in range(n))))
 
 
 def distinct_n(texts: Iterable[Tokens], n: int) -> float:
-    """Number of different n-grams of all texts over their number (Li et al. 2016, section 5.2).
+    """Compute the number of distinct n-grams of all texts over the number of all n-grams.
 
-    Returns 0 where no text has n tokens. It falls with the amount of text: compare equal numbers.
+    Li et al. 2016, section 5.2. It is 0 if no text has n tokens. It falls with the amount of text:
+    compare equal numbers of texts.
     """
     different: set[tuple[str, ...]] = set()
     total = 0
     for tokens in texts:
-        found = ngrams(tokens, n)
-        different.update(found)
-        total += len(found)
+        grams = ngrams(tokens, n)
+        different.update(grams)
+        total += len(grams)
     return len(different) / total if total else 0.0
 
 
 def novelty(texts: Sequence[Tokens], training_texts: Iterable[Tokens]) -> float:
-    """Share of texts that are no training text, word for word; both tokenised alike."""
+    """Compute the share of texts that are not equal to any training text.
+
+    Both must be tokenized in the same way.
+    """
     if not texts:
         return 0.0
     wanted = {tuple(tokens) for tokens in texts}
@@ -48,64 +53,69 @@ def novelty(texts: Sequence[Tokens], training_texts: Iterable[Tokens]) -> float:
 
 
 def vocabulary_size(texts: Iterable[Tokens]) -> int:
-    """Number of different tokens."""
+    """Count the distinct tokens."""
     return len({token for tokens in texts for token in tokens})
 
 
 def mean_length(texts: Sequence[Tokens]) -> float:
-    """Tokens a text; 0 without texts."""
+    """Compute the mean number of tokens per text; 0 without texts."""
     return sum(len(tokens) for tokens in texts) / len(texts) if texts else 0.0
 
 
 def novel_ngram_counts(
     summary: Tokens, source: Tokens, max_order: int = 4
 ) -> list[tuple[int, int]]:
-    """Novel n-grams of a summary, and all of them, each as often as it occurs (See et al. 2017,
-    section 6.2): those that its source lacks.
+    """Count the n-grams of a summary that do not occur in its source, and all of its n-grams.
 
-    The share of a corpus is the sum of the former over the sum of the latter.
+    The share of a corpus is the sum of the former over the sum of the latter (See et al. 2017,
+    section 6.2). Repeated n-grams count each time.
 
     Args:
-        summary: tokens.
-        source: tokens of the text that was summarised, split alike.
-        max_order: largest n.
+        summary: Tokens of the summary.
+        source: Tokens of the summarized text, tokenized in the same way.
+        max_order: Largest n.
 
     Returns:
         A pair for each order from 1.
     """
     counts = []
     for n in range(1, max_order + 1):
-        known, found = set(ngrams(source, n)), ngrams(summary, n)
-        counts.append((sum([ngram not in known for ngram in found]), len(found)))
+        known, grams = set(ngrams(source, n)), ngrams(summary, n)
+        counts.append((sum([ngram not in known for ngram in grams]), len(grams)))
     return counts
 
 
 def repeated_share(sentences: Sequence[Tokens], n: int) -> Optional[float]:
-    """Mean over the second and later sentences of one story, see the file's formula.
+    """Compute the repetition of one story: the mean over its second and later sentences.
+
+    See the formula at the top of this file.
 
     Returns:
-        0 to 1; None where no later sentence has an n-gram.
+        0 to 1; None if no later sentence has an n-gram.
     """
     seen: set[tuple[str, ...]] = set()
     shares = []
     for number, sentence in enumerate(sentences):
-        found = ngrams(sentence, n)
-        if number and found:
-            shares.append(sum(ngram in seen for ngram in found) / len(found))
-        seen.update(found)
+        grams = ngrams(sentence, n)
+        if number and grams:
+            shares.append(sum(ngram in seen for ngram in grams) / len(grams))
+        seen.update(grams)
     return sum(shares) / len(shares) if shares else None
 
 
 def repeated_sentences(sentences: Sequence[Tokens]) -> Optional[float]:
-    """Share of the second and later sentences that equal an earlier one, word for word; empty
-    sentences are left out. None without such sentences."""
-    told = [tuple(sentence) for sentence in sentences if sentence]
-    repeats = [sentence in told[:number] for number, sentence in enumerate(told)][1:]
+    """Compute the share of the second and later sentences that equal an earlier sentence.
+
+    Empty sentences are ignored. The result is None for fewer than two sentences.
+    """
+    texts = [tuple(sentence) for sentence in sentences if sentence]
+    repeats = [sentence in texts[:number] for number, sentence in enumerate(texts)][1:]
     return sum(repeats) / len(repeats) if repeats else None
 
 
 def shared_between_stories(stories: Iterable[Sequence[Tokens]], n: int) -> float:
-    """``1 - different n-grams / n-grams`` of all stories' sentences; 0 where there are none.
+    """Compute ``1 - distinct n-grams / n-grams`` over the sentences of all stories; 0 without
+    n-grams.
 
     It grows with the amount of text: compare equal numbers of stories.
     """

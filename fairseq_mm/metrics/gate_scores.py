@@ -1,4 +1,4 @@
-"""How forget gates' scores are distributed over a split (Yu et al. 2021, section 5.4, Figure 3)."""
+"""Distribution of forget gate scores over a split (Yu et al. 2021, section 5.4, Figure 3)."""
 
 import math
 from collections.abc import Sequence
@@ -10,10 +10,12 @@ MOST_BINS = 40
 
 
 class Histogram(NamedTuple):
-    """
+    """Histogram of scores.
+
     Attributes:
         edges: ``[bins + 1]``, multiples of the bins' width.
-        counts: ``[bins]``; a score on an edge counts to its right, on the last one to its left.
+        counts: ``[bins]``; a score on an edge counts in the bin to its right, on the last edge in
+            the bin to its left.
     """
 
     edges: list[float]
@@ -21,8 +23,11 @@ class Histogram(NamedTuple):
 
 
 def gate_statistics(scores: np.ndarray) -> dict[str, float]:
-    """``count``, ``mean``, ``std`` (over all, not of a sample), ``min``, ``q25``, ``median``,
-    ``q75`` and ``max`` of one score or more."""
+    """Compute statistics of one score or more.
+
+    These are ``count``, ``mean``, ``std`` (of a population, not of a sample), ``min``, ``q25``,
+    ``median``, ``q75`` and ``max``.
+    """
     quartiles = np.quantile(scores, [0.25, 0.5, 0.75]).tolist()
     return {
         "count": len(scores),
@@ -35,12 +40,13 @@ def gate_statistics(scores: np.ndarray) -> dict[str, float]:
 
 
 def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
-    """Edges of bins of 1, 2 or 5 times a power of ten that hold all scores.
+    """Compute edges of bins that contain all scores and whose width is 1, 2 or 5 times a power of
+    ten.
 
     Args:
-        scores: one or more.
-        most: bins; the narrowest that are not more are taken. Scores that are all equal have one
-            of 0.001.
+        scores: One score or more.
+        most: Maximum number of bins; the narrowest allowed bins are used. Equal scores get a single
+            bin of width 0.001.
     """
     low, high = float(np.min(scores)), float(np.max(scores))
     exponent = -3 if high == low else math.floor(math.log10((high - low) / most))
@@ -55,23 +61,27 @@ def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
 
 
 def _in_steps(score: float, factor: int, exponent: int) -> float:
-    """A score as a number of steps; one that is an edge but for its last digits is the edge."""
+    """Return a score in units of the width, rounded to an edge if it differs only in its last
+    digits."""
     steps = score / (factor * 10.0**exponent)
     return round(steps) if abs(steps - round(steps)) < 1e-9 else steps
 
 
 def gate_histogram(scores: np.ndarray, edges: Sequence[float]) -> Histogram:
-    """
+    """Count scores in bins.
+
     Args:
-        scores: any number, between the first edge and the last.
-        edges: ascending, see :func:`bin_edges`.
+        scores: Scores between the first and the last edge.
+        edges: Ascending edges, see :func:`bin_edges`.
     """
-    inside = np.clip(scores, edges[0], edges[-1])  # what an edge's last digits leave out
+    # rounding of the outer edges may exclude the extreme scores by their last digits
+    inside = np.clip(scores, edges[0], edges[-1])
     counts, _ = np.histogram(inside, bins=np.asarray(edges))
     return Histogram(list(edges), counts.tolist())
 
 
 def descending_ranks(scores: np.ndarray) -> list[int]:
-    """Places of scores, the highest first, from 1; equal ones share the best of theirs."""
+    """Return the ranks of scores from 1, the highest score first; equal scores share their best
+    rank."""
     ordered = np.sort(-scores)
     return (np.searchsorted(ordered, -scores) + 1).tolist()

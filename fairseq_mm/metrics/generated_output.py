@@ -12,7 +12,7 @@ _LINE = re.compile(r"^([STHDP])-([0-9]{1,15})\t([^\t\n]*)\t?(.*)$", re.MULTILINE
 _SPLIT = re.compile(r"(?:'gen_subset': '|^Generate )([^'\s]*)(?:'| with beam)", re.MULTILINE)
 _SCORES_REFERENCES = re.compile(r"(?:'score_reference': |\bscore_reference=)(True|False)")
 _N_BEST = re.compile(r"(?:'nbest': |\bnbest=)([0-9]{1,9})")
-# settings of a run in its log
+# the line of a log that holds the settings of the run
 LOGGED_SETTINGS = re.compile(
     r"^.*\| INFO \| fairseq_cli\.generate \| (\{.*|Namespace\(.*)$", re.MULTILINE
 )
@@ -24,7 +24,7 @@ _DECODING = """
     allow_unk prefix_words min_words_per_sentence max_words_per_sentence repetition_penalty
     end_after_punctuation
 """
-# a run of another split is refused where the split is known
+# without the split: a run of another split is refused where the caller knows the split
 _OF_ONE_RUN = [name for name in (*_DECODING.split(), "data") if name != "gen_subset"]
 
 
@@ -38,9 +38,9 @@ class GeneratedOutput:
         sources: Number -> line of the file and text of its ``S-`` line.
         targets: Number -> line of the file and text of its ``T-`` line.
         hypotheses: Number -> scores and texts of its ``H-`` lines, in the file's order.
-        detokenised: The same of its ``D-`` lines.
+        detokenised: Number -> scores and texts of its ``D-`` lines.
         cut_short: Number of the last item, if it lacks lines that the other items have; its texts
-            are left out.
+            are ignored.
     """
 
     splits: list[str]
@@ -56,18 +56,22 @@ class GeneratedOutput:
         return self.scores_references is True
 
     def repeats_targets(self) -> bool:
-        """Return whether every text equals its target, and no log says that it was generated."""
+        """Check whether every text equals its target, unless a log says that the texts were
+        generated."""
         if self.scores_references is not None or len(self.hypotheses) < 10:
             return False
         return all(
             number in self.targets
-            and all(words == _unescaped(self.targets[number][1]) for _, words in scored)
+            # fairseq escapes the unknown word in targets
+            and all(
+                words == self.targets[number][1].replace("<<unk>>", "<unk>") for _, words in scored
+            )
             for number, scored in self.hypotheses.items()
         )
 
 
 def read_settings(log: str, names: Iterable[str] = tuple(_DECODING.split())) -> dict[str, object]:
-    """Read the settings of a run from the line of its log that has them."""
+    """Read the settings of a run from the log line that holds them."""
     settings: dict[str, object] = {}
     for name in names:
         value = re.search(rf"(?:'{name}': |\b{name}=)('[^']*'|[^\s,{{}}()]+)", log)
@@ -107,9 +111,9 @@ def parse_generated(path: str, text: str) -> GeneratedOutput:
     # other commands log the options of generation too, but generate nothing
     log = re.sub(r"^.*\bfairseq_cli\.(?!generate\b).*$", "", text, flags=re.MULTILINE)
     _check_logs_agree(path, text)
-    said = {value == "True" for value in _SCORES_REFERENCES.findall(log)}
+    logged = {value == "True" for value in _SCORES_REFERENCES.findall(log)}
     splits = list(dict.fromkeys(_SPLIT.findall(log)))
-    output = GeneratedOutput(splits, True in said if said else None)
+    output = GeneratedOutput(splits, True in logged if logged else None)
     limit = max(map(int, _N_BEST.findall(log)), default=None)
     first_lines: dict[tuple[str, int], int] = {}
     last_numbers: dict[str, int] = {}
@@ -120,17 +124,17 @@ def parse_generated(path: str, text: str) -> GeneratedOutput:
         position = match.start()
         kind, number, score = match[1], int(match[2]), match[3]
         first_line = first_lines.setdefault((kind, number), file_line)
-        # S and T are printed once; the others of an n-best list follow one another
+        # S and T are printed once; the lines of an n-best list follow one another
         is_repeated = first_line < file_line and (kind in "ST" or last_numbers[kind] != number)
         last_numbers[kind] = number
         kinds.setdefault(number, set()).add(kind)
         if kind in "ST":
-            found_texts = output.sources if kind == "S" else output.targets
-            found_texts.setdefault(number, (file_line, match[0].split("\t", 1)[1]))
+            texts = output.sources if kind == "S" else output.targets
+            texts.setdefault(number, (file_line, match[0].split("\t", 1)[1]))
         elif kind in "HD":
-            found = output.hypotheses if kind == "H" else output.detokenised
-            scored = found.setdefault(number, [])
-            scored.append((_score_of(path, kind, number, score), match[4]))
+            generated = output.hypotheses if kind == "H" else output.detokenised
+            scored = generated.setdefault(number, [])
+            scored.append((_parse_score(path, kind, number, score), match[4]))
             is_repeated = is_repeated or (limit is not None and len(scored) > limit)
         if is_repeated:
             raise UserError(
@@ -138,7 +142,12 @@ def parse_generated(path: str, text: str) -> GeneratedOutput:
                 "must hold one run of fairseq-generate, but holds several, or a line twice; score "
                 "each run by itself."
             )
-    _leave_out_cut_item(output, kinds, number)
+    others = [item_kinds for item, item_kinds in kinds.items() if item != number]
+    if others and not kinds[number] >= set.intersection(*others):
+        # the file was cut short within its last item
+        output.cut_short = number
+        output.hypotheses.pop(number, None)
+        output.detokenised.pop(number, None)
     return output
 
 
@@ -156,7 +165,7 @@ def _check_logs_agree(path: str, text: str) -> None:
                 )
 
 
-def _score_of(path: str, kind: str, number: int, score: str) -> float:
+def _parse_score(path: str, kind: str, number: int, score: str) -> float:
     try:
         return float(score)
     except ValueError:
@@ -164,15 +173,3 @@ def _score_of(path: str, kind: str, number: int, score: str) -> float:
             f"{path}: {kind}-{number} must have a score and a text, separated by tabs, but has "
             f"{score[:40]!r} for a score."
         ) from None
-
-
-def _leave_out_cut_item(output: GeneratedOutput, kinds: dict[int, set[str]], last: int) -> None:
-    others = [found for number, found in kinds.items() if number != last]
-    if others and not kinds[last] >= set.intersection(*others):
-        output.cut_short = last
-        output.hypotheses.pop(last, None)
-        output.detokenised.pop(last, None)
-
-
-def _unescaped(text: str) -> str:
-    return text.replace("<<unk>>", "<unk>")

@@ -1,7 +1,7 @@
-"""Reads generated texts: fairseq-generate's output, JSONL, plain text files, COCO results.
+"""Reading of generated texts: fairseq-generate's output, JSONL, plain text files, COCO results.
 
-The format is found from the content. Texts are returned by item id; what is twice, or belongs to
-no item, is reported and not scored.
+The format is detected from the content. Texts are returned by item id; repeated texts and texts
+without an item are reported and not scored.
 """
 
 import re
@@ -22,17 +22,17 @@ from fairseq_mm.metrics.generated_output import (
 
 @dataclass
 class Hypotheses:
-    """Texts by item id, in the order of the file.
+    """Generated texts by item id, in the order of the file.
 
     Args:
-        texts: item id -> text.
-        layout: what the file was read as.
-        repeated: ids with several texts where one is expected; the first is in ``texts``.
-        unused: how many texts were left out by rule: lower ranks of an n-best list, and lines of
-            an item after its first.
-        cut_short: ids of items whose lines are incomplete at the end of the file.
-        equal_to_targets: ids of all items, if every text equals its ``T-`` line.
-        output: fairseq-generate's output, if it is one.
+        texts: Item id -> text.
+        layout: Detected format of the file.
+        repeated: Ids with several texts instead of one; the first text is in ``texts``.
+        unused: Number of texts that are ignored by rule: lower ranks of an n-best list, and further
+            lines of an item.
+        cut_short: Ids of items whose lines are incomplete at the end of the file.
+        equal_to_targets: Ids of all items, if every text equals its ``T-`` line.
+        output: Output of fairseq-generate, if the file is one.
     """
 
     texts: dict[str, str]
@@ -56,9 +56,11 @@ class Hypotheses:
         self._last_key = key
 
     def check_one_run(self, path: str) -> None:
-        """
+        """Refuse a file in which every id occurs again after others, as in two files that were
+        joined.
+
         Raises:
-            UserError: If every id comes back after others, as in two files that were joined.
+            UserError: If the file holds several runs.
         """
         if len(self._returned) == len(self.texts) > 1:
             raise UserError(
@@ -75,20 +77,20 @@ def read_hypotheses(
     visual_ids: Optional[Sequence[str]] = None,
     split: Optional[str] = None,
 ) -> Hypotheses:
-    """Reads a file of generated texts.
+    """Read a file of generated texts.
 
     Args:
-        path: the file.
-        item_ids: ids of the references in their order: line i of a plain text file is item i,
-            unless its lines begin with ids and tabs, as those of fairseq-mm caption.
-        visual_ids: id of each line of the split, which joins fairseq-generate's line numbers (and
-            plain text files that have a line for each of them) to items.
-        split: the split's name: output that fairseq-generate made of another one is refused, whose
-            line numbers would fit just as well.
+        path: Path of the file.
+        item_ids: Ids of the references in order: line i of a plain text file is item i, unless its
+            lines begin with ids and tabs, like the output of fairseq-mm caption.
+        visual_ids: Id of each line of the split, which maps the line numbers of fairseq-generate,
+            or of plain text files with a line for each of them, to items.
+        split: Name of the split. Output of fairseq-generate for another split is refused, since its
+            line numbers would be accepted just as well.
 
     Raises:
-        UserError: naming file and line, if it is in none of the formats, or empty, or has another
-            number of lines than expected.
+        UserError: Naming file and line, if the file has none of the formats, is empty, or has an
+            unexpected number of lines.
     """
     try:
         with open(path, encoding="utf-8-sig") as file:
@@ -136,9 +138,9 @@ def _read_jsonl(path: str, text: str) -> Hypotheses:
             entry = parse_json(line)
         except ValueError as error:
             raise UserError(f"{path}:{number}: must be a JSON object: {error}") from None
-        found = entry if isinstance(entry, dict) else {}
-        hypothesis = found.get("hypothesis", found.get("caption"))
-        key = found.get("id")
+        entry = entry if isinstance(entry, dict) else {}
+        hypothesis = entry.get("hypothesis", entry.get("caption"))
+        key = entry.get("id")
         is_id = isinstance(key, (str, int)) and not isinstance(key, bool)
         if not isinstance(hypothesis, str) or not is_id:
             raise UserError(
@@ -146,13 +148,13 @@ def _read_jsonl(path: str, text: str) -> Hypotheses:
                 f'"caption": "..."}}, but is {line[:60]!r} instead.'
             )
         for name in ("checkpoint", "options"):
-            first, value = made_by.setdefault(name, (number, found.get(name)))
-            if found.get(name) != value:
+            first, value = made_by.setdefault(name, (number, entry.get(name)))
+            if entry.get(name) != value:
                 raise UserError(
                     f"{path}:{number}: has another {name!r} than line {first}: the file must hold "
                     "one run, but holds several; score each run by itself."
                 )
-        hypotheses.add(str(found["id"]), hypothesis)
+        hypotheses.add(str(key), hypothesis)
     hypotheses.check_one_run(path)
     return hypotheses
 
@@ -176,7 +178,7 @@ def _read_generated(
             raise UserError(
                 f"{path}: was generated for the split {generated}, but --split is {split}."
             )
-    # detokenised lines are the texts, where they are printed
+    # if detokenised lines are printed, they are the texts
     lines = {**output.hypotheses, **output.detokenised}
     beyond = [number for number in lines if number >= len(visual_ids)]
     if beyond:
@@ -185,7 +187,7 @@ def _read_generated(
             "(counted from 0); it was generated from another split or data folder."
         )
     hypotheses = Hypotheses({}, "fairseq-generate", output=output)
-    # The same number of texts everywhere is an n-best list; more for some lines are repetitions.
+    # An n-best list has equally many texts for every line; more texts of a line are repetitions.
     counts = Counter(len(texts) for texts in lines.values())
     n_best = min(counts, default=0)
     for number in sorted(lines):
@@ -208,10 +210,9 @@ def _read_generated(
 
 
 def _begin_with_ids(path: str, lines: Sequence[str], item_ids: Sequence[str]) -> bool:
-    """Whether each line is an id, or a path that ends with it, a tab and a text.
+    """Check whether each line is an id (or a path that ends with one), a tab and a text.
 
-    Raises:
-        UserError: if most are, and one has no tab: a file that was cut short.
+    If most lines are, but one has no tab, the file was cut short and is refused.
     """
     known = set(item_ids)
     keys = [line.split("\t")[0] for line in lines if "\t" in line]

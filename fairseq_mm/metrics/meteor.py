@@ -1,11 +1,12 @@
-"""METEOR 1.5 (Denkowski and Lavie 2014): the official jar, which pycocoevalcap brings, in Java.
+"""METEOR 1.5 (Denkowski and Lavie 2014) by the official Java program, a part of pycocoevalcap.
 
-The jar runs once for all texts, in its ``-stdio`` mode: a ``SCORE`` line an item gives its
-statistics, one ``EVAL`` line with all statistics gives each item's score and the corpus's. The
-corpus score, coco-caption's METEOR, is made of summed statistics and is not the items' mean.
+The jar runs once for all texts, in its ``-stdio`` mode: a ``SCORE`` line for each item returns its
+statistics, and one ``EVAL`` line with all statistics returns the scores of the items and of the
+corpus. The corpus score, which coco-caption calls METEOR, is computed from summed statistics and is
+not the mean of the items' scores.
 
-The jar writes which words it aligns (``-writeAlignments``) only when it scores two files, so for
-measures that are made of the alignment it runs once more, over files in a temporary folder.
+The jar writes its word alignments (``-writeAlignments``) only when it scores two files. For metrics
+based on the alignment it runs a second time, on files in a temporary folder.
 """
 
 import queue
@@ -26,10 +27,10 @@ TASKS = ("rank", "adq", "hter", "li", "tune")
 
 
 def find_java() -> str:
-    """Path of the Java program.
+    """Return the path of the Java program.
 
     Raises:
-        UserError: if there is none on the PATH.
+        UserError: If there is none on the PATH.
     """
     java = shutil.which("java")
     if java is None:
@@ -41,10 +42,10 @@ def find_java() -> str:
 
 
 def find_jar() -> Path:
-    """Path of ``meteor-1.5.jar``.
+    """Return the path of ``meteor-1.5.jar``.
 
     Raises:
-        UserError: if pycocoevalcap, or the jar in it, is missing.
+        UserError: If pycocoevalcap, or the jar in it, is missing.
     """
     package = import_extra("pycocoevalcap", extra="eval", purpose="METEOR")
     for folder in package.__path__:
@@ -58,15 +59,16 @@ def find_jar() -> Path:
 
 
 class _Jar:
-    """The running jar; lines in, lines out, and no wait without an end.
+    """Subprocess of the jar that exchanges lines, with a timeout.
 
     Args:
-        timeout: seconds without a line after which the process counts as hung.
+        command: Command line.
+        timeout: Seconds without a line after which the process counts as hung.
     """
 
     def __init__(self, command: Sequence[str], timeout: float) -> None:
         self._timeout = timeout
-        # A file, not a pipe, which would block Java once full; closed in __exit__.
+        # A file instead of a pipe, which would block Java once it is full; closed in __exit__.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             self._process = subprocess.Popen(
@@ -93,7 +95,7 @@ class _Jar:
         self._lines.put(None)
 
     def write(self, lines: Sequence[str]) -> None:
-        """Sends lines from a thread, so that answers are read while questions are written."""
+        """Send lines from a thread, so that answers are read while questions are written."""
         threading.Thread(target=self._write, args=(lines,), daemon=True).start()
 
     def _write(self, lines: Sequence[str]) -> None:
@@ -103,7 +105,7 @@ class _Jar:
                 self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
         except (BrokenPipeError, ValueError, OSError):
-            return  # Java is gone; the reader notices and says so
+            return  # Java has ended; the reader notices this and reports it
 
     def read(self, count: int) -> list[str]:
         lines: list[str] = []
@@ -134,10 +136,6 @@ def _first_line(errors: bytes) -> str:
 
 
 def _command(*arguments: str) -> list[str]:
-    """
-    Raises:
-        UserError: if Java or the jar is missing.
-    """
     java = [find_java(), "-Xmx2G", "-Dfile.encoding=UTF-8", "-jar", str(find_jar())]
     return [*java, *arguments, "-l", "en"]
 
@@ -154,21 +152,21 @@ def meteor(
     normalize: bool = True,
     timeout: float = 300.0,
 ) -> tuple[float, list[float]]:
-    """Scores tokenised texts (tokens joined by spaces).
+    """Score tokenized texts (tokens joined by spaces).
 
     Args:
-        hypotheses: one text an item.
-        references: for each item its references.
-        task: parameters tuned to a task; coco-caption uses ``rank``.
-        normalize: the jar's ``-norm``: its own tokenisation and lower-casing first.
-        timeout: seconds without an answer after which Java counts as hung.
+        hypotheses: One text per item.
+        references: References of each item.
+        task: Task for which the parameters were tuned; coco-caption uses ``rank``.
+        normalize: Use the jar's ``-norm``: its own tokenization and lower-casing.
+        timeout: Seconds without an answer after which Java counts as hung.
 
     Returns:
-        The corpus score and the items' scores, between 0 and 1.
+        The score of the corpus and the scores of the items, between 0 and 1.
 
     Raises:
-        UserError: if Java or the jar is missing, fails, or hangs; if counts differ; if ``task`` is
-            none of the jar's.
+        UserError: If Java or the jar is missing, fails, or hangs; if the numbers of texts differ;
+            if ``task`` is unknown.
     """
     if task not in TASKS:
         raise UserError(f"`task` must be one of {', '.join(TASKS)}, but is {task!r} instead.")
@@ -201,10 +199,10 @@ class Match(NamedTuple):
     """Words of the reference that are aligned with words of the hypothesis.
 
     Args:
-        reference_start: first word in the reference, counted from 0.
-        reference_length: number of words there; above 1 for paraphrases.
-        hypothesis_start: first word in the hypothesis.
-        hypothesis_length: number of words there.
+        reference_start: Index of the first word in the reference, from 0.
+        reference_length: Number of words in the reference; above 1 for paraphrases.
+        hypothesis_start: Index of the first word in the hypothesis.
+        hypothesis_length: Number of words in the hypothesis.
     """
 
     reference_start: int
@@ -219,18 +217,18 @@ def align(
     *,
     timeout: float = 300.0,
 ) -> list[list[Match]]:
-    """METEOR's alignment of each pair (``-l en``, task rank, without ``-norm``).
+    """Align the words of each pair with METEOR (``-l en``, task rank, without ``-norm``).
 
     Args:
-        hypotheses: tokens, without white space in them.
-        references: one for each hypothesis.
-        timeout: seconds for the start; each pair adds half a second. Java counts as hung after it.
+        hypotheses: Tokens without white space in them.
+        references: One reference for each hypothesis.
+        timeout: Seconds for the start; each pair adds half a second. Java counts as hung after it.
 
     Returns:
-        For each pair its matches, in the order of the reference.
+        Matches of each pair, in the order of the reference.
 
     Raises:
-        UserError: if Java or the jar is missing, fails, or hangs; if counts differ.
+        UserError: If Java or the jar is missing, fails, or hangs; if the numbers of texts differ.
     """
     if len(hypotheses) != len(references):
         raise UserError(
@@ -276,11 +274,12 @@ def _run_aligner(command: Sequence[str], timeout: float) -> None:
 def _read_alignments(
     path: Path, hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
 ) -> list[list[Match]]:
-    """Per pair: a line ``Alignment...``, both texts, a heading, a line a match, an empty line.
+    """Read for each pair a line ``Alignment...``, both texts, a heading, the matches, an empty
+    line.
 
-    The first column of a match is the reference's ``start:length``, the second the hypothesis's.
+    The first column of a match is ``start:length`` in the reference, the second in the hypothesis.
     """
-    found: list[list[Match]] = []
+    alignments: list[list[Match]] = []
     try:
         with open(path, encoding="utf-8", errors="replace") as lines:
             for hypothesis, reference in zip(hypotheses, references):
@@ -294,10 +293,10 @@ def _read_alignments(
                         break
                     spans = ":".join(line.split()[:2]).split(":")
                     matches.append(Match(*map(int, spans)))
-                found.append(matches)
+                alignments.append(matches)
     except (OSError, ValueError, TypeError) as error:
         raise UserError(
             f"METEOR's Java must write an alignment for each of {len(hypotheses)} pairs, but after "
-            f"{len(found)} of them there is none ({error})."
+            f"{len(alignments)} of them there is none ({error})."
         ) from None
-    return found
+    return alignments

@@ -1,7 +1,7 @@
-"""The training caption that a generated one resembles most, by CIDEr-D against each alone.
+"""Nearest training caption: the one with the highest CIDEr-D to a generated caption.
 
 Document frequencies are counted over the training items, as CIDEr-D counts them over the evaluated
-ones. All training captions are scored at once through an inverted index of their n-grams.
+items. An inverted index of n-grams scores all training captions at once.
 """
 
 import math
@@ -16,10 +16,10 @@ from fairseq_mm.metrics.cider import MAX_ORDER, SCALE, SIGMA
 
 
 class Nearest(NamedTuple):
-    """A training caption.
+    """Training caption with its similarity.
 
     Attributes:
-        place: its index among the captions.
+        place: Index of the caption.
         similarity: CIDEr-D, 0 to 10; 10 for the same words in the same order.
     """
 
@@ -33,14 +33,14 @@ def _ngrams(tokens: Sequence[str]) -> Counter:
 
 
 class NearestCaption:
-    """Finds the caption with the highest CIDEr-D to a text.
+    """Search for the caption with the highest CIDEr-D to a text.
 
     Args:
-        captions: tokenised; several of one item stand anywhere in the list.
-        items: for each caption the item (image) that it belongs to.
+        captions: Tokenized captions, in any order.
+        items: For each caption the item (image) to which it belongs.
 
     Raises:
-        ValueError: if there are no captions, or not as many items.
+        ValueError: If there are no captions, or ``items`` has another length.
     """
 
     def __init__(self, captions: Sequence[Sequence[str]], items: Sequence[str]) -> None:
@@ -79,13 +79,13 @@ class NearestCaption:
         self._owners, self._counts = owner_of[by_ngram], count_of[by_ngram]
 
     def similarities(self, tokens: Sequence[str]) -> np.ndarray:
-        """CIDEr-D ``[captions]`` of a text against each caption alone."""
+        """Compute the CIDEr-D ``[captions]`` of a text, with each caption as its only reference."""
         products = np.zeros_like(self._inverse_norms)
         squares = np.zeros(MAX_ORDER)
         for ngram, count in _ngrams(tokens).items():
             order = len(ngram) - 1
             number = self._number_of.get(ngram)
-            if number is None:  # as if seen once
+            if number is None:  # an unseen n-gram counts as seen once
                 squares[order] += (count * self._log_items) ** 2
                 continue
             squared_idf = self._idf[number] ** 2
@@ -98,7 +98,7 @@ class NearestCaption:
         return SCALE / MAX_ORDER * cosines * np.exp(-(delta**2) / (2 * SIGMA**2))
 
     def nearest(self, tokens: Sequence[str]) -> Nearest:
-        """The most similar caption; of equals the first."""
+        """Return the most similar caption; the first one if several are equal."""
         similarities = self.similarities(tokens)
         place = int(similarities.argmax())
         return Nearest(place, float(similarities[place]))

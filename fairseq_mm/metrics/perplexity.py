@@ -1,7 +1,7 @@
 """Perplexity of given texts, from sums of log-probabilities and token counts.
 
-Mao et al. 2015 (m-RNN), equation 5: ``log2 PPL(s) = -1/L sum_n log2 P(w_n | w_1..n-1, image)``.
-L counts the end token, which the model has to predict as well (the paper does not say).
+Mao et al. 2015 (m-RNN), equation 5: ``log2 PPL(s) = -1/L sum_n log2 P(w_n | w_1..n-1, image)``. L
+counts the end token, since the model has to predict it as well; the paper does not say this.
 """
 
 import math
@@ -9,29 +9,28 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Optional
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.score_rows import Row
-from fairseq_mm.metrics.signature import signature
+from fairseq_mm.metrics.score_rows import Row, signature
 
-NAMED = 5  # lines in a message
+NAMED = 5  # number of lines that a message names
 
 
 class LogProbability(NamedTuple):
-    """Sum of a text's log2-probabilities, and its number of tokens, end token included."""
+    """Sum of a text's log2-probabilities and its number of tokens, end token included."""
 
     log2_sum: float
     num_tokens: int
 
 
 def sentence_perplexity(text: LogProbability) -> float:
-    """Equation 5."""
+    """Compute the perplexity of one text (equation 5)."""
     return 2 ** (-text.log2_sum / text.num_tokens)
 
 
 def mean_sentence_perplexity(texts: Iterable[LogProbability]) -> float:
-    """Mean of the sentences' perplexities: every sentence counts alike.
+    """Compute the mean of the sentences' perplexities: every sentence has the same weight.
 
     Raises:
-        ValueError: if there is no text.
+        ValueError: If there is no text.
     """
     values = [sentence_perplexity(text) for text in texts]
     if not values:
@@ -40,10 +39,11 @@ def mean_sentence_perplexity(texts: Iterable[LogProbability]) -> float:
 
 
 def corpus_perplexity(texts: Iterable[LogProbability]) -> float:
-    """Perplexity of all texts as one: every token counts alike (as in the paper's cost, eq. 6).
+    """Compute the perplexity of all texts as one: every token has the same weight, as in equation
+    6.
 
     Raises:
-        ValueError: if there is no token.
+        ValueError: If there is no token.
     """
     texts = list(texts)
     num_tokens = sum(text.num_tokens for text in texts)
@@ -53,16 +53,16 @@ def corpus_perplexity(texts: Iterable[LogProbability]) -> float:
 
 
 def transtory_perplexity(sentences: Iterable[LogProbability]) -> float:
-    """Perplexity as the released code of Li et al. 2020 (Transtory-XL) counts it: too low.
+    """Compute the perplexity as in the released code of Li et al. 2020 (Transtory-XL): too low.
 
-    Each sentence begins with a token that is given and costs nothing, but is counted; the mean is
-    taken within sentences, then over them: ``exp(mean_s(loss_s / (tokens_s + 1)))``.
+    Each sentence begins with a given token, which costs nothing, but is counted. The mean is taken
+    within sentences and then over sentences: ``exp(mean_s(loss_s / (tokens_s + 1)))``.
 
     Args:
-        sentences: each with its end among its tokens.
+        sentences: Sentences with their end tokens.
 
     Raises:
-        ValueError: if there is no sentence.
+        ValueError: If there is no sentence.
     """
     losses = [-sentence.log2_sum / (sentence.num_tokens + 1) for sentence in sentences]
     if not losses:
@@ -71,15 +71,16 @@ def transtory_perplexity(sentences: Iterable[LogProbability]) -> float:
 
 
 def read_log_probabilities(path: str) -> dict[int, LogProbability]:
-    """Reads what ``fairseq-generate --score-reference`` printed: the ``P-`` lines, which hold the
-    log2-probability of every token of the reference, the end token last.
+    """Read the ``P-`` lines in the output of ``fairseq-generate --score-reference``.
+
+    They hold the log2-probability of every token of the reference, the end token last.
 
     Returns:
         Line number of the split -> sum and count.
 
     Raises:
-        UserError: if the file cannot be read, has no ``P-`` lines, has a line twice or a broken
-            one, or scores the model's own texts instead of the references.
+        UserError: If the file cannot be read, has no ``P-`` lines, has a damaged or repeated line,
+            or scores the model's own texts instead of the references.
     """
     texts: dict[int, LogProbability] = {}
     targets: dict[str, str] = {}
@@ -121,7 +122,7 @@ def read_log_probabilities(path: str) -> dict[int, LogProbability]:
         raise UserError(f"{path}: cannot be read as text: {reason}") from None
     if not texts:
         raise UserError(f"{path}: has no P- lines; expected fairseq-generate's output.")
-    # Some may be equal by chance, and an unusual detokeniser may make some differ.
+    # Generated texts may equal references by chance, and a detokenizer may change some references.
     if targets and differing > len(targets) / 2:
         raise UserError(
             f"{path}: scores the model's own texts ({differing} of {len(targets)} differ from "
@@ -133,11 +134,11 @@ def read_log_probabilities(path: str) -> dict[int, LogProbability]:
 def perplexity_rows(
     texts: Optional[Mapping[int, LogProbability]], expected: Optional[int] = None
 ) -> list[Row]:
-    """Rows over tokens and over sentences.
+    """Return the rows of perplexity over tokens and over sentences.
 
     Args:
-        texts: of :func:`read_log_probabilities`; None leaves rows that say so.
-        expected: number of lines of the split, where it is known.
+        texts: Result of :func:`read_log_probabilities`; with None the rows say that it is missing.
+        expected: Number of lines of the split, if it is known.
     """
     note = "needs --reference-scores" if texts is None else ""
     missing = [n for n in range(expected or 0) if n not in (texts or ())]

@@ -1,20 +1,22 @@
 # ruff: noqa: RUF001 (quotation marks and dashes are what this file is about)
-"""Penn Treebank tokens of captions without Java, as coco-caption makes them.
+"""Penn Treebank tokens of captions without Java, equal to those of coco-caption.
 
 coco-caption pipes captions through Stanford's ``PTBTokenizer -preserveLines -lowerCase`` (CoreNLP
-3.4.1) and drops punctuation tokens. The rules here were written from the Penn Treebank
-conventions and from that program's answers; ``tests/metrics/test_ptb_tokenizer.py`` compares both.
+3.4.1) and drops punctuation tokens. The rules here were written from the Penn Treebank conventions
+and from the output of that program; ``tests/metrics/test_ptb_tokenizer.py`` compares both.
 
-Differs from the original: each text stands alone. The original looks past the line's end, so a
-caption that ends in a single letter ("vitamin C.") keeps or loses that letter's full stop there
-with the first word of the *next* caption in the file. More than 1,000 characters without a space,
-which are no language, are split after each 1,000, and an HTML comment that is longer is no tag.
+Differs from the original: each text is tokenized independently. The original looks past the end of
+the line: whether a caption that ends in a single letter ("vitamin C.") keeps the full stop of this
+letter depends there on the first word of the *next* caption in the file. More than 1,000 characters
+without a space, which no language has, are split after each 1,000, and a longer HTML comment is no
+tag.
 """
 
 import re
 from functools import lru_cache
 
-# What coco-caption drops. It also lists "-LRB-" and its kind, but brackets are "-lrb-" by then.
+# Tokens that coco-caption drops. It also lists "-LRB-" and other brackets, but never drops them:
+# at that point they are in lower case.
 PUNCTUATION = frozenset(("''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"))
 
 _BRACKETS = str.maketrans(
@@ -24,12 +26,12 @@ _REWRITTEN = {
     **dict.fromkeys(('"', "“", "”", "«", "»", "&quot;"), "''"),
     **dict.fromkeys(("‘", "’", "‛", "‹", "›", "&apos;", "`"), "'"),
     **dict.fromkeys(("–", "—", "\x96", "\x97"), "--"),
-    **{"…": "...", "&amp;": "&", "&lt;": "<", "&gt;": ">"},
-    **{"£": "#", "€": "$", "¢": "cents"},
-    **{"½": "1/2", "¼": "1/4", "¾": "3/4", "⅓": "1/3", "⅔": "2/3"},
-}
+    "…": "...", "&amp;": "&", "&lt;": "<", "&gt;": ">",
+    "£": "#", "€": "$", "¢": "cents",
+    "½": "1/2", "¼": "1/4", "¾": "3/4", "⅓": "1/3", "⅔": "2/3",
+}  # fmt: skip
 
-# Words that keep their full stop, in any case and with a capital only.
+# Words that keep their full stop: first in upper or lower case, then only with a capital.
 _ABBREVIATIONS = """
     adj adm adv al ala alex apr ariz assn assoc asst atty aug ave bhd bldg blvd brig bros calif capt
     cf cie cmdr co col colo comdr conn corp cos cpl ct dak dec dept det dr drs elec ens esq est etc
@@ -39,9 +41,9 @@ _ABBREVIATIONS = """
     sfc sgt spc sq sr st ste supt sys tel tenn thu thurs tue tues univ va vs vt wed wis wisc wm wyo
 """
 _CAPITAL_ABBREVIATIONS = "Ark Az Del Ill La Mass Miss Ore Pa Tex Wash"
-# Words that keep it before a number.
+# Words that keep their full stop before a number.
 _NUMBERED = "art fig figs no nos op pp"
-# A single letter gives its full stop away before a word that begins sentences.
+# A single letter loses its full stop before a word that begins sentences.
 _SENTENCE_STARTERS = r"""
     A About According Additionally After An As At But Earlier He Her Here However If In It Last Many
     More Mr\. Ms\. Now Once One Other Our She Since So Some Such That The Their Then There These
@@ -58,7 +60,7 @@ def _either(words: str) -> str:
     return "(?:" + "|".join(sorted(words.split(), key=len, reverse=True)) + ")"
 
 
-# Of two alternatives that fit at one place the first wins, so the longer token stands first.
+# The first alternative that matches wins, so alternatives for longer tokens come first.
 _TOKEN = re.compile(
     "|".join(
         [
@@ -91,7 +93,7 @@ _TOKEN = re.compile(
             rf"|nor{_APOSTROPHE}easter|li{_APOSTROPHE}l)(?:-{_ALNUM}+)*|(?:dunkin|somethin|ol)"
             rf"{_APOSTROPHE}(?!{_ALNUM})"
             rf"|{_APOSTROPHE}(?:n{_APOSTROPHE}|(?:n|em|till?|cause|[2-9]0s)(?!{_ALNUM})|\d\d(?!\S)))",
-            # glued words: can not, gon na, got ta, wan na, gim me, lem me, 't is, more 'n
+            # contracted words: can not, gon na, got ta, wan na, gim me, lem me, 't is, more 'n
             r"(?i:can(?=not(?![\w-]))|(?:gon|wan)(?=na(?![\w-]))|got(?=ta(?![\w-]))|(?:gim|lem)(?=me(?![\w-]))"
             rf"|{_APOSTROPHE}t(?=(?:is|was)(?:n{_APOSTROPHE}t)?(?!{_LETTER}))"
             rf"|(?!y{_CONTRACTION})y{_APOSTROPHE}(?={_LETTER}))",
@@ -115,15 +117,16 @@ _TOKEN = re.compile(
     )
 )
 
-# Emoji and invisible characters vanish.
+# Emoji and invisible characters are removed.
 _DROPPED = re.compile(
     "[\u2000-\u200f\u2025\u2028-\u202f\u203d-\u206f\ue000-\uf8ff\ufe00-\ufe0f\U00010000-\U0010ffff]"
 )
 
-# The time that tokens take grows with the square of the characters without a space.
+# Tokenizing takes time quadratic in the number of characters without a space.
 _TOO_LONG = re.compile(r"(\S{1000})(?=\S)")
 
-# Tokens with spaces inside, and full stops that depend on the next word, need the whole text.
+# Texts whose tokens may contain spaces, or whose full stops depend on the next word, are tokenized
+# whole; others in chunks, which are cached.
 _NEEDS_CONTEXT = re.compile(r"\d\s+\d|<|(?:^|\W)[^\W\d_]\.\s|\)\s\d|\.\s+\d")
 
 
@@ -142,16 +145,16 @@ def _tokens(text: str) -> list[str]:
 
 
 @lru_cache(maxsize=1 << 17)
-def _tokens_of_chunk(chunk: str) -> tuple[str, ...]:
+def _tokenize_chunk(chunk: str) -> tuple[str, ...]:
     if chunk.isascii() and chunk.isalpha() and len(chunk) < 5:  # too short for "cannot", "gonna"
         return (chunk.lower(),)
     return tuple(_tokens(chunk))
 
 
 def ptb_tokenize(text: str) -> list[str]:
-    """Lower-cased tokens of a text, punctuation dropped, as coco-caption scores them."""
+    """Return the lower-case tokens of a text without punctuation, as coco-caption scores them."""
     text = _DROPPED.sub(" ", text.replace("\u00ad", "").replace("&nbsp;", " "))
     text = _TOO_LONG.sub(r"\1 ", text)
     if _NEEDS_CONTEXT.search(text):
         return _tokens(text)
-    return [token for chunk in text.split() for token in _tokens_of_chunk(chunk)]
+    return [token for chunk in text.split() for token in _tokenize_chunk(chunk)]

@@ -1,12 +1,12 @@
 """Ranks of the true candidates: R@K, median and mean rank, recall against percentage.
 
-Mao et al. 2015, section 7.2 (R@K, Med r) and 9.2 (the curve). Queries and candidates are images
-and sentences in either role, with any number of true candidates a query. Scores come in blocks,
-so that no matrix of all queries and candidates need exist; where they come from (likelihood,
-embeddings) does not matter here.
+Mao et al. 2015, sections 7.2 (R@K, Med r) and 9.2 (the curve). Queries and candidates are images
+and sentences in either role, with any number of true candidates per query. Scores come in blocks,
+so that no matrix of all queries and candidates is necessary; they may be likelihoods or
+similarities of embeddings.
 
-Ties count against the system: a candidate that is not true and scores as much as a true one is
-placed before it, so that constant scores give the last rank and not the first.
+Ties count against the system: a false candidate with the score of a true one is placed before it,
+so that constant scores give the last rank and not the first.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ RECALL_AT = (1, 5, 10)
 
 @dataclass(frozen=True)
 class TrueRanks:
-    """Place of every true candidate in the list that is retrieved for its query.
+    """Ranks of all true candidates in the retrieved lists of their queries.
 
     Args:
         query: ``[P]`` query of each pair of a query and a true candidate, ascending.
-        rank: ``[P]`` place of the true candidate, 1 at the top; ascending within a query.
-        num_candidates: ``[Q]`` candidates that each query chose from.
+        rank: ``[P]`` rank of the true candidate, 1 at the top; ascending within a query.
+        num_candidates: ``[Q]`` number of candidates of each query.
     """
 
     query: np.ndarray
@@ -46,18 +46,17 @@ def true_ranks(
     *,
     block: int = 256,
 ) -> TrueRanks:
-    """Ranks of the true candidates of all queries.
+    """Compute the ranks of the true candidates of all queries.
 
     Args:
-        score_block: ``(start, end)`` -> ``[end - start, C]`` scores of these queries and all
-            candidates, greater is better. ``-inf`` takes a candidate out of a query's list.
+        score_block: Function ``(start, end)`` -> ``[end - start, C]`` scores of these queries and
+            all candidates, greater is better. ``-inf`` removes a candidate from a query's list.
         query_groups: ``[Q]`` group of each query, such as the number of its image.
-        candidate_groups: ``[C]`` group of each candidate; those of the query's group are the true
-            ones.
-        block: queries to ask for at once.
+        candidate_groups: ``[C]`` group of each candidate; candidates in the query's group are true.
+        block: Number of queries per call of ``score_block``.
 
     Raises:
-        ValueError: if a query has no true candidate, a score is NaN or a true candidate's score is
+        ValueError: If a query has no true candidate, a score is NaN, a true candidate's score is
             ``-inf``, or a block has another shape.
     """
     queries, candidates = np.asarray(query_groups), np.asarray(candidate_groups)
@@ -93,7 +92,7 @@ def true_ranks(
         block_ranks = np.empty((end - start, most), dtype=np.int64)
         for k in range(most):
             threshold = true_scores[:, k : k + 1]
-            # all that reach the score, less the true ones among them, and the k true ones before
+            # false candidates that reach the score, and the k true ones before this one
             reaching = (scores >= threshold).sum(1) - (true_scores >= threshold).sum(1)
             block_ranks[:, k] = reaching + k + 1
         ranks.append(block_ranks[is_true])
@@ -107,15 +106,15 @@ def true_ranks(
 
 @dataclass(frozen=True)
 class RankSummary:
-    """What is reported of a task.
+    """Summary of the ranks of a retrieval task.
 
     Args:
         recall_at: K -> percentage of queries with a true candidate among the first K.
-        median_rank: of the first true candidate, as :func:`median_rank` has it: a whole number,
-            but for means over folds.
-        mean_rank: of the first true candidate.
-        queries: number of queries.
-        candidates: mean number of candidates that a query chose from.
+        median_rank: Median rank of the first true candidate, see :func:`median_rank`: an integer,
+            except in means over folds.
+        mean_rank: Mean rank of the first true candidate.
+        queries: Number of queries.
+        candidates: Mean number of candidates per query.
     """
 
     recall_at: dict[int, float]
@@ -126,7 +125,7 @@ class RankSummary:
 
 
 def summarize_ranks(ranks: TrueRanks, *, recall_at: Sequence[int] = RECALL_AT) -> RankSummary:
-    """R@K in percent, median and mean rank, all of the first true candidate of each query."""
+    """Compute R@K in percent, median and mean rank of the first true candidate of each query."""
     first = ranks.first
     return RankSummary(
         recall_at={k: float(100 * (first <= k).mean()) for k in recall_at},
@@ -140,10 +139,10 @@ def summarize_ranks(ranks: TrueRanks, *, recall_at: Sequence[int] = RECALL_AT) -
 def chance_summary(
     num_true: np.ndarray, num_candidates: np.ndarray, *, recall_at: Sequence[int] = RECALL_AT
 ) -> RankSummary:
-    """Return the expected figures of candidates in random order.
+    """Compute the expected results for candidates in random order.
 
-    The papers' row "Random". Its median rank is the smallest rank that the first true candidate
-    reaches with probability one half or more.
+    This is the row "Random" of the papers. Its median rank is the smallest rank that the first true
+    candidate reaches with a probability of at least one half.
 
     Args:
         num_true: ``[Q]`` number of true candidates of each query, 1 or more.
@@ -151,19 +150,19 @@ def chance_summary(
         recall_at: K of each R@K.
     """
     kinds, counts = np.unique(np.stack([num_true, num_candidates]), axis=1, return_counts=True)
-    # P(first true candidate is among the first r), r = 1 ... C; mean over the queries
-    found = np.ones((len(counts), int(num_candidates.max())))
-    for row, (true, candidates) in zip(found, kinds.T.tolist()):
-        before = np.arange(candidates)  # wrong candidates that stand before rank r = before + 1
+    # P(first true candidate is among the first r) for r = 1 ... C, per kind of query
+    probabilities = np.ones((len(counts), int(num_candidates.max())))
+    for row, (true, candidates) in zip(probabilities, kinds.T.tolist()):
+        before = np.arange(candidates)  # number of false candidates before rank r = before + 1
         row[:candidates] = 1 - np.cumprod(
             np.maximum(candidates - true - before, 0) / (candidates - before)
         )
     shares = counts / counts.sum()
-    reached = shares @ found
+    reached = shares @ probabilities
     true, candidates = kinds
     return RankSummary(
         recall_at={k: float(100 * reached[min(k, len(reached)) - 1]) for k in recall_at},
-        # a sum of 1/2 may be rounded below
+        # a sum of exactly 1/2 may be rounded down
         median_rank=int(np.argmax(reached >= 0.5 - 1e-9)) + 1,
         mean_rank=float(shares @ ((candidates + 1) / (true + 1))),
         queries=int(counts.sum()),
@@ -172,35 +171,37 @@ def chance_summary(
 
 
 def median_rank(first: np.ndarray) -> int:
-    """Median of ``[Q]`` ranks that start at 1, rounded down where it lies between two ranks.
+    """Compute the median of ranks ``[Q]`` from 1, rounded down if it lies between two ranks.
 
-    The usual Med r of image-sentence retrieval, ``floor(median of ranks from 0) + 1``.
+    This is the usual Med r of image-sentence retrieval, ``floor(median of ranks from 0) + 1``.
     """
     return int(np.floor(np.median(first)))
 
 
 def curve_percentages() -> np.ndarray:
-    """Percentages at which curves are drawn: close together at the left, which matters most."""
+    """Return the percentages of a curve's points; points on the left, which matter most, are
+    closer."""
     tenths = [np.arange(1, 10), np.arange(10, 90, 2), np.arange(90, 1001, 10)]
     return np.concatenate(tenths) / 10
 
 
 def recall_curve(ranks: TrueRanks, percentages: Optional[np.ndarray] = None) -> np.ndarray:
-    """Share of the true candidates that stand in the first p % of each query's list.
+    """Compute the share of the true candidates in the first p % of each query's list.
 
-    The curve of Mao et al. 2015, figure 4: mean over queries of the number of true candidates
-    retrieved, over the number there are.
+    This is the curve of Mao et al. 2015, figure 4: the mean over queries of the number of true
+    candidates retrieved, divided by their total number.
 
     Args:
-        ranks: see :func:`true_ranks`.
-        percentages: ``[n]`` p of each point, of the query's own number of candidates.
+        ranks: Result of :func:`true_ranks`.
+        percentages: ``[n]`` p of each point, relative to the query's number of candidates.
 
     Returns:
         recall: ``[n]`` percentages.
     """
     percentages = curve_percentages() if percentages is None else np.asarray(percentages)
     Q = len(ranks.num_candidates)
-    # smallest percentage that reaches the candidate: one rounding, as 0.1 has for 1 of 1000
+    # Smallest percentage that reaches the candidate. Multiplying first rounds only once: 1 of 1000
+    # is then equal to 0.1.
     needed = 100 * ranks.rank / ranks.num_candidates[ranks.query]
     weights = 1 / np.bincount(ranks.query, minlength=Q)[ranks.query]
     order = np.argsort(needed)

@@ -1,4 +1,4 @@
-"""The card beside a result: what it takes to make the number again, or to see why it differs."""
+"""Card of a result: the facts that are necessary to reproduce a score, or to see why it differs."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ _LOG_CHARACTERS = 1 << 18
 
 
 def file_hash(path: str) -> dict[str, object]:
-    """Path, size and sha256; files of more than 4 GiB keep their size alone."""
+    """Return path, size and SHA-256 of a file; without SHA-256 if it is larger than 4 GiB."""
     try:
         size = os.path.getsize(path)
         entry: dict[str, object] = {"path": path, "bytes": size}
@@ -27,18 +27,17 @@ def file_hash(path: str) -> dict[str, object]:
 
 
 def decoding_settings(path: str) -> dict[str, object]:
-    """Settings in the log lines at the head of fairseq-generate's output, or the ``options`` of the
-    first line of a JSONL file of fairseq-mm's commands; empty without them."""
+    """Read the decoding settings of a file of generated texts; empty if it has none.
+
+    They are in the log lines at the head of fairseq-generate's output, or in ``options`` of the
+    first line of a JSONL file of fairseq-mm's commands.
+    """
     with open(path, encoding="utf-8", errors="replace") as file:
         head = file.read(_LOG_CHARACTERS)
-    if head.lstrip().startswith("{"):
-        return _options_of_line(head.lstrip().split("\n", 1)[0])
-    return next(map(read_settings, LOGGED_SETTINGS.findall(head)), {})
-
-
-def _options_of_line(line: str) -> dict[str, object]:
+    if not head.lstrip().startswith("{"):
+        return next(map(read_settings, LOGGED_SETTINGS.findall(head)), {})
     try:
-        entry = parse_json(line)
+        entry = parse_json(head.lstrip().split("\n", 1)[0])
     except ValueError:
         return {}
     options = entry.get("options") if isinstance(entry, dict) else None
@@ -46,7 +45,7 @@ def _options_of_line(line: str) -> dict[str, object]:
 
 
 def allows_unk(path: str) -> Optional[bool]:
-    """Whether generated texts may have had ``<unk>``; None where the file does not say."""
+    """Check whether generated texts could contain ``<unk>``; None if the file does not say."""
     value = decoding_settings(path).get("allow_unk")
     return value if isinstance(value, bool) else None
 
@@ -54,14 +53,13 @@ def allows_unk(path: str) -> Optional[bool]:
 def result_card(
     *, command: str, files: dict[str, Optional[str]], generated: Optional[str]
 ) -> dict[str, object]:
-    """What a result was made with.
+    """Return the card of a result.
 
     Args:
-        command: the command line.
-        files: role -> path of what was read; hashed. None is left out.
-        generated: output of fairseq-generate, whose log names decode settings, checkpoint and
-            feature store; or JSONL of fairseq-mm's commands, which has decode settings; None if
-            no file was generated.
+        command: Command line.
+        files: Role -> path of an input file, which is hashed; None is skipped.
+        generated: Output of fairseq-generate, whose log names decoding settings, checkpoint and
+            feature store; or JSONL of fairseq-mm's commands, which has decoding settings; or None.
     """
     versions = {"python": platform.python_version()}
     for package in ("fairseq-mm", *_PACKAGES):

@@ -1,11 +1,12 @@
 """ROUGE of one item (Lin 2004), in two protocols.
 
-:func:`rouge_l` is coco-caption's: longest common subsequence, F-measure with beta 1.2, the best
-precision and the best recall over the references, each for itself, before they are joined.
+:func:`rouge_l` follows coco-caption: longest common subsequence, F-measure with beta 1.2, and the
+best precision and the best recall over the references, which are maximised separately before they
+are combined.
 
-:func:`rouge_n_f1` and :func:`rouge_l_f1` are those of summaries (Yu et al. 2021, section 4.4, whose
-figures they reproduce): one reference, tokens as they are, the F-measure with beta 1. The figure of
-a corpus is the items' mean, in both.
+:func:`rouge_n_f1` and :func:`rouge_l_f1` are for summaries (Yu et al. 2021, section 4.4, whose
+scores they reproduce): one reference, unchanged tokens, the F-measure with beta 1. In both
+protocols the corpus score is the mean over items.
 """
 
 from collections import Counter
@@ -15,7 +16,7 @@ BETA = 1.2
 
 
 def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    """Length of the longest common subsequence, with the rows of the table as bits of integers.
+    """Compute the length of the longest common subsequence, with table rows as bits of integers.
 
     Hyyrö 2004 (bit-parallel LCS): a zero bit marks a position of ``first`` where the length grows.
     """
@@ -31,10 +32,10 @@ def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> i
 
 
 def rouge_l(hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """ROUGE-L between 0 and 1; the corpus figure is the mean. An empty hypothesis scores 0.
+    """Compute ROUGE-L between 0 and 1; the corpus score is the mean. An empty hypothesis scores 0.
 
     Raises:
-        ValueError: if there is no reference.
+        ValueError: If there is no reference.
     """
     if not references:
         raise ValueError("`references` must have one reference or more, but is empty.")
@@ -53,18 +54,18 @@ def rouge_l(hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> f
 
 
 def rouge_n_f1(hypothesis: Sequence[str], reference: Sequence[str], n: int) -> float:
-    """ROUGE-N between 0 and 1: F1 of clipped n-gram counts (Lin 2004, section 2; beta 1).
+    """Compute ROUGE-N between 0 and 1: F1 of clipped n-gram counts (Lin 2004, section 2; beta 1).
 
     Args:
-        hypothesis: tokens.
-        reference: tokens.
-        n: order; 1 for words.
+        hypothesis: Tokens of the hypothesis.
+        reference: Tokens of the reference.
+        n: Order; 1 for words.
 
     Returns:
-        0 where either text has fewer than n tokens.
+        The score; 0 if either text has fewer than n tokens.
 
     Raises:
-        ValueError: if ``n`` is below 1.
+        ValueError: If ``n`` is below 1.
     """
     if n < 1:
         raise ValueError(f"`n` must be 1 or more, but is {n} instead.")
@@ -75,12 +76,14 @@ def rouge_n_f1(hypothesis: Sequence[str], reference: Sequence[str], n: int) -> f
 
 
 def _ngrams(tokens: Sequence[str], n: int) -> Counter:
-    # a 1-gram is the word itself, which is cheaper than a tuple of one
+    # a 1-gram is the word itself, which is cheaper than a tuple
     return Counter(tokens) if n == 1 else Counter(zip(*(tokens[i:] for i in range(n))))
 
 
 def rouge_l_f1(hypothesis: Sequence[str], reference: Sequence[str]) -> float:
-    """ROUGE-L between 0 and 1: F1 of the longest common subsequence of two whole texts (Lin 2004,
-    section 3.1; beta 1). An empty text scores 0."""
+    """Compute ROUGE-L between 0 and 1 for two whole texts; an empty text scores 0.
+
+    It is the F1 of the longest common subsequence (Lin 2004, section 3.1; beta 1).
+    """
     common = longest_common_subsequence(hypothesis, reference)
     return 2 * common / (len(hypothesis) + len(reference)) if common else 0.0

@@ -1,4 +1,4 @@
-"""Rows of a table of scores, and the tokenised items that they are made of."""
+"""Rows of a table of scores, their signatures, and the tokenized items that are scored."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,13 +6,13 @@ from typing import Optional
 
 import numpy as np
 
+from fairseq_mm import __version__
 from fairseq_mm.metrics.bootstrap import Statistic
 from fairseq_mm.metrics.copying import CopiedRun
-from fairseq_mm.metrics.signature import count_label, signature
 
 Tokens = list[str]
 
-# tokenisation -> what else a signature says of it
+# tokenization -> further properties in its signature
 _TOKEN_PROPERTIES = {
     "ptb": {"case": "lc", "punct": "no"},
     "m_rnn": {"case": "lc", "punct": "yes"},
@@ -27,13 +27,32 @@ _TWO_DECIMALS = frozenset(
 )
 
 
-def format_figure(name: str, value: Optional[float], *, decimals: int = 5) -> str:
-    """Return a figure as people read it: counts as integers, shares with some decimals.
+def count_label(references: Sequence[Sequence[object]]) -> str:
+    """Return ``5`` if every item has five references, ``3-5`` if the number varies."""
+    counts = {len(item) for item in references} or {0}
+    return str(min(counts)) if len(counts) == 1 else f"{min(counts)}-{max(counts)}"
+
+
+def signature(metric: str, **properties: object) -> str:
+    """Return how a score was computed, in one short string like sacreBLEU's.
+
+    An example is ``bleu|refs:5|tok:ptb|case:lc|version:fairseq_mm-0.2.0``.
 
     Args:
-        name: Name of the figure, such as ``bleu4``.
-        value: The figure; None is shown as ``-``.
-        decimals: Decimals of shares and scores.
+        metric: Name of the metric.
+        properties: Properties that determine the score, in order; None skips a property.
+    """
+    parts = [f"{name}:{value}" for name, value in properties.items() if value is not None]
+    return "|".join([metric, *parts, f"version:fairseq_mm-{__version__}"])
+
+
+def format_figure(name: str, value: Optional[float], *, decimals: int = 5) -> str:
+    """Format a score for people: counts as integers, shares with some decimals.
+
+    Args:
+        name: Name of the score, such as ``bleu4``.
+        value: The score; None is shown as ``-``.
+        decimals: Number of decimals of shares and scores.
     """
     if value is None:
         return "-"
@@ -44,18 +63,18 @@ def format_figure(name: str, value: Optional[float], *, decimals: int = 5) -> st
 
 @dataclass
 class Row:
-    """One figure, or the reason why there is none.
+    """One score, or the reason why there is none.
 
     Args:
-        name: such as ``bleu4``.
-        value: the figure.
-        signature: what it was made with.
-        scored: number of items that it was made of.
-        note: reason or remark.
-        expected: number of items that there should be, where it is known.
-        sums: ``[items, statistics]`` from which ``statistic`` makes the figure; None where it
-            cannot be made from a part of the items.
-        per_item: the items' own figures, where the metric has them.
+        name: Name of the score, such as ``bleu4``.
+        value: The score.
+        signature: Properties that determine the score.
+        scored: Number of scored items.
+        note: Reason or remark.
+        expected: Number of items that should have been scored, if it is known.
+        sums: ``[items, statistics]`` from which ``statistic`` computes the score; None if it cannot
+            be computed from a part of the items.
+        per_item: Scores of the items, if the metric has them.
     """
 
     name: str
@@ -71,27 +90,26 @@ class Row:
 
 @dataclass
 class TokenizedItems:
-    """Hypothesis and references of each item, tokenised; what the metrics get.
+    """Tokenized hypothesis and references of each item: the input of the metrics.
 
     Args:
-        hypotheses: one token list an item.
-        references: for each item its references' token lists.
-        tokenization: name of the tokenisation (``ptb``, ``m_rnn``, ``wp`` or ``none``), for
+        hypotheses: Tokens of each item.
+        references: Tokens of the references of each item.
+        tokenization: Name of the tokenization (``ptb``, ``m_rnn``, ``wp`` or ``none``), for
             signatures.
-        training_texts: tokenised training texts, for novelty.
-        meteor_task: see :func:`fairseq_mm.metrics.meteor.meteor`.
-        meteor_normalize: the jar's ``-norm``.
-        copied_runs: for each hypothesis what it copies from the training text, for copying.
-        training_words: of the text that was searched for them.
-        texts: hypotheses as they are, for the protocol of VIST.
-        reference_texts: references as they are, for the same.
-        references_of: what a reference belongs to, where it is not the item itself.
-        sentences: for each hypothesis the tokens of its sentences; None where nothing says where
-            one ends.
-        written_sentences: the same of stories that people wrote, to compare with.
-        sources: tokens of each item's source (a video's transcript), None for items without one;
-            None where there are no sources.
-        allows_unk: whether the hypotheses may have had ``<unk>``; None where it is not known.
+        training_texts: Tokenized training texts, for novelty.
+        meteor_task: See :func:`fairseq_mm.metrics.meteor.meteor`.
+        meteor_normalize: Whether the jar gets the option ``-norm``.
+        copied_runs: For each hypothesis its longest run from the training text, for copying.
+        training_words: Number of words in the training text that was searched for runs.
+        texts: Hypotheses without tokenization, for the protocol of VIST.
+        reference_texts: References without tokenization, for the protocol of VIST.
+        references_of: Noun of the unit to which references belong, if it is not the item itself.
+        sentences: For each hypothesis the tokens of its sentences; None if their ends are unknown.
+        written_sentences: The sentences of stories that people wrote, for comparison.
+        sources: Tokens of each item's source (a video's transcript), None for an item without
+            source; None if there are no sources.
+        allows_unk: Whether the hypotheses could contain ``<unk>``; None if it is not known.
     """
 
     hypotheses: Sequence[Tokens]
@@ -131,7 +149,7 @@ class TokenizedItems:
 
 
 def mean_from_sums(sums: np.ndarray) -> float:
-    """Of two sums the first over the second; 0 over 0 is 0."""
+    """Divide the first of two sums by the second; 0 over 0 is 0."""
     return float(sums[0] / sums[1]) if sums[1] else 0.0
 
 
@@ -144,15 +162,15 @@ def ratio_row(
     scored: Optional[int] = None,
     per_item: Optional[Sequence[Optional[float]]] = None,
 ) -> Row:
-    """Row of a figure that is one sum over another.
+    """Build the row of a score that is one sum over another.
 
     Args:
-        name: of the figure.
+        name: Name of the score.
         sums: ``[items, 2]``.
-        sign: its signature.
-        note: remark.
-        scored: number of items that have the figure, where not all do.
-        per_item: the items' own figures; the ratios by default, None of 0 over 0.
+        sign: Signature of the score.
+        note: Remark.
+        scored: Number of items that have the score; by default all.
+        per_item: Scores of the items; by default the ratios, None for 0 over 0.
     """
     sums = np.asarray(sums, dtype=float)
     if per_item is None:
@@ -170,11 +188,11 @@ def ratio_row(
 
 
 def mean_row(name: str, scores: Sequence[float], sign: str, note: str = "") -> Row:
-    """Row of a figure that is the mean of its items' figures."""
+    """Build the row of a score that is the mean of its items' scores."""
     sums = np.stack([np.asarray(scores, dtype=float), np.ones(len(scores))], axis=1)
     return ratio_row(name, sums, sign, note, per_item=scores)
 
 
 def rows_without(signs: Mapping[str, str], note: str) -> list[Row]:
-    """Rows that say why there is no figure; ``signs`` are their signatures by name."""
+    """Build rows that say why there is no score; ``signs`` are their signatures by name."""
     return [Row(name, None, sign, 0, note) for name, sign in signs.items()]

@@ -1,7 +1,7 @@
-"""Figures of a study with annotators: accuracy, preference, agreement, with intervals.
+"""Results of a study with annotators: accuracy, preference, agreement, with intervals.
 
-Fan et al. 2018, Figure 5, report "pairing accuracy" of the triple pairing task without saying of
-what. Two readings are given: the share of answers with all three pairs right (a guess among the
+Fan et al. 2018, Figure 5, report the "pairing accuracy" of the triple pairing task without defining
+it. Two readings are computed: the share of answers with all three pairs right (a guess among the
 six orders gets 1/6), and the share of right pairs (a guess gets 1/3).
 """
 
@@ -18,11 +18,11 @@ CHANCE_PAIR = 1 / 3
 
 
 class Share(NamedTuple):
-    """A share of answers.
+    """Share of answers with its interval.
 
     Attributes:
-        value: between 0 and 1.
-        interval: 95 % bootstrap interval over questions, with all answers of each.
+        value: Share between 0 and 1.
+        interval: 95 % bootstrap interval over questions, with all answers of each question.
     """
 
     value: float
@@ -30,13 +30,13 @@ class Share(NamedTuple):
 
 
 class SignTest(NamedTuple):
-    """Questions in which the majority is for one side.
+    """Sign test over questions with a majority for one side.
 
     Attributes:
-        first: number of questions for the first.
-        second: for the second.
-        even: undecided; they do not count.
-        p: two-sided, of a difference so large between equally good sides.
+        first: Number of questions with a majority for the first side.
+        second: Number of questions with a majority for the second side.
+        even: Number of undecided questions, which do not count.
+        p: Two-sided p-value of such a difference between equally good sides.
     """
 
     first: int
@@ -48,13 +48,13 @@ class SignTest(NamedTuple):
 def bootstrap_share(
     hits: Sequence[float], totals: Sequence[float], *, samples: int, seed: int
 ) -> Share:
-    """Share of hits among all answers; questions are resampled, not answers.
+    """Compute the share of hits among all answers; questions are resampled, not answers.
 
     Args:
-        hits: of each question.
-        totals: answers of each question, at least one in all.
-        samples: number of resamplings.
-        seed: of the resampling.
+        hits: Number of hits of each question.
+        totals: Number of answers of each question, at least one in all.
+        samples: Number of resamplings.
+        seed: Seed of the resampling.
     """
     sums = np.stack([np.asarray(hits, dtype=float), np.asarray(totals, dtype=float)], axis=1)
     figures = resampled(sums, _ratio, samples=samples, seed=seed)
@@ -66,11 +66,11 @@ def _ratio(sums: np.ndarray) -> float:
 
 
 def sign_test(hits: Sequence[int], totals: Sequence[int]) -> SignTest:
-    """Whether more questions than chance would give have a majority for the first side.
+    """Test whether the number of questions with a majority for one side exceeds chance.
 
     Args:
-        hits: answers of each question for the first side.
-        totals: all answers of each question.
+        hits: Answers of each question for the first side.
+        totals: All answers of each question.
     """
     first = sum(2 * hit > total for hit, total in zip(hits, totals))
     second = sum(2 * hit < total for hit, total in zip(hits, totals))
@@ -80,14 +80,16 @@ def sign_test(hits: Sequence[int], totals: Sequence[int]) -> SignTest:
 
 
 def fleiss_kappa(counts: np.ndarray) -> Optional[float]:
-    """Agreement of annotators beyond chance (Fleiss 1971); numbers of answers may differ.
+    """Compute the agreement of annotators beyond chance (Fleiss 1971).
+
+    The number of answers may differ between questions.
 
     Args:
-        counts: ``[questions, categories]``, answers; questions with fewer than two say nothing of
-            agreement and are left out.
+        counts: ``[questions, categories]``, number of answers; questions with fewer than two
+            answers tell nothing about agreement and are ignored.
 
     Returns:
-        1 for full agreement, 0 for that of chance; None where no question has two answers, or all
+        1 for full agreement, 0 for agreement by chance; None if no question has two answers, or all
         answers are in one category.
     """
     counts = counts[counts.sum(axis=1) >= 2].astype(float)

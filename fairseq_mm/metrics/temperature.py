@@ -1,8 +1,9 @@
-"""The temperature at which given words are most likely (Fan et al. 2018, section 5.4).
+"""Temperature at which given words are most likely (Fan et al. 2018, section 5.4).
 
 "For each model, we tune a temperature parameter for the softmax at generation time"; the paper does
-not say how. Here: log-likelihood, slope and curvature are summed over a text at a few temperatures
-in one pass, and between them the polynomial of degree 5 that agrees with all six is followed.
+not say how. Here log-likelihood, slope and curvature are summed over a text at a few temperatures
+in one pass. Between two temperatures the maximum is searched on the polynomial of degree 5 that
+agrees with all six values.
 """
 
 from typing import NamedTuple
@@ -15,11 +16,12 @@ _STEPS = 4000
 
 
 class BestTemperature(NamedTuple):
-    """
+    """Temperature with the highest log-likelihood.
+
     Attributes:
         temperature: T.
-        log_likelihood: sum over the words, at T.
-        is_inside: the best one lies within the temperatures tried, not at their end.
+        log_likelihood: Sum over the words, at T.
+        is_inside: True if T lies within the temperatures tried, not at their end.
     """
 
     temperature: float
@@ -28,14 +30,15 @@ class BestTemperature(NamedTuple):
 
 
 def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperature:
-    """
+    """Find the temperature with the highest log-likelihood.
+
     Args:
         temperatures: ``[G]`` in ascending order.
-        sums: ``[3, G]``: at each, sum of the words' log-probabilities, and its first and second
-            derivative by 1 / temperature.
+        sums: ``[3, G]``: sum of the words' log-probabilities at each temperature, and its first and
+            second derivative by 1 / temperature.
 
     Raises:
-        ValueError: if there are fewer than two temperatures, or shapes do not fit.
+        ValueError: If there are fewer than two temperatures, or the shapes do not match.
     """
     if len(temperatures) < 2 or sums.shape != (3, len(temperatures)):
         raise ValueError(
@@ -45,7 +48,7 @@ def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperat
     inverse = 1 / temperatures[::-1]
     values, slopes, curvatures = sums[:, ::-1]
     best = int(values.argmax())
-    found, at = float(values[best]), float(inverse[best])
+    highest, at = float(values[best]), float(inverse[best])
     for i in (best - 1, best):
         if not 0 <= i < len(inverse) - 1:
             continue
@@ -53,15 +56,16 @@ def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperat
         t = np.linspace(0, 1, _STEPS + 1)
         curve = _hermite(t, values[i : i + 2], h * slopes[i : i + 2], h * h * curvatures[i : i + 2])
         top = int(curve.argmax())
-        if curve[top] > found:
-            found, at = float(curve[top]), float(inverse[i] + h * t[top])
-    return BestTemperature(1 / at, found, bool(inverse[0] < at < inverse[-1]))
+        if curve[top] > highest:
+            highest, at = float(curve[top]), float(inverse[i] + h * t[top])
+    return BestTemperature(1 / at, highest, bool(inverse[0] < at < inverse[-1]))
 
 
 def _hermite(
     t: np.ndarray, value: np.ndarray, slope: np.ndarray, curvature: np.ndarray
 ) -> np.ndarray:
-    """Polynomial of degree 5 on [0, 1] with these values and derivatives at 0 and 1."""
+    """Evaluate the polynomial of degree 5 on [0, 1] that has these values and derivatives at its
+    ends."""
     t3, t4, t5 = t**3, t**4, t**5
     step = 10 * t3 - 15 * t4 + 6 * t5
     return (

@@ -1,4 +1,4 @@
-"""All text metrics of one system over one set of items: a row a figure, with its signature."""
+"""All text metrics of one system over one set of items: a row per score, with its signature."""
 
 import os
 from collections.abc import Sequence
@@ -32,13 +32,13 @@ from fairseq_mm.metrics.score_rows import (
     mean_row,
     ratio_row,
     rows_without,
+    signature,
 )
-from fairseq_mm.metrics.signature import signature
 
 NGRAMS = 4  # largest order of novel n-grams
 
 
-# Against references -----------------------------------------------------------------------------
+# Metrics against references ---------------------------------------------------------------------
 
 
 def _bleu_of_order(order: int, sums: np.ndarray) -> float:
@@ -77,18 +77,19 @@ def _meteor(items: TokenizedItems) -> list[Row]:
             task=items.meteor_task,
             normalize=items.meteor_normalize,
         )
-    except UserError as error:  # the other figures are not lost with it
+    except UserError as error:  # without Java, the other metrics are still computed
         return rows_without({"meteor": sign}, str(error))
     return [Row("meteor", corpus, sign, len(per_item), per_item=per_item)]
 
 
 def _meteor_vist(items: TokenizedItems) -> list[Row]:
-    """The protocol of the Visual Storytelling Challenge (EvalVIST), with its task and the default.
+    """Score stories by the protocol of the Visual Storytelling Challenge (EvalVIST).
 
-    Each story is one segment, as it is, without METEOR's own normalisation. A story's score is the
-    highest over its references, each scored alone: METEOR's own way with several references,
-    segment by segment. The figure is the mean over image sequences, where coco-caption's makes a
-    corpus score of summed statistics.
+    Each story is one segment without METEOR's own normalisation. A story's score is the highest
+    over its references, each scored separately, which is METEOR's own way for a segment with
+    several references. The corpus score is the mean over image sequences, where coco-caption
+    computes a corpus score from summed statistics. The rows use the challenge's task and METEOR's
+    default task.
     """
     rows = []
     for name, task in (("meteor_vist", "hter"), ("meteor_vist_rank", "rank")):
@@ -106,7 +107,7 @@ def _meteor_vist(items: TokenizedItems) -> list[Row]:
             _, scores = meteor_jar.meteor(
                 items.texts, items.reference_texts, task=task, normalize=False
             )
-        except UserError as error:  # the other figures are not lost with it
+        except UserError as error:  # without Java, the other metrics are still computed
             rows += rows_without({name: sign}, str(error))
         else:
             rows.append(mean_row(name, scores, sign))
@@ -136,12 +137,13 @@ _ROUGE: dict[str, Callable[[Tokens, Tokens], float]] = {
 
 
 def _choice(items: TokenizedItems) -> Optional[str]:
-    """Of several references the one that gives the highest figure counts."""
+    """Return the signature's property for several references: the one with the highest score
+    counts."""
     return "of-refs" if any(len(texts) > 1 for texts in items.references) else None
 
 
 def _rouge(items: TokenizedItems) -> list[Row]:
-    """ROUGE-1, -2 and -L of summaries, see ``rouge.py``."""
+    """Compute ROUGE-1, -2 and -L of summaries, see ``rouge.py``."""
     rows = []
     for name, rouge in _ROUGE.items():
         scores = [
@@ -154,7 +156,6 @@ def _rouge(items: TokenizedItems) -> list[Row]:
 
 
 def _content_f1(items: TokenizedItems) -> list[Row]:
-    """See ``content_f1.py``."""
     sign = items.sign(
         "content_f1",
         best=_choice(items),
@@ -162,7 +163,7 @@ def _content_f1(items: TokenizedItems) -> list[Row]:
         task="rank",
         norm="no",
         stop=f"{len(STOP_WORDS)}-words",
-        span="first",  # figures without this property left every word of a span out
+        span="first",  # older signatures without this property: every word of a span was removed
         bags="sets",
         f1="mean",
     )
@@ -175,14 +176,14 @@ def _content_f1(items: TokenizedItems) -> list[Row]:
         alignments = meteor_jar.align(
             [tokens for tokens, _ in pairs], [reference for _, reference in pairs]
         )
-    except UserError as error:  # the other figures are not lost with it
+    except UserError as error:  # without Java, the other metrics are still computed
         return rows_without({"content_f1": sign}, str(error))
-    of_pairs = (content_f1(*pair, matches) for pair, matches in zip(pairs, alignments))
-    scores = [max(next(of_pairs) for _ in texts) for texts in items.references]
+    pair_scores = (content_f1(*pair, matches) for pair, matches in zip(pairs, alignments))
+    scores = [max(next(pair_scores) for _ in texts) for texts in items.references]
     return [mean_row("content_f1", scores, sign)]
 
 
-# Of the texts alone, and against training texts and sources ------------------------------------
+# Metrics of the texts themselves, and against training texts and sources -----------------------
 
 
 def _diversity(items: TokenizedItems) -> list[Row]:
@@ -205,7 +206,8 @@ def _novelty(items: TokenizedItems) -> list[Row]:
 
 
 def _novel_ngrams(items: TokenizedItems) -> list[Row]:
-    """Shares of novel n-grams over all summaries, with the references' own beside them."""
+    """Compute the shares of novel n-grams over all summaries; the notes have those of the
+    references."""
     signs = {
         f"novel{n}": items.sign(f"novel{n}", refs=False, source="transcript", mean="ngrams")
         for n in range(1, NGRAMS + 1)
@@ -213,7 +215,7 @@ def _novel_ngrams(items: TokenizedItems) -> list[Row]:
     sources = items.sources
     if sources is None:
         return rows_without(signs, "needs DATA/SPLIT.transcripts.jsonl")
-    # [2, items, orders, 2]; items without a source stay, so that two systems' items are the same
+    # [2, items, orders, 2]; items without a source count 0, since two systems need equal items
     nothing = [(0, 0)] * NGRAMS
     sums, theirs = np.array(
         [
@@ -238,7 +240,8 @@ def _novel_ngrams(items: TokenizedItems) -> list[Row]:
 
 
 def _copying(items: TokenizedItems) -> list[Row]:
-    """Longest run of words shared with a training text, and its share of the hypothesis."""
+    """Compute the longest run of words shared with a training text, and its share of the
+    hypothesis."""
     training = None if items.training_words is None else f"{items.training_words}-words"
     signs = {
         name: items.sign(name, refs=False, run="contiguous", training=training)
@@ -264,7 +267,7 @@ _REPETITIONS: dict[str, Callable[[Sequence[Tokens]], Optional[float]]] = {
 
 
 def _sentences(items: TokenizedItems) -> list[Row]:
-    """Words a sentence, and what sentences repeat, see :mod:`.diversity`."""
+    """Compute the words per sentence, and the repetition of sentences, see :mod:`.diversity`."""
     signs = {"words_per_sentence": items.sign("words_per_sentence", refs=False)}
     for name in _REPETITIONS:
         signs[name] = items.sign(name, refs=False, of="earlier-sentences-of-its-story")
@@ -289,7 +292,7 @@ def _repetition(
     sign: str,
 ) -> Row:
     values = [measure(sentences) for sentences in stories]
-    # stories without a figure stay among the items, so that two systems' items are the same
+    # stories without a value count 0, since the comparison of two systems needs equal items
     sums = np.array([[value or 0.0, value is not None] for value in values], dtype=float)
     scored = int(sums[:, 1].sum())
     if not scored:
@@ -302,12 +305,12 @@ def _repetition(
 def _sentence_length(
     stories: Sequence[Sequence[Tokens]], written: Sequence[Sequence[Tokens]], sign: str
 ) -> Row:
-    def sums_of(stories: Sequence[Sequence[Tokens]]) -> np.ndarray:
+    def count_words(stories: Sequence[Sequence[Tokens]]) -> np.ndarray:
         return np.array([[sum(map(len, s)), len(s)] for s in stories], dtype=float).reshape(-1, 2)
 
-    sums = sums_of(stories)
+    sums = count_words(stories)
     counts = f"{sums[:, 1].min():.0f} to {sums[:, 1].max():.0f} sentences a story"
-    people = f", people: {mean_from_sums(sums_of(written).sum(0)):.2f}" if written else ""
+    people = f", people: {mean_from_sums(count_words(written).sum(0)):.2f}" if written else ""
     per_item = [mean_from_sums(story) for story in sums]
     return ratio_row("words_per_sentence", sums, sign, counts + people, per_item=per_item)
 
@@ -327,7 +330,7 @@ METRICS: dict[str, Callable[[TokenizedItems], list[Row]]] = {
     "sentences": _sentences,
 }
 _JAVA = ("meteor", "meteor_vist", "content_f1")
-# metric -> its figures, where they have other names
+# metric -> names of its scores, if they differ from its own name
 FIGURES: dict[str, tuple[str, ...]] = {
     "bleu": ("bleu1", "bleu2", "bleu3", "bleu4"),
     "meteor_vist": ("meteor_vist", "meteor_vist_rank"),
@@ -346,11 +349,11 @@ METRIC_OF_FIGURE = {
 
 
 def score_texts(items: TokenizedItems, metrics: Sequence[str]) -> list[Row]:
-    """Rows of the named metrics, in that order; Java works beside the others.
+    """Compute the rows of the named metrics, in that order; Java runs in parallel with the others.
 
     Args:
-        items: one item or more.
-        metrics: names out of :data:`METRICS`.
+        items: One item or more.
+        metrics: Keys of :data:`METRICS`.
     """
     with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as threads:
         waiting = {name: threads.submit(METRICS[name], items) for name in metrics if name in _JAVA}

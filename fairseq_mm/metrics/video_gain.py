@@ -1,8 +1,8 @@
-"""How much of a gain over a baseline comes from the video (Yu et al. 2021, section 5.1).
+"""Share of a gain over a baseline that comes from the video (Yu et al. 2021, section 5.1).
 
-A multimodal system differs from a baseline in its text backbone, too. Of the gain over the baseline
-the video brings what the system gains over its own text-only backbone: 83.6 % in the paper, on
-average over ROUGE-1, -2 and -L.
+A multimodal system differs from a baseline in its text backbone as well. The video's share is
+(system - text-only) / (system - baseline), where text-only is the system's own backbone: 83.6 % in
+the paper, on average over ROUGE-1, -2 and -L.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from fairseq_mm.metrics.bootstrap import interval, resampled
 
 @dataclass(frozen=True)
 class VideoGain:
-    """Gains of a system by measure, and the video's share in them.
+    """Gains of a system by metric, and the video's share in them.
 
     Args:
-        gains: over the baseline.
-        video_gains: over the text-only backbone.
-        shares: the latter over the former; None where there is no gain over the baseline.
-        share: the mean of the shares; None unless there is one for every measure.
+        gains: Gains over the baseline.
+        video_gains: Gains over the text-only backbone.
+        shares: ``video_gains`` over ``gains``; None if there is no gain over the baseline.
+        share: Mean of the shares; None unless every metric has a share.
     """
 
     gains: tuple[float, ...]
@@ -34,18 +34,18 @@ class VideoGain:
 def video_gain(
     system: Sequence[float], text_only: Sequence[float], baseline: Sequence[float]
 ) -> VideoGain:
-    """The share of a gain that comes from the video: mean of
-    (system - text-only) / (system - baseline).
+    """Compute the share of a gain that comes from the video.
 
-    Below 0 the video costs; above 1 the text-only backbone is worse than the baseline.
+    It is the mean of (system - text-only) / (system - baseline). A share below 0 means that the
+    video does harm; above 1 that the text-only backbone is worse than the baseline.
 
     Args:
-        system: figures of the multimodal system, one a measure; the higher, the better.
-        text_only: those of its backbone, trained alike without the video.
-        baseline: those of the system that it is compared with.
+        system: Scores of the multimodal system, one per metric; higher is better.
+        text_only: Scores of its backbone, trained in the same way without the video.
+        baseline: Scores of the system with which it is compared.
 
     Raises:
-        ValueError: if they are not of the same number of measures, or of none.
+        ValueError: If the numbers of metrics differ or are 0.
     """
     if not len(system) == len(text_only) == len(baseline) or not len(system):
         raise ValueError(
@@ -63,19 +63,20 @@ def video_gain(
 def share_interval(
     system: np.ndarray, text_only: np.ndarray, baseline: np.ndarray, *, samples: int, seed: int
 ) -> Optional[tuple[float, float]]:
-    """95 % interval of the share over resampled items, the same ones for all three systems.
+    """Compute the 95 % interval of the share over resampled items, equal ones for all three
+    systems.
 
     Args:
-        system: ``[items, measures]`` figures by item, whose means are the system's.
-        text_only: the same of its backbone.
-        baseline: the same, or ``[measures]`` where only its figures are known, which then count as
-            exact.
-        samples: number of resampled corpora.
-        seed: of the resampling.
+        system: ``[items, metrics]`` scores by item, whose means are the system's scores.
+        text_only: ``[items, metrics]`` scores of its backbone.
+        baseline: ``[items, metrics]`` scores of the baseline; or ``[metrics]``, if only its corpus
+            scores are known, which then count as exact.
+        samples: Number of resampled corpora.
+        seed: Seed of the resampling.
 
     Returns:
-        None if in a resampled corpus the baseline is as good as the system: the share has no finite
-        interval then.
+        None if the baseline is as good as the system in a resampled corpus: then the share has no
+            finite interval.
     """
     num_items, measures = system.shape
     columns = [system, text_only, np.broadcast_to(baseline, system.shape)]

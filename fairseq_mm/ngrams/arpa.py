@@ -1,6 +1,6 @@
 """N-gram models in ARPA files, which SRILM, IRSTLM and KenLM write.
 
-http://www.speech.sri.com/projects/srilm/manpages/ngram-format.5.html
+The format is described in http://www.speech.sri.com/projects/srilm/manpages/ngram-format.5.html
 """
 
 import gzip
@@ -25,18 +25,18 @@ from fairseq_mm.ngrams.ngram_model import (
 )
 
 _OTHER_UNKNOWN = b"<UNK>"
-_LOG_UNKNOWN = -100.0  # in a model without <unk>: KenLM's
+_LOG_UNKNOWN = -100.0  # KenLM's value for a model without <unk>
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_arpa(path: Union[str, os.PathLike]) -> NgramModel:
-    """A model of any order; a file compressed by gzip is read as it is.
+    """Read a model of any order; the file may be compressed by gzip.
 
-    A model without ``<unk>`` gets one whose log probability is -100 to base 10, as in KenLM.
-    ``<UNK>`` is another name of it.
+    A model without ``<unk>`` gets one with log probability -100 to base 10, as in KenLM. ``<UNK>``
+    is accepted as another name of it.
 
     Raises:
-        UserError: if the file cannot be read or is malformed, with the number of the line.
+        UserError: If the file cannot be read or is malformed; the message has the line number.
     """
     path = os.fspath(path)
     try:
@@ -48,10 +48,10 @@ def read_arpa(path: Union[str, os.PathLike]) -> NgramModel:
 
 
 def write_arpa(model: NgramModel, path: Union[str, os.PathLike]) -> None:
-    """Numbers have eight digits.
+    """Write a model with numbers of eight digits.
 
     Raises:
-        UserError: if a word is empty or has spaces, or the file cannot be written.
+        UserError: If a word is empty or has spaces, or the file cannot be written.
     """
     for word in model.words:
         if word.encode().split() != [word.encode()]:
@@ -71,12 +71,12 @@ def write_arpa(model: NgramModel, path: Union[str, os.PathLike]) -> None:
 
 
 class _Lines:
-    """The lines of a file, read once in order, and the number of the last one.
+    """Lines of a file, read once in order.
 
     Attributes:
-        number: of the line.
-        header: the line, if it begins with a backslash: where a part of the file ends. Empty at
-            the end of the file.
+        number: Number of the current line.
+        header: The current line if it begins with a backslash, which ends a section of the file;
+            empty at the end of the file.
     """
 
     def __init__(self, path: str, file: BinaryIO) -> None:
@@ -86,7 +86,7 @@ class _Lines:
         self._file = file
 
     def __iter__(self) -> Iterator[bytes]:
-        """The lines before the next header, without blank ones."""
+        """Yield the lines before the next header, without blank ones."""
         self.header = b""
         for line in self._file:
             self.number += 1
@@ -108,13 +108,13 @@ class _Lines:
 
 
 class _Section:
-    """The G n-grams of one order, as they are read.
+    """The G n-grams of one order while they are read.
 
     Attributes:
-        lines: ``[G]`` the numbers of their lines.
-        words: ``[G * order]`` the numbers of their words.
+        lines: ``[G]`` line numbers.
+        words: ``[G * order]`` indices of the words.
         log_probs: ``[G]``
-        backoffs: ``[G]`` 0 where the line has none.
+        backoffs: ``[G]``, 0 if the line has no backoff.
     """
 
     def __init__(self) -> None:
@@ -138,12 +138,12 @@ def _shown(text: bytes) -> str:
 
 def _read(lines: _Lines) -> NgramModel:
     counts = _read_counts(lines)
-    number_of: dict[bytes, int] = {}
+    indices: dict[bytes, int] = {}
     tables: list[NgramTable] = []
     for n, count in enumerate(counts, start=1):
         lines.expect_header(f"\\{n}-grams:")
         first = lines.number
-        section = _read_section(lines, n, number_of)
+        section = _read_section(lines, n, indices)
         if lines.header and len(section.lines) != count:
             raise lines.error(
                 f"must be followed by the {count} {n}-grams that \\data\\ has, but is by "
@@ -151,19 +151,19 @@ def _read(lines: _Lines) -> NgramModel:
                 first,
             )
         if n == 1:
-            _complete_words(lines, section, number_of)
-        tables.append(_table(lines, section, len(number_of), tables))
+            _complete_words(lines, section, indices)
+        tables.append(_table(lines, section, len(indices), tables))
     lines.expect_header("\\end\\")
-    words = [word.decode() for word in number_of]
+    words = [word.decode() for word in indices]
     if UNKNOWN not in words:
-        words[number_of[_OTHER_UNKNOWN]] = UNKNOWN
+        words[indices[_OTHER_UNKNOWN]] = UNKNOWN
     return NgramModel(words, tables)
 
 
 def _read_counts(lines: _Lines) -> list[int]:
-    """How many n-grams of each order the file has, up to the header of the first."""
+    """Read the number of n-grams of each order, up to the header of the first section."""
     while lines.header != b"\\data\\":
-        for _ in lines:  # whatever stands before it
+        for _ in lines:  # text before \data\ is a comment
             pass
         if not lines.header:
             raise UserError(f"{lines.path}: must be an ARPA file, but has no line \\data\\.")
@@ -179,8 +179,8 @@ def _read_counts(lines: _Lines) -> list[int]:
     return counts
 
 
-def _read_section(lines: _Lines, n: int, number_of: dict[bytes, int]) -> _Section:
-    """The n-grams up to the next header; those of order 1 are the words that others have."""
+def _read_section(lines: _Lines, n: int, indices: dict[bytes, int]) -> _Section:
+    """Read the n-grams up to the next header; 1-grams define the words of the other orders."""
     section = _Section()
     for line in lines:
         fields = line.split()
@@ -196,9 +196,9 @@ def _read_section(lines: _Lines, n: int, number_of: dict[bytes, int]) -> _Sectio
         section.log_probs.append(log_prob)
         section.backoffs.append(_number(lines, fields[-1]) if len(fields) > n + 1 else 0.0)
         if n == 1:
-            number_of.setdefault(_utf8(lines, fields[1]), len(number_of))
+            indices.setdefault(_utf8(lines, fields[1]), len(indices))
         try:
-            section.words.extend([number_of[word] for word in fields[1 : n + 1]])
+            section.words.extend([indices[word] for word in fields[1 : n + 1]])
         except KeyError as error:
             raise lines.error(f"{_shown(error.args[0])} is not among the 1-grams.") from None
     return section
@@ -222,14 +222,14 @@ def _utf8(lines: _Lines, word: bytes) -> bytes:
     return word
 
 
-def _complete_words(lines: _Lines, section: _Section, number_of: dict[bytes, int]) -> None:
-    """Adds ``<unk>`` if it is missing."""
+def _complete_words(lines: _Lines, section: _Section, indices: dict[bytes, int]) -> None:
+    """Add ``<unk>`` if it is missing."""
     for word in (START, END):
-        if word.encode() not in number_of:
+        if word.encode() not in indices:
             raise UserError(f"{lines.path}: must have {word} among its 1-grams, but has not.")
-    if UNKNOWN.encode() not in number_of and _OTHER_UNKNOWN not in number_of:
-        section.words.append(len(number_of))
-        number_of[UNKNOWN.encode()] = len(number_of)
+    if UNKNOWN.encode() not in indices and _OTHER_UNKNOWN not in indices:
+        section.words.append(len(indices))
+        indices[UNKNOWN.encode()] = len(indices)
         section.log_probs.append(_LOG_UNKNOWN)
         section.backoffs.append(0.0)
 
@@ -237,7 +237,7 @@ def _complete_words(lines: _Lines, section: _Section, number_of: dict[bytes, int
 def _table(
     lines: _Lines, section: _Section, num_words: int, tables: list[NgramTable]
 ) -> NgramTable:
-    """The table above the given ones."""
+    """Build the table of the order after the last of ``tables``."""
     n = len(tables) + 1
     words = np.array(section.words).reshape(-1, n)  # [G, n]
     contexts = np.zeros(len(words), dtype=np.int64)  # [G]

@@ -1,4 +1,4 @@
-"""Language models from files: ARPA files, and KenLM's binary ones through its own module."""
+"""Language models from ARPA files, and from KenLM's binary files through the module ``kenlm``."""
 
 import math
 import os
@@ -14,32 +14,35 @@ _KENLM_MAGIC = b"mmap lm http://kheafield.com/code"
 
 
 class LanguageModel(Protocol):
-    """
+    """Language model that scores sentences.
+
     Attributes:
-        order: longest n-gram.
+        order: Length of the longest n-gram.
     """
 
     order: int
 
     def log_probs(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """
+        """Score sentences.
+
         Args:
-            sentences: words of each, without ``<s>`` and ``</s>``; unknown ones count as ``<unk>``.
+            sentences: Words of each sentence, without ``<s>`` and ``</s>``; unknown words count as
+                ``<unk>``.
 
         Returns:
-            ``[sentences]`` float64: natural log probability of a sentence's words and of the end
-            behind them, given ``<s>``.
+            ``[sentences]`` float64: natural log probability of a sentence's words and of its end,
+            given ``<s>``.
         """
 
 
 class KenlmModel:
-    """A model of the module ``kenlm``.
+    """Language model that the module ``kenlm`` has loaded.
 
     Args:
-        path: of a binary file.
+        path: Path of a binary file.
 
     Raises:
-        UserError: if ``kenlm`` is not installed, or cannot load the file.
+        UserError: If ``kenlm`` is not installed, or cannot load the file.
     """
 
     def __init__(self, path: Union[str, os.PathLike]) -> None:
@@ -56,10 +59,10 @@ class KenlmModel:
 
 
 def load_language_model(path: Union[str, os.PathLike]) -> LanguageModel:
-    """A model from an ARPA file, compressed by gzip or not, or a binary file of KenLM.
+    """Load an ARPA file, compressed by gzip or not, or a binary file of KenLM.
 
     Raises:
-        UserError: if the file cannot be read, or is neither.
+        UserError: If the file cannot be read, or has neither format.
     """
     try:
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""N-gram language models with backoff, as ARPA files hold them: arrays, searched for many at once.
+"""N-gram language models with backoff, as in ARPA files: arrays that are searched for many n-grams.
 
 Jelinek. Statistical Methods for Speech Recognition. MIT Press, 1997; the file format is described
 in http://www.speech.sri.com/projects/srilm/manpages/ngram-format.5.html.
@@ -17,11 +17,13 @@ class NgramTable(NamedTuple):
     """The G n-grams of one order.
 
     Attributes:
-        keys: ``[G]`` int64, ascending, all different. A key is the number of an n-gram's context,
-            times the number of words, plus the number of its last word. The context is all but the
-            last word, and its number its place in the table of the order below; 0 for words.
-        log_probs: ``[G]`` float64, to base 10: the last word's given the context.
-        backoffs: ``[G]`` float64, to base 10: of the n-gram as a context, 0 where it is none.
+        keys: ``[G]`` int64, ascending and distinct. A key is the index of the n-gram's context,
+            times the number of words, plus the index of its last word. The context is the n-gram
+            without its last word, and its index the position in the table of the order below; 0 for
+            words.
+        log_probs: ``[G]`` float64, to base 10: log probability of the last word given the context.
+        backoffs: ``[G]`` float64, to base 10: backoff of the n-gram as a context, 0 if it is no
+            context.
     """
 
     keys: np.ndarray
@@ -30,63 +32,68 @@ class NgramTable(NamedTuple):
 
 
 class NgramModel:
-    """log p(w | u) is the table's if it has uw, else backoff(u) + log p(w | u without its first).
+    """N-gram model with backoff.
 
-    A context that the tables lack has backoff 0. So every n-gram's context must be in them, which
-    ARPA files promise, while its other parts may be missing.
+    If the tables have the n-gram uw, they have log p(w | u). Otherwise it is backoff(u) + log p(w |
+    u without its first word); a context that the tables lack has backoff 0. Therefore the context
+    of every n-gram must be in the tables, which ARPA files guarantee, while its other parts may be
+    missing.
 
     Args:
-        words: V of them, with ``<s>``, ``</s>`` and ``<unk>``; their places are their numbers.
-        tables: of the orders 1, 2, ...; the first has all words.
+        words: V words, ``<s>``, ``</s>`` and ``<unk>`` included; their positions are their indices.
+        tables: Tables of the orders 1, 2, ...; the first has all words.
 
     Attributes:
-        order: of the last table.
+        order: Order of the last table.
     """
 
     def __init__(self, words: Sequence[str], tables: Sequence[NgramTable]) -> None:
         self.words = list(words)
         self.tables = list(tables)
         self.order = len(self.tables)
-        self._number_of = {word: number for number, word in enumerate(self.words)}
+        self._indices = {word: number for number, word in enumerate(self.words)}
 
     def log_probs(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """
+        """Score sentences.
+
         Args:
-            sentences: words of each, without ``<s>`` and ``</s>``; unknown ones count as ``<unk>``.
+            sentences: Words of each sentence, without ``<s>`` and ``</s>``; unknown words count as
+                ``<unk>``.
 
         Returns:
-            ``[sentences]`` float64: natural log probability of a sentence's words and of the end
-            behind them, given ``<s>``.
+            ``[sentences]`` float64: natural log probability of a sentence's words and of its end,
+            given ``<s>``.
         """
         if not len(sentences):
             return np.zeros(0)
-        numbers, starts = self._numbers_of(sentences)  # [T], [sentences]
-        scores = self.tables[0].log_probs[numbers]  # [T]
-        ngrams = numbers  # at each position, the number of the n-gram that ends there; -1: none
+        text, starts = self._index_words(sentences)  # [T], [sentences]
+        scores = self.tables[0].log_probs[text]  # [T]
+        ngrams = text  # [T] index of the n-gram that ends at each position; -1 for none
         for lower, table in zip(self.tables, self.tables[1:]):
             contexts = np.roll(ngrams, 1)  # [T]
             contexts[starts] = -1
-            ngrams = find_ngrams(table.keys, contexts, numbers, len(self.words))
-            backed_off = scores + _values_of(lower.backoffs, contexts)
-            scores = np.where(ngrams >= 0, _values_of(table.log_probs, ngrams), backed_off)
+            ngrams = find_ngrams(table.keys, contexts, text, len(self.words))
+            backed_off = scores + _take_or_zero(lower.backoffs, contexts)
+            scores = np.where(ngrams >= 0, _take_or_zero(table.log_probs, ngrams), backed_off)
         scores[starts] = 0  # <s> is given
         return np.add.reduceat(scores, starts) * math.log(10)
 
-    def _numbers_of(self, sentences: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
-        """All words one after the other, with ``<s>`` and ``</s>``, and the places of ``<s>``."""
-        number_of = self._number_of
-        start, end, unknown = (number_of[word] for word in (START, END, UNKNOWN))
-        numbers: list[int] = []
+    def _index_words(self, sentences: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the indices of all words in one array, with ``<s>`` and ``</s>``, and the places
+        of ``<s>``."""
+        indices = self._indices
+        start, end, unknown = (indices[word] for word in (START, END, UNKNOWN))
+        text: list[int] = []
         starts = []
         for sentence in sentences:
-            starts.append(len(numbers))
-            numbers.append(start)
-            numbers.extend([number_of.get(word, unknown) for word in sentence])
-            numbers.append(end)
-        return np.array(numbers, dtype=np.int64), np.array(starts)
+            starts.append(len(text))
+            text.append(start)
+            text.extend([indices.get(word, unknown) for word in sentence])
+            text.append(end)
+        return np.array(text, dtype=np.int64), np.array(starts)
 
     def ngrams(self) -> Iterator[list[str]]:
-        """For each order its n-grams as the table has them, words separated by spaces."""
+        """Yield the n-grams of each order in the order of the table, words separated by spaces."""
         texts = self.words
         yield texts
         for table in self.tables[1:]:
@@ -99,26 +106,27 @@ class NgramModel:
 def find_ngrams(
     keys: np.ndarray, contexts: np.ndarray, numbers: np.ndarray, num_words: int
 ) -> np.ndarray:
-    """
+    """Find n-grams in a table.
+
     Args:
-        keys: ``[G]`` of a table.
-        contexts: ``[T]`` numbers in the table of the order below, -1 for none.
-        numbers: ``[T]`` of the last words.
+        keys: ``[G]`` keys of a table.
+        contexts: ``[T]`` indices in the table of the order below, -1 for none.
+        numbers: ``[T]`` indices of the last words.
         num_words: V.
 
     Returns:
-        ``[T]`` places of the n-grams in ``keys``, -1 where it has none.
+        ``[T]`` positions of the n-grams in ``keys``, -1 for n-grams that it lacks.
     """
-    wanted = contexts * num_words + numbers  # negative, as no key is, where there is no context
+    wanted = contexts * num_words + numbers  # negative without a context: no key is negative
     places = np.searchsorted(keys, wanted)
     is_found = places < len(keys)
     is_found[is_found] = keys[places[is_found]] == wanted[is_found]
     return np.where(is_found, places, -1)
 
 
-def _values_of(values: np.ndarray, ngrams: np.ndarray) -> np.ndarray:
-    """``values[ngrams]``, and 0 where there is no n-gram (-1)."""
-    found = np.zeros(len(ngrams))
+def _take_or_zero(values: np.ndarray, ngrams: np.ndarray) -> np.ndarray:
+    """Return ``values[ngrams]``, and 0 for no n-gram (-1)."""
+    result = np.zeros(len(ngrams))
     is_found = ngrams >= 0
-    found[is_found] = values[ngrams[is_found]]
-    return found
+    result[is_found] = values[ngrams[is_found]]
+    return result

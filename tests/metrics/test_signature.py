@@ -1,7 +1,7 @@
 """Signatures: what decides a number stands in it."""
 
 from fairseq_mm import __version__
-from fairseq_mm.metrics.signature import count_label, signature
+from fairseq_mm.metrics.score_rows import count_label, signature
 
 
 def test_properties_stand_in_the_order_given_and_none_is_left_out():

@@ -3,7 +3,7 @@
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.ngrams.token_files import read_token_lines
+from fairseq_mm.ngrams.kneser_ney import read_token_lines
 
 
 def test_lines_of_all_files_without_blank_ones(tmp_path):
