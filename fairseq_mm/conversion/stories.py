@@ -27,7 +27,7 @@ from fairseq_mm.models._fairseq_stories import (
     convert_weights,
     options_of_weights,
 )
-from fairseq_mm.models._layer_lists import parse_flag, parse_flags, parse_layers
+from fairseq_mm.models._options import parse_flag, parse_flags, parse_layers
 from fairseq_mm.models._provenance import MODULE_NAME, STATE_KEY, Provenance, symbols_of
 from fairseq_mm.models.conv_story import ConvStoryConfig, ConvStoryModel
 

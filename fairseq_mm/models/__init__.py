@@ -8,7 +8,6 @@ from fairseq.models import MODEL_REGISTRY
 from fairseq_mm.compat import activate, is_ours
 from fairseq_mm.models import (
     conv_story,
-    conv_story_fusion,
     gcnn_lm,
     glac,
     hierarchical_attention_rnn,
@@ -32,7 +31,6 @@ from fairseq_mm.models import (
 
 __all__ = [
     "conv_story",
-    "conv_story_fusion",
     "gcnn_lm",
     "glac",
     "hierarchical_attention_rnn",

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, Optional
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._added_parameters import ADDED
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, encode_json
 from fairseq_mm.models._vg_bart_parts import DUPLICATES
+from fairseq_mm.models._video_guided import ADDED
 
 logger = logging.getLogger(__name__)
 Weights = dict[str, Tensor]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import EncoderOut
-from fairseq_mm.models._positions import PositionedEmbedding
 from fairseq_mm.modules.linear import linear
+from fairseq_mm.modules.positions import PositionedEmbedding
 
 
 class ConvEncoder(FairseqEncoder):

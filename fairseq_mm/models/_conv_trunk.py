@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._conv_encoder import is_identity
-from fairseq_mm.models._positions import PositionedEmbedding
 from fairseq_mm.modules.causal_convolution import CausalConvolution
 from fairseq_mm.modules.linear import linear
 from fairseq_mm.modules.multi_scale_self_attention import (
     KeyValueCache,
     MultiScaleSelfAttention,
 )
+from fairseq_mm.modules.positions import PositionedEmbedding
 from fairseq_mm.modules.source_attention import SourceAttention
 
 

@@ -26,7 +26,7 @@ from fairseq_mm.models._video_summary import (
 )
 from fairseq_mm.modules.conditional_gru import ConditionalGRU
 from fairseq_mm.modules.cross_fusion import CrossFusion
-from fairseq_mm.modules.packed_gru import PackedGRU
+from fairseq_mm.modules.packed_rnn import PackedGRU
 
 
 @dataclass

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._frames import FusedVideo
 from fairseq_mm.models._options import check_sizes, option
-from fairseq_mm.models._positions import PositionedEmbedding
 from fairseq_mm.models._video_summary import (
     EncoderOut,
     TwoSourceDecoder,
@@ -22,6 +21,7 @@ from fairseq_mm.models._video_summary import (
     attention_extra,
     sources_of,
 )
+from fairseq_mm.modules.positions import PositionedEmbedding
 from fairseq_mm.modules.pre_norm_layer import PreNormDecoderLayer, PreNormEncoderLayer
 
 

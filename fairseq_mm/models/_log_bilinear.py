@@ -22,13 +22,11 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel
 from torch import Tensor, nn
 
-from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
-from fairseq_mm.models._load_state_dict import LoadStateDictMixin
+from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, LoadStateDictMixin
 from fairseq_mm.models._options import option
+from fairseq_mm.models._pooled_features import SCALINGS, masked_mean, scale_vectors
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.modules.context_window import ContextWindow
-from fairseq_mm.modules.linear import linear
-from fairseq_mm.modules.pooled_features import SCALINGS, masked_mean, scale_vectors
+from fairseq_mm.modules.linear import ContextWindow, linear
 
 # a type that is made at run time: Any to a type checker
 FeatureScaling: Any = ChoiceEnum(SCALINGS)
@@ -70,7 +68,7 @@ class ContentProjection(nn.Module):
     Args:
         feature_dim: D, dimension of u.
         output_dim: X.
-        scaling: Scaling of u, see :func:`fairseq_mm.modules.pooled_features.scale_vectors`.
+        scaling: Scaling of u, see :func:`fairseq_mm.models._pooled_features.scale_vectors`.
         dropout: Dropout of u.
     """
 

@@ -7,19 +7,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_mm.models._image_sequence import StoryDecoder, encoder_output
-from fairseq_mm.modules.attention import attend, attention_weights
-from fairseq_mm.modules.sentence_cache import SentenceCache
-from fairseq_mm.modules.sentence_positions import (
+from fairseq_mm.modules.attention import attend, attention_weights, merge_heads, split_heads
+from fairseq_mm.modules.decoding_caches import SentenceCache
+from fairseq_mm.modules.positions import (
     next_positions,
     sentence_positions,
+    sinusoids,
     vectors_of_sentences,
 )
-from fairseq_mm.modules.sinusoids import sinusoids
 from fairseq_mm.modules.transformer_layer import (
     FeedForward,
     SelfAttention,
-    merge_heads,
-    split_heads,
 )
 
 STATE = "sentence_decoder"

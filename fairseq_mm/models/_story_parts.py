@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._conv_encoder import ConvEncoder
 from fairseq_mm.models._conv_trunk import ConvTrunk
-from fairseq_mm.models._layer_lists import parse_flag, parse_flags, parse_layers
+from fairseq_mm.models._options import parse_flag, parse_flags, parse_layers
 from fairseq_mm.models._provenance import STATE_KEY, Provenance, decode_json, encode_json
 
 # fairseq's moving average of weights skips names that contain "version"

@@ -12,12 +12,9 @@ from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
 from fairseq_mm.models._bases import EncoderOut
-from fairseq_mm.modules.key_value_cache import KeyValueCache
+from fairseq_mm.modules.decoding_caches import KeyValueCache
 from fairseq_mm.modules.linear import linear
-from fairseq_mm.modules.relative_buckets import RelativeBias
-from fairseq_mm.modules.rms_norm import RMSNorm
-from fairseq_mm.modules.t5_attention import T5Attention
-from fairseq_mm.modules.t5_feed_forward import T5FeedForward
+from fairseq_mm.modules.t5_layers import RelativeBias, RMSNorm, T5Attention, T5FeedForward
 
 STATE = "t5"
 

@@ -11,7 +11,6 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._added_parameters import mark_added
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.modules.video_encoder import VideoTransformerEncoder
 from fairseq_mm.modules.video_fusion import KINDS, VideoFusion
@@ -20,6 +19,18 @@ FusionKind: Any = ChoiceEnum(KINDS)
 OnOff: Any = ChoiceEnum(("on", "off"))
 Compat: Any = ChoiceEnum(("none", "released"))
 HEADS, RELEASED_HEADS = 4, 1
+
+# parameters that a pretrained model does not have: a parameter group of their own
+ADDED = "added"
+
+
+def mark_added(module: nn.Module) -> None:
+    """Set the attribute ``param_group = "added"`` on each parameter of a module.
+
+    Parameters keep the attribute when they are moved or cast. Pretrained parameters do not have it.
+    """
+    for parameter in module.parameters():
+        parameter.param_group = ADDED  # type: ignore[attr-defined]
 
 
 @dataclass

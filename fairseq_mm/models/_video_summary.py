@@ -9,8 +9,12 @@ from fairseq.models import (
 from torch import Tensor
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._bases import BatchFirstEncoder, EncoderOut, FeatureDecoder
-from fairseq_mm.models._load_state_dict import LoadStateDictMixin
+from fairseq_mm.models._bases import (
+    BatchFirstEncoder,
+    EncoderOut,
+    FeatureDecoder,
+    LoadStateDictMixin,
+)
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 
 STATE = "video_summary"

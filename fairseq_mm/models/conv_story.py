@@ -13,12 +13,18 @@ Table 2's ladder; each model adds one part to the model before it:
     conv_story_gated        queries, keys and values by networks with gated linear units
     conv_story_wp           as conv_story_gated, with the released code's dropout of 0.1
 
-``conv_story_fusion`` trains on top of one of these, see its own file; ``--pretrained True
---pretrained-checkpoint PATH`` does the same with any of these names, as in fairseq's
-``fconv_self_att``, whose options these names take. They work under fairseq's ``translation`` task
-as well.
+``conv_story_fusion`` trains on top of one of these models, given by ``--pretrained-checkpoint
+PATH`` (sections 3.4, 5.2 and 9.4). The trained model is frozen, and learned gates join its hidden
+states with the hidden states of the model in training. The resulting checkpoint contains both
+models. ``--pretrained True --pretrained-checkpoint PATH`` does the same with every other name.
+
+The options are named as in fairseq's ``fconv_self_att``, and the models also work under fairseq's
+``translation`` task.
 
 Differs from the paper:
+- Not compared with the lists in 9.4: the second model of a fusion has five encoder layers of 128,
+  128, 512, 512 and 512 channels and five decoder layers of 512, 512, 512, 768 and 768, with kernels
+  of 3 and 4.
 - The layers are the released code's: three in the encoder, seven in the decoder. The paper's 9.2
   has "8 layers" and parameter counts that no stack of these widths gives.
 - Positions have embeddings, and the output layer is not tied, as in the released code.
@@ -47,11 +53,10 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._conv_decoder import StoryDecoder
 from fairseq_mm.models._fusion import FusionDecoder, FusionEncoder
-from fairseq_mm.models._layer_lists import parse_flag, parse_flags, parse_layers
-from fairseq_mm.models._load_state_dict import LoadStateDictMixin
-from fairseq_mm.models._options import option
+from fairseq_mm.models._options import option, parse_flag, parse_flags, parse_layers
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance, decode_json
 from fairseq_mm.models._story_parts import (
@@ -342,6 +347,12 @@ register_presets(
         "conv_story_multiscale": _attention(4, multi_scale=True, gated=False),
         "conv_story_gated": GATED,
         "conv_story_wp": WP,
+        "conv_story_fusion": {
+            **GATED,
+            "encoder_layers": "[(128, 3)] * 2 + [(512, 3)] * 3",
+            "decoder_layers": "[(512, 4)] * 3 + [(768, 4)] * 2",
+            "pretrained": "True",
+        },
         "conv_story_tiny": {  # for tests and trials
             **WP,
             "encoder_embed_dim": 16,

@@ -24,8 +24,8 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._conv_decoder import StoryDecoder
-from fairseq_mm.models._load_state_dict import LoadStateDictMixin
 from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance

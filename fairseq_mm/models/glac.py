@@ -63,7 +63,7 @@ from fairseq_mm.models._image_sequence import (
 )
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.modules.sentence_positions import (
+from fairseq_mm.modules.positions import (
     next_positions,
     sentence_positions,
     vectors_of_sentences,

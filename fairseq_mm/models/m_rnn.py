@@ -59,9 +59,9 @@ from torch import Tensor, nn
 
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
 from fairseq_mm.models._options import option
+from fairseq_mm.models._pooled_features import SCALINGS, masked_mean, scale_vectors
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.modules.pooled_features import SCALINGS, masked_mean, scale_vectors
 from fairseq_mm.modules.simple_recurrence import ACTIVATIONS, scaled_tanh, simple_recurrence
 
 WORD_INPUTS = ("second", "first", "none")
@@ -120,7 +120,7 @@ class MRnnEncoder(BatchFirstEncoder):
 
     Args:
         dropout: Dropout of the scaled vector.
-        scaling: See :func:`fairseq_mm.modules.pooled_features.scale_vectors`.
+        scaling: See :func:`fairseq_mm.models._pooled_features.scale_vectors`.
     """
 
     def __init__(self, dropout: float, scaling: str) -> None:

@@ -40,14 +40,13 @@ from fairseq.models import (
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
-from fairseq_mm.models._load_state_dict import LoadStateDictMixin
+from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, LoadStateDictMixin
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance, symbols_of
+from fairseq_mm.modules.additive_attention import CoverageAttention
 from fairseq_mm.modules.copy_distribution import first_positions, mixture_logits
-from fairseq_mm.modules.coverage_attention import CoverageAttention
-from fairseq_mm.modules.skipping_lstm import SkippingLSTM
+from fairseq_mm.modules.packed_rnn import SkippingLSTM
 
 
 @dataclass

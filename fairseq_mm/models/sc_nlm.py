@@ -49,7 +49,7 @@ from fairseq_mm.models._log_bilinear import (
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance, symbols_of
-from fairseq_mm.modules.context_window import ContextWindow
+from fairseq_mm.modules.linear import ContextWindow
 
 
 @dataclass

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._backbone_weights import check_t5_weights
-from fairseq_mm.models._load_state_dict import LoadStateDictMixin
+from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance, symbols_of

@@ -43,7 +43,7 @@ from fairseq_mm.models._image_sequence import (
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
-from fairseq_mm.modules.sinusoids import sinusoids
+from fairseq_mm.modules.positions import sinusoids
 from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
 
 Compat: Any = ChoiceEnum(("none", "released"))

@@ -52,11 +52,12 @@ from fairseq_mm.models._image_sequence import (
 )
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
+from fairseq_mm.modules.attention import merge_heads, split_heads
+from fairseq_mm.modules.decoding_caches import FIRST_CAPACITY, SentenceCache
+from fairseq_mm.modules.positions import next_positions, sentence_positions
 from fairseq_mm.modules.relative_attention import RelativeAttention
 from fairseq_mm.modules.segment_memory import SegmentMemory, remember
-from fairseq_mm.modules.sentence_cache import FIRST_CAPACITY, SentenceCache
-from fairseq_mm.modules.sentence_positions import next_positions, sentence_positions
-from fairseq_mm.modules.transformer_layer import FeedForward, merge_heads, split_heads
+from fairseq_mm.modules.transformer_layer import FeedForward
 
 STATE = "transtory_xl"
 Compat: Any = ChoiceEnum(("none", "released"))

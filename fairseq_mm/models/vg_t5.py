@@ -41,7 +41,7 @@ from fairseq.models import (
 from torch import Tensor
 
 from fairseq_mm.models._backbone_weights import add_missing_t5_weights, check_t5_weights
-from fairseq_mm.models._load_state_dict import LoadStateDictMixin
+from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._options import option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance

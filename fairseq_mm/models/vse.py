@@ -35,12 +35,12 @@ from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._load_state_dict import LoadStateDictMixin
+from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._options import check_sizes, option
+from fairseq_mm.models._pooled_features import SCALINGS, masked_mean, scale_vectors
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.peephole_lstm import PeepholeLSTM
-from fairseq_mm.modules.pooled_features import SCALINGS, masked_mean, scale_vectors
 
 SENTENCE_ENCODERS = ("lstm", "gru", "bow")
 SENTENCE_SIGNS = ("none", "end", "both")
@@ -197,7 +197,7 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         image_norm: When image vectors are scaled to unit length: ``always``, in ``evaluation`` or
             ``never``.
         feature_scaling: Scaling of the image's feature vector, see
-            :func:`fairseq_mm.modules.pooled_features.scale_vectors`.
+            :func:`fairseq_mm.models._pooled_features.scale_vectors`.
         feature_dropout: Dropout of the scaled vector.
     """
 

@@ -9,6 +9,16 @@ from torch import Tensor
 _FUSED = getattr(F, "scaled_dot_product_attention", None)  # PyTorch 2.0 and newer
 
 
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """``[B, T, H * A]`` gives ``[B, H, T, A]``."""
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """Inverse of :func:`split_heads`."""
+    return x.transpose(1, 2).flatten(2)
+
+
 def attention_weights(
     query: Tensor, key: Tensor, attention_mask: Optional[Tensor] = None
 ) -> Tensor:

@@ -5,8 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fairseq_mm.modules.additive_attention import AdditiveAttention
-from fairseq_mm.modules.modality_attention import ModalityAttention
+from fairseq_mm.modules.additive_attention import AdditiveAttention, ModalityAttention
 
 
 class ConditionalGRU(nn.Module):

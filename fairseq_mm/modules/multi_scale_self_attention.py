@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_mm.modules.attention import attend, attend_causally, attention_weights
-from fairseq_mm.modules.linear import grouped_linear, linear
-from fairseq_mm.modules.weight_normalized import WeightNormalized
+from fairseq_mm.modules.linear import WeightNormalized, grouped_linear, linear
 
 _FIRST_CAPACITY = 64
 

@@ -7,13 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_mm.modules.attention import attend, attention_weights
-from fairseq_mm.modules.modality_attention import ModalityAttention
+from fairseq_mm.modules.additive_attention import ModalityAttention
+from fairseq_mm.modules.attention import attend, attention_weights, merge_heads, split_heads
 from fairseq_mm.modules.transformer_layer import (
     FeedForward,
     SelfAttention,
-    merge_heads,
-    split_heads,
 )
 
 

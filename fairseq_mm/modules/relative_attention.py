@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from fairseq_mm.modules.sinusoids import sinusoids
-from fairseq_mm.modules.transformer_layer import split_heads
+from fairseq_mm.modules.attention import split_heads
+from fairseq_mm.modules.positions import sinusoids
 
 
 class RelativeAttention(nn.Module):

@@ -6,8 +6,7 @@ from typing import Optional
 from torch import Tensor, nn
 
 from fairseq_mm.modules.attention import attend, attention_weights
-from fairseq_mm.modules.linear import linear
-from fairseq_mm.modules.weight_normalized import WeightNormalized
+from fairseq_mm.modules.linear import WeightNormalized, linear
 
 
 class SourceAttention(nn.Module):

@@ -5,17 +5,7 @@ from typing import Optional
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_mm.modules.attention import attend
-
-
-def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """``[B, T, H * A]`` gives ``[B, H, T, A]``."""
-    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    """Inverse of :func:`split_heads`."""
-    return x.transpose(1, 2).flatten(2)
+from fairseq_mm.modules.attention import attend, merge_heads, split_heads
 
 
 class SelfAttention(nn.Module):

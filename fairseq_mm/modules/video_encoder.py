@@ -7,7 +7,7 @@ from typing import Optional
 import torch
 from torch import Tensor, nn
 
-from fairseq_mm.modules.sinusoids import sinusoids
+from fairseq_mm.modules.positions import sinusoids
 from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
 
 

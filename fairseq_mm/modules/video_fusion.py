@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_mm.modules.attention import attend, attention_weights
-from fairseq_mm.modules.transformer_layer import merge_heads, split_heads
+from fairseq_mm.modules.attention import attend, attention_weights, merge_heads, split_heads
 
 logger = logging.getLogger(__name__)
 KINDS = ("dot_product", "dot_product_projected", "multi_head")

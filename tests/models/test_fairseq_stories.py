@@ -17,7 +17,7 @@ from fairseq_mm.models._fairseq_stories import (
     format_list,
     options_of_weights,
 )
-from fairseq_mm.models._layer_lists import parse_flags, parse_layers
+from fairseq_mm.models._options import parse_flags, parse_layers
 from fairseq_mm.models._story_parts import part_options
 from fairseq_mm.models.conv_story import ConvStoryModel
 

@@ -3,7 +3,7 @@
 import torch
 from numerics import assert_close
 
-from fairseq_mm.modules.context_window import ContextWindow
+from fairseq_mm.modules.linear import ContextWindow
 
 B, T, L, I, O = 2, 4, 3, 5, 6  # noqa: E741
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from fairseq_mm.modules.key_value_cache import KeyValueCache
+from fairseq_mm.modules.decoding_caches import KeyValueCache
 
 L, B, H, A = 2, 3, 4, 5
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from fairseq_mm.modules.modality_attention import ModalityAttention
+from fairseq_mm.modules.additive_attention import ModalityAttention
 
 B, T, M, Q, C, A = 2, 4, 3, 5, 6, 7
 

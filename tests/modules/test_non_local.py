@@ -1,7 +1,7 @@
 import torch
 from numerics import assert_close
 
-from fairseq_mm.modules.non_local import NonLocalBlock
+from fairseq_mm.models._image_sequence import NonLocalBlock
 
 
 def randomise(block):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_mm.modules.packed_gru import PackedGRU
+from fairseq_mm.modules.packed_rnn import PackedGRU
 
 B, N, D, H, LAYERS = 4, 6, 3, 5, 2
 PADDING = {

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fairseq_mm.modules.relative_buckets import RelativeBias, relative_buckets
+from fairseq_mm.modules.t5_layers import RelativeBias, relative_buckets
 
 
 def bucket_in_loops(offset, bidirectional, num_buckets, max_distance):

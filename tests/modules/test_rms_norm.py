@@ -5,7 +5,7 @@ import math
 import torch
 from numerics import assert_close
 
-from fairseq_mm.modules.rms_norm import RMSNorm
+from fairseq_mm.modules.t5_layers import RMSNorm
 
 
 def test_norm_equals_loops():

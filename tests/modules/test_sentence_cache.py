@@ -1,6 +1,6 @@
 import torch
 
-from fairseq_mm.modules.sentence_cache import SentenceCache, keeps_all
+from fairseq_mm.modules.decoding_caches import SentenceCache, keeps_all
 
 
 def test_rows_are_written_at_their_own_places_and_see_no_further():

@@ -1,6 +1,6 @@
 import torch
 
-from fairseq_mm.modules.sentence_positions import (
+from fairseq_mm.modules.positions import (
     next_positions,
     sentence_positions,
     vectors_of_sentences,

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fairseq_mm.modules.skipping_lstm import SkippingLSTM
+from fairseq_mm.modules.packed_rnn import SkippingLSTM
 
 
 @pytest.mark.parametrize("missing", [[], [0], [4], [1, 2], [0, 1, 3], [0, 1, 2, 3], [1, 2, 3, 4]])

@@ -7,7 +7,7 @@ import torch
 from numerics import assert_close
 from toy_data import needs_float16_on_cpu
 
-from fairseq_mm.modules.t5_feed_forward import T5FeedForward
+from fairseq_mm.modules.t5_layers import T5FeedForward
 
 D, F = 3, 5
 

@@ -7,7 +7,7 @@ import torch
 from numerics import assert_close
 from torch import nn
 
-from fairseq_mm.modules.weight_normalized import WeightNormalized
+from fairseq_mm.modules.linear import WeightNormalized
 
 O, I = 5, 3  # noqa: E741
 

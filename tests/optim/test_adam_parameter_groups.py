@@ -16,7 +16,7 @@ from toy_optimizers import (
 )
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._added_parameters import ADDED, mark_added
+from fairseq_mm.models._video_guided import ADDED, mark_added
 from fairseq_mm.optim import adam_parameter_groups
 from fairseq_mm.optim.adam_parameter_groups import AdamParameterGroupsConfig
 

@@ -1,0 +1,230 @@
+"""Layers of T5: attention, feed-forward layer, norm, and bias of attention by distance."""
+
+import math
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_mm.modules.attention import merge_heads, split_heads
+from fairseq_mm.modules.linear import linear
+
+_FUSED = getattr(F, "scaled_dot_product_attention", None)
+# PyTorch 2.1 and newer let the caller choose the scale
+_CAN_BE_UNSCALED = "scale=" in (getattr(_FUSED, "__doc__", None) or "")
+_HALF = (torch.float16, torch.bfloat16)
+# by which queries are made smaller where scores might leave the range of float16; a power of two,
+# so that nothing is rounded
+_SCORE_SCALE = 8.0
+
+
+def attend_unscaled(
+    query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor], dropout: float = 0.0
+) -> Tensor:
+    """Compute ``softmax(query key^T + bias) value``, with the softmax in float32.
+
+    Args:
+        query: [B, H, T, A].
+        key: [B, H, S, A].
+        value: [B, H, S, A].
+        bias: Bias that broadcasts to [B, H, T, S], ``-inf`` at masked keys; each query has at least
+            one visible key. None for zero.
+        dropout: Dropout of the softmax.
+
+    Returns:
+        [B, H, T, A].
+    """
+    is_half_on_cpu = query.dtype in _HALF and query.device.type == "cpu"
+    if _FUSED is not None and _CAN_BE_UNSCALED and not is_half_on_cpu:
+        if bias is not None:
+            bias = bias.to(query.dtype)
+        return _FUSED(query, key, value, attn_mask=bias, dropout_p=dropout, scale=1.0)
+    if query.dtype in _HALF:
+        scores = torch.matmul(query / _SCORE_SCALE, key.transpose(-1, -2)).float() * _SCORE_SCALE
+    else:
+        scores = torch.matmul(query, key.transpose(-1, -2))
+    if bias is not None:
+        scores = scores + bias
+    weights = F.dropout(scores.softmax(dim=-1), dropout, dropout > 0)
+    return torch.matmul(weights.to(value.dtype), value)
+
+
+class T5Attention(nn.Module):
+    """Multi-head attention without scaling and without biases (Raffel et al. 2020, section 2.1).
+
+    Args:
+        dim: Dimension of input and output.
+        num_heads: H.
+        head_dim: A, which may differ from ``dim / num_heads``.
+    """
+
+    def __init__(self, dim: int, num_heads: int, head_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = dropout
+        inner_dim = num_heads * head_dim
+        self.query_proj = nn.Linear(dim, inner_dim, bias=False)
+        self.key_proj = nn.Linear(dim, inner_dim, bias=False)
+        self.value_proj = nn.Linear(dim, inner_dim, bias=False)
+        self.output_proj = nn.Linear(inner_dim, dim, bias=False)
+        # the missing scale of the scores stands in the initial queries
+        nn.init.normal_(self.query_proj.weight, std=(dim * head_dim) ** -0.5)
+        nn.init.normal_(self.key_proj.weight, std=dim**-0.5)
+        nn.init.normal_(self.value_proj.weight, std=dim**-0.5)
+        nn.init.normal_(self.output_proj.weight, std=inner_dim**-0.5)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """``[B, H, T, A]`` of ``[B, T, D]``."""
+        return split_heads(linear(x, self.query_proj.weight), self.num_heads)
+
+    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, H, S, A]`` each, of ``[B, S, D]``."""
+        return (
+            split_heads(linear(x, self.key_proj.weight), self.num_heads),
+            split_heads(linear(x, self.value_proj.weight), self.num_heads),
+        )
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor]) -> Tensor:
+        """As :func:`attend_unscaled`, but ``[B, T, D]``, after the last projection."""
+        dropout = self.dropout if self.training else 0.0
+        attended = merge_heads(attend_unscaled(query, key, value, bias, dropout))
+        return linear(attended, self.output_proj.weight)
+
+
+# Scale of the inner layer in float16, because T5's outputs exceed its largest number. It is a power
+# of two, so only numbers close to zero are rounded.
+_INNER_SCALE = 16.0
+
+
+class T5FeedForward(nn.Module):
+    """Feed-forward layer ``W_o relu(W_i x)`` (Raffel et al. 2020, section 2.1), or with a gate
+    ``W_o (gelu(W_g x) * W_i x)`` (Shazeer 2020), where gelu is its approximation by tanh.
+
+    Args:
+        dim: Dimension of input and output.
+        inner_dim: Dimension of the inner layer.
+        gated: True for the form with a gate.
+    """
+
+    def __init__(self, dim: int, inner_dim: int, dropout: float, *, gated: bool) -> None:
+        super().__init__()
+        self.inner_proj = nn.Linear(dim, inner_dim, bias=False)
+        self.gate_proj = nn.Linear(dim, inner_dim, bias=False) if gated else None
+        self.output_proj = nn.Linear(inner_dim, dim, bias=False)
+        self.dropout = dropout
+        nn.init.normal_(self.inner_proj.weight, std=dim**-0.5)
+        if self.gate_proj is not None:
+            nn.init.normal_(self.gate_proj.weight, std=dim**-0.5)
+        nn.init.normal_(self.output_proj.weight, std=inner_dim**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., D]``; of float16 the output is float32."""
+        inner = linear(x, self.inner_proj.weight)
+        if self.gate_proj is None:
+            inner = F.relu(inner)
+        else:
+            gate = F.gelu(linear(x, self.gate_proj.weight), approximate="tanh")
+            if inner.dtype == torch.float16:
+                gate = gate / _INNER_SCALE
+            inner = gate * inner
+        inner = F.dropout(inner, self.dropout, self.training)
+        if inner.dtype != torch.float16:
+            return linear(inner, self.output_proj.weight)
+        if self.gate_proj is None:
+            inner = inner / _INNER_SCALE
+        return linear(inner, self.output_proj.weight).float() * _INNER_SCALE
+
+
+class RMSNorm(nn.Module):
+    """Root mean square norm ``weight x / sqrt(mean(x^2) + epsilon)``, without mean and bias.
+
+    Raffel et al. 2020, section 2.1; Zhang and Sennrich 2019. Computed in float32.
+
+    Args:
+        dim: Size of the last dimension.
+        epsilon: Number added to the mean square.
+    """
+
+    def __init__(self, dim: int, epsilon: float = 1e-6) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., dim]`` of the weight's type, of ``[..., dim]`` of any."""
+        x = x.float()
+        scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.epsilon)
+        return self.weight * (x * scale).to(self.weight.dtype)
+
+
+def relative_buckets(
+    offsets: Tensor, *, bidirectional: bool, num_buckets: int, max_distance: int
+) -> Tensor:
+    """Raffel et al. 2020, section 2.1: half of the buckets hold one distance each, the others
+    ranges that grow as the logarithm does, up to ``max_distance``; all beyond share the last.
+
+    Args:
+        offsets: key's position minus query's, any shape.
+        bidirectional: half of the buckets are for keys after the query; else those count as
+            distance 0.
+        num_buckets: an even number, with ``bidirectional`` a multiple of four.
+        max_distance: from which on distances share a bucket.
+
+    Returns:
+        int64 of the shape of ``offsets``, 0 to ``num_buckets - 1``.
+    """
+    if bidirectional:
+        num_buckets //= 2
+        first = (offsets > 0).long() * num_buckets
+        distances = offsets.abs()
+    else:
+        first = torch.zeros_like(offsets)
+        distances = (-offsets).clamp(min=0)
+    num_exact = num_buckets // 2
+    # in float32, as the published models were trained: a distance on the border of two ranges goes
+    # where rounding puts it
+    shares = torch.log(distances.clamp(min=1).float() / num_exact)
+    shares = shares / math.log(max_distance / num_exact) * (num_buckets - num_exact)
+    ranges = (num_exact + shares.long()).clamp(max=num_buckets - 1)
+    return first + torch.where(distances < num_exact, distances, ranges)
+
+
+class RelativeBias(nn.Module):
+    """A number for each head and bucket of distances, shared by the layers of a stack.
+
+    Args:
+        num_buckets: see :func:`relative_buckets`.
+        num_heads: H.
+        max_distance: see :func:`relative_buckets`.
+        bidirectional: keys may stand after the query.
+    """
+
+    def __init__(
+        self, num_buckets: int, num_heads: int, *, max_distance: int, bidirectional: bool
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_buckets, num_heads))
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+
+    def _of_offsets(self, offsets: Tensor) -> Tensor:
+        """``[H, count]`` of ``[count]``."""
+        buckets = relative_buckets(
+            offsets,
+            bidirectional=self.bidirectional,
+            num_buckets=len(self.weight),
+            max_distance=self.max_distance,
+        )
+        return F.embedding(buckets, self.weight).t()
+
+    def forward(self, length: int) -> Tensor:
+        """``[1, H, length, length]``: of each query (third) and key (last)."""
+        offsets = torch.arange(1 - length, length, device=self.weight.device)
+        # window i begins at offset i + 1 - length, which is where query length - 1 - i begins
+        windows = self._of_offsets(offsets).unfold(-1, length, 1)
+        return windows.flip(1).unsqueeze(0)
+
+    def of_newest(self, length: int) -> Tensor:
+        """``[H, length]``: of the query at position ``length - 1`` and keys 0 to ``length - 1``."""
+        return self._of_offsets(torch.arange(1 - length, 1, device=self.weight.device))
