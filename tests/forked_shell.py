@@ -195,6 +195,7 @@ def _program(name: str, words: list[str]) -> object:
         return main(words)
     if name == "python":
         sys.argv = words
+        sys.path.insert(0, str(Path(words[0]).parent))
         return runpy.run_path(words[0], run_name="__main__") and None
     from fairseq.checkpoint_utils import save_checkpoint
 

@@ -31,12 +31,11 @@ ALLOWED = {
     "conversion": {"compat", "data", "extract", "models", "modules", "tasks"},
     "analysis": {"data", "inference", "models", "retrieval", "tasks"},
     "report": {"analysis", "data", "extract", "metrics"},
-    "study": {"data", "metrics", "report"},
 }
 # the top, which may import everything
 TOP = {"cli"}
 # fairseq may be imported by what is registered with it and by what reads its data
-WITHOUT_FAIRSEQ = {"metrics", "extract", "ngrams", "report", "study"}
+WITHOUT_FAIRSEQ = {"metrics", "extract", "ngrams", "report"}
 
 
 def imports_of(path):

@@ -37,7 +37,6 @@ SUBCOMMANDS = {
     "perplexity": "Compute the perplexity of texts.",
     "inspect": "Record gates and attention of stories and summaries, as JSON or a page.",
     "retrieve": "Retrieve images and sentences, or the stories of the nearest prompts.",
-    "study": "Make annotation sheets of stories, and score the answers.",
     "convert": "Convert released and pretrained checkpoints (BART, T5, VSE, GLAC, ...).",
     "pretrained-options": "Print the dropouts of a pretrained BART or T5 for fairseq-train.",
     "tell": "Generate stories of five images or of prompts.",
@@ -51,6 +50,7 @@ SUBCOMMANDS = {
 # former subcommands -> where they are now
 MOVED = {
     "demo": "is `make demo`, or `python examples/demo/run_demo.py`, in a clone of the repository",
+    "study": "is `python examples/human_evaluation/study.py`, in a clone of the repository",
 }
 
 # subcommands that look for their checkpoint: `doctor` lists a missing one among other problems,

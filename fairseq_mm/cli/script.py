@@ -1,16 +1,16 @@
-"""Main functions of ``scripts/*.py``."""
+"""Main functions of the programs in ``scripts/`` and ``examples/``."""
 
 import argparse
 import logging
 import sys
 from typing import Callable, Optional
 
-from fairseq_mm.cli.main import main
+from fairseq_mm.cli.main import Parser, main
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 
 def run_subcommand(*words: str) -> None:
-    """Runs ``fairseq-mm WORDS`` with the options of the command line, and exits with its status."""
+    """Run ``fairseq-mm WORDS`` with the options of the command line, and exit with its status."""
     sys.exit(main([*words, *sys.argv[1:]]))
 
 
@@ -19,18 +19,14 @@ def run_script(
     add_arguments: list[Callable[[argparse.ArgumentParser], None]],
     run: Callable[[argparse.Namespace], int],
 ) -> int:
-    """
-    Args:
-        description: the script's docstring.
-        add_arguments: add what the script needs.
-        run: parsed arguments -> exit status.
+    """Parse the command line, run a program and return its exit status.
 
-    Returns:
-        Exit status.
+    Args:
+        description: Docstring of the program.
+        add_arguments: Functions that add the program's arguments to the parser.
+        run: Function from parsed arguments to the exit status.
     """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=description)
     for add in add_arguments:
         add(parser)
     args = parser.parse_args()

@@ -47,7 +47,7 @@ def section(heading: str, template: str, *scripts: str, **values: Any) -> Sectio
 
     Args:
         heading: plain text; empty for none.
-        template: its file's name in ``templates/``.
+        template: its file's name in ``templates/``, or the absolute path of another template.
         *scripts: see :class:`Section`.
         **values: what the template is given.
 

@@ -57,7 +57,6 @@ def test_a_former_subcommand_says_where_it_is(capsys, name):
             ["prepare", "captions", "a", "--output", "b", "--zzz"],
             "mm prepare captions: unr",
         ),
-        (["study", "score", "a", "--zzz", "1"], "fairseq-mm study score: unrecognized arguments:"),
         (["caption", "--checkpoint", "x", "--num-beams", "3"], "--num-beams; did you mean --beam?"),
         (["tell", "--top-p", ".9"], "there is no option --top-p; did you mean --sampling-topp?"),
         (["caption", "p.jpg"], "required: --checkpoint (fairseq-mm caption --help)."),

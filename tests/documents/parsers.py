@@ -68,12 +68,13 @@ def parse_command(
             recipe = ROOT / words[0]
             assert recipe.is_file(), f"there is no {words[0]}"
             for call in run_recipe(recipe.parent, recipe.stem, *words[1:], **variables):
-                _parse_program(call, monkeypatch)
+                parse_program(call, monkeypatch)
         else:
-            _parse_program(words, monkeypatch)
+            parse_program(words, monkeypatch)
 
 
-def _parse_program(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def parse_program(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse one command, given as words."""
     program, *arguments = words
     if program in FAIRSEQ_PARSERS:
         place = arguments.index("--user-dir") + 1
@@ -89,6 +90,7 @@ def _parse_program(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> Non
         script = ROOT / arguments[0]
         assert script.is_file(), f"there is no {arguments[0]}"
         monkeypatch.setattr("sys.argv", arguments)
+        monkeypatch.syspath_prepend(script.parent)  # as python does
         _parse_until_run(monkeypatch, lambda: runpy.run_path(str(script), run_name="__main__"))
 
 

@@ -14,7 +14,7 @@ import pytest
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from pages import DOCS, PAGES, ROOT, RUN, SHOWN, blocks_of, commands_of, name_of
-from parsers import FAIRSEQ_PARSERS
+from parsers import FAIRSEQ_PARSERS, parse_program
 from toy_data import PACKAGE
 from toy_hydra import composed_config
 
@@ -93,7 +93,7 @@ SCRIPTS = sorted(
         tuple(x)
         for page in PAGES
         for x in commands_of(page)
-        if x[:1] == ["python"] and not x[1].startswith("benchmarks/")
+        if x[:1] == ["python"] and x[1].startswith("scripts/")
     }
 )
 
@@ -101,7 +101,6 @@ SCRIPTS = sorted(
 @pytest.mark.parametrize("words", SCRIPTS, ids=lambda words: " ".join(words[1:3]))
 def test_documented_scripts_parse(words, started_python):
     """Up to the release, which is not there."""
-    assert words[1].startswith("scripts/")
     done = subprocess.run(
         [started_python, words[1], "no_such_folder", *words[3:]],
         cwd=ROOT,
@@ -111,6 +110,14 @@ def test_documented_scripts_parse(words, started_python):
     )
     assert done.returncode == 2
     assert "no_such_folder" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("words", documented("python"))
+def test_documented_programs_exist_and_those_of_examples_parse(words, monkeypatch):
+    assert words[1].startswith(("benchmarks/", "examples/", "scripts/"))
+    assert (ROOT / words[1]).is_file()
+    if words[1].startswith("examples/"):
+        parse_program(words, monkeypatch)
 
 
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted(EXAMPLES.glob("*/README.md"))]

@@ -4,6 +4,7 @@ import csv
 import json
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,14 +21,15 @@ from toy_subwords import write_gpt2  # noqa: E402
 from fairseq_mm.cli.main import main  # noqa: E402
 
 CHECKPOINT = "checkpoint_best.pt"
+STUDY = Path(__file__).parents[2] / "examples" / "human_evaluation" / "study.py"
 
 
 class Target(NamedTuple):
     """
     Attributes:
         name: under which its inputs are counted.
-        command: ``fairseq-mm``'s arguments in the folder of :func:`make_inputs`, or those of
-            ``fairseq-generate`` after that word; ``{out}`` is an empty folder.
+        command: ``fairseq-mm``'s arguments in the folder of :func:`make_inputs`, or a whole command
+            that begins with ``fairseq-generate`` or ``python``; ``{out}`` is an empty folder.
         files: by their paths in the folder, or patterns of them; one of them is damaged.
         is_slow: takes a second, and its turn comes once in eight rounds.
     """
@@ -122,7 +124,8 @@ def _write_sheets(folder: Path) -> None:
     """A study with its answers."""
     more = folder.parent
     files = [str(more / name) for name in ("prompt_stories.jsonl", "poor_stories.jsonl")]
-    main(["study", "pairing", "--stories", *files, "--count", "3", "--output", str(folder)])
+    words = [str(STUDY), "pairing", "--stories", *files, "--count", "3", "--output", str(folder)]
+    subprocess.run([sys.executable, *words], check=True)
     key = json.loads((folder / "key.json").read_text())["questions"]
     with open(folder / "answers.csv", "w", newline="") as file:
         writer = csv.writer(file)
@@ -250,12 +253,12 @@ def _targets() -> Iterator[Target]:
     ):
         yield Target(
             f"study {kind}",
-            f"study {kind} {options} --count 3 --output {{out}}/s",
+            f"python {STUDY} {kind} {options} --count 3 --output {{out}}/s",
             "more/prompt_stories.jsonl",
         )
     yield Target(
         "study score",
-        "study score more/sheets more/sheets/answers.csv --bootstrap 20",
+        f"python {STUDY} score more/sheets more/sheets/answers.csv --bootstrap 20",
         "more/sheets/key.json more/sheets/key.json more/sheets/answers.csv",
     )
     yield Target(

@@ -18,6 +18,7 @@ import os
 import random
 import re
 import resource
+import runpy
 import select
 import shutil
 import signal
@@ -156,6 +157,10 @@ def _become(target: Target, root: Path, out: str, log: int) -> None:
         words = target.words(out)
         if words[0] == "fairseq-generate":
             status = _fairseq_generate(words[1:])
+        elif words[0] == "python":
+            sys.argv = words[1:]
+            sys.path.insert(0, str(Path(words[1]).parent))
+            runpy.run_path(words[1], run_name="__main__")
         else:
             from fairseq_mm.cli.main import main
 

@@ -110,7 +110,8 @@ def _commands() -> Iterator[Target]:
     )
     yield Target(
         "study score --json",
-        "study score more/sheets more/sheets/answers.csv --bootstrap 20 --json {out}/s.json",
+        f"python {fuzz_targets.STUDY} score more/sheets more/sheets/answers.csv --bootstrap 20 "
+        "--json {out}/s.json",
     )
     yield Target(
         "perplexity --json",
@@ -172,7 +173,14 @@ def _trainings() -> Iterator[Target]:
             yield Target(f"{TRAIN} until {name}, {base}", f"{TRAIN} {of_base} {often} {options}")
 
 
+def _with_program(target: Target) -> Target:
+    """Prepend ``fairseq-mm`` to the name and, unless it names another program, to the command."""
+    is_whole = target.command.startswith("python ")
+    command = target.command if is_whole else f"fairseq-mm {target.command}"
+    return Target(f"fairseq-mm {target.name}", command, target.given)
+
+
 TARGETS = [
-    *(Target(*(f"fairseq-mm {x}" for x in target[:2]), target.given) for target in _commands()),
+    *(_with_program(target) for target in _commands()),
     *_trainings(),
 ]

@@ -1,7 +1,7 @@
 """Small network that computes the demo's features: a ResNet-18 up to its third stage, trained on
 drawn images.
 
-As networks trained on ImageNet do for photographs, it learns to recognise the content of images,
+As networks trained on ImageNet do, it learns to recognise the content of images,
 not to caption them: first single things close up, then whole images with their arrangement, their
 light, and size, colour and shape of one or two things. The last stage, three quarters of the
 parameters, is left out. The state dict is otherwise torchvision's, so that ``fairseq-mm extract

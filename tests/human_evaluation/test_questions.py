@@ -4,16 +4,16 @@ import json
 from collections import Counter
 
 import pytest
-
-from fairseq_mm.data.story_file import Story
-from fairseq_mm.errors import UserError
-from fairseq_mm.study.questions import (
+from annotation.questions import (
     LETTERS,
-    key_of,
+    make_key,
     pairing_questions,
     preference_questions,
     read_key,
 )
+
+from fairseq_mm.data.story_file import Story
+from fairseq_mm.errors import UserError
 
 
 def drawn(system, count, prompts=None):
@@ -125,7 +125,7 @@ def test_preference_leaves_out_equal_stories():
 
 def test_the_key_is_read_as_written(tmp_path):
     questions = pairing_questions({"x": drawn("x", 3)}, count=3, seed=1)
-    key = key_of("pairing", questions, {"x": "x.jsonl"})
+    key = make_key("pairing", questions, {"x": "x.jsonl"})
     (tmp_path / "key.json").write_text(json.dumps(key))
     assert read_key(str(tmp_path)) == key
 
@@ -135,7 +135,7 @@ def test_a_folder_without_a_key_is_named(tmp_path):
         read_key(str(tmp_path))
     for text in ("{}", "[]", "no", '{"task": "pairing", "systems": {"x": ""}, "questions": [1]}'):
         (tmp_path / "key.json").write_text(text)
-        with pytest.raises(UserError, match=r"key.json: must be the key that fairseq-mm study"):
+        with pytest.raises(UserError, match=r"key.json: must be the key that study.py"):
             read_key(str(tmp_path))
 
 
@@ -152,5 +152,5 @@ def test_a_folder_without_a_key_is_named(tmp_path):
 def test_a_key_that_was_changed_is_refused(tmp_path, task, systems, entry):
     key = {"task": task, "systems": dict.fromkeys(systems, ""), "questions": {"q": entry}}
     (tmp_path / "key.json").write_text(json.dumps(key))
-    with pytest.raises(UserError, match=r"key.json: must be the key that fairseq-mm study"):
+    with pytest.raises(UserError, match=r"key.json: must be the key that study.py"):
         read_key(str(tmp_path))

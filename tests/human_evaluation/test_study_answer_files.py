@@ -1,9 +1,9 @@
 """Answer files: our columns and a crowd platform's, and what does not count, with its place."""
 
 import pytest
+from annotation.answers import read_answers
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.study.answers import read_answers
 
 PAIRING = {
     "task": "pairing",

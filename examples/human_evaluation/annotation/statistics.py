@@ -1,8 +1,8 @@
-"""Results of a study with annotators: accuracy, preference, agreement, with intervals.
+"""Statistics of answers: accuracy, preference and agreement, with intervals.
 
-Fan et al. 2018, Figure 5, report the "pairing accuracy" of the triple pairing task without defining
-it. Two readings are computed: the share of answers with all three pairs right (a guess among the
-six orders gets 1/6), and the share of right pairs (a guess gets 1/3).
+Fan et al. 2018 (Figure 5) report "pairing accuracy" of the triple pairing task without a
+definition. Both readings are computed: the share of answers with all three pairs right (1/6 for a
+guess among the six orders), and the share of right pairs (1/3 for a guess).
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ class Share(NamedTuple):
     """Share of answers with its interval.
 
     Attributes:
-        value: Share between 0 and 1.
-        interval: 95 % bootstrap interval over questions, with all answers of each question.
+        value: Share, between 0 and 1.
+        interval: 95 % bootstrap interval; whole questions are resampled, with all their answers.
     """
 
     value: float
@@ -30,13 +30,13 @@ class Share(NamedTuple):
 
 
 class SignTest(NamedTuple):
-    """Sign test over questions with a majority for one side.
+    """Sign test over the questions in which a majority prefers one side.
 
     Attributes:
         first: Number of questions with a majority for the first side.
         second: Number of questions with a majority for the second side.
         even: Number of undecided questions, which do not count.
-        p: Two-sided p-value of such a difference between equally good sides.
+        p: Two-sided probability of such a difference if both sides are equally good.
     """
 
     first: int
@@ -48,13 +48,13 @@ class SignTest(NamedTuple):
 def bootstrap_share(
     hits: Sequence[float], totals: Sequence[float], *, samples: int, seed: int
 ) -> Share:
-    """Compute the share of hits among all answers; questions are resampled, not answers.
+    """Compute the share of hits among all answers, with an interval over questions.
 
     Args:
-        hits: Number of hits of each question.
-        totals: Number of answers of each question, at least one in all.
-        samples: Number of resamplings.
-        seed: Seed of the resampling.
+        hits: Number of hits for each question.
+        totals: Number of answers for each question; their sum is above 0.
+        samples: Number of bootstrap samples.
+        seed: Seed of the bootstrap.
     """
     sums = np.stack([np.asarray(hits, dtype=float), np.asarray(totals, dtype=float)], axis=1)
     figures = resampled(sums, _ratio, samples=samples, seed=seed)
@@ -66,11 +66,11 @@ def _ratio(sums: np.ndarray) -> float:
 
 
 def sign_test(hits: Sequence[int], totals: Sequence[int]) -> SignTest:
-    """Test whether the number of questions with a majority for one side exceeds chance.
+    """Test whether the majorities for the two sides differ more than by chance.
 
     Args:
-        hits: Answers of each question for the first side.
-        totals: All answers of each question.
+        hits: Number of answers for the first side, for each question.
+        totals: Number of all answers for each question.
     """
     first = sum(2 * hit > total for hit, total in zip(hits, totals))
     second = sum(2 * hit < total for hit, total in zip(hits, totals))
@@ -82,15 +82,13 @@ def sign_test(hits: Sequence[int], totals: Sequence[int]) -> SignTest:
 def fleiss_kappa(counts: np.ndarray) -> Optional[float]:
     """Compute the agreement of annotators beyond chance (Fleiss 1971).
 
-    The number of answers may differ between questions.
-
     Args:
-        counts: ``[questions, categories]``, number of answers; questions with fewer than two
-            answers tell nothing about agreement and are ignored.
+        counts: ``[questions, categories]`` numbers of answers. Questions may have different numbers
+            of answers; questions with fewer than two are ignored.
 
     Returns:
-        1 for full agreement, 0 for agreement by chance; None if no question has two answers, or all
-        answers are in one category.
+        1 for full agreement and 0 for agreement by chance; None if no question has two answers or
+        all answers are in one category.
     """
     counts = counts[counts.sum(axis=1) >= 2].astype(float)
     if not len(counts):

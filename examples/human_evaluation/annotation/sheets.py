@@ -1,20 +1,21 @@
-"""The sheets of a study: a CSV and its template for crowd platforms, and a page on which one can
-answer.
+"""Writes sheets for annotators: a CSV file with a template for crowd platforms, and a page.
 
 The page is one file that needs no network; answers stay in the browser until they are downloaded
-or copied as CSV. Fields of the CSV are HTML, escaped and with ``<br>`` for line breaks: Mechanical
-Turk and its like put them into their template as they are, and take no line breaks in a field.
+or copied as CSV. Fields of the CSV file are escaped HTML with ``<br>`` for line breaks, because
+Mechanical Turk inserts them unchanged into the template and allows no line breaks in a field.
 """
 
 import csv
 import io
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
+from annotation.questions import LETTERS, Question
 from fairseq_mm.data.story_text import detokenize_story
 from fairseq_mm.report.html_page import render, render_page, section
-from fairseq_mm.study.questions import LETTERS, Question
 
+_TEMPLATES = Path(__file__).parents[1] / "templates"
 TASK_TEXT = {
     "pairing": (
         "Which story was written for which prompt?",
@@ -30,31 +31,33 @@ TASK_TEXT = {
 
 
 def answer_columns(task: str) -> list[str]:
-    """Columns of an answer after ``annotator`` and ``question``."""
+    """Return the columns of an answer after ``annotator`` and ``question``."""
     return [f"story_{i}" for i in (1, 2, 3)] if task == "pairing" else ["preferred"]
 
 
 def as_html(text: str) -> str:
-    """Text as people read it, escaped, with ``<newline>`` tokens as line breaks."""
+    """Return detokenized text as escaped HTML, with ``<newline>`` tokens as line breaks."""
     lines = detokenize_story(text.split()).split("\n")
     return "<br>".join(escape(line.strip(), quote=False) for line in lines)
 
 
 def as_cell(text: str) -> str:
-    """As HTML that no spreadsheet takes for a formula: ``=``, ``+``, ``-`` and ``@`` at its
-    beginning are character references."""
+    """Return text as HTML that no spreadsheet takes for a formula.
+
+    ``=``, ``+``, ``-`` and ``@`` at the beginning become character references.
+    """
     html = as_html(text)
     return f"&#{ord(html[0])};{html[1:]}" if html[:1] in set("=+-@") else html
 
 
 def question_columns(task: str) -> tuple[list[str], list[str]]:
-    """Columns of a question's prompts and of its stories."""
+    """Return two lists: the columns of prompts and the columns of stories."""
     prompts = [f"prompt_{letter.lower()}" for letter in LETTERS] if task == "pairing" else []
     return prompts, [f"story_{i}" for i in range(1, 4 if task == "pairing" else 3)]
 
 
 def sheet_csv(task: str, questions: Sequence[Question]) -> str:
-    """One question a line, under ``question``, ``prompt_a`` to ``prompt_c``, ``story_1`` and on."""
+    """Return the CSV file: one question a line, with its name, prompts and stories."""
     text = io.StringIO()
     prompts, stories = question_columns(task)
     writer = csv.writer(text, lineterminator="\n")
@@ -66,12 +69,12 @@ def sheet_csv(task: str, questions: Sequence[Question]) -> str:
 
 
 def sheet_page(task: str, questions: Sequence[Question]) -> str:
-    """The page with all questions."""
+    """Return the page with all questions."""
     title, instruction = TASK_TEXT[task]
     sheet = section(
         "",
-        "sheet.html",
-        "sheet.js",
+        str(_TEMPLATES / "sheet.html"),
+        str(_TEMPLATES / "sheet.js"),
         instruction=instruction,
         columns=answer_columns(task),
         questions=questions,
@@ -82,10 +85,11 @@ def sheet_page(task: str, questions: Sequence[Question]) -> str:
 
 
 def crowd_template(task: str) -> str:
-    """A template of Mechanical Turk's: one question, whose fields are the columns of the CSV.
+    """Return a Mechanical Turk template of one question, with the columns of the CSV as fields.
 
-    ``${column}`` stands for a field of the question's line, which is HTML already. The answers come
-    back under ``Answer.`` and the names of :func:`answer_columns`, beside ``Input.question``.
+    ``${column}`` is replaced by a field of the question's line, which is HTML already. Mechanical
+    Turk returns answers in columns ``Answer.NAME``, with NAME from :func:`answer_columns`, and the
+    name of the question in ``Input.question``.
     """
     title, instruction = TASK_TEXT[task]
     prompts, stories = question_columns(task)
@@ -96,7 +100,7 @@ def crowd_template(task: str) -> str:
         values = [(str(i + 1), f"Story {i + 1}") for i in range(len(stories))]
         labels = ["I prefer"]
     return render(
-        "crowd.html",
+        str(_TEMPLATES / "crowd.html"),
         title=title,
         instruction=instruction.replace("Each question shows", "Below are"),
         prompts=[{"letter": x, "field": f"${{{name}}}"} for x, name in zip(LETTERS, prompts)],

@@ -5,8 +5,7 @@ from math import comb
 
 import numpy as np
 import pytest
-
-from fairseq_mm.metrics.study_answers import bootstrap_share, fleiss_kappa, sign_test
+from annotation.statistics import bootstrap_share, fleiss_kappa, sign_test
 
 
 def test_a_share_is_over_answers_and_its_interval_over_questions():

@@ -1,4 +1,4 @@
-"""Figures of the annotators' answers: accuracy, preference and agreement."""
+"""Scores of both tasks: accuracy or preference of the systems, and agreement of the annotators."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -7,29 +7,30 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_mm.metrics.study_answers import (
+from annotation.answers import Answer
+from annotation.questions import LETTERS
+from annotation.statistics import (
     CHANCE_ALL,
     CHANCE_PAIR,
     bootstrap_share,
     fleiss_kappa,
     sign_test,
 )
-from fairseq_mm.study.answers import Answer
-from fairseq_mm.study.questions import LETTERS
 
-# question -> its answers
+# answers by name of the question
 ByQuestion = Mapping[str, Sequence[Answer]]
 
 
-def pairing_figures(
+def score_pairing(
     key: Mapping[str, Any], by_question: ByQuestion, *, samples: int, seed: int
 ) -> dict[str, Any]:
-    """
+    """Score the answers of the triple pairing task.
+
     Args:
-        key: of :func:`fairseq_mm.study.questions.read_key`.
-        by_question: question -> its answers.
-        samples: of the bootstrap.
-        seed: of the bootstrap.
+        key: Content of the key file, see :func:`annotation.questions.read_key`.
+        by_question: Answers by name of the question.
+        samples: Number of bootstrap samples.
+        seed: Seed of the bootstrap.
     """
     orders = list(permutations(LETTERS))
     systems: dict[str, Any] = {}
@@ -58,10 +59,10 @@ def pairing_figures(
     return {"systems": systems, "chance": {"all_three": CHANCE_ALL, "pairs": CHANCE_PAIR}}
 
 
-def preference_figures(
+def score_preference(
     key: Mapping[str, Any], by_question: ByQuestion, *, samples: int, seed: int
 ) -> dict[str, Any]:
-    """See :func:`pairing_figures`."""
+    """Score the answers of the preference study, with the arguments of :func:`score_pairing`."""
     first, second = key["systems"]
     hits, totals, left = [], [], 0
     for name, answers in by_question.items():

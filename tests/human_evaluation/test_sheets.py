@@ -7,11 +7,9 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-
-from fairseq_mm.data.story_file import Story
-from fairseq_mm.study.answers import read_answers
-from fairseq_mm.study.questions import key_of, pairing_questions, preference_questions
-from fairseq_mm.study.sheets import (
+from annotation.answers import read_answers
+from annotation.questions import make_key, pairing_questions, preference_questions
+from annotation.sheets import (
     answer_columns,
     as_cell,
     as_html,
@@ -19,6 +17,8 @@ from fairseq_mm.study.sheets import (
     sheet_csv,
     sheet_page,
 )
+
+from fairseq_mm.data.story_file import Story
 
 HARMFUL = '</p><script>alert("1")</script> & <newline> <b>'
 
@@ -140,6 +140,6 @@ def test_the_template_is_filled_from_the_csv(task, request, tmp_path):
     path = tmp_path / "answers.csv"
     with open(path, "w", newline="") as file:
         csv.writer(file).writerows(answers)
-    key = key_of(task, questions, {"secretfusion": "a", "secretknn": "b"})
+    key = make_key(task, questions, {"secretfusion": "a", "secretknn": "b"})
     read = read_answers([str(path)], key)
     assert (len(read.answers), read.left_out) == (len(questions), [])

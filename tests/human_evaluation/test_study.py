@@ -1,13 +1,14 @@
-"""`fairseq-mm study`: sheets, key and figures, from the stories to the score."""
+"""The human evaluation: sheets, key and figures, from the stories to the score."""
 
 import csv
 import json
 import random
 
 import pytest
+import study as study_program
+from study import ACTIONS, SHEETS
 
-from fairseq_mm.cli.main import main
-from fairseq_mm.cli.study import ACTIONS, SHEETS
+from fairseq_mm.cli.script import run_script
 from fairseq_mm.data.output_file import output_file
 from fairseq_mm.errors import UserError
 
@@ -28,9 +29,10 @@ def stories(tmp_path):
 
 
 @pytest.fixture
-def study(tmp_path, capsys):
+def study(monkeypatch, capsys):
     def run(*arguments):
-        status = main(["study", *map(str, arguments)])
+        monkeypatch.setattr("sys.argv", ["study.py", *map(str, arguments)])
+        status = run_script(study_program.__doc__, [study_program.add_arguments], study_program.run)
         printed = capsys.readouterr()
         return status, printed.out, printed.err
 
@@ -170,7 +172,7 @@ def test_a_full_disk_leaves_no_sheet_without_its_key(
         return output_file(path, **options)
 
     with monkeypatch.context() as context:
-        context.setattr("fairseq_mm.data.output_file.output_file", write)
+        context.setattr("study.output_file", write)
         assert study(*command, "--overwrite")[0] == 2
     assert not (folder / "questions.csv").exists()
     assert not (folder / "questions.html").exists()
@@ -183,7 +185,7 @@ def test_mistakes_are_one_line(stories, study, tmp_path):
     pairing = ("pairing", "--count", 3, "--output", tmp_path / "s", "--stories")
     assert study(*pairing, a, a)[::2] == (
         2,
-        f"fairseq-mm study: {a}: is given twice; each system is one file.\n",
+        f"study.py: {a}: is given twice; each system is one file.\n",
     )
     assert study(*pairing, a)[0] == 0
     status, _, err = study(*pairing, a)
@@ -197,5 +199,5 @@ def test_mistakes_are_one_line(stories, study, tmp_path):
     assert "a.jsonl: cannot be made (File exists)." in err
     for action in (pairing, ("score", tmp_path / "s"), ("preference", "--output", "x", "--a", a)):
         rest = {"score": (a,), "preference": ("--b", a)}.get(action[0], (a,))
-        message = "fairseq-mm study: --seed: must be 0 or more, but is -1.\n"
+        message = "study.py: --seed: must be 0 or more, but is -1.\n"
         assert study(*action, *rest, "--seed", -1) == (2, "", message)

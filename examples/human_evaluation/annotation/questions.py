@@ -1,9 +1,9 @@
-"""The questions of Fan et al. 2018, section 5.5, and the key that tells what is behind them.
+"""Questions of Fan et al. 2018, section 5.5, and the key with the system of each story.
 
-Triple pairing: three stories of one system and their three prompts, shuffled; which belong
-together? Preference: two stories, one of each system, sides shuffled; which is the better read?
-Questions carry opaque names and stand in a random order, so that nothing that annotators see tells
-systems apart but the stories.
+Triple pairing: three stories of one system and their three prompts are shuffled; which belong
+together? Preference: two stories, one of each system, are shown on random sides; which one is
+preferred? Names of questions are meaningless and their order is random, so that annotators can
+recognise a system only by its stories.
 """
 
 from collections.abc import Sequence
@@ -17,22 +17,22 @@ from fairseq_mm.data.story_file import Story
 from fairseq_mm.errors import UserError
 
 GROUP = 3
-LETTERS = "ABC"  # of prompts
+LETTERS = "ABC"  # names of the prompts
 KEY_FILE = "key.json"
-_NAME_LETTERS = "bcdfghjklmnpqrstvwxz23456789"  # no words, no look-alikes
+# without vowels and similar characters, so that names are neither words nor confused
+_NAME_LETTERS = "bcdfghjklmnpqrstvwxz23456789"
 
 
 class Question(NamedTuple):
-    """What annotators see, and what they do not.
+    """Question with its solution, which annotators do not see.
 
     Attributes:
-        name: opaque.
-        prompts: in the order shown; none in the preference study.
-        stories: in the order shown.
-        system: whose stories these are; empty in the preference study.
-        answer: pairing: for each story the letter of its prompt; preference: for each story its
-            system.
-        ids: of the stories shown.
+        name: Meaningless name.
+        prompts: Prompts in the order shown; empty in the preference study.
+        stories: Stories in the order shown.
+        system: System of the stories; empty in the preference study.
+        answer: For each story the letter of its prompt (pairing) or its system (preference).
+        ids: Ids of the stories.
     """
 
     name: str
@@ -46,25 +46,25 @@ class Question(NamedTuple):
 def pairing_questions(
     systems: dict[str, Sequence[Story]], *, count: int, seed: int
 ) -> list[Question]:
-    """Questions of the triple pairing task.
+    """Make the questions of the triple pairing task.
 
-    Systems with the same ids get the same groups of prompts, so that they answer for equally hard
-    ones. A group has three different prompts and stories.
+    Systems with the same ids get the same groups of prompts, so that their questions are equally
+    hard. A group has three different prompts and stories.
 
     Args:
-        systems: name -> stories with prompts.
-        count: stories of each system to take, a multiple of three; chosen by ``seed``.
-        seed: of everything that is drawn.
+        systems: Stories with prompts, by name of the system.
+        count: Number of stories of each system, a multiple of three; chosen at random.
+        seed: Seed of all random choices.
 
     Raises:
-        UserError: naming the system, if it has too few stories, a story without a prompt, or too
-            few different prompts and stories for its groups.
+        UserError: If a system has too few stories, a story without a prompt, or too few different
+            prompts and stories for its groups.
     """
     if count < GROUP or count % GROUP:
         raise UserError(f"--count: must be a multiple of {GROUP}, but is {count}.")
     questions: list[Question] = []
     names = _names(count // GROUP * len(systems), seed)
-    generator = np.random.default_rng([seed, 2])  # of the orders shown
+    generator = np.random.default_rng([seed, 2])  # for the orders shown
     for system, stories in systems.items():
         lacking = next((story.id for story in stories if not story.prompt), None)
         if lacking is not None:
@@ -94,7 +94,7 @@ def pairing_questions(
 
 
 def _groups(system: str, stories: list[Story], count: int) -> list[list[Story]]:
-    """Stories in the order given, three by three, each of another prompt and text."""
+    """Group stories in their order by three, with different prompts and texts in a group."""
     remaining = list(stories)
     groups: list[list[Story]] = []
     while len(groups) < count // GROUP:
@@ -118,18 +118,18 @@ def _groups(system: str, stories: list[Story], count: int) -> list[list[Story]]:
 def preference_questions(
     systems: dict[str, Sequence[Story]], *, count: int, seed: int
 ) -> list[Question]:
-    """Questions of the preference study.
+    """Make the questions of the preference study.
 
-    Systems with the same ids are compared story by story, others in the order of their files.
-    Each system's stories stand first in half of the questions.
+    If both systems have the same ids, stories with equal ids are compared; otherwise stories are
+    paired in the order of the files. Each system is shown first in half of the questions.
 
     Args:
-        systems: two names -> stories.
-        count: pairs to take, chosen by ``seed``.
-        seed: of everything that is drawn.
+        systems: Stories of two systems, by name.
+        count: Number of pairs, chosen at random.
+        seed: Seed of all random choices.
 
     Raises:
-        UserError: if there are too few pairs of different stories.
+        UserError: If there are too few pairs of different stories.
     """
     (first, a), (second, b) = systems.items()
     if count < 1:
@@ -168,7 +168,7 @@ def preference_questions(
 
 
 def _names(count: int, seed: int) -> list[str]:
-    """Different names that say nothing."""
+    """Return distinct meaningless names."""
     generator = np.random.default_rng([seed, 1])
     names: dict[str, None] = {}
     while len(names) < count:
@@ -178,13 +178,13 @@ def _names(count: int, seed: int) -> list[str]:
     return list(names)
 
 
-def key_of(task: str, questions: Sequence[Question], systems: dict[str, str]) -> dict[str, Any]:
-    """Content of the key file.
+def make_key(task: str, questions: Sequence[Question], systems: dict[str, str]) -> dict[str, Any]:
+    """Return the content of the key file.
 
     Args:
         task: ``pairing`` or ``preference``.
-        questions: as shown.
-        systems: name -> file.
+        questions: Questions in the order shown.
+        systems: File of each system, by name.
     """
     entries = {
         question.name: {"system": question.system, "answer": question.answer, "ids": question.ids}
@@ -197,10 +197,10 @@ def key_of(task: str, questions: Sequence[Question], systems: dict[str, str]) ->
 
 
 def read_key(folder: str) -> dict[str, Any]:
-    """The key of a folder of sheets.
+    """Read and check the key in a folder of sheets.
 
     Raises:
-        UserError: if it is missing or no key.
+        UserError: If the file is missing or is not a key.
     """
     path = Path(folder, KEY_FILE)
     try:
@@ -219,5 +219,5 @@ def read_key(folder: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         known = False
     if not known:
-        raise UserError(f"{path}: must be the key that fairseq-mm study wrote, but is not.")
+        raise UserError(f"{path}: must be the key that study.py wrote, but is not.")
     return key

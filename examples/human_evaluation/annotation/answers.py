@@ -1,21 +1,21 @@
-"""Annotators' answers: CSV files of the page, or of a crowd platform with its own column names."""
+"""Reads answers of annotators: CSV files from the page or from a crowd platform."""
 
 import csv
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional
 
+from annotation.questions import LETTERS
+from annotation.sheets import answer_columns
 from fairseq_mm.errors import UserError
-from fairseq_mm.study.questions import LETTERS
-from fairseq_mm.study.sheets import answer_columns
 
 
 class Answer(NamedTuple):
-    """One annotator's answer to one question.
+    """Answer of one annotator to one question.
 
     Attributes:
-        annotator: name.
-        question: name.
-        values: pairing: the letter given to each story; preference: ``1`` or ``2``.
+        annotator: Name of the annotator.
+        question: Name of the question.
+        values: Letter chosen for each story (pairing), or ``1`` or ``2`` (preference).
     """
 
     annotator: str
@@ -24,11 +24,11 @@ class Answer(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What was read.
+    """Valid answers, and reasons for the others.
 
     Attributes:
-        answers: those that count, in the order read.
-        left_out: ``file:line: why``, those that do not.
+        answers: Valid answers in the order of the files.
+        left_out: ``file:line: reason`` for each other answer.
     """
 
     answers: list[Answer]
@@ -36,42 +36,42 @@ class Answers(NamedTuple):
 
 
 def read_answers(paths: Iterable[str], key: dict[str, Any]) -> Answers:
-    """Reads answers; of several of one annotator to one question the first counts.
+    """Read answers. If an annotator answered a question twice, the first answer counts.
 
     Args:
         paths: CSV files with ``annotator`` (or ``judge``, or ``WorkerId``), ``question`` (or
             ``Input.question``) and ``story_1`` to ``story_3`` or ``preferred`` (or
             ``Answer.story_1`` and so on).
-        key: from :func:`fairseq_mm.study.questions.read_key`.
+        key: Content of the key file, see :func:`annotation.questions.read_key`.
 
     Raises:
-        UserError: if a file cannot be read or lacks a column, or no answer counts.
+        UserError: If a file cannot be read or lacks a column, or no answer is valid.
     """
     columns = answer_columns(key["task"])
-    found: dict[tuple[str, str], Answer] = {}
-    where: dict[tuple[str, str], str] = {}
+    answers: dict[tuple[str, str], Answer] = {}  # by annotator and question
+    places: dict[tuple[str, str], str] = {}
     left_out: list[str] = []
     for path in paths:
         for place, row in _rows(path, columns):
             values = tuple(row[column].upper() for column in columns)
             problem = _problem(row, columns, values, key)
             pair = (row["annotator"], row["question"])
-            if problem is None and pair in found:
-                problem = f"{row['annotator']} answered {row['question']} before ({where[pair]})"
+            if problem is None and pair in answers:
+                problem = f"{row['annotator']} answered {row['question']} before ({places[pair]})"
             if problem is not None:
                 left_out.append(f"{place}: {problem}")
                 continue
-            found[pair] = Answer(*pair, values)
-            where[pair] = place
-    if not found:
+            answers[pair] = Answer(*pair, values)
+            places[pair] = place
+    if not answers:
         raise UserError(f"no answer counts; {left_out[0] if left_out else 'the files have none'}.")
-    return Answers(list(found.values()), left_out)
+    return Answers(list(answers.values()), left_out)
 
 
 def _problem(
     row: dict[str, str], columns: list[str], values: tuple[str, ...], key: dict[str, Any]
 ) -> Optional[str]:
-    """Why an answer does not count, or None."""
+    """Return why an answer is not valid, or None."""
     if not row["annotator"]:
         return "has no annotator"
     if row["question"] not in key["questions"]:
@@ -88,7 +88,7 @@ def _problem(
 
 
 def _rows(path: str, columns: list[str]) -> Iterable[tuple[str, dict[str, str]]]:
-    """``path:line`` and the fields that are needed, by our names."""
+    """Yield ``path:line`` and the required fields of each answer."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, restval="")
@@ -110,7 +110,7 @@ def _column_names(path: str, header: Iterable[str], columns: list[str]) -> dict[
     aliases.update({column: [f"Answer.{column}"] for column in columns})
     names = {}
     for ours, others in aliases.items():
-        # a platform repeats its input, so a `story_1` beside an `Answer.story_1` is the story
+        # platforms repeat their input: `story_1` is the story's text if there is `Answer.story_1`
         theirs = next((name for name in (*others, ours) if name in known), None)
         if theirs is None:
             raise UserError(

@@ -1,16 +1,18 @@
+#!/usr/bin/env python3
 """Makes annotation sheets, and scores the annotators' answers.
 
-  fairseq-mm study pairing --stories fusion.jsonl nearest.jsonl --output pairing
-  fairseq-mm study preference --a fusion.jsonl --b nearest.jsonl --output pref
-  fairseq-mm study score pairing answers-*.csv
+  python examples/human_evaluation/study.py pairing \\
+      --stories fusion.jsonl nearest.jsonl --output pairing
+  python examples/human_evaluation/study.py preference \\
+      --a fusion.jsonl --b nearest.jsonl --output pref
+  python examples/human_evaluation/study.py score pairing answers-*.csv
 
-Questions are those of Fan et al. 2018, section 5.5. Stories are the JSONL of
-fairseq-mm tell ({"id", "prompt", "hypothesis"}) or retrieve. The folder gets
-questions.html (open it, answer, download the answers as CSV), questions.csv
-and template.html (for Mechanical Turk and the like: a question a line of
-escaped HTML, and the form whose ${column}s it fills) and key.json.
-Annotators must not see key.json: it alone says which system is behind a
-question.
+The questions are from Fan et al. 2018, section 5.5. Stories are JSONL files of
+fairseq-mm tell ({"id", "prompt", "hypothesis"}) or retrieve. The program writes
+questions.html (open it, answer, download the answers as CSV), questions.csv and
+template.html (for crowd platforms such as Mechanical Turk: one question a line
+as escaped HTML, and the form with its ${column} fields) and key.json. Do not
+show key.json to annotators: only this file names the system of each question.
 """
 
 import argparse
@@ -19,12 +21,26 @@ import sys
 from pathlib import Path
 from typing import Any, Optional
 
+from annotation.answers import read_answers
+from annotation.figures import score_pairing, score_preference
+from annotation.questions import (
+    KEY_FILE,
+    make_key,
+    pairing_questions,
+    preference_questions,
+    read_key,
+)
+from annotation.sheets import crowd_template, sheet_csv, sheet_page
+
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, Rows
+from fairseq_mm.cli.script import run_script
+from fairseq_mm.data.output_file import output_file
+from fairseq_mm.data.story_file import read_stories
 from fairseq_mm.errors import UserError
 
 SHEETS = ("questions.csv", "questions.html", "template.html")
-NAMED = 20  # answers that are left out and named
+NAMED = 20  # invalid answers and questions listed in messages
 
 _FILE: dict[str, Any] = {"metavar": "FILE", "required": True}
 _NUMBER: dict[str, Any] = {"metavar": "N", "type": int}
@@ -84,55 +100,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     if args.seed < 0:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
     if args.action == "score":
         _score(args)
     else:
         _make_sheets(args)
+    return 0
 
 
 def _make_sheets(args: argparse.Namespace) -> None:
-    from fairseq_mm.data.output_file import output_file
-    from fairseq_mm.data.story_file import read_stories
-    from fairseq_mm.study.questions import (
-        KEY_FILE,
-        key_of,
-        pairing_questions,
-        preference_questions,
-    )
-    from fairseq_mm.study.sheets import crowd_template, sheet_csv, sheet_page
-
     is_pairing = args.action == "pairing"
     systems = _system_names(args.stories if is_pairing else [args.a, args.b])
     stories = {name: read_stories(path) for name, path in systems.items()}
-    questions_of = pairing_questions if is_pairing else preference_questions
-    questions = questions_of(stories, count=args.count, seed=args.seed)
+    make_questions = pairing_questions if is_pairing else preference_questions
+    questions = make_questions(stories, count=args.count, seed=args.seed)
     folder = Path(args.output)
-    key = json.dumps(key_of(args.action, questions, systems), indent=1, ensure_ascii=False) + "\n"
-    there = [name for name in SHEETS if (folder / name).exists()]
-    # of a run that was killed, only what is missing is written
-    is_begun = 0 < len(there) < len(SHEETS) and _has_text(folder / KEY_FILE, key)
-    if there and not args.overwrite and not is_begun:
+    key = json.dumps(make_key(args.action, questions, systems), indent=1, ensure_ascii=False) + "\n"
+    existing = [name for name in SHEETS if (folder / name).exists()]
+    # after a run that was killed, only the missing sheets are written
+    is_begun = 0 < len(existing) < len(SHEETS) and _has_text(folder / KEY_FILE, key)
+    if existing and not args.overwrite and not is_begun:
         raise UserError(
-            f"--output {folder}: has {there[0]} already; answers to it would lose their key. Give "
-            "another folder, or --overwrite."
+            f"--output {folder}: has {existing[0]} already; answers to it would lose their key. "
+            "Give another folder, or --overwrite."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output {folder}: cannot be made ({error.strerror}).") from None
-    # no sheet without its key: neither a new one before it nor an old one beside it
-    kept = there if is_begun and not args.overwrite else []
-    for name in set(there).difference(kept):
+    # Old sheets go first and the key is written first: no sheet is ever beside another key.
+    finished = existing if is_begun and not args.overwrite else []
+    for name in set(existing).difference(finished):
         (folder / name).unlink()
     contents = (
         *(key, sheet_csv(args.action, questions), sheet_page(args.action, questions)),
         crowd_template(args.action),
     )
     for name, text in zip((KEY_FILE, *SHEETS), contents):
-        if name not in kept:
+        if name not in finished:
             with output_file(folder / name, errors="replace") as file:
                 file.write(text)
     print(
@@ -151,7 +158,7 @@ def _has_text(path: Path, text: str) -> bool:
 
 
 def _system_names(paths: list[str]) -> dict[str, str]:
-    """A file's name without its suffix; its path, where several are called the same."""
+    """Return the path of each system by the file's stem, or by its path if stems are equal."""
     stems = [Path(path).stem for path in paths]
     names = stems if len(set(stems)) == len(stems) else paths
     if len(set(names)) < len(names):
@@ -161,11 +168,6 @@ def _system_names(paths: list[str]) -> dict[str, str]:
 
 
 def _score(args: argparse.Namespace) -> None:
-    from fairseq_mm.data.output_file import output_file
-    from fairseq_mm.study.answers import read_answers
-    from fairseq_mm.study.figures import pairing_figures, preference_figures
-    from fairseq_mm.study.questions import read_key
-
     if args.bootstrap < 1:
         raise UserError(f"--bootstrap: must be 1 or more, but is {args.bootstrap}.")
     key = read_key(args.folder)
@@ -185,8 +187,8 @@ def _score(args: argparse.Namespace) -> None:
         "annotators": len({answer.annotator for answer in read.answers}),
         "questions": {"asked": len(by_question), "answered": sum(map(bool, by_question.values()))},
     }
-    figures = pairing_figures if key["task"] == "pairing" else preference_figures
-    result.update(figures(key, by_question, samples=args.bootstrap, seed=args.seed))
+    score_answers = score_pairing if key["task"] == "pairing" else score_preference
+    result.update(score_answers(key, by_question, samples=args.bootstrap, seed=args.seed))
     if args.json:
         with output_file(args.json) as file:
             file.write(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
@@ -244,3 +246,7 @@ def _print(result: dict[str, Any]) -> None:
         f"kappa {_kappa(result['fleiss_kappa'])}; the story that stood first was chosen "
         f"{result['left_side']:.1%} of the time"
     )
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(__doc__, [add_arguments], run))

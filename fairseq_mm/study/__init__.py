@@ -1,1 +1,0 @@
-"""Questions for annotators: which prompt belongs to which story, and which story is better."""
