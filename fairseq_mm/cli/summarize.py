@@ -42,7 +42,7 @@ from fairseq_mm.cli.records import counted
 from fairseq_mm.cli.run_set_up import load_generator
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SUMMARIES
-from fairseq_mm.prepare.jsonl import KEYS, key_of
+from fairseq_mm.prepare.jsonl import KEYS, make_visual_key
 
 # names of videos that a remark has
 MAX_NAMED = 3
@@ -214,7 +214,7 @@ class Summaries(Flow):
             if entry["id"] is None:
                 if not isinstance(entry.get("video"), str):
                     raise UserError(f'{where}: must have "video" (a path) or "id".')
-                name = key_of(entry["video"], self.args.ids or "name")
+                name = make_visual_key(entry["video"], self.args.ids or "name")
             if seen.setdefault(name, where) != where:
                 raise UserError(
                     f"{where}: video {name} was given before, at {seen[name]}; --ids path tells "

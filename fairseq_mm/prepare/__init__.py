@@ -1,1 +1,1 @@
-"""From releases and JSON lines to data folders."""
+"""Preparing of data folders from releases and JSON lines."""

@@ -4,13 +4,14 @@ The data is JSON lines, one image per line:
 
   {"image": "photo.jpg", "captions": ["A dog runs .", "A brown dog on grass ."]}
 
-Optional fields: "split" (train, valid or test) and "id", the image's key in the feature store, by
-default as --keys says. The folder gets one caption per line, ids, references and
+Optional fields: "split" (train, valid or test) and "id", the image's key in the feature store
+(default: see --keys). The folder gets one caption per line, ids, references and
 fairseq-preprocess's files; its features come from `fairseq-mm extract` or `fairseq-mm store
 import`.
 
-With --without-images the data is text alone: the same lines, whose images are ignored, or .txt
-files with one sentence per line. SC-NLM and n-gram models are trained on such a folder.
+With --without-images the folder has only text: the data is the same lines, whose images are
+ignored, or .txt files with one sentence per line. SC-NLM and n-gram models are trained on such a
+folder.
 """
 
 from typing import ClassVar, Optional
@@ -31,7 +32,7 @@ TABLE = FieldTable(
     repeated="; put all captions of an image into one entry",
 )
 
-# the same without images, as SC-NLM is trained on
+# captions without images, for the training of SC-NLM
 TEXT_TABLE = FieldTable(
     kind="captions",
     noun="text",
@@ -43,17 +44,18 @@ TEXT_TABLE = FieldTable(
 
 
 def captioned_image(key: str, captions: list[str], where: str) -> Example:
-    """
+    """Build the example of an image with its captions.
+
     Args:
-        key: the image's key in the feature store.
-        captions: as they were found.
-        where: of them, for messages.
+        key: Key of the image in the feature store.
+        captions: Captions before tokenization.
+        where: Place of the captions, for messages.
     """
     return Example({"captions": captions}, where, key, [key])
 
 
 class CaptionWriter(FolderWriter):
-    """Writes ``text/<split>.txt`` with a caption a line."""
+    """Writer of ``text/<split>.txt`` with one caption per line."""
 
     table = TABLE
     extra_files = frozenset({STORE_LIST})
@@ -62,30 +64,30 @@ class CaptionWriter(FolderWriter):
 
     def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
         captions = example.texts["captions"]
-        tokens = self.tokens_of(example, "captions")
-        kept = [caption for caption, words in zip(captions, tokens) if words]
+        tokens = self.tokenize_field(example, "captions")
+        non_empty = [caption for caption, words in zip(captions, tokens) if words]
         tokens = list(filter(None, tokens))
-        counts["empty_captions_skipped"] += len(captions) - len(kept)
-        if not kept and not self.skip_empty:
+        counts["empty_captions_skipped"] += len(captions) - len(non_empty)
+        if not non_empty and not self.skip_empty:
             named = "" if example.id is None else f"{self.table.noun} {example.id} "
             raise UserError(f"{example.where}: {named}has no caption; --skip-empty leaves it out.")
-        if not kept:
+        if not non_empty:
             return None
         counts[self.counts[0]] += 1
-        counts["captions"] += len(kept)
+        counts["captions"] += len(non_empty)
         counts["words"] += sum(map(len, tokens))
         text = [" ".join(words) for words in tokens]
         if self.table.visual is None:
             return {"txt": text}
         return {
             "txt": text,
-            "visual_ids": [str(example.id)] * len(kept),
-            "references.jsonl": [json_line({"id": example.id, "references": kept})],
+            "visual_ids": [str(example.id)] * len(non_empty),
+            "references.jsonl": [json_line({"id": example.id, "references": non_empty})],
         }
 
 
 class TextWriter(CaptionWriter):
-    """Writes ``text/<split>.txt`` alone: no keys of images, no references."""
+    """Writer of only ``text/<split>.txt``, without image keys and references."""
 
     table = TEXT_TABLE
     counts = ("texts", "captions", "words", "empty_captions_skipped")

@@ -1,7 +1,7 @@
-"""Examples of a task by split: what releases and one's own JSON lines are read into.
+"""Corpora: examples of a task by split, read from releases or from a user's own JSON lines.
 
-A task declares a :class:`FieldTable`: its text fields, its visual keys, and what messages call its
-examples. Everything else about reading, drawing splits and missing features is the same for all.
+A task declares a :class:`FieldTable`: its text fields, its visual keys, and the nouns for its
+examples in messages. Reading, sampling of splits and missing features are the same for all tasks.
 """
 
 import hashlib
@@ -14,18 +14,18 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 from fairseq_mm.data.input_files import SPLITS
 from fairseq_mm.errors import UserError
 
-POLICIES = ("refuse", "drop", "keep")  # about examples of missing images or videos
+POLICIES = ("refuse", "drop", "keep")  # for examples whose images or videos are missing
 
 
 class Field(NamedTuple):
-    """A required field of an example.
+    """Required field of an example.
 
     Attributes:
-        name: in JSON lines.
-        many: a list of texts, not one text.
-        length: of the list; None for any.
-        may_be_file: the text may stand in a file of subtitles, which it names.
-        remedy: what else to do about an empty text.
+        name: Name in JSON lines.
+        many: True if the field is a list of texts instead of one text.
+        length: Length of the list; None for any length.
+        may_be_file: True if the field may name a file of subtitles that has the text.
+        remedy: Further advice for an empty text.
     """
 
     name: str
@@ -36,20 +36,22 @@ class Field(NamedTuple):
 
 
 class FieldTable(NamedTuple):
-    """What the examples of a task have, and what they are called.
+    """Fields of a task's examples, and the nouns for them.
 
     Attributes:
-        kind: of data, as ``prepare.json`` says it.
-        noun, nouns: an example, several.
-        groups: what is drawn into a split as a whole.
-        texts: text fields.
-        visual: field of the images or of the video; None where there are none.
-        uniform: optional fields that every line has, or none.
-        id_is_key: The ``id`` of an example is the key of its image or video in the feature store.
-        repeated: what to do about two examples of one id.
-        streamed: examples are read anew at each iteration, since the text of a large data set
-            does not fit into memory.
-        may_be_plain: files that end with .txt have a text a line.
+        kind: Kind of data, as in ``prepare.json``.
+        noun: Noun for an example.
+        nouns: Its plural.
+        groups: Plural noun of the units that are sampled into a split as a whole.
+        texts: Text fields.
+        visual: Field of the images or of the video; None if there is none.
+        uniform: Optional fields that either every line has or none.
+        id_is_key: True if an example's ``id`` is the key of its image or video in the feature
+            store.
+        repeated: Advice for two examples with the same id.
+        streamed: True if examples are read anew at each iteration, since the text of a large data
+            set does not fit into memory.
+        may_be_plain: True if files that end with .txt are accepted, with one text per line.
     """
 
     kind: str
@@ -71,16 +73,16 @@ class FieldTable(NamedTuple):
 
 @dataclass
 class Example:
-    """One example, as it was found.
+    """One example before tokenization.
 
     Args:
-        texts: text field -> its texts: the captions of an image, the sentences of a visual story,
-            one prompt. Not tokenised.
-        where: ``path:line`` (or the nearest to it), for messages.
-        id: the image, video or story; None for a pair without a name.
-        visual: keys of its images or of its video in the feature store, in order.
-        group: examples of one group stay in one split: an album, a prompt; ``id`` by default.
-        places: text field -> where it stands, if elsewhere.
+        texts: Text field -> its texts: the captions of an image, the sentences of a visual story,
+            one prompt.
+        where: ``path:line``, or the closest known place, for messages.
+        id: Id of the image, video or story; None for a pair without id.
+        visual: Keys of its images or of its video in the feature store, in order.
+        group: Group that stays in one split: an album, a prompt; by default ``id``.
+        places: Text field -> its place, if it differs from ``where``.
     """
 
     texts: dict[str, list[str]]
@@ -91,8 +93,11 @@ class Example:
     places: dict[str, str] = field(default_factory=dict)
 
     def draw_key(self, seed: int) -> str:
-        """Orders draws: by seed and group alone, so that a draw depends neither on the order of
-        the file nor on the version of Python, and most of it stays when examples are added."""
+        """Return the sort key of the example's group for sampling.
+
+        It depends only on seed and group: the sample does not depend on the order of the file or
+        the version of Python, and changes little when examples are added.
+        """
         group = self.id if self.group is None else self.group
         return hashlib.sha256(f"{seed}\0{group}".encode()).hexdigest()
 
@@ -101,8 +106,8 @@ class Streamed:
     """Examples that are read anew at each iteration.
 
     Args:
-        read: gives them all.
-        length: how many.
+        read: Function that yields all examples.
+        length: Number of examples.
     """
 
     def __init__(self, read: Callable[[], Iterable[Example]], length: int) -> None:
@@ -119,34 +124,31 @@ class Streamed:
 Examples = Union[list[Example], Streamed]
 
 
-def _nothing_published(options: dict[str, Any], num_types: dict[str, int]) -> list[str]:
-    return []
-
-
 @dataclass
 class Corpus:
-    """Examples by split, and what was noticed while reading them.
+    """Examples by split, with findings from reading them.
 
     Args:
-        table: of the task.
-        name: of the data set, ``own`` for anybody's own.
-        division: which division of the data set this is; scores on two do not compare.
-        splits: split -> examples, in the order of the files.
-        files: that were read.
-        options: how they were read, for ``prepare.json``.
-        published: split -> examples that the division is known to have.
-        further_references: split -> visual stories that are left out, but were written of their
-            album all the same, and so are references for others.
-        missing: image or video -> why it cannot be used.
-        counts: split -> counts of what was left out while reading.
-        exceptions: what departs from the rule -> ids concerned.
-        notes: one-line remarks for whoever runs the preparation.
-        vocabulary_deviations: options of the preparation and dictionary -> number of types -> a
-            line for each dictionary that has not the published size.
-        write_features: writes the release's own features into the data folder, or into the folder
-            whose files move there when all are complete, which is given second; returns a line that
-            says so.
-        features_written: that line.
+        table: Field table of the task.
+        name: Name of the data set; ``own`` for a user's own data.
+        division: Division of the data set into splits; scores on two divisions are not comparable.
+        splits: Split -> examples, in the order of the files.
+        files: Files that were read.
+        options: Options of reading, for ``prepare.json``.
+        published: Split -> number of examples that the division should have.
+        further_references: Split -> visual stories that are left out as examples, but still serve
+            as references of their album.
+        missing: Image or video -> reason why it cannot be used.
+        counts: Split -> counts of what was left out while reading.
+        exceptions: Description of an exception -> ids concerned.
+        notes: One-line remarks for the user.
+        vocabulary_deviations: Function from the options of the preparation and the number of types
+            of each dictionary to a line for each dictionary without the published size; None if no
+            size is published.
+        write_features: Function that writes the release's own features into the data folder (first
+            argument), or into the partial folder (second argument), whose files are moved when all
+            are complete; returns a line for the user.
+        features_written: The line that ``write_features`` returned.
     """
 
     table: FieldTable
@@ -161,32 +163,31 @@ class Corpus:
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
     exceptions: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    vocabulary_deviations: Callable[[dict[str, Any], dict[str, int]], list[str]] = (
-        _nothing_published
-    )
+    vocabulary_deviations: Optional[Callable[[dict[str, Any], dict[str, int]], list[str]]] = None
     write_features: Optional[Callable[[Path, Path], str]] = None
     features_written: str = ""
 
     def deviations(self) -> list[str]:
-        """A line for each split that has not the published number of examples."""
-        found = {
+        """Return a line for each split without the published number of examples."""
+        counts = {
             split: len(examples) + len(self.further_references.get(split, []))
             for split, examples in self.splits.items()
         }
         return [
-            f"{split}: {found[split]:,} {self.table.nouns} found, {expected:,} expected "
+            f"{split}: {counts[split]:,} {self.table.nouns} found, {expected:,} expected "
             f"({self.name}, split {self.division})"
             for split, expected in self.published.items()
-            if split in found and found[split] != expected
+            if split in counts and counts[split] != expected
         ]
 
     def check_ids(self, remedy: str = "") -> None:
-        """
+        """Check that no id occurs twice, in one split or in two.
+
         Args:
-            remedy: what to do about two examples of one id.
+            remedy: Advice for two examples with the same id.
 
         Raises:
-            UserError: if an id stands twice, in one split or in two.
+            UserError: If an id occurs twice.
         """
         seen: dict[str, str] = {}
         for examples in self.splits.values():
@@ -194,16 +195,17 @@ class Corpus:
                 check_once(example, seen, self.table, remedy)
 
     def draw(self, split: str, size: int, *, seed: int) -> None:
-        """Moves groups of training examples to a split: images with all their captions, prompts
-        and albums with all their stories.
+        """Sample groups of training examples and move them to a split.
+
+        Groups are images with all their captions, or prompts and albums with all their stories.
 
         Args:
             split: valid or test.
-            size: number of groups; 0 does nothing.
-            seed: of the draw.
+            size: Number of groups; 0 does nothing.
+            seed: Seed of the sampling.
 
         Raises:
-            UserError: if the split has examples already, or no group would be left for training.
+            UserError: If the split has examples already, or no group would be left for training.
         """
         if size == 0:
             return
@@ -224,7 +226,7 @@ class Corpus:
 
         def part(inside: bool, length: int) -> Examples:
             def read() -> Iterator[Example]:
-                return (one for one in train if (one.draw_key(seed) in drawn) == inside)
+                return (example for example in train if (example.draw_key(seed) in drawn) == inside)
 
             return Streamed(read, length) if isinstance(train, Streamed) else list(read())
 
@@ -235,12 +237,12 @@ class Corpus:
         self.division += f", {size} {split} {self.table.groups} drawn with seed {seed}"
 
     def visual_keys(self) -> list[str]:
-        """Every image or video once, in the order of the examples."""
+        """Return every image or video once, in the order of the examples."""
         examples = (example for several in self.splits.values() for example in several)
         return list(dict.fromkeys(key for example in examples for key in example.visual))
 
     def rename_visual(self, keys: Mapping[str, str]) -> None:
-        """Gives images or videos other keys; those that ``keys`` lacks stay as they are."""
+        """Rename the keys of images or videos; keys that ``keys`` lacks do not change."""
         for examples in self.splits.values():
             for example in examples:
                 example.visual = [keys.get(key, key) for key in example.visual]
@@ -248,16 +250,16 @@ class Corpus:
                     example.id = example.visual[0]
 
     def leave_out_missing(self, missing: Mapping[str, str], *, policy: str) -> None:
-        """Applies a policy to the examples whose images or videos are missing.
+        """Apply a policy to the examples whose images or videos are missing.
 
         Args:
-            missing: image or video -> why it cannot be used.
-            policy: ``drop`` leaves those examples out; stories stay references of their album.
-                ``keep`` keeps visual stories, without those images, if any image is left.
+            missing: Image or video -> reason why it cannot be used.
+            policy: ``drop`` leaves these examples out; their stories remain references of their
+                album. ``keep`` keeps visual stories without these images, if any image is left.
                 ``refuse`` refuses them.
 
         Raises:
-            UserError: if the policy is to refuse, or nothing of a split would be left.
+            UserError: If the policy is to refuse, or nothing of a split would be left.
         """
         table = self.table
         if policy == "keep" and table.id_is_key:
@@ -271,17 +273,17 @@ class Corpus:
             return [key not in missing for key in example.visual]
 
         for split, examples in self.splits.items():
-            incomplete = [one for one in examples if not all(present(one))]
+            incomplete = [example for example in examples if not all(present(example))]
             if not incomplete:
                 continue
-            absent = [key for one in incomplete for key in one.visual if key in missing]
+            absent = [key for example in incomplete for key in example.visual if key in missing]
             of = "" if table.id_is_key else f" of {table.noun} {incomplete[0].id}"
             first = (
                 f"{incomplete[0].where}: {table.visual_noun} {absent[0]}{of} is missing "
                 f"({missing[absent[0]]})"
             )
-            kept = [one for one in examples if needed(present(one))]
-            if not kept:
+            usable = [example for example in examples if needed(present(example))]
+            if not usable:
                 raise UserError(
                     f"{first}, and so it is with all {split} {table.nouns}; do features or files "
                     "have other names?"
@@ -292,31 +294,33 @@ class Corpus:
                     f"{first}; of {len(examples):,} {split} {table.nouns} {len(incomplete):,} lack "
                     f"features. --missing drop leaves them out{keep}."
                 )
-            left_out = [one for one in incomplete if not needed(present(one))]
-            masked = [one for one in incomplete if needed(present(one))]
-            self.splits[split] = kept
+            left_out = [example for example in incomplete if not needed(present(example))]
+            masked = [example for example in incomplete if needed(present(example))]
+            self.splits[split] = usable
             self.missing.update((key, missing[key]) for key in absent)
-            found = {f"{split} {table.visual_noun}s missing": list(dict.fromkeys(absent))}
+            exceptions = {f"{split} {table.visual_noun}s missing": list(dict.fromkeys(absent))}
             if not table.id_is_key:
                 self.further_references.setdefault(split, []).extend(left_out)
                 for what, those in (
                     ("left out, images missing", left_out),
                     ("kept with images masked", masked),
                 ):
-                    found[f"{split} {table.nouns} {what}"] = [str(one.id) for one in those]
-            self.exceptions.update((what, ids) for what, ids in found.items() if ids)
+                    ids = [str(example.id) for example in those]
+                    exceptions[f"{split} {table.nouns} {what}"] = ids
+            self.exceptions.update((what, ids) for what, ids in exceptions.items() if ids)
 
 
 def check_once(example: Example, seen: dict[str, str], table: FieldTable, remedy: str = "") -> None:
-    """
+    """Check that no earlier example has the same id, and add it to ``seen``.
+
     Args:
-        example: added to ``seen``.
-        seen: id -> where it stands.
-        table: of the task.
-        remedy: what to do about two examples of one id.
+        example: Example to check.
+        seen: Id -> place of its example.
+        table: Field table of the task.
+        remedy: Advice for two examples with the same id.
 
     Raises:
-        UserError: if an example of the same id was seen before.
+        UserError: If an example with the same id was seen before.
     """
     if example.id is not None and example.id in seen:
         raise UserError(
@@ -328,5 +332,5 @@ def check_once(example: Example, seen: dict[str, str], table: FieldTable, remedy
 
 
 def in_order(splits: Mapping[str, Examples]) -> dict[str, Examples]:
-    """Splits that there are: train, valid, test."""
+    """Return the existing splits in the order train, valid, test."""
     return {split: splits[split] for split in SPLITS if split in splits}

@@ -1,4 +1,4 @@
-"""A data folder that one process at a time writes to, whose files appear when all are complete."""
+"""Writing of a data folder by one process at a time; its files appear when all are complete."""
 
 import contextlib
 import json
@@ -21,18 +21,18 @@ from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# where a run writes before its files move, and what its report is called while they do
+# folder for the files of a run before they are moved; name of its report while they are moved
 _PARTIAL = ".partial"
 _MOVING = "prepare.json.moving"
-# how the run was called that writes there
+# the arguments of that run
 _ARGUMENTS = "arguments.json"
-# what stands there while a run works: the log of fairseq-preprocess, what its workers have written
-# so far, and other files that are not complete
-_PASSING = re.compile(r"(?:.*/)?preprocess\.log|.*\.pt\d+\.(?:bin|idx)|.*\.partial")
+# temporary files in that folder: the log of fairseq-preprocess, the parts that its workers write,
+# and other incomplete files
+_TEMPORARY = re.compile(r"(?:.*/)?preprocess\.log|.*\.pt\d+\.(?:bin|idx)|.*\.partial")
 
 
 def run_preprocess(arguments: list[str]) -> None:
-    """Calls fairseq-preprocess in this process, and leaves none of its log handlers behind."""
+    """Run fairseq-preprocess in this process, and remove the log handlers that it adds."""
     from fairseq import options
     from fairseq_cli import preprocess
 
@@ -48,22 +48,19 @@ def run_preprocess(arguments: list[str]) -> None:
             if handler not in handlers:
                 preprocess.logger.removeHandler(handler)
                 handler.close()
-    # Names files by the folder they were made in, and prepare.json has the command.
+    # The log names the partial folder, which will not exist; prepare.json has the command.
     os.remove(os.path.join(args.destdir, "preprocess.log"))
 
 
 def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
-    """
-    Raises:
-        UserError: if fairseq-preprocess would stumble over the path, or the folder has prepared
-            data that may not be replaced.
-    """
+    """Refuse paths that fairseq-preprocess cannot read, and prepared data that may not be
+    replaced."""
     if "," in os.path.abspath(output):
         raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
-    found = sorted(name for name in {*files, REPORT} if (output / name).exists())
-    if found and not overwrite:
+    existing = sorted(name for name in {*files, REPORT} if (output / name).exists())
+    if existing and not overwrite:
         raise UserError(
-            f"--output {output}: has prepared data already ({found[0]}); give --overwrite to "
+            f"--output {output}: has prepared data already ({existing[0]}); give --overwrite to "
             "replace it, or another folder."
         )
     try:
@@ -77,19 +74,19 @@ def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) 
         )
 
 
-# (process, thread, folder) that writes; what it calls may lock the folder too
+# (process, thread, folder) of the writers: functions that a writer calls may lock its folder again
 _writers: set[tuple[int, int, str]] = set()
 
 
 @contextmanager
 def locked_output(output: Path) -> Iterator[None]:
-    """Holds a data folder, making it where needed: another writer's files would mix with these.
+    """Lock a data folder against other writers; create it if it does not exist.
 
-    A folder that was made is removed if nothing is in it at the end. Feature stores have a lock of
-    their own, and can be written meanwhile.
+    A folder that was created here is removed if it is empty at the end. Feature stores have a lock
+    of their own, and can be written at the same time.
 
     Raises:
-        UserError: if another process or thread holds it, or it cannot be made.
+        UserError: If another process or thread holds the lock, or the folder cannot be created.
     """
     writer = (os.getpid(), threading.get_ident(), os.path.realpath(output))
     if writer in _writers:
@@ -117,20 +114,20 @@ def _remove_if_empty(folder: Path) -> None:
 def finish_killed_run(
     output: Path, files: Set[str], *, kind: str, arguments: Optional[dict[str, Any]] = None
 ) -> Optional[dict[str, Any]]:
-    """Moves into place what a killed run of this kind had prepared.
+    """Move the files of a killed run of this kind into place, if it had prepared all of them.
 
     Args:
-        output: the data folder.
-        files: which files of it are prepared data, by their paths inside it.
-        kind: of data.
-        arguments: how this run was called, as JSON.
+        output: Data folder.
+        files: Paths of all prepared files inside it.
+        kind: Kind of data.
+        arguments: Arguments of this run, as JSON.
 
     Returns:
-        What the killed run reports, if it was called as this one is, else None.
+        Report of the killed run if it had the same arguments, else None.
 
     Raises:
-        UserError: if another process writes to ``output``, it cannot be written, or anything else
-            stands where such a run writes.
+        UserError: If another process writes to ``output``, it cannot be written, or its partial
+            folder holds foreign files.
     """
     output = Path(os.path.abspath(output))
     partial = output / _PARTIAL
@@ -156,18 +153,19 @@ def partial_folder(
     overwrite: bool = False,
     arguments: Optional[dict[str, Any]] = None,
 ) -> Iterator[Path]:
-    """A folder in ``output`` whose files move there at the end, and vanish after an error.
+    """Yield a folder in ``output`` whose files are moved to ``output`` at the end, or removed after
+    an error.
 
     Args:
-        output: the data folder, which is held meanwhile. Other files in it stay.
-        files: which files of it are prepared data, by their paths inside it.
-        kind: of data.
-        overwrite: prepared data of this kind may be replaced.
-        arguments: how the run was called, by which :func:`finish_killed_run` knows it.
+        output: Data folder, which is locked meanwhile. Other files in it stay.
+        files: Paths of all prepared files inside it.
+        kind: Kind of data.
+        overwrite: Whether prepared data of this kind may be replaced.
+        arguments: Arguments of the run, by which :func:`finish_killed_run` recognises it.
 
     Raises:
-        UserError: if another process writes to ``output``, it has prepared data that may not be
-            replaced, it cannot be written, or stands there with anything else in it.
+        UserError: If another process writes to ``output``, it cannot be written, it has prepared
+            data that may not be replaced, or its partial folder holds foreign files.
     """
     output = Path(os.path.abspath(output))
     with locked_output(output):
@@ -185,16 +183,13 @@ def partial_folder(
         except OSError as error:
             raise UserError(f"--output {output}: cannot be written ({error}).") from error
         finally:
-            if not (partial / _MOVING).exists():  # the next run goes on with it
+            if not (partial / _MOVING).exists():  # otherwise the next run continues moving
                 shutil.rmtree(partial, ignore_errors=True)
 
 
 def _check_leftover(partial: Path, files: Set[str]) -> None:
-    """
-    Raises:
-        UserError: if the folder holds anything but what a killed run leaves.
-    """
-    names = {name for name in _files_in(partial) if not _PASSING.fullmatch(name)}
+    """Refuse a partial folder that holds other files than a killed run leaves."""
+    names = {name for name in _files_in(partial) if not _TEMPORARY.fullmatch(name)}
     foreign = sorted(names - files - {REPORT, _MOVING, _ARGUMENTS})
     if foreign:
         raise UserError(f"{partial}: holds {foreign[0]}; remove or rename that folder.")
@@ -206,18 +201,19 @@ def _files_in(folder: Path) -> list[str]:
 
 
 def is_half_moved(folder: str) -> bool:
-    """Whether a run was killed when all was prepared, before its files had moved into place."""
+    """Check whether a run had prepared all files, but was killed before all were moved into
+    place."""
     partial = os.path.join(folder, _PARTIAL)
     return any(os.path.exists(os.path.join(partial, name)) for name in (REPORT, _MOVING))
 
 
 def _finish_move(partial: Path, output: Path, files: Set[str], kind: str) -> bool:
-    """Moves what a killed run of this kind had prepared, if there is anything."""
+    """Move the files of a killed run of this kind into place; return whether there were any."""
     reports = [partial / name for name in (REPORT, _MOVING) if (partial / name).exists()]
     try:
         if not reports or read_json(reports[0])["kind"] != kind:
             return False
-    except (UserError, KeyError, TypeError):  # killed while it was written
+    except (UserError, KeyError, TypeError):  # the run was killed while it wrote the report
         return False
     logger.warning(f"{output}: moved into place what a killed run had prepared")
     _move_over(partial, output, files)
@@ -226,9 +222,10 @@ def _finish_move(partial: Path, output: Path, files: Set[str], kind: str) -> boo
 
 
 def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
-    # The folder may hold a feature store that took hours: only prepared files are replaced,
-    # prepare.json first away and last in, so that a folder with it is whole. What is killed here
-    # can be called again: no new file is removed once the first one has moved.
+    # The folder may hold a feature store that took hours: only prepared files are replaced. The old
+    # prepare.json is removed first and the new one moved last, so that a folder with prepare.json
+    # is complete. After a kill here, another call continues: no new file is removed once the first
+    # one has moved.
     if not (partial / _MOVING).exists():
         _remove_prepared(output, files)
         os.replace(partial / REPORT, partial / _MOVING)
@@ -243,14 +240,14 @@ def _remove_prepared(output: Path, files: Set[str]) -> None:
     for name in [REPORT, *sorted(files)]:
         (output / name).unlink(missing_ok=True)
     for folder in {(output / name).parent for name in files} - {output}:
-        with contextlib.suppress(OSError):  # somebody else's files stand in it
+        with contextlib.suppress(OSError):  # it may hold the user's files
             folder.rmdir()
 
 
 def write_report(
     folder: Path, kind: str, report: dict[str, object], files: Set[str]
 ) -> dict[str, object]:
-    """Writes ``prepare.json``, with digests of ``files``, and returns what stands in it."""
+    """Write ``prepare.json``, with digests of ``files``, and return its content."""
     digests = {name: digest_file(folder / name) for name in _files_in(folder) if name in files}
     report = {"kind": kind, "package_version": __version__, **report, "digests": by_split(digests)}
     report = sealed(report)
@@ -260,11 +257,11 @@ def write_report(
 
 
 def read_dictionary_words(path: Path) -> set[str]:
-    """The words of a ``dict.txt``.
+    """Read the words of a ``dict.txt``.
 
     Raises:
-        UserError: ``path:line``, if a line is not ``word count``, repeats a word or defines one
-            of fairseq's control symbols.
+        UserError: ``path:line``, if a line is not ``word count``, repeats a word or defines one of
+            fairseq's control symbols.
     """
     words: set[str] = set()
     for number, line in read_lines(path):
@@ -279,6 +276,6 @@ def read_dictionary_words(path: Path) -> set[str]:
 
 
 def count_unknown(path: Path, known: set[str]) -> int:
-    """Words of a text file that are not in ``known``."""
+    """Count the words of a text file that are not in ``known``."""
     with open(path, encoding="utf-8", newline="\n") as file:
         return sum(word not in known for line in file for word in line.split())

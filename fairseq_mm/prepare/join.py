@@ -1,10 +1,11 @@
 """Makes one data folder of several folders of captions, such as Flickr30k's and COCO's.
 
-Each DIR is a folder that fairseq-mm prepare made of images with captions, all with one tokenizer.
-Their training splits are joined in the order given, and a dictionary is made of all of them; the
-valid and the test split are those of the first folder, or of --splits-of. Feature stores are not
-copied: features.json lists the features.h5 of each folder, which must be of one extractor. Where an
-id stands in two folders, the name of its folder is put before every id, here and in features.json.
+Each DIR is a folder of images with captions that fairseq-mm prepare made; all must have the same
+tokenizer. Their training splits are joined in the order given, and get a common dictionary; the
+valid and test splits are those of the first folder, or of --splits-of. Feature stores are not
+copied: features.json lists the features.h5 of each folder, which must be of one extractor. If an
+id occurs in two folders, every id is prefixed with the name of its folder, in the text and in
+features.json.
 """
 
 import argparse
@@ -22,14 +23,14 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE, CaptionWriter
 from fairseq_mm.prepare.corpus import Corpus, Example
 
-# of prepare.json's options: they say what is a token
+# options in prepare.json that determine the tokens
 _TOKENIZER = ("tokenizer", "keep_case", "keep_punctuation")
 
 
 class JoinedWriter(CaptionWriter):
-    """Writes captions that are split into tokens already, beside the captions as published."""
+    """Writer of captions that are tokenized already, with their published form as references."""
 
-    def tokens_of(self, example: Example, name: str) -> list[list[str]]:
+    def tokenize_field(self, example: Example, name: str) -> list[list[str]]:
         return [line.split() for line in example.texts["tokens"]]
 
 
@@ -56,14 +57,15 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> Corpus:
-    """
+    """Join folders of captions to a corpus.
+
     Args:
-        folders: made by ``fairseq-mm prepare``, of images with captions.
-        splits_of: the one of them whose valid and test splits are taken, the first by default.
+        folders: Data folders of images with captions, made by ``fairseq-mm prepare``.
+        splits_of: Folder among them whose valid and test splits are selected; by default the first.
 
     Raises:
-        UserError: if a folder is no such folder or is given twice, tokenizers or extractors differ,
-            or some folders have features and others do not.
+        UserError: If a folder is no such folder or is given twice, tokenizers or extractors differ,
+            or only some folders have features.
     """
     resolved = [folder.resolve() for folder in folders]
     if len(set(resolved)) < 2 or len(set(resolved)) < len(resolved):
@@ -73,8 +75,8 @@ def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> C
     chosen = folders[0] if splits_of is None else splits_of
     if chosen.resolve() not in resolved:
         raise UserError(f"--splits-of {chosen}: must be one of {', '.join(map(str, folders))}.")
-    settings = _tokenizer_of(folders)
-    stores = _stores_of(folders)
+    settings = _load_tokenizer_options(folders)
+    stores = _list_stores_by_folder(folders)
     splits = {folder: {s: _read_split(folder, s) for s in SPLITS} for folder in folders}
     corpus = Corpus(
         TABLE,
@@ -84,22 +86,22 @@ def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> C
         [str(folder) for folder in folders],
         options=settings,
     )
-    taken = {
-        folder: {s: found for s, found in of.items() if s == "train" or folder == chosen}
-        for folder, of in splits.items()
+    selected = {
+        folder: {s: part for s, part in parts.items() if s == "train" or folder == chosen}
+        for folder, parts in splits.items()
     }
-    _tell_apart(taken, corpus, stores)
+    _prefix_repeated_ids(selected, corpus, stores)
     for split in SPLITS:
-        found = [one for of in taken.values() for one in of.get(split) or []]
-        if found:
-            corpus.splits[split] = found
+        examples = [one for parts in selected.values() for one in parts.get(split) or []]
+        if examples:
+            corpus.splits[split] = examples
     if stores:
-        corpus.write_features = lambda output, partial: _list_stores(output, partial, stores)
+        corpus.write_features = lambda output, partial: _write_stores(output, partial, stores)
     return corpus
 
 
-def _tokenizer_of(folders: Sequence[Path]) -> dict[str, object]:
-    found: list[dict[str, Any]] = []
+def _load_tokenizer_options(folders: Sequence[Path]) -> dict[str, object]:
+    options_by_folder: list[dict[str, Any]] = []
     for folder in folders:
         report = read_json(folder / "prepare.json")
         options = report.get("options") if isinstance(report, dict) else None
@@ -108,40 +110,40 @@ def _tokenizer_of(folders: Sequence[Path]) -> dict[str, object]:
                 f"{folder}/prepare.json: must be of a folder of captions, made by prepare, but is "
                 "not."
             )
-        found.append({name: options[name] for name in _TOKENIZER if name in options})
-    for folder, settings in zip(folders, found):
-        if settings != found[0]:
+        options_by_folder.append({name: options[name] for name in _TOKENIZER if name in options})
+    for folder, settings in zip(folders, options_by_folder):
+        if settings != options_by_folder[0]:
             raise UserError(
-                f"{folder}: was made with {_said(settings)}, but {folders[0]} with "
-                f"{_said(found[0])}; prepare one of them anew."
+                f"{folder}: was made with {_format_options(settings)}, but {folders[0]} with "
+                f"{_format_options(options_by_folder[0])}; prepare one of them anew."
             )
-    return found[0]
+    return options_by_folder[0]
 
 
-def _said(settings: dict[str, Any]) -> str:
+def _format_options(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in settings.items())
 
 
-def _stores_of(folders: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:
-    """Folder -> path and prefix of its stores; nothing if there are none at all."""
+def _list_stores_by_folder(folders: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:
+    """Return the path and prefix of each folder's stores; nothing if no folder has stores."""
     stores = {folder: listed_stores(str(folder)) for folder in folders}
-    without = [folder for folder, found in stores.items() if not found]
+    without = [folder for folder, listed in stores.items() if not listed]
     if len(without) == len(folders):
         return {}
     if without:
-        having = next(folder for folder in folders if folder not in without)
+        other = next(folder for folder in folders if folder not in without)
         raise UserError(
-            f"{without[0]}: has no features.h5, but {having} has; give one to each folder or to "
+            f"{without[0]}: has no features.h5, but {other} has; give one to each folder or to "
             "none."
         )
-    # one extractor and dimension; ids are told apart later
-    paths = [path for found in stores.values() for path, _ in found]
+    # checks extractor and dimension; temporary prefixes avoid a complaint about repeated ids
+    paths = [path for listed in stores.values() for path, _ in listed]
     FeatureStores([FeatureStore(path, prefix=f"{i}/") for i, path in enumerate(paths)])
     return stores
 
 
 def _read_split(folder: Path, split: str) -> Optional[list[Example]]:
-    """Images of a split with their captions and tokens; None where there is no such split."""
+    """Read the images of a split with their captions and tokens; None if there is no such split."""
     text, ids_path = folder / "text" / f"{split}.txt", folder / f"{split}.visual_ids"
     if not text.exists() and split != "train":
         return None
@@ -170,35 +172,35 @@ def _read_split(folder: Path, split: str) -> Optional[list[Example]]:
     return examples
 
 
-def _tell_apart(
-    taken: dict[Path, dict[str, Optional[list[Example]]]],
+def _prefix_repeated_ids(
+    selected: dict[Path, dict[str, Optional[list[Example]]]],
     corpus: Corpus,
     stores: dict[Path, list[tuple[str, str]]],
 ) -> None:
-    """Puts names of folders before ids, if an id of a split or of a store stands in two of them."""
+    """Prefix all ids with the names of their folders, if an id occurs in two folders."""
     ids: dict[Path, set[str]] = {}
-    for folder, splits in taken.items():
-        ids[folder] = {str(one.id) for found in splits.values() for one in found or []}
+    for folder, splits in selected.items():
+        ids[folder] = {str(one.id) for examples in splits.values() for one in examples or []}
         for path, prefix in stores.get(folder, []):
             ids[folder].update(FeatureStore(path, prefix=prefix).ids)
     seen: set[str] = set()
     twice: set[str] = set()
-    for found in ids.values():
-        twice |= seen & found
-        seen |= found
+    for folder_ids in ids.values():
+        twice |= seen & folder_ids
+        seen |= folder_ids
     if not twice:
         return
-    names = [folder.resolve().name for folder in taken]
+    names = [folder.resolve().name for folder in selected]
     if len(set(names)) < len(names):
         raise UserError(
-            f"{', '.join(map(str, taken))}: the id {min(twice)!r} stands in two of them, and two "
-            "have one name, which cannot tell them apart; rename a folder."
+            f"{', '.join(map(str, selected))}: the id {min(twice)!r} stands in two of them, and "
+            "two have one name, which cannot tell them apart; rename a folder."
         )
-    for folder, name in zip(taken, names):
-        for found_examples in taken[folder].values():
-            for one in found_examples or []:
-                one.id = f"{name}/{one.id}"
-                one.visual = [one.id]
+    for folder, name in zip(selected, names):
+        for examples in selected[folder].values():
+            for example in examples or []:
+                example.id = f"{name}/{example.id}"
+                example.visual = [example.id]
         if folder in stores:
             stores[folder] = [(path, f"{name}/{prefix}") for path, prefix in stores[folder]]
     corpus.notes.append(
@@ -207,11 +209,11 @@ def _tell_apart(
     )
 
 
-def _list_stores(output: Path, partial: Path, stores: dict[Path, list[tuple[str, str]]]) -> str:
+def _write_stores(output: Path, partial: Path, stores: dict[Path, list[tuple[str, str]]]) -> str:
     entries = [
         {"store": os.path.relpath(path, output), "prefix": prefix}
-        for found in stores.values()
-        for path, prefix in found
+        for listed in stores.values()
+        for path, prefix in listed
     ]
     path = partial / STORE_LIST
     path.write_text(json.dumps(entries, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

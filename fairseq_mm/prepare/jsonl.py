@@ -1,4 +1,4 @@
-"""One's own JSON lines, one example a line -> a corpus, by the field table of a task."""
+"""Reading of a user's own JSON lines, one example per line, to a corpus by a task's field table."""
 
 import json
 from collections import Counter
@@ -25,18 +25,18 @@ Paths = dict[Optional[str], list[Path]]
 
 
 def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus:
-    """Reads one's own data.
+    """Read a user's own data.
 
     Args:
-        table: of the task. A line has its required fields, and may have the optional ones and
-            ``split`` (train, valid or test), which every line has or none.
-        paths: split -> files that hold it alone; None -> files whose lines may name a split and
-            belong to train otherwise.
-        keys: what images and videos are called in the feature store: by their file's ``name``, its
-            ``stem``, or their ``path`` as it stands in the line.
+        table: Field table of the task. A line has its required fields, and may have the optional
+            ones and ``split`` (train, valid or test), which either every line has or none.
+        paths: Split -> files of only this split; None -> files whose lines may name a split and
+            otherwise belong to train.
+        keys: Form of image and video keys in the feature store: ``name`` or ``stem`` of the file,
+            or ``path`` as in the line.
 
     Raises:
-        UserError: ``path:line`` and what is wrong there, or if there is no example.
+        UserError: ``path:line`` and the problem there, or if there is no example.
     """
     files = [path for several in paths.values() for path in several]
     splits: dict[str, Any] = {}
@@ -47,7 +47,8 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
         sizes = Counter(split for split, _ in _Reader(table, keys).examples(paths))
 
         def read(split: str) -> Iterator[Example]:
-            return (one for found, one in _Reader(table, keys).examples(paths) if found == split)
+            pairs = _Reader(table, keys).examples(paths)
+            return (example for own, example in pairs if own == split)
 
         splits = {s: Streamed(partial(read, s), size) for s, size in sizes.items()}
     else:
@@ -56,31 +57,32 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
     named = [str(path) for path in files]
     if not splits:
         raise UserError(f"{', '.join(named)}: no {table.nouns}.")
-    for own, given in paths.items():
-        if given and own is not None and own not in splits:
-            raise UserError(f"{', '.join(map(str, given))}: no {table.nouns} of the {own} split.")
+    for split_or_none, own in paths.items():
+        if own and split_or_none is not None and split_or_none not in splits:
+            names = ", ".join(map(str, own))
+            raise UserError(f"{names}: no {table.nouns} of the {split_or_none} split.")
     return Corpus(table, "own", "as given", in_order(splits), named)
 
 
-def key_of(path: str, keys: str) -> str:
-    """What an image or a video is called in a feature store; ``keys`` is one of ``KEYS``."""
-    found = PurePosixPath(path)
-    return {"name": found.name, "stem": found.stem, "path": path}[keys]
+def make_visual_key(path: str, keys: str) -> str:
+    """Return the key of an image or video file in a feature store; ``keys`` is one of ``KEYS``."""
+    file = PurePosixPath(path)
+    return {"name": file.name, "stem": file.stem, "path": path}[keys]
 
 
 class _Reader:
-    """Reads examples line by line, and remembers what earlier lines had."""
+    """Reader of examples, line by line, that remembers the fields and keys of earlier lines."""
 
     def __init__(self, table: FieldTable, keys: str) -> None:
         self.table = table
         self.keys = keys
         self.first_with: dict[tuple[str, bool], str] = {}
-        self.path_of: dict[str, tuple[str, str]] = {}  # key -> path, and where it stands
+        self.path_by_key: dict[str, tuple[str, str]] = {}  # key -> path, and place of its line
         self.seen: dict[str, str] = {}
         self.number = 0
 
     def examples(self, paths: Paths) -> Iterator[tuple[str, Example]]:
-        """Split and example of each line, in the order of the files."""
+        """Yield split and example of each line, in the order of the files."""
         several = [(split, path) for split, files in paths.items() for path in files]
         for file_split, path in several:
             for number, line in read_lines(path):
@@ -109,33 +111,35 @@ class _Reader:
         self.number += 1
         texts: dict[str, list[str]] = {}
         for name, many, _, may_be_file, _ in table.texts:
-            found = text_or_file(entry, name, folder, where) if may_be_file else entry[name]
-            texts[name] = list(found) if many else [found]
+            value = text_or_file(entry, name, folder, where) if may_be_file else entry[name]
+            texts[name] = list(value) if many else [value]
         key, album = read_id(entry, where, what=_article(table.noun)), entry.get("album")
         if table.visual is None:
-            # the text of the first field is what several examples may share
+            # several examples may have the same first text, such as a prompt: they are one group
             first = " ".join(texts[table.texts[0].name])
             return Example(texts, where, key, group=" ".join(first.split()))
-        given = entry[table.visual.name]
+        visual = entry[table.visual.name]
         if table.id_is_key:
-            key = self._visual_key(given, where) if key is None else key
+            key = self._visual_key(visual, where) if key is None else key
             return Example(texts, where, key, [key])
-        visual = [self._visual_key(path, where) for path in given]
+        visual = [self._visual_key(path, where) for path in visual]
         key = str(self.number) if key is None else key
         return Example(texts, where, key, visual, "\t".join(visual) if album is None else album)
 
-    def _check_uniform(self, name: str, given: bool, where: str) -> None:
-        self.first_with.setdefault((name, given), where)
-        if (name, not given) in self.first_with:
-            without, having = (self.first_with[name, found] for found in (False, True))
+    def _check_uniform(self, name: str, is_present: bool, where: str) -> None:
+        self.first_with.setdefault((name, is_present), where)
+        if (name, not is_present) in self.first_with:
             raise UserError(
-                f"{without}: names no {name}, but {having} does; give one to every line or to none."
+                f"{self.first_with[name, False]}: names no {name}, but "
+                f"{self.first_with[name, True]} does; give one to every line or to none."
             )
 
     def _visual_key(self, path: str, where: str) -> str:
-        """The key of an image or a video; nothing could tell two paths of one key apart."""
-        key = check_id(key_of(path, self.keys), where, what=_article(self.table.visual_noun))
-        other, elsewhere = self.path_of.setdefault(key, (path, where))
+        """Return the key of an image or a video; refuse two paths with the same key."""
+        key = check_id(
+            make_visual_key(path, self.keys), where, what=_article(self.table.visual_noun)
+        )
+        other, elsewhere = self.path_by_key.setdefault(key, (path, where))
         if other != path:
             raise UserError(
                 f"{where}: {path} and {other} ({elsewhere}) would both be called {key} in the "
@@ -145,7 +149,7 @@ class _Reader:
 
 
 def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
-    """The fields of a line, of which the known ones are checked."""
+    """Parse the fields of a line, and check the types of the known ones."""
     entry = parse_object(line, where)
     required = [*([table.visual] if table.visual else []), *table.texts]
     for field in required:
@@ -191,24 +195,24 @@ def _check_type(table: FieldTable, field: Field, value: object, where: str) -> N
 
 
 def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str = "") -> str:
-    """The text of a field, or of the file of subtitles or text that it or ``NAME_file`` names.
+    """Return the text of a field, or of the file that the field or ``NAME_file`` names.
 
     Args:
-        entry: with one of the two fields.
-        name: of the field.
-        folder: of relative paths.
-        where: the line, for messages; none where it is named already.
+        entry: Object of the line, with one of the two fields.
+        name: Name of the field.
+        folder: Folder of relative paths.
+        where: ``path:line`` for messages; empty if the caller adds it.
 
     Raises:
-        UserError: if the file cannot be read.
+        UserError: If the file cannot be read.
     """
-    given = entry.get(name)
-    if given is not None and not given.lower().endswith(TRANSCRIPT_SUFFIXES):
-        return given
+    value = entry.get(name)
+    if value is not None and not value.lower().endswith(TRANSCRIPT_SUFFIXES):
+        return value
     try:
-        return read_transcript(folder / (entry[f"{name}_file"] if given is None else given))
-    except (UserError, ValueError) as error:  # a name with a zero byte
-        remedy = "" if given is None else " A text that ends like a file's name needs a full stop."
+        return read_transcript(folder / (entry[f"{name}_file"] if value is None else value))
+    except (UserError, ValueError) as error:  # ValueError: a file name with a zero byte
+        remedy = "" if value is None else " A text that ends like a file's name needs a full stop."
         raise UserError(f"{where}: {error}{remedy}" if where else f"{error}{remedy}") from None
 
 

@@ -5,9 +5,9 @@ The data is JSON lines, one pair per line:
   {"prompt": "[WP] You can't die.", "story": "It began with \\"a\\".\\n\\n..."}
 
 Optional fields: "split" (train, valid or test) and "id", which <split>.ids lists line by line.
-Text is split into words as WritingPrompts is; line breaks become <newline>. The folder gets
-text, dictionaries and fairseq-preprocess's files for the task hierarchical_story, and for
-language models the folders prompts and stories: the same text in the layout of --only-source.
+Text is split into words as in WritingPrompts; line breaks become <newline>. The folder gets
+text, dictionaries and fairseq-preprocess's files for the task hierarchical_story. For language
+models it gets the folders prompts and stories: the same text in the layout of --only-source.
 """
 
 import shutil
@@ -34,15 +34,15 @@ TABLE = FieldTable(
 
 
 class PromptWriter(FolderWriter):
-    """Writes ``text/<split>.wp_source`` and ``.wp_target``.
+    """Writer of ``text/<split>.wp_source`` and ``.wp_target``.
 
     Args:
-        tokenize: text -> words.
-        vocabularies: of the prompts and of the stories.
-        story_words: stories are cut to so many words; 0 leaves them whole.
-        split_symbols: write fairseq's control symbols in the text as three words, as the release
-            writes such marks, instead of refusing them.
-        options: of :class:`FolderWriter`.
+        tokenize: Function from text to words.
+        vocabularies: Vocabularies of prompts and stories.
+        story_words: Number of words to which stories are cut; 0 keeps them whole.
+        split_symbols: Write fairseq's control symbols in the text as three words, as in the
+            release, instead of refusing them.
+        options: Options of :class:`FolderWriter`.
     """
 
     table = TABLE
@@ -62,7 +62,7 @@ class PromptWriter(FolderWriter):
     )
     counts = (
         "pairs",
-        "prompts",  # different ones
+        "prompts",  # distinct ones
         "prompt_words",
         "story_words",
         "stories_cut",
@@ -85,19 +85,19 @@ class PromptWriter(FolderWriter):
         if story_words < 0:
             raise UserError(f"--story-words must be at least 0, but is {story_words} instead.")
         super().__init__(self._tokenize, vocabularies, **options)
-        self._words_of = tokenize
+        self._split_words = tokenize
         self.story_words = story_words
         self.split_symbols = split_symbols
 
     def begin(self) -> None:
         self._symbols = 0
-        # hashes: the texts themselves would not fit into a laptop's memory
+        # hashes, because the texts themselves would not fit into a laptop's memory
         self._prompts: set[int] = set()
         self._pairs: set[int] = set()
         self._training_prompts: Optional[set[int]] = None
 
     def _tokenize(self, text: str) -> list[str]:
-        words = self._words_of(text)
+        words = self._split_words(text)
         if all(word == NEWLINE for word in words):
             return []
         symbols = sum(map(words.count, RESERVED_TOKENS)) if self.split_symbols else 0
@@ -108,7 +108,7 @@ class PromptWriter(FolderWriter):
         return f"; --split-symbols writes it as {' '.join(_split_symbol(symbol))} instead"
 
     def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
-        (prompt,), (story,) = (self.tokens_of(example, name) for name in ("prompt", "story"))
+        (prompt,), (story,) = (self.tokenize_field(example, name) for name in ("prompt", "story"))
         if not prompt or not story:
             counts["empty_pairs_skipped"] += 1
             return None
@@ -130,7 +130,7 @@ class PromptWriter(FolderWriter):
     def finish_split(
         self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]
     ) -> None:
-        """Counts different prompts, and those that train has too."""
+        """Count distinct prompts, and those that also occur in train."""
         counts["prompts"], counts["symbols_split"] = len(self._prompts), self._symbols
         if split == "train":
             self._training_prompts = self._prompts
@@ -155,7 +155,8 @@ class PromptWriter(FolderWriter):
         }
 
     def preprocess_arguments(self, folder: Path, splits: list[str]) -> list[list[str]]:
-        """The pairs', and for each folder of a language model what makes the same of it."""
+        """Return the arguments for the pairs, and those that would make each language model's
+        folder."""
         several = super().preprocess_arguments(folder, splits)
         for name, side in LANGUAGE_MODELS.items():
             arguments = ["--only-source"]
@@ -167,10 +168,11 @@ class PromptWriter(FolderWriter):
         return several
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
-        """Makes the folders of language models: fairseq binarises both layouts alike.
+        """Make the folders of language models from the pairs: fairseq binarises both layouts
+        equally.
 
-        Copies, not links: fairseq-preprocess, run again in one of the folders, would write into
-        the file that a link shares with the pairs.
+        The files are copied and not linked: running fairseq-preprocess again in one of the folders
+        would otherwise change the file of the pairs.
         """
         for name, side in LANGUAGE_MODELS.items():
             (folder / name).mkdir()
@@ -182,5 +184,5 @@ class PromptWriter(FolderWriter):
 
 
 def _split_symbol(word: str) -> list[str]:
-    """``</s>`` -> ``<``, ``/s``, ``>``; any other word as it is."""
+    """Split a control symbol, ``</s>`` -> ``<``, ``/s``, ``>``; do not change any other word."""
     return ["<", word[1:-1], ">"] if word in RESERVED_TOKENS else [word]

@@ -1,4 +1,4 @@
-"""What readers of releases share: entries of JSON files, and lists of images by split."""
+"""Shared parts of the readers of releases: entries of JSON files, lists of images by split."""
 
 import re
 from collections.abc import Iterator
@@ -6,18 +6,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from fairseq_mm.data.input_files import SPLITS, read_lines
+from fairseq_mm.data.input_files import SPLITS, check_id, read_json, read_lines
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.corpus import Corpus, Example
+from fairseq_mm.prepare.captions import TABLE, captioned_image
+from fairseq_mm.prepare.corpus import Corpus, Example, in_order
 
 _IMAGE_NAME = re.compile(r".+\.(?:jpe?g|png)", re.IGNORECASE)
+# `restval` are validation images of 2014 that Karpathy's division adds to the training images
+_KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test": "test"}
 
 
 def list_entries(content: object, path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """``path: name[number]`` and the entry there, of a list in a JSON file.
+    """Yield ``path: name[number]`` and the entry there, for a list in a JSON file.
 
     Raises:
-        UserError: if the content has no such list.
+        UserError: If the content has no such list.
     """
     entries = content.get(name) if isinstance(content, dict) else None
     if not isinstance(entries, list):
@@ -28,42 +31,82 @@ def list_entries(content: object, path: Path, name: str) -> Iterator[tuple[str, 
 
 @contextmanager
 def fields_at(where: str) -> Iterator[None]:
-    """Names the place where an entry lacks a field, or has one of another type."""
+    """Report the place of an entry that lacks a field or has one of another type."""
     try:
         yield
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{where}: field is missing or malformed ({error}).") from None
 
 
-def read_id_list(path: Path, *, id_of: Optional[Callable[[str], str]] = None) -> list[str]:
-    """Ids of images, one a line.
+def read_karpathy(
+    path: Path, *, name: str, published: dict[str, int], key: str = "filename"
+) -> Corpus:
+    """Read one of Karpathy's division files: ``dataset_coco.json``, ``dataset_flickr30k.json``.
+
+    Each of its ``images`` has ``filename``, ``split`` and ``sentences`` (``raw`` and ``tokens``).
 
     Args:
-        path: the list.
-        id_of: line -> id, where they differ.
+        path: Path of the division file.
+        name: Data set that it must hold, as in its field ``dataset``.
+        published: Split -> expected number of images.
+        key: Field that becomes the id.
 
     Raises:
-        UserError: if an image stands twice.
+        UserError: Naming the file and the image's number, if it holds another data set or an
+            image lacks a field.
     """
-    line_of: dict[str, int] = {}
+    content: Any = read_json(path)
+    entries = list(list_entries(content, path, "images"))
+    if content.get("dataset", name) != name:
+        raise UserError(f"{path}: must hold {name}, but holds {content['dataset']} instead.")
+    images: dict[str, list[Example]] = {}
+    for where, entry in entries:
+        with fields_at(where):
+            split, image_id = str(entry["split"]), entry[key]
+            captions = [sentence["raw"].strip() for sentence in entry["sentences"]]
+        if split not in _KARPATHY_SPLITS:
+            raise UserError(
+                f"{where}: `split` must be one of {', '.join(_KARPATHY_SPLITS)}, but is {split} "
+                "instead."
+            )
+        image = captioned_image(check_id(str(image_id), where), captions, where)
+        images.setdefault(_KARPATHY_SPLITS[split], []).append(image)
+    corpus = Corpus(
+        TABLE, name, "karpathy", in_order(images), files=[str(path)], published=published
+    )
+    corpus.check_ids()
+    return corpus
+
+
+def read_id_list(path: Path, *, parse_id: Optional[Callable[[str], str]] = None) -> list[str]:
+    """Read ids of images, one per line.
+
+    Args:
+        path: Path of the list.
+        parse_id: Function from a line to an id, if they differ.
+
+    Raises:
+        UserError: If an image occurs twice.
+    """
+    lines_by_id: dict[str, int] = {}
     for number, line in read_lines(path):
         name = line.strip()
         if not name:
             continue
-        key = id_of(name) if id_of else name
-        if key in line_of:
+        key = parse_id(name) if parse_id else name
+        if key in lines_by_id:
             raise UserError(
-                f"{path}:{number}: image {key} was given before, at line {line_of[key]}."
+                f"{path}:{number}: image {key} was given before, at line {lines_by_id[key]}."
             )
-        line_of[key] = number
-    return list(line_of)
+        lines_by_id[key] = number
+    return list(lines_by_id)
 
 
 def split_files(pairs: list[str]) -> dict[str, Path]:
-    """Reads ``SPLIT=FILE`` arguments of ``--split-ids``.
+    """Parse the ``SPLIT=FILE`` arguments of ``--split-ids``.
 
     Raises:
-        UserError: if one has another form, an unknown split or one given before.
+        UserError: If an argument has another form, or names an unknown or repeated split.
     """
     files: dict[str, Path] = {}
     for pair in pairs:
@@ -81,16 +124,16 @@ def split_files(pairs: list[str]) -> dict[str, Path]:
 def select_splits(
     corpus: Corpus, captions: dict[str, Example], lists: dict[str, list[str]]
 ) -> None:
-    """Fills ``corpus.splits`` by lists of images, and notes what does not fit.
+    """Fill ``corpus.splits`` by lists of images, and note exceptions.
 
     Args:
-        corpus: gets the examples, and as exceptions the listed images without captions, the images
-            with captions that no list names, and names that are no image's.
-        captions: id -> example.
-        lists: split -> ids.
+        corpus: Corpus that gets the examples, and as exceptions the listed images without captions,
+            the images with captions that are in no list, and ids that are no image names.
+        captions: Id -> example.
+        lists: Split -> ids.
 
     Raises:
-        UserError: if no image of a list has captions, or one is in two lists.
+        UserError: If no image of a list has captions, or an image is in two lists.
     """
     listed = set()
     for split, ids in lists.items():

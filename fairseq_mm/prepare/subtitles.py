@@ -1,9 +1,9 @@
-"""Transcripts in files: subtitles (``.srt``, ``.vtt``) without their times and marks, or text.
+"""Reading of transcript files: text, or subtitles (``.srt``, ``.vtt``) without times and marks.
 
-Automatic captions of YouTube roll: each line is shown again as the upper line of the next cue, so
-a file has every word two or three times. Where at least half of the cues begin with what the cue
-before them ended with, these repetitions are left out; a file in which a line is spoken twice now
-and then keeps both.
+In automatic captions of YouTube, each line is shown again as the upper line of the next cue, so
+that a file has every word two or three times. If at least half of the cues begin with the end of
+the cue before, these repetitions are removed; a file in which a line is sometimes spoken twice
+keeps both.
 """
 
 import html
@@ -23,21 +23,21 @@ _TIMING = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s|$)")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>|<\d+:\d[\d:.]*>")
 _OVERRIDE = re.compile(r"\{\\[^{}]*\}")  # {\an8}
 _ESCAPED_BREAK = re.compile(r"\\[Nnh]")
-# byte order marks and marks of direction inside a text
+# byte order marks and direction marks inside a text
 _INVISIBLE = re.compile("[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _BLOCKS = ("NOTE", "STYLE", "REGION")
-# words that two cues may share by chance where they meet
+# number of words that two neighbouring cues may share by chance
 _CHANCE = 2
 
 _BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 
 def read_transcript(path: Path) -> str:
-    """What is said, from a file: subtitles if its name ends so, else the text as it is.
+    """Read the spoken text from a file: subtitles by its suffix, otherwise the text as it is.
 
     Raises:
-        UserError: if the file cannot be read, is not UTF-8 (or UTF-16 with a byte order mark), or
-            should have subtitles and has none.
+        UserError: If the file cannot be read, is not UTF-8 (or UTF-16 with a byte order mark), or
+            should have subtitles but has none.
     """
     content = read_bytes(path)
     marks = [mark for mark in _BYTE_ORDER_MARKS if content.startswith(mark)]
@@ -59,10 +59,11 @@ def read_transcript(path: Path) -> str:
 
 
 def subtitles_to_text(text: str) -> Optional[str]:
-    """The words of ``.srt`` or ``.vtt`` subtitles on one line; None if there are no subtitles."""
+    """Return the words of ``.srt`` or ``.vtt`` subtitles on one line; None if there are no
+    subtitles."""
     cues = [
-        [words for words in map(_words_of, lines) if words]
-        for lines in _cues_of(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
+        [words for words in map(_split_words, lines) if words]
+        for lines in _parse_cues(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
     ]
     if not cues:
         return None
@@ -77,8 +78,8 @@ def subtitles_to_text(text: str) -> Optional[str]:
     return " ".join(words)
 
 
-def _cues_of(lines: list[str]) -> list[list[str]]:
-    """Lines of text of each cue; whatever goes before the first is a header."""
+def _parse_cues(lines: list[str]) -> list[list[str]]:
+    """Return the lines of text of each cue; lines before the first cue are a header."""
     is_webvtt = lines[0].lstrip("\ufeff").startswith("WEBVTT")
     cues: list[list[str]] = []
     in_block = False
@@ -99,14 +100,14 @@ def _cues_of(lines: list[str]) -> list[list[str]]:
 
 
 def _is_name(lines: list[str], is_webvtt: bool) -> bool:
-    """Whether the last line before a cue's time is the cue's number or name, and no text."""
+    """Check whether the last line before a cue's time is the number or name of the cue."""
     if not lines or not lines[-1].strip():
         return False
     after_blank = len(lines) > 1 and not lines[-2]
     return lines[-1].strip().isdecimal() or (is_webvtt and after_blank)
 
 
-def _words_of(line: str) -> list[str]:
+def _split_words(line: str) -> list[str]:
     line = _TAG.sub("", _OVERRIDE.sub("", line))
     line = html.unescape(_ESCAPED_BREAK.sub(" ", line))
     return _INVISIBLE.sub("", line).split()
@@ -117,8 +118,10 @@ def _joined(cue: list[list[str]]) -> list[str]:
 
 
 def _repeated_words(before: list[list[str]], cue: list[list[str]]) -> int:
-    """How many words at the beginning of a cue the end of the one before it had: whole lines of
-    either, or more words than chance brings together."""
+    """Count the words at the beginning of a cue that repeat the end of the cue before.
+
+    They must be whole lines of either cue, or more words than two cues share by chance.
+    """
     tail, head = _joined(before), _joined(cue)
     whole = {sum(map(len, before[i:])) for i in range(len(before))}
     whole |= {sum(map(len, cue[: i + 1])) for i in range(len(cue))}

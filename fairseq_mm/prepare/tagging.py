@@ -1,4 +1,4 @@
-"""Tags of all splits of a prepared folder: ``text/<split>.txt`` -> ``<split>.tags``."""
+"""Tagging of all splits of a prepared folder: ``text/<split>.txt`` -> ``<split>.tags``."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,17 +18,18 @@ from fairseq_mm.prepare.data_folder import locked_output
 def tag_folder(
     folder: Path, *, tagger: Optional[str] = None, model: Optional[str] = None
 ) -> Iterator[str]:
-    """
+    """Tag the text of a data folder.
+
     Args:
-        folder: made by ``fairseq-mm prepare captions``.
-        tagger: ``nltk``, ``spacy`` or ``rules``; the one that is installed by default.
-        model: spaCy's.
+        folder: Folder made by ``fairseq-mm prepare captions``.
+        tagger: ``nltk``, ``spacy`` or ``rules``; by default NLTK or spaCy, whichever is installed.
+        model: Model of spaCy.
 
     Returns:
-        one line for each file, when it is written.
+        One line for each file, as soon as it is written.
 
     Raises:
-        UserError: if there is no text, another process writes to the folder, or the tagger or its
+        UserError: If there is no text, another process writes to the folder, or the tagger or its
             model is not installed.
     """
     splits = sorted((folder / "text").glob("*.txt"))
@@ -53,11 +54,11 @@ def _tag_splits(
     for split, lines in texts.items():
         path = folder / f"{split}.tags"
         counts: Counter[str] = Counter()
-        # rules know the verbs of train, where there is one: other splits are tagged as it was
-        found = tag_lines(lines, tagger, model=model, known=texts.get("train", lines))
+        # the rules learn verbs from train, so that all splits are tagged consistently
+        tagged = tag_lines(lines, tagger, model=model, known=texts.get("train", lines))
         record_file(folder, path.name, None)
         with output_file(path) as file:
-            for tags in tqdm(found, desc=split, total=len(lines), unit=" lines", disable=None):
+            for tags in tqdm(tagged, desc=split, total=len(lines), unit=" lines", disable=None):
                 counts.update(tags.split())
                 file.write(f"{tags}\n")
         shares = ", ".join(

@@ -1,23 +1,23 @@
-"""Makes a data folder of videos: their transcripts and their summaries.
+r"""Makes a data folder of videos: their transcripts and their summaries.
 
 The data is JSON lines, one video per line:
 
   {"video": "a.mp4", "transcript": "hi , i 'm ...", "summary": "learn to ..."}
 
-"transcript" is the text itself, or the name of a file that ends in .srt, .vtt or .txt, seen from
-the folder of data.jsonl; "transcript_file" in its place names a file with any ending. Subtitles
-lose their times, numbers and marks, and the lines that automatic captions repeat. For a video
-without one write "transcript not available". Optional fields: "split" (train, valid or test), and
-"id", the video's key in the feature store (default: its file name, see --keys).
+"transcript" is the text itself, or the name of a file that ends in .srt, .vtt or .txt, relative to
+the folder of data.jsonl; "transcript_file" instead of it names a file with any ending. Times,
+numbers and marks of subtitles are removed, and the lines that automatic captions repeat. For a
+video without a transcript write "transcript not available". Optional fields: "split" (train, valid
+or test), and "id", the video's key in the feature store (default: its file name, see --keys).
 
-A pretrained model's text must become the tokens that it knows: --pretrained with the
-folder that fairseq-mm convert has written, or with fairseq's BART (dict.txt, encoder.json,
+For a pretrained model, the text must become the tokens that the model knows: give --pretrained with
+the folder that fairseq-mm convert has written, or with fairseq's BART (dict.txt, encoder.json,
 vocab.bpe in one folder). The folder's features come from
 
   fairseq-mm extract data.jsonl --model resnext101_3d --weights FILE \\
       --output DIR/features.h5
 
-Videos that this cannot read are named in DIR/features.h5.unreadable.tsv. Prepare again with
+This names unreadable videos in DIR/features.h5.unreadable.tsv. Prepare again with
 --features DIR/features.h5 --missing drop --overwrite to leave them out.
 """
 
@@ -45,7 +45,7 @@ TABLE = FieldTable(
     visual=Field("video"),
     id_is_key=True,
 )
-# what the paper truncates texts to, </s> included
+# lengths to which the paper truncates texts, </s> included
 MAX_TOKENS = {SOURCE: 512, TARGET: 64}
 _FIELDS = {SOURCE: "transcript", TARGET: "summary"}
 _PLURALS = {SOURCE: "transcripts", TARGET: "summaries"}
@@ -53,13 +53,13 @@ DICTIONARY = f"dict.{SOURCE}.txt"
 
 
 class VideoWriter(FolderWriter):
-    """Writes ``text/<split>.tran`` and ``.desc``.
+    """Writer of ``text/<split>.tran`` and ``.desc``.
 
     Args:
-        tokenize: text -> the text that ``subwords`` encode.
-        vocabulary: of transcripts and summaries together.
-        subwords: text -> tokens, with their number of indexed OOV tokens.
-        options: of :class:`FolderWriter`.
+        tokenize: Function from text to the text that ``subwords`` encode.
+        vocabulary: Common vocabulary of transcripts and summaries.
+        subwords: Subwords, with their number of indexed OOV tokens.
+        options: Options of :class:`FolderWriter`.
     """
 
     table = TABLE
@@ -92,15 +92,15 @@ class VideoWriter(FolderWriter):
         self.subwords = subwords
         self.vocabulary = vocabulary
         symbols = list(map(oov_token, range(subwords.indexed_oov + 1)))
-        found = [symbol for symbol in symbols if symbol in (vocabulary.words or ())]
-        if found and found != symbols[:-1]:
+        own_symbols = [symbol for symbol in symbols if symbol in (vocabulary.words or ())]
+        if own_symbols and own_symbols != symbols[:-1]:
             raise UserError(
-                f"--dictionary {vocabulary.dictionary}: has {found[-1]}, but --indexed-oov "
+                f"--dictionary {vocabulary.dictionary}: has {own_symbols[-1]}, but --indexed-oov "
                 f"is {subwords.indexed_oov}; give as many as the dictionary has."
             )
 
     def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
-        tokens = {side: self.tokens_of(example, field)[0] for side, field in _FIELDS.items()}
+        tokens = {side: self.tokenize_field(example, field)[0] for side, field in _FIELDS.items()}
         if not all(tokens.values()):
             return None
         (transcript,), (summary,) = (example.texts[field] for field in _FIELDS.values())
@@ -135,14 +135,14 @@ class VideoWriter(FolderWriter):
         }
 
     def dictionary_in(self, folder: Path, name: str) -> Optional[Path]:
-        # one with indexed OOV tokens is made by finish_text
+        # finish_text makes a dictionary with indexed OOV tokens
         return folder / name if self.subwords.indexed_oov else self.vocabulary.dictionary
 
-    def dictionary_of(self, side: str) -> str:
+    def dictionary_name(self, side: str) -> str:
         return DICTIONARY
 
     def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
-        """Writes the subwords, and indexed OOV tokens in the place of unknown words."""
+        """Write the subwords, and replace unknown words by indexed OOV tokens."""
         self.subwords.save(folder)
         if not self.subwords.indexed_oov:
             return
@@ -151,8 +151,11 @@ class VideoWriter(FolderWriter):
             counts[split].update(self._index_oov(folder, split, known))
 
     def _write_dictionary(self, folder: Path) -> set[str]:
-        """Writes train's words, as fairseq-preprocess would find them, or those of the given
-        dictionary, and behind them the indexed OOV tokens; returns all of them."""
+        """Write the dictionary with indexed OOV tokens after its words, and return all of them.
+
+        The words are those of the given dictionary, or the words of train as fairseq-preprocess
+        selects them.
+        """
         from fairseq.data import Dictionary
 
         from fairseq_mm.data.binarised_text import load_dictionary
@@ -170,7 +173,7 @@ class VideoWriter(FolderWriter):
                     for line in file:
                         frequencies.update(line.split())
             for symbol in ("<unk>", *symbols):
-                frequencies.pop(symbol, None)  # no words, though the text has them
+                frequencies.pop(symbol, None)  # symbols in the text are no words
             for word, count in frequencies.items():
                 words.add_symbol(word, n=count)
             limit = vocabulary.max_words + words.nspecial if vocabulary.max_words else -1
@@ -181,7 +184,8 @@ class VideoWriter(FolderWriter):
         return set(words.symbols[words.nspecial :])
 
     def _index_oov(self, folder: Path, split: str, known: set[str]) -> dict[str, int]:
-        """Rewrites a split's text with indexed OOV tokens, and lists what they stand for."""
+        """Rewrite the text of a split with indexed OOV tokens, and write the list of their
+        words."""
         counts = dict.fromkeys((f"numbered_in_{plural}" for plural in _PLURALS.values()), 0)
         paths = [folder / "text" / f"{split}.{side}" for side in self.sides]
         texts = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths]

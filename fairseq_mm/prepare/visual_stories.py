@@ -5,14 +5,14 @@ The data is JSON lines, one story per line:
   {"images": ["1.jpg", "2.jpg", "3.jpg", "4.jpg", "5.jpg"],
    "sentences": ["We got up early .", "...", "...", "...", "We slept late ."]}
 
-(on one line). Optional fields: "id"; "album", stories of which are references for each other and
-stay in one split; "split" (train, valid or test). The folder gets one story per line, its sentences
-joined by <sent>, ids, story and album of each line, and references of the same images and of the
-same album; its features come from
+(on one line). Optional fields: "id"; "album", whose stories are references for each other and stay
+in one split; "split" (train, valid or test). The folder gets one story per line, its sentences
+joined by <sent>, ids, story and album of each line, and references with the same images and from
+the same album. Its features come from
 
   fairseq-mm extract data.jsonl --model resnet152 --output DIR/features.h5
 
-Images that this cannot read are named in DIR/features.h5.unreadable.tsv. Prepare again with
+This names unreadable images in DIR/features.h5.unreadable.tsv. Prepare again with
 --features DIR/features.h5 --missing drop (or keep) --overwrite to leave out their stories, or to
 keep them without those images, which missing_images.txt lists.
 """
@@ -37,7 +37,8 @@ TABLE = FieldTable(
 
 
 class VisualStoryWriter(FolderWriter):
-    """Writes ``text/<split>.txt`` with a story a line, its sentences joined by ``<sent>``."""
+    """Writer of ``text/<split>.txt`` with one story per line, its sentences joined by
+    ``<sent>``."""
 
     table = TABLE
     endings = ("visual_ids", "references.jsonl", "album_references.jsonl", "stories.jsonl")
@@ -47,14 +48,14 @@ class VisualStoryWriter(FolderWriter):
     required = frozenset([SEPARATOR])
 
     def begin(self) -> None:
-        self._kept: list[Example] = []
+        self._examples: list[Example] = []
         self._masked: dict[str, None] = {}
 
     def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
-        sentences = self.tokens_of(example, "sentences")
+        sentences = self.tokenize_field(example, "sentences")
         if not all(sentences):
             return None
-        self._kept.append(example)
+        self._examples.append(example)
         counts["words"] += sum(map(len, sentences))
         counts["stories"] += 1
         story = {"story_id": example.id, "album_id": example.group}
@@ -67,11 +68,11 @@ class VisualStoryWriter(FolderWriter):
     def finish_split(
         self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]
     ) -> None:
-        """Writes references: all stories, those that are left out too."""
-        kept, self._kept = self._kept, []
-        album_of: dict[str, str] = {}
-        for example in kept:
-            album_of.setdefault("\t".join(example.visual), str(example.group))
+        """Write the references: all stories, also those that are left out as examples."""
+        examples, self._examples = self._examples, []
+        album_by_sequence: dict[str, str] = {}
+        for example in examples:
+            album_by_sequence.setdefault("\t".join(example.visual), str(example.group))
         by_sequence: dict[str, list[str]] = {}
         by_album: dict[str, list[str]] = {}
         for example in [*corpus.splits[split], *corpus.further_references.get(split, [])]:
@@ -81,23 +82,23 @@ class VisualStoryWriter(FolderWriter):
                 by_album.setdefault(str(example.group), []).append(story)
         write_lines(
             folder / f"{split}.references.jsonl",
-            (json_line({"id": key, "references": by_sequence[key]}) for key in album_of),
+            (json_line({"id": key, "references": by_sequence[key]}) for key in album_by_sequence),
         )
         write_lines(
             folder / f"{split}.album_references.jsonl",
             (
                 json_line({"id": key, "album": album, "references": by_album[album]})
-                for key, album in album_of.items()
+                for key, album in album_by_sequence.items()
             ),
         )
-        images = dict.fromkeys(image for example in kept for image in example.visual)
+        images = dict.fromkeys(image for example in examples for image in example.visual)
         self._masked.update((image, None) for image in images if image in corpus.missing)
-        counts["albums"] = len({example.group for example in kept})
-        counts["image_sequences"] = len(album_of)
+        counts["albums"] = len({example.group for example in examples})
+        counts["image_sequences"] = len(album_by_sequence)
         counts["images"] = len(images)
 
     def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
-        """Lists the missing images of stories that were kept."""
+        """Write the list of missing images in stories that were kept."""
         if self._masked:
             write_lines(folder / MISSING_IMAGES, self._masked)
 

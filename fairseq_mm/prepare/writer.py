@@ -1,10 +1,10 @@
-"""Writes a corpus as a data folder: everything that a task reads beside its features.
+"""Writing of a corpus as a data folder: everything that a task reads except its features.
 
-By line of a split: ``text/<split>.SIDE`` (tokens), ``<split>.visual_ids`` (keys of the images or
-the video in the feature store), by example ``<split>.references.jsonl`` (texts as they were). A
-task's writer declares what else it writes. ``dict*.txt``, ``<split>*.bin`` and ``<split>*.idx``
-are made by ``fairseq-preprocess``; ``prepare.json`` says what was read, and how, and has digests
-of all these files.
+For each line of a split there are ``text/<split>.SIDE`` (tokens) and ``<split>.visual_ids`` (keys
+of the images or the video in the feature store), for each example ``<split>.references.jsonl``
+(texts before tokenization). A task's writer declares further files. ``fairseq-preprocess`` makes
+``dict*.txt``, ``<split>*.bin`` and ``<split>*.idx``. ``prepare.json`` describes what was read with
+which options, and has digests of all these files.
 """
 
 import json
@@ -37,25 +37,25 @@ from fairseq_mm.prepare.data_folder import (
 
 logger = logging.getLogger(__name__)
 
-# fairseq-preprocess, which says nothing meanwhile, counts and binarises about as many in a minute
+# fairseq-preprocess, which shows no progress, counts and binarises about as many in a minute
 _WORDS_A_MINUTE = 20_000_000
 
 
 @dataclass
 class Vocabulary:
-    """How the dictionary of a text is made from the training split, or which one is taken.
+    """Options of a dictionary: made from the training split, or given.
 
     Args:
-        text: of which it is, for messages.
-        default: ``threshold``, where none is given.
-        threshold: words that occur less often in the training split become unknown.
-        max_words: number of words, the most frequent ones; None for all.
-        dictionary: a ``dict.txt`` that is taken instead.
-        prefix: of the options' names, in messages and ``prepare.json``.
+        text: Noun of the text, for messages.
+        default: Default of ``threshold``.
+        threshold: Minimum number of occurrences in the training split; rarer words become unknown.
+        max_words: Maximum number of words, the most frequent ones; None for all.
+        dictionary: Path of a given ``dict.txt``.
+        prefix: Prefix of the options' names, in messages and ``prepare.json``.
 
     Raises:
-        UserError: if a number is below 1 or given beside a dictionary, or fairseq would stumble
-            over the dictionary.
+        UserError: If a number is below 1 or combined with a dictionary, or fairseq could not read
+            the dictionary.
     """
 
     text: str
@@ -77,18 +77,18 @@ class Vocabulary:
         self.words = None if self.dictionary is None else read_dictionary_words(self.dictionary)
 
     def options(self) -> dict[str, object]:
-        """For ``prepare.json``."""
-        given = self.dictionary is not None
+        """Return the options for ``prepare.json``."""
+        is_given = self.dictionary is not None
         prefix = self.prefix.replace("-", "_")
         limit = {} if self.max_words is None else {f"{prefix}max_words": self.max_words}
         return {
-            f"{prefix}threshold": None if given else self.threshold,
+            f"{prefix}threshold": None if is_given else self.threshold,
             **limit,
-            f"{prefix}dictionary": str(self.dictionary) if given else None,
+            f"{prefix}dictionary": str(self.dictionary) if is_given else None,
         }
 
     def arguments(self, side: str, dictionary: Optional[Path]) -> list[str]:
-        """Arguments of fairseq-preprocess for ``src`` or ``tgt``."""
+        """Return the arguments of fairseq-preprocess for ``src`` or ``tgt``."""
         if dictionary is not None:
             return [f"--{side}dict", str(dictionary)]
         arguments = [f"--threshold{side}", str(self.threshold)]
@@ -98,24 +98,24 @@ class Vocabulary:
 
 
 class FolderWriter:
-    """Writes a corpus as a data folder. A task's writer says how an example becomes lines.
+    """Writer of a corpus as a data folder; subclasses turn an example into lines.
 
     Args:
-        tokenize: text -> tokens.
-        vocabularies: name of the dictionary's file -> how it is made; one for both sides if there
-            is but one.
-        settings: of the tokeniser, for ``prepare.json``.
-        skip_empty: leave out examples of which a text has no word, instead of refusing them.
-        workers: processes of fairseq-preprocess; the result does not depend on it.
+        tokenize: Function from text to tokens.
+        vocabularies: File name of a dictionary -> its options; a single one is common to both
+            sides.
+        settings: Settings of the tokenizer, for ``prepare.json``.
+        skip_empty: Leave out examples with an empty text instead of refusing them.
+        workers: Number of processes of fairseq-preprocess; the result does not depend on it.
 
     Attributes:
-        table: field table of the task.
-        sides: side of the text -> names of its counts of words and of unknown words.
-        endings: of further files of a split, which are written with it.
-        extra_files: further files that the folder may have.
-        counts: what is counted in each split, examples first.
-        left_out: what ``prepare.json`` calls examples left out with ``skip_empty``.
-        required: words that a dictionary must have.
+        table: Field table of the task.
+        sides: Side of the text -> names of its counts of words and of unknown words.
+        endings: Endings of further files of a split that are written with it.
+        extra_files: Further files that the folder may have.
+        counts: Names of the counts of each split, the number of examples first.
+        left_out: Name in ``prepare.json`` for examples that ``skip_empty`` leaves out.
+        required: Words that a dictionary must have.
     """
 
     table: ClassVar[FieldTable]
@@ -153,31 +153,32 @@ class FolderWriter:
         """Forgets what was collected of another corpus."""
 
     def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
-        """Side or ending -> lines of the example, which ``counts`` counts; None to leave it out."""
+        """Return the lines of an example by side or ending, and add to ``counts``; None leaves it
+        out."""
         raise NotImplementedError
 
     def finish_split(
         self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]
     ) -> None:
-        """Writes what takes all examples of a split, before the next one begins."""
+        """Write files that need all examples of a split, before the next split begins."""
 
     def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
-        """Writes what takes the text of all splits, before it is binarised."""
+        """Write files that need the text of all splits, before it is binarised."""
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
-        """Writes what takes the binarised text."""
+        """Write files that need the binarised text."""
 
     def options(self) -> dict[str, object]:
-        """How text becomes lines, for ``prepare.json``."""
+        """Return the options that determine the lines, for ``prepare.json``."""
         vocabularies = self.vocabularies.values()
         return {name: value for one in vocabularies for name, value in one.options().items()}
 
     def remarks(self, corpus: Corpus) -> dict[str, object]:
-        """Further content of ``prepare.json``."""
+        """Return further content of ``prepare.json``."""
         return {}
 
     def describe(self, counts: dict[str, int]) -> str:
-        """Counts of a split that are not 0, as people read them."""
+        """Format the counts of a split that are not 0."""
         unknown = dict(self.sides.values())
         parts = []
         for name, number in counts.items():
@@ -193,12 +194,12 @@ class FolderWriter:
 
     @classmethod
     def dictionary_files(cls) -> list[str]:
-        """That fairseq-preprocess writes."""
+        """Return the names of the dictionaries that fairseq-preprocess writes."""
         return ["dict.txt"] if len(cls.sides) == 1 else [f"dict.{side}.txt" for side in cls.sides]
 
     @classmethod
     def files(cls) -> frozenset[str]:
-        """All files that the writer may make, by their paths inside the data folder."""
+        """Return the paths, inside the data folder, of all files that the writer may make."""
         pair, sides = "-".join(cls.sides), tuple(cls.sides)
         binarised = [""] if len(sides) == 1 else [f".{pair}.{side}" for side in sides]
         made = [
@@ -219,22 +220,22 @@ class FolderWriter:
         overwrite: bool = False,
         arguments: Optional[dict[str, Any]] = None,
     ) -> dict[str, Any]:
-        """Writes ``corpus`` and its own features; an interrupted run leaves nothing but features.
+        """Write ``corpus`` and its own features; an interrupted run leaves only features.
 
         Args:
-            corpus: examples by split. Without training examples dictionaries must be given.
-            output: the data folder. Other files in it, such as ``features.h5``, stay.
-            strict: refuse splits and dictionaries of other sizes than published ones.
-            binarize: run fairseq-preprocess.
-            overwrite: replace prepared data of this kind that stands there.
-            arguments: how the run was called, as JSON: what a killed run that was called so had
-                prepared is moved into place, and is enough.
+            corpus: Examples by split. Without training examples dictionaries must be given.
+            output: Data folder. Other files in it, such as ``features.h5``, stay.
+            strict: Refuse splits and dictionaries without the published sizes.
+            binarize: Run fairseq-preprocess.
+            overwrite: Replace prepared data of this kind.
+            arguments: Arguments of the run, as JSON. If a killed run with the same arguments had
+                prepared all files, they are moved into place instead of preparing anew.
 
         Returns:
-            The content of ``prepare.json``.
+            Content of ``prepare.json``.
 
         Raises:
-            UserError: if the folder has prepared data, a text has no word or holds a control
+            UserError: If the folder has prepared data, a text has no word or holds a control
                 symbol, or a dictionary has no word.
         """
         self._check(corpus, strict)
@@ -297,7 +298,7 @@ class FolderWriter:
     def _write_split(
         self, folder: Path, split: str, corpus: Corpus, exceptions: dict[str, list[str]]
     ) -> dict[str, int]:
-        """Writes a split's text and what belongs to its lines; returns its counts."""
+        """Write the text of a split and the files with the same lines; return its counts."""
         counts = {**dict.fromkeys(self.counts, 0), **corpus.counts.get(split, {})}
         left_out: list[str] = []
         with ExitStack() as stack:
@@ -308,7 +309,7 @@ class FolderWriter:
 
             files: dict[str, Any] = {side: create(f"text/{split}.{side}") for side in self.sides}
             examples = corpus.splits[split]
-            # on a terminal only
+            # disable=None: progress is shown only on a terminal
             for example in tqdm(examples, split, unit=f" {self.table.nouns}", disable=None):
                 lines = self.lines(example, counts)
                 if lines is None:
@@ -327,11 +328,11 @@ class FolderWriter:
         self.finish_split(folder, split, corpus, counts)
         return counts
 
-    def tokens_of(self, example: Example, name: str) -> list[list[str]]:
-        """Tokens of each text of a field; none where it has no word and may be skipped.
+    def tokenize_field(self, example: Example, name: str) -> list[list[str]]:
+        """Tokenize each text of a field; an empty text has no tokens if it may be skipped.
 
         Raises:
-            UserError: if a text has no word and may not be skipped, or holds a control symbol.
+            UserError: If a text has no word and may not be skipped, or holds a control symbol.
         """
         several = []
         for number, text in enumerate(example.texts[name], 1):
@@ -364,27 +365,27 @@ class FolderWriter:
         return several
 
     def symbol_remedy(self, symbol: str) -> str:
-        """What to do about a control symbol in the text, behind a semicolon."""
+        """Return advice for a control symbol in the text, to append to the message."""
         return ""
 
-    def dictionary_of(self, side: str) -> str:
-        """The file of a side's dictionary."""
+    def dictionary_name(self, side: str) -> str:
+        """Return the file name of a side's dictionary."""
         return "dict.txt" if len(self.sides) == 1 else f"dict.{side}.txt"
 
     def dictionary_in(self, folder: Path, name: str) -> Optional[Path]:
-        """The dictionary that fairseq-preprocess takes, None if it makes one."""
+        """Return the dictionary for fairseq-preprocess, or None if it makes one."""
         return self.vocabularies[name].dictionary
 
     def preprocess_arguments(self, folder: Path, splits: list[str]) -> list[list[str]]:
-        """Arguments of ``fairseq-preprocess``, for each time that it is called.
+        """Return the arguments for each call of ``fairseq-preprocess``.
 
-        ``--padding-factor 1``: fairseq would fill a dictionary up to a multiple of 8 with words
-        that do not exist. A softmax gives them probability, which perplexity then pays for, and
+        Without ``--padding-factor 1``, fairseq would pad a dictionary to a multiple of 8 with words
+        that do not exist. A softmax would give them probability, which increases perplexity, and
         pretrained embeddings would not fit.
 
         Args:
-            folder: the data folder, with ``text``.
-            splits: that it has.
+            folder: Data folder with ``text``.
+            splits: Splits of the folder.
         """
         sides = list(self.sides)
         ending = f".{sides[0]}" if len(sides) == 1 else ""
@@ -400,12 +401,7 @@ class FolderWriter:
         return [[*arguments, "--padding-factor", "1", "--workers", str(self.workers)]]
 
     def _binarize(self, folder: Path, corpus: Corpus, report: dict[str, Any], strict: bool) -> None:
-        """Calls fairseq-preprocess, and reports the sizes of the dictionaries.
-
-        Raises:
-            UserError: if a dictionary that was made has no word, or, if ``strict``, not the
-                published size.
-        """
+        """Run fairseq-preprocess, and report the sizes of the dictionaries."""
         counts = report["counts"]
         words = sum(one[name] for one in counts.values() for name, _ in self.sides.values())
         if words > _WORDS_A_MINUTE:
@@ -414,9 +410,9 @@ class FolderWriter:
         run_preprocess(self.preprocess_arguments(folder, list(counts))[0])
         sizes: dict[str, int] = {}
         for name, vocabulary in self.vocabularies.items():
-            found = read_dictionary_words(folder / name)
-            sizes[name] = len(found)
-            if vocabulary.dictionary is None and not self.required < found:
+            known = read_dictionary_words(folder / name)
+            sizes[name] = len(known)
+            if vocabulary.dictionary is None and not self.required < known:
                 even = "".join(f" or not even {word}" for word in self.required)
                 raise UserError(
                     f"no word{even} occurs {vocabulary.threshold} times or more in the training "
@@ -424,14 +420,15 @@ class FolderWriter:
                 )
         report["dictionary_words"] = sizes if len(sizes) > 1 else sum(sizes.values())
         types = {name: size + 4 for name, size in sizes.items()}
-        deviations = corpus.vocabulary_deviations(report["options"], types)
-        if deviations and strict:
-            raise UserError(f"--strict: {'; '.join(deviations)}.")
-        report["deviations"] += deviations
+        if corpus.vocabulary_deviations is not None:
+            deviations = corpus.vocabulary_deviations(report["options"], types)
+            if deviations and strict:
+                raise UserError(f"--strict: {'; '.join(deviations)}.")
+            report["deviations"] += deviations
 
     def _count_unknown(self, folder: Path, counts: dict[str, dict[str, int]]) -> None:
         for side, (_, unknown) in self.sides.items():
-            name = self.dictionary_of(side)
+            name = self.dictionary_name(side)
             made = (folder / name).exists()
             words = read_dictionary_words(folder / name) if made else self.vocabularies[name].words
             for split in counts if words is not None else ():
@@ -440,19 +437,20 @@ class FolderWriter:
                 self.check_unknown(side, split, counts[split])
 
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
-        """Refuses a dictionary that is not of the text."""
+        """Refuse a dictionary that does not belong to the text."""
 
 
 def _store_record(output: Path, partial: Path) -> dict[str, object]:
-    """Entry of ``prepare.json`` on the stores that are listed, or on a whole ``features.h5``."""
+    """Return the entry of ``prepare.json`` for the listed stores, or for a complete
+    ``features.h5``."""
     path, listed = output / STORE, partial / STORE_LIST
     if listed.exists():
-        found = {}
+        records = {}
         for entry in read_json(listed):
             store = FeatureStore(os.path.normpath(output / entry["store"]))
             checksum = store.content_checksum or store.check_content()
-            found[entry["store"]] = {"items": len(store), "checksum": checksum}
-        return {"stores": found}
+            records[entry["store"]] = {"items": len(store), "checksum": checksum}
+        return {"stores": records}
     with suppress(UserError):
         if path.is_file() and check_metadata(str(path)):
             store = FeatureStore(path)

@@ -78,7 +78,7 @@ def test_vocabularies_are_checked_where_the_whole_release_is_read(release, monke
     folder = release(train=(3, 3))
     sizes = {"dict.wp_source.txt": 9, "dict.wp_target.txt": 104_960}
     options = {"story_words": 1000, "source_threshold": 10, "target_threshold": 10}
-    assert read_writingprompts(folder).vocabulary_deviations(options, sizes) == []
+    assert read_writingprompts(folder).vocabulary_deviations is None
     monkeypatch.setitem(release_writingprompts.WRITING_PROMPTS_PAIRS, "train", 3)
     assert read_writingprompts(folder).vocabulary_deviations(options, sizes) == [
         "dict.wp_source.txt: 9 types, 19,025 published; usual cause: text that is not the "

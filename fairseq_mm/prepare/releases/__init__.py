@@ -1,1 +1,1 @@
-"""Readers of the published releases, one file a data set."""
+"""Readers of the published releases, one file per data set."""

@@ -8,9 +8,10 @@
                     with numbers or file names, one per line: 118,286 training
                     images, and the paper's 4,000 and 1,000 of val2014
 
-m-RNN's paper (Mao et al. 2015, section 7.1) draws 4,000 and 1,000 images of val2014 and does not
-say whether it trained on the others. The released code trained on all of them except image 167126,
-a broken file in early downloads. --split official trains on the 82,783 images of train2014 alone.
+The m-RNN paper (Mao et al. 2015, section 7.1) samples 4,000 and 1,000 images of val2014 and does
+not say whether it trained on the others. The released code trained on all of them except image
+167126, a broken file in early downloads. --split official trains only on the 82,783 images of
+train2014.
 """
 
 import argparse
@@ -23,8 +24,7 @@ from fairseq_mm.data.input_files import check_id, read_json, read_lines
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE, captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example, Examples
-from fairseq_mm.prepare.releases.karpathy import read_karpathy
-from fairseq_mm.prepare.split_lists import fields_at, list_entries, split_files
+from fairseq_mm.prepare.split_lists import fields_at, list_entries, read_karpathy, split_files
 
 COCO_IMAGES = {
     "karpathy": {"train": 113287, "valid": 5000, "test": 5000},
@@ -53,16 +53,16 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpus:
-    """Reads COCO captions in one division; ids are file names.
+    """Read COCO captions in one division; ids are file names.
 
     Args:
-        division: one of the three above.
+        division: One of the three divisions above.
         files: ``dataset_coco.json`` for karpathy, else ``captions_train2014.json`` and
             ``captions_val2014.json``.
-        lists: for m_rnn alone, ``valid`` and ``test`` -> file of image numbers.
+        lists: For m_rnn ``valid`` and ``test`` -> file of image numbers; otherwise empty.
 
     Raises:
-        UserError: if files or lists are not those of the division, or one is malformed.
+        UserError: If the files or lists do not fit the division, or one is malformed.
     """
     names = "captions_train2014.json captions_val2014.json"
     if division == "karpathy":
@@ -84,18 +84,18 @@ def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpu
     if division == "official":
         corpus.splits = {"train": list(train.values()), "valid": list(valid.values())}
     else:
-        splits = _draw_listed(valid, files[1], lists)
+        splits = _select_listed(valid, files[1], lists)
         if M_RNN_EXCLUDED in train or M_RNN_EXCLUDED in valid:
             corpus.exceptions["left out, as in the released lists"] = [str(M_RNN_EXCLUDED)]
-        drawn = {image.id for images in splits.values() for image in images}
-        train.update((n, image) for n, image in valid.items() if image.id not in drawn)
+        listed = {image.id for images in splits.values() for image in images}
+        train.update((n, image) for n, image in valid.items() if image.id not in listed)
         train.pop(M_RNN_EXCLUDED, None)
         corpus.splits = {"train": list(train.values()), **splits}
     corpus.check_ids()
     return corpus
 
 
-def _draw_listed(
+def _select_listed(
     images: dict[int, Example], source: Path, lists: dict[str, Path]
 ) -> dict[str, Examples]:
     listed: dict[int, Path] = {}
@@ -113,12 +113,12 @@ def _draw_listed(
 
 
 def read_annotations(path: Path) -> dict[int, Example]:
-    """Reads an official annotation file: image number -> image, captions by annotation number.
+    """Read an official annotation file to a dict from image numbers to images.
 
-    Images without captions are included.
+    Captions are in the order of their annotation numbers. Images without captions are included.
 
     Raises:
-        UserError: naming the file and the entry, if it is malformed.
+        UserError: Naming the file and the entry, if it is malformed.
     """
     content = read_json(path)
     images: dict[int, Example] = {}
@@ -148,10 +148,10 @@ def _number(value: Any) -> int:
 
 
 def read_image_numbers(path: Path) -> list[int]:
-    """Image numbers from a list of numbers or names (``COCO_val2014_000000391895.jpg``).
+    """Read image numbers from a list of numbers or names (``COCO_val2014_000000391895.jpg``).
 
     Raises:
-        UserError: if an entry has no number, or the file is one of the released NumPy pickles.
+        UserError: If an entry has no number, or the file is one of the released NumPy pickles.
     """
     if path.suffix in (".npy", ".pkl", ".pickle"):
         raise UserError(
@@ -165,14 +165,13 @@ def read_image_numbers(path: Path) -> list[int]:
         entries = [(f"{path}: entry {n}", str(entry)) for n, entry in enumerate(content, 1)]
     else:
         entries = [(f"{path}:{n}", line.strip()) for n, line in read_lines(path) if line.strip()]
-    return [_image_number(entry, where) for where, entry in entries]
-
-
-def _image_number(entry: str, where: str) -> int:
-    match = re.fullmatch(r"(?:.*[_/])?0*(\d{1,18})(?:\.jpg)?", entry)
-    if match is None:
-        raise UserError(
-            f"{where}: must be an image number or a file name such as "
-            f"COCO_val2014_000000391895.jpg, but is {json.dumps(entry[:80])} instead."
-        )
-    return int(match.group(1))
+    numbers = []
+    for where, entry in entries:
+        match = re.fullmatch(r"(?:.*[_/])?0*(\d{1,18})(?:\.jpg)?", entry)
+        if match is None:
+            raise UserError(
+                f"{where}: must be an image number or a file name such as "
+                f"COCO_val2014_000000391895.jpg, but is {json.dumps(entry[:80])} instead."
+            )
+        numbers.append(int(match.group(1)))
+    return numbers

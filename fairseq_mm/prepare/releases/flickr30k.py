@@ -1,9 +1,9 @@
 """Flickr30k (Young et al. 2014) in Karpathy's split, or by lists of images.
 
-Karpathy's dataset_flickr30k.json has the captions; the release has the same ones in the layout of
-Flickr8k (results_20130124.token) or as a table (results.csv, lines `name.jpg| 0| caption`). With
---split-ids the split is that of lists, such as m-RNN's or Kiros's, a file name or its stem a
-line, and the first argument is the release's file of captions.
+Karpathy's dataset_flickr30k.json has the captions; the release has the same captions in the layout
+of Flickr8k (results_20130124.token) or as a table (results.csv, lines `name.jpg| 0| caption`). With
+--split-ids the split is given by lists, such as m-RNN's or Kiros's, with a file name or its stem
+per line; the first argument is then the release's file of captions.
 """
 
 import argparse
@@ -15,8 +15,12 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.releases.flickr8k import read_numbered_captions, read_token_file
-from fairseq_mm.prepare.releases.karpathy import read_karpathy
-from fairseq_mm.prepare.split_lists import read_id_list, select_splits, split_files
+from fairseq_mm.prepare.split_lists import (
+    read_id_list,
+    read_karpathy,
+    select_splits,
+    split_files,
+)
 
 FLICKR30K_IMAGES = {"train": 29000, "valid": 1014, "test": 1000}
 
@@ -53,17 +57,17 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_listed(captions_file: Path, lists: dict[str, Path]) -> Corpus:
-    """Reads Flickr30k in a split that lists of images give, file names or their stems.
+    """Read Flickr30k in a split given by lists of file names or their stems.
 
     Raises:
-        UserError: if a file is malformed, or one image is in two lists.
+        UserError: If a file is malformed, or an image is in two lists.
     """
     captions, repaired = _read_captions(captions_file)
     files = [str(path) for path in (captions_file, *lists.values())]
     corpus = Corpus(TABLE, "flickr30k", "lists of images", {}, files)
     if repaired:
         corpus.exceptions["line without its second bar"] = repaired
-    ids = {s: read_id_list(path, id_of=_file_name) for s, path in lists.items()}
+    ids = {s: read_id_list(path, parse_id=_file_name) for s, path in lists.items()}
     select_splits(corpus, captions, ids)
     return corpus
 
@@ -74,22 +78,22 @@ def _file_name(line: str) -> str:
 
 
 def _read_captions(path: Path) -> tuple[dict[str, Example], list[str]]:
-    """Image name -> image, and names of those with a repaired line, of either layout."""
+    """Read captions of either layout; return images by name, and images with a repaired line."""
     if path.suffix == ".json":
         raise UserError(f"{path}: must be results_20130124.token or results.csv.")
     return read_results_csv(path) if path.suffix == ".csv" else (read_token_file(path), [])
 
 
 def read_flickr30k(karpathy_file: Path, captions_file: Optional[Path] = None) -> Corpus:
-    """Reads Flickr30k in Karpathy's division.
+    """Read Flickr30k in Karpathy's division.
 
     Args:
         karpathy_file: ``dataset_flickr30k.json``.
-        captions_file: ``results_20130124.token`` or ``results.csv``, for their captions; without
-            it they come from ``karpathy_file``, which has the same ones.
+        captions_file: ``results_20130124.token`` or ``results.csv``, for their captions; by default
+            they are read from ``karpathy_file``, which has the same ones.
 
     Raises:
-        UserError: if a file is malformed.
+        UserError: If a file is malformed.
     """
     corpus = read_karpathy(
         karpathy_file, name="flickr30k", key="filename", published=FLICKR30K_IMAGES
@@ -106,14 +110,14 @@ def read_flickr30k(karpathy_file: Path, captions_file: Optional[Path] = None) ->
 
 
 def read_results_csv(path: Path) -> tuple[dict[str, Example], list[str]]:
-    """Reads ``name.jpg| 0| caption`` lines under a heading.
+    """Read ``name.jpg| 0| caption`` lines under a heading.
 
-    The released table has a line without its second bar (``2199200615.jpg| 4   A dog ...``): the
-    number is split off there.
+    The released table has a line without its second bar (``2199200615.jpg| 4   A dog ...``), in
+    which the number is split off at the space.
 
     Returns:
-        images: image name -> image.
-        repaired: images with such a line.
+        images: Image name -> image.
+        repaired: Images with such a line.
     """
     repaired = []
 

@@ -1,8 +1,8 @@
 """Flickr8k (Hodosh et al. 2013) as its authors released it.
 
 RELEASE has Flickr8k.token.txt (lines `name.jpg#0<TAB>caption`), Flickr_8k.trainImages.txt,
-Flickr_8k.devImages.txt and Flickr_8k.testImages.txt; a missing list other than train's leaves its
-split out.
+Flickr_8k.devImages.txt and Flickr_8k.testImages.txt; a split without its list is skipped, except
+train.
 """
 
 import argparse
@@ -35,13 +35,13 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_flickr8k(folder: Path) -> Corpus:
-    """Reads Flickr8k's text release from one folder; lists other than train's may be absent.
+    """Read Flickr8k's text release from a folder; only the training list is required.
 
-    The release has captions of 92 images that are in no list; one of them carries a name that
-    is no image's, ``2258277193_586949ec62.jpg.1``. Both are listed as exceptions.
+    The release has captions of 92 images that are in no list; one of them has a name that is no
+    image name, ``2258277193_586949ec62.jpg.1``. Both are listed as exceptions.
 
     Raises:
-        UserError: if the captions or the training list are missing, or a line is malformed.
+        UserError: If the captions or the training list are missing, or a line is malformed.
     """
     token_file = folder / "Flickr8k.token.txt"
     corpus = Corpus(TABLE, "flickr8k", "official", {}, [str(token_file)], published=FLICKR8K_IMAGES)
@@ -58,7 +58,7 @@ def read_flickr8k(folder: Path) -> Corpus:
 
 
 def read_token_file(path: Path) -> dict[str, Example]:
-    """Reads ``name.jpg#0<TAB>caption`` lines: image name -> image, captions by their numbers."""
+    """Read ``name.jpg#0<TAB>caption`` lines to a dict from image names to images."""
 
     def parse(line: str) -> Optional[tuple[str, int, str]]:
         match = re.fullmatch(r"([^\t]+)#(\d+)\t(.*)", line)
@@ -70,14 +70,15 @@ def read_token_file(path: Path) -> dict[str, Example]:
 def read_numbered_captions(
     path: Path, parse: Callable[[str], Optional[tuple[str, int, str]]], form: str
 ) -> dict[str, Example]:
-    """
+    """Read numbered captions to a dict from image names to images, whose captions are in order.
+
     Args:
-        path: of a file with a caption a line.
-        parse: line -> image name, number and caption; None if it has another form.
-        form: of a line, for messages.
+        path: Path of a file with one caption per line.
+        parse: Function from a line to image name, number and caption; None for another form.
+        form: Form of a line, for messages.
 
     Raises:
-        UserError: ``path:line``, if a line has another form or a caption's number stands twice.
+        UserError: ``path:line``, if a line has another form or repeats a caption's number.
     """
     numbered: dict[str, dict[int, str]] = {}
     places: dict[str, str] = {}
@@ -85,10 +86,10 @@ def read_numbered_captions(
         if not line.strip() or (line_number == 1 and line.startswith("image_name")):
             continue
         where = f"{path}:{line_number}"
-        found = parse(line)
-        if found is None:
+        fields = parse(line)
+        if fields is None:
             raise UserError(f"{where}: must be `{form}`, but is {line[:60]!r} instead.")
-        image, number, caption = found
+        image, number, caption = fields
         captions = numbered.setdefault(check_id(image, where), {})
         if number in captions:
             raise UserError(f"{where}: caption {number} of {image} was given before.")

@@ -1,4 +1,4 @@
-"""How2 (Sanabria et al. 2018): videos with transcripts, summaries and action features.
+r"""How2 (Sanabria et al. 2018): videos with transcripts, summaries and action features.
 
 TEXT has a folder for each set, such as sum_train, sum_cv and sum_devtest (written transcripts) or
 sum_asr_train and so on (automatic ones), in one of two layouts:
@@ -8,14 +8,14 @@ sum_asr_train and so on (automatic ones), in one of two layouts:
   tr_tran_text.txt, tr_desc_text.txt and tr_action.txt (also cv_, dete_): line
   by line the words, and the path of the feature file, named after the video.
 
-Features are VIDEO.npy, [T, 2048]: a 3D ResNeXt-101 (Hara et al. 2018, trained on Kinetics) pooled
-over 16 frames per row, one run of frames after the other (section 3). Several sets make one split:
+Features are VIDEO.npy, [T, 2048]: a 3D ResNeXt-101 (Hara et al. 2018, trained on Kinetics), pooled
+over 16 frames per row without overlap (section 3). Several sets can form one split:
 
   fairseq-mm prepare how2 TEXT --features video_action_features \\
       --output data-bin/how2
   ... --train sum_train sum_asr_train --valid sum_cv --test sum_devtest
 
-An interrupted import of features continues when started again with --overwrite.
+Run again with --overwrite to continue an interrupted import of features.
 """
 
 import argparse
@@ -36,16 +36,16 @@ from fairseq_mm.prepare.videos import TABLE
 if TYPE_CHECKING:
     from fairseq_mm.data.feature_importers import FeatureSource
 
-# the split -> the set that the paper takes for it
+# split -> the set that the paper uses for it
 SETS = {"train": ["sum_train"], "valid": ["sum_cv"], "test": ["sum_devtest"]}
 # Yu et al. 2021, section 4.1
 PAPER_VIDEOS = {"train": 73_993, "valid": 2_965, "test": 2_156}
-# the paper's released references; no files of the other splits are known to have the paper's counts
+# number of the paper's released references; no known files of the other splits match the paper
 HOW2_VIDEOS = {"test": 2_127}
 FEATURE_DIM = 2048
 FEATURES_FILE = "features.h5"
-# what is known of the network, by the names of ``fairseq-mm extract``; weights and preprocessing
-# were not published with the features
+# known attributes of the network, as in ``fairseq-mm extract``; weights and preprocessing were not
+# published with the features
 FEATURE_ATTRIBUTES = {
     "data_set": "how2",
     "extractor": "resnext101_3d",
@@ -101,22 +101,23 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
-    """
+    """Read How2 from a folder of sets.
+
     Args:
-        folder: with a folder for each set.
-        sets: split -> names of its sets.
+        folder: Folder with a subfolder for each set.
+        sets: Split -> names of its sets.
 
     Raises:
-        UserError: if a set is missing or incomplete, its files do not fit together, or a video
-            stands twice.
+        UserError: If a set is missing or incomplete, its files do not fit together, or a video
+            occurs twice.
     """
     videos: dict[str, list[Example]] = {}
     exceptions: dict[str, list[str]] = {}
     files: list[str] = []
     for split in SPLITS:
         for name in sets.get(split, []):
-            found, paths, unpaired = _read_set(folder / name)
-            videos.setdefault(split, []).extend(found)
+            examples, paths, unpaired = _read_set(folder / name)
+            videos.setdefault(split, []).extend(examples)
             files += map(str, paths)
             exceptions.update((f"{name}: {what}", ids) for what, ids in unpaired.items())
     if not videos:
@@ -137,7 +138,7 @@ def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
 
 
 def _compare_with_paper(split: str, number: int) -> str:
-    """Return a line with the number of videos read and the number that the paper gives."""
+    """Return a line with the number of videos and the number in the paper."""
     line = f"{split}: {number:,} videos read, {PAPER_VIDEOS[split]:,} in the paper"
     if split in HOW2_VIDEOS:
         line += f", {HOW2_VIDEOS[split]:,} in its authors' released references"
@@ -145,13 +146,13 @@ def _compare_with_paper(split: str, number: int) -> str:
 
 
 def _video(key: str, transcript: tuple[str, str], summary: tuple[str, str]) -> Example:
-    """A video; transcript and summary with ``path:line`` of each."""
+    """Build an example from transcript and summary, each with ``path:line``."""
     texts = {"transcript": [transcript[0]], "summary": [summary[0]]}
     return Example(texts, transcript[1], key, [key], places={"summary": summary[1]})
 
 
 def _read_set(folder: Path) -> tuple[list[Example], list[Path], dict[str, list[str]]]:
-    """Videos of a set, the files they were read from, and ids that only one file has."""
+    """Read the videos of a set; return also its files, and ids that only one file has."""
     with_ids = [folder / f"{side}.tok.txt" for side in ("tran", "desc")]
     if any(path.exists() for path in with_ids):
         transcripts, summaries = map(_read_by_id, with_ids)
@@ -165,20 +166,21 @@ def _read_set(folder: Path) -> tuple[list[Example], list[Path], dict[str, list[s
             "videos without a transcript, left out": [x for x in summaries if x not in transcripts],
         }
         return videos, with_ids, unpaired
-    found = sorted(folder.glob("*_tran_text.txt"))
-    if len(found) != 1:
-        what = "no such folder" if not folder.is_dir() else f"has {len(found)} *_tran_text.txt"
+    transcript_files = sorted(folder.glob("*_tran_text.txt"))
+    if len(transcript_files) != 1:
+        what = f"has {len(transcript_files)} *_tran_text.txt"
+        what = what if folder.is_dir() else "no such folder"
         raise UserError(
             f"{folder}: {what}; a set has tran.tok.txt and desc.tok.txt, or one each of "
             "*_tran_text.txt, *_desc_text.txt and *_action.txt."
         )
-    prefix = found[0].name[: -len("tran_text.txt")]
-    paths = [found[0], folder / f"{prefix}desc_text.txt", folder / f"{prefix}action.txt"]
+    prefix = transcript_files[0].name[: -len("tran_text.txt")]
+    paths = [folder / f"{prefix}{name}.txt" for name in ("tran_text", "desc_text", "action")]
     return list(_read_triple(*paths)), paths, {}
 
 
 def _read_by_id(path: Path) -> dict[str, tuple[str, str]]:
-    """Video -> its text, and ``path:line``."""
+    """Read the text of each video with its ``path:line``."""
     texts: dict[str, tuple[str, str]] = {}
     for number, line in read_lines(path):
         if not line.strip():
@@ -195,7 +197,7 @@ def _read_by_id(path: Path) -> dict[str, tuple[str, str]]:
 
 def _read_triple(tran: Path, desc: Path, action: Path) -> Iterator[Example]:
     lines = {path: list(read_lines(path)) for path in (tran, desc, action)}
-    counts = {path: len(found) for path, found in lines.items()}
+    counts = {path: len(numbered) for path, numbered in lines.items()}
     if len(set(counts.values())) > 1:
         shown = ", ".join(f"{path} has {count:,}" for path, count in counts.items())
         raise UserError(f"line i of each file is video i, but {shown} lines.")
@@ -213,15 +215,15 @@ def _read_triple(tran: Path, desc: Path, action: Path) -> Iterator[Example]:
 
 
 def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSource":
-    """The features of the videos, and of no others; ``corpus`` loses the videos without.
+    """Open the features of the videos in ``corpus``, and leave out videos without features.
 
     Args:
-        corpus: of :func:`read_how2`.
-        folder: with ``VIDEO.npy``.
-        missing: ``drop`` or ``refuse`` videos without features.
+        corpus: Result of :func:`read_how2`.
+        folder: Folder with ``VIDEO.npy``.
+        missing: Policy for videos without features: ``drop`` or ``refuse``.
 
     Raises:
-        UserError: if there is no such folder, or videos are missing that must not be.
+        UserError: If there is no such folder, or videos without features are refused.
     """
     from fairseq_mm.data.feature_importers import open_files
 
@@ -240,19 +242,20 @@ def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSour
 
 
 def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
-    """Writes the feature store, continuing an interrupted writer; one that has all the videos
-    stays as it is, because it may have taken hours.
+    """Write the feature store, or continue an interrupted writer.
+
+    An existing store with all videos is kept, because it may have taken hours.
 
     Args:
-        source: of :func:`find_features`.
-        path: of the store.
+        source: Result of :func:`find_features`.
+        path: Path of the store.
         dtype: float16 or float32.
 
     Returns:
-        Whether it was written.
+        Whether the store was written.
 
     Raises:
-        UserError: naming the file, if features are not ``[T, 2048]`` finite numbers.
+        UserError: Naming the file, if features are not ``[T, 2048]`` finite numbers.
     """
     from fairseq_mm.data.feature_importers import import_features
     from fairseq_mm.data.feature_store import FeatureStore

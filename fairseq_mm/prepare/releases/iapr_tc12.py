@@ -1,10 +1,10 @@
 """IAPR TC-12 (Grubinger et al. 2006): free-text descriptions of 20,000 images.
 
-A description is a file such as ``annotations_complete_eng/00/25.eng``, XML-like (``&`` stands
-unescaped), in ISO-8859-1; its sentences end with semicolons. The division into 17,665 training
-and 1,962 test images is Guillaumin et al.'s, as two lists.
+A description is a file such as ``annotations_complete_eng/00/25.eng``, similar to XML (with
+unescaped ``&``), in ISO-8859-1; its sentences end with semicolons. The division into 17,665
+training and 1,962 test images is Guillaumin et al.'s, as two lists.
 
-m-RNN's paper (section 7.1) counts 1.7 sentence annotations an image, so a sentence is a caption.
+The m-RNN paper (section 7.1) counts 1.7 sentence annotations per image, so a sentence is a caption.
 """
 
 import argparse
@@ -44,10 +44,10 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_description(path: Path) -> tuple[str, str]:
-    """The path of the image and the description in an annotation file.
+    """Read the path of the image and the description from an annotation file.
 
     Raises:
-        UserError: if one of the two fields is missing.
+        UserError: If one of the two fields is missing.
     """
     text = "\n".join(line for _, line in read_lines(path, encoding="iso-8859-1"))
     fields = []
@@ -61,7 +61,7 @@ def read_description(path: Path) -> tuple[str, str]:
 
 
 def _image_name(name: str) -> str:
-    """``images/00/25.jpg``, ``00/25`` and ``25.jpg`` are one image: numbers are unique."""
+    """Return the file name of ``images/00/25.jpg``, ``00/25`` or ``25.jpg``: numbers are unique."""
     stem = name.replace("\\", "/").rpartition("/")[2]
     return re.sub(r"(?i)\.(?:jpg|eng)$", "", stem) + ".jpg"
 
@@ -69,15 +69,16 @@ def _image_name(name: str) -> str:
 def read_iapr_tc12(
     annotations: Path, lists: dict[str, Path], *, captions: str = "sentences"
 ) -> Corpus:
-    """
+    """Read IAPR TC-12.
+
     Args:
-        annotations: folder of the English annotation files, in any depth.
-        lists: split -> list of images, one a line (``00/25``, with or without ``.jpg``).
-        captions: ``sentences``, each sentence of a description is a caption, or ``description``,
-            all of it.
+        annotations: Folder of the English annotation files, at any depth.
+        lists: Split -> list of images, one per line (``00/25``, with or without ``.jpg``).
+        captions: ``sentences`` makes each sentence of a description a caption, ``description`` the
+            whole description.
 
     Raises:
-        UserError: if there is no annotation file, or one lacks a field.
+        UserError: If there is no annotation file, or one lacks a field.
     """
     paths = sorted(annotations.rglob("*.eng"))
     if not paths:
@@ -95,6 +96,6 @@ def read_iapr_tc12(
             items[key] = captioned_image(key, sentences, str(path))
     files = [str(annotations), *map(str, lists.values())]
     corpus = Corpus(TABLE, "iapr_tc12", "guillaumin", {}, files, published=IAPR_TC12_IMAGES)
-    ids = {split: read_id_list(path, id_of=_image_name) for split, path in lists.items()}
+    ids = {split: read_id_list(path, parse_id=_image_name) for split, path in lists.items()}
     select_splits(corpus, items, ids)
     return corpus

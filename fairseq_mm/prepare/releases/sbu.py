@@ -1,9 +1,9 @@
-"""SBU captioned photos (Ordonez et al. 2011): 1,000,000 images of Flickr with a caption each.
+"""SBU captioned photos (Ordonez et al. 2011): 1,000,000 images of Flickr with one caption each.
 
 RELEASE has SBU_captioned_photo_dataset_urls.txt and SBU_captioned_photo_dataset_captions.txt, whose
-lines belong together; an image is called by the file name in its address. The release has no
-division: --valid-size and --test-size draw one. Many images are gone: --features and --missing drop
-leave those out that were not extracted.
+lines correspond; the id of an image is the file name in its address. The release has no division:
+--valid-size and --test-size sample one. Many images are gone: give --features and --missing drop to
+leave out images without extracted features.
 """
 
 import argparse
@@ -30,10 +30,10 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_sbu(folder: Path) -> Corpus:
-    """An image that stands in several lines has all their captions.
+    """Read the release; an image in several lines has all their captions.
 
     Raises:
-        UserError: if a file is missing, or one has more lines than the other.
+        UserError: If a file is missing, or one has more lines than the other.
     """
     urls, captions = folder / URLS, folder / CAPTIONS
     images: dict[str, Example] = {}

@@ -1,4 +1,4 @@
-"""VIST (Huang et al. 2016): visual stories, and the tiers of descriptions.
+r"""VIST (Huang et al. 2016): visual stories, and the tiers of descriptions.
 
   fairseq-mm prepare vist FOLDER --output DIR
   fairseq-mm prepare vist FOLDER --output DIR --tier description-in-isolation
@@ -6,21 +6,21 @@
 Stories and descriptions in sequence are for the task visual_storytelling, descriptions in isolation
 for multimodal_captioning.
 
-FOLDER has {train,val,test}.TIER.json; a split may be missing (train only with --dictionary).
-A story is five annotations of one story_id, in the order of worker_arranged_photo_order, which is
-not that of the file everywhere. The release's text is tokenised: it is lower-cased and split at
+FOLDER has {train,val,test}.TIER.json; a split may be missing (train only with --dictionary). A
+story is five annotations with one story_id, in the order of worker_arranged_photo_order, which may
+differ from their order in the file. The release's text is tokenized: it is lower-cased and split at
 white space, so that placeholders such as [male] stay one word. --text original_text --tokenizer
-words takes the text as it was written.
+words uses the text as it was written.
 
-Images are called by their Flickr number, such as 4996714644. Their features come from
+The id of an image is its Flickr number, such as 4996714644. Features come from
 
   fairseq-mm extract IMAGES --ids stem --model resnet152 \\
       --output DIR/features.h5
 
-or, where a store calls them otherwise (4996714644.jpg), give it as --features: its keys are taken.
+If a store has other keys (4996714644.jpg), give it as --features: its keys are used.
 
-Some images of VIST are gone from Flickr or cannot be read. --images IMAGES or --features STORE
-finds out which, and --missing says what becomes of their stories.
+Some images of VIST are gone from Flickr or unreadable. --images IMAGES or --features STORE
+determines which, and --missing decides whether their stories are kept.
 """
 
 import argparse
@@ -36,8 +36,8 @@ from fairseq_mm.prepare.captions import captioned_image
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.split_lists import list_entries
 
-# Li et al. 2020, section 4.1; their 209,651 images are more than the stories have (Huang et al.
-# 2016 count 81,743), so that images_listed counts all that the release lists
+# Li et al. 2020, section 4.1. They count 209,651 images, more than the stories have (81,743 in
+# Huang et al. 2016); images_listed in prepare.json counts all images that the release lists.
 VIST_STORIES = {"train": 40_155, "valid": 4_990, "test": 5_055}
 STORIES, IN_SEQUENCE, IN_ISOLATION = (
     "story-in-sequence",
@@ -73,18 +73,19 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "text") -> Corpus:
-    """
+    """Read the visual stories of a tier.
+
     Args:
-        folder: with ``{train,val,test}.<tier>.json``; a split may be missing.
+        folder: Folder with ``{train,val,test}.<tier>.json``; a split may be missing.
         tier: ``story-in-sequence`` or ``description-in-sequence``.
         text_field: ``text`` or ``original_text``.
 
     Returns:
-        corpus: stories in the order in which they begin in the file. Those that have not five
-        sentences at five different positions, or are of two albums, are left out and listed.
+        corpus: Stories in the order in which they begin in the file. Stories without five sentences
+            at five different positions, or with two albums, are left out and listed.
 
     Raises:
-        UserError: if there is no split, or a file is malformed.
+        UserError: If there is no split, or a file is malformed.
     """
     published = VIST_STORIES if tier == STORIES else {}
     options: dict[str, object] = {"tier": tier, "text": text_field}
@@ -93,13 +94,13 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "t
     )
     for split, path in _files(folder, tier).items():
         corpus.files.append(str(path))
-        # position, album, image, sentence: 200,000 in the full release
+        # story -> its (position, album, image, sentence), 200,000 in the full release
         parts: dict[str, list[tuple[int, str, str, str]]] = {}
         content = read_json(path)
         if isinstance(content, dict) and isinstance(content.get("images"), list):
             corpus.counts[split] = {"images_listed": len(content["images"])}
         annotations = _annotations(content, path)
-        del content  # large; it is freed when the last annotation has been read
+        del content  # so that this large object is freed after the last annotation
         for where, annotation in annotations:
             key = check_id(_text(annotation, "story_id", where), where, what="a story")
             part = (
@@ -126,30 +127,31 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "t
 
 
 def read_vist_descriptions(folder: Path, *, text_field: str = "text") -> Corpus:
-    """Images with their descriptions in isolation.
+    """Read the images with their descriptions in isolation.
 
     Args:
-        folder: with ``{train,val,test}.description-in-isolation.json``; a split may be missing.
+        folder: Folder with ``{train,val,test}.description-in-isolation.json``; a split may be
+            missing.
         text_field: ``text`` or ``original_text``.
 
     Raises:
-        UserError: if there is no split, or a file is malformed.
+        UserError: If there is no split, or a file is malformed.
     """
     name = f"vist, {IN_ISOLATION}, {text_field}"
     corpus = Corpus(captions.TABLE, name, "official", {}, [])
     for split, path in _files(folder, IN_ISOLATION).items():
         corpus.files.append(str(path))
-        found: dict[str, Example] = {}
+        images: dict[str, Example] = {}
         for where, annotation in _annotations(read_json(path), path):
             key = check_id(_text(annotation, "photo_flickr_id", where), where)
-            image = found.setdefault(key, captioned_image(key, [], where))
+            image = images.setdefault(key, captioned_image(key, [], where))
             image.texts["captions"].append(_text(annotation, text_field, where))
-        corpus.splits[split] = list(found.values())
+        corpus.splits[split] = list(images.values())
     return corpus
 
 
 def _files(folder: Path, tier: str) -> dict[str, Path]:
-    """Split -> file, of those that are there."""
+    """Return the existing file of each split."""
     names = {split: f"{name}.{tier}.json" for split, name in _RELEASE_SPLITS.items()}
     files = {split: folder / name for split, name in names.items() if (folder / name).exists()}
     if not files:
@@ -158,7 +160,7 @@ def _files(folder: Path, tier: str) -> dict[str, Path]:
 
 
 def _annotations(content: object, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """``path: annotations[number]`` and the object there."""
+    """Yield ``path: annotations[number]`` and the object there."""
     for where, several in list_entries(content, path, "annotations"):
         if not isinstance(several, list) or len(several) != 1 or not isinstance(several[0], dict):
             raise UserError(f"{where}: must be a list of one JSON object.")
@@ -166,13 +168,13 @@ def _annotations(content: object, path: Path) -> Iterator[tuple[str, dict[str, A
 
 
 def _text(annotation: dict[str, Any], name: str, where: str) -> str:
-    """A field that is text, or a number that stands for an id."""
+    """Return a field that is text, or an id that is a number."""
     value = annotation.get(name)
     if isinstance(value, int) and not isinstance(value, bool) and name not in TEXT_FIELDS:
         value = str(value)
     if not isinstance(value, str):
-        found = "is missing" if name not in annotation else f"is {value!r:.60} instead"
-        raise UserError(f"{where}: `{name}` must be text, but {found}.")
+        problem = "is missing" if name not in annotation else f"is {value!r:.60} instead"
+        raise UserError(f"{where}: `{name}` must be text, but {problem}.")
     return value
 
 
@@ -180,6 +182,6 @@ def _order(annotation: dict[str, Any], where: str) -> int:
     name = next((name for name in _ORDER_FIELDS if name in annotation), _ORDER_FIELDS[0])
     value = annotation.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
-        found = "is missing" if name not in annotation else f"is {value!r:.60} instead"
-        raise UserError(f"{where}: `{name}` must be a whole number, but {found}.")
+        problem = "is missing" if name not in annotation else f"is {value!r:.60} instead"
+        raise UserError(f"{where}: `{name}` must be a whole number, but {problem}.")
     return value

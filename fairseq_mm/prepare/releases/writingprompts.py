@@ -1,14 +1,14 @@
-"""WritingPrompts (Fan et al. 2018): prompts and stories, both tokenised already.
+"""WritingPrompts (Fan et al. 2018): prompts and stories, both tokenized already.
 
-The release has {train,valid,test}.wp_source and .wp_target: a line of the one is a prompt, the
-same line of the other its story.
+The release has {train,valid,test}.wp_source and .wp_target: a line of the first is a prompt, the
+same line of the second its story.
 
-The published models' vocabularies have 19,025 and 104,960 types, fairseq's four control symbols
-included. They come out of stories cut to 1,000 words, words that occur ten times or more (the
-paper says "more than 10", fairseq keeps a count that equals the threshold) and a padding factor
-of 1; the two sizes that people get otherwise are 112,832 (stories not cut) and 19,032 (fairseq's
-default padding factor). Other sizes are named with their usual cause, since the published models
-do not load with them.
+The vocabularies of the published models have 19,025 and 104,960 types, including fairseq's four
+control symbols. To get them, cut stories to 1,000 words, keep words that occur at least ten times
+(the paper says "more than 10", but fairseq keeps a count equal to the threshold), and use a padding
+factor of 1. Two other sizes are common: 112,832 (stories not cut) and 19,032 (fairseq's default
+padding factor). A size that differs is reported with its usual cause, since the published models
+cannot be loaded with it.
 """
 
 import argparse
@@ -44,14 +44,15 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_writingprompts(folder: Path, *, drop_unpaired: bool = False) -> Corpus:
-    """
+    """Read WritingPrompts.
+
     Args:
-        folder: with the release's files; a split may be missing.
-        drop_unpaired: leave out the lines of a longer file that the other has none to, instead of
-            refusing the two.
+        folder: Folder of the release's files; a split may be missing.
+        drop_unpaired: Leave out the last lines of the longer file of a split, instead of refusing
+            files with different numbers of lines.
 
     Raises:
-        UserError: if there is no split, a split has one file alone, or its files have different
+        UserError: If there is no split, a split has only one file, or its files have different
             numbers of lines.
     """
     splits: dict[str, Examples] = {}
@@ -99,9 +100,10 @@ def _pairs(source: Path, target: Path, length: int) -> Streamed:
 
 
 def count_lines(path: Path) -> int:
-    """
+    """Count the lines of a file.
+
     Raises:
-        UserError: if the file cannot be read.
+        UserError: If the file cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -111,17 +113,17 @@ def count_lines(path: Path) -> int:
 
 
 def vocabulary_deviations(options: dict[str, Any], num_types: dict[str, int]) -> list[str]:
-    """A line for each dictionary that has not the published size, with the usual cause.
+    """Return a line for each dictionary without the published size, with the usual cause.
 
     Args:
-        options: ``story_words``, ``source_threshold``, ``target_threshold`` (None where a
-            dictionary was given) of the preparation.
-        num_types: file name -> number of types, fairseq's four control symbols included.
+        options: ``story_words``, ``source_threshold``, ``target_threshold`` of the preparation; a
+            threshold is None if a dictionary was given.
+        num_types: File name -> number of types, including fairseq's four control symbols.
     """
     lines = []
     for name, expected in WRITING_PROMPTS_TYPES.items():
-        found = num_types[name]
-        if found == expected:
+        number = num_types[name]
+        if number == expected:
             continue
         side = "source" if "source" in name else "target"
         threshold, story_words = options[f"{side}_threshold"], options["story_words"]
@@ -133,10 +135,10 @@ def vocabulary_deviations(options: dict[str, Any], num_types: dict[str, int]) ->
                 f"--story-words {story_words} instead of {STORY_WORDS}; without any cut "
                 f"{TYPES_OF_UNCUT_STORIES:,} types come out"
             )
-        if threshold is None and found == TYPES_OF_UNCUT_STORIES:
+        if threshold is None and number == TYPES_OF_UNCUT_STORIES:
             causes.append(f"a dictionary of stories that were not cut to {STORY_WORDS} words")
-        if threshold is None and found == -(-expected // 8) * 8:
+        if threshold is None and number == -(-expected // 8) * 8:
             causes.append("a dictionary made without --padding-factor 1")
         cause = " and ".join(causes) or "text that is not the release's, word for word"
-        lines.append(f"{name}: {found:,} types, {expected:,} published; usual cause: {cause}")
+        lines.append(f"{name}: {number:,} types, {expected:,} published; usual cause: {cause}")
     return lines
