@@ -1,15 +1,30 @@
-"""Whether two trainings are the same, to the last bit."""
+"""Trainings that are resumed, and whether two of them are the same to the last bit."""
 
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from toy_data import run_fairseq
 from toy_processes import STOCK_COPIES
 
+OPTIONS = (
+    *("--optimizer", "adam", "--lr", "0.01", "--batch-size", "6", "--num-workers", "0", "--cpu"),
+    *("--log-format", "none", "--seed", "3", "--no-epoch-checkpoints", "--disable-validation"),
+    *("--max-epoch", "0", "--criterion", "cross_entropy"),
+)
 # logged, and neither time nor what follows from it
 TIMES = re.compile("wps|ups|wall")
+
+
+def train_until(data: Path, save_dir: Path, max_update: int, *options: object) -> Any:
+    """Train, or continue from ``checkpoint_last.pt`` of the folder, and return the checkpoint."""
+    arguments = (data, *OPTIONS, "--save-dir", save_dir, "--max-update", max_update, *options)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run_fairseq(monkeypatch, "train", *arguments)
+    return torch.load(save_dir / "checkpoint_last.pt")
 
 
 def assert_same(one: Any, other: Any, where: str = "") -> None:

@@ -30,11 +30,10 @@ def save_float32_weights() -> None:
     and it does not save the loss scale of ``--amp``. Here the optimizer's state in a checkpoint has
     the float32 weights and the scaler's state, too. Goes when fairseq saves them.
     """
-    from fairseq import checkpoint_utils
     from fairseq.optim import AMPOptimizer, FP16Optimizer, MemoryEfficientFP16Optimizer
     from fairseq.trainer import Trainer
 
-    save, resume = Trainer.state_dict, Trainer.load_checkpoint
+    save = Trainer.state_dict
 
     @in_our_trainers(save)
     def state_dict(self: Any) -> dict[str, Any]:
@@ -46,34 +45,12 @@ def save_float32_weights() -> None:
                 state["last_optimizer_state"] = optimizer_state
         return state
 
-    @in_our_trainers(resume)
-    def load_checkpoint(
-        self: Any, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any
-    ) -> Any:
-        read = checkpoint_utils.load_checkpoint_to_cpu
-
-        def load_checkpoint_to_cpu(path: str, *options: Any, **others: Any) -> Any:
-            state = read(path, *options, **others)
-            if not reset_optimizer and "last_optimizer_state" in state:
-                _change_precision(self, state, path)
-            return state
-
-        checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
-        try:
-            extra_state = resume(self, filename, reset_optimizer, *args, **kwargs)
-        finally:
-            checkpoint_utils.load_checkpoint_to_cpu = read
-        # the trainer counts how often it repeats a batch, which the optimizer cannot set
-        if hasattr(self._optimizer, "saved_amp_retries"):
-            self._amp_retries = self._optimizer.saved_amp_retries
-        return extra_state
-
-    Trainer.state_dict, Trainer.load_checkpoint = state_dict, load_checkpoint
+    Trainer.state_dict = state_dict
     for cls in (FP16Optimizer, MemoryEfficientFP16Optimizer, AMPOptimizer):
         cls.load_state_dict = _loading_added_state(cls.load_state_dict)
 
 
-def _change_precision(trainer: Any, state: dict[str, Any], path: str) -> None:
+def change_precision(trainer: Any, state: dict[str, Any], path: str) -> None:
     """Change a checkpoint of another precision to the precision of the training that resumes it.
 
     The optimizer's state is the same in every precision, unless its weights were joined to one flat
@@ -121,6 +98,12 @@ def _change_precision(trainer: Any, state: dict[str, Any], path: str) -> None:
         f"{path}: was trained with {_option(saved)}; the optimizer's state is continued with "
         f"{_option(wanted)}."
     )
+
+
+def restore_amp_retries(trainer: Any) -> None:
+    """Restore how often the trainer has repeated its batch, which the optimizer cannot set."""
+    if hasattr(trainer._optimizer, "saved_amp_retries"):
+        trainer._amp_retries = trainer._optimizer.saved_amp_retries
 
 
 def _precision(cfg: Any) -> str:

@@ -1,7 +1,6 @@
 """fairseq's loading of checkpoints: checked, whichever command or model asks for it."""
 
 import contextlib
-import functools
 import os
 import sys
 import traceback
@@ -154,48 +153,6 @@ def named_failures(
             f"{path}: {what}: {type(error).__name__}: "
             f"{str(error)[:500]} ({os.path.basename(frame.filename)}:{frame.lineno})"
         ) from error
-
-
-def name_unusable_checkpoints() -> None:
-    """fairseq's commands end with a traceback where a checkpoint's content is of another type than
-    its own. Goes with: nothing."""
-    from fairseq import checkpoint_utils
-    from fairseq.trainer import Trainer
-
-    load, load_to_cpu = (
-        checkpoint_utils.load_model_ensemble_and_task,
-        checkpoint_utils.load_checkpoint_to_cpu,
-    )
-    resume = Trainer.load_checkpoint
-
-    @functools.wraps(load)
-    def load_model_ensemble_and_task(filenames: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            with named_failures(os.pathsep.join(map(str, filenames))):
-                return load(filenames, *args, **kwargs)
-        except OSError as error:
-            # fairseq raises this error itself, without an error number
-            if error.errno is None and str(error).startswith("Model file not found"):
-                raise UserError(str(error)) from None
-            raise
-
-    @functools.wraps(load_to_cpu)
-    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return load_to_cpu(path, *args, **kwargs)
-        except (UserError, OSError):
-            raise
-        except Exception as error:  # fairseq takes any file for a checkpoint of some age
-            raise refusal(path, error, kind="fairseq checkpoint") from error
-
-    @functools.wraps(resume)
-    def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-        with named_failures(filename):
-            return resume(self, filename, *args, **kwargs)
-
-    checkpoint_utils.load_model_ensemble_and_task = load_model_ensemble_and_task
-    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
-    Trainer.load_checkpoint = load_checkpoint
 
 
 def _name_of(file: Any) -> str:

@@ -20,7 +20,7 @@ from fairseq_mm.compat import (
     half_precision,
     launching,
     loading,
-    resumed_state,
+    resuming,
     saving,
     scope,
     sharding,
@@ -266,7 +266,6 @@ REPAIRS: tuple[Repair, ...] = (
     Repair(
         training.repair_position_of_resumed_data,
         (
-            "fairseq.checkpoint_utils.load_checkpoint_to_cpu",
             "fairseq.data.iterators.EpochBatchIterator.state_dict",
             "fairseq.data.iterators.EpochBatchIterator.load_state_dict",
         ),
@@ -308,7 +307,6 @@ REPAIRS: tuple[Repair, ...] = (
         half_precision.save_float32_weights,
         (
             "fairseq.trainer.Trainer.state_dict",
-            "fairseq.trainer.Trainer.load_checkpoint",
             "fairseq.optim.fp16_optimizer.FP16Optimizer.load_state_dict",
             "fairseq.optim.fp16_optimizer.MemoryEfficientFP16Optimizer.load_state_dict",
             "fairseq.optim.amp_optimizer.AMPOptimizer.load_state_dict",
@@ -317,13 +315,6 @@ REPAIRS: tuple[Repair, ...] = (
         "Trainings with --fp16, --bf16 or --amp do not resume bit for bit: checkpoints lack the "
         "optimizer's float32 weights and the state of the loss scaler.",
         "fairseq saves them.",
-    ),
-    Repair(
-        resumed_state.check_resumed_state,
-        ("fairseq.trainer.Trainer.load_checkpoint",),
-        Scope.OURS,
-        "Wrong values in a checkpoint's optimizer state load, and fail or loop without end later.",
-        "fairseq checks them.",
     ),
     Repair(
         training.repair_overflow_on_cpu,
@@ -369,21 +360,16 @@ REPAIRS: tuple[Repair, ...] = (
         "fairseq removes the file, names it, and does not repeat a write into it.",
     ),
     Repair(
-        loading.name_unusable_checkpoints,
+        resuming.check_loaded_checkpoints,
         (
             "fairseq.checkpoint_utils.load_model_ensemble_and_task",
             "fairseq.checkpoint_utils.load_checkpoint_to_cpu",
             "fairseq.trainer.Trainer.load_checkpoint",
         ),
         Scope.OURS,
-        "A checkpoint with wrong content ends in a traceback that does not name the file.",
-        "permanent.",
-    ),
-    Repair(
-        saving.name_cut_checkpoints,
-        ("fairseq.checkpoint_utils.load_checkpoint_to_cpu",),
-        Scope.OURS,
-        "PyTorch does not say that a checkpoint is cut off, nor which one is intact.",
+        "A checkpoint that is cut off or has wrong content ends in a traceback that does not name "
+        "the file. Wrong values in its optimizer state load, and fail or loop without end later. "
+        "The repairs of positions, precisions and stopping rules read and change it here, too.",
         "permanent.",
     ),
     Repair(
@@ -391,7 +377,6 @@ REPAIRS: tuple[Repair, ...] = (
         (
             "fairseq.trainer.Trainer.begin_valid_epoch",
             "fairseq.trainer.Trainer.save_checkpoint",
-            "fairseq.trainer.Trainer.load_checkpoint",
             "fairseq.checkpoint_utils.load_checkpoint",
         ),
         Scope.OURS,

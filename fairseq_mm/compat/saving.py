@@ -167,23 +167,6 @@ def _remove_temporary_files(folder: str, suffix: str) -> None:
             os.remove(path)
 
 
-def name_cut_checkpoints() -> None:
-    """A checkpoint that a killed process has cut is answered with the intact one beside it.
-
-    PyTorch says "failed finding central directory". Goes with: nothing.
-    """
-    from fairseq import checkpoint_utils
-
-    original = checkpoint_utils.load_checkpoint_to_cpu
-
-    @functools.wraps(original)
-    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
-        check_is_whole(path)
-        return original(path, *args, **kwargs)
-
-    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
-
-
 def check_is_whole(path: str) -> None:
     """
     Args:

@@ -36,7 +36,7 @@ def keep_finished_trainings() -> None:
     from fairseq import checkpoint_utils
     from fairseq.trainer import Trainer
 
-    load, load_state = checkpoint_utils.load_checkpoint, Trainer.load_checkpoint
+    load = checkpoint_utils.load_checkpoint
     save_state, begin_validation = Trainer.save_checkpoint, Trainer.begin_valid_epoch
 
     @in_our_trainers(begin_validation)
@@ -49,25 +49,6 @@ def keep_finished_trainings() -> None:
         if "train_iterator" in extra_state:  # fairseq's crash.pt has none
             extra_state = {**extra_state, _KEY: _state(self, extra_state)}
         return save_state(self, filename, extra_state)
-
-    @in_our_trainers(load_state)
-    def load_trainer(
-        self: Any,
-        filename: str,
-        reset_optimizer: bool = False,
-        reset_lr_scheduler: bool = False,
-        optimizer_overrides: Any = None,
-        reset_meters: bool = False,
-    ) -> Any:
-        self.restart = _Restart(filename, reset_optimizer, reset_lr_scheduler, reset_meters)
-        return load_state(
-            self,
-            filename,
-            reset_optimizer,
-            reset_lr_scheduler,
-            optimizer_overrides,
-            reset_meters=reset_meters,
-        )
 
     @functools.wraps(load)
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
@@ -82,7 +63,6 @@ def keep_finished_trainings() -> None:
 
     Trainer.begin_valid_epoch = begin_valid_epoch
     Trainer.save_checkpoint = save_checkpoint
-    Trainer.load_checkpoint = load_trainer
     checkpoint_utils.load_checkpoint = load_checkpoint
 
 
@@ -144,7 +124,7 @@ def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
     return any(interval > 0 and updates % interval == 0 for interval in intervals)
 
 
-class _Restart:
+class Restart:
     """Restart of a training from a checkpoint.
 
     Args:

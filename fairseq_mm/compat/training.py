@@ -56,21 +56,9 @@ def repair_position_of_resumed_data() -> None:
     multiple of the number of processes now, up to one update's batches are read again. Goes when
     the position counts the batches of all processes, and the examples in them.
     """
-    from fairseq import checkpoint_utils
     from fairseq.data.iterators import EpochBatchIterator
 
-    load, resume = checkpoint_utils.load_checkpoint_to_cpu, EpochBatchIterator.load_state_dict
-    save = EpochBatchIterator.state_dict
-
-    @functools.wraps(load)
-    def load_checkpoint_to_cpu(*args: Any, **kwargs: Any) -> Any:
-        state = load(*args, **kwargs)
-        position = state.get("extra_state", {}).get("train_iterator")
-        cfg = state.get("cfg")
-        if position and names_ours(cfg) and "distributed_training" in cfg:
-            processes = cfg["distributed_training"]["distributed_world_size"]
-            position.setdefault("num_shards", processes // cfg["common"]["model_parallel_size"])
-        return state
+    save, resume = EpochBatchIterator.state_dict, EpochBatchIterator.load_state_dict
 
     @functools.wraps(save)
     def state_dict(self: Any) -> dict[str, Any]:
@@ -84,9 +72,17 @@ def repair_position_of_resumed_data() -> None:
             state_dict = {**state_dict, "iterations_in_epoch": _position(self, state_dict)}
         resume(self, state_dict)
 
-    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
     EpochBatchIterator.state_dict = state_dict
     EpochBatchIterator.load_state_dict = load_state_dict
+
+
+def add_num_shards(state: dict[str, Any]) -> None:
+    """Add the number of processes that wrote a checkpoint to its position in the data."""
+    position = state.get("extra_state", {}).get("train_iterator")
+    cfg: Any = state.get("cfg")
+    if position and names_ours(cfg) and "distributed_training" in cfg:
+        processes = cfg["distributed_training"]["distributed_world_size"]
+        position.setdefault("num_shards", processes // cfg["common"]["model_parallel_size"])
 
 
 def _position(iterator: Any, state: dict[str, Any]) -> int:

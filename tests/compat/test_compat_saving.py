@@ -12,7 +12,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
-from toy_data import PACKAGE, make_captions_folder, run_fairseq
+from toy_data import PACKAGE, run_fairseq
 from toy_processes import needs_fork
 
 import fairseq_mm
@@ -27,11 +27,6 @@ OPTIONS = (
     *("--optimizer", "adam", "--lr", "0.01", "--batch-size", "12", "--num-workers", "0", "--cpu"),
     *("--log-format", "none", "--seed", "3", "--save-interval-updates", "1"),
 )
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return make_captions_folder(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")

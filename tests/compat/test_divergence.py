@@ -6,7 +6,7 @@ import pytest
 import torch
 from fairseq.trainer import Trainer
 from toy_captioner import change_checkpoint
-from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
+from toy_data import needs_float16_on_cpu, run_fairseq
 
 from fairseq_mm.errors import UserError
 
@@ -16,11 +16,6 @@ OPTIONS = (
     *("--clip-norm", "0", "--disable-validation", "--log-format", "none", "--max-update", "7"),
     *("--save-interval-updates", "1", "--no-epoch-checkpoints"),
 )
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return make_captions_folder(tmp_path_factory.mktemp("data"))
 
 
 def train(data, save_dir, *options):

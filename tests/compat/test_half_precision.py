@@ -6,48 +6,30 @@ import pytest
 import torch
 from fairseq import optim
 from toy_captioner import change_checkpoint
-from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
+from toy_data import needs_float16_on_cpu
 from toy_optimizers import build_optimizer, optimizer_config
 from toy_story_models import make_story_folder
-from toy_training_states import assert_same, assert_same_training
+from toy_training_states import assert_same, assert_same_training, train_until
 
 from fairseq_mm.errors import UserError
 
 KEY = "fairseq_mm_half_precision"
-OPTIONS = (
-    *("--optimizer", "adam", "--lr", "0.01", "--batch-size", "6", "--num-workers", "0", "--cpu"),
-    *("--log-format", "none", "--seed", "3", "--no-epoch-checkpoints", "--disable-validation"),
-    *("--max-epoch", "0", "--criterion", "cross_entropy"),
-)
 ADAM = {"_name": "adam", "lr": [0.1], "tpu": False}
 CAPTIONS = ("--task", "multimodal_captioning", "--arch", "m_rnn_tiny")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return make_captions_folder(tmp_path_factory.mktemp("data"))
-
-
-def train(data, save_dir, max_update, *options):
-    """Trains, or goes on from ``checkpoint_last.pt`` of the folder; the last checkpoint."""
-    arguments = (data, *OPTIONS, "--save-dir", save_dir, "--max-update", max_update, *options)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        run_fairseq(monkeypatch, "train", *arguments)
-    return torch.load(save_dir / "checkpoint_last.pt")
 
 
 @pytest.fixture(scope="module")
 def trained(data, tmp_path_factory):
     """A checkpoint of three updates with --bf16."""
     folder = tmp_path_factory.mktemp("trained")
-    train(data, folder, 3, *CAPTIONS, "--bf16")
+    train_until(data, folder, 3, *CAPTIONS, "--bf16")
     return folder / "checkpoint_last.pt"
 
 
 def resume_without_learning(data, folder, *options):
     """One update with a learning rate of 0: the float32 weights are saved as they were loaded."""
     options = (*CAPTIONS, "--bf16", "--lr", "0", *options)
-    return train(data, folder, 4, *options)["last_optimizer_state"][KEY]["weights"]
+    return train_until(data, folder, 4, *options)["last_optimizer_state"][KEY]["weights"]
 
 
 def rounded_weights(state):
@@ -103,13 +85,13 @@ def test_float32_weights_are_made_anew_where_the_checkpoints_cannot_be_used(
 
 
 def test_a_checkpoint_without_the_optimizers_state_has_no_float32_weights(data, tmp_path):
-    state = train(data, tmp_path, 1, *CAPTIONS, "--bf16", "--no-save-optimizer-state")
+    state = train_until(data, tmp_path, 1, *CAPTIONS, "--bf16", "--no-save-optimizer-state")
     assert "last_optimizer_state" not in state
 
 
 @pytest.mark.parametrize("precision", [(), ("--memory-efficient-bf16",)])
 def test_checkpoints_without_float32_copies_stay_as_fairseq_writes_them(data, tmp_path, precision):
-    state = train(data, tmp_path, 1, *CAPTIONS, *precision)
+    state = train_until(data, tmp_path, 1, *CAPTIONS, *precision)
     assert state["last_optimizer_state"].keys() == {"state", "param_groups"}
 
 
@@ -120,7 +102,7 @@ def test_checkpoints_of_fairseqs_own_tasks_and_models_stay_as_fairseq_writes_the
     precision = ("--fp16", "--fp16-no-flatten-grads")
     sizes = ("--decoder-embed-dim", "8", "--decoder-layers", "1", "--decoder-ffn-embed-dim", "8")
     reading = ("--sample-break-mode", "eos", "--tokens-per-sample", "44")
-    state = train(data, tmp_path, 1, *options, *precision, *sizes, *reading)
+    state = train_until(data, tmp_path, 1, *options, *precision, *sizes, *reading)
     assert state["last_optimizer_state"].keys() == {"state", "param_groups", "loss_scale"}
 
 
@@ -141,9 +123,9 @@ def test_fairseq_alone_reads_the_checkpoints(trained):
 def test_averages_of_the_weights_are_resumed_beside_them(data, tmp_path, precision):
     """--store-ema has a model in half precision, and float32 weights, of its own."""
     options = (*CAPTIONS, precision, "--store-ema", "--ema-fp32", "--ema-decay", "0.5")
-    whole = train(data, tmp_path / "whole", 5, *options)
-    train(data, tmp_path / "parts", 2, *options)
-    parts = train(data, tmp_path / "parts", 5, *options)
+    whole = train_until(data, tmp_path / "whole", 5, *options)
+    train_until(data, tmp_path / "parts", 2, *options)
+    parts = train_until(data, tmp_path / "parts", 5, *options)
     assert_same_training(whole, parts)
     for name in ("ema", "ema_fp32_params"):
         assert_same(whole["extra_state"][name], parts["extra_state"][name])
@@ -158,12 +140,12 @@ def test_the_scale_of_amp_is_resumed(data, tmp_path, monkeypatch):
         torch.cuda.amp, "GradScaler", lambda init_scale: scaler("cpu", init_scale=2.0**126)
     )
     options = (*CAPTIONS, "--amp")
-    whole = train(data, tmp_path / "whole", 5, *options)
-    first = train(data, tmp_path / "parts", 2, *options)["last_optimizer_state"][KEY]
+    whole = train_until(data, tmp_path / "whole", 5, *options)
+    first = train_until(data, tmp_path / "parts", 2, *options)["last_optimizer_state"][KEY]
     assert first["amp"]["scale"] < 2**126
     assert first["amp"]["_growth_tracker"] == 2
     assert first["amp_retries"] > 0
-    parts = train(data, tmp_path / "parts", 5, *options)
+    parts = train_until(data, tmp_path / "parts", 5, *options)
     assert_same_training(whole, parts)
     assert parts["last_optimizer_state"][KEY]["amp"]["_growth_tracker"] == 5
 
@@ -195,9 +177,9 @@ PRECISIONS = {
 def test_a_training_continues_with_another_precision(data, tmp_path, caplog, before, after):
     """With a learning rate of 0, the weights that continue are the float32 weights."""
     caplog.set_level(logging.INFO)
-    old = train(data, tmp_path, 3, *CAPTIONS, *PRECISIONS[before])
+    old = train_until(data, tmp_path, 3, *CAPTIONS, *PRECISIONS[before])
     options = (*PRECISIONS[after], "--lr", "0")
-    new = train(data, tmp_path, 4, *CAPTIONS, *options)
+    new = train_until(data, tmp_path, 4, *CAPTIONS, *options)
     assert f"was trained with {before}; the optimizer's state is continued with {after}." in (
         caplog.text
     )
@@ -228,11 +210,11 @@ def test_an_optimizer_that_joined_its_weights_is_refused_in_one_line(data, train
         r"checkpoint_last\.pt: was trained with --bf16, .* does not fit float32: give --bf16 a"
     )
     with pytest.raises(UserError, match=expected):
-        train(data, tmp_path, 4, *CAPTIONS)
-    train(data, tmp_path, 1, *CAPTIONS, "--reset-optimizer")
+        train_until(data, tmp_path, 4, *CAPTIONS)
+    train_until(data, tmp_path, 1, *CAPTIONS, "--reset-optimizer")
 
 
 def test_another_optimizer_is_still_refused(data, trained, tmp_path):
     (tmp_path / "checkpoint_last.pt").write_bytes(trained.read_bytes())
     with pytest.raises(UserError, match="FP16Optimizer vs FairseqNAG"):
-        train(data, tmp_path, 4, *CAPTIONS, "--optimizer", "nag")
+        train_until(data, tmp_path, 4, *CAPTIONS, "--optimizer", "nag")

@@ -5,41 +5,25 @@ import re
 
 import pytest
 import torch
-from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
+from toy_data import needs_float16_on_cpu
+from toy_training_states import train_until
 
 from fairseq_mm.compat.half_precision import check_added_state
 from fairseq_mm.errors import UserError
 
+CAPTIONS = ("--task", "multimodal_captioning", "--arch", "m_rnn_tiny")
 KEY = "fairseq_mm_half_precision"
-OPTIONS = (
-    *("--task", "multimodal_captioning", "--arch", "m_rnn_tiny", "--criterion", "cross_entropy"),
-    *("--optimizer", "adam", "--batch-size", "6", "--num-workers", "0", "--cpu", "--seed", "3"),
-    *("--disable-validation", "--log-format", "none", "--no-epoch-checkpoints", "--lr", "0.01"),
-)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return make_captions_folder(tmp_path_factory.mktemp("data"))
-
-
-def train(data, save_dir, max_update, *options):
-    arguments = (data, *OPTIONS, "--save-dir", save_dir, "--max-update", max_update, *options)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        run_fairseq(monkeypatch, "train", *arguments)
 
 
 @pytest.fixture(scope="module")
 def trained(data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    train(data, folder, 2)
-    return torch.load(folder / "checkpoint_last.pt")
+    return train_until(data, tmp_path_factory.mktemp("trained"), 2, *CAPTIONS)
 
 
 @pytest.fixture(scope="module")
 def trained_in_float16(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
-    train(data, folder, 2, "--fp16", "--fp16-no-flatten-grads")
+    train_until(data, folder, 2, *CAPTIONS, "--fp16", "--fp16-no-flatten-grads")
     return torch.load(folder / "checkpoint_last.pt")
 
 
@@ -52,7 +36,7 @@ def resume(data, folder, state, path, value, *options):
     assert path[-1] in entry or isinstance(entry, list)
     entry[path[-1]] = value
     save(copied, folder / "checkpoint_last.pt")
-    train(data, folder, 3, *options)
+    train_until(data, folder, 3, *CAPTIONS, *options)
 
 
 def save(state, path):

@@ -1,13 +1,24 @@
-"""Checks of the training state in a checkpoint: a training refuses values that it cannot use."""
+"""The one place where fairseq loads checkpoints and resumes trainings, with all checks of both."""
 
+import functools
 import math
 import numbers
+import os
 import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from fairseq_mm.compat.half_precision import check_added_state
-from fairseq_mm.compat.scope import in_our_trainers
+from fairseq_mm.compat.half_precision import (
+    change_precision,
+    check_added_state,
+    restore_amp_retries,
+)
+from fairseq_mm.compat.loading import named_failures
+from fairseq_mm.compat.saving import check_is_whole
+from fairseq_mm.compat.scope import uses_ours
+from fairseq_mm.compat.stopping import Restart
+from fairseq_mm.compat.training import add_num_shards
+from fairseq_mm.compat.unpickling import refusal
 from fairseq_mm.errors import UserError
 
 # entries of optimizers' states that have the shape of their parameter
@@ -18,38 +29,78 @@ _SHAPED = (
 _REMEDY = "give an earlier checkpoint, or --reset-optimizer"
 
 
-def check_resumed_state() -> None:
-    """Wrong values in a checkpoint's optimizer state load, and fail or loop later.
+def check_loaded_checkpoints() -> None:
+    """Replace the functions of fairseq that load a checkpoint and resume a training from it.
 
-    Counters and the loss scale are checked before fairseq uses them. Tensors of the optimizer are
-    checked when it has them: they are matched with its parameters then. Goes when fairseq checks
-    them.
+    Several repairs look at a loaded checkpoint. They are called here and nowhere else, because
+    their order matters: a file that is cut off is refused before it is read, counters are checked
+    before they are used, and the precision changes before fairseq sends the state to the other
+    processes. Tensors of the optimizer are checked when the optimizer has matched them with its
+    parameters. Permanent.
     """
     from fairseq import checkpoint_utils
     from fairseq.trainer import Trainer
 
-    resume = Trainer.load_checkpoint
+    load_models = checkpoint_utils.load_model_ensemble_and_task
+    load, resume = checkpoint_utils.load_checkpoint_to_cpu, Trainer.load_checkpoint
 
-    @in_our_trainers(resume)
-    def load_checkpoint(
-        self: Any, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any
-    ) -> Any:
-        load = checkpoint_utils.load_checkpoint_to_cpu
+    @functools.wraps(load_models)
+    def load_model_ensemble_and_task(filenames: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            with named_failures(os.pathsep.join(map(str, filenames))):
+                return load_models(filenames, *args, **kwargs)
+        except OSError as error:
+            # fairseq raises this error itself, without an error number
+            if error.errno is None and str(error).startswith("Model file not found"):
+                raise UserError(str(error)) from None
+            raise
 
-        def load_checked(path: str, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(load)
+    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
+        check_is_whole(path)
+        try:
             state = load(path, *args, **kwargs)
+            add_num_shards(state)
+        except (UserError, OSError):
+            raise
+        except Exception as error:  # fairseq takes any file for a checkpoint of some age
+            raise refusal(path, error, kind="fairseq checkpoint") from error
+        return state
+
+    @functools.wraps(resume)
+    def load_checkpoint(
+        self: Any,
+        filename: str,
+        reset_optimizer: bool = False,
+        reset_lr_scheduler: bool = False,
+        optimizer_overrides: Any = None,
+        reset_meters: bool = False,
+    ) -> Any:
+        def load_training_state(path: str, *args: Any, **kwargs: Any) -> Any:
+            state = load_to_cpu(path, *args, **kwargs)
             _check_counters(state, path, has_optimizer=not reset_optimizer)
+            if not reset_optimizer and "last_optimizer_state" in state:
+                change_precision(self, state, path)
             return state
 
-        checkpoint_utils.load_checkpoint_to_cpu = load_checked
-        try:
-            extra_state = resume(self, filename, reset_optimizer, *args, **kwargs)
-        finally:
-            checkpoint_utils.load_checkpoint_to_cpu = load
-        if extra_state is not None and not reset_optimizer:
-            _check_optimizer(self.optimizer, filename)
+        options = (reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters)
+        with named_failures(filename):
+            if not uses_ours(self):
+                return resume(self, filename, *options)
+            self.restart = Restart(filename, reset_optimizer, reset_lr_scheduler, reset_meters)
+            load_to_cpu = checkpoint_utils.load_checkpoint_to_cpu
+            checkpoint_utils.load_checkpoint_to_cpu = load_training_state
+            try:
+                extra_state = resume(self, filename, *options)
+            finally:
+                checkpoint_utils.load_checkpoint_to_cpu = load_to_cpu
+            restore_amp_retries(self)
+            if extra_state is not None and not reset_optimizer:
+                _check_optimizer(self.optimizer, filename)
         return extra_state
 
+    checkpoint_utils.load_model_ensemble_and_task = load_model_ensemble_and_task
+    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
     Trainer.load_checkpoint = load_checkpoint
 
 
