@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
-from fairseq_mm.cli.doctor_data import KINDS, LANGUAGE_MODELS, folder_of, set_up
+from fairseq_mm.cli.doctor_data import KINDS, LANGUAGE_MODELS, find_data_folder, set_up
 from fairseq_mm.cli.doctor_environment import Finding, note, ok, problem, reason_of
 from fairseq_mm.errors import UserError
 
@@ -83,7 +83,7 @@ def _fault_in_folder(
     """Return why a model cannot be built in a data folder's task, as fairseq-generate builds it."""
     from fairseq.tasks import TASK_REGISTRY
 
-    root, kind = folder_of(folder)
+    root, kind = find_data_folder(folder)
     name = checkpoint.task_name
     if KINDS[kind].inputs != checkpoint.input_kind:
         text = f"is a model of {checkpoint.input_kind} (--task {name}), but {folder} has {kind}"

@@ -1,9 +1,12 @@
-"""The doctor's findings of feature stores and data folders: what opening the stores, setting up the
-task and loading its splits say."""
+"""Checks of feature stores and data folders for ``fairseq-mm doctor``.
+
+The stores are opened, the task is set up and its splits are loaded with the functions that training
+calls. What they refuse becomes a finding.
+"""
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from glob import escape, glob
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Optional
@@ -14,21 +17,23 @@ from fairseq_mm.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 ANEW = "prepare the folder anew with fairseq-mm prepare"
-# folder of a language model -> side of the prompts and stories that it is of
+# folder of a language model -> side of the pairs that it holds
 LANGUAGE_MODELS = {"prompts": "wp_source", "stories": "wp_target"}
 # longer than any text or video: the doctor counts what would be cut, and cuts nothing
 _ANY_LENGTH = 10**9
 # percent of a text's tokens outside the vocabulary that are more than rare words
 _MANY_UNKNOWN = 20
+# extensions of a split's files that have one line per line of text
+_LINE_BY_LINE = ("ids", "stories.jsonl", "transcripts.jsonl", "unknowns.jsonl")
 
 
 class Kind(NamedTuple):
-    """A kind of data folder.
+    """Kind of data folder.
 
     Attributes:
-        task: that reads it.
-        inputs: ``input_kind`` of that task.
-        languages: endings of its texts and dictionaries; none where there is one of each.
+        task: Name of the task that reads the folder.
+        inputs: ``input_kind`` of the task.
+        languages: Extensions of the source and the target; empty if there is one text.
     """
 
     task: str
@@ -37,10 +42,11 @@ class Kind(NamedTuple):
 
     @property
     def dictionaries(self) -> list[str]:
+        """Names of the dictionary files."""
         return [f"dict.{language}.txt" for language in self.languages] or ["dict.txt"]
 
 
-# by the names that prepare.json has for them
+# name of the kind in prepare.json -> kind
 KINDS = {
     "captions": Kind("multimodal_captioning", "images"),
     "visual stories": Kind("visual_storytelling", "images"),
@@ -64,30 +70,31 @@ def check_file_types(folder: str) -> Iterator[Finding]:
                 yield problem(path, text, f"remove it, and {ANEW}")
 
 
-def folder_of(folder: str) -> tuple[str, str]:
-    """The data folder, which holds a language model's part, and its kind."""
+def find_data_folder(folder: str) -> tuple[str, str]:
+    """Return the data folder and the name of its kind.
+
+    Args:
+        folder: Path of a data folder, or of a language model's folder inside it.
+    """
     parent, name = os.path.split(os.path.abspath(folder))
     for place in (folder, parent) if name in LANGUAGE_MODELS else (folder,):
-        kind = str(prepared_as(place).get("kind"))
+        kind = str(read_prepare_record(place).get("kind"))
         for other in ("prompts", "videos"):
             if any(os.path.exists(os.path.join(place, x)) for x in KINDS[other].dictionaries):
                 kind = other
         if kind in KINDS and (place == folder or kind == "prompts"):
             return place, kind
-    has_sentences = any(x.startswith("<sent> ") for x in _lines(os.path.join(folder, "dict.txt")))
+    # folders of fairseq-preprocess do not record their kind
+    try:
+        with open(os.path.join(folder, "dict.txt"), encoding="utf-8", errors="replace") as file:
+            has_sentences = any(line.startswith("<sent> ") for line in file)
+    except OSError:
+        has_sentences = False
     return folder, "visual stories" if has_sentences else "captions"
 
 
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return list(file)
-    except OSError:
-        return []
-
-
-def prepared_as(folder: str) -> dict[str, Any]:
-    """The content of ``prepare.json``, empty where there is none."""
+def read_prepare_record(folder: str) -> dict[str, Any]:
+    """Read ``prepare.json`` of a folder; return an empty dictionary if it is missing or broken."""
     try:
         content = read_json(os.path.join(folder, "prepare.json"))
     except UserError:
@@ -96,8 +103,8 @@ def prepared_as(folder: str) -> dict[str, Any]:
 
 
 def needs_features(folder: str) -> bool:
-    """Whether features are expected beside the text: summarizers may read transcripts alone."""
-    inputs = KINDS[folder_of(folder)[1]].inputs
+    """Return whether a data folder must have features; models of videos may read text only."""
+    inputs = KINDS[find_data_folder(folder)[1]].inputs
     if is_text_alone(folder):
         return False
     names = ("features.h5", "features.json")
@@ -106,8 +113,8 @@ def needs_features(folder: str) -> bool:
 
 
 def is_text_alone(folder: str) -> bool:
-    """Whether it is of captions without images, as ``prepare captions --without-images`` makes."""
-    root, name = folder_of(folder)
+    """Return whether ``prepare captions --without-images`` has made the folder."""
+    root, name = find_data_folder(folder)
     of_images = ["features.h5", "features.json"]
     of_images += [f"{split}.{x}" for split in SPLITS for x in ("visual_ids", "references.jsonl")]
     return (
@@ -118,8 +125,11 @@ def is_text_alone(folder: str) -> bool:
 
 
 def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, list[Finding]]:
-    """The stores that are given, or else the folder's, opened as one, and what was found; None
-    where they cannot be."""
+    """Open the feature stores that are given, or those of the folder, as one store.
+
+    Returns:
+        The opened stores, or None if they cannot be opened; and the findings.
+    """
     subject = paths or os.path.join(folder or "", "features.h5")
     try:
         from fairseq_mm.data.feature_store import open_folder_features
@@ -142,7 +152,7 @@ def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, li
         findings.append(ok("extractor", f"{name}, {weights[:40]}"))
     else:
         use = "images cannot be captioned"
-        if folder and KINDS[folder_of(folder)[1]].inputs == "videos":
+        if folder and KINDS[find_data_folder(folder)[1]].inputs == "videos":
             use = "video files cannot be summarized"
         text = f"{subject} does not say which network made it: {use}"
         remedy = "store import with --extractor, --weights, --layer and --preprocessing"
@@ -160,7 +170,7 @@ def _check_checksums(store: Any) -> Iterator[Finding]:
 
 
 def set_up(task: str, folder: str, features: Optional[str]) -> Any:
-    """A task of a data folder, with its defaults.
+    """Set up a task in a data folder, with default options.
 
     Raises:
         UserError: if the folder's files are missing or do not fit.
@@ -178,12 +188,13 @@ def set_up(task: str, folder: str, features: Optional[str]) -> Any:
 def check_data(
     folder: str, features: Optional[str], *, is_readable: bool, is_aligned: bool = False
 ) -> Iterator[Finding]:
-    """
+    """Set up the task of a data folder and load its splits.
+
     Args:
-        folder: of the data.
-        features: feature stores that are given, or None.
-        is_readable: False where features are expected, and cannot be read.
-        is_aligned: all files have the digests that were recorded when they were written.
+        folder: Path of the data folder.
+        features: Paths of feature stores, or None for the stores of the folder.
+        is_readable: Whether the expected features were opened.
+        is_aligned: Whether digests show that all files are as they were written.
     """
     if not os.path.isdir(folder):
         yield problem(folder, "no such folder", "make it with fairseq-mm prepare")
@@ -194,7 +205,7 @@ def check_data(
         text = "a run of prepare was killed before its files had moved out of .partial"
         yield problem(folder, text, "run the same fairseq-mm prepare again, which moves them")
         return
-    root, name = folder_of(folder)
+    root, name = find_data_folder(folder)
     kind = KINDS[name]
     if is_text_alone(root):
         yield from _check_text_alone(root, is_aligned)
@@ -222,22 +233,19 @@ def check_data(
             if is_readable:
                 text = "has no features.h5; models that read the transcript alone need none"
                 yield note(root, text, "make it with fairseq-mm extract")
+            # the task opens no features for a model that reads no video
             any_positions = (_ANY_LENGTH, _ANY_LENGTH)
             reader = SimpleNamespace(reads_video=False, max_positions=lambda: any_positions)
             task.models.append(reader)
-    parts: list[str] = []
+    checks = _SplitChecks(task, root, kind, is_aligned=is_aligned)
     if kind.inputs == "prompts":
-        yield from _check_parts(root, task, parts)
+        yield from checks.check_language_models()
     splits = [split for split in SPLITS if _has_split(root, split)]
     if not splits:
         text = f"has none of the splits {', '.join(SPLITS)}"
         yield problem(root, text, "run fairseq-mm prepare")
-    limits = SimpleNamespace(**vars(task.cfg))
-    for option in ("max_source_positions", "max_target_positions", "max_frames"):
-        if hasattr(task.cfg, option):
-            setattr(task.cfg, option, _ANY_LENGTH)
     for split in splits:
-        yield from _check_split(task, root, split, kind, limits, parts, is_aligned)
+        yield from checks.check(split)
 
 
 def _check_text_alone(folder: str, is_aligned: bool) -> Iterator[Finding]:
@@ -274,32 +282,6 @@ def _check_text_alone(folder: str, is_aligned: bool) -> Iterator[Finding]:
             yield ok(split, f"{len(lines)} lines of text alone")
 
 
-def _check_parts(folder: str, task: Any, parts: list[str]) -> Iterator[Finding]:
-    """Adds to ``parts`` the language models' folders that have the dictionary of the pairs."""
-    from fairseq_mm.data.binarised_text import load_dictionary
-
-    for part, side in LANGUAGE_MODELS.items():
-        path = os.path.join(folder, part, "dict.txt")
-        if not os.path.isdir(os.path.dirname(path)):
-            if "options" in prepared_as(folder):  # prepare made the folder
-                text = "is missing; it is for language models only"
-                yield note(os.path.dirname(path), text, ANEW)
-            continue
-        try:
-            if load_dictionary(path).symbols == _dictionary_of(task, part).symbols:
-                parts.append(part)
-                continue
-            text = f"is not the dictionary of the pairs, dict.{side}.txt"
-        except UserError as error:
-            text = str(error)
-        yield problem(path, text, ANEW)
-
-
-def _dictionary_of(task: Any, part: str) -> Any:
-    is_source = LANGUAGE_MODELS[part] == "wp_source"
-    return task.source_dictionary if is_source else task.target_dictionary
-
-
 def _has_split(root: str, split: str) -> bool:
     files = glob(f"{escape(os.path.join(root, split))}.*")
     parts = [os.path.join(root, part, f"{split}.idx") for part in LANGUAGE_MODELS]
@@ -312,7 +294,7 @@ def _check_subwords(folder: str, task: Any) -> Iterator[Finding]:
     from fairseq_mm.data.indexed_oov import oov_token
 
     subwords = task.subwords
-    options = prepared_as(folder).get("options")
+    options = read_prepare_record(folder).get("options")
     recorded = options.get("subwords_fingerprint") if isinstance(options, dict) else None
     indexed = [oov_token(k) for k in range(subwords.indexed_oov)]
     lacking = [token for token in indexed if token not in task.dictionary]
@@ -329,60 +311,18 @@ def _check_subwords(folder: str, task: Any) -> Iterator[Finding]:
 
 
 def _check_tags(folder: str, split: str, sizes: Any) -> None:
-    """
-    Raises:
-        UserError: If the split has part-of-speech tags, but not one for each token.
-    """
-    import numpy as np
-
-    from fairseq_mm.data.binarised_text import check_line_counts
-    from fairseq_mm.data.pos_sequences import check_alignment, read_tags
-
+    """Check that the part-of-speech tags of a split, if there are any, fit its text."""
     path, text_path = (os.path.join(folder, f"{split}.{end}") for end in ("tags", "idx"))
     if os.path.exists(path):
-        counts = [len(line.split()) for line in read_tags(path)]
-        check_line_counts({text_path: len(sizes), path: len(counts)})
-        check_alignment(path, np.array(counts), text_path, np.asarray(sizes) - 1)
+        from fairseq.data import Dictionary
 
+        from fairseq_mm.data.pos_sequences import load_pos_sequences
 
-# of a split, with a line for each line of text
-_LINE_BY_LINE = ("ids", "stories.jsonl", "transcripts.jsonl", "unknowns.jsonl")
-
-
-def _check_lines(task: Any, dataset: Any, folder: str, kind: Kind) -> None:
-    """Compare the files that must agree line by line with the binarised text.
-
-    Raises:
-        UserError: If one has another number of lines, or the text is another.
-    """
-    from fairseq_mm.data.binarised_text import check_line_counts, check_same_text
-    from fairseq_mm.data.input_files import read_lines
-
-    base = os.path.join(folder, dataset.split)
-    counts = {base: len(dataset)}
-    for ending in _LINE_BY_LINE:
-        if os.path.isfile(f"{base}.{ending}"):
-            counts[f"{base}.{ending}"] = sum(1 for _ in read_lines(f"{base}.{ending}"))
-    check_line_counts(counts)
-    sides = (dataset.source, dataset.target) if kind.languages else (dataset.target,)
-    for language, lines in zip(kind.languages or ("txt",), sides):
-        path = os.path.join(folder, "text", f"{dataset.split}.{language}")
-        is_source = bool(kind.languages) and language == kind.languages[0]
-        dictionary = task.source_dictionary if is_source else task.target_dictionary
-        ending = f".{'-'.join(kind.languages)}.{language}" if kind.languages else ""
-        if os.path.isfile(path):
-            check_same_text(path, lines, base + ending, dictionary)
-    references_path, ids_path = f"{base}.references.jsonl", f"{base}.visual_ids"
-    if all(map(os.path.isfile, (path, references_path, ids_path))):
-        _check_references_fit(path, references_path, ids_path)
+        load_pos_sequences(path, Dictionary(), sizes=sizes, text_path=text_path)
 
 
 def _check_references_fit(text_path: str, references_path: str, ids_path: str) -> None:
-    """Compare the text with the references, which have it as it was published.
-
-    Raises:
-        UserError: If the text of an item is a reference of another item and none of its own.
-    """
+    """Check that the text of an item is not a reference of another item instead of its own."""
     from fairseq_mm.cli.score_alignment import letters_of
     from fairseq_mm.data.input_files import read_lines
     from fairseq_mm.data.split_files import read_references, read_visual_ids
@@ -403,128 +343,178 @@ def _check_references_fit(text_path: str, references_path: str, ids_path: str) -
             )
 
 
-def _check_split(
-    task: Any,
-    folder: str,
-    split: str,
-    kind: Kind,
-    limits: Any,
-    parts: Sequence[str],
-    is_aligned: bool,
-) -> Iterator[Finding]:
-    """
+class _SplitChecks:
+    """Checks of the splits of a data folder.
+
     Args:
-        task: of the folder.
-        folder: of the data.
-        split: its name.
-        kind: of the folder.
-        limits: the task's options before they were made to cut nothing.
-        parts: language models' folders.
-        is_aligned: digests have shown that no file was changed.
+        task: Task that was set up in the folder. Its limits of lengths are removed.
+        folder: Path of the folder.
+        kind: Kind of the folder.
+        is_aligned: Whether digests show that all files are as they were written.
     """
-    base = os.path.join(folder, split)
-    if hasattr(task.cfg, "eval_gen"):  # its references are read as for validation
-        task.cfg.eval_gen = split != "train" or os.path.exists(f"{base}.references.jsonl")
-    try:
-        task.load_dataset(split, combine=False, epoch=1)
-        dataset = task.datasets[split]
-        if not is_aligned:
-            _check_lines(task, dataset, folder, kind)
-        if kind.inputs == "images":
-            _check_tags(folder, split, dataset.target.sizes)
-    except UserError as error:
-        yield problem(split, str(error), ANEW)
-        return
-    findings = list(_check_references(folder, split, kind))
-    if not is_aligned:
-        findings += [x for part in parts for x in _check_part(task, dataset, folder, part)]
-    if kind.inputs == "images":
-        text = f"{len(dataset)} lines of {len(set(dataset.visual_ids))} items"
-    elif kind.inputs == "prompts":
-        text = f"{len(dataset)} pairs"
-        for name, lines, side in _texts(dataset, ("prompt", "story")):
-            text += f", longest {name} of {lines.sizes.max():,} tokens"
-            findings += _check_positions(split, name, lines.sizes, side, limits)
-    else:
-        text = f"{len(dataset)} videos"
-        for name, lines, side in _texts(dataset, ("transcripts", "summaries")):
-            described, share = _describe(lines, getattr(limits, f"max_{side}_positions"), task)
-            text += f"; {name} {described}"
-            if share > _MANY_UNKNOWN:
-                many = f"{share:.0f} % of the tokens in {name} are unknown"
-                remedy = "prepare with a smaller --threshold, subwords, or more training text"
-                findings.append(note(split, many, remedy))
-        if dataset.features is not None:
-            text += f"; {_describe_frames(dataset, limits.max_frames)}"
-    yield from findings
-    if not any(finding.level == "PROBLEM" for finding in findings):
-        yield ok(split, text)
 
+    def __init__(self, task: Any, folder: str, kind: Kind, *, is_aligned: bool) -> None:
+        self.task = task
+        self.folder = folder
+        self.kind = kind
+        self.is_aligned = is_aligned
+        self.limits = SimpleNamespace(**vars(task.cfg))
+        for option in ("max_source_positions", "max_target_positions", "max_frames"):
+            if hasattr(task.cfg, option):
+                setattr(task.cfg, option, _ANY_LENGTH)
+        # folder of a language model -> dictionary, where it is the dictionary of the pairs
+        self.language_models: dict[str, Any] = {}
 
-def _check_references(folder: str, split: str, kind: Kind) -> Iterator[Finding]:
-    path = os.path.join(folder, f"{split}.references.jsonl")
-    if kind.inputs == "prompts" or split == "train" or os.path.exists(path):
-        return
-    text = f"{path}: no such file; score and --eval-gen take the binarised text instead"
-    if "options" in prepared_as(folder):
-        yield problem(split, text, ANEW)
-    else:  # a folder of fairseq-preprocess
-        yield note(split, text, "write the references as people wrote them, with punctuation")
+    def check_language_models(self) -> Iterator[Finding]:
+        """Check that the folders of language models have the dictionaries of the pairs."""
+        from fairseq_mm.data.binarised_text import load_dictionary
 
+        for part, side in LANGUAGE_MODELS.items():
+            path = os.path.join(self.folder, part, "dict.txt")
+            if not os.path.isdir(os.path.dirname(path)):
+                if "options" in read_prepare_record(self.folder):  # prepare made the folder
+                    text = "is missing; it is for language models only"
+                    yield note(os.path.dirname(path), text, ANEW)
+                continue
+            pairs = (
+                self.task.source_dictionary if part == "prompts" else self.task.target_dictionary
+            )
+            try:
+                if load_dictionary(path).symbols == pairs.symbols:
+                    self.language_models[part] = pairs
+                    continue
+                text = f"is not the dictionary of the pairs, dict.{side}.txt"
+            except UserError as error:
+                text = str(error)
+            yield problem(path, text, ANEW)
 
-def _texts(dataset: Any, names: Sequence[str]) -> Iterator[tuple[str, Any, str]]:
-    return zip(names, (dataset.source, dataset.target), ("source", "target"))
+    def check(self, split: str) -> Iterator[Finding]:
+        """Load a split, compare its files with each other, and describe it."""
+        cfg, inputs = self.task.cfg, self.kind.inputs
+        references_path = os.path.join(self.folder, f"{split}.references.jsonl")
+        if hasattr(cfg, "eval_gen"):  # reads the references as validation does
+            cfg.eval_gen = split != "train" or os.path.exists(references_path)
+        try:
+            self.task.load_dataset(split, combine=False, epoch=1)
+            dataset = self.task.datasets[split]
+            if not self.is_aligned:
+                self._check_lines(dataset)
+            if inputs == "images":
+                _check_tags(self.folder, split, dataset.target.sizes)
+        except UserError as error:
+            yield problem(split, str(error), ANEW)
+            return
+        findings = []
+        if inputs != "prompts" and split != "train" and not os.path.exists(references_path):
+            text = (
+                f"{references_path}: no such file; score and --eval-gen take the binarised text "
+                "instead"
+            )
+            if "options" in read_prepare_record(self.folder):
+                findings.append(problem(split, text, ANEW))
+            else:  # a folder of fairseq-preprocess
+                remedy = "write the references as people wrote them, with punctuation"
+                findings.append(note(split, text, remedy))
+        if not self.is_aligned:
+            for part in self.language_models:
+                findings += self._check_language_model(dataset, part)
+        if inputs == "images":
+            text = f"{len(dataset)} lines of {len(set(dataset.visual_ids))} items"
+        elif inputs == "prompts":
+            text = f"{len(dataset)} pairs"
+            for name, side in (("prompt", "source"), ("story", "target")):
+                sizes = getattr(dataset, side).sizes
+                text += f", longest {name} of {sizes.max():,} tokens"
+                findings += self._check_positions(split, name, sizes, side)
+        else:
+            text = f"{len(dataset)} videos"
+            for name, side in (("transcripts", "source"), ("summaries", "target")):
+                description, share = self._describe_text(getattr(dataset, side), side)
+                text += f"; {name} {description}"
+                if share > _MANY_UNKNOWN:
+                    many = f"{share:.0f} % of the tokens in {name} are unknown"
+                    remedy = "prepare with a smaller --threshold, subwords, or more training text"
+                    findings.append(note(split, many, remedy))
+            if dataset.features is not None:
+                text += f"; {self._describe_frames(dataset)}"
+        yield from findings
+        if not any(finding.level == "PROBLEM" for finding in findings):
+            yield ok(split, text)
 
+    def _check_lines(self, dataset: Any) -> None:
+        """Compare the files that must agree line by line with the binarised text."""
+        from fairseq_mm.data.binarised_text import check_line_counts, check_same_text
+        from fairseq_mm.data.input_files import read_lines
 
-def _check_part(task: Any, dataset: Any, folder: str, part: str) -> Iterator[Finding]:
-    """Whether a language model's folder has the text of the pairs."""
-    from fairseq_mm.data.binarised_text import load_binarised_text
+        base = os.path.join(self.folder, dataset.split)
+        counts = {base: len(dataset)}
+        for ending in _LINE_BY_LINE:
+            if os.path.isfile(f"{base}.{ending}"):
+                counts[f"{base}.{ending}"] = sum(1 for _ in read_lines(f"{base}.{ending}"))
+        check_line_counts(counts)
+        texts = [("txt", base, dataset.target, self.task.target_dictionary)]
+        if self.kind.languages:
+            source, target = self.kind.languages
+            pair = f"{base}.{source}-{target}"
+            texts = [
+                (source, f"{pair}.{source}", dataset.source, self.task.source_dictionary),
+                (target, f"{pair}.{target}", dataset.target, self.task.target_dictionary),
+            ]
+        for ending, binarised, lines, dictionary in texts:
+            text_path = os.path.join(self.folder, "text", f"{dataset.split}.{ending}")
+            if os.path.isfile(text_path):
+                check_same_text(text_path, lines, binarised, dictionary)
+        references_path, ids_path = f"{base}.references.jsonl", f"{base}.visual_ids"
+        if all(map(os.path.isfile, (text_path, references_path, ids_path))):
+            _check_references_fit(text_path, references_path, ids_path)
 
-    dictionary = _dictionary_of(task, part)
-    base = os.path.join(folder, part, dataset.split)
-    try:
-        lines = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
-    except UserError as error:
-        yield problem(dataset.split, str(error), ANEW)
-        return
-    texts = dataset.source if part == "prompts" else dataset.target
-    other = [i + 1 for i, (x, y) in enumerate(zip(texts, lines)) if not x.equal(y)]
-    theirs, ours = lines.sizes, texts.sizes
-    if len(ours) != len(theirs) or other:
-        where = f"line {other[0]} differs" if other else f"{len(theirs)} lines, not {len(ours)}"
-        text = f"{base}.idx must be of the same text as the pairs, but is not ({where})"
-        yield problem(dataset.split, text, ANEW)
+    def _check_language_model(self, dataset: Any, part: str) -> Iterator[Finding]:
+        """Check that a language model's folder has the text of the pairs."""
+        from fairseq_mm.data.binarised_text import load_binarised_text
 
+        dictionary = self.language_models[part]
+        base = os.path.join(self.folder, part, dataset.split)
+        try:
+            lines = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
+        except UserError as error:
+            yield problem(dataset.split, str(error), ANEW)
+            return
+        pairs = dataset.source if part == "prompts" else dataset.target
+        different = [i + 1 for i, (x, y) in enumerate(zip(pairs, lines)) if not x.equal(y)]
+        if len(pairs.sizes) != len(lines.sizes) or different:
+            where = f"{len(lines.sizes)} lines, not {len(pairs.sizes)}"
+            if different:
+                where = f"line {different[0]} differs"
+            text = f"{base}.idx must be of the same text as the pairs, but is not ({where})"
+            yield problem(dataset.split, text, ANEW)
 
-def _check_positions(
-    split: str, name: str, sizes: Any, side: str, limits: Any
-) -> Iterator[Finding]:
-    limit = getattr(limits, f"max_{side}_positions") - 2  # two positions are padding's
-    if sizes.max() > limit:
-        text = (
-            f"the {name} of line {sizes.argmax() + 1} has {sizes.max():,} tokens, its end "
-            f"included, but models have positions for {limit:,} by default ({(sizes > limit).sum()}"
-            " such lines)"
+    def _check_positions(self, split: str, name: str, sizes: Any, side: str) -> Iterator[Finding]:
+        limit = getattr(self.limits, f"max_{side}_positions") - 2  # padding takes two positions
+        if sizes.max() > limit:
+            text = (
+                f"the {name} of line {sizes.argmax() + 1} has {sizes.max():,} tokens, its end "
+                f"included, but models have positions for {limit:,} by default "
+                f"({(sizes > limit).sum()} such lines)"
+            )
+            remedy = f"train with --max-{side}-positions {sizes.max() + 2} or --truncate-{side}"
+            yield note(split, text, remedy)
+
+    def _describe_text(self, lines: Any, side: str) -> tuple[str, float]:
+        """Return the lengths of a text, and the percentage of unknown tokens."""
+        sizes, limit = lines.sizes, getattr(self.limits, f"max_{side}_positions")
+        unk = self.task.dictionary.unk()
+        unknown = sum(int((lines[i] == unk).sum()) for i in range(len(lines)))
+        share = 100 * unknown / max(1, int(sizes.sum()) - len(sizes))
+        cut = int((sizes > limit).sum())
+        text = f"of {sizes.min()} to {sizes.max()} tokens, {cut} cut to {limit}"
+        return f"{text}, {share:.2f} % unknown", share
+
+    def _describe_frames(self, dataset: Any) -> str:
+        import numpy as np
+
+        keys, limit = dict.fromkeys(dataset.visual_ids), self.limits.max_frames
+        rows = np.array([dataset.features.count_rows(key) for key in keys])
+        return (
+            f"videos of {rows.min()} to {rows.max()} rows of features, median {np.median(rows):g}, "
+            f"{int((rows > limit).sum())} cut to {limit}"
         )
-        remedy = f"train with --max-{side}-positions {sizes.max() + 2} or --truncate-{side}"
-        yield note(split, text, remedy)
-
-
-def _describe(lines: Any, limit: int, task: Any) -> tuple[str, float]:
-    """Lengths of a text and the percentage of its tokens outside the vocabulary."""
-    sizes, unk = lines.sizes, task.dictionary.unk()
-    unknown = sum(int((lines[i] == unk).sum()) for i in range(len(lines)))
-    share = 100 * unknown / max(1, int(sizes.sum()) - len(sizes))
-    cut = int((sizes > limit).sum())
-    text = f"of {sizes.min()} to {sizes.max()} tokens, {cut} cut to {limit}, {share:.2f} % unknown"
-    return text, share
-
-
-def _describe_frames(dataset: Any, limit: int) -> str:
-    import numpy as np
-
-    rows = np.array([dataset.features.count_rows(key) for key in dict.fromkeys(dataset.visual_ids)])
-    return (
-        f"videos of {rows.min()} to {rows.max()} rows of features, median {np.median(rows):g}, "
-        f"{int((rows > limit).sum())} cut to {limit}"
-    )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_mm.cli.doctor_data import ANEW, SPLITS, folder_of, prepared_as
+from fairseq_mm.cli.doctor_data import ANEW, SPLITS, find_data_folder, read_prepare_record
 from fairseq_mm.cli.doctor_environment import Finding, note, ok, problem
 from fairseq_mm.cli.records import counted
 from fairseq_mm.data.prepared_files import (
@@ -40,7 +40,7 @@ class FolderDigests:
     """
 
     def __init__(self, folder: str, *, repair: bool = False, accept: bool = False) -> None:
-        self.folder, self.kind = folder_of(folder)
+        self.folder, self.kind = find_data_folder(folder)
         self.repair = repair
         self.accept = accept
         self.record: Optional[FolderRecord] = None
@@ -142,7 +142,7 @@ class FolderDigests:
         }
         changes: dict[str, Any] = {"digests": by_split({**kept, **new})}
         changes.update(self._records_of_stores())
-        if not prepared_as(self.folder):
+        if not read_prepare_record(self.folder):
             changes["kind"] = self.kind
         from fairseq_mm.prepare.data_folder import locked_output
 

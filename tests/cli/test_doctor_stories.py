@@ -12,7 +12,7 @@ from toy_story_models import make_story_folder, train_stories
 from toy_text_models import save_text_model
 
 from fairseq_mm.cli import doctor_environment as environment
-from fairseq_mm.cli.doctor_data import KINDS, LANGUAGE_MODELS, folder_of
+from fairseq_mm.cli.doctor_data import KINDS, LANGUAGE_MODELS, find_data_folder
 from fairseq_mm.cli.main import main
 from fairseq_mm.models._provenance import fingerprint
 from fairseq_mm.prepare import prompts
@@ -78,16 +78,16 @@ def test_a_whole_folder_of_stories_has_no_problem(examine, data, part):
 
 def test_folders_are_told_apart(tmp_path, data):
     captions = make_captions_folder(tmp_path / "captions")
-    assert folder_of(str(captions)) == (str(captions), "captions")
-    assert folder_of(str(data / "stories")) == (str(data), "prompts")
-    assert folder_of(str(data / "text")) == (str(data / "text"), "captions")
+    assert find_data_folder(str(captions)) == (str(captions), "captions")
+    assert find_data_folder(str(data / "stories")) == (str(data), "prompts")
+    assert find_data_folder(str(data / "text")) == (str(data / "text"), "captions")
     for side in ("source", "target"):
         (data / f"dict.wp_{side}.txt").unlink()
     (data / "prepare.json").write_text('{"kind": "prompts"}')
-    assert folder_of(str(data)) == (str(data), "prompts")
+    assert find_data_folder(str(data)) == (str(data), "prompts")
     for other in ('{"kind": "captions"}', "{", "[1]", '{"kind": ["prompts"]}'):
         (data / "prepare.json").write_text(other)
-        assert folder_of(str(data)) == (str(data), "captions")
+        assert find_data_folder(str(data)) == (str(data), "captions")
 
 
 def test_it_runs_on_stories_where_fairseq_is_missing(started_python, data):

@@ -8,7 +8,7 @@ from toy_captioner import change_checkpoint
 from toy_data import forget_digests, run_fairseq
 
 from fairseq_mm.cli.doctor_checkpoint import check_checkpoint
-from fairseq_mm.cli.doctor_data import KINDS, check_data, check_features, folder_of
+from fairseq_mm.cli.doctor_data import KINDS, check_data, check_features, find_data_folder
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
@@ -90,11 +90,11 @@ def test_a_whole_folder_has_no_problem(folder, store, capsys):
 
 
 def test_folders_of_videos_are_told_from_others(folder, tmp_path):
-    assert folder_of(str(folder)) == (str(folder), "videos")
-    assert folder_of(str(tmp_path)) == (str(tmp_path), "captions")
+    assert find_data_folder(str(folder)) == (str(folder), "videos")
+    assert find_data_folder(str(tmp_path)) == (str(tmp_path), "captions")
     for side in ("tran", "desc"):
         (folder / f"dict.{side}.txt").unlink()
-    assert folder_of(str(folder)) == (str(folder), "videos")
+    assert find_data_folder(str(folder)) == (str(folder), "videos")
     assert "no such file" in texts(found_in(folder), "PROBLEM")[0]
 
 
