@@ -98,7 +98,7 @@ TRANSFORMS_INPUT = ("inception_v3", "googlenet")
 
 
 class Backbone(NamedTuple):
-    """Network in evaluation mode with the facts that a feature store records of it.
+    """Network in evaluation mode, and the attributes that identify it in a feature store.
 
     Attributes:
         network: Maps images ``[B, 3, height, width]`` to ``[B, rows, D]``, or clips
@@ -194,7 +194,10 @@ def get_weights_entry(model: str, name: str) -> Any:
 
 
 def _get_transform(model: str, weights: Optional[str]) -> dict[str, Any]:
-    """Return the arguments of a weights' transform; a file has those of the first weights."""
+    """Return the arguments of the transform that the weights were trained with.
+
+    The weights of a file are taken to have the transform of the model's first weights.
+    """
     enum: Any = type(get_weights_entry(model, "DEFAULT"))
     entry = enum[weights] if weights in enum.__members__ else next(iter(enum))
     # the transforms are partials: their signature has the defaults that an entry does not change
@@ -264,7 +267,7 @@ def build_image_backbone(
         layer = default_layer(model, grid)
     options: dict[str, object] = {}
     if model in TRANSFORMS_INPUT:
-        # torchvision's own initialisation of these networks takes a minute
+        # initialisation by torchvision would take a minute for these networks
         options = {"transform_input": True, "init_weights": False}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed if weights == RANDOM else 0)
@@ -317,7 +320,7 @@ def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int 
 def _load_weights(
     network: nn.Module, model: str, weights: str, *, seed: int, needed: Collection[str]
 ) -> str:
-    """Load the tensors named ``needed`` into a network, and return the store's record of them."""
+    """Load the tensors named ``needed``, and return the text that identifies them in a store."""
     if weights == RANDOM:
         return f"{RANDOM}:{seed}"
     if _is_file(weights):

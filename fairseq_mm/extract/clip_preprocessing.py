@@ -1,10 +1,8 @@
-"""From decoded frames to clips as a network takes them: which frames, how large, how normalised.
+"""Preprocessing of videos: decoded frames become resized, normalised clips.
 
-Everything that decides about a video's features stands in one JSON object of the feature store, as
-the preprocessing of images does, so that a video is treated later as those were that a summariser
-was trained on.
-
-This module runs in the decoding processes, which do not import torch.
+All options are saved in one JSON object of the feature store, so that a summarizer's videos are
+preprocessed later as in training. This module runs in the decoding processes, which do not import
+torch.
 """
 
 import dataclasses
@@ -21,23 +19,23 @@ from fairseq_mm.extract.preprocessing import Preprocessing, normalization
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAX_FRAMES = 1024  # of a clip
+MAX_FRAMES = 1024  # in a clip
 MIN_FPS, MAX_FPS = 0.01, 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class ClipPreprocessing(Preprocessing):
-    """What is done to a video between the decoder and the network.
+    """Options of the preprocessing of videos.
 
     Args:
-        resize_width: with ``squash``, the width where it differs from ``resize_size``, which is
-            the height then; 0 for a square.
-        antialias: resize as Pillow does; False for bilinear interpolation of the nearest four
-            pixels, as torchvision does with tensors (its video models were trained so).
-        frames: of a clip.
-        stride: frames from the beginning of a clip to that of the next; equal to ``frames``, clips
-            neither overlap nor leave anything out.
-        fps: frames a second that a video is resampled to; 0 takes each frame once, as it comes.
+        resize_width: Width for ``squash`` if it differs from the height ``resize_size``; 0 for a
+            square.
+        antialias: Resize as Pillow does. False interpolates the nearest four pixels, as torchvision
+            does with tensors; its video models were trained this way.
+        frames: Number of frames in a clip.
+        stride: Number of frames between the starts of two clips. If it equals ``frames``, clips
+            neither overlap nor skip frames.
+        fps: Frame rate that a video is resampled to; 0 reads every frame once.
     """
 
     resize_width: int = 0
@@ -66,23 +64,23 @@ class ClipPreprocessing(Preprocessing):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one clip: frames, height, width, 3."""
+        """Shape of one clip: frames, height, width, 3."""
         if self.crop == "center":
             return self.frames, self.size, self.size, 3
         return self.frames, self.resize_size, self.resize_width or self.resize_size, 3
 
     def num_clips(self, num_frames: int) -> int:
-        """Clips of a video of ``num_frames`` frames: whole ones, but at least one."""
+        """Return the number of whole clips in a video of ``num_frames`` frames, but at least 1."""
         return max(1, 1 + (num_frames - self.frames) // self.stride)
 
     def clips(self, frames: Iterable[Image.Image]) -> Iterator[np.ndarray]:
-        """Cuts a video into clips; holds one clip at a time.
+        """Cut a video into clips; hold one clip in memory at a time.
 
-        Frames after the last whole clip are left out. A video that is shorter than one clip is
-        repeated from its beginning until the clip is full (Hara's loop padding).
+        Frames after the last whole clip are dropped. A video that is shorter than one clip is
+        repeated from its beginning until the clip is full (loop padding in Hara's code).
 
         Args:
-            frames: in mode RGB, in the order of time.
+            frames: Frames in mode RGB, in temporal order.
 
         Yields:
             clip: ``[frames, height, width, 3]`` uint8.
@@ -109,7 +107,7 @@ class ClipPreprocessing(Preprocessing):
             pixels: ``[B, frames, height, width, 3]`` uint8, in the order R, G, B.
 
         Returns:
-            clips: ``[B, 3, frames, height, width]`` float32, what the network gets.
+            clips: ``[B, 3, frames, height, width]`` float32 input of the network.
         """
         frames = super().normalized(pixels.flatten(0, 1))  # [B * frames, 3, height, width]
         return frames.unflatten(0, pixels.shape[:2]).transpose(1, 2)
@@ -135,18 +133,18 @@ def with_clip_options(
     normalize: Optional[str] = None,
     **sizes: Any,
 ) -> ClipPreprocessing:
-    """``default`` with a user's choices; what is not given stays.
+    """Replace options of a preprocessing by the user's choices.
 
-    A ``size`` alone changes the size before the crop in proportion. ``frames`` without ``stride``
-    leaves no gap between clips. ``interpolation`` other than bilinear is with antialiasing.
+    If only ``size`` is given, the size before the crop changes in proportion. If only ``frames`` is
+    given, ``stride`` becomes equal to it. Any ``interpolation`` but bilinear uses antialiasing.
 
     Args:
-        default: of the network.
-        frames: see :class:`ClipPreprocessing`.
-        stride: likewise.
-        fps: likewise.
-        interpolation: likewise.
-        normalize: one of ``NORMALIZATIONS``.
+        default: Preprocessing of the network.
+        frames: Number of frames in a clip.
+        stride: Number of frames between the starts of two clips.
+        fps: Frame rate that a video is resampled to.
+        interpolation: One of ``INTERPOLATIONS``.
+        normalize: One of ``NORMALIZATIONS``.
         **sizes: ``resize``, ``resize_size``, ``size`` and ``crop``.
     """
     changes: dict[str, Any] = {"fps": default.fps if fps is None else fps}
@@ -179,7 +177,7 @@ def _sizes(
         resize_width = round(side * default.resize_width / default.size) if keeps_ratio else 0
     resize = resize or default.resize
     if resize == "squash" and resize_size == side and not resize_width:
-        crop = "none"  # nothing is left to crop
+        crop = "none"  # the crop would change nothing
     return {
         "resize": resize,
         "resize_size": resize_size,
@@ -190,7 +188,7 @@ def _sizes(
 
 
 def describes_clips(preprocessing: object) -> bool:
-    """Whether a store's attribute ``preprocessing`` is that of videos."""
+    """Return whether a store's attribute ``preprocessing`` describes clips of videos."""
     try:
         return "frames" in parse_json(str(preprocessing), "preprocessing")
     except (UserError, TypeError):
@@ -198,7 +196,7 @@ def describes_clips(preprocessing: object) -> bool:
 
 
 def _bilinear(image: Image.Image, width: int, height: int) -> Image.Image:
-    """Interpolates the four pixels around each new one, half-pixel centres, edges repeated."""
+    """Interpolate the four pixels around each new pixel; centres at .5, edges repeated."""
     pixels = np.asarray(image)  # [old height, old width, 3]
     top, bottom, down = _neighbours(pixels.shape[0], height)
     left, right, across = _neighbours(pixels.shape[1], width)
@@ -212,7 +210,9 @@ def _bilinear(image: Image.Image, width: int, height: int) -> Image.Image:
 
 
 def _neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Index of the pixel before and after each new one, and the weight of the second."""
+    """Return the indices of the old pixels before and after each new pixel, and the weights of the
+    pixels after it.
+    """
     place = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
     place = np.maximum(place - np.float32(0.5), 0)
     before = np.minimum(place.astype(np.int64), old - 1)

@@ -1,7 +1,8 @@
-"""Files decoded in their order by several processes, which never outlive the run that began them.
+"""Decoding of files by several processes, in the order of the files.
 
-Each process decodes whole files and is ahead of the network by at most ``Reader.max_waiting``
-inputs, so that memory does not grow with the length of a video. This module does not import torch.
+Each process decodes whole files. It is ahead of the network by at most ``Reader.max_waiting``
+inputs, so that memory does not grow with the length of a video. The processes end with the run that
+started them, even if it is killed. This module does not import torch.
 """
 
 import contextlib
@@ -27,12 +28,12 @@ from fairseq_mm.extract.readers import AHEAD_FILES, Event, Reader
 def decode_files(
     files: Sequence[MediaFile], reader: Reader, *, workers: int = 0
 ) -> Generator[Event, None, None]:
-    """Events of all files, one file after the other.
+    """Decode files, and yield the events of one file after the other.
 
     Args:
-        files: entries of a list.
-        reader: decodes one of them.
-        workers: processes; 0 decodes in this one.
+        files: Images or videos.
+        reader: Decoder of one file.
+        workers: Number of processes; 0 decodes in this process.
 
     Raises:
         UserError: if a process was killed.
@@ -43,7 +44,8 @@ def decode_files(
         return
     processes: list[_Process] = []
     upcoming = iter(range(len(files)))
-    under_way: deque[_Process] = deque()  # of each file that is not through yet
+    # the process of each file that is being decoded, in the order of the files
+    under_way: deque[_Process] = deque()
 
     def assign(process: _Process) -> None:
         number = next(upcoming, None)
@@ -71,21 +73,21 @@ def decode_files(
 
 
 class _Process:
-    """A decoding process, seen from the main one."""
+    """Handle of a decoding process in the main process."""
 
     def __init__(self, reader: Reader) -> None:
-        # forked ones start at once; they touch neither torch nor a device
+        # forked processes start at once, and forking is safe: they use neither torch nor a device
         method = "fork" if sys.platform.startswith("linux") else "spawn"
         context: Any = multiprocessing.get_context(method)
         their_tasks, self.tasks = context.Pipe(duplex=False)
         self.results, their_results = context.Pipe(duplex=False)
-        # what it is at, for the case that it dies of it
+        # number of the file that the process decodes, for the message if it is killed
         self.number = context.RawValue("q", 0)
         self.process = context.Process(
             target=_work, args=(their_tasks, their_results, self.number, reader), daemon=True
         )
         self.process.start()
-        # so that the death of the process ends the pipe
+        # the pipe ends with the process only if no other process holds its ends
         their_tasks.close()
         their_results.close()
 
@@ -107,7 +109,7 @@ class _Process:
 
 
 def _work(tasks: Connection, results: Connection, place: Any, reader: Reader) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     ready: queue.Queue[Optional[Event]] = queue.Queue(reader.max_waiting)
 
@@ -126,7 +128,7 @@ def _work(tasks: Connection, results: Connection, place: Any, reader: Reader) ->
 
 
 def _end_with_parent(parent: int) -> None:
-    """A killed parent cannot end its processes, which would wait for work for ever."""
+    """Exit when the main process is gone: a killed process cannot end its workers."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -25,17 +25,17 @@ from fairseq_mm.extract.readers import ClipReader, ImageReader, Reader
 from fairseq_mm.extract.weights import recorded_weights
 
 REDUCED_PRECISIONS = {"fp16": torch.float16, "bf16": torch.bfloat16}
-# what `frame_rate` says of videos whose frames were taken as they come
+# value of `frame_rate` if every frame of the videos is read once
 NATIVE = "native"
 
 
 class FirstClips(NamedTuple):
-    """
+    """Features of the first clips of a video.
+
     Attributes:
-        rows: ``[clips, D]`` float32, features of the clips.
-        is_cut: the video has more of them.
-        images: ``[height, width, 3]`` uint8, the middle frames of clips far from each other, as
-            the network gets them.
+        rows: Features of the clips, ``[clips, D]`` float32.
+        is_cut: Whether the video has further clips.
+        images: Preprocessed middle frames of evenly spaced clips, ``[height, width, 3]`` uint8.
     """
 
     rows: np.ndarray
@@ -44,23 +44,22 @@ class FirstClips(NamedTuple):
 
 
 class Extractor:
-    """Turns images, or clips of videos, into feature vectors: always in evaluation mode and
-    without gradients.
+    """Network with preprocessing that turns images, or clips of videos, into feature vectors.
 
     Args:
-        backbone: the network.
-        preprocessing: from images or videos to its input.
-        device: where the network runs; ``auto`` for a GPU where there is one.
-        precision: ``fp32``, or ``fp16`` or ``bf16`` by autocast; rows are float32 in any case.
+        backbone: Network, run in evaluation mode and without gradients.
+        preprocessing: Preprocessing of the images or videos.
+        device: Device of the network; ``auto`` for a GPU if there is one.
+        precision: ``fp32``, or ``fp16`` or ``bf16`` by autocast. The features are always float32.
 
     Attributes:
-        reads_videos: its inputs are clips, not images.
-        dim: D, channels of every row.
-        identity: what a feature store records: ``IDENTITY``, and of videos ``frame_rate``,
-            ``stride`` and ``frames_per_clip`` for people to read.
+        reads_videos: Whether the inputs are clips, not images.
+        dim: Number of channels D of the features.
+        identity: Attributes of a feature store: ``IDENTITY``, and for videos ``frame_rate``,
+            ``stride`` and ``frames_per_clip`` as information for people.
 
     Raises:
-        UserError: if the device is not there, or the network cannot take inputs of that size.
+        UserError: if the device does not exist, or the network cannot read inputs of this size.
     """
 
     @float32_by_default()
@@ -76,7 +75,7 @@ class Extractor:
         self.preprocessing = preprocessing
         self.precision = precision
         self.reads_videos = isinstance(preprocessing, ClipPreprocessing)
-        # convolutions of 8-bit images as they lie in memory: 1.1 to 2 times as fast on a CPU
+        # channels last, as decoded images are in memory: 1.1 to 2 times as fast on a CPU
         self.memory_format = (
             torch.contiguous_format if self.reads_videos else convolution_memory_format()
         )
@@ -98,20 +97,21 @@ class Extractor:
 
     @property
     def default_batch_size(self) -> int:
-        """Inputs that the network gets at a time, where nobody says how many."""
+        """Default number of inputs in a batch."""
         if self.device.type == "cpu":
             return 8
         return 64 if self.reads_videos else 128
 
     def reader(self, *, max_pixels: int = MAX_PIXELS, keep_damaged: bool = False) -> Reader:
-        """What decodes a file into inputs of the network.
+        """Build a reader, which decodes a file into inputs of the network.
 
         Args:
-            max_pixels: larger JPEGs are decoded at reduced scale, other images and frames refused.
-            keep_damaged: take what can be decoded of truncated and damaged videos.
+            max_pixels: Largest number of pixels. Larger JPEGs are decoded at a reduced scale, other
+                larger images and frames are refused.
+            keep_damaged: Use the frames of truncated and damaged videos that can be decoded.
 
         Raises:
-            UserError: if ``keep_damaged`` is asked for of images, or PyAV is missing.
+            UserError: if ``keep_damaged`` is given for images, or PyAV is missing.
         """
         if isinstance(self.preprocessing, ClipPreprocessing):
             return ClipReader(self.preprocessing, keep_damaged, max_pixels)
@@ -120,22 +120,23 @@ class Extractor:
 
     @float32_by_default()
     def rows(self, inputs: np.ndarray) -> np.ndarray:
-        """
+        """Compute the features of a batch.
+
         Args:
-            inputs: ``[B, height, width, 3]`` or ``[B, frames, height, width, 3]`` uint8,
-                preprocessed.
+            inputs: Preprocessed images ``[B, height, width, 3]`` or clips
+                ``[B, frames, height, width, 3]``, uint8.
 
         Returns:
-            rows: ``[B, rows, D]`` float32; of a clip one.
+            rows: ``[B, rows, D]`` float32, with one row for a clip.
 
         Raises:
-            UserError: if the network cannot take inputs of that size, or memory is short.
+            UserError: if the network cannot read inputs of this size, or memory is short.
         """
         try:
             with torch.inference_mode(), self._autocast():
                 x = torch.from_numpy(inputs)
                 if self.device.type == "cuda":
-                    x = x.pin_memory()  # or the copy would wait for the batch before
+                    x = x.pin_memory()  # only copies of pinned memory overlap with computation
                 x = x.to(self.device, non_blocking=True)
                 x = self.preprocessing.normalized(x).contiguous(memory_format=self.memory_format)
                 rows = self.network(x).float().cpu().numpy()
@@ -156,14 +157,14 @@ class Extractor:
         return torch.autocast(self.device.type, dtype=dtype)
 
     def rows_of_each(self, inputs: Sequence[Optional[np.ndarray]]) -> list[Optional[np.ndarray]]:
-        """Like ``rows`` for inputs of different sizes; those of one size share a batch.
+        """Compute the features of inputs that may differ in size; equal sizes share a batch.
 
         Args:
-            inputs: None for a place of the batch that stays black, where all sizes are the same,
-                and is left out elsewhere.
+            inputs: Preprocessed images or clips. If all inputs have one size, None is computed as
+                a black input, so that the other inputs keep their places in the batch.
 
         Returns:
-            rows: of each input ``[rows, D]`` float32, or None.
+            The features ``[rows, D]`` float32 of each input, or None.
         """
         by_shape: dict[tuple[int, ...], list[int]] = {}
         for i, one in enumerate(inputs):
@@ -182,29 +183,29 @@ class Extractor:
         return features
 
     def pixels(self, image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-        """One decoded and preprocessed image ``[height, width, 3]`` uint8, see ``rows``."""
+        """Decode and preprocess one image; return ``[height, width, 3]`` uint8."""
         return self.preprocessing.apply(read_image(image, max_pixels=max_pixels))
 
     def extract(
         self, files: Sequence[AnyImage], *, batch_size: Optional[int] = None, **options: Any
     ) -> list[np.ndarray]:
-        """Features of a few images or videos, decoded one after the other; clips of several videos
-        share a batch.
+        """Compute the features of a few images or videos, decoded one after the other.
 
         Args:
-            files: paths, bytes, binary files or entries of a list; and open images or arrays, see
+            files: Paths, bytes, binary files or entries of a list; also open images or arrays, see
                 :func:`.read_image`.
-            batch_size: inputs that the network gets at a time; it changes nothing but the speed.
-            **options: of :meth:`reader`.
+            batch_size: Number of inputs in a batch, which may belong to several videos. It changes
+                only the speed.
+            **options: Options of :meth:`reader`.
 
         Returns:
-            features: for each image ``[rows, D]`` float32, for each video ``[clips, D]``.
+            The features of each file: ``[rows, D]`` float32 of an image, ``[clips, D]`` of a video.
 
         Raises:
             UserError: naming the file that cannot be read.
         """
         reader = self.reader(**options)
-        owners: list[int] = []  # file of each input
+        owners: list[int] = []  # index of the file that each input belongs to
 
         def inputs() -> Iterator[np.ndarray]:
             for number, media in enumerate(files):
@@ -217,9 +218,9 @@ class Extractor:
                     raise UserError(f"{name}: {error}") from None
 
         rows: list[list[np.ndarray]] = [[] for _ in files]
-        for owner, of_input in zip(owners, list(self._batched(inputs(), batch_size))):
-            rows[owner].append(of_input)
-        return [np.concatenate(of_file) for of_file in rows]
+        for owner, input_rows in zip(owners, list(self._batched(inputs(), batch_size))):
+            rows[owner].append(input_rows)
+        return [np.concatenate(file_rows) for file_rows in rows]
 
     def _batched(
         self, inputs: Iterable[np.ndarray], batch_size: Optional[int]
@@ -237,18 +238,17 @@ class Extractor:
         num_images: int = 0,
         **options: Any,
     ) -> FirstClips:
-        """What a model that reads so many clips sees of a video; nothing behind them is decoded,
-        however long the video is.
+        """Compute the features of the first clips of a video, and decode nothing after them.
 
         Args:
-            video: a path, bytes, a binary file, or an entry of a list.
-            limit: maximum number of clips.
-            batch_size: clips that the network gets at a time; it changes nothing but the speed.
-            num_images: middle frames to keep.
-            **options: of :meth:`reader`.
+            video: Path, bytes, binary file, or entry of a list.
+            limit: Maximum number of clips.
+            batch_size: Number of clips in a batch; it changes only the speed.
+            num_images: Number of middle frames to return.
+            **options: Options of :meth:`reader`.
 
         Raises:
-            UserError: the reason why the video cannot be read, without its name.
+            UserError: with the reason why the video cannot be read, without its name.
         """
         images: list[np.ndarray] = []
         with contextlib.closing(self.reader(**options).inputs(video)) as clips:
@@ -294,25 +294,25 @@ def build_extractor(
     fps: Optional[float] = None,
     **options: Any,
 ) -> Extractor:
-    """An extractor by names.
+    """Build an extractor by the name of its network.
 
     Args:
-        model: of torchvision (images or videos), ``resnext101_3d``, or
+        model: Name of a model of torchvision (for images or videos), ``resnext101_3d``, or
             ``open_clip:NAME[/PRETRAINED]``.
-        weights: file, name or ``none``; None for torchvision's default ones.
-        layer: node of a torchvision network; None for the model's default.
-        grid: one row a position.
-        seed: of random weights.
-        device: where the network runs; ``auto`` for a GPU where there is one.
+        weights: File, name, or ``none`` for random weights; None for torchvision's default weights.
+        layer: Node of a torchvision network; None for the model's default.
+        grid: Return one row per position.
+        seed: Seed of random weights.
+        device: Device of the network; ``auto`` for a GPU if there is one.
         precision: ``fp32``, ``fp16`` or ``bf16``.
-        frames: of a clip.
-        stride: frames from the beginning of a clip to that of the next.
-        fps: frames a second that videos are resampled to.
-        **options: of ``preprocessing.with_options``.
+        frames: Number of frames in a clip.
+        stride: Number of frames between the starts of two clips.
+        fps: Frame rate that videos are resampled to.
+        **options: Options of ``preprocessing.with_options``.
 
     Raises:
-        UserError: if the model does not exist, or an option is not for its kind; see also
-            ``build_backbone``.
+        UserError: if the model does not exist, or an option is for the other kind of models; see
+            also ``build_backbone``.
     """
     if find_family(model).reads == "images":
         clips = {"--frames-per-clip": frames, "--stride": stride, "--fps": fps}
@@ -333,28 +333,28 @@ def build_extractor_from_identity(
     *,
     reads: str = "images",
 ) -> Extractor:
-    """The extractor that a feature store or a checkpoint records.
+    """Build the extractor that a feature store or a checkpoint records.
 
     Args:
-        identity: attributes of the store.
-        weights_file: the state dict file; needed if the store was made with one.
-        device: where the network runs.
-        reads: ``images`` or ``videos``, what it is expected to read.
+        identity: Attributes of the store.
+        weights_file: State dict file; required if the store was made with one.
+        device: Device of the network.
+        reads: Expected kind of its inputs, ``images`` or ``videos``.
 
     Raises:
-        UserError: if the identity is incomplete or that of the other kind, or ``weights_file`` is
+        UserError: if the identity is incomplete or of the other kind, or ``weights_file`` is
             missing or another file.
     """
     check_same_extractor(identity, identity, recorded_by="the checkpoint's features")
     model, preprocessing = str(identity["extractor"]), str(identity["preprocessing"])
     is_video = describes_clips(preprocessing)
-    found = "videos" if is_video else "images"
-    if found != reads:
-        raise UserError(f"the features were made by {model}, which reads {found}, not {reads}.")
+    kind = "videos" if is_video else "images"
+    if kind != reads:
+        raise UserError(f"the features were made by {model}, which reads {kind}, not {reads}.")
     weights, seed = recorded_weights(model, str(identity["weights"]), weights_file)
-    given = {"grid": bool(identity["grid"]), "layer": str(identity["layer"])}
-    # families without a choice record the name of their only layer, too
-    choices: Any = {name: given[name] for name in find_family(model).choices}
+    layers = {"grid": bool(identity["grid"]), "layer": str(identity["layer"])}
+    # families with a single layer refuse these options, although the identity has the layer's name
+    choices: Any = {name: layers[name] for name in find_family(model).choices}
     backbone = build_backbone(model, weights=weights, seed=seed, **choices)
-    kind = ClipPreprocessing if is_video else Preprocessing
-    return Extractor(backbone, kind.from_json(preprocessing), device=device)
+    cls = ClipPreprocessing if is_video else Preprocessing
+    return Extractor(backbone, cls.from_json(preprocessing), device=device)

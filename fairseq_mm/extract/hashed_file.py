@@ -1,4 +1,4 @@
-"""Files of images and videos with a record of their bytes: made while they are decoded."""
+"""Records of the bytes of image and video files, computed while the files are decoded."""
 
 import contextlib
 import hashlib
@@ -35,7 +35,7 @@ class HashedFile:
             self._stream = file.open()
             self.content: Union[bytes, BinaryIO] = self._stream
             if self._size_and_time[0] <= MAX_BYTES_IN_MEMORY:
-                # one more byte than it had, so that a file that grows is noticed
+                # one byte more than the size, to notice a file that grows
                 self.content = self._stream.read(self._size_and_time[0] + 1)
 
     def get_source(self) -> Source:
@@ -86,7 +86,7 @@ def describe_change(
 ) -> Optional[str]:
     """Return how a file differs from its record, or None if it has the same bytes.
 
-    A file of the same size and time is not read. One of another time, such as a copy, is: then its
+    A file with the recorded size and time is not read. If only the time differs, as for a copy, the
     digest decides.
 
     Args:

@@ -1,7 +1,7 @@
-"""Who made the features: recorded in every store, checked wherever a store or an image is used.
+"""Identity of an extractor: recorded in every feature store and compared before features are used.
 
-Two extractors are the same if model, weights, layer, grid and preprocessing are. The version of
-this package and the date are recorded, too, but make no difference.
+Two extractors are the same if their model, weights, layer, grid and preprocessing are equal. The
+version of this package and the date are recorded, but not compared.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any
 from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import UserError
 
-# attributes of a feature store that say how an image becomes rows
+# attributes of a feature store that determine the rows of an image
 IDENTITY = ("extractor", "weights", "layer", "grid", "preprocessing")
 
 
@@ -21,15 +21,16 @@ def check_same_extractor(
     recorded_by: str = "the recorded features",
     given_by: str = "the given ones",
 ) -> None:
-    """
+    """Check that two extractors are the same.
+
     Args:
-        recorded: attributes of a store or a checkpoint.
-        given: those of the extractor or store in hand.
-        recorded_by: what to call the first in the message, such as a path.
-        given_by: what to call the second.
+        recorded: Attributes of a store or a checkpoint.
+        given: Attributes of the extractor or store to compare with it.
+        recorded_by: Name of the first in the message, such as a path.
+        given_by: Name of the second in the message.
 
     Raises:
-        UserError: naming the first difference, or what one of the two does not record.
+        UserError: naming the first difference, or an attribute that is not recorded.
     """
     for name in IDENTITY:
         values = []

@@ -1,16 +1,16 @@
 """Decoding of image files of any kind to 8-bit RGB, in bounded memory.
 
-What is done, beyond what Pillow does by itself:
+In addition to what Pillow does by itself, :func:`read_image`
 
-- the orientation tag is applied (a phone's upright image is stored lying);
-- transparent images are laid on white (their hidden colours are arbitrary);
-- 16-bit grey values are scaled to 8 bits (Pillow would clip them to white), 32-bit ones and floats
-  from the smallest to the largest;
-- of animated images and of files with several pages the first is taken;
-- images with more than ``max_pixels`` are decoded at 1/2, 1/4 or 1/8 of their size where they
-  are JPEG, which cuts the memory as much, and refused where not; smaller ones are
-  decoded in full, so that their features are exactly those of plain code;
-- colour profiles are ignored, as torchvision ignores them.
+- applies the orientation tag (phones store upright images rotated);
+- puts transparent images on white (the colours of transparent pixels are arbitrary);
+- scales 16-bit grey values to 8 bits (Pillow would clip them to white), and 32-bit integers and
+  floats from the smallest to the largest value;
+- reads the first image of animated files and of files with several pages;
+- decodes JPEGs of more than ``max_pixels`` pixels at 1/2, 1/4 or 1/8 of their size, which takes
+  less memory, and refuses other images of that size. Smaller images are decoded in full, so that
+  their features do not depend on this limit;
+- ignores colour profiles, as torchvision does.
 
 This module imports neither torch nor fairseq: it runs in the decoding processes.
 """
@@ -35,19 +35,19 @@ PROGRESSIVE_FACTOR = 4
 
 
 def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Decodes one image.
+    """Decode one image.
 
     Args:
-        image: a path, bytes, a binary file (read from its beginning, and left open), an entry of a
-            list, an open ``PIL.Image``, or an array ``[height, width, 3]`` uint8 in the order
-            R, G, B.
-        max_pixels: beyond it a JPEG is decoded at reduced scale, and other images are refused.
+        image: Path, bytes, binary file (read from its beginning, and left open), entry of a list,
+            open ``PIL.Image``, or array ``[height, width, 3]`` uint8 in the order R, G, B.
+        max_pixels: Largest number of pixels. Larger JPEGs are decoded at a reduced scale, other
+            larger images are refused.
 
     Returns:
-        image: in mode RGB, upright.
+        The upright image in mode RGB.
 
     Raises:
-        UserError: the reason why it cannot be read, without its name.
+        UserError: with the reason why the image cannot be read, without its name.
     """
     try:
         if isinstance(image, np.ndarray):
@@ -74,9 +74,10 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _any_size_allowed() -> Iterator[None]:
-    """Pillow refuses large images when they are opened, before a reduction can be asked for.
+    """Lift Pillow's limit of image sizes, and silence its warnings.
 
-    Its warnings (of broken tags and the like) would come between the lines of a progress bar.
+    Pillow refuses large images when they are opened, before a reduced scale can be requested. Its
+    warnings about broken tags would break a progress bar.
     """
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = None
@@ -118,7 +119,7 @@ def _limit_size(image: Image.Image, max_pixels: int) -> None:
     if image.format in ("JPEG", "MPO"):
         if not image.info.get("progressive") or width * height <= max_pixels * PROGRESSIVE_FACTOR:
             factor = next((n for n in (2, 4, 8) if width * height <= max_pixels * n * n), 8)
-            # asks for the largest of libjpeg's scales that are not below this size
+            # libjpeg chooses its smallest scale that is not below this size
             image.draft(None, (-(-width // factor), -(-height // factor)))
             if image.size[0] * image.size[1] <= max_pixels:
                 return

@@ -1,4 +1,4 @@
-"""Which images or videos: folders, files, lists, tar archives and JSONL become ids, in order."""
+"""Lists of images or videos, read from folders, files, text lists, tar archives and JSONL."""
 
 import contextlib
 import io
@@ -15,18 +15,18 @@ from fairseq_mm.data.input_files import MAX_FILE_BYTES, parse_object, read_id, r
 from fairseq_mm.errors import UserError
 
 ID_FORMS = ("name", "stem", "path")
-# of an image or a frame that is read, unless another limit is given
+# default limit for an image or a frame
 MAX_PIXELS = 64_000_000
 
 
 class Kind(NamedTuple):
-    """What is looked for.
+    """Kind of media files.
 
     Attributes:
-        noun: what one is called, in messages and in JSONL.
-        suffixes: that folders and archives are searched for.
-        field: of JSONL, with one path.
-        fields: of JSONL, with several.
+        noun: Name of one such file in messages.
+        suffixes: Suffixes that folders and archives are searched for.
+        field: Field of JSONL that has one path.
+        fields: Field of JSONL that has several paths.
     """
 
     noun: str
@@ -60,14 +60,14 @@ VIDEOS = Kind(
 
 
 class MediaFile(NamedTuple):
-    """Where one image (or video) lies.
+    """Location of one image or video.
 
     Attributes:
-        key: its id in the feature store.
-        path: the file, or the archive that has it.
-        member: its name in the archive; empty for a file.
-        offset: where its content begins in the archive.
-        size: bytes of its content in the archive.
+        key: Id in the feature store.
+        path: Path of the file, or of the archive that contains it.
+        member: Name in the archive; empty for a file.
+        offset: Position of the content in the archive.
+        size: Number of bytes of the content in the archive.
     """
 
     key: str
@@ -78,23 +78,24 @@ class MediaFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name in messages."""
         return f"{self.path}:{self.member}" if self.member else self.path
 
     def size_and_time(self) -> tuple[int, int]:
-        """Return bytes of the content, and when the file was changed, in nanoseconds.
+        """Return the number of bytes, and the time of the last change in nanoseconds.
 
         Raises:
             OSError: if the file is gone.
             UserError: if it is a folder, a device or a pipe, which have no size.
         """
-        found = os.stat(self.path)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.stat(self.path)
+        if not stat.S_ISREG(status.st_mode):
             raise UserError("is a folder, a device or a pipe.")
-        return self.size if self.member else found.st_size, found.st_mtime_ns
+        return self.size if self.member else status.st_size, status.st_mtime_ns
 
     def open(self) -> BinaryIO:
-        """
+        """Open the content for reading.
+
         Raises:
             OSError: if the file cannot be read.
         """
@@ -102,16 +103,12 @@ class MediaFile(NamedTuple):
             return _open_file(self.path)
         member = tarfile.TarInfo(self.member)
         member.offset_data, member.size = self.offset, self.size
-        # a regular file, which has a content
+        # None only for members that are no regular files, which no list has
         return tarfile.open(self.path, "r:").extractfile(member)  # type: ignore[return-value]
 
 
 def _open_file(path: Union[str, os.PathLike]) -> BinaryIO:
-    """
-    Raises:
-        OSError: if the file cannot be read.
-        UserError: if it is a device or a pipe, which would be waited for or read without end.
-    """
+    """Open a file, but no device or pipe: reading these may wait or never end."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise UserError("is a device or a pipe, but must be a file.")
@@ -123,13 +120,13 @@ AnyMedia = Union[str, os.PathLike, bytes, BinaryIO, MediaFile]
 
 
 def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
-    """The content of an image or a video as a binary file that can be read at any place.
+    """Open an image or a video as a binary file with random access.
 
     A file that the caller has opened is read from its beginning, and left open.
 
     Raises:
         OSError: if the file cannot be read.
-        UserError: if it is none of the kinds of ``AnyMedia``.
+        UserError: if ``media`` has another type.
     """
     if isinstance(media, bytes):
         return io.BytesIO(media)
@@ -142,7 +139,7 @@ def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
             f"must be a path, bytes or a file opened in binary mode, but is a "
             f"{type(media).__name__} instead."
         )
-    seekable = getattr(media, "seekable", None)  # SpooledTemporaryFile has none before Python 3.11
+    seekable = getattr(media, "seekable", None)  # SpooledTemporaryFile lacks it before Python 3.11
     if seekable is None or not seekable():
         content = media.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
@@ -153,7 +150,7 @@ def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
 
 
 def media_name(media: object, number: int, noun: str) -> str:
-    """For messages: its path, or its place in the arguments."""
+    """Return the path of a file, or its position in the arguments, for messages."""
     if isinstance(media, MediaFile):
         return media.name
     return os.fspath(media) if isinstance(media, (str, os.PathLike)) else f"{noun} {number}"
@@ -167,20 +164,21 @@ def list_images(
     ids: str = "name",
     kind: Kind = IMAGES,
 ) -> list[MediaFile]:
-    """All images (or videos) in the order of the inputs; folders and archives by the alphabet.
+    """List images or videos in the order of the inputs; sort the content of folders and archives.
 
     Args:
-        inputs: folders (searched with all their subfolders for the suffixes of images), image
-            files, ``.tar`` archives, ``.jsonl`` files with ``image`` or ``images`` in each line.
-        lists: text files with one path a line, or an id, a tab and a path.
-        root: folder of relative paths in lists and JSONL; by default that of the list itself.
-        ids: ``name`` (``dog.jpg``), ``stem`` (``dog``) or ``path`` (as seen from the folder, from
-            the archive's top, or as it stands in the list). An id in a list goes before, as
-            does ``id`` beside ``image``.
-        kind: images or videos.
+        inputs: Folders (searched with all subfolders for the suffixes of the kind), single files,
+            ``.tar`` archives, or ``.jsonl`` files with ``image`` or ``images`` in each line.
+        lists: Text files with one path per line, or an id, a tab and a path.
+        root: Folder that relative paths in lists and JSONL start from (default: the folder of the
+            list).
+        ids: Form of the ids: ``name`` (``dog.jpg``), ``stem`` (``dog``) or ``path`` (relative to
+            the folder or the archive, or as the list has it). An id in a list, or ``id`` next to
+            ``image``, has priority.
+        kind: Images or videos.
 
     Returns:
-        images: each id once. An image that is named several times counts once.
+        The files, each id once, even if it is named several times.
 
     Raises:
         UserError: if an input is missing or not understood, two images have one id, or there is
@@ -189,8 +187,8 @@ def list_images(
     if ids not in ID_FORMS:
         raise UserError(f"`ids` must be one of {', '.join(ID_FORMS)}, but is {ids!r} instead.")
     images: dict[str, MediaFile] = {}
-    found = (image for path in inputs for image in _of_input(path, root, ids, kind))
-    listed = (image for path in lists for image in _of_list(path, root, ids))
+    found = (image for path in inputs for image in _list_input(path, root, ids, kind))
+    listed = (image for path in lists for image in _read_list(path, root, ids))
     for source in (found, listed):
         for image in source:
             _check_key(image)
@@ -208,26 +206,25 @@ def list_images(
 
 
 def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
-    """Images by path, name and stem.
+    """Index images by path, name and stem, as a store's keys may have any of these forms.
 
-    A store's keys are one of these, as the user chose when extracting; a name that several images
-    have stands for none of them.
+    A name that several images share is left out.
 
     Args:
-        images: with their paths as keys.
+        images: Images with their paths as keys.
     """
     paths = {image.key: image for image in images}
-    found = dict(paths)
+    by_key = dict(paths)
     for form in (lambda key: Path(key).name, lambda key: Path(key).stem):
-        named = Counter(map(form, paths))
+        counts = Counter(map(form, paths))
         for key in paths:
-            if named[form(key)] == 1:
-                found.setdefault(form(key), paths[key])
-    return found
+            if counts[form(key)] == 1:
+                by_key.setdefault(form(key), paths[key])
+    return by_key
 
 
 def select_shard(images: Sequence[MediaFile], shard: int, num_shards: int) -> list[MediaFile]:
-    """Part ``shard`` (from 1) of ``num_shards`` contiguous parts, which may be empty."""
+    """Return part ``shard`` (from 1) of ``num_shards`` contiguous parts; it may be empty."""
     if not 1 <= shard <= num_shards:
         raise UserError(f"--shard must be 1/N to N/N, but is {shard}/{num_shards} instead.")
     N = len(images)
@@ -239,7 +236,7 @@ def _is_same_file(one: MediaFile, other: MediaFile) -> bool:
 
 
 def _check_key(image: MediaFile) -> None:
-    """What the feature store would refuse, hours later."""
+    """Refuse an id that the feature store would refuse after hours of extraction."""
     key = image.key
     is_utf8 = key.encode("utf-8", "replace").decode() == key
     if not is_utf8 or "\t" in key or key.splitlines() != [key]:
@@ -254,7 +251,7 @@ def _key(path: str, ids: str) -> str:
     return {"name": pure.name, "stem": pure.stem, "path": str(pure)}[ids]
 
 
-def _of_input(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[MediaFile]:
+def _list_input(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[MediaFile]:
     if os.path.isdir(path):
         for file in _walk(path, kind.suffixes, seen=set()):
             yield MediaFile(_key(os.path.relpath(file, path), ids), file)
@@ -263,9 +260,9 @@ def _of_input(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[
         raise UserError(f"{path}: no such file or folder.")
     lower = path.lower()
     if lower.endswith((".jsonl", ".json")):
-        yield from _of_jsonl(path, root, ids, kind)
+        yield from _read_jsonl(path, root, ids, kind)
     elif lower.endswith((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")):
-        yield from _of_tar(path, ids, kind)
+        yield from _list_archive(path, ids, kind)
     elif lower.endswith((".txt", ".tsv", ".lst")):
         raise UserError(f"{path}: is no {kind.noun}. For a list of {kind.noun}s: --list {path}")
     else:
@@ -273,7 +270,7 @@ def _of_input(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[
 
 
 def _walk(folder: str, suffixes: frozenset[str], *, seen: set[str]) -> Iterator[str]:
-    """Files of those suffixes below ``folder``; links are followed, but never in a circle."""
+    """List the files below a folder that have a suffix; follow links, but never in a circle."""
     real = os.path.realpath(folder)
     if real in seen:
         return
@@ -292,9 +289,10 @@ def _walk(folder: str, suffixes: frozenset[str], *, seen: set[str]) -> Iterator[
             yield path
 
 
-def _of_tar(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
+def _list_archive(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
     try:
-        with tarfile.open(path, "r:") as archive:  # "r:": only uncompressed
+        # "r:" refuses compressed archives, which have no random access
+        with tarfile.open(path, "r:") as archive:
             members = _members_by_name(archive)
     except tarfile.ReadError:
         raise UserError(
@@ -315,10 +313,10 @@ def _of_tar(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
 
 
 def _members_by_name(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
-    """The files that unpacking leaves: the last member of a name takes the place of the others.
+    """Return the files that unpacking would leave: the last member of a name replaces the others.
 
-    A hard link is the file that its target was at that point; links to other names are followed,
-    as in folders.
+    A hard link is the file that its target was at this point of the archive. Symbolic links are
+    followed, as in folders.
     """
     files: dict[str, tarfile.TarInfo] = {}
     links: dict[str, str] = {}
@@ -333,22 +331,19 @@ def _members_by_name(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
             links[name] = posixpath.normpath(
                 posixpath.join(posixpath.dirname(name), member.linkname)
             )
-    found = dict(files)
+    members = dict(files)
     for name in links:
         end, seen = name, set()
         while end in links and end not in seen:
             seen.add(end)
             end = links[end]
         if end in files:
-            found[name] = files[end]
-    return found
+            members[name] = files[end]
+    return members
 
 
-def _located(file: str, listed_in: str, root: Optional[str]) -> str:
-    return os.path.join(os.path.dirname(listed_in) if root is None else root, file)
-
-
-def _of_list(path: str, root: Optional[str], ids: str) -> Iterator[MediaFile]:
+def _read_list(path: str, root: Optional[str], ids: str) -> Iterator[MediaFile]:
+    folder = os.path.dirname(path) if root is None else root
     for number, line in read_lines(path):
         if not line.strip():
             continue
@@ -359,10 +354,11 @@ def _of_list(path: str, root: Optional[str], ids: str) -> Iterator[MediaFile]:
             )
         file = fields[-1].strip()
         key = fields[0].strip() if len(fields) == 2 else _key(file, ids)
-        yield MediaFile(key, _located(file, path, root))
+        yield MediaFile(key, os.path.join(folder, file))
 
 
-def _of_jsonl(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[MediaFile]:
+def _read_jsonl(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[MediaFile]:
+    folder = os.path.dirname(path) if root is None else root
     for number, line in read_lines(path):
         if not line.strip():
             continue
@@ -381,6 +377,6 @@ def _of_jsonl(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[
             )
         key = read_id(entry, f"{path}:{number}", what="an image" if kind is IMAGES else "a video")
         if kind.fields in entry:
-            key = None  # the id of the story that has these images
+            key = None  # the id names the story, not one of its images
         for image in images:
-            yield MediaFile(key or _key(image, ids), _located(image, path, root))
+            yield MediaFile(key or _key(image, ids), os.path.join(folder, image))

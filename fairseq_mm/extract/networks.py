@@ -26,7 +26,7 @@ class Family(NamedTuple):
     Attributes:
         reads: Files that the networks are run on: ``images``, or ``videos``, cut into clips.
         has: Tells whether the family has a model of this name.
-        choices: Options that choose the layer, by which the family is built.
+        choices: Options of ``build`` that choose the layer.
         build: Builds a model by its name, ``weights``, ``seed`` and ``choices``.
     """
 
@@ -90,12 +90,12 @@ def build_backbone(
             no choice of layers.
     """
     family = find_family(model)
-    given = {"layer": layer, "grid": grid}
+    layers = {"layer": layer, "grid": grid}
     if family.reads == "videos":
-        refuse_options(model, "images", {f"--{name}": value for name, value in given.items()})
+        refuse_options(model, "images", {f"--{name}": value for name, value in layers.items()})
     elif layer is not None and "layer" not in family.choices:
         raise UserError("--layer: is for models of torchvision; open_clip has --grid or not.")
-    choices = {name: given[name] for name in family.choices}
+    choices = {name: layers[name] for name in family.choices}
     return family.build(model, weights=weights, seed=seed, **choices)
 
 

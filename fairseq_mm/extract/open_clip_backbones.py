@@ -1,8 +1,8 @@
 """Image encoders of open_clip as extractors: ``open_clip:NAME`` (extra ``clip``).
 
-Pooled features are ``encode_image`` (not normalised to length 1); with ``grid`` they are the
-patches' tokens of the last layer after its norm, or the last map of a convolutional tower, before
-any projection into the space that text shares.
+Pooled features are the output of ``encode_image``, not normalised to length 1. With ``grid``, the
+features are the patch tokens of the last layer after its norm, or the last map of a convolutional
+encoder, before any projection to the space of texts.
 """
 
 import difflib
@@ -24,11 +24,11 @@ POOLED_LAYER, GRID_LAYER = "visual", "visual.tokens"
 
 
 class ClipRows(nn.Module):
-    """Feature vectors from the image tower of a CLIP model.
+    """Feature vectors of the image encoder of a CLIP model.
 
     Args:
-        visual: the tower.
-        grid: one row a position, instead of the pooled and projected vector.
+        visual: Image encoder.
+        grid: Return one row per position instead of the pooled and projected vector.
     """
 
     def __init__(self, visual: nn.Module, *, grid: bool) -> None:
@@ -46,7 +46,7 @@ class ClipRows(nn.Module):
         """
         if not self.grid:
             pooled = self.visual(images)
-            pooled = pooled[0] if isinstance(pooled, tuple) else pooled  # CoCa has tokens, too
+            pooled = pooled[0] if isinstance(pooled, tuple) else pooled  # CoCa returns tokens, too
             return pooled.float()[:, None]  # [B, 1, D]
         output = self.visual.forward_intermediates(
             images, indices=1, normalize_intermediates=True, intermediates_only=True
@@ -56,7 +56,7 @@ class ClipRows(nn.Module):
 
 
 def split_name(model: str) -> tuple[str, Optional[str]]:
-    """``open_clip:NAME[/PRETRAINED]`` to the name and the weights' tag or file."""
+    """Split ``open_clip:NAME[/PRETRAINED]`` into the name and the tag or file of the weights."""
     name, _, pretrained = model[len(PREFIX) :].partition("/")
     return name, pretrained or None
 
@@ -64,13 +64,14 @@ def split_name(model: str) -> tuple[str, Optional[str]]:
 def build_open_clip(
     model: str, *, weights: Optional[str] = None, grid: bool = False, seed: int = 0
 ) -> Backbone:
-    """Build the image tower of an open_clip model.
+    """Build the image encoder of an open_clip model.
 
     Args:
         model: ``open_clip:NAME`` or ``open_clip:NAME/PRETRAINED``.
-        weights: a file (of the whole model), a tag of open_clip's, or ``none`` for random ones.
-        grid: one row a position.
-        seed: of random weights.
+        weights: File with the weights of the whole model, tag of open_clip, or ``none`` for random
+            weights.
+        grid: Return one row per position.
+        seed: Seed of random weights.
 
     Raises:
         UserError: if open_clip is missing, or has no such model or weights.
@@ -115,11 +116,12 @@ def _create(
 ) -> Any:
     level = logging.root.manager.disable
     try:
-        logging.disable(logging.WARNING)  # "no pretrained weights loaded", where a file follows
+        # open_clip warns that no pretrained weights are loaded, even if a file is loaded next
+        logging.disable(logging.WARNING)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return open_clip.create_model(name, pretrained=pretrained).eval()
-    except Exception as error:  # its hub client raises many kinds without a network
+    except Exception as error:  # without a network, the hub client raises errors of many classes
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         if pretrained is None:
             raise UserError(f"--model {model}: cannot be built: {reason}") from None
@@ -133,7 +135,7 @@ def _create(
 
 def _load_file(network: nn.Module, path: str) -> None:
     if path.endswith(".safetensors"):
-        from safetensors.torch import load_file  # comes with open_clip
+        from safetensors.torch import load_file  # installed with open_clip
 
         try:
             state_dict = load_file(path)

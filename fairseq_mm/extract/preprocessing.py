@@ -1,11 +1,10 @@
-"""From a decoded image to the network's input: resize, crop, scale, mean and deviation.
+"""Preprocessing of images: resize, crop, scale, and normalise by mean and deviation.
 
-The defaults of every backbone are those of its weights (torchvision's or open_clip's), and every
-choice stands in the feature store, so that a single image is treated later as those were
-that a captioner was trained on.
+By default, images are preprocessed as the weights of the network require. All options are saved in
+the feature store, so that a captioner's images are preprocessed later as in training.
 
-Resizing is Pillow's, with anti-aliasing, on 8-bit images: the same as torchvision's transforms
-make of a ``PIL.Image``. It runs in the decoding processes, which do not import torch.
+Pillow resizes 8-bit images with antialiasing, which equals torchvision's transforms of a
+``PIL.Image``. This module runs in the decoding processes, which do not import torch.
 """
 
 import dataclasses
@@ -43,7 +42,7 @@ NORMALIZATIONS = {
     "half": ("rgb", 1.0, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "none": ("rgb", 1.0, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     # 3D ResNets on Kinetics (Hara et al. 2018): 0 to 255. The published networks were trained with
-    # the mean of ActivityNet; that of Kinetics is for networks trained with it.
+    # the mean of ActivityNet, other networks with the mean of Kinetics
     "activitynet": ("rgb", 255.0, (114.7748, 107.7354, 99.4750), (1.0, 1.0, 1.0)),
     "kinetics": ("rgb", 255.0, (110.63541, 102.58343, 96.92744), (1.0, 1.0, 1.0)),
 }
@@ -51,20 +50,21 @@ NORMALIZATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """What is done to an image between the file and the network.
+    """Options of the preprocessing of images.
 
     Args:
-        resize: ``short`` (the short side becomes ``resize_size``, as torchvision does), ``squash``
+        resize: ``short`` (the short side becomes ``resize_size``, as in torchvision), ``squash``
             (both sides become ``resize_size``) or ``none``.
-        resize_size: pixels; of no meaning for ``none``.
-        crop: ``center`` (a square of ``size``, padded with black where the image is smaller) or
+        resize_size: Size after resizing in pixels; ignored for ``none``.
+        crop: ``center`` (a square of ``size``, padded with black if the image is smaller) or
             ``none``.
-        size: side of the centre crop in pixels; of no meaning for ``none``.
-        interpolation: one of ``INTERPOLATIONS``.
-        channels: ``rgb`` or ``bgr``, the order of ``mean`` and ``std`` and of the network's input.
-        scale: what the pixel value 255 becomes before mean and deviation: 1 or 255.
-        mean: of the three channels, subtracted.
-        std: of the three channels, divided by.
+        size: Side of the centre crop in pixels; ignored for ``none``.
+        interpolation: One of ``INTERPOLATIONS``.
+        channels: Order of the channels in ``mean``, ``std`` and the network's input: ``rgb`` or
+            ``bgr``.
+        scale: Value of the brightest pixels before normalisation: 1 or 255.
+        mean: Mean that is subtracted from each of the three channels.
+        std: Deviation that each of the three channels is divided by.
     """
 
     resize: str = "short"
@@ -101,12 +101,12 @@ class Preprocessing:
 
     @property
     def fixed_shape(self) -> bool:
-        """True if every image becomes equally large, so that any two fit into one batch."""
+        """Whether all images get the same size, so that any two fit into one batch."""
         return self.crop == "center" or self.resize == "squash"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of what the network gets: height, width, 3; a square where images differ in size."""
+        """Shape of an input: height, width, 3. If images differ in size, the shape of a square."""
         side = self.size if self.crop == "center" else self.resize_size
         return side, side, 3
 
@@ -115,9 +115,10 @@ class Preprocessing:
 
     @classmethod
     def from_json(cls: "type[AnyPreprocessing]", text: str) -> "AnyPreprocessing":
-        """
+        """Read the output of ``to_json``.
+
         Raises:
-            UserError: if ``text`` is not what ``to_json`` writes.
+            UserError: if ``text`` has another format.
         """
         try:
             values = parse_object(text, "JSON")
@@ -129,16 +130,16 @@ class Preprocessing:
             ) from None
 
     def apply(self, image: Image.Image) -> np.ndarray:
-        """Resizes and crops.
+        """Resize and crop an image.
 
         Args:
-            image: in mode RGB.
+            image: Image in mode RGB.
 
         Returns:
             pixels: ``[height, width, 3]`` uint8, in the order R, G, B.
 
         Raises:
-            UserError: if the image is so long that resizing would not fit into memory.
+            UserError: if the image is too long to be resized in memory.
         """
         image = self._resized(image)
         if self.crop == "center":
@@ -162,15 +163,15 @@ class Preprocessing:
             raise UserError(
                 f"{width} x {height} pixels is longer than {MAX_ASPECT_RATIO} times its width."
             )
-        # what is cut off here lies far outside of the centre crop
+        # the removed ends lie far outside of the centre crop
         return _center_box(image, MAX_ASPECT_RATIO * short)
 
     def _new_size(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height to resize to."""
+        """Return the width and the height to resize to."""
         size = self.resize_size
         if self.resize == "squash":
             return size, size
-        # rounded down, as torchvision does
+        # torchvision rounds down, too
         new_long = int(size * max(width, height) / min(width, height))
         return (size, new_long) if width <= height else (new_long, size)
 
@@ -183,7 +184,7 @@ class Preprocessing:
             pixels: ``[B, height, width, 3]`` uint8, in the order R, G, B.
 
         Returns:
-            images: ``[B, 3, height, width]`` float32, what the network gets.
+            images: ``[B, 3, height, width]`` float32 input of the network.
         """
         images = pixels.permute(0, 3, 1, 2).float()  # [B, 3, height, width]
         if self.channels == "bgr":
@@ -196,7 +197,7 @@ class Preprocessing:
 
 
 def normalization(name: str) -> dict[str, Any]:
-    """One of ``NORMALIZATIONS`` as arguments of :class:`Preprocessing`."""
+    """Return one of ``NORMALIZATIONS`` as arguments of :class:`Preprocessing`."""
     return dict(zip(("channels", "scale", "mean", "std"), NORMALIZATIONS[name]))
 
 
@@ -210,18 +211,18 @@ def with_options(
     interpolation: Optional[str] = None,
     normalize: Optional[str] = None,
 ) -> Preprocessing:
-    """``default`` with a user's choices; what is not given stays.
+    """Replace options of a preprocessing by the user's choices.
 
-    A ``size`` without ``resize_size`` keeps the default's ratio of the two (256 to 224, say) where
-    a short side is resized and then cropped, and resizes to ``size`` itself elsewhere. Two sets of
-    choices that do the same become equal.
+    If ``size`` is given without ``resize_size``, images are resized in the default's proportion,
+    such as 256 to 224, provided that the short side is resized and then cropped; otherwise they are
+    resized to ``size``. Options with the same effect become equal.
     """
     resize, crop, side = resize or default.resize, crop or default.crop, size or default.size
     if not resize_size or resize == "none":
         crops_default = resize == default.resize == "short" and crop == "center"
         resize_size = round(side * default.resize_size / default.size) if crops_default else side
     if resize == "squash" and resize_size == side:
-        crop = "none"  # nothing is left to crop
+        crop = "none"  # the crop would change nothing
     changes: dict[str, Any] = {
         "resize": resize,
         "resize_size": resize_size,
@@ -236,7 +237,7 @@ def with_options(
 
 
 def _center_crop(image: Image.Image, side: int) -> Image.Image:
-    """A square of ``side`` around the centre, rounded and padded as torchvision's."""
+    """Return the square of size ``side`` in the centre, rounded and padded as in torchvision."""
     width, height = image.size
     if width < side or height < side:
         left, top = max(0, side - width) // 2, max(0, side - height) // 2
@@ -249,7 +250,7 @@ def _center_crop(image: Image.Image, side: int) -> Image.Image:
 
 
 def _center_box(image: Image.Image, long: int) -> Image.Image:
-    """The middle of a strip, ``long`` pixels along its long side."""
+    """Return the middle of a strip, with ``long`` pixels on its long side."""
     width, height = image.size
     left, top = max(0, width - long) // 2, max(0, height - long) // 2
     return image.crop((left, top, width - left, height - top))

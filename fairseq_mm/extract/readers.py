@@ -1,6 +1,6 @@
-"""One image or video file becomes the inputs of a network: one for an image, one a clip of a video.
+"""Readers of image and video files: an image is one input of a network, a video one per clip.
 
-A reader travels to the decoding processes, so that this module does not import torch.
+Readers are sent to the decoding processes, so this module does not import torch.
 """
 
 import abc
@@ -19,17 +19,17 @@ from fairseq_mm.extract.media_list import IMAGES, VIDEOS, AnyMedia, Kind, MediaF
 from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.extract.videos import VideoReader, import_av, resampled
 
-# how far a process may decode ahead of the network: in files, and in bytes of clips
+# limits of what a process may decode ahead of the network: files, and bytes of clips
 AHEAD_FILES = 8
 AHEAD_BYTES = 1 << 26
 
 
 class MediaEnd(NamedTuple):
-    """What is known of a file when it has been decoded.
+    """End of a decoded file.
 
     Attributes:
-        fields: values of the reader's ``columns``.
-        damage: what is wrong with the file; empty if nothing is.
+        fields: Values of the reader's ``columns``.
+        damage: Description of the file's damage; empty if the file is whole.
         source: Record of the bytes that were decoded.
     """
 
@@ -39,30 +39,30 @@ class MediaEnd(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """Why a file cannot be read (further).
+    """End of a file that cannot be read, or not to its end.
 
     Attributes:
         reason: One line, without the file's name.
-        source: Record of its bytes, if there are any.
+        source: Record of the bytes, if there are any.
     """
 
     reason: str
     source: Optional[Source] = None
 
 
-# an input of the network (uint8), or how a file ended
+# an input of the network (uint8), or the end of a file
 Event = Union[np.ndarray, MediaEnd, Unreadable]
 
 
 class Reader(abc.ABC):
-    """Decodes one kind of files.
+    """Decoder of one kind of files.
 
     Attributes:
-        kind: of files.
-        inputs_are: what the network's inputs are called.
-        columns: what is recorded of each file beside the store.
-        inputs_per_file: None where that is known only after decoding.
-        max_waiting: events that a process may be ahead.
+        kind: Kind of the files.
+        inputs_are: Name of the network's inputs in tables and progress bars.
+        columns: Names of the fields that are recorded of each file in a table next to the store.
+        inputs_per_file: Number of inputs in a file; None if it is known only after decoding.
+        max_waiting: Number of events that a process may decode ahead.
     """
 
     kind: ClassVar[Kind]
@@ -78,12 +78,13 @@ class Reader(abc.ABC):
     def _decoded(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]: ...
 
     def inputs(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]:
-        """
+        """Decode a file.
+
         Yields:
-            each input of the network, uint8.
+            Inputs of the network, uint8.
 
         Raises:
-            UserError: the reason why it cannot be read (further), without its name.
+            UserError: with the reason why the file cannot be read to its end, without its name.
         """
         try:
             return (yield from self._decoded(media))
@@ -96,7 +97,7 @@ class Reader(abc.ABC):
             raise UserError(f"cannot be decoded: {reason}") from None
 
     def events(self, file: MediaFile) -> Generator[Event, None, None]:
-        """The inputs, then the end or the reason why the file cannot be read (further)."""
+        """Yield the inputs of a file, and then its end."""
         end: Union[MediaEnd, Unreadable]
         try:
             with HashedFile(file) as hashed:
@@ -112,11 +113,11 @@ class Reader(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class ImageReader(Reader):
-    """Images, ``[height, width, 3]`` each.
+    """Reader of images ``[height, width, 3]``.
 
     Args:
-        preprocessing: from the image to the network's input.
-        max_pixels: see :func:`.read_image`.
+        preprocessing: Preprocessing of the images.
+        max_pixels: Largest number of pixels, see :func:`.read_image`.
     """
 
     preprocessing: Preprocessing
@@ -134,12 +135,12 @@ class ImageReader(Reader):
 
 @dataclasses.dataclass(frozen=True)
 class ClipReader(Reader):
-    """Videos as clips, ``[frames, height, width, 3]`` each.
+    """Reader of videos, as clips ``[frames, height, width, 3]``.
 
     Args:
-        preprocessing: from frames to clips.
-        keep_damaged: take what can be decoded of a truncated or damaged video.
-        max_pixels: larger frames are refused.
+        preprocessing: Preprocessing of the frames.
+        keep_damaged: Use the frames of a truncated or damaged video that can be decoded.
+        max_pixels: Largest number of pixels of a frame; larger frames are refused.
 
     Raises:
         UserError: if PyAV is missing.

@@ -1,15 +1,15 @@
-"""3D ResNeXt-101: the network of the Kinetics features that summaries of How2 are made from.
+"""3D ResNeXt-101, the network of the Kinetics features that summarizers of How2 read.
 
 Hara, Kataoka and Satoh, "Can Spatiotemporal 3D CNNs Retrace the History of 2D CNNs and ImageNet?",
 CVPR 2018 (https://arxiv.org/abs/1711.09577), Section 3.2 and Table 1: a ResNeXt with cardinality
 32, 3 + 4 + 23 + 3 blocks, 3 x 3 x 3 convolutions, and projections as shortcuts where the shape
 changes (type B). The tensors have the names of the published checkpoints
 (``resnext-101-kinetics.pth`` for clips of 16 frames, ``resnext-101-64f-kinetics.pth`` for 64), so
-these load strictly.
+that these load strictly.
 
-Differs from the published network: the last map is averaged over all its positions, whatever their
-number, where there an average pool has the size that 112 x 112 pixels and 16 (or 64) frames leave.
-For such clips both are the same.
+Differs from the published network: the last map is averaged over all positions, whatever their
+number. The published network has an average pool of fixed size, which covers all positions of
+clips of 112 x 112 pixels and 16 (or 64) frames; for these clips both are equal.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 CARDINALITY = 32
 BLOCKS = (3, 4, 23, 3)
-NUM_CLASSES = 400  # of Kinetics
-# what random weights multiply a block's residual with: with 1, the sum over 33 blocks would leave
-# the range of float16
+NUM_CLASSES = 400  # in Kinetics
+# factor of a block's residual with random weights: with 1, the sum over 33 blocks would leave the
+# range of float16
 RANDOM_RESIDUAL = 0.2
 
 
@@ -30,11 +30,11 @@ class GroupedBottleneck(nn.Module):
     """ReLU(shortcut(x) + BN(W3 ReLU(BN(W2 ReLU(BN(W1 x)))))), where W2 is a grouped convolution.
 
     Args:
-        in_channels: of the input.
-        mid_channels: of W2, in and out; a multiple of ``cardinality``.
-        out_channels: of the output.
-        cardinality: groups of W2.
-        stride: of W2 and of the shortcut, in time, height and width.
+        in_channels: Number of channels of the input.
+        mid_channels: Number of channels around W2, a multiple of ``cardinality``.
+        out_channels: Number of channels of the output.
+        cardinality: Number of groups of W2.
+        stride: Stride of W2 and of the shortcut in time, height and width.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class GroupedBottleneck(nn.Module):
         return self.relu(self.bn3(self.conv3(out)) + shortcut)
 
     def fold_norms(self) -> None:
-        """Makes each batch normalisation a part of the convolution before it."""
+        """Merge each batch normalisation into the convolution before it."""
         for number in (1, 2, 3):
             _fold(self, f"conv{number}", f"bn{number}")
         if self.downsample is not None:
@@ -85,11 +85,11 @@ class GroupedBottleneck(nn.Module):
 
 
 class ResNeXt3d(nn.Module):
-    """Clips to scores of classes; with ``fc`` replaced by an identity, to 2048 features.
+    """Classifier of clips; with ``fc`` replaced by an identity, it returns 2048 features.
 
     Args:
-        blocks: in each of the four layers.
-        num_classes: of ``fc``.
+        blocks: Number of blocks in each of the four layers.
+        num_classes: Number of classes.
     """
 
     def __init__(self, blocks: Sequence[int] = BLOCKS, *, num_classes: int = NUM_CLASSES) -> None:
@@ -122,8 +122,9 @@ class ResNeXt3d(nn.Module):
         return self.fc(torch.mean(maps, (2, 3, 4)))
 
     def fold_norms(self) -> "ResNeXt3d":
-        """Makes each batch normalisation a part of the convolution before it, which saves a fifth
-        of the time on a CPU. Only for evaluation; names of tensors change.
+        """Merge each batch normalisation into the convolution before it, for evaluation only.
+
+        This saves a fifth of the time on a CPU. The names of tensors change.
         """
         _fold(self, "conv1", "bn1")
         for module in self.modules():

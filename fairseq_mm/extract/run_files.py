@@ -1,4 +1,4 @@
-"""What a run of extraction writes beside its feature store, and what a finished run left."""
+"""Files that an extraction writes next to its feature store, and checks of a finished store."""
 
 import contextlib
 import logging
@@ -21,17 +21,17 @@ logger = logging.getLogger(__name__)
 
 
 def unreadable_path(output: str) -> str:
-    """Where the unreadable items of a store are listed: name, tab, reason."""
+    """Return the path of the list of a store's unreadable files: name, tab, reason."""
     return output + ".unreadable.tsv"
 
 
 def details_path(output: str, noun: str) -> str:
-    """Where the items of a store are described, between tabs: ``.videos.tsv`` for videos."""
+    """Return the path of the table of a store's items, ``.videos.tsv`` for videos."""
     return f"{output}.{noun}.tsv"
 
 
 def write_unreadable(output: str, unreadable: Iterable[tuple[str, Unreadable]]) -> None:
-    """List unreadable files beside the store: name, reason, record. An empty list is no file."""
+    """Write the list of unreadable files: name, reason, record. Remove the file if it is empty."""
     rows = []
     for name, (reason, source) in unreadable:
         fields = [" ".join(field.split()) for field in (name, reason)]
@@ -46,41 +46,41 @@ def write_unreadable(output: str, unreadable: Iterable[tuple[str, Unreadable]]) 
 
 
 def write_rows(path: str, rows: Iterable[Sequence[str]]) -> None:
-    """Writes a table: a line a row, tabs between its fields, which have neither in them."""
+    """Write a table: one line per row, fields separated by tabs."""
     with open(path + ".tmp", "w", encoding="utf-8", errors="surrogateescape") as file:
         file.writelines("\t".join(row) + "\n" for row in rows)
     os.replace(path + ".tmp", path)
 
 
 def _read_unreadable(path: str) -> dict[str, Optional[Source]]:
-    """Records of the files by name; earlier versions wrote none."""
-    found: dict[str, Optional[Source]] = {}
+    """Read the records of unreadable files by name; earlier versions wrote no records."""
+    sources: dict[str, Optional[Source]] = {}
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             for line in file:
                 name, _, *fields = [*line.rstrip("\n").split("\t"), ""]
-                found[name] = None
+                sources[name] = None
                 with contextlib.suppress(ValueError):
                     size, time, digest, _ = fields
-                    found[name] = Source(int(size), int(time), bytes.fromhex(digest))
+                    sources[name] = Source(int(size), int(time), bytes.fromhex(digest))
     except FileNotFoundError:
         pass
-    return found
+    return sources
 
 
 class Journal:
-    """What is known of the finished videos, kept in the partial folder until the store is whole.
+    """Table of the finished videos, kept in the partial folder until the store is whole.
 
-    A line is written before its video is appended to the store; lines of videos that are not in the
-    store, or that were torn, are dropped when a run continues.
+    A line is written before its video is appended to the store. When a run continues, incomplete
+    lines and lines of videos that are not in the store are dropped.
 
     Args:
-        writer: of the store.
-        noun: what the items are, ``videos``.
-        columns: names of the fields, the id and the number of inputs before them.
+        writer: Writer of the store.
+        noun: Name of the items, such as ``videos``.
+        columns: Names of the fields: the id, the number of inputs, and the reader's columns.
 
     Attributes:
-        rows: the header, and a row an item.
+        rows: Header of the table, and one row per item.
     """
 
     def __init__(self, writer: FeatureStoreWriter, noun: str, columns: Sequence[str]) -> None:
@@ -113,7 +113,7 @@ class Journal:
         self._file.flush()
 
     def finish(self) -> None:
-        """Writes the table beside the store."""
+        """Write the table next to the store."""
         write_rows(self.output, self.rows)
 
     def __enter__(self) -> "Journal":
@@ -144,14 +144,14 @@ def check_finished(
     dtype: str,
     noun: str,
 ) -> FinishedStore:
-    """Check that a finished store is what a run of that extractor would write.
+    """Check that a finished store equals the store that a run would write.
 
     Args:
         identity: Attributes that the run would record.
-        items: Its images or videos.
+        items: Images or videos of the run.
         output: Path of the store.
-        dtype: Type of its rows.
-        noun: The word for its items.
+        dtype: Type of the features.
+        noun: Name of the items, ``images`` or ``videos``.
 
     Raises:
         UserError: if the store is not what the run would write.
@@ -181,22 +181,22 @@ def check_finished(
     check_unchanged(
         store, items, noun, "Extract all of them anew (--overwrite), or choose another --output."
     )
-    given = {item.key for item in items}
-    return FinishedStore(len(store), len(missing), [key for key in store.ids if key not in given])
+    keys = {item.key for item in items}
+    return FinishedStore(len(store), len(missing), [key for key in store.ids if key not in keys])
 
 
 def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool:
-    """Whether a finished run has not tried to read an item, or not with the content of now."""
+    """Return whether the finished run did not try to read an item with its present content."""
     name = " ".join(item.name.split())
     source = unreadable.get(name)
     return name not in unreadable or (source is not None and bool(describe_change(item, source)))
 
 
 def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], noun: str) -> None:
-    """
+    """Check that a run that is continued has the same items, with the same content.
+
     Raises:
-        UserError: if the run that is to be continued was given other items, or items that have
-            changed since.
+        UserError: if an item of the store is not given, or has changed.
     """
     stray = sorted(writer.done - {item.key for item in items})
     if stray:
@@ -218,10 +218,10 @@ def check_unchanged(
     Warn once if the store has no record of its files.
 
     Args:
-        store: A finished store or the writer that continues one.
-        items: Images or videos; a store may lack some of them.
-        noun: The word for them.
-        remedy: The last sentence of the message.
+        store: Finished store, or writer that continues one.
+        items: Images or videos; the store may lack some.
+        noun: Name of the items, ``images`` or ``videos``.
+        remedy: Last sentence of the message.
 
     Raises:
         UserError: naming the first file that has changed.
@@ -257,10 +257,10 @@ def check_unchanged(
 def _shared_sizes_and_times(
     store: Union[FeatureStore, FeatureStoreWriter], items: Iterable[MediaFile]
 ) -> set[tuple[int, int]]:
-    """Return each pair of size and time that several files have.
+    """Return the pairs of size and time that several files share.
 
-    Such a pair does not say which of these files an item was made of. The members of an archive
-    all have its time, but their names tell them apart.
+    Such a pair does not identify the file of an item. Members of an archive share its time, but
+    their names identify them.
     """
     paths: dict[tuple[int, int], str] = {}
     shared = set()

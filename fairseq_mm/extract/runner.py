@@ -1,14 +1,14 @@
-"""The long run from a list of images or videos to a feature store: batches, resuming.
+"""Extraction of a list of images or videos into a feature store, in batches that can be resumed.
 
-The inputs of all files (an image each, or the clips of the videos) make one sequence in the order
-of the list, and batches begin at fixed places of it. The places of files that are done already, and
-of images that cannot be read, are filled with black: so an input meets the same arithmetic in an
-interrupted run as in one without interruption, and the two stores have equal bits. A video that was
-interrupted is begun anew.
+The inputs of all files (one per image, or the clips of the videos) form one sequence in the order
+of the list, and batches start at fixed positions of the sequence. Files that are done already and
+images that cannot be read are replaced by black inputs. Every input is therefore in the same place
+of the same batch after an interruption, and the store is equal to the last bit. An interrupted
+video starts anew.
 
-Of the files, only the inputs of a batch, what the decoding processes are ahead, and the rows of the
-file under way are held: memory does not grow with the videos' length, but for 8 KB a clip of 16
-frames and 2048 channels (46 MB an hour of video).
+Memory holds the inputs of a batch, the inputs that are decoded ahead, and the features of the
+current files. It does not grow with the length of the videos, except for 8 KB per clip of 16 frames
+with 2048 channels (46 MB per hour of video).
 """
 
 import contextlib
@@ -35,24 +35,24 @@ from fairseq_mm.extract.run_files import (
     write_unreadable,
 )
 
-# a finished file, its rows, the number of its inputs, and what is known of it
+# a finished file, its rows, the number of its inputs, and its end
 Finished = tuple[MediaFile, np.ndarray, int, MediaEnd]
 
 
 class RunSummary(NamedTuple):
-    """What a run did.
+    """Results of a run.
 
     Attributes:
-        num_items: images or videos in the store.
-        num_unreadable: listed, not in the store.
-        num_damaged: in the store, as far as they can be decoded; of this run.
-        num_extracted: items of this run.
-        num_inputs: images or clips computed in this run.
-        seconds: of this run, from the first item on.
-        seconds_waiting: of these, for decoded inputs.
-        seconds_network: of these, for the network.
-        was_finished: the store was complete before.
-        unlisted: Ids in a store that was complete before that no given file has.
+        num_items: Number of images or videos in the store.
+        num_unreadable: Number of listed files that are not in the store.
+        num_damaged: Number of damaged videos of this run that are in the store in part.
+        num_extracted: Number of items that this run has added.
+        num_inputs: Number of images or clips that this run has computed.
+        seconds: Duration of this run, from the first item on.
+        seconds_waiting: Seconds of waiting for decoded inputs.
+        seconds_network: Seconds in the network.
+        was_finished: Whether the store was complete before.
+        unlisted: Ids of a store that was complete before which no given file has.
     """
 
     num_items: int
@@ -81,27 +81,29 @@ def extract_to_store(
     show_progress: bool = False,
     shard: Optional[Mapping[str, object]] = None,
 ) -> RunSummary:
-    """Writes the features of all files into one feature store, or finishes what was begun.
+    """Write the features of all files into one feature store, or continue an interrupted run.
 
     Args:
-        extractor: network and preprocessing.
-        reader: decodes a file, see :meth:`.Extractor.reader`.
-        files: in the order of the store.
-        output: the store; ``output.partial`` while it grows, ``output.unreadable.tsv`` lists
-            what could not be read, ``output.videos.tsv`` has frames, rate and length of each video.
-        batch_size: inputs that the network gets at a time; by default 8 on a CPU, elsewhere 128
-            images or 64 clips.
-        workers: decoding processes; 0 decodes in this one; by default a quarter of the cores, or
-            where a GPU computes all but one, at most 16.
-        dtype: of the store.
-        overwrite: replace a finished store.
-        strict: an unreadable file ends the run.
-        show_progress: a bar on stderr.
-        shard: Attributes of the store that say which part of a list it has.
+        extractor: Network and preprocessing.
+        reader: Decoder of a file, see :meth:`.Extractor.reader`.
+        files: Images or videos in the order of the store.
+        output: Path of the store. The run writes ``output.partial`` first. Unreadable files are
+            listed in ``output.unreadable.tsv``; ``output.videos.tsv`` has the number of frames, the
+            frame rate and the length of each video.
+        batch_size: Number of inputs in a batch (default: 8 on a CPU, 128 images or 64 clips on a
+            GPU).
+        workers: Number of decoding processes; 0 decodes in this process (default: a quarter of the
+            cores on a CPU; with a GPU all cores but one, at most 16).
+        dtype: Type of the stored features.
+        overwrite: Replace a finished store.
+        strict: End the run at the first unreadable file.
+        show_progress: Show a progress bar on stderr.
+        shard: Attributes of the store that name its part of the list.
 
     Raises:
-        UserError: if the folder of the output is missing, the store exists and is not what would
-            be written, a file has changed since, no file can be read, or one cannot and ``strict``.
+        UserError: if the folder of the output is missing, the store exists and differs from what
+            would be written, a file has changed, or files cannot be read (one file with ``strict``,
+            else all).
     """
     noun = reader.kind.fields
     folder = os.path.dirname(output)
@@ -109,9 +111,9 @@ def extract_to_store(
         raise UserError(f"--output {output}: there is no folder {folder}.")
     attributes = {**extractor.identity, **(shard or {})}
     if os.path.exists(output) and not overwrite:
-        found = check_finished(attributes, files, output, dtype, noun)
+        store = check_finished(attributes, files, output, dtype, noun)
         remove_leftover(output)
-        return RunSummary(**found._asdict(), was_finished=True)
+        return RunSummary(**store._asdict(), was_finished=True)
     with contextlib.ExitStack() as stack:
         writer = FeatureStoreWriter(
             output, dim=extractor.dim, dtype=dtype, attributes=attributes, overwrite=overwrite
@@ -163,17 +165,17 @@ def _progress_bar(total: int, initial: int, noun: str, is_shown: bool) -> tqdm:
 
 
 class _UnderWay:
-    """A file whose inputs are being computed."""
+    """File whose inputs are being computed."""
 
     def __init__(self, file: MediaFile) -> None:
         self.file = file
-        self.rows: list[np.ndarray] = []  # of each computed input [rows, D]
+        self.rows: list[np.ndarray] = []  # [rows, D] for each computed input
         self.num_inputs = 0  # decoded so far
         self.end: Optional[MediaEnd] = None
 
 
 class _Run:
-    """The inner loop, and what it counts."""
+    """Loop over the inputs of all files, with its counters."""
 
     def __init__(
         self, extractor: Extractor, reader: Reader, batch_size: int, strict: bool, bar: tqdm
@@ -187,7 +189,7 @@ class _Run:
         self.num_damaged = self.num_extracted = self.num_inputs = 0
         self.seconds_waiting = self.seconds_network = 0.0
         self.began = time.perf_counter()
-        # the places of the batch, None for black ones, and whose they are
+        # inputs of the batch, None for black inputs, and the file of each input
         self._inputs: list[Optional[np.ndarray]] = []
         self._owners: list[Optional[_UnderWay]] = []
         self._under_way: deque[_UnderWay] = deque()
@@ -195,12 +197,12 @@ class _Run:
     def finished(
         self, files: Sequence[MediaFile], done: Mapping[str, int], workers: int
     ) -> Generator[Finished, None, None]:
-        """Each file that is not done, when its last input has been computed.
+        """Yield each file that is not done when its last input has been computed.
 
         Args:
-            files: all of them.
-            done: how many inputs those have that stand in the store.
-            workers: decoding processes.
+            files: All files.
+            done: Number of inputs of each file that is in the store.
+            workers: Number of decoding processes.
         """
         left = [file for file in files if file.key not in done]
         with contextlib.closing(decode_files(left, self.reader, workers=workers)) as events:
@@ -244,7 +246,7 @@ class _Run:
             yield from self._complete()
 
     def _compute(self) -> None:
-        """Runs the network on the batch, unless all of its inputs were computed before."""
+        """Run the network on the batch, unless all of its inputs were computed before."""
         began = time.perf_counter()
         for owner, rows in zip(self._owners, self.extractor.rows_of_each(self._inputs)):
             if owner is not None and rows is not None:
@@ -264,7 +266,7 @@ class _Run:
             yield first.file, np.concatenate(first.rows), first.num_inputs, first.end
 
     def show(self, num_done: int) -> None:
-        """Moves the progress bar on."""
+        """Update the progress bar."""
         self.bar.n = num_done + len(self.unreadable)
         counts = {self.reader.inputs_are: self.num_inputs, "unreadable": len(self.unreadable)}
         self.bar.set_postfix(counts, refresh=False)

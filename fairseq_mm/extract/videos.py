@@ -1,15 +1,15 @@
 """Decoding of videos of any kind to upright RGB frames, one after the other, in bounded memory.
 
-What is done, beyond what FFmpeg (by PyAV) does by itself:
+In addition to what FFmpeg (by PyAV) does by itself, this module
 
-- the first video stream is read that is no cover image of a song;
-- the rotation of the display matrix is applied (a phone's upright video is stored lying); pixels
-  that are not square are left as they are, as the authors of the networks here left them;
-- a truncated or damaged file is noticed, which FFmpeg plays without a word: packets that are cut
-  off or cannot be decoded, frames with holes, and an end more than a second before the end that
-  the file's head promises;
-- frames are taken as they come, each once, whatever the distances of their time stamps; or, with
-  ``resampled``, those that a player would show at the times of a constant frame rate.
+- reads the first video stream that is not the cover image of a song;
+- applies the rotation of the display matrix (phones store upright videos rotated). Pixels that are
+  not square stay as they are, as in the training of the networks;
+- reports truncated and damaged files, which FFmpeg plays without a message: packets that are cut
+  off or cannot be decoded, damaged frames, and an end more than a second before the end that the
+  header promises;
+- returns each frame once, whatever its time stamp; or, with ``resampled``, the frames that a player
+  would show at a constant frame rate.
 
 This module imports neither torch nor fairseq: it runs in the decoding processes.
 """
@@ -25,10 +25,10 @@ from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.extract.images import MAX_PIXELS
 from fairseq_mm.extract.media_list import AnyMedia, open_media
 
-# what may be missing at the end of a whole file: seconds, and the part of its length
+# tolerance at the end of a whole file: seconds, and share of its length
 MAX_MISSING_SECONDS = 1.0
 MAX_MISSING_PART = 0.01
-# formats whose head gives the length of the whole file, but not of its streams
+# formats whose header has the length of the whole file, but not of its streams
 WITH_LENGTH = ("matroska", "flv")
 UPRIGHT = {
     90: Image.Transpose.ROTATE_90,
@@ -38,28 +38,30 @@ UPRIGHT = {
 
 
 def import_av() -> ModuleType:
-    """
+    """Import PyAV.
+
     Raises:
         UserError: naming the extra, if PyAV is not installed.
     """
     av = import_extra("av", extra="video", purpose="reading videos")
-    # FFmpeg's own remarks would come between the lines of a progress bar
+    # messages of FFmpeg would break a progress bar
     av.logging.set_level(None)
     return av
 
 
 class VideoReader:
-    """The frames of one video, to be gone through once.
+    """Decoder of the frames of one video, which can be read once.
 
     Args:
-        video: a path, bytes, a binary file, or an entry of a list.
-        keep_damaged: take what can be decoded of a truncated or damaged video; else it raises.
-        max_pixels: larger frames are refused.
+        video: Path, bytes, binary file, or entry of a list.
+        keep_damaged: Return the frames of a truncated or damaged video that can be decoded, instead
+            of raising an error.
+        max_pixels: Largest number of pixels of a frame; larger frames are refused.
 
     Attributes:
-        num_frames: decoded so far.
-        seconds: from the first frame's beginning to the last one's end.
-        damage: what is wrong with the file; empty if nothing has been found so far.
+        num_frames: Number of frames decoded so far.
+        seconds: Time from the start of the first frame to the end of the last frame.
+        damage: Description of the damage; empty if none has been found so far.
     """
 
     def __init__(
@@ -79,18 +81,20 @@ class VideoReader:
 
     @property
     def frame_rate(self) -> float:
-        """Frames a second, on average; 0 of a video without any duration."""
+        """Average frames per second; 0 for a video without a duration."""
         return self.num_frames / self.seconds if self.seconds > 0 else 0.0
 
     def frames(self) -> Iterator[tuple[Fraction, Fraction, Image.Image]]:
-        """
+        """Decode the video.
+
         Yields:
-            begin: seconds, from the beginning of the first frame.
-            end: seconds, as far as the file says how long a frame lasts.
-            frame: in mode RGB, upright.
+            begin: Start of the frame in seconds after the start of the first frame.
+            end: End of the frame in seconds; estimated from the frame rate if the file does not
+                have it.
+            frame: Upright image in mode RGB.
 
         Raises:
-            UserError: the reason why it cannot be read, without the file's name.
+            UserError: with the reason why the video cannot be read, without its name.
         """
         av = import_av()
         try:
@@ -118,7 +122,7 @@ class VideoReader:
             raise UserError("is an image, not a video.")
         stream = _video_stream(av, container)
         self._check_size(stream.codec_context.width, stream.codec_context.height)
-        # processes decode in parallel, not threads
+        # the decoding processes use all cores already
         stream.codec_context.thread_count = 1
         rate = _fraction(stream.average_rate) or _fraction(stream.guessed_rate) or Fraction(25)
         time_base = _fraction(stream.time_base)
@@ -146,8 +150,8 @@ class VideoReader:
         return image if turn is None else image.transpose(turn)
 
     def _decoded(self, av: ModuleType, container: Any, stream: Any) -> Iterator[Any]:
-        """Frames of FFmpeg; notes the damage that it meets."""
-        last: dict[int, Fraction] = {}  # stream -> end of its last packet
+        """Decode with FFmpeg, and note damage."""
+        last: dict[int, Fraction] = {}  # number of a stream -> end of its last packet
         packets = container.demux()
         while True:
             try:
@@ -168,7 +172,7 @@ class VideoReader:
             try:
                 frames = packet.decode()
             except (av.FFmpegError, ValueError) as error:
-                # a recording may begin between two key frames
+                # a recording may start between two key frames: its first packets are no damage
                 if self._has_sound_frame:
                     self._note_damage(f"cannot be decoded there ({_reason(error)})")
                 continue
@@ -181,8 +185,8 @@ class VideoReader:
         self._check_end(container, stream, last)
 
     def _check_end(self, container: Any, stream: Any, last: dict[int, Fraction]) -> None:
-        found = last.get(stream.index)
-        if found is None:
+        actual = last.get(stream.index)
+        if actual is None:
             return
         if stream.duration:
             promised = stream.duration * _fraction(stream.time_base)
@@ -190,10 +194,10 @@ class VideoReader:
         elif container.duration and container.format.name.startswith(WITH_LENGTH):
             promised = Fraction(container.duration, 1_000_000)
             begin = Fraction(container.start_time or 0, 1_000_000)
-            found = max(last.values())
+            actual = max(last.values())
         else:
             return
-        missing = float(begin + promised - found)
+        missing = float(begin + promised - actual)
         if missing > MAX_MISSING_SECONDS + MAX_MISSING_PART * float(promised):
             self._note_damage(
                 f"{missing:.1f} of the {float(promised):.1f} s that its head promises are not there"
@@ -209,11 +213,11 @@ class VideoReader:
 def resampled(
     frames: Iterable[tuple[Fraction, Fraction, Image.Image]], fps: float
 ) -> Iterator[Image.Image]:
-    """What a player shows at the times 0, 1 / fps, 2 / fps, ...: frames are repeated or left out.
+    """Yield the images that a player shows at the times 0, 1 / fps, 2 / fps, ...
 
     Args:
-        frames: begin, end, image, see :meth:`VideoReader.frames`.
-        fps: frames a second.
+        frames: Begin, end and image of each frame, see :meth:`VideoReader.frames`.
+        fps: Frames per second.
     """
     step = 1 / Fraction(fps).limit_denominator(1001)
     shown: Optional[Image.Image] = None
@@ -231,14 +235,14 @@ def resampled(
 
 def _open_container(av: ModuleType, file: BinaryIO) -> Any:
     try:
-        # else a title that is not UTF-8 would make a video unreadable
+        # by default, a title that is not UTF-8 makes a video unreadable
         return av.open(file, mode="r", metadata_errors="replace")
-    except TypeError:  # PyAV 19 and newer take any title
+    except TypeError:  # PyAV 19 and newer accept any title
         return av.open(file, mode="r")
 
 
 def _fraction(rational: Any) -> Fraction:
-    """Of PyAV's numbers, which are None, or 0/1 in newer versions, where they are not known."""
+    """Convert a number of PyAV. Unknown numbers are None, or 0/1 in newer versions."""
     return Fraction(rational.numerator, rational.denominator) if rational else Fraction(0)
 
 

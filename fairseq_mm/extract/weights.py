@@ -1,8 +1,8 @@
-"""State dict files: loading without unpickling code, and fitting them to a network.
+"""Safe loading of state dict files, and fitting of their tensors to a network.
 
-A file may be a bare state dict, one under the key ``state_dict`` or ``model``, one saved from a
-``DataParallel`` (``module.`` before every name), or in half precision. Only what the extracted
-layer depends on has to be in it: a file without a classifier, or with one of other classes, does.
+A file may be a state dict, a dictionary with one under the key ``state_dict`` or ``model``, a state
+dict of a ``DataParallel`` (``module.`` before every name), or in half precision. It must have the
+tensors that the extracted layer depends on; a classifier may be missing or have other classes.
 """
 
 import os
@@ -19,47 +19,48 @@ from fairseq_mm.errors import UserError
 
 MAX_NAMED = 4
 RANDOM = "none"
-# torchvision's own DenseNet files have names of before 2017 (norm.1 for norm1)
+# the DenseNet files of torchvision have the names from before 2017 (norm.1 instead of norm1)
 _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)$")
 
 
 def checked_weights_file(model: str, recorded: str, weights_file: Optional[str]) -> str:
-    """
+    """Check that a weights file is the recorded one, and return its path.
+
     Args:
-        model: for messages.
+        model: Name of the model, for messages.
         recorded: SHA-256 of the file that the features were made with.
-        weights_file: the one in hand.
+        weights_file: Path of the file to check, or None if there is none.
 
     Raises:
-        UserError: if it is missing, or another one.
+        UserError: if the file is missing, or another file.
     """
     if weights_file is None:
         raise UserError(
             f"the features were made by {model} with weights from a file (SHA-256 "
             f"{recorded[:12]}...): give that file."
         )
-    found = compute_sha256(weights_file)
-    if found != recorded:
+    digest = compute_sha256(weights_file)
+    if digest != recorded:
         raise UserError(
             f"{weights_file}: must have the SHA-256 {recorded[:12]}... of the weights that the "
-            f"features were made with, but has {found[:12]}..."
+            f"features were made with, but has {digest[:12]}..."
         )
     return weights_file
 
 
 def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> tuple[str, int]:
-    """What a store records of its extractor's weights, as an extractor is built from it.
+    """Return the weights that a store records, as arguments for building the extractor.
 
     Args:
-        model: for messages.
+        model: Name of the model, for messages.
         recorded: SHA-256 of a file, ``none:SEED``, ``torchvision:NAME`` or ``open_clip:TAG``.
-        weights_file: the one in hand.
+        weights_file: Path of the file with this SHA-256, or None.
 
     Returns:
-        file or name, and the seed of random weights.
+        File or name of the weights, and the seed of random weights.
 
     Raises:
-        UserError: see :func:`checked_weights_file`, or if the record is of no known kind.
+        UserError: see :func:`checked_weights_file`; or if the record has an unknown format.
     """
     source, _, name = recorded.partition(":")
     if re.fullmatch(r"[0-9a-f]{64}", recorded):
@@ -72,15 +73,16 @@ def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> 
 
 
 def read_state_dict(path: str) -> dict[str, Tensor]:
-    """
+    """Read a file of named tensors.
+
     Raises:
-        UserError: if the file is missing, or holds anything but tensors by name.
+        UserError: if the file is missing, or has other content.
     """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file (a state dict of the model was expected).")
     try:
         content: Any = load_weights(path)
-    except Exception as error:  # torch raises nearly anything on a file that is none of its own
+    except Exception as error:  # torch raises errors of many classes on foreign files
         reason = str(error).strip().splitlines()
         raise UserError(
             f"{path}: is no state dict file that can be loaded safely (with weights only): "
@@ -105,19 +107,19 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
 def load_state_dict(
     model: nn.Module, state_dict: dict[str, Tensor], *, needed: Collection[str], origin: str
 ) -> None:
-    """Copies tensors into ``model``, cast to its types.
+    """Copy tensors into a network, cast to its types.
 
     Args:
-        model: the whole network.
-        state_dict: from a file.
-        needed: names of the tensors that the extracted layer depends on; others may be missing.
-        origin: the file, for messages.
+        model: Whole network.
+        state_dict: Tensors of a file.
+        needed: Names of the tensors that the extracted layer depends on; others may be missing.
+        origin: Name of the file, for messages.
 
     Raises:
         UserError: naming tensors that are missing, unknown to the model, or of another shape.
     """
     own = model.state_dict()
-    # batch normalisation counts its steps for training only; older files do not have the count
+    # batch normalisation reads its count of steps only in training, and older files do not have it
     needed = [name for name in needed if not name.endswith("num_batches_tracked")]
     missing = [name for name in needed if name not in state_dict]
     unexpected = [name for name in state_dict if name not in own]
