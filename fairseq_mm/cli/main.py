@@ -31,7 +31,6 @@ SUBCOMMANDS = {
     "extract": "Extract features of images or videos to a feature store.",
     "store": "Inspect, verify, import, merge and convert feature stores.",
     "score": "Score generated texts against references.",
-    "gain": "Compute the share of a gain over a baseline that comes from the video.",
     "embed": "Embed images, sentences and words to a feature store.",
     "rank": "Rank images against sentences (R@K), or stories under prompts or images.",
     "perplexity": "Compute the perplexity of texts.",
@@ -50,6 +49,7 @@ SUBCOMMANDS = {
 # former subcommands -> where they are now
 MOVED = {
     "demo": "is `make demo`, or `python examples/demo/run_demo.py`, in a clone of the repository",
+    "gain": "is `fairseq-mm score --system FILE --text-only FILE --baseline FILE`",
     "study": "is `python examples/human_evaluation/study.py`, in a clone of the repository",
 }
 

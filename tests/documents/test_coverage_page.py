@@ -53,7 +53,7 @@ def test_command_of_the_page_parses(command, parse):
         "fairseq-mm score OUTPUT --data DATA --prese how2",  # an abbreviation
         "fairseq-mm prepare how2 TEXT --outputs DATA",
         "fairseq-mm no_such_subcommand DATA",
-        "fairseq-mm score OUTPUT --data DATA | fairseq-mm gain --sistem FILE",
+        "fairseq-mm score OUTPUT --data DATA | fairseq-mm score --sistem FILE",
         "fairseq-train DATA --user-dir fairseq_mm --task video_summarization --arch vg_bart_base "
         "--fusion-layers 5,6",
         "fairseq-train DATA --user-dir fairseq_mm --task video_summarization --arch vg_bard",

@@ -234,8 +234,8 @@ def _targets() -> Iterator[Target]:
         "more/captions_other.jsonl",
     )
     yield Target(
-        "gain",
-        "gain --system more/items.jsonl --text-only more/items.jsonl --baseline "
+        "score --system",
+        "score --system more/items.jsonl --text-only more/items.jsonl --baseline "
         "62.3,46.1,58.2 --bootstrap 10",
         "more/items.jsonl",
     )

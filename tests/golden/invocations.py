@@ -613,7 +613,7 @@ def gained(case: Case) -> Records:
             f"--split valid --per-item {{out}}/{name}.items.jsonl"
         )
     case.mm(
-        "gain --system {out}/system.items.jsonl --text-only {out}/text.items.jsonl "
+        "score --system {out}/system.items.jsonl --text-only {out}/text.items.jsonl "
         "--baseline {out}/base.items.jsonl --bootstrap 50 --json {out}/g.json"
     )
     return records.of_json(case.out / "g.json", drop=("source", "message"))
@@ -621,7 +621,7 @@ def gained(case: Case) -> Records:
 
 def gained_by_figures(case: Case) -> Records:
     case.mm(
-        "gain --system 68.0,51.4,63.3 --text-only 64.0,46.4,58.9 --baseline 62.3,46.1,58.2 "
+        "score --system 68.0,51.4,63.3 --text-only 64.0,46.4,58.9 --baseline 62.3,46.1,58.2 "
         "--json {out}/g.json"
     )
     return records.of_json(case.out / "g.json", drop=("source", "message"))
@@ -1084,6 +1084,7 @@ COMMANDS: dict[str, dict[str, Callable[[Case], Records]]] = {
         "how2": scored("videos", "--preset how2 --metrics rouge,bleu,cider,novel_ngrams"),
         "how2 content f1": scored("videos", "--preset how2 --metrics content_f1,meteor"),
     },
+    # `score --system`; the outputs have the name of the former subcommand
     "gain": {"items": gained, "figures": gained_by_figures},
     "retrieve prompts": {
         "valid": retrieved("--split valid --words 10"),

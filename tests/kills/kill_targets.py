@@ -104,8 +104,8 @@ def _commands() -> Iterator[Target]:
         "--per-item {out}/items.jsonl",
     )
     yield Target(
-        "gain --json",
-        "gain --system more/items.jsonl --text-only more/items.jsonl --baseline 62.3,46.1,58.2 "
+        "score --system --json",
+        "score --system more/items.jsonl --text-only more/items.jsonl --baseline 62.3,46.1,58.2 "
         "--bootstrap 10 --json {out}/gain.json",
     )
     yield Target(

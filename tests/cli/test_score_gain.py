@@ -1,4 +1,4 @@
-"""`fairseq-mm gain`: the paper's share from figures and files, resampling, mistakes."""
+"""`fairseq-mm score --baseline`: the paper's share from figures and files, resampling, mistakes."""
 
 import json
 
@@ -16,7 +16,7 @@ def gain(tmp_path, capsys, monkeypatch):
 
     def run(system, text_only, baseline, *arguments):
         options = ("--system", system, "--text-only", text_only, "--baseline", baseline)
-        status = main(["gain", *options, *arguments, "--json", "gain.json"])
+        status = main(["score", *options, *arguments, "--json", "gain.json"])
         path = tmp_path / "gain.json"
         printed = capsys.readouterr()
         return status, json.loads(path.read_text()) if status == 0 else {}, printed
@@ -180,3 +180,53 @@ def test_mistakes_are_one_line(gain, scored, by_item, tmp_path, arguments, messa
     assert status == 2
     assert message in printed.err
     assert printed.err.count("\n") == 1
+
+
+def test_hypotheses_are_scored_and_compared_in_one_run(gain, by_item, tmp_path, capsys):
+    references = ["mix the flour and the milk", "cut the red onion", "tune the strings now"]
+    texts = ["mix flour and milk", "cut the onion", "tune all the strings"]
+    worse = ["mix flour", "the onion", "strings"]
+    for name, lines in (("a.ref", references), ("a.txt", texts), ("b.txt", worse)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    options = ["--references", "a.ref", "--preset", "how2", "--metrics", "rouge"]
+    for name in ("a", "b"):
+        items = ["--per-item", f"{name}.jsonl"]
+        assert main(["score", f"{name}.txt", *options, *items]) == 0
+    capsys.readouterr()
+    both = ("--text-only", "b.jsonl", "--baseline", "20,10,15")
+    status, expected, printed = gain("a.jsonl", "b.jsonl", "20,10,15", "--bootstrap", "20")
+    assert status == 0
+    assert main(["score", "a.txt", *options, *both, "--bootstrap", "20", "--json", "o.json"]) == 0
+    result = json.loads((tmp_path / "o.json").read_text())
+    assert result["gain"].pop("systems")["system"].pop("source") == "a.txt"
+    assert expected.pop("systems")["system"].pop("source") == "a.jsonl"
+    assert result["gain"] == expected
+    assert result["scores"][0]["metric"] == "rouge1"
+    assert printed.out in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--system", "1,2,3", "--baseline", "1,1,1"], "--system: needs --text-only."),
+        (["a.txt", "--text-only", "1,2,3"], "--text-only: needs --baseline."),
+        (["--text-only", "1,2,3", "--baseline", "1,1,1"], "give HYPOTHESES, or --reference-scores"),
+        (
+            ["a.txt", "--system", "1,2,3", "--text-only", "1,2,3", "--baseline", "1,1,1"],
+            "HYPOTHESES: has no meaning with --system.",
+        ),
+        (
+            ["a.txt", "--references", "a.txt", "--text-only", "1,2,3", "--baseline", "1,1,1"],
+            "--text-only: needs --preset how2, which computes rouge1, rouge2, rouge_l.",
+        ),
+    ],
+)
+def test_options_that_do_not_belong_together_are_refused(
+    tmp_path, capsys, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("cut the onion\n")
+    assert main(["score", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1

@@ -1,20 +1,7 @@
-"""How much of a system's gain over a baseline comes from the video.
+"""``fairseq-mm score --text-only --baseline``: the share of a gain that comes from the video.
 
-  fairseq-mm gain --system vg.json --text-only bart.json --baseline mffg.json
-  fairseq-mm gain --system 68.0,51.4,63.3 --text-only 64.0,46.4,58.9 \\
-      --baseline 62.3,46.1,58.2
-  fairseq-mm gain --system vg.jsonl --text-only bart.jsonl \\
-      --baseline 62.3,46.1,58.2 --json gain.json
-
-Each is what `fairseq-mm score --preset how2` writes with --json or --per-item,
-or ROUGE-1, -2 and -L as three figures, in percent. Of the gain over the
-baseline the video brings what the system gains over its own backbone without
-video: the mean over ROUGE-1, -2 and -L of (system - text-only) / (system -
-baseline), 83.6 % in Yu et al. 2021, whose figures are the second example.
-
-Where both the system and its backbone are files of --per-item, the figures are
-over the items that all files have, and the share has a 95 % interval by
-resampling these; a baseline of which only figures are known counts as exact.
+Yu et al. 2021 report that 83.6 % of their gain over a baseline comes from the video: the mean over
+ROUGE-1, -2 and -L of (system - text-only) / (system - baseline).
 """
 
 import argparse
@@ -23,53 +10,51 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
 from fairseq_mm.cli import arguments
+from fairseq_mm.cli.arguments import flag
 from fairseq_mm.data.input_files import parse_json, read_lines
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.defaults import SEED
+from fairseq_mm.metrics.score_rows import Row
 from fairseq_mm.metrics.video_gain import VideoGain, share_interval, video_gain
 
 SAMPLES = 1000
 METRICS = ("rouge1", "rouge2", "rouge_l")
-SYSTEMS = {
-    "system": "The system, which reads transcript and video.",
-    "text-only": "Its backbone, without the video.",
-    "baseline": "What the system is compared with.",
+OPTIONS = {
+    "system": "Scores of the system, in place of HYPOTHESES.",
+    "text-only": "Scores of the system's backbone, trained without the video.",
+    "baseline": "Scores of the system that HYPOTHESES or --system is compared with.",
 }
 _MADE_BY = "what fairseq-mm score --preset how2 writes with --json or --per-item"
 
 Figures = tuple[float, ...]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    for name, text in SYSTEMS.items():
-        parser.add_argument(f"--{name}", required=True, metavar="FILE|R1,R2,RL", help=text)
-    parser.add_argument(
-        "--bootstrap",
-        type=int,
-        metavar="N",
-        help="Number of resamples for the interval, 0 for none (default: "
-        f"{SAMPLES} where there are scores by item).",
+def add_gain_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "gain from the video",
+        "Files that this command wrote with --json or --per-item, or ROUGE-1, -2 and -L as three "
+        "figures in percent.",
     )
-    arguments.add(parser, "seed", "json", seed={"default": SEED})
+    for name, text in OPTIONS.items():
+        group.add_argument(f"--{name}", metavar="FILE|R1,R2,RL", help=text)
 
 
 @dataclass(frozen=True)
-class System:
-    """A system's ROUGE.
+class SystemScores:
+    """ROUGE of one system.
 
     Args:
-        name: of :data:`SYSTEMS`.
-        source: file, or figures as they were typed.
-        figures: between 0 and 1, one for each of :data:`METRICS`.
-        signatures: what they were made with, where it is known, without the version.
-        by_item: item id -> its figures, where they are known.
-        num_items: that the figures were made of, where it is known.
+        name: Key of :data:`OPTIONS`.
+        source: File, or figures of the command line.
+        figures: Figures between 0 and 1, one for each of :data:`METRICS`.
+        signatures: Signatures of the figures without versions, if they are known.
+        by_item: Figures by item id, if they are known.
+        num_items: Number of items, if it is known.
     """
 
     name: str
@@ -80,29 +65,92 @@ class System:
     num_items: Optional[int] = None
 
     def matrix(self) -> np.ndarray:
-        """``[items, measures]``, or ``[measures]`` where only the figures are known."""
+        """Return ``[items, metrics]``, or ``[metrics]`` if the scores by item are unknown."""
         return np.array(self.figures if self.by_item is None else list(self.by_item.values()))
 
 
-def run(args: argparse.Namespace) -> None:
+class GainReport(NamedTuple):
+    """Scores of the three systems, the gain, and the result for ``--json``."""
+
+    systems: list[SystemScores]
+    gain: VideoGain
+    result: dict[str, Any]
+
+
+def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool:
+    """Return whether a gain is asked for.
+
+    Args:
+        args: Parsed arguments.
+        metrics: Metrics of HYPOTHESES.
+
+    Raises:
+        UserError: If an option is missing, or has no meaning beside another.
+    """
+    given = [name for name in OPTIONS if getattr(args, name.replace("-", "_")) is not None]
+    if not given:
+        return False
+    for name in ("text-only", "baseline"):
+        if name not in given:
+            raise UserError(f"--{given[0]}: needs --{name}.")
+    if "system" in given:
+        others = ("hypotheses", "constant", "reference_scores", "compare", "per_item", "submission")
+        for option in others:
+            if getattr(args, option) is not None:
+                name = "HYPOTHESES" if option == "hypotheses" else flag(option)
+                raise UserError(f"{name}: has no meaning with --system.")
+    elif args.hypotheses is None:
+        raise UserError("--text-only: needs HYPOTHESES or --system.")
+    elif "rouge" not in metrics:
+        raise UserError(f"--text-only: needs --preset how2, which computes {', '.join(METRICS)}.")
+    return True
+
+
+def run_gain(args: argparse.Namespace) -> None:
+    """Compute, print and write the gain of ``--system``."""
     for option in ("seed", "bootstrap"):
         value = getattr(args, option)
         if value is not None and value < 0:
             raise UserError(f"--{option}: must be 0 or more, but is {value}.")
     arguments.check_writable("--json", args.json)
-    systems, num_items = _on_common_items(
-        [_read_system(name, getattr(args, name.replace("-", "_"))) for name in SYSTEMS]
-    )
+    report = compute_gain(_read_system("system", args.system), args, samples=args.bootstrap)
+    print_gain(report)
+    if args.json:
+        write_file(args.json, json.dumps(report.result, indent=2, ensure_ascii=False) + "\n")
+
+
+def get_scores_of_rows(path: str, ids: Sequence[str], rows: Sequence[Row]) -> SystemScores:
+    """Return the scores of HYPOTHESES as they would be read from ``--per-item``."""
+    columns = {row.name: row.per_item for row in rows}
+    by_item = dict(zip(ids, zip(*(columns[name] for name in METRICS))))
+    return SystemScores("system", path, _mean(by_item), by_item=by_item, num_items=len(ids))
+
+
+def compute_gain(
+    system: SystemScores, args: argparse.Namespace, *, samples: Optional[int]
+) -> GainReport:
+    """Compute the gain of a system over ``--baseline``, and the share of the video.
+
+    Args:
+        system: Scores of the system.
+        args: Parsed arguments with ``text_only``, ``baseline`` and ``seed``.
+        samples: Number of bootstrap samples; None for the default, 0 for no interval.
+
+    Raises:
+        UserError: If scores cannot be read, do not belong together, or cannot be resampled.
+    """
+    others = [_read_system("text-only", args.text_only), _read_system("baseline", args.baseline)]
+    systems, num_items = _restrict_to_common_items([system, *others])
     is_resampled = all(system.by_item is not None for system in systems[:2])
-    if args.bootstrap and not is_resampled:
+    if samples and not is_resampled:
         raise UserError(
             "--bootstrap: needs the files of fairseq-mm score --per-item for --system and "
             "--text-only."
         )
-    found = video_gain(*(system.figures for system in systems))
-    samples = SAMPLES if args.bootstrap is None else args.bootstrap
-    result = _result(systems, found, num_items)
-    if found.share is not None and is_resampled and samples:
+    gain = video_gain(*(system.figures for system in systems))
+    samples = SAMPLES if samples is None else samples
+    result = _make_result(systems, gain, num_items)
+    if gain.share is not None and is_resampled and samples:
         matrices = [system.matrix() for system in systems]
         result["interval"] = share_interval(*matrices, samples=samples, seed=args.seed)
         result["bootstrap"] = {
@@ -110,22 +158,11 @@ def run(args: argparse.Namespace) -> None:
             "seed": args.seed,
             "baseline": "exact" if systems[2].by_item is None else "resampled",
         }
-    _print(systems, found, result)
-    if args.json:
-        write_file(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    return GainReport(systems, gain, result)
 
 
-def _read_system(name: str, value: str) -> System:
-    """Figures from a file or from the command line.
-
-    Args:
-        name: of :data:`SYSTEMS`.
-        value: path of a file of ``fairseq-mm score``, or three figures separated by commas, in
-            percent (or all of them 1 or less).
-
-    Raises:
-        UserError: if it is neither, or lacks one of :data:`METRICS`.
-    """
+def _read_system(name: str, value: str) -> SystemScores:
+    """Read scores from a file, or three figures in percent or, if none is above 1, as shares."""
     try:
         typed = [float(part) for part in value.split(",")]
     except ValueError:
@@ -136,10 +173,10 @@ def _read_system(name: str, value: str) -> System:
             f"{value!r}."
         )
     scale = 1 if max(typed) <= 1 else 100
-    return System(name, value, tuple(figure / scale for figure in typed))
+    return SystemScores(name, value, tuple(figure / scale for figure in typed))
 
 
-def _read_file(name: str, path: str) -> System:
+def _read_file(name: str, path: str) -> SystemScores:
     if not Path(path).is_file():
         raise UserError(
             f"--{name} {path}: must be three figures (68.0,51.4,63.3) or a file, but is neither."
@@ -152,7 +189,7 @@ def _read_file(name: str, path: str) -> System:
     except ValueError:
         content = None
     if isinstance(content, dict) and isinstance(content.get("scores"), list):
-        return _of_result(name, path, content["scores"])
+        return _read_result(name, path, content["scores"])
     by_item: dict[str, Figures] = {}
     for number, line in lines:
         where = f"--{name} {path}:{number}"
@@ -163,11 +200,11 @@ def _read_file(name: str, path: str) -> System:
             raise UserError(f"{where}: must be {_MADE_BY}, but is not.") from None
         if key in by_item:
             raise UserError(f"{where}: item {key!r} has stood before.")
-        by_item[key] = _figures_of(entry, where)
-    return System(name, path, _mean(by_item), by_item=by_item, num_items=len(by_item))
+        by_item[key] = _get_figures(entry, where)
+    return SystemScores(name, path, _mean(by_item), by_item=by_item, num_items=len(by_item))
 
 
-def _figures_of(values: Mapping[str, Any], where: str) -> Figures:
+def _get_figures(values: Mapping[str, Any], where: str) -> Figures:
     def is_figure(value: object) -> bool:
         return isinstance(value, (int, float)) and math.isfinite(value)
 
@@ -177,9 +214,9 @@ def _figures_of(values: Mapping[str, Any], where: str) -> Figures:
     return tuple(float(values[name]) for name in METRICS)
 
 
-def _of_result(name: str, path: str, scores: Sequence[Any]) -> System:
+def _read_result(name: str, path: str, scores: Sequence[Any]) -> SystemScores:
     rows = {row["metric"]: row for row in scores if isinstance(row, dict) and "metric" in row}
-    figures = _figures_of({name: row.get("value") for name, row in rows.items()}, path)
+    figures = _get_figures({name: row.get("value") for name, row in rows.items()}, path)
     signatures = tuple(
         "|".join(
             part
@@ -188,22 +225,19 @@ def _of_result(name: str, path: str, scores: Sequence[Any]) -> System:
         )
         for name in METRICS
     )
-    return System(name, path, figures, signatures, num_items=rows[METRICS[0]].get("scored"))
+    return SystemScores(name, path, figures, signatures, num_items=rows[METRICS[0]].get("scored"))
 
 
 def _mean(by_item: Mapping[str, Figures]) -> Figures:
     return tuple(sum(column) / len(column) for column in zip(*by_item.values()))
 
 
-def _on_common_items(systems: Sequence[System]) -> tuple[list[System], Optional[int]]:
-    """The systems with figures over the items that all files by item have.
+def _restrict_to_common_items(
+    systems: Sequence[SystemScores],
+) -> tuple[list[SystemScores], Optional[int]]:
+    """Recompute the scores over the items that all files have; return the number of these items.
 
-    Returns:
-        The systems, whose items are in one order, and the number of items; None where no file
-        has figures by item.
-
-    Raises:
-        UserError: if files have no item in common, or were scored in different ways.
+    The number is None if no file has scores by item.
     """
     signed = [system for system in systems if system.signatures is not None]
     for system in signed[1:]:
@@ -228,19 +262,19 @@ def _on_common_items(systems: Sequence[System]) -> tuple[list[System], Optional[
     return narrowed, len(common)
 
 
-def _result(
-    systems: Sequence[System], found: VideoGain, num_items: Optional[int]
+def _make_result(
+    systems: Sequence[SystemScores], gain: VideoGain, num_items: Optional[int]
 ) -> dict[str, Any]:
     result: dict[str, Any] = {
         "systems": {
             system.name: {"source": system.source, **dict(zip(METRICS, system.figures))}
             for system in systems
         },
-        "gain": dict(zip(METRICS, found.gains)),
-        "gain_from_video": dict(zip(METRICS, found.video_gains)),
-        "shares": dict(zip(METRICS, found.shares)),
-        "share": found.share,
-        "message": _message(found),
+        "gain": dict(zip(METRICS, gain.gains)),
+        "gain_from_video": dict(zip(METRICS, gain.video_gains)),
+        "shares": dict(zip(METRICS, gain.shares)),
+        "share": gain.share,
+        "message": _write_message(gain),
     }
     if num_items is not None:
         result["items"] = num_items
@@ -253,20 +287,20 @@ def _result(
     return result
 
 
-def _message(found: VideoGain) -> str:
-    if found.share is None:
-        named = [name for name, share in zip(METRICS, found.shares) if share is None]
+def _write_message(gain: VideoGain) -> str:
+    if gain.share is None:
+        named = [name for name, share in zip(METRICS, gain.shares) if share is None]
         return (
             f"The system is no better than the baseline in {', '.join(named)}: there is no gain of "
             "which the video could have a share."
         )
-    share = f"{100 * found.share:.1f} %"
-    if found.share < 0:
+    share = f"{100 * gain.share:.1f} %"
+    if gain.share < 0:
         return (
             "The system is worse than its own backbone without video: the video takes away "
             f"{share.lstrip('-')} of the gain over the baseline."
         )
-    if found.share > 1:
+    if gain.share > 1:
         return (
             f"The video brings {share} of the gain over the baseline, more than all of it: the "
             "backbone without video is worse than the baseline."
@@ -274,13 +308,15 @@ def _message(found: VideoGain) -> str:
     return f"The video brings {share} of the gain over the baseline."
 
 
-def _print(systems: Sequence[System], found: VideoGain, result: Mapping[str, Any]) -> None:
+def print_gain(report: GainReport) -> None:
+    """Print the table of scores and gains, and the share of the video in words."""
+    systems, gain, result = report
     rows = [(system.name, system.figures) for system in systems]
-    rows += [("gain over baseline", found.gains), ("gain from video", found.video_gains)]
+    rows += [("gain over baseline", gain.gains), ("gain from video", gain.video_gains)]
     print(f"{'':<20}" + "".join(f"{name:>9}" for name in METRICS))
     for name, figures in rows:
         print(f"{name:<20}" + "".join(f"{100 * figure:>9.2f}" for figure in figures))
-    shares = ["-" if share is None else f"{100 * share:.1f} %" for share in found.shares]
+    shares = ["-" if share is None else f"{100 * share:.1f} %" for share in gain.shares]
     print(f"{'share of video':<20}" + "".join(f"{share:>9}" for share in shares))
     print(f"\n{result['message']}")
     if "items" in result:
