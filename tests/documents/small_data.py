@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,18 @@ def write_videos(folder: Path) -> None:
         for name in names
     ]
     _write_jsonl(folder / "lessons.jsonl", records)
+
+
+def put_weights_beside_checkpoints(folder: Path) -> None:
+    """Copy the extractor's weights to where commands without ``--weights`` search them."""
+    for name in ("m_rnn", "mine", "albums"):
+        (folder / "checkpoints" / name).mkdir(parents=True)
+        shutil.copy(folder / "mobilenet_v2.pt", folder / "checkpoints" / name)
+
+
+def write_videos_and_weights(folder: Path) -> None:
+    write_videos(folder)
+    put_weights_beside_checkpoints(folder)
 
 
 def write_released_embeddings(folder: Path) -> None:

@@ -11,11 +11,12 @@ import pytest
 from forked_shell import ForkedShell
 from pages import DOCS, PAGES, README, ROOT, RUN, blocks_of, name_of
 from small_data import (
+    put_weights_beside_checkpoints,
     write_checkpoints,
     write_parallel_text,
     write_released_embeddings,
     write_small_data,
-    write_videos,
+    write_videos_and_weights,
 )
 from toy_data import PACKAGE
 
@@ -27,7 +28,7 @@ SHORT = {
     "video_summarization": ("--max-len-b", "8"),
     "visual_storytelling": ("--max-words-per-sentence", "5"),
 }
-PREPARE_FLICKR8K = (DOCS / "quickstart.md", "prepare_flickr8k.py")
+PREPARE_FLICKR8K = (DOCS / "quickstart.md", "--output data-bin/flickr8k")
 # pages whose commands need the output of a block on another page, and words of that block
 BEGINS_WITH = {
     README: [PREPARE_FLICKR8K],
@@ -47,8 +48,9 @@ PREPARED = {
     DOCS / "api.md": write_checkpoints,
     DOCS / "fairseq_preprocess.md": write_parallel_text,
     DOCS / "generation.md": write_checkpoints,
-    DOCS / "quickstart.md": write_videos,
+    DOCS / "quickstart.md": put_weights_beside_checkpoints,
     DOCS / "tasks/image_sentence_retrieval.md": write_released_embeddings,
+    DOCS / "your_data.md": write_videos_and_weights,
 }
 
 
