@@ -128,10 +128,7 @@ def load_text_pair(
 
 
 def check_line_counts(named_counts: dict[str, int]) -> None:
-    """Check that files have equally many lines.
-
-    Args:
-        named_counts: Path -> number of its lines.
+    """Check that files, given with their numbers of lines, have equally many lines.
 
     Raises:
         UserError: If two counts differ; the message names both files and counts.
@@ -147,12 +144,6 @@ def check_line_counts(named_counts: dict[str, int]) -> None:
 
 def check_same_text(text_path: str, lines: Any, base: str, dictionary: Dictionary) -> None:
     """Compare binarised lines with the text from which they were made.
-
-    Args:
-        text_path: Path of the text.
-        lines: Binarised lines.
-        base: Path of the binarised text, without extension.
-        dictionary: Dictionary of the text.
 
     Raises:
         UserError: Naming both files, if the line counts or the words of a line differ.
@@ -173,11 +164,7 @@ def check_same_text(text_path: str, lines: Any, base: str, dictionary: Dictionar
 
 
 def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
-    """Check that each line has a word.
-
-    Args:
-        path: Path of the binarised text.
-        sizes: ``[lines]`` tokens per line, ``</s>`` included.
+    """Check that each line has a word; ``sizes`` has the tokens per line, ``</s>`` included.
 
     Raises:
         UserError: If a line has no word.

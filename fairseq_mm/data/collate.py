@@ -70,9 +70,8 @@ def collate(
         source_pad: Padding index of the source text, which is padded on the left as in fairseq.
 
     Returns:
-        The batch; ``{}`` without examples, which fairseq's trainer replaces by a dummy batch.
-        Examples with a source text are sorted by its length, longest first, as fairseq's recurrent
-        encoders require.
+        The batch; ``{}`` without examples, which fairseq's trainer replaces by a dummy batch. With
+        a source text, the longest one comes first, as fairseq's recurrent encoders require.
 
     Raises:
         ValueError: If the examples have ``source``, but ``source_pad`` is None.

@@ -42,8 +42,7 @@ class FeatureSource:
     Args:
         name: File or folder name, saved in the store as ``imported_from``.
         keys: Ids of the items, in order.
-        read: Function from a position in ``keys`` to rows ``[R, D]``; called with growing
-            positions.
+        read: Function from a growing position in ``keys`` to rows ``[R, D]``.
     """
 
     name: str
@@ -76,11 +75,10 @@ def open_source(
         ids_path: Text file with one id per line, for an ``.npy`` file.
         captions_path: VSE++'s captions, for an ``.npy`` file without ids; by default ``x_caps.txt``
             next to ``x_ims.npy``.
-        files: Pattern of the files in a folder, with one ``*`` (default: ``*.npy``, or ``*.npz`` if
-            there are no ``.npy`` files).
+        files: Pattern of the files in a folder, with one ``*`` (default: ``*.npy``, else
+            ``*.npz``).
         key: Pattern of the new id, in which ``*`` is the id of the source: ``*.jpg`` adds a suffix.
-        array: Name of the array in each ``.npz`` file of a folder, if the files have several
-            arrays.
+        array: Name of the array to read, if the ``.npz`` files of a folder have several.
 
     Raises:
         UserError: If there is nothing to import, or names and counts do not match.
@@ -175,21 +173,17 @@ def extractor_attributes(
         preprocessing: Resizing, crop and normalisation as a JSON object.
     """
     attributes: dict[str, object] = {"extractor": extractor, "layer": layer}
-    if weights is not None:
-        attributes["weights"] = _identify_weights(weights)
+    if weights is not None and os.path.exists(weights):
+        attributes["weights"] = compute_sha256(weights)
+    elif weights is not None:
+        if ":" not in weights:  # a colon marks the name of published weights
+            raise UserError(f"{weights}: weights file not found.")
+        attributes["weights"] = weights
     if extractor is not None:
         attributes["grid"] = int(grid)
     if preprocessing is not None:
         attributes["preprocessing"] = preprocessing
     return {name: value for name, value in attributes.items() if value is not None}
-
-
-def _identify_weights(weights: str) -> str:
-    if not os.path.exists(weights):
-        if ":" in weights:
-            return weights
-        raise UserError(f"{weights}: weights file not found.")
-    return compute_sha256(weights)
 
 
 def _open_folder(

@@ -35,9 +35,8 @@ class Source(NamedTuple):
     """Record of the file from which an item was made.
 
     Attributes:
-        size: Size of the file in bytes.
-        time: Time of its last change, in nanoseconds; for members of an archive, that of the
-            archive.
+        size: Size of the file, or of the member of an archive, in bytes.
+        time: Time of the last change of the file, or of the archive, in nanoseconds.
         digest: SHA-256 of its bytes.
     """
 
@@ -47,8 +46,7 @@ class Source(NamedTuple):
 
 
 class SourceTable:
-    """Table of the sources of a store's items, by position; compact, since stores have millions of
-    items."""
+    """Sources of a store's items by position, compact for stores with millions of items."""
 
     def __init__(self) -> None:
         self._sizes = array.array("q")
@@ -83,12 +81,6 @@ class SourceTable:
 
 def read_sources(path: str, file: h5py.File, items: int, size: int) -> SourceTable:
     """Read the records of a store.
-
-    Args:
-        path: Path of the store, for messages.
-        file: The open store.
-        items: Number of its items.
-        size: Size of the file in bytes.
 
     Raises:
         UserError: If the members do not have the documented shape or dtype.

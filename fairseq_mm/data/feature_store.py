@@ -182,10 +182,7 @@ class FeatureStore:
         return self._sources
 
     def check_finite(self, *, reread: bool = False) -> None:
-        """Check every row, unless that has been done already, here or when the store was written.
-
-        Args:
-            reread: Check in any case.
+        """Check every row, unless that has been done already; with ``reread`` check in any case.
 
         Raises:
             UserError: Naming the first item with a NaN or an infinite value.
@@ -204,12 +201,8 @@ class FeatureStore:
     def check_content(self, progress: Callable[[Iterable[str]], Iterable[str]] = iter) -> str:
         """Compare ids and rows with the checksum from the time of writing, if the store has one.
 
-        Args:
-            progress: Wraps the iteration over the ids.
-
         Returns:
-            Checksum of the ids and rows, see
-            :func:`fairseq_mm.data.feature_store_checksum.content_checksum`.
+            Checksum of the ids and rows; ``progress`` wraps the iteration over the ids.
 
         Raises:
             UserError: If ids or rows were changed or exchanged.
@@ -359,9 +352,6 @@ class FeatureStores:
                     f"{store.path}: features have dimension {store.dim}, but those of "
                     f"{first.path} have {first.dim}."
                 )
-        self._check_ids()
-
-    def _check_ids(self) -> None:
         for i, store in enumerate(self.stores):
             for other in self.stores[:i]:
                 twice = other._get_index().keys() & store._get_index().keys()
@@ -426,8 +416,8 @@ def open_features(
     """Open one or several feature stores as one.
 
     Raises:
-        UserError: If a store cannot be read, an id occurs in two stores, or dimensions or
-            extractors differ.
+        UserError: If a store cannot be read, or two stores share an id or differ in dim or
+            extractor.
     """
     return FeatureStores([FeatureStore(path, preload=preload) for path in paths])
 

@@ -96,15 +96,11 @@ def checksum_text(total: int) -> str:
 
 
 def content_checksum(store: Any, progress: Callable[[Iterable[str]], Iterable[str]] = iter) -> str:
-    """Return the hexadecimal checksum of a store's ids, dtype and rows.
+    """Return the hexadecimal checksum of the ids, dtype and rows of a store without key prefix.
 
     It is the sum, modulo 2^256, of the items' SHA-256. The order of the items, the attributes and
-    the file's layout do not change it: shards merged in any order have the checksum of a single
+    the layout of the file do not change it: shards merged in any order have the checksum of one
     run.
-
-    Args:
-        store: Feature store, opened without a prefix.
-        progress: Wraps the iteration over the ids.
     """
     return checksum_text(
         sum(

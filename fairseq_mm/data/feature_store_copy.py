@@ -104,8 +104,7 @@ def convert_store(
 
 
 def _open(path: Union[str, os.PathLike]) -> FeatureStore:
-    """Open a store that may be damaged; without a metadata checksum, read it in another process
-    first."""
+    """Open a store; one without a metadata checksum is first read in another process."""
     path = os.fspath(path)
     if os.path.isfile(path) and not check_metadata(path):
         in_separate_process(path, lambda: len(FeatureStore(path)))
@@ -130,8 +129,7 @@ def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -
 
 
 def _check_all_parts(stores: Sequence[FeatureStore]) -> None:
-    """Check that no part of a list is missing, for each list of which ``extract --shard`` made
-    parts."""
+    """Check that no part of a list is missing, if ``extract --shard`` made parts."""
     parts: dict[tuple[object, int], dict[int, FeatureStore]] = {}
     for store in stores:
         # earlier versions wrote the number of the part only into the file name

@@ -352,8 +352,7 @@ class FeatureStoreWriter:
         _remove_partial(self.partial_path, keep_lock=keep_lock)
 
     def discard(self) -> None:
-        """Remove the appended items, unless a write has failed: then the next writer continues
-        them."""
+        """Remove the appended items; after a failed write they stay for the next writer."""
         if self._is_open:
             self._is_open = False
             self._remove_partial()

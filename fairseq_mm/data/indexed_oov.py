@@ -43,12 +43,7 @@ def index_oov_words(
 
 
 def index_with(words: Sequence[str], known: Collection[str], oov_words: Sequence[str]) -> list[str]:
-    """Number the unknown words of a summary with the numbers of its transcript.
-
-    Args:
-        words: Words of the summary.
-        known: Words of the dictionary.
-        oov_words: Unknown words of the transcript, see :func:`index_oov_words`.
+    """Number the unknown words of a summary as in ``oov_words`` of its transcript.
 
     Returns:
         One token for each word; ``<unk>`` for unknown words that the transcript does not have.
@@ -60,14 +55,9 @@ def index_with(words: Sequence[str], known: Collection[str], oov_words: Sequence
 
 
 def restore_oov_words(text: str, oov_words: Sequence[str]) -> str:
-    """Replace indexed OOV tokens by their words.
+    """Replace the indexed OOV tokens of a text by the ``oov_words`` of its transcript.
 
-    Args:
-        text: Tokens separated by spaces.
-        oov_words: Unknown words of the transcript, see :func:`index_oov_words`.
-
-    Returns:
-        The text; a number that the transcript does not have becomes ``<unk>``.
+    A number that the transcript does not have becomes ``<unk>``.
     """
     words = text.split()
     for i, token in enumerate(words):

@@ -216,8 +216,7 @@ class MultimodalDataset(FairseqDataset):
         """Return fairseq's batches and a batch of the examples that fairseq drops.
 
         fairseq-fixed 0.12.3 (and fairseq's main) drops a last batch whose size is no multiple of
-        ``required_batch_size_multiple``, also in validation and generation, and fails without
-        indices.
+        ``required_batch_size_multiple``, even in generation, and fails without indices.
         """
         if len(indices) == 0:
             return []

@@ -16,20 +16,9 @@ from fairseq_mm.errors import UserError
 # errors of numpy and zipfile for a file that is damaged or no array: numpy parses the header as
 # Python and allocates the size that it declares
 DAMAGE = (
-    ValueError,
-    OSError,
-    EOFError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    SyntaxError,
-    MemoryError,
-    OverflowError,
-    RuntimeError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+    ValueError, OSError, EOFError, LookupError, TypeError, AttributeError, SyntaxError,
+    MemoryError, OverflowError, RuntimeError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 # of an array in an archive, which is read whole: a few compressed bytes can become any number
 MAX_MEMBER_BYTES = 1 << 32
 
@@ -52,8 +41,7 @@ def load_numpy(path: Path) -> Union[np.ndarray, np.lib.npyio.NpzFile]:
 def new_mapped_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memmap:
     """Create an ``.npy`` file of zeros, mapped for writing.
 
-    Its disk space is reserved at once: writing to a mapped file on a full disk would kill the
-    process.
+    Its space is reserved at once: writing to a mapped file on a full disk would kill the process.
 
     Raises:
         UserError: If the disk has not enough space.
@@ -122,10 +110,6 @@ def _why_not_loaded(path: Path, error: Exception) -> str:
 
 class StreamedArray:
     """Array in an ``.npz`` file that is read item by item, since it cannot be mapped.
-
-    Args:
-        path: Path of the ``.npz`` file.
-        name: Name of the array.
 
     Raises:
         UserError: If it is damaged, has fewer than two axes or holds Python objects.

@@ -14,8 +14,7 @@ from fairseq_mm.errors import UserError
 
 @contextlib.contextmanager
 def output_file(path: Union[str, os.PathLike], *, errors: str = "strict") -> Iterator[TextIO]:
-    """Open a UTF-8 text file for writing; it is moved into place at the end, and removed after an
-    error.
+    """Open a UTF-8 text file that is moved into place at the end, and removed after an error.
 
     A device or a pipe (``/dev/null``, ``/dev/stdout``) is written directly, since moving a file
     there would replace it. A symbolic link stays, and the file to which it points is replaced.
@@ -25,7 +24,9 @@ def output_file(path: Union[str, os.PathLike], *, errors: str = "strict") -> Ite
     """
     path = os.fspath(path)
     try:
-        if _is_device(path):
+        is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+        # if /dev/stdout is a regular file, the shell has opened it for this process
+        if is_special or os.path.abspath(path).startswith(("/dev/", "/proc/")):
             with open(path, "a", encoding="utf-8", errors=errors) as file:
                 yield file
             return
@@ -42,14 +43,11 @@ def output_file(path: Union[str, os.PathLike], *, errors: str = "strict") -> Ite
 
 @contextlib.contextmanager
 def partial_path(target: str) -> Iterator[str]:
-    """Yield a temporary path for a file or folder until it is complete; remove what remains at the
+    """Yield a temporary path next to ``target`` for an incomplete file or folder; remove it at the
     end.
 
     First, temporary files of killed writers of the same target are removed: those of processes of
     this machine that no longer run, and those of any machine that were not written for a day.
-
-    Args:
-        target: Path of the finished file or folder, which has the same parent folder.
     """
     host = re.sub(r"[^\w-]", "-", platform.node())
     folder, name = os.path.split(os.path.abspath(target))
@@ -104,9 +102,3 @@ def write_file(path: Union[str, os.PathLike], text: str) -> None:
     """
     with output_file(path) as file:
         file.write(text)
-
-
-def _is_device(path: str) -> bool:
-    is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-    # if /dev/stdout is a regular file, the shell has opened it for this process
-    return is_special or os.path.abspath(path).startswith(("/dev/", "/proc/"))

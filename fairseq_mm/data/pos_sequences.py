@@ -80,11 +80,7 @@ def make_tag_dictionary(lines: Iterable[str]) -> Dictionary:
 
 
 def load_tag_dictionary(folder: str) -> Dictionary:
-    """Build the dictionary of the tags of a folder's training captions.
-
-    Raises:
-        UserError: If the folder has no ``train.tags``, or this file has no tag.
-    """
+    """Build the dictionary of the tags of a folder's training captions."""
     path = os.path.join(folder, "train.tags")
     dictionary = make_tag_dictionary(read_tags(path))
     if len(dictionary) == dictionary.nspecial:
@@ -95,17 +91,7 @@ def load_tag_dictionary(folder: str) -> Dictionary:
 def load_pos_sequences(
     path: str, dictionary: Dictionary, *, sizes: np.ndarray, text_path: str
 ) -> TagLines:
-    """Load the part-of-speech sequences of a split.
-
-    Args:
-        path: Path of the tags.
-        dictionary: Dictionary of the tags.
-        sizes: ``[lines]`` tokens of each line of text, ``</s>`` included.
-        text_path: Path of the text, for messages.
-
-    Raises:
-        UserError: If the file is missing, or does not have one tag for each token of each line.
-    """
+    """Load the part-of-speech sequences of a split, and compare them with ``sizes`` of its text."""
     lines = read_tags(path)
     check_line_counts({text_path: len(sizes), path: len(lines)})
     sequences = TagLines(lines, dictionary)
@@ -122,13 +108,7 @@ def load_pos_sequences(
 def check_alignment(
     path: str, num_tags: np.ndarray, text_path: str, num_tokens: np.ndarray
 ) -> None:
-    """Check that each line has one tag for each token.
-
-    Args:
-        path: Path of the tags.
-        num_tags: ``[lines]`` tags of each line.
-        text_path: Path of the text.
-        num_tokens: ``[lines]`` tokens of each line, without ``</s>``.
+    """Check that each line has one tag for each token, ``</s>`` not counted.
 
     Raises:
         UserError: If the numbers of a line differ.
@@ -146,16 +126,7 @@ def check_alignment(
 def count_pos_sequences(
     lines: Iterable[str], *, shortest: int = SHORTEST, longest: int = LONGEST
 ) -> "Counter[str]":
-    """Count how often each part-of-speech sequence occurs.
-
-    Args:
-        lines: Tags separated by spaces.
-        shortest: Minimum number of tags.
-        longest: Maximum number of tags.
-
-    Returns:
-        Sequence, its tags separated by single spaces -> count.
-    """
+    """Count how often each part-of-speech sequence with an allowed number of tags occurs."""
     counts: Counter[str] = Counter()
     for line in lines:
         tags = line.split()
@@ -165,12 +136,7 @@ def count_pos_sequences(
 
 
 def sample_pos_sequences(counts: "Counter[str]", number: int, *, seed: int) -> list[str]:
-    """Sample part-of-speech sequences with replacement, in proportion to their counts.
-
-    Args:
-        counts: Result of :func:`count_pos_sequences`; its order does not matter.
-        number: Number of sequences.
-        seed: Seed of the random numbers.
+    """Sample sequences in proportion to ``counts``, whose order does not matter, with replacement.
 
     Raises:
         UserError: If there are no sequences.
@@ -186,10 +152,8 @@ class FolderPosSequences:
     """Part-of-speech sequences of a data folder, for a task whose model reads them.
 
     Args:
-        folder: Data folder with ``train.tags`` and, for each split of training and validation,
-            ``<split>.tags``.
-        words: Tags of the dictionary, without special symbols; by default the tags of
-            ``train.tags``.
+        folder: Data folder with ``<split>.tags`` for train and each split of validation.
+        words: Tags of the dictionary, without special symbols (default: from ``train.tags``).
     """
 
     def __init__(self, folder: str, words: Optional[Sequence[str]] = None) -> None:

@@ -89,11 +89,7 @@ class FolderRecord(NamedTuple):
         return None
 
     def difference(self, name: str, *, whole: bool = False) -> Optional[str]:
-        """Compare a file with its digest.
-
-        Args:
-            name: Path inside the folder; a recorded one.
-            whole: Read files of any size.
+        """Compare a recorded file with its digest; ``whole`` reads files of any size.
 
         Returns:
             The difference as a predicate, such as "is missing"; None if there is none.
@@ -247,11 +243,9 @@ def unchecked() -> Iterator[None]:
 
 
 def update_record(folder: AnyPath, changes: dict[str, Any]) -> None:
-    """Change entries of ``prepare.json`` and renew its own digest. The caller locks the folder.
+    """Change entries of ``prepare.json``, or remove them (None), and renew its own digest.
 
-    Args:
-        folder: Path of the data folder.
-        changes: New entries by name; None removes an entry.
+    The caller locks the folder.
 
     Raises:
         UserError: If the file cannot be read or written.
@@ -328,8 +322,7 @@ def store_difference(
 
 
 def warn_of_other_stores(folder: AnyPath, stores: Iterable[Any], *, are_of_folder: bool) -> None:
-    """Warn if stores differ from those in ``prepare.json``; the user may have replaced them on
-    purpose.
+    """Warn if stores differ from those in ``prepare.json``: the user may have replaced them.
 
     Args:
         folder: Path of the data folder.

@@ -19,8 +19,7 @@ MEMORY = 2 << 30
 
 
 def in_separate_process(path: str, function: Callable[[], Any]) -> Any:
-    """Return the result of ``function``, run in a process that libhdf5 may crash without other
-    harm.
+    """Return the result of ``function`` from a separate process, which libhdf5 may crash.
 
     Args:
         path: Path of the file to read: its size determines the time limit.

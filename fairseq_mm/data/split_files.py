@@ -70,8 +70,7 @@ def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
     """Read the references of each item, in the order of the file.
 
     Raises:
-        UserError: If the file is missing, or a line does not have the format above or repeats an
-            id.
+        UserError: If the file is missing, or a line has another format or repeats an id.
     """
     refuse_device(path)
     check_prepared_file(path)

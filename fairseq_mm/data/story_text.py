@@ -99,13 +99,7 @@ def tokenize_story_text(text: str) -> list[str]:
 
 
 def _split_word(word: str, text: str, end: int) -> list[str]:
-    """Split clitics, closing apostrophes and the full stop of a sentence off a word.
-
-    Args:
-        word: Word without white space.
-        text: Text that contains the word.
-        end: Index in ``text`` after the word.
-    """
+    """Split clitics, closing apostrophes and the full stop of a sentence off a word."""
     tail: list[str] = []
     if word[-1] == "." and word.strip(".") and _ends_sentence(word, text, end):
         word, tail = word[:-1], ["."]

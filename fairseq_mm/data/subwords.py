@@ -169,12 +169,7 @@ class Subwords:
     def from_paths(
         cls, kind: str, paths: Mapping[str, Union[str, os.PathLike]], *, indexed_oov: int = 0
     ) -> "Subwords":
-        """Build subwords from files.
-
-        Args:
-            kind: One of ``KINDS``.
-            paths: Name, as in ``KINDS`` -> path.
-            indexed_oov: See the constructor.
+        """Build subwords from files, named as in ``KINDS``.
 
         Raises:
             UserError: Naming the file, if one is missing or damaged.
@@ -310,8 +305,8 @@ class Subwords:
 
 
 def _bytes_to_text(match: "re.Match[str]") -> str:
-    """Decode ``<0xC3><0xA9>``: models with byte fallback write characters without a piece in this
-    way."""
+    """Decode ``<0xC3><0xA9>``, which models with byte fallback write for characters without a
+    piece."""
     return bytes.fromhex(match.group().replace("<0x", "").replace(">", "")).decode(
         "utf-8", errors="replace"
     )
@@ -319,10 +314,6 @@ def _bytes_to_text(match: "re.Match[str]") -> str:
 
 def join_pieces(tokens: Sequence[str], subwords: Subwords) -> tuple[list[str], np.ndarray]:
     """Join subword tokens to words.
-
-    Args:
-        tokens: N tokens.
-        subwords: Subwords of the tokens.
 
     Returns:
         words: W words; ``</s>`` and other tokens without text are words by themselves.

@@ -40,5 +40,5 @@ def prepared_tokenizer(folder: Union[str, os.PathLike]) -> Optional[str]:
 
 
 def is_not_available(transcript: str) -> bool:
-    """Check whether a transcript is How2's note that there is none."""
+    """Check whether a transcript is How2's note for a missing transcript."""
     return " ".join(transcript.lower().split()).rstrip(" .") == NOT_AVAILABLE

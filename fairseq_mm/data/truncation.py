@@ -65,12 +65,7 @@ class CutLines:
 
 
 class CutVideos:
-    """Feature store that returns only the first frames of each video.
-
-    Args:
-        features: Feature stores, see :func:`fairseq_mm.data.feature_store.open_features`.
-        max_frames: Maximum number of frames.
-    """
+    """Feature store that returns only the first ``max_frames`` frames of each video."""
 
     def __init__(self, features: Any, max_frames: int) -> None:
         self.features = features

@@ -39,15 +39,10 @@ class WordVectors(NamedTuple):
 
 
 def read_word_vectors(path: str, words: Sequence[str], *, dim: int) -> WordVectors:
-    """Read the vectors of given words.
+    """Read the vectors ``[dim]`` of given words.
 
     A word that the file does not have gets the vector of its lower-case form. If a word has several
     lines, the first one counts.
-
-    Args:
-        path: Path of the file.
-        words: V words.
-        dim: D, the dimension of the vectors.
 
     Raises:
         UserError: If the file cannot be read, has vectors of another dimension, has values that are

@@ -57,11 +57,7 @@ def bleu_sums(
 
 
 def bleu_from_sums(sums: Union[Sequence[float], np.ndarray]) -> list[float]:
-    """Compute BLEU-1 to BLEU-4, each between 0 and 1, from sums made by :func:`bleu_sums`.
-
-    Args:
-        sums: ``[10]``, the sum over all hypotheses and all processes.
-    """
+    """Compute BLEU-1 to BLEU-4, each between 0 and 1, from the total of :func:`bleu_sums`."""
     matches, totals = sums[:MAX_ORDER], sums[MAX_ORDER : 2 * MAX_ORDER]
     length, reference_length = float(sums[-2]), float(sums[-1])
     if length == 0:

@@ -28,11 +28,7 @@ def _frequencies(items: Iterable[Sequence[Counts]]) -> Counter:
 
 
 def document_frequencies(references: Iterable[Sequence[Sequence[str]]]) -> Counter:
-    """Count in how many items' references each n-gram of order 1 to 4 occurs.
-
-    Args:
-        references: Tokenized references of each item.
-    """
+    """Count in how many items' tokenized references each n-gram of order 1 to 4 occurs."""
     return _frequencies([_ngram_counts(tokens) for tokens in item] for item in references)
 
 
@@ -88,8 +84,7 @@ class CiderD:
         return self._score(hypothesis, counts, [self._compute_inverse_norms(c) for c in counts])
 
     def score_item(self, hypothesis: Sequence[str], index: int) -> float:
-        """Score a hypothesis against the references of item ``index`` of the constructor's
-        ``references``.
+        """Score a hypothesis against the references of item ``index`` of the constructor.
 
         Their norms are computed only once, which saves time in repeated validation.
         """
@@ -100,7 +95,7 @@ class CiderD:
 
     def _compute_inverse_norms(self, counts: Counts) -> list[float]:
         """Return ``[order]``, the reciprocal norms of the text's TF-IDF vectors; 0 for an empty
-        vector."""
+        one."""
         weight, unseen = self._squared_idf.get, self._unseen
         squares = [
             sum([count * count * weight(ngram, unseen) for ngram, count in ngrams.items()])

@@ -17,10 +17,7 @@ _IMAGE = re.compile(r"(?:COCO_[a-z]+\d{4}_)?(\d{1,12})(?:\.jpg)?", re.ASCII)
 
 
 def coco_image_ids(names: Iterable[str]) -> dict[str, int]:
-    """Find the COCO numbers of images.
-
-    Args:
-        names: Image files, with or without folders, or image numbers.
+    """Find the COCO numbers of image files or image numbers.
 
     Returns:
         Name -> number, in the order of the names.
@@ -49,10 +46,7 @@ def coco_image_ids(names: Iterable[str]) -> dict[str, int]:
 
 
 def coco_results(captions: Mapping[str, str]) -> str:
-    """Return the content of a results file.
-
-    Args:
-        captions: Name of the image -> caption.
+    """Return the content of a results file from the caption of each image.
 
     Raises:
         UserError: See :func:`coco_image_ids`.

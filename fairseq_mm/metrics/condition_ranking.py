@@ -104,8 +104,7 @@ class AlbumRanking(NamedTuple):
 
 
 def condition_columns(texts: Iterable[str]) -> Columns:
-    """Assign a column to each story's condition; conditions that differ only in white space share
-    one."""
+    """Assign a column to each story's condition; white space does not distinguish conditions."""
     column_by_text: dict[str, int] = {}
     true = [
         column_by_text.setdefault(" ".join(text.split()), len(column_by_text)) for text in texts
@@ -187,8 +186,7 @@ def score_matrix(
 def _gather_scores(
     scores: np.ndarray, true: np.ndarray, distractors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the scores ``[stories, 1]`` of own conditions and ``[draws, stories, K]`` of
-    distractors."""
+    """Return scores ``[stories, 1]`` of own conditions, ``[draws, stories, K]`` of distractors."""
     if not distractors.size:
         raise ValueError(f"`distractors` must not be empty, but has shape {distractors.shape}.")
     rows = np.arange(len(true))[:, None]
@@ -263,14 +261,7 @@ def rank_prompts(
     samples: int = 2000,
     seed: int = 1,
 ) -> PromptRanking:
-    """Compute the prompt ranking accuracy of one system.
-
-    Args:
-        scores: See :func:`draw_credits`.
-        true: See :func:`draw_credits`.
-        distractors: See :func:`draw_credits`.
-        samples: Number of resamplings for the intervals.
-        seed: Seed of the resampling.
+    """Compute the prompt ranking accuracy of one system, see :func:`draw_credits` for the arrays.
 
     Raises:
         ValueError: If there is no story, or a needed score is missing.
@@ -301,14 +292,10 @@ def rank_prompts(
 def candidate_ranks(
     scores: np.ndarray, true: np.ndarray, distractors: np.ndarray, *, tie: float = TIE
 ) -> np.ndarray:
-    """Compute the rank of the own images in each draw: 1 + number of others that are at least as
-    likely.
+    """Compute the rank of the own images in each draw, see :func:`draw_credits` for the arrays.
 
-    Args:
-        scores: See :func:`draw_credits`.
-        true: See :func:`draw_credits`.
-        distractors: See :func:`draw_credits`.
-        tie: Difference up to which a less likely condition counts as equally likely.
+    The rank is 1 + the number of others that are at least as likely; a log-likelihood that is lower
+    by at most ``tie`` counts as equal.
 
     Returns:
         ``[draws, stories]`` from 1 to K + 1.
@@ -355,8 +342,7 @@ def rank_albums(
 
 
 def _all_draws_ranks(scores: np.ndarray, true: np.ndarray, drawn: int) -> tuple[float, float]:
-    """Compute the share of first ranks and the mean rank over all draws of K = ``drawn`` other
-    albums.
+    """Compute share of first ranks and mean rank over all draws of K = ``drawn`` other albums.
 
     Of M other albums, w are less likely than the own one. With probability C(w, K) / C(M, K) no
     sampled album is at least as likely, and on average K (M - w) / M are.

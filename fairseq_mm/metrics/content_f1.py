@@ -29,15 +29,11 @@ STOP_WORDS = frozenset([
 def content_f1(
     hypothesis: Sequence[str], reference: Sequence[str], matches: Sequence[Match]
 ) -> float:
-    """Compute the content F1 of one pair; the corpus score is the mean over pairs.
-
-    Args:
-        hypothesis: Tokens of the hypothesis.
-        reference: Tokens of the reference.
-        matches: Their alignment, see :func:`fairseq_mm.metrics.meteor.align`.
+    """Compute the content F1 of two token lists from ``matches`` of their METEOR alignment.
 
     Returns:
-        0 or more; 0 if nothing is reference_aligned or a text has no content words.
+        0 or more; 0 if nothing is aligned or a text has no content words. The corpus score is the
+        mean over pairs.
     """
     hypothesis_stops: set[str] = set()
     reference_stops: set[str] = set()

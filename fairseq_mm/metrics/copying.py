@@ -239,8 +239,7 @@ class CopiedRuns:
         return self._ngrams[n]
 
     def _running_sums(self, words: np.ndarray) -> np.ndarray:
-        """Return the sums ``[W + 1]`` of ``value * multiplier ** index`` over the words before each
-        index."""
+        """Return the sums ``[W + 1]`` of ``value * multiplier ** index`` over preceding words."""
         W = len(words)
         if len(self._powers) < W + 1:
             self._powers = _powers(_MULTIPLIER, W + 1)

@@ -114,10 +114,9 @@ def repeated_sentences(sentences: Sequence[Tokens]) -> Optional[float]:
 
 
 def shared_between_stories(stories: Iterable[Sequence[Tokens]], n: int) -> float:
-    """Compute ``1 - distinct n-grams / n-grams`` over the sentences of all stories; 0 without
-    n-grams.
+    """Compute ``1 - distinct n-grams / n-grams`` over the sentences of all stories.
 
-    It grows with the amount of text: compare equal numbers of stories.
+    It is 0 without n-grams. It grows with the amount of text: compare equal numbers of stories.
     """
     sentences = [sentence for story in stories for sentence in story]
     return 1 - distinct_n(sentences, n) if any(len(s) >= n for s in sentences) else 0.0

@@ -40,8 +40,7 @@ def gate_statistics(scores: np.ndarray) -> dict[str, float]:
 
 
 def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
-    """Compute edges of bins that contain all scores and whose width is 1, 2 or 5 times a power of
-    ten.
+    """Compute edges of bins for all scores, with a width of 1, 2 or 5 times a power of ten.
 
     Args:
         scores: One score or more.
@@ -61,19 +60,13 @@ def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
 
 
 def _in_steps(score: float, factor: int, exponent: int) -> float:
-    """Return a score in units of the width, rounded to an edge if it differs only in its last
-    digits."""
+    """Return a score in bin widths; one that equals an edge except for rounding is the edge."""
     steps = score / (factor * 10.0**exponent)
     return round(steps) if abs(steps - round(steps)) < 1e-9 else steps
 
 
 def gate_histogram(scores: np.ndarray, edges: Sequence[float]) -> Histogram:
-    """Count scores in bins.
-
-    Args:
-        scores: Scores between the first and the last edge.
-        edges: Ascending edges, see :func:`bin_edges`.
-    """
+    """Count scores in the bins between ascending edges, see :func:`bin_edges`."""
     # rounding of the outer edges may exclude the extreme scores by their last digits
     inside = np.clip(scores, edges[0], edges[-1])
     counts, _ = np.histogram(inside, bins=np.asarray(edges))
@@ -81,7 +74,6 @@ def gate_histogram(scores: np.ndarray, edges: Sequence[float]) -> Histogram:
 
 
 def descending_ranks(scores: np.ndarray) -> list[int]:
-    """Return the ranks of scores from 1, the highest score first; equal scores share their best
-    rank."""
+    """Return the ranks of scores, the highest has rank 1; equal scores share their best rank."""
     ordered = np.sort(-scores)
     return (np.searchsorted(ordered, -scores) + 1).tolist()

@@ -56,8 +56,7 @@ class GeneratedOutput:
         return self.scores_references is True
 
     def repeats_targets(self) -> bool:
-        """Check whether every text equals its target, unless a log says that the texts were
-        generated."""
+        """Check whether every text equals its target, unless a log says that it was generated."""
         if self.scores_references is not None or len(self.hypotheses) < 10:
             return False
         return all(

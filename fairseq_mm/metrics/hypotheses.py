@@ -56,8 +56,7 @@ class Hypotheses:
         self._last_key = key
 
     def check_one_run(self, path: str) -> None:
-        """Refuse a file in which every id occurs again after others, as in two files that were
-        joined.
+        """Refuse a file in which every id occurs again after others, as in two joined files.
 
         Raises:
             UserError: If the file holds several runs.

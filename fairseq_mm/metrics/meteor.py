@@ -27,11 +27,7 @@ TASKS = ("rank", "adq", "hter", "li", "tune")
 
 
 def find_java() -> str:
-    """Return the path of the Java program.
-
-    Raises:
-        UserError: If there is none on the PATH.
-    """
+    """Return the path of the Java program."""
     java = shutil.which("java")
     if java is None:
         raise UserError(
@@ -42,11 +38,7 @@ def find_java() -> str:
 
 
 def find_jar() -> Path:
-    """Return the path of ``meteor-1.5.jar``.
-
-    Raises:
-        UserError: If pycocoevalcap, or the jar in it, is missing.
-    """
+    """Return the path of ``meteor-1.5.jar``."""
     package = import_extra("pycocoevalcap", extra="eval", purpose="METEOR")
     for folder in package.__path__:
         jar = Path(folder) / "meteor" / "meteor-1.5.jar"
@@ -274,8 +266,7 @@ def _run_aligner(command: Sequence[str], timeout: float) -> None:
 def _read_alignments(
     path: Path, hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
 ) -> list[list[Match]]:
-    """Read for each pair a line ``Alignment...``, both texts, a heading, the matches, an empty
-    line.
+    """Read for each pair a line ``Alignment...``, both texts, a heading, matches, an empty line.
 
     The first column of a match is ``start:length`` in the reference, the second in the hypothesis.
     """

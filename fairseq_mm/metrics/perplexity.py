@@ -39,8 +39,7 @@ def mean_sentence_perplexity(texts: Iterable[LogProbability]) -> float:
 
 
 def corpus_perplexity(texts: Iterable[LogProbability]) -> float:
-    """Compute the perplexity of all texts as one: every token has the same weight, as in equation
-    6.
+    """Compute the perplexity of all texts as one: tokens have equal weights, as in equation 6.
 
     Raises:
         ValueError: If there is no token.
@@ -57,9 +56,6 @@ def transtory_perplexity(sentences: Iterable[LogProbability]) -> float:
 
     Each sentence begins with a given token, which costs nothing, but is counted. The mean is taken
     within sentences and then over sentences: ``exp(mean_s(loss_s / (tokens_s + 1)))``.
-
-    Args:
-        sentences: Sentences with their end tokens.
 
     Raises:
         ValueError: If there is no sentence.

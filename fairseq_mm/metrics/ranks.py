@@ -179,8 +179,8 @@ def median_rank(first: np.ndarray) -> int:
 
 
 def curve_percentages() -> np.ndarray:
-    """Return the percentages of a curve's points; points on the left, which matter most, are
-    closer."""
+    """Return the percentages of a curve's points; they are closer on the left, which matters
+    most."""
     tenths = [np.arange(1, 10), np.arange(10, 90, 2), np.arange(90, 1001, 10)]
     return np.concatenate(tenths) / 10
 

@@ -56,13 +56,7 @@ def rouge_l(hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> f
 def rouge_n_f1(hypothesis: Sequence[str], reference: Sequence[str], n: int) -> float:
     """Compute ROUGE-N between 0 and 1: F1 of clipped n-gram counts (Lin 2004, section 2; beta 1).
 
-    Args:
-        hypothesis: Tokens of the hypothesis.
-        reference: Tokens of the reference.
-        n: Order; 1 for words.
-
-    Returns:
-        The score; 0 if either text has fewer than n tokens.
+    It is 0 if either text has fewer than n tokens.
 
     Raises:
         ValueError: If ``n`` is below 1.

@@ -47,13 +47,7 @@ def signature(metric: str, **properties: object) -> str:
 
 
 def format_figure(name: str, value: Optional[float], *, decimals: int = 5) -> str:
-    """Format a score for people: counts as integers, shares with some decimals.
-
-    Args:
-        name: Name of the score, such as ``bleu4``.
-        value: The score; None is shown as ``-``.
-        decimals: Number of decimals of shares and scores.
-    """
+    """Format a score for people: counts as integers, shares with decimals, None as ``-``."""
     if value is None:
         return "-"
     if name in _COUNTS:

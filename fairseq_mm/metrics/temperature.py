@@ -64,8 +64,7 @@ def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperat
 def _hermite(
     t: np.ndarray, value: np.ndarray, slope: np.ndarray, curvature: np.ndarray
 ) -> np.ndarray:
-    """Evaluate the polynomial of degree 5 on [0, 1] that has these values and derivatives at its
-    ends."""
+    """Evaluate the polynomial of degree 5 with these values and derivatives at 0 and 1."""
     t3, t4, t5 = t**3, t**4, t**5
     step = 10 * t3 - 15 * t4 + 6 * t5
     return (

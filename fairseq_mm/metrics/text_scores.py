@@ -137,8 +137,7 @@ _ROUGE: dict[str, Callable[[Tokens, Tokens], float]] = {
 
 
 def _choice(items: TokenizedItems) -> Optional[str]:
-    """Return the signature's property for several references: the one with the highest score
-    counts."""
+    """Return the signature's property for several references: the best score counts."""
     return "of-refs" if any(len(texts) > 1 for texts in items.references) else None
 
 
@@ -206,8 +205,7 @@ def _novelty(items: TokenizedItems) -> list[Row]:
 
 
 def _novel_ngrams(items: TokenizedItems) -> list[Row]:
-    """Compute the shares of novel n-grams over all summaries; the notes have those of the
-    references."""
+    """Compute the shares of novel n-grams; the notes have the shares in the references."""
     signs = {
         f"novel{n}": items.sign(f"novel{n}", refs=False, source="transcript", mean="ngrams")
         for n in range(1, NGRAMS + 1)
@@ -240,8 +238,7 @@ def _novel_ngrams(items: TokenizedItems) -> list[Row]:
 
 
 def _copying(items: TokenizedItems) -> list[Row]:
-    """Compute the longest run of words shared with a training text, and its share of the
-    hypothesis."""
+    """Compute the longest run of words shared with a training text, and its share of the text."""
     training = None if items.training_words is None else f"{items.training_words}-words"
     signs = {
         name: items.sign(name, refs=False, run="contiguous", training=training)
@@ -349,12 +346,7 @@ METRIC_OF_FIGURE = {
 
 
 def score_texts(items: TokenizedItems, metrics: Sequence[str]) -> list[Row]:
-    """Compute the rows of the named metrics, in that order; Java runs in parallel with the others.
-
-    Args:
-        items: One item or more.
-        metrics: Keys of :data:`METRICS`.
-    """
+    """Compute the rows of the named :data:`METRICS`; Java runs in parallel with the others."""
     with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as threads:
         waiting = {name: threads.submit(METRICS[name], items) for name in metrics if name in _JAVA}
         rows = {name: METRICS[name](items) for name in metrics if name not in waiting}

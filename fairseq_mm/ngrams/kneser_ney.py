@@ -120,8 +120,7 @@ def estimate_kneser_ney(lines: Iterable[Sequence[str]], *, order: int = 3) -> Ng
 
 
 def _number_words(lines: Iterable[Sequence[str]]) -> tuple[list[str], np.ndarray]:
-    """Return the words, and the text as their indices ``[T]``, each line between ``<s>`` and
-    ``</s>``."""
+    """Return the words, and the text as indices ``[T]``, each line between ``<s>`` and ``</s>``."""
     indices: defaultdict[str, int] = defaultdict()
     indices.default_factory = indices.__len__
     _, start, end = (indices[word] for word in (UNKNOWN, START, END))

@@ -38,9 +38,6 @@ class LanguageModel(Protocol):
 class KenlmModel:
     """Language model that the module ``kenlm`` has loaded.
 
-    Args:
-        path: Path of a binary file.
-
     Raises:
         UserError: If ``kenlm`` is not installed, or cannot load the file.
     """

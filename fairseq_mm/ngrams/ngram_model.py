@@ -79,8 +79,7 @@ class NgramModel:
         return np.add.reduceat(scores, starts) * math.log(10)
 
     def _index_words(self, sentences: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the indices of all words in one array, with ``<s>`` and ``</s>``, and the places
-        of ``<s>``."""
+        """Return the indices of all words, with ``<s>`` and ``</s>``, and the places of ``<s>``."""
         indices = self._indices
         start, end, unknown = (indices[word] for word in (START, END, UNKNOWN))
         text: list[int] = []

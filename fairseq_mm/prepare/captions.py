@@ -44,13 +44,7 @@ TEXT_TABLE = FieldTable(
 
 
 def captioned_image(key: str, captions: list[str], where: str) -> Example:
-    """Build the example of an image with its captions.
-
-    Args:
-        key: Key of the image in the feature store.
-        captions: Captions before tokenization.
-        where: Place of the captions, for messages.
-    """
+    """Build the example of an image; ``key`` is its key in the feature store."""
     return Example({"captions": captions}, where, key, [key])
 
 

@@ -103,12 +103,7 @@ class Example:
 
 
 class Streamed:
-    """Examples that are read anew at each iteration.
-
-    Args:
-        read: Function that yields all examples.
-        length: Number of examples.
-    """
+    """Examples that ``read`` yields anew at each iteration, since they do not fit into memory."""
 
     def __init__(self, read: Callable[[], Iterable[Example]], length: int) -> None:
         self._read = read
@@ -181,13 +176,10 @@ class Corpus:
         ]
 
     def check_ids(self, remedy: str = "") -> None:
-        """Check that no id occurs twice, in one split or in two.
-
-        Args:
-            remedy: Advice for two examples with the same id.
+        """Check that no id occurs twice; ``remedy`` ends the message.
 
         Raises:
-            UserError: If an id occurs twice.
+            UserError: If an id occurs twice, in one split or in two.
         """
         seen: dict[str, str] = {}
         for examples in self.splits.values():
@@ -277,9 +269,9 @@ class Corpus:
             if not incomplete:
                 continue
             absent = [key for example in incomplete for key in example.visual if key in missing]
-            of = "" if table.id_is_key else f" of {table.noun} {incomplete[0].id}"
+            owner = "" if table.id_is_key else f" of {table.noun} {incomplete[0].id}"
             first = (
-                f"{incomplete[0].where}: {table.visual_noun} {absent[0]}{of} is missing "
+                f"{incomplete[0].where}: {table.visual_noun} {absent[0]}{owner} is missing "
                 f"({missing[absent[0]]})"
             )
             usable = [example for example in examples if needed(present(example))]
@@ -311,13 +303,7 @@ class Corpus:
 
 
 def check_once(example: Example, seen: dict[str, str], table: FieldTable, remedy: str = "") -> None:
-    """Check that no earlier example has the same id, and add it to ``seen``.
-
-    Args:
-        example: Example to check.
-        seen: Id -> place of its example.
-        table: Field table of the task.
-        remedy: Advice for two examples with the same id.
+    """Check that no earlier example has the same id, and add it to ``seen`` (id -> place).
 
     Raises:
         UserError: If an example with the same id was seen before.

@@ -53,8 +53,7 @@ def run_preprocess(arguments: list[str]) -> None:
 
 
 def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
-    """Refuse paths that fairseq-preprocess cannot read, and prepared data that may not be
-    replaced."""
+    """Refuse paths that fairseq-preprocess cannot read, and data that may not be replaced."""
     if "," in os.path.abspath(output):
         raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
     existing = sorted(name for name in {*files, REPORT} if (output / name).exists())
@@ -132,7 +131,10 @@ def finish_killed_run(
     output = Path(os.path.abspath(output))
     partial = output / _PARTIAL
     with locked_output(output):
-        _check_leftover(partial, files)
+        names = {name for name in _files_in(partial) if not _TEMPORARY.fullmatch(name)}
+        foreign = sorted(names - files - {REPORT, _MOVING, _ARGUMENTS})
+        if foreign:
+            raise UserError(f"{partial}: holds {foreign[0]}; remove or rename that folder.")
         try:
             with contextlib.suppress(UserError):
                 if arguments != read_json(partial / _ARGUMENTS):
@@ -153,8 +155,8 @@ def partial_folder(
     overwrite: bool = False,
     arguments: Optional[dict[str, Any]] = None,
 ) -> Iterator[Path]:
-    """Yield a folder in ``output`` whose files are moved to ``output`` at the end, or removed after
-    an error.
+    """Yield a folder in ``output`` whose files move to ``output`` at the end, or vanish after an
+    error.
 
     Args:
         output: Data folder, which is locked meanwhile. Other files in it stay.
@@ -187,22 +189,13 @@ def partial_folder(
                 shutil.rmtree(partial, ignore_errors=True)
 
 
-def _check_leftover(partial: Path, files: Set[str]) -> None:
-    """Refuse a partial folder that holds other files than a killed run leaves."""
-    names = {name for name in _files_in(partial) if not _TEMPORARY.fullmatch(name)}
-    foreign = sorted(names - files - {REPORT, _MOVING, _ARGUMENTS})
-    if foreign:
-        raise UserError(f"{partial}: holds {foreign[0]}; remove or rename that folder.")
-
-
 def _files_in(folder: Path) -> list[str]:
     paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     return sorted(path.relative_to(folder).as_posix() for path in paths)
 
 
 def is_half_moved(folder: str) -> bool:
-    """Check whether a run had prepared all files, but was killed before all were moved into
-    place."""
+    """Check whether a run was killed after preparing all files, but before all were moved."""
     partial = os.path.join(folder, _PARTIAL)
     return any(os.path.exists(os.path.join(partial, name)) for name in (REPORT, _MOVING))
 

@@ -62,10 +62,6 @@ def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> C
     Args:
         folders: Data folders of images with captions, made by ``fairseq-mm prepare``.
         splits_of: Folder among them whose valid and test splits are selected; by default the first.
-
-    Raises:
-        UserError: If a folder is no such folder or is given twice, tokenizers or extractors differ,
-            or only some folders have features.
     """
     resolved = [folder.resolve() for folder in folders]
     if len(set(resolved)) < 2 or len(set(resolved)) < len(resolved):

@@ -57,10 +57,10 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
     named = [str(path) for path in files]
     if not splits:
         raise UserError(f"{', '.join(named)}: no {table.nouns}.")
-    for split_or_none, own in paths.items():
-        if own and split_or_none is not None and split_or_none not in splits:
-            names = ", ".join(map(str, own))
-            raise UserError(f"{names}: no {table.nouns} of the {split_or_none} split.")
+    for own_split, own_files in paths.items():
+        if own_files and own_split is not None and own_split not in splits:
+            names = ", ".join(map(str, own_files))
+            raise UserError(f"{names}: no {table.nouns} of the {own_split} split.")
     return Corpus(table, "own", "as given", in_order(splits), named)
 
 
@@ -181,10 +181,10 @@ def _check_type(table: FieldTable, field: Field, value: object, where: str) -> N
                 f"{where}: `{field.name}` must be text, but is {json.dumps(value)[:80]} instead."
             )
         return
-    of = "" if field.length is None else f"{field.length} "
+    number = "" if field.length is None else f"{field.length} "
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise UserError(
-            f"{where}: `{field.name}` must be a list of {of}texts, but is "
+            f"{where}: `{field.name}` must be a list of {number}texts, but is "
             f"{json.dumps(value)[:80]} instead."
         )
     if field.length is not None and len(value) != field.length:

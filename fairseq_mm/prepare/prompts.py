@@ -155,8 +155,7 @@ class PromptWriter(FolderWriter):
         }
 
     def preprocess_arguments(self, folder: Path, splits: list[str]) -> list[list[str]]:
-        """Return the arguments for the pairs, and those that would make each language model's
-        folder."""
+        """Return the arguments for the pairs, and for the folder of each language model."""
         several = super().preprocess_arguments(folder, splits)
         for name, side in LANGUAGE_MODELS.items():
             arguments = ["--only-source"]
@@ -168,8 +167,7 @@ class PromptWriter(FolderWriter):
         return several
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
-        """Make the folders of language models from the pairs: fairseq binarises both layouts
-        equally.
+        """Make the folders of language models from the pairs, which fairseq binarises equally.
 
         The files are copied and not linked: running fairseq-preprocess again in one of the folders
         would otherwise change the file of the pairs.

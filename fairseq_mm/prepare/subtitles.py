@@ -59,8 +59,7 @@ def read_transcript(path: Path) -> str:
 
 
 def subtitles_to_text(text: str) -> Optional[str]:
-    """Return the words of ``.srt`` or ``.vtt`` subtitles on one line; None if there are no
-    subtitles."""
+    """Return the words of ``.srt`` or ``.vtt`` subtitles on one line; None without subtitles."""
     cues = [
         [words for words in map(_split_words, lines) if words]
         for lines in _parse_cues(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))

@@ -151,10 +151,9 @@ class VideoWriter(FolderWriter):
             counts[split].update(self._index_oov(folder, split, known))
 
     def _write_dictionary(self, folder: Path) -> set[str]:
-        """Write the dictionary with indexed OOV tokens after its words, and return all of them.
+        """Write a dictionary that ends with the indexed OOV tokens, and return its words.
 
-        The words are those of the given dictionary, or the words of train as fairseq-preprocess
-        selects them.
+        They come from the given dictionary, or from train as fairseq-preprocess selects them.
         """
         from fairseq.data import Dictionary
 
@@ -184,8 +183,7 @@ class VideoWriter(FolderWriter):
         return set(words.symbols[words.nspecial :])
 
     def _index_oov(self, folder: Path, split: str, known: set[str]) -> dict[str, int]:
-        """Rewrite the text of a split with indexed OOV tokens, and write the list of their
-        words."""
+        """Rewrite a split's text with indexed OOV tokens, and write the list of their words."""
         counts = dict.fromkeys((f"numbered_in_{plural}" for plural in _PLURALS.values()), 0)
         paths = [folder / "text" / f"{split}.{side}" for side in self.sides]
         texts = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths]

@@ -37,8 +37,7 @@ TABLE = FieldTable(
 
 
 class VisualStoryWriter(FolderWriter):
-    """Writer of ``text/<split>.txt`` with one story per line, its sentences joined by
-    ``<sent>``."""
+    """Writer of ``text/<split>.txt`` with one story per line, sentences joined by ``<sent>``."""
 
     table = TABLE
     endings = ("visual_ids", "references.jsonl", "album_references.jsonl", "stories.jsonl")

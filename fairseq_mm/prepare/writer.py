@@ -150,11 +150,11 @@ class FolderWriter:
         self.workers = workers
 
     def begin(self) -> None:
-        """Forgets what was collected of another corpus."""
+        """Prepare for a corpus: forget what an earlier one has left."""
 
     def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
-        """Return the lines of an example by side or ending, and add to ``counts``; None leaves it
-        out."""
+        """Return the lines of an example by side or ending, and add to ``counts``; None skips
+        it."""
         raise NotImplementedError
 
     def finish_split(
@@ -382,10 +382,6 @@ class FolderWriter:
         Without ``--padding-factor 1``, fairseq would pad a dictionary to a multiple of 8 with words
         that do not exist. A softmax would give them probability, which increases perplexity, and
         pretrained embeddings would not fit.
-
-        Args:
-            folder: Data folder with ``text``.
-            splits: Splits of the folder.
         """
         sides = list(self.sides)
         ending = f".{sides[0]}" if len(sides) == 1 else ""
@@ -441,8 +437,7 @@ class FolderWriter:
 
 
 def _store_record(output: Path, partial: Path) -> dict[str, object]:
-    """Return the entry of ``prepare.json`` for the listed stores, or for a complete
-    ``features.h5``."""
+    """Return the entry of ``prepare.json`` for listed stores, or for a complete ``features.h5``."""
     path, listed = output / STORE, partial / STORE_LIST
     if listed.exists():
         records = {}

@@ -60,9 +60,6 @@ def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpu
         files: ``dataset_coco.json`` for karpathy, else ``captions_train2014.json`` and
             ``captions_val2014.json``.
         lists: For m_rnn ``valid`` and ``test`` -> file of image numbers; otherwise empty.
-
-    Raises:
-        UserError: If the files or lists do not fit the division, or one is malformed.
     """
     names = "captions_train2014.json captions_val2014.json"
     if division == "karpathy":
@@ -116,9 +113,6 @@ def read_annotations(path: Path) -> dict[int, Example]:
     """Read an official annotation file to a dict from image numbers to images.
 
     Captions are in the order of their annotation numbers. Images without captions are included.
-
-    Raises:
-        UserError: Naming the file and the entry, if it is malformed.
     """
     content = read_json(path)
     images: dict[int, Example] = {}
@@ -148,11 +142,7 @@ def _number(value: Any) -> int:
 
 
 def read_image_numbers(path: Path) -> list[int]:
-    """Read image numbers from a list of numbers or names (``COCO_val2014_000000391895.jpg``).
-
-    Raises:
-        UserError: If an entry has no number, or the file is one of the released NumPy pickles.
-    """
+    """Read image numbers from a list of numbers or names (``COCO_val2014_000000391895.jpg``)."""
     if path.suffix in (".npy", ".pkl", ".pickle"):
         raise UserError(
             f"{path}: is a pickle, which may run anything when it is read; write its image "

@@ -91,9 +91,6 @@ def read_flickr30k(karpathy_file: Path, captions_file: Optional[Path] = None) ->
         karpathy_file: ``dataset_flickr30k.json``.
         captions_file: ``results_20130124.token`` or ``results.csv``, for their captions; by default
             they are read from ``karpathy_file``, which has the same ones.
-
-    Raises:
-        UserError: If a file is malformed.
     """
     corpus = read_karpathy(
         karpathy_file, name="flickr30k", key="filename", published=FLICKR30K_IMAGES

@@ -39,9 +39,6 @@ def read_flickr8k(folder: Path) -> Corpus:
 
     The release has captions of 92 images that are in no list; one of them has a name that is no
     image name, ``2258277193_586949ec62.jpg.1``. Both are listed as exceptions.
-
-    Raises:
-        UserError: If the captions or the training list are missing, or a line is malformed.
     """
     token_file = folder / "Flickr8k.token.txt"
     corpus = Corpus(TABLE, "flickr8k", "official", {}, [str(token_file)], published=FLICKR8K_IMAGES)

@@ -101,16 +101,8 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
-    """Read How2 from a folder of sets.
-
-    Args:
-        folder: Folder with a subfolder for each set.
-        sets: Split -> names of its sets.
-
-    Raises:
-        UserError: If a set is missing or incomplete, its files do not fit together, or a video
-            occurs twice.
-    """
+    """Read How2 from a folder with a subfolder for each set; ``sets`` names the sets of each
+    split."""
     videos: dict[str, list[Example]] = {}
     exceptions: dict[str, list[str]] = {}
     files: list[str] = []
@@ -215,16 +207,7 @@ def _read_triple(tran: Path, desc: Path, action: Path) -> Iterator[Example]:
 
 
 def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSource":
-    """Open the features of the videos in ``corpus``, and leave out videos without features.
-
-    Args:
-        corpus: Result of :func:`read_how2`.
-        folder: Folder with ``VIDEO.npy``.
-        missing: Policy for videos without features: ``drop`` or ``refuse``.
-
-    Raises:
-        UserError: If there is no such folder, or videos without features are refused.
-    """
+    """Open the features of the videos in ``corpus``, and leave out videos without ``VIDEO.npy``."""
     from fairseq_mm.data.feature_importers import open_files
 
     try:
@@ -242,17 +225,9 @@ def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSour
 
 
 def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
-    """Write the feature store, or continue an interrupted writer.
+    """Write the feature store, or continue an interrupted writer; return whether it was written.
 
     An existing store with all videos is kept, because it may have taken hours.
-
-    Args:
-        source: Result of :func:`find_features`.
-        path: Path of the store.
-        dtype: float16 or float32.
-
-    Returns:
-        Whether the store was written.
 
     Raises:
         UserError: Naming the file, if features are not ``[T, 2048]`` finite numbers.

@@ -44,11 +44,7 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_description(path: Path) -> tuple[str, str]:
-    """Read the path of the image and the description from an annotation file.
-
-    Raises:
-        UserError: If one of the two fields is missing.
-    """
+    """Read the path of the image and the description from an annotation file."""
     text = "\n".join(line for _, line in read_lines(path, encoding="iso-8859-1"))
     fields = []
     for name in ("IMAGE", "DESCRIPTION"):
@@ -74,11 +70,7 @@ def read_iapr_tc12(
     Args:
         annotations: Folder of the English annotation files, at any depth.
         lists: Split -> list of images, one per line (``00/25``, with or without ``.jpg``).
-        captions: ``sentences`` makes each sentence of a description a caption, ``description`` the
-            whole description.
-
-    Raises:
-        UserError: If there is no annotation file, or one lacks a field.
+        captions: Part that becomes a caption: each of the ``sentences``, or the ``description``.
     """
     paths = sorted(annotations.rglob("*.eng"))
     if not paths:

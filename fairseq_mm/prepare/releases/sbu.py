@@ -30,11 +30,7 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_sbu(folder: Path) -> Corpus:
-    """Read the release; an image in several lines has all their captions.
-
-    Raises:
-        UserError: If a file is missing, or one has more lines than the other.
-    """
+    """Read the release; an image in several lines has all their captions."""
     urls, captions = folder / URLS, folder / CAPTIONS
     images: dict[str, Example] = {}
     repeated: list[str] = []

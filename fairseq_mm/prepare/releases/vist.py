@@ -83,9 +83,6 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "t
     Returns:
         corpus: Stories in the order in which they begin in the file. Stories without five sentences
             at five different positions, or with two albums, are left out and listed.
-
-    Raises:
-        UserError: If there is no split, or a file is malformed.
     """
     published = VIST_STORIES if tier == STORIES else {}
     options: dict[str, object] = {"tier": tier, "text": text_field}
@@ -127,16 +124,7 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "t
 
 
 def read_vist_descriptions(folder: Path, *, text_field: str = "text") -> Corpus:
-    """Read the images with their descriptions in isolation.
-
-    Args:
-        folder: Folder with ``{train,val,test}.description-in-isolation.json``; a split may be
-            missing.
-        text_field: ``text`` or ``original_text``.
-
-    Raises:
-        UserError: If there is no split, or a file is malformed.
-    """
+    """Read the images with their descriptions in isolation; a split may be missing."""
     name = f"vist, {IN_ISOLATION}, {text_field}"
     corpus = Corpus(captions.TABLE, name, "official", {}, [])
     for split, path in _files(folder, IN_ISOLATION).items():

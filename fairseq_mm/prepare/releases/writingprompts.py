@@ -50,10 +50,6 @@ def read_writingprompts(folder: Path, *, drop_unpaired: bool = False) -> Corpus:
         folder: Folder of the release's files; a split may be missing.
         drop_unpaired: Leave out the last lines of the longer file of a split, instead of refusing
             files with different numbers of lines.
-
-    Raises:
-        UserError: If there is no split, a split has only one file, or its files have different
-            numbers of lines.
     """
     splits: dict[str, Examples] = {}
     counts: dict[str, dict[str, int]] = {}
@@ -100,11 +96,7 @@ def _pairs(source: Path, target: Path, length: int) -> Streamed:
 
 
 def count_lines(path: Path) -> int:
-    """Count the lines of a file.
-
-    Raises:
-        UserError: If the file cannot be read.
-    """
+    """Count the lines of a file."""
     try:
         with open(path, "rb") as file:
             return sum(1 for _ in file)
