@@ -31,7 +31,6 @@ SHORT = {
 PREPARE_FLICKR8K = (DOCS / "quickstart.md", "--output data-bin/flickr8k")
 # pages whose commands need the output of a block on another page, and words of that block
 BEGINS_WITH = {
-    README: [PREPARE_FLICKR8K],
     DOCS / "scale.md": [PREPARE_FLICKR8K],
     DOCS / "results/multimodal_captioning.md": [
         PREPARE_FLICKR8K,
@@ -45,6 +44,7 @@ BEGINS_WITH = {
     ],
 }
 PREPARED = {
+    README: put_weights_beside_checkpoints,
     DOCS / "api.md": write_checkpoints,
     DOCS / "fairseq_preprocess.md": write_parallel_text,
     DOCS / "generation.md": write_checkpoints,
