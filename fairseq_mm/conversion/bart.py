@@ -69,14 +69,15 @@ _LARGE = _defaults(1024, 12, 4096, 16)
 
 @dataclass
 class ConvertedBart:
-    """
+    """Result of a conversion from Hugging Face's BART.
+
     Attributes:
-        folder: that was written.
+        folder: Folder that was written.
         arch: fairseq's ``--arch``.
-        options: of the model that differ from those of ``arch``.
-        parameters: number of its weights.
-        words: of the dictionary, special symbols and ``<mask>`` included.
-        notes: what had to be assumed or left out, one sentence each.
+        options: Options of the model that differ from the defaults of ``arch``.
+        parameters: Number of weights.
+        words: Dictionary with special symbols and ``<mask>``.
+        notes: Assumptions and omissions, one sentence each.
     """
 
     folder: str
@@ -90,18 +91,20 @@ class ConvertedBart:
 def convert_bart(
     folder: str, output: str, *, encoder_json: Optional[str] = None, overwrite: bool = False
 ) -> ConvertedBart:
-    """
+    """Convert Hugging Face's BART to fairseq's.
+
     Args:
-        folder: of Hugging Face's BART: ``config.json``, ``model.safetensors`` or
+        folder: Folder of Hugging Face's BART: ``config.json``, ``model.safetensors`` or
             ``pytorch_model.bin``, ``vocab.json`` and ``merges.txt`` or ``tokenizer.json``.
-        output: folder to make: ``model.pt``, ``dict.txt``, ``encoder.json``, ``vocab.bpe``,
+        output: Folder to write: ``model.pt``, ``dict.txt``, ``encoder.json``, ``vocab.bpe``,
             ``subwords.json``.
-        encoder_json: GPT-2's, for a vocabulary whose numbers cannot be had from its merges.
-        overwrite: files of a folder that exists may be replaced.
+        encoder_json: GPT-2's file, for a vocabulary whose numbers cannot be computed from its
+            merges.
+        overwrite: True to replace files of an existing folder.
 
     Raises:
-        UserError: if the model is no BART that fairseq's computes, a file is missing or damaged,
-            or the output cannot be written.
+        UserError: if fairseq's BART cannot compute the model, a file is missing or damaged, or the
+            output cannot be written.
     """
     check_output_folder(output, overwrite=overwrite, reads=folder)
     config = read_config(folder)

@@ -1,7 +1,7 @@
-"""A checkpoint of fairseq's BART -> a folder that Hugging Face's package loads.
+"""Converts a checkpoint of fairseq's BART to a folder that Hugging Face's package loads.
 
-Takes what fairseq publishes, what :mod:`fairseq_mm.conversion.bart` made and what was trained from
-either, in any version's layout.
+Reads checkpoints that fairseq publishes, that :mod:`fairseq_mm.conversion.bart` has written, and
+that were trained from either, in the layout of any version.
 """
 
 import json
@@ -45,7 +45,7 @@ from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.errors import UserError
 
 _HEADS = "classification_heads."
-# of fairseq's options -> the only value that Hugging Face's BART computes
+# fairseq's option -> the only value that Hugging Face's BART supports
 _FIXED = {
     "encoder_normalize_before": False,
     "decoder_normalize_before": False,

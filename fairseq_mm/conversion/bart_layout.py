@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_mm.errors import UserError
 
-FIRST_POSITION = 2  # rows of the positions' tables before that of the first word
+FIRST_POSITION = 2  # row of the first word in the position tables
 EMBEDDINGS = (
     "encoder.embed_tokens.weight",
     "decoder.embed_tokens.weight",
@@ -40,7 +40,7 @@ RATES = {
 }
 # fairseq's --activation-fn -> config.json's activation_function
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "gelu_accurate": "gelu_new"}
-# of stock fairseq's encoder layers, a second time under the names of PyTorch's own kernel; of old
+# second copies of stock fairseq's encoder layers, named for PyTorch's own kernel; from old
 # checkpoints' parts that hold no weights; of heads that classify texts
 DUPLICATES = re.compile(r"(en|de)coder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
 WITHOUT_WEIGHTS = re.compile(r"(en|de)coder\.(version|embed_positions\._float_tensor)")
@@ -48,13 +48,14 @@ _LISTED = 3
 
 
 class BartSizes(NamedTuple):
-    """
+    """Sizes of a BART.
+
     Attributes:
-        rows: of the embeddings.
-        dim: C, of all layers.
-        positions: rows of the encoder's and of the decoder's table of positions.
-        layers: of encoder and decoder.
-        ffn_dims: of encoder and decoder.
+        rows: Rows of the embeddings.
+        dim: C, dimension of all layers.
+        positions: Rows of the encoder's and of the decoder's position table.
+        layers: Numbers of encoder and decoder layers.
+        ffn_dims: Inner dimensions of encoder and decoder.
     """
 
     rows: int

@@ -1,10 +1,10 @@
-"""The vocabulary of Hugging Face's BART and the dictionary and GPT-2 BPE of fairseq's, both ways.
+"""Conversion between Hugging Face's BART vocabulary and fairseq's dictionary with GPT-2 BPE.
 
-Row i of the embeddings is the same word in both: four special symbols, pieces, ``<mask>`` last.
-Hugging Face's ``vocab.json`` names a piece by its letters; fairseq's ``dict.txt`` by its number in
-GPT-2's ``encoder.json``, and its denoising task adds ``<mask>``, which is not in the file. The
-number is the piece's place among the 256 bytes and what ``merges.txt`` makes of them, one after the
-other, then ``<|endoftext|>``, so that it need not be looked up anywhere.
+Row i of the embeddings is the same word in both: four special symbols, the pieces, and ``<mask>``
+last. Hugging Face's ``vocab.json`` names a piece by its letters, fairseq's ``dict.txt`` by its
+number in GPT-2's ``encoder.json``; fairseq's denoising task adds ``<mask>``, which is not in the
+file. The number of a piece is its place in the list of the 256 bytes, the results of ``merges.txt``
+in order, and ``<|endoftext|>``, so it can be computed without GPT-2's file.
 """
 
 import json
@@ -25,11 +25,12 @@ _VERSION = "#version: 0.2"
 
 
 class BartVocabulary(NamedTuple):
-    """
+    """Vocabulary of a BART.
+
     Attributes:
-        symbols: of fairseq's dictionary by row, the special ones first, ``<mask>`` among them.
-        encoder: piece -> number that stands for it in fairseq's text and dictionary.
-        merges: pairs of pieces in the order of GPT-2's BPE.
+        symbols: Symbols of fairseq's dictionary by row, the special ones first, with ``<mask>``.
+        encoder: Piece -> its number in fairseq's text and dictionary.
+        merges: Pairs of pieces in the order of GPT-2's BPE.
     """
 
     symbols: list[str]
@@ -69,14 +70,15 @@ class BartVocabulary(NamedTuple):
 def read_huggingface_vocabulary(
     folder: str, rows: int, *, encoder_json: Optional[str] = None
 ) -> BartVocabulary:
-    """
+    """Read the vocabulary of Hugging Face's BART.
+
     Args:
-        folder: with ``vocab.json`` and ``merges.txt``, or ``tokenizer.json`` alone.
-        rows: of the embeddings.
-        encoder_json: GPT-2's, instead of one that is made from the merges.
+        folder: Folder with ``vocab.json`` and ``merges.txt``, or only ``tokenizer.json``.
+        rows: Rows of the embeddings.
+        encoder_json: GPT-2's file; if None, the numbers are computed from the merges.
 
     Raises:
-        UserError: if the files are missing or damaged, or no byte-level BPE's in BART's order.
+        UserError: if the files are missing or damaged, or are no byte-level BPE in BART's order.
     """
     pieces, merges, path = _read_tokenizer(folder)
     for row, word in enumerate(SPECIAL):

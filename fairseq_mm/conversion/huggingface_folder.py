@@ -15,12 +15,10 @@ _PURPOSE = "reading or writing a safetensors file"
 
 
 def read_config(folder: str) -> dict[str, Any]:
-    """
-    Returns:
-        what ``config.json`` says, ``model_type`` among it.
+    """Read ``config.json``, which must have ``model_type``.
 
     Raises:
-        UserError: if there is none, or it says of no model.
+        UserError: if the file is missing, or describes no model.
     """
     path = os.path.join(folder, "config.json")
     config = read_json(path)
@@ -30,13 +28,12 @@ def read_config(folder: str) -> dict[str, Any]:
 
 
 def read_weights(folder: str) -> dict[str, Tensor]:
-    """
-    Returns:
-        the tensors of ``model.safetensors`` or ``pytorch_model.bin``, in one file or in several
-        with an index, by their names, in the type they have.
+    """Read the tensors of ``model.safetensors`` or ``pytorch_model.bin``.
+
+    The weights may be in one file or in several files with an index; dtypes do not change.
 
     Raises:
-        UserError: if there is none, or a file is damaged.
+        UserError: if there are no weights, or a file is damaged.
     """
     for name in _WEIGHTS:
         path = os.path.join(folder, name)

@@ -11,19 +11,17 @@ from torch import Tensor
 
 
 def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """
-    Args:
-        arguments: of the fairseq-train that would have trained it: data folder, ``--task``,
-            ``--arch`` and what differs from their defaults.
-        weights: of the model, by fairseq's names.
+    """Build the content of a checkpoint, for generation, ``--restore-file`` and
+    ``--finetune-from-model``.
 
-    Returns:
-        what ``torch.save`` is to write: loads for generation and as ``--restore-file`` or
-        ``--finetune-from-model``.
+    Args:
+        arguments: Arguments of a fairseq-train that would have trained the model: data folder,
+            ``--task``, ``--arch`` and the options that differ from their defaults.
+        weights: Weights by fairseq's names.
     """
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, input_args=list(arguments))
-    with warnings.catch_warnings():  # of hydra, about fairseq's use of it
+    with warnings.catch_warnings():  # hydra warns of fairseq's way of calling it
         warnings.simplefilter("ignore")
         cfg = convert_namespace_to_omegaconf(args)
     return {

@@ -9,15 +9,15 @@ from fairseq_mm.errors import UserError
 
 
 def check_output_folder(path: str, *, overwrite: bool, reads: str) -> None:
-    """Before minutes of work.
+    """Check an output folder before minutes of work.
 
     Args:
-        path: of the folder to be.
-        overwrite: files in it may be replaced.
-        reads: folder or file that is read.
+        path: Path of the output folder.
+        overwrite: True if its files may be replaced.
+        reads: Folder or file that the conversion reads.
 
     Raises:
-        UserError: if it cannot be made there.
+        UserError: if the folder cannot be written.
     """
     parent = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(parent):

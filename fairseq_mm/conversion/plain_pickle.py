@@ -15,16 +15,17 @@ from fairseq_mm.errors import UserError
 def read_plain_pickle(
     path: str, *, stand_ins: Optional[Mapping[tuple[str, str], Any]] = None
 ) -> Any:
-    """
+    """Read a pickle without running code.
+
     Args:
-        path: a pickle.
-        stand_ins: (module, name) of a class -> what an object of it becomes.
+        path: Path of the pickle.
+        stand_ins: (module, name) of a class -> function that makes the replacement of its objects.
 
     Returns:
-        its content. Byte strings of Python 2 are text, see :func:`repaired_text`.
+        Content of the pickle. Byte strings of Python 2 become text, see :func:`repaired_text`.
 
     Raises:
-        UserError: if the file is missing or damaged, or asks for anything but plain content.
+        UserError: if the file is missing or damaged, or needs anything but plain values.
     """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file.")

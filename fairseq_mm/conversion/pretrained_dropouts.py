@@ -17,12 +17,13 @@ DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
 def pretrained_dropouts(path: str) -> dict[str, float]:
-    """
+    """Read the dropouts of a pretrained model.
+
     Args:
-        path: checkpoint of fairseq's BART, of T5, or of a model that began with either.
+        path: Checkpoint of fairseq's BART, of T5, or of a model that was trained from either.
 
     Returns:
-        those of ``DROPOUTS`` that the model has.
+        The values of ``DROPOUTS`` that the model has.
 
     Raises:
         UserError: if the file is no checkpoint of such a model, or a dropout is no probability.

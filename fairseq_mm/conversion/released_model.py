@@ -24,12 +24,13 @@ CHECKPOINT, DICTIONARY, NETWORK = "checkpoint_best.pt", "dict.txt", "cnn.pt"
 
 @dataclass
 class ConvertedModel:
-    """
+    """Result of a conversion.
+
     Attributes:
-        folder: that was written.
-        released: what was read.
-        parameters: number of the new model's weights.
-        feature_dim: channels of the features that it reads.
+        folder: Folder that was written.
+        released: Released model that was read.
+        parameters: Number of the new model's weights.
+        feature_dim: Number of feature channels that the model reads.
     """
 
     folder: str
@@ -41,15 +42,15 @@ class ConvertedModel:
 def convert_released(
     released: ReleasedModel, output: str, *, overwrite: bool = False
 ) -> ConvertedModel:
-    """
+    """Write a checkpoint of a released model.
+
     Args:
-        released: the model.
-        output: folder to make.
-        overwrite: files of a folder that exists may be replaced.
+        released: The model.
+        output: Folder to write.
+        overwrite: True to replace files of an existing folder.
 
     Raises:
-        UserError: if the network for images is none of torchvision's, or the output cannot be
-            written.
+        UserError: if the network for images is not torchvision's, or the output cannot be written.
     """
     check_output_folder(output, overwrite=overwrite, reads=released.path)
     weights = {name: x.contiguous() for name, x in released.weights.items()}
@@ -83,14 +84,7 @@ def flags_of(options: Mapping[str, Any]) -> list[str]:
 
 
 def _write_network(released: ReleasedModel, path: str, feature_dim: int) -> dict[str, Any]:
-    """The network's state dict.
-
-    Returns:
-        what features made with it record.
-
-    Raises:
-        UserError: if it is none of torchvision's.
-    """
+    """Write the state dict of the network for images, and return the attributes of its features."""
     torch.save(released.cnn, path)
     try:
         extractor = build_extractor(released.cnn_type, weights=path)

@@ -1,24 +1,24 @@
-"""Checkpoints of GLAC Net (https://github.com/tkim-snu/GLACNet) and of Transtory-XL
-(https://github.com/junyumao1996/NLP_Project) -> weights by the names of ``--arch glac``,
+"""Reads checkpoints of GLAC Net (https://github.com/tkim-snu/GLACNet) and of Transtory-XL
+(https://github.com/junyumao1996/NLP_Project), and renames their weights for ``--arch glac``,
 ``glac_decoder_attention``, ``transtory_decoder``, ``transtory_full`` or ``transtory_xl``.
 
-``encoder-N.pkl`` and ``decoder-N.pkl`` are state dicts, written by ``torch.save``; ``vocab.pkl`` is
-an object of their class, with ``<pad>``, ``<start>``, ``<end>`` and ``<unk>`` among its words. Each
-sentence is read with ``<start>`` before its words and ends with ``<end>``. Here a story is one
-sequence: the token that starts it and the separator are read with the vector of ``<start>``, and
-both the separator and ``</s>`` have the logit of ``<end>``. Of these two a search allows one at
-each place, so that words compare as they do there; a probability is smaller by the factor
-1 / (1 + P(<end>)), at most by half, at the end of a sentence.
+``encoder-N.pkl`` and ``decoder-N.pkl`` are state dicts, written by ``torch.save``. ``vocab.pkl`` is
+an object of the released vocabulary class, with ``<pad>``, ``<start>``, ``<end>`` and ``<unk>``
+among its words. In the released code, each sentence starts with ``<start>`` and ends with
+``<end>``. Here a story is one sequence: its first token and the separator get the vector of
+``<start>``, and both the separator and ``</s>`` get the logit of ``<end>``. A search allows only
+one of these two at each place, so words compare as in the released code; at the end of a sentence,
+a probability is smaller by the factor 1 / (1 + P(<end>)), which is at least 1/2.
 
-The encoder carries its ResNet, whose batch normalisation went on with its statistics in training;
-children of the ResNet are numbered there.
+The encoder contains its ResNet, whose batch normalisation updated its statistics in training.
+Children of the ResNet are numbered in the checkpoint.
 
-What the files do not say is taken from the released code: 4 attention heads of the transformers
-(those of Transtory-XL are read off its biases), and a memory of 50. Known with certainty are the
-names and shapes of GLAC, GLAC with decoder attention, Transtory-decoder and, by those of Hugging
-Face's Transformer-XL in transformers 2.5.1, Transtory-XL. Not known with certainty: for
-Transtory-full, the names ``transformer_Encoder.*`` and ``linear.*``, and whether a ReLU follows
-that linear layer (none does here). A checkpoint with a non-local block is refused: the place of its
+Values that the files lack come from the released code: the transformers have 4 attention heads
+(Transtory-XL's are read from its biases), and the memory has 50 slots. The names and shapes of
+GLAC, GLAC with decoder attention, Transtory-decoder and, through Hugging Face's Transformer-XL in
+transformers 2.5.1, Transtory-XL are certain. For Transtory-full, the names
+``transformer_Encoder.*`` and ``linear.*`` are not certain, nor whether a ReLU follows that linear
+layer (here none does). A checkpoint with a non-local block is refused, because the place of its
 tensors (``theta``, ``phi``, ``g``, ``W``) in the encoder is not known.
 """
 
@@ -216,12 +216,13 @@ def _our_name(name: str) -> str:
 def _split(
     found: Mapping[str, Tensor], origins: dict[str, str], files: _Files
 ) -> dict[str, Tensor]:
-    """Weights that are one of theirs and several of ours, or of which ours needs a part.
+    """Split weights of the released model that are several weights here, or of which only a part is
+    used.
 
     Args:
-        found: by our names where there is one.
-        origins: our names -> theirs; gets those of the parts.
-        files: for messages.
+        found: Weights by our names, if they have one.
+        origins: Our names -> released names; the parts are added.
+        files: Paths, for messages.
     """
     parts: dict[str, Tensor] = {}
     for name, x in found.items():
@@ -232,7 +233,7 @@ def _split(
                 stem.format("query_proj"): x[: len(x) // 3],
                 stem.format("key_value_proj"): x[len(x) // 3 :],
             }
-        elif ".pictures.in_proj_" in name:  # of one image the queries and keys change nothing
+        elif ".pictures.in_proj_" in name:  # with one image, queries and keys have no effect
             _need(len(x) % 3 == 0, origins[name], files)
             split = {name.replace("in_proj_", "value_proj."): x[2 * len(x) // 3 :]}
         elif name == "decoder.fuse_linear.weight":
@@ -389,10 +390,10 @@ def _torchvision_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _resnet_of(network: Mapping[str, Tensor], files: _Files) -> str:
-    """torchvision's name.
+    """Return torchvision's name of a ResNet.
 
     Raises:
-        UserError: if it is none of its ResNets.
+        UserError: if the network is no ResNet of torchvision.
     """
     blocks = tuple(_count(network, f"layer{stage}.") for stage in range(1, 5))
     name = _RESNETS.get((blocks, "layer1.0.conv3.weight" in network))

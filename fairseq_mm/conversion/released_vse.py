@@ -35,24 +35,24 @@ _NAMED = 3  # words of a message
 
 @dataclass
 class ReleasedModel:
-    """A model of another program, as ours has it.
+    """Model of a released program, renamed for this package.
 
     Attributes:
-        path: its file.
-        arch: its architecture here.
-        options: of the model, all that matter.
-        criterion: options of the criterion that it was trained with.
-        words: of the dictionary, in the order of their rows, special symbols left out.
-        weights: by our names.
-        tensors: how many the file has.
-        tokenizer: options of ``fairseq-mm prepare captions`` that split sentences as it reads them.
-        notes: what is left out or not the same, one sentence each.
-        cnn_type: torchvision's name of the network that it carries; empty if it carries none.
-        cnn: that network's weights by torchvision's names.
-        task: its task here.
-        criterion_name: the criterion that it was trained with.
-        image_weight: name of the weight that reads features.
-        rows_per_image: number of regions of each image, where that is part of the model.
+        path: Path of the released file.
+        arch: Architecture in this package.
+        options: Options of the model that its computation depends on.
+        criterion: Options of the criterion of its training.
+        words: Words of the dictionary in the order of their rows, without special symbols.
+        weights: Weights by our names.
+        tensors: Number of tensors in the released file.
+        tokenizer: Options of ``fairseq-mm prepare captions`` that split sentences as its code does.
+        notes: Omissions and differences, one sentence each.
+        cnn_type: torchvision's name of the network that the file contains; empty without a network.
+        cnn: Weights of that network by torchvision's names.
+        task: Task in this package.
+        criterion_name: Name of the criterion of its training.
+        image_weight: Name of the weight that reads features.
+        rows_per_image: Number of regions per image, if the model depends on it.
     """
 
     path: str
@@ -152,14 +152,14 @@ def margin_of(options: Mapping[str, Any], path: str) -> float:
 
 
 def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[int], list[str]]:
-    """Words that a dictionary of fairseq's can have.
+    """Select the words that a dictionary of fairseq can have.
 
     Args:
-        by_number: row of its vector -> word.
-        notes: gets what is left out.
+        by_number: Row of a word's vector -> word.
+        notes: Receives the omissions.
 
     Returns:
-        rows of the words, ascending, and the words.
+        Rows of the words, ascending, and the words.
     """
     rows, words, impossible = [], [], []
     for number, word in sorted(by_number.items()):
@@ -221,13 +221,13 @@ def check_shapes(
 
 
 def sides(matrix: Any) -> tuple[int, int]:
-    """Rows and columns; what is no matrix is told by its shape."""
+    """Return the numbers of rows and columns; raise an error with the shape if it is no matrix."""
     rows, columns = (*matrix.shape, 0, 0)[:2]
     return rows, columns
 
 
 def named(words: Sequence[str]) -> str:
-    """The first of them, for a message."""
+    """Return the first words, for a message."""
     shown = ", ".join(map(repr, words[:_NAMED]))
     return shown + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
 

@@ -51,15 +51,15 @@ def is_vsepp(state: Mapping[str, Any]) -> bool:
 def read_released_vsepp(
     path: str, state: Mapping[str, Any], vocabulary: Optional[str]
 ) -> ReleasedModel:
-    """
+    """Read a model of VSE++.
+
     Args:
-        path: the file, for messages.
-        state: its content.
-        vocabulary: the file of its words.
+        path: Path of the file, for messages.
+        state: Content of the file.
+        vocabulary: Path of its vocabulary.
 
     Raises:
-        UserError: if the model is none that ours can be, or a file is missing, damaged or does not
-            fit.
+        UserError: if this package has no such model, or a file is missing, damaged or does not fit.
     """
     options = _options(state["opt"], path)
     image, text = _parts(state["model"], path)
@@ -151,14 +151,14 @@ def _parts(model: Any, path: str) -> list[dict[str, Tensor]]:
 
 
 def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, int]]:
-    """The vocabulary of VSE++, or of another program with the same class.
+    """Read the vocabulary of VSE++, or of another program with the same class.
 
     Args:
-        path: of the pickle.
-        program: for messages.
+        path: Path of the pickle.
+        program: Name of the program, for messages.
 
     Returns:
-        Row of each word's vector -> the word, and the rows of the signs.
+        Row of each word's vector -> the word, and the rows of the special tokens.
 
     Raises:
         UserError: if the file cannot be read safely, or is no such vocabulary.

@@ -1,8 +1,8 @@
-"""Checkpoints of fairseq's own story model (``fconv_self_att``) -> checkpoints of ``conv_story``.
+"""Converts checkpoints of fairseq's own story model (``fconv_self_att``) to ``conv_story``.
 
-Layers are those of the checkpoint's options, never those of an architecture's name, which has
-stood for several sizes. A fusion checkpoint's options say nothing of its frozen part, whose layers
-are read off its weights.
+The layers come from the checkpoint's options, not from the name of its architecture, which has
+denoted several sizes. The options of a fusion checkpoint do not describe its frozen part, so the
+frozen layers are read from the weights.
 """
 
 import os
@@ -31,7 +31,7 @@ from fairseq_mm.models._options import parse_flag, parse_flags, parse_layers
 from fairseq_mm.models._provenance import MODULE_NAME, STATE_KEY, Provenance, symbols_of
 from fairseq_mm.models.conv_story import ConvStoryConfig, ConvStoryModel
 
-# of which a model's weights say nothing, or not always; values of fairseq's first architecture
+# options that the weights do not show, or not always; values of fairseq's first architecture
 _WITHOUT_TRACE = {
     "dropout": 0.1,
     "multihead_attention_nheads": 1,
@@ -51,14 +51,14 @@ _RUNGS = {
 
 
 class FairseqStories(NamedTuple):
-    """A checkpoint of ``fconv_self_att``.
+    """Checkpoint of ``fconv_self_att``.
 
     Attributes:
-        path: its file.
-        arch: its ``--arch``.
-        options: all that was set when it was trained.
-        weights: of the model, by their names in it.
-        num_updates: that it was trained for.
+        path: Path of the file.
+        arch: Its ``--arch``.
+        options: All options of its training.
+        weights: Weights by fairseq's names.
+        num_updates: Number of updates of its training.
     """
 
     path: str
@@ -87,16 +87,17 @@ class FairseqStories(NamedTuple):
 
 @dataclass
 class ConvertedStories:
-    """
+    """Result of a conversion.
+
     Attributes:
-        arch: the new checkpoint's ``--arch``.
-        options: the model's options.
-        frozen_options: of the frozen part; None without fusion.
-        conversion: what became of each tensor.
-        state: what to save; None if a tensor is missing or mismatched.
-        fitting_options: options with which the weights would fit, if they do not fit as they are
-            and such options exist.
-        notes: what had to be assumed, one sentence each.
+        arch: ``--arch`` of the new checkpoint.
+        options: Options of the model.
+        frozen_options: Options of the frozen part; None without fusion.
+        conversion: Converted weights, with the fate of each tensor.
+        state: Content of the new checkpoint; None if a tensor is missing or has the wrong shape.
+        fitting_options: If the weights do not fit, options with which they would fit, if there are
+            any.
+        notes: Assumptions, one sentence each.
     """
 
     arch: str
@@ -166,20 +167,19 @@ def convert_stories(
     layers_from_weights: bool = False,
     pretrained: Optional[FairseqStories] = None,
 ) -> ConvertedStories:
-    """
+    """Convert a checkpoint of ``fconv_self_att``.
+
     Args:
-        checkpoint: with fusion or without.
-        source_dictionary: of the prompts.
-        target_dictionary: of the stories.
-        compat: ``released`` computes as fairseq's model does; ``none`` gives no attention to the
-            prompt's padding.
-        layers_from_weights: take layers and sizes from the weights, not from the checkpoint's
-            options.
-        pretrained: the model that a fusion model was trained on, for those of its options that
-            leave no trace in the weights.
+        checkpoint: Checkpoint with or without fusion.
+        source_dictionary: Dictionary of the prompts.
+        target_dictionary: Dictionary of the stories.
+        compat: ``released`` to compute as fairseq's model; ``none`` to ignore the prompt's padding.
+        layers_from_weights: True to read layers and sizes from the weights instead of the options.
+        pretrained: Model that a fusion model was trained on, for its options that leave no trace in
+            the weights.
 
     Raises:
-        UserError: if the options are not those of a model that can be converted.
+        UserError: if the model cannot be converted.
     """
     notes: list[str] = []
     options = _options(checkpoint, notes, layers_from_weights=layers_from_weights)
@@ -347,7 +347,7 @@ def _convert(
 def _state(
     checkpoint: FairseqStories, model: ConvStoryModel, result: ConvertedStories
 ) -> dict[str, Any]:
-    """What fairseq saves, as far as loading for generation and for training asks for it."""
+    """Build the parts of a fairseq checkpoint that loading for generation and training needs."""
     fields = {
         name: x.default
         for name, x in ConvStoryConfig.__dataclass_fields__.items()

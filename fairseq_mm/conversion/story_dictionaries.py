@@ -12,15 +12,16 @@ from fairseq_mm.models._provenance import symbols_of
 def load_story_dictionaries(
     source_file: str, target_file: str, types: tuple[int, int], checkpoint: str
 ) -> tuple[Dictionary, Dictionary]:
-    """
+    """Load the dictionaries of a story model.
+
     Args:
         source_file: fairseq's dictionary of the prompts.
-        target_file: of the stories.
-        types: of the two, as they were when the model was trained, special symbols included.
-        checkpoint: the model's file, for messages.
+        target_file: fairseq's dictionary of the stories.
+        types: Sizes of both in the model's training, with special symbols.
+        checkpoint: Path of the model, for messages.
 
     Raises:
-        UserError: if one cannot be read, or has another size.
+        UserError: if a dictionary cannot be read, or has another size.
     """
     files = (source_file, target_file)
     source, target = (_load_dictionary(file) for file in files)

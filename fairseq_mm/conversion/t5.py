@@ -43,14 +43,15 @@ _LISTED = 2  # of the tensors that a message is about
 
 @dataclass
 class ConvertedT5:
-    """
+    """Result of a conversion from Hugging Face's T5.
+
     Attributes:
-        folder: that was written.
-        arch: the ``--arch`` of its checkpoint.
-        options: of the model that differ from those of ``arch``.
-        parameters: number of its weights.
-        words: of the dictionary, special symbols included.
-        notes: what had to be decided, one sentence each.
+        folder: Folder that was written.
+        arch: ``--arch`` of its checkpoint.
+        options: Options of the model that differ from the defaults of ``arch``.
+        parameters: Number of weights.
+        words: Dictionary with special symbols.
+        notes: Decisions of the conversion, one sentence each.
     """
 
     folder: str
@@ -62,17 +63,18 @@ class ConvertedT5:
 
 
 def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> ConvertedT5:
-    """
+    """Convert Hugging Face's T5.
+
     Args:
-        folder: of Hugging Face's T5: ``config.json``, ``model.safetensors`` or
+        folder: Folder of Hugging Face's T5: ``config.json``, ``model.safetensors`` or
             ``pytorch_model.bin``, and ``spiece.model``.
-        output: folder to make: ``model.pt``, ``dict.txt``, ``sentencepiece.model``,
+        output: Folder to write: ``model.pt``, ``dict.txt``, ``sentencepiece.model``,
             ``subwords.json``.
-        overwrite: files of a folder that exists may be replaced.
+        overwrite: True to replace files of an existing folder.
 
     Raises:
-        UserError: if the model is none that ``--arch t5`` computes, a file is missing or damaged,
-            or the output cannot be written.
+        UserError: if ``--arch t5`` cannot compute the model, a file is missing or damaged, or the
+            output cannot be written.
     """
     check_output_folder(output, overwrite=overwrite, reads=folder)
     config = read_config(folder)
@@ -147,7 +149,7 @@ def _options(config: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The ``--arch`` of these sizes, and what it sets."""
+    """Return the ``--arch`` of these sizes, and the values that it sets."""
     for arch, sizes in (("t5_small", SMALL), ("t5_base", BASE), ("t5_large", LARGE)):
         if all(options[name] == size for name, size in sizes.items()):
             return arch, sizes

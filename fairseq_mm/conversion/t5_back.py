@@ -1,7 +1,7 @@
-"""A checkpoint of ``--arch t5`` -> a folder that Hugging Face's package loads.
+"""Converts a checkpoint of ``--arch t5`` to a folder that Hugging Face's package loads.
 
-Takes what :mod:`fairseq_mm.conversion.t5` made and what was trained from it: the checkpoint carries
-its dictionary and sentencepiece model.
+Reads checkpoints that :mod:`fairseq_mm.conversion.t5` has written, or that were trained from one:
+they carry their dictionary and sentencepiece model.
 """
 
 import json

@@ -22,7 +22,7 @@ FEED_FORWARD = {"relu": "relu", "gated_gelu": "gated-gelu"}
 EMBEDDINGS = ("encoder.embedding.weight", "decoder.embedding.weight")
 THEIR_EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 OUTPUT, THEIR_OUTPUT = "decoder.output_proj.weight", "lm_head.weight"
-# of old checkpoints; no T5 computes with it
+# in old checkpoints; no T5 computes with it
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 _PROJECTIONS = {"query_proj": "q", "key_proj": "k", "value_proj": "v", "output_proj": "o"}

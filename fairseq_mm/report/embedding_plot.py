@@ -44,16 +44,17 @@ def plot_section(
     *,
     heading: str = "Words and images",
 ) -> Section:
-    """The plane, with both axes on one scale, so that distances and parallels are to be seen.
+    """Plot points on a plane whose two axes have one scale, so that distances and angles are
+    comparable.
 
     Args:
-        points: words are labelled dots; images are images, or dots, whose name is shown when
-            pointed at.
-        variance_shares: of the two axes, 0 to 1.
-        heading: plain text.
+        points: Words, shown as labelled dots, and images, shown as images or as dots with a name on
+            hover.
+        variance_shares: Variance shares of the two axes, 0 to 1.
+        heading: Plain text.
 
     Raises:
-        UserError: if there are no points, or one is not finite.
+        UserError: if there are no points, or a coordinate is not finite.
     """
     if not points:
         raise UserError("there are no words or images to plot.")

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from fairseq_mm.errors import import_extra
 
-# those of templates/page.css on a light page
+# colours of templates/page.css on a light page
 COLORS = {
     "text": "#1b1f24",
     "quiet": "#5c6673",

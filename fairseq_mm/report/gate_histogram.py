@@ -12,12 +12,12 @@ from fairseq_mm.report.html_page import Section, section
 def histogram_section(
     rest: Histogram, apart: Histogram, *, heading: str = "Forget gate scores"
 ) -> Section:
-    """Bars of the videos with a transcript, and on them those of the others.
+    """Stacked bars: videos with a transcript, then videos without.
 
     Args:
-        rest: of the first.
-        apart: of the others, with the same edges.
-        heading: plain text.
+        rest: Histogram of the videos with a transcript.
+        apart: Histogram of the videos without one, with the same edges.
+        heading: Plain text.
     """
     edges = rest.edges
 

@@ -1,7 +1,7 @@
-"""What a non-local block relates, as a section of a page: arrows over each image from one
-position of its grid to those most similar to it (Li et al. 2020, Transtory-XL, Figure 4).
+"""Similarities of a non-local block, as a section of a page: arrows over each image from one
+position of its grid to the most similar positions (Li et al. 2020, Transtory-XL, Figure 4).
 
-Pointing at another cell shows its arrows; a click keeps them.
+Hovering over another cell shows its arrows; a click keeps them.
 """
 
 import math
@@ -15,7 +15,7 @@ from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.report.html_page import Section, plain_number, section
 from fairseq_mm.report.visual_story_attention import EmbeddedImage
 
-_WIDTH = 1000  # of a drawing, in its own units
+_WIDTH = 1000  # width of a drawing, in its own units
 
 
 class Box(NamedTuple):
@@ -31,18 +31,18 @@ WHOLE = Box(0.0, 0.0, 1.0, 1.0)
 
 
 class Drawing(NamedTuple):
-    """An image with the similarities of its grid's positions.
+    """Image with the similarities of its grid's positions.
 
     Attributes:
-        place: of the image in the story, from 0.
-        name: plain text.
-        image: None if it is not shown.
-        box: what of it the grid covers.
-        rows: of the grid.
-        columns: likewise.
-        similarities: ``[R, R]`` f(x_i, x_j).
-        targets: for each position those that its arrows point to, the most similar first.
-        chosen: the position whose arrows are shown first.
+        place: Index of the image in the story, from 0.
+        name: Plain text.
+        image: The image, or None if it is not shown.
+        box: Part of the image that the grid covers.
+        rows: Rows of the grid.
+        columns: Columns of the grid.
+        similarities: [R, R] f(x_i, x_j).
+        targets: For each position, the positions that its arrows point to, the most similar first.
+        chosen: Position whose arrows are shown first.
     """
 
     place: int
@@ -56,7 +56,7 @@ class Drawing(NamedTuple):
     chosen: int
 
     def note(self, position: int) -> str:
-        """What the arrows from a position show."""
+        """Return the note on the arrows from a position."""
         row, column = divmod(position, self.columns)
         values = self.similarities[position, list(self.targets[position])]
         return (
@@ -66,16 +66,17 @@ class Drawing(NamedTuple):
 
 
 def seen_box(identity: Mapping[str, Any], width: int, height: int) -> Box:
-    """The part of an image of so many pixels that an extractor reads.
+    """Return the part of an image that an extractor reads.
 
     Args:
-        identity: of the extractor; where no preprocessing is recorded it is the whole image.
-        width: of the image.
-        height: likewise.
+        identity: Identity of the extractor; without a recorded preprocessing, the part is the whole
+            image.
+        width: Width of the image in pixels.
+        height: Height of the image in pixels.
     """
     try:
         preprocessing = Preprocessing.from_json(str(identity.get("preprocessing", "")))
-    except UserError:  # of an imported store it may be any text
+    except UserError:  # the record of an imported store may be any text
         return WHOLE
     if preprocessing.crop == "none":
         return WHOLE

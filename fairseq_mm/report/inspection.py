@@ -1,4 +1,4 @@
-"""What ``fairseq-mm inspect`` records of a model, as sections of a page."""
+"""Sections of a page for the records of ``fairseq-mm inspect``."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
@@ -55,16 +55,17 @@ def section_of_visual_story(
     positions: "Optional[GridPositions]",
     identity: Mapping[str, Any],
 ) -> Section:
-    """
+    """Return the section of a visual story.
+
     Args:
-        found: of the story.
-        sentences: words of each of the five.
-        images: five; None for one that is not shown.
-        names: of the images.
-        title: plain text.
-        note: plain text beside the images.
-        positions: of a model with a non-local block.
-        identity: of the extractor of the features.
+        found: Inspection of the story.
+        sentences: Words of each of the five sentences.
+        images: Five images; None for an image that is not shown.
+        names: Names of the images.
+        title: Plain text.
+        note: Plain text beside the images.
+        positions: Grid positions to show, for a model with a non-local block.
+        identity: Identity of the extractor of the features.
     """
     texts = [detokenize_story(list(words)).strip() for words in sentences]
     uris = [None if image is None else image.uri for image in images]
@@ -121,12 +122,13 @@ def _drawing(
 def section_of_video(
     found: "LineAttention", transcript: str, facts: Mapping[str, Any], times: Times
 ) -> Section:
-    """
+    """Return the section of a video.
+
     Args:
-        found: attention of a line.
-        transcript: of the video.
-        facts: ``transcript_available``, and ``reference`` and ``hypothesis`` where there are.
-        times: of the frames.
+        found: Attention of a line.
+        transcript: Transcript of the video.
+        facts: ``transcript_available``, and ``reference`` and ``hypothesis`` if they exist.
+        times: Times of the frames.
     """
     said = transcript if facts["transcript_available"] else "transcript not available"
     rows = [("transcript", said)]

@@ -16,11 +16,11 @@ class Item(NamedTuple):
     """One item of a split.
 
     Attributes:
-        key: the line of ``visual_ids``; several keys are separated by tabs.
-        hypothesis: generated text, or None if there is none.
-        references: raw sentences.
-        scores: name to number.
-        images: key to data URI.
+        key: Line of ``visual_ids``; several ids are separated by tabs.
+        hypothesis: Generated text, or None.
+        references: References as published.
+        scores: Name -> number.
+        images: Id -> data URI.
     """
 
     key: str
@@ -52,13 +52,13 @@ class Item(NamedTuple):
 def gallery_section(
     items: Sequence[Item], *, heading: str, note: str = "", is_sortable: bool = True
 ) -> Section:
-    """Cards of ``items``, with a box to filter and a menu to sort by any of their scores.
+    """Return a section with a card per item, a filter box, and a menu to sort by any score.
 
     Args:
-        items: in the order of the split.
-        heading: plain text.
-        note: plain text above the cards.
-        is_sortable: False leaves out the box and the menu, of which a page can have one.
+        items: Items in the order of the split.
+        heading: Plain text.
+        note: Plain text above the cards.
+        is_sortable: False to leave out the filter and the menu; a page can have only one of each.
     """
     names = list(dict.fromkeys(name for item in items for name in item.scores))
     values = {"items": items, "names": names, "note": note, "is_sortable": is_sortable}

@@ -1,4 +1,4 @@
-"""What was run, and the figures of the whole: the tables of the page."""
+"""Tables of a page: the run and its overall results."""
 
 import json
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from fairseq_mm.report.html_page import Section, section
 def card_section(
     *, command: str, files: dict[str, Optional[str]], hypotheses: str, heading: str
 ) -> Section:
-    """Command, files with their hashes, decode settings and versions.
+    """Return a section with the command, files with hashes, decode settings and versions.
 
     Args:
-        command: the command line.
-        files: role -> path of what was read; None is left out.
-        hypotheses: the generated texts, whose head names checkpoint and decode settings.
-        heading: plain text.
+        command: Command line.
+        files: Role -> path of an input file; None is left out.
+        hypotheses: Path of the generated texts; its head names checkpoint and decode settings.
+        heading: Plain text.
     """
     card = result_card(command=command, files=files, generated=hypotheses)
     rows = [("command", command), ("created", str(card["created"]))]

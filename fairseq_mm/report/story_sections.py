@@ -13,13 +13,14 @@ _COLUMNS = 32  # words of a strip of the heat map
 
 
 class ShownWord(NamedTuple):
-    """
+    """Word of a story, as it is drawn.
+
     Attributes:
-        text: of the word.
-        is_known: unknown words are underlined.
-        title: shown when it is pointed at.
-        bars: heights of the bars over it in pixels.
-        share: how dark its ground is, 0 to 1; None for no ground.
+        text: The word.
+        is_known: False to underline the word as unknown.
+        title: Text that is shown on hover.
+        bars: Heights of the bars above the word in pixels.
+        share: Darkness of the background, 0 to 1; None for no background.
     """
 
     text: str

@@ -1,4 +1,6 @@
-"""Summaries of videos as cards: frames, summary, what was said and how much of it was read."""
+"""Cards of video summaries: frames, summary, transcript, and the share of the transcript that was
+read.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -11,13 +13,14 @@ from fairseq_mm.report.thumbnails import jpeg_uri
 
 
 class SummaryCard(NamedTuple):
-    """
+    """Card of one video.
+
     Attributes:
-        name: of the video.
-        summary: as people read it.
-        transcript: what is said.
-        facts: name to number.
-        images: frames, ``[height, width, 3]`` uint8.
+        name: Name of the video.
+        summary: Detokenized summary.
+        transcript: Transcript of the video.
+        facts: Name -> number.
+        images: Frames, [height, width, 3] uint8.
     """
 
     name: str

@@ -26,12 +26,12 @@ _STAT = re.compile(r"(\w+) (\S+)")
 
 
 def read_training_log(path: Path) -> Curves:
-    """What is to be drawn of a log.
+    """Read the curves of a training log.
 
-    A run that was resumed prints some updates twice; the later figure counts.
+    A resumed run prints some updates twice; the later values are used.
 
     Raises:
-        UserError: if the file cannot be read or has no such line.
+        UserError: if the file cannot be read, or has no line with values.
     """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")

@@ -16,11 +16,11 @@ _MOST_LABELS = 10
 
 
 class Times(NamedTuple):
-    """When the frames of a video are.
+    """Times of the frames of a video.
 
     Attributes:
-        step: seconds from the beginning of one to that of the next; None where nobody knows.
-        thumbnails: data URIs of images, each of an equal part of the frames; may be none.
+        step: Seconds between the beginnings of two frames; None if unknown.
+        thumbnails: Data URIs of images, each for an equal part of the frames; may be empty.
     """
 
     step: Optional[float] = None
@@ -37,16 +37,16 @@ def frames_section(
     sums_over_words: bool = False,
     video_shares: Optional[np.ndarray] = None,
 ) -> Section:
-    """A row a word, a column a frame; above them, the words' mean.
+    """Return a heat map with a row per word and a column per frame, and the words' mean above.
 
     Args:
-        words: W.
-        weights: ``[W, M]``.
-        times: of the M frames.
-        is_known: W; unknown words are underlined.
-        heading: plain text.
-        sums_over_words: weights are shares of a frame's, not of a word's.
-        video_shares: ``[W]``, how much a word takes from the video rather than the transcript.
+        words: W words.
+        weights: [W, M].
+        times: Times of the M frames.
+        is_known: For each of the W words, False to underline it as unknown.
+        heading: Plain text.
+        sums_over_words: True if the weights of a frame sum to 1, not the weights of a word.
+        video_shares: [W] share of the video, as against the transcript, for each word.
     """
     W, M = weights.shape
     mean = weights.mean(axis=0)

@@ -1,4 +1,4 @@
-"""When the rows of a video's features are, and small images of it along the time."""
+"""Times of the rows of a video's features, and small images of the video."""
 
 import math
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ _SIDE, _QUALITY = 160, 75
 
 
 def clip_step(attributes: Mapping[str, Any], frame_rate: Optional[float] = None) -> Optional[float]:
-    """Seconds from one row of features to the next; None where the store does not say.
+    """Return the seconds between two rows of features; None if the store does not record them.
 
     Args:
-        attributes: of the feature store: ``stride`` in frames, ``frame_rate``.
-        frame_rate: of the video, where the store has frames as they came.
+        attributes: Attributes of the feature store: ``stride`` in frames, ``frame_rate``.
+        frame_rate: Frame rate of the video, for stores of unsampled frames.
     """
     stride = _number(attributes.get("stride"))
     rate = _number(attributes.get("frame_rate")) or frame_rate
@@ -35,14 +35,15 @@ def _number(value: Any) -> Optional[float]:
 
 
 def video_times(video: MediaFile, num_rows: int, attributes: Mapping[str, Any]) -> Times:
-    """
+    """Return the times of a video's rows, with thumbnails.
+
     Args:
-        video: its file.
-        num_rows: of its features.
-        attributes: of the feature store.
+        video: The video file.
+        num_rows: Number of rows of its features.
+        attributes: Attributes of the feature store.
 
     Raises:
-        UserError: naming the file, if it is no video, or has no frame.
+        UserError: if the file is no video, or has no frame; the message names it.
     """
     stride = _number(attributes.get("stride"))
     rate = _number(attributes.get("frame_rate"))

@@ -17,12 +17,12 @@ _LEAST = 5  # letters of the shortest word's column
 
 
 class EmbeddedImage(NamedTuple):
-    """An image to show.
+    """Image of a page.
 
     Attributes:
-        uri: of a small JPEG, as data.
-        width: of the image itself, in pixels.
-        height: likewise.
+        uri: Data URI of a small JPEG.
+        width: Width of the original image in pixels.
+        height: Height of the original image in pixels.
     """
 
     uri: str
@@ -65,13 +65,13 @@ def images_section(
     image_padding_mask: Sequence[bool],
     heading: str = "",
 ) -> Section:
-    """How each sentence, and each of its words, divides its attention among the images.
+    """Return a section on how each sentence and each word divides its attention among the images.
 
     Args:
-        sentences: one an image, with weights of the N images.
-        images: N; None for one that is not shown.
-        image_padding_mask: N; the model has nothing of those images.
-        heading: plain text.
+        sentences: One per image, with weights of the N images.
+        images: N images; None for an image that is not shown.
+        image_padding_mask: N values, True for images that the model has not seen.
+        heading: Plain text.
     """
     note = (
         "Per cent of a word's attention that an image gets, where the word is written (mean over "
@@ -139,12 +139,12 @@ def lines_of_words(words: Sequence[str]) -> list[range]:
 def story_section(
     title: str, images: Sequence[Optional[EmbeddedImage]], parts: Sequence[Section]
 ) -> Section:
-    """All that is shown of a story, as one section.
+    """Return the section of a story.
 
     Args:
-        title: plain text.
-        images: five; each stands in the page once, as an image that the style names.
-        parts: sections of this story.
+        title: Plain text.
+        images: Five images; each is in the page once, as a named image of the style sheet.
+        parts: Sections of this story.
     """
     scripts = dict.fromkeys(name for part in parts for name in part.scripts)
     return section(title, "story_parts.html", *scripts, images=images, parts=parts)

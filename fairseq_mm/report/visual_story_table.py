@@ -12,13 +12,13 @@ from fairseq_mm.report.html_page import Section, section
 
 
 class StoryRow(NamedTuple):
-    """A row of the table.
+    """Row of the table.
 
     Attributes:
-        name: of the system, or what people's stories are called; empty for a story alone.
-        sentences: as people read them, one an image.
-        note: plain text under the name.
-        by_people: written by people.
+        name: Name of the system, or of people's stories; empty for a single story.
+        sentences: Detokenized sentences, one per image.
+        note: Plain text under the name.
+        by_people: True if people wrote the story.
     """
 
     name: str
@@ -31,11 +31,11 @@ class Strip(NamedTuple):
     """Images and their stories.
 
     Attributes:
-        title: plain text.
-        keys: names of the images.
-        images: their data URIs; None where there is none to show.
-        rows: at least one.
-        note: plain text beside the title.
+        title: Plain text.
+        keys: Names of the images.
+        images: Data URIs of the images; None for an image that is not shown.
+        rows: One row or more.
+        note: Plain text beside the title.
     """
 
     title: str
