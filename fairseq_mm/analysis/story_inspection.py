@@ -1,4 +1,4 @@
-"""What a convolutional story model did at each word of one story: gates, attention, likelihood.
+"""Gates, attention and likelihood of a convolutional story model at each word of a story.
 
 Fan et al. 2018, Figure 8: "the values of the fusion gates for an example story, averaged at each
 timestep".
@@ -27,11 +27,11 @@ class PastAttention(NamedTuple):
     """Self-attention of one layer, by head and word.
 
     Attributes:
-        layer: of the decoder, from 0.
-        strides: of each head: it sees every stride-th position.
-        zero: ``[H, T]`` share of the slot that holds nothing.
-        distance: ``[H, T]`` mean number of words from the word to those attended to, the slot
-            aside (2 is the last but one, the nearest that a head sees); NaN where there is none.
+        layer: Index of the decoder layer, from 0.
+        strides: Stride of each head: it attends to every stride-th position.
+        zero: [H, T] weight of the empty slot.
+        distance: [H, T] mean distance in words to the attended words, without the empty slot (2 is
+            the last word but one, the nearest that a head attends to); NaN if there is none.
     """
 
     layer: int
@@ -206,7 +206,7 @@ def _past_attention(layer: int, attention: Any, weights: np.ndarray) -> PastAtte
     H, T, _ = weights.shape
     zero, past = weights[:, :, 0], weights[:, :, 1:]
     times = np.arange(T)
-    distances = times[:, None] - times + 1  # of word t to word s - 1
+    distances = times[:, None] - times + 1  # from word t to word s - 1
     mass = past.sum(2)
     with np.errstate(invalid="ignore", divide="ignore"):
         distance = np.where(mass > 0, (past * distances).sum(2) / mass, np.nan)

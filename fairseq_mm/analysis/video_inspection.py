@@ -1,10 +1,10 @@
-"""Attention of models that summarise videos: weights of the frames for each word, and how much of
-what is read there the forget gates let through (Yu et al. 2021, section 5.4).
+"""Attention of models that summarise videos: weights of the frames for each word, and the values of
+the forget gates (Yu et al. 2021, section 5.4).
 
     from fairseq_mm.analysis.video_inspection import VideoInspection
 
     inspection = VideoInspection.from_checkpoint("checkpoints/vg_bart", "data-bin/how2", "test")
-    found = inspection.gate_scores()                  # of each video
+    found = inspection.gate_scores()                  # one score per video
     found.ids, found.scores, found.by_layer           # [n], [n], [n, layers]
     for line in inspection.frame_attention([0, 7]):
         for attention in line.maps:
@@ -75,15 +75,15 @@ class AttentionMap(NamedTuple):
 
     Attributes:
         side: ``transcript`` or ``summary``.
-        words: as they were written; subwords are joined; the end is ``</s>``.
-        is_known: whether the dictionary has them.
-        layers: names of the L layers.
-        weights: ``[L, W, M]``, the heads' mean, and that of a word's pieces. A word's weights sum
-            to 1.
-        sums_over_words: the softmax was over the words, as in the released code: a frame's weights
-            sum to 1, and a word has the sum of its pieces.
-        video_shares: ``[W]`` weight of the video beside the transcript; None of models that do not
-            choose.
+        words: Words as written; subwords are joined; the end is ``</s>``.
+        is_known: For each word, True if it is in the dictionary.
+        layers: Names of the L layers.
+        weights: [L, W, M], averaged over the heads and over a word's subwords. The weights of a
+            word sum to 1.
+        sums_over_words: True if the softmax is over the words, as in the released code: the weights
+            of a frame sum to 1, and a word has the sum of its subwords.
+        video_shares: [W] weight of the video, as against the transcript; None for models without
+            such a weight.
     """
 
     side: str
@@ -114,14 +114,14 @@ class AttentionMap(NamedTuple):
 
 
 class LineAttention(NamedTuple):
-    """One line of a split.
+    """Attention in one line of a split.
 
     Attributes:
-        line: its index, from 0.
-        id: of the video.
+        line: Index of the line, from 0.
+        id: Id of the video.
         num_frames: M.
-        maps: of the transcript, of the summary, or of both.
-        gates: ``[L]`` of :class:`GateScores`; empty without gates.
+        maps: Attention of the transcript, of the summary, or of both.
+        gates: [L] values of :class:`GateScores`; empty without gates.
     """
 
     line: int
@@ -132,19 +132,19 @@ class LineAttention(NamedTuple):
 
 
 class VideoInspection:
-    """A model, and a split whose videos it reads.
+    """Model with a split of videos to inspect.
 
     Args:
-        model: in evaluation mode.
+        model: Model in evaluation mode.
         task: :class:`VideoSummarizationTask` of a data folder, for which the model was built.
-        split: its name.
-        file: the checkpoint, for messages.
-        device: where the model runs.
-        batch_size: examples at a time, by default 8 on a CPU and 32 elsewhere.
+        split: Name of the split.
+        file: Path of the checkpoint, for messages.
+        device: Device of the model.
+        batch_size: Number of examples per batch, by default 8 on a CPU and 32 elsewhere.
 
     Attributes:
-        gate_layers: names of the layers with a forget gate.
-        attributes: of the feature store.
+        gate_layers: Names of the layers with a forget gate.
+        attributes: Attributes of the feature store.
 
     Raises:
         UserError: if the split's files are missing or do not fit, or a video has no features.
@@ -238,17 +238,17 @@ class VideoInspection:
         summaries: Optional[Mapping[str, str]] = None,
         on_batch: Optional[Callable[[int], None]] = None,
     ) -> GateScores:
-        """How much the forget gates let through: 0 nothing, 1 all of what was read of the video.
+        """Compute the mean value of the forget gates: 0 blocks the video, 1 passes all of it.
 
-        Yu et al. 2021, section 5.4 and Figure 3: for each example the mean of the gate F (equation
-        12) over the text's positions, padding left out, and over its feature dimension. Of fusions
-        in the decoder the text is the summary; of MFFG it is the transcript, and the gate that of
-        what it takes from the video.
+        Yu et al. 2021, section 5.4 and Figure 3: for each example, the mean of the gate F (equation
+        12) over the text's positions, without padding, and over its feature dimension. For fusions
+        in the decoder, the text is the summary. For MFFG, the text is the transcript, and the gate
+        is the one that controls what the transcript takes from the video.
 
         Args:
-            lines: of the split; by default the first of each video.
-            summaries: video -> text that the decoder is given in the reference's place.
-            on_batch: called with the number of lines that are done.
+            lines: Lines of the split; by default the first of each video.
+            summaries: Video -> text that replaces the reference as the decoder's input.
+            on_batch: Function that receives the number of finished lines.
 
         Raises:
             UserError: if the model has no gate, or there is no such line or summary.
@@ -273,16 +273,18 @@ class VideoInspection:
     def frame_attention(
         self, lines: Sequence[int], *, summaries: Optional[Mapping[str, str]] = None
     ) -> Iterator[LineAttention]:
-        """Attention of words to frames: of the transcript's where fusions are in the encoder, of
-        the summary's where they are in the decoder, and in hierarchical attention and MFFG, of
-        which the last layer reads the video.
+        """Compute the attention of words to frames.
+
+        The words are the transcript's if the fusions are in the encoder, and the summary's if they
+        are in the decoder and for hierarchical attention and MFFG, whose last layer that reads the
+        video is used.
 
         Args:
-            lines: of the split.
-            summaries: video -> text, in the place of the references.
+            lines: Lines of the split.
+            summaries: Video -> text that replaces the reference.
 
         Yields:
-            of each line, in their order; a few lines are kept in memory at a time.
+            The attention of each line, in order; only a few lines are in memory at a time.
 
         Raises:
             UserError: if there is no such line or summary.
@@ -338,7 +340,7 @@ class VideoInspection:
         return tokens
 
     def _written_words(self, side: str, line: int) -> list[str]:
-        """The line of the folder's text before it was binarised; empty where there is none."""
+        """Return the words of a line before it was binarized; empty if the folder has no text."""
         if side not in self._written:
             cfg = self.task.cfg
             language = cfg.source_lang if side == TRANSCRIPT else cfg.target_lang

@@ -1,6 +1,6 @@
-"""What a model of visual stories attended to: weights of images or of slices for each word of a
-story (Li et al. 2020, Transtory-XL, Figure 5), and which positions of an image's grid its
-non-local block relates (Figure 4).
+"""Attention of a model of visual stories: weights of images or of slices for each word of a story
+(Li et al. 2020, Transtory-XL, Figure 5), and the similarities of grid positions in a non-local
+block (Figure 4).
 """
 
 import math
@@ -29,12 +29,12 @@ _SHOWS = (
 
 
 class Traces(NamedTuple):
-    """What there is to show of a model.
+    """Kinds of attention that a model has.
 
     Attributes:
-        images: each word has weights of the five images.
-        slices: each word has weights of the slices of its image's vector.
-        grid: a non-local block relates the positions of an image's grid.
+        images: True if each word has weights of the five images.
+        slices: True if each word has weights of the slices of its image's vector.
+        grid: True if a non-local block compares the positions of an image's grid.
     """
 
     images: bool
@@ -43,12 +43,12 @@ class Traces(NamedTuple):
 
 
 class GridPositions(NamedTuple):
-    """Which positions of grids are shown.
+    """Grid positions to show.
 
     Attributes:
-        places: of the images, from 0.
-        position: row and column; None for that whose similarities vary most.
-        shape: rows and columns of the grids.
+        places: Indices of the images, from 0.
+        position: Row and column; None for the position whose similarities vary most.
+        shape: Rows and columns of the grids.
     """
 
     places: list[int]
@@ -71,19 +71,19 @@ class GridPositions(NamedTuple):
 
 
 class VisualStoryInspection(NamedTuple):
-    """One story of T words, the ends of its sentences included.
+    """Inspection of one story of T words, with the ends of its sentences.
 
     Attributes:
-        words: as they were given; the end of a sentence is ``<sent>``, that of the story ``</s>``.
-        sentences: number of each word's sentence, hence of its image, from 0.
-        is_known: whether the dictionary has them.
-        log_probs: ``[T]`` natural.
-        image_padding_mask: ``[5]`` bool, images that are not there.
-        image_weights: ``[T, 5]`` where the word is written, the heads' mean in the last layer;
-            None where words see one image.
-        slice_weights: ``[T, S]`` where the word is written; None where there is one slice.
-        similarities: ``[5, R, R]`` f(x_i, x_j) of the non-local block; rows of zeros for images
-            that are not there, and None without such a block.
+        words: Words as given; the end of a sentence is ``<sent>``, the end of the story ``</s>``.
+        sentences: Index of each word's sentence, which is also the index of its image, from 0.
+        is_known: For each word, True if it is in the dictionary.
+        log_probs: [T] natural logarithms.
+        image_padding_mask: [5] bool, True for missing images.
+        image_weights: [T, 5] weights when the word is generated, averaged over the heads of the
+            last layer; None if words attend to one image.
+        slice_weights: [T, S] weights when the word is generated; None if there is one slice.
+        similarities: [5, R, R] f(x_i, x_j) of the non-local block; zeros for missing images; None
+            without such a block.
     """
 
     words: list[str]
@@ -96,8 +96,9 @@ class VisualStoryInspection(NamedTuple):
     similarities: Optional[np.ndarray]
 
     def grids(self, chosen: GridPositions) -> list[tuple[int, np.ndarray]]:
-        """Place and similarities ``[R, R]`` of the images whose grids are shown; missing images
-        have none."""
+        """Return index and similarities [R, R] of the images whose grids are shown, except missing
+        images.
+        """
         assert self.similarities is not None
         places = [place for place in chosen.places if not self.image_padding_mask[place]]
         return [(place, self.similarities[place]) for place in places]
@@ -165,14 +166,15 @@ def _non_local(model: Any) -> Any:
 def inspect_visual_story(
     generator: Generator, example: Example, sentences: Sequence[Sequence[str]]
 ) -> VisualStoryInspection:
-    """
+    """Inspect a story.
+
     Args:
-        generator: of one model.
-        example: the five images, of its processor.
-        sentences: words of each of the five.
+        generator: Generator with one model.
+        example: Five images, as the generator's processor returns them.
+        sentences: Words of each of the five sentences.
 
     Raises:
-        UserError: if there is nothing to show of the model.
+        UserError: if the model has no attention to show.
     """
     traces = traces_of(generator)
     (model,) = generator.models

@@ -29,10 +29,10 @@ _PROJECTIONS = {"query_proj": "q", "key_proj": "k", "value_proj": "v", "output_p
 
 
 def weight_names(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Names of each tensor here and there, but for the embedding's and the output's.
+    """Yield our name and Hugging Face's name of each tensor, except embedding and output.
 
     Args:
-        options: of ``--arch t5``.
+        options: Options of ``--arch t5``.
     """
     for stack, attentions in (
         ("encoder", {"self_attention": "SelfAttention"}),

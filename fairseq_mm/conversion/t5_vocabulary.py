@@ -1,12 +1,11 @@
-"""T5's vocabulary as a dictionary of fairseq.
+"""Conversion of T5's vocabulary to a dictionary of fairseq.
 
 T5's rows are padding, ``</s>``, ``<unk>``, the pieces, ``<extra_id_99>`` to ``<extra_id_0>``, and
-rows that nothing uses, which fill the vocabulary up to a multiple of 128. A dictionary of fairseq
-begins with ``<s>``, padding, ``</s>``, ``<unk>``. So entry i is T5's row i - 1, and ``<s>``, which
-T5 has not, is T5's last row: rows correspond one to one, and so do logits and all that is computed
-of them. Where the last row is ``<extra_id_0>``, no text can name that one any more. Where it is a
-piece, there is no row to spare, and the vocabulary is refused: a row that is added would take its
-share of every softmax.
+unused rows that fill the vocabulary up to a multiple of 128. A dictionary of fairseq begins with
+``<s>``, padding, ``</s>``, ``<unk>``. So entry i is T5's row i - 1, and ``<s>``, which T5 lacks, is
+T5's last row. Rows correspond one to one, and logits and everything computed from them do so as
+well. If the last row is ``<extra_id_0>``, no text can contain that piece any more. If it is an
+ordinary piece, the vocabulary is refused: an added row would take its share of every softmax.
 """
 
 import torch
@@ -35,16 +34,17 @@ def num_extra_ids(num_pieces: int, num_rows: int) -> int:
 
 
 def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> Dictionary:
-    """
-    Pieces keep their names, so that ``--bpe sentencepiece`` finds them. A piece that cannot stand
-    in a line of tokens, or has the name of another entry, is called ``<row_ROW>``, as are rows that
-    nothing uses.
+    """Build fairseq's dictionary of a T5.
+
+    Pieces keep their names, so that ``--bpe sentencepiece`` finds them. A piece that cannot be
+    written in a line of tokens, or has the name of another entry, is named ``<row_ROW>``, like
+    unused rows.
 
     Args:
-        pieces: content of the sentencepiece model.
-        num_rows: of the embedding.
-        path: of the sentencepiece model, for messages.
-        notes: gets what had to be decided.
+        pieces: Content of the sentencepiece model.
+        num_rows: Rows of the embedding.
+        path: Path of the sentencepiece model, for messages.
+        notes: Receives the decisions of the conversion.
 
     Raises:
         UserError: if the special pieces are not T5's, or there is no row for ``<s>``.

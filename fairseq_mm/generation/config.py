@@ -1,6 +1,6 @@
-"""How texts are generated: one configuration for Python, ``fairseq-mm`` and validation.
+"""Options of generation: one config for Python, ``fairseq-mm`` and validation.
 
-The names are those of fairseq's ``GenerationConfig`` and of the options of ``fairseq-generate``. A
+The names are those in fairseq's ``GenerationConfig`` and the options of ``fairseq-generate``. A
 task adds the names of its constraints, such as ``repetition_penalty`` of visual stories.
 """
 
@@ -58,28 +58,28 @@ class GenerationConfig:
     """Options of generation.
 
     Args:
-        beam: Width of the beam; 1 is greedy search. With ``sampling`` the number of texts that are
-            drawn for each input, 1 unless it is given.
-        nbest: Number of hypotheses that are returned for each input, at most ``beam``.
-        sampling: Draw tokens instead of searching. The draws of an input depend on ``seed`` and its
-            index alone, not on the batch that it is in.
-        sampling_topk: Draw from the k most probable tokens; -1 for all.
-        sampling_topp: Draw from the most probable tokens that have this share of the probability;
+        beam: Width of the beam; 1 is greedy search. With ``sampling``, the number of texts to
+            sample for each input (default: 1).
+        nbest: Number of hypotheses to return for each input, at most ``beam``.
+        sampling: True to sample tokens instead of searching. The samples of an input depend only on
+            ``seed`` and the input's index, not on its batch.
+        sampling_topk: Sample from the k most probable tokens; -1 for all.
+        sampling_topp: Sample from the most probable tokens that have this share of the probability;
             -1 for all. See Holtzman et al. 2020, https://arxiv.org/abs/1904.09751.
         temperature: Divisor of the logits; above 1 it flattens the distribution.
         lenpen: Length penalty of a beam search, from 0 to 10; above 1 it favours long texts.
-        unkpen: Penalty of ``<unk>``, where ``allow_unk`` is set.
-        min_len: Minimum length of a text in tokens, ``</s>`` not counted.
+        unkpen: Penalty of ``<unk>``; only with ``allow_unk``.
+        min_len: Minimum length of a text in tokens, without ``</s>``.
         max_len_a: The maximum length is ``max_len_a * source length + max_len_b``.
-        max_len_b: See ``max_len_a``; ``</s>`` not counted.
+        max_len_b: See ``max_len_a``; without ``</s>``.
         no_repeat_ngram_size: No sequence of this many tokens occurs twice; 0 allows all.
         prefix: Tokens, separated by spaces, that every text begins with.
-        allow_unk: Generate ``<unk>`` as well.
-        seed: Seed of the draws.
+        allow_unk: True to allow ``<unk>``.
+        seed: Seed of the samples.
         constraints: Values of the constraints that the task declares.
 
     Raises:
-        UserError: if a value is out of its range, or two exclude each other.
+        UserError: if a value is out of range, or two values exclude each other.
     """
 
     beam: int = 5

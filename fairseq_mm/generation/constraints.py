@@ -1,16 +1,17 @@
-"""Constraints of stories of five images, kept at every step of fairseq's search, whichever it is.
+"""Constraints of stories of five images, applied at every step of any search of fairseq.
 
-A story has exactly five sentences, each between a least and a greatest number of words. Two more
-constraints can be switched on, those of the code that was released with
+A story has exactly five sentences, each with a minimum and a maximum number of words. Two more
+constraints can be switched on. They come from the released code of
 
 Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020
 
-(the paper has no word of them): a word is the less probable the more often the story has used it,
-and a sentence ends after a punctuation mark only.
+and are not in the paper: a word becomes less probable the more often the story has used it, and a
+sentence ends only after a punctuation mark.
 
 Differs from the released code:
-- At the greatest number of words the sentence ends, with or without a mark; there it is cut.
-- Any search follows the constraints; there the most frequent of 100 draws is taken.
+- At the maximum number of words the sentence ends, with or without a mark; the released code
+  truncates it.
+- Any search follows the constraints; the released code takes the most frequent of 100 samples.
 """
 
 import math
@@ -30,14 +31,14 @@ ENDING_MARKS = (".", "?", "!")
 
 
 def separator_of(dictionary: Dictionary, path: str = "the dictionary") -> int:
-    """Index of the separator of sentences.
+    """Return the index of the separator of sentences.
 
     Args:
-        dictionary: of the stories.
-        path: its name, for the message.
+        dictionary: Dictionary of the stories.
+        path: Path of the dictionary, for messages.
 
     Raises:
-        UserError: if the dictionary does not have it.
+        UserError: if the dictionary has no separator.
     """
     index = dictionary.index(SEPARATOR)
     if index == dictionary.unk():
@@ -49,31 +50,31 @@ def separator_of(dictionary: Dictionary, path: str = "the dictionary") -> int:
 
 
 class StoryConstraints:
-    """Forbids words, and makes others less probable, given the story so far.
+    """Constraints that forbid words, and make others less probable, given the story so far.
 
-    What is forbidden gets ``-inf``; the log-probabilities of the other words stay those of the
-    model, as with fairseq's own limits of length. The words' probabilities under
-    ``repetition_penalty`` are scaled to the sum that they had.
+    Forbidden words get ``-inf``; the log-probabilities of the other words do not change, as with
+    fairseq's own length limits. ``repetition_penalty`` keeps the sum of the words' probabilities.
 
     Args:
-        dictionary: of the stories.
-        min_words_per_sentence: a sentence cannot end before.
-        max_words_per_sentence: a sentence must end then.
-        repetition_penalty: the probability of a word that the story has n times already is divided
-            by 1 + n times this, 5 in the released code; punctuation, articles and some forms of to
-            be and to do may repeat. 0 changes nothing.
-        end_after_punctuation: a sentence that is not at its greatest length ends only after
-            ``. ? !``.
-        no_repeat_ngram: no sequence of so many words occurs twice in a story; 0 allows it.
+        dictionary: Dictionary of the stories.
+        min_words_per_sentence: Minimum number of words of a sentence.
+        max_words_per_sentence: Maximum number of words of a sentence.
+        repetition_penalty: The probability of a word that the story contains n times is divided by
+            1 + n times this value (5 in the released code); punctuation, articles and some forms of
+            "to be" and "to do" may repeat. 0 changes nothing.
+        end_after_punctuation: True if a sentence below its maximum length ends only after ``. ?
+            !``.
+        no_repeat_ngram: No sequence of this many words occurs twice in a story; 0 allows all.
             Sequences lie within a sentence: the separator may follow the same word any number of
             times.
 
     Attributes:
-        min_length: tokens of the shortest story, separators and end included.
-        max_length: tokens of the longest one.
+        min_length: Tokens of the shortest story, with separators and end.
+        max_length: Tokens of the longest story, with separators and end.
 
     Raises:
-        UserError: if a value is out of its range, or the dictionary lacks what a constraint needs.
+        UserError: if a value is out of range, or the dictionary lacks a token that a constraint
+            needs.
     """
 
     def __init__(
@@ -150,10 +151,10 @@ class StoryConstraints:
         return is_separator.sum(dim=1), lengths - 1 - last
 
     def longest(self, tokens: Tensor) -> int:
-        """Tokens that the longest story has that begins in one of these ways.
+        """Return the number of tokens of the longest story with one of these beginnings.
 
         Args:
-            tokens: ``[N, t]`` as for :meth:`place_in_story`.
+            tokens: [N, t] as for :meth:`place_in_story`.
         """
         sentences, words = self.place_in_story(tokens)
         rest = (self.max_words - words).clamp(min=0) + 1
@@ -206,15 +207,16 @@ class StoryConstraints:
 
 
 class ConstrainedSearch(Search):
-    """A search strategy of fairseq's that follows the constraints of stories.
+    """Search strategy of fairseq that follows the constraints of stories.
 
     Args:
-        dictionary: of the stories.
-        search: the strategy, which sees only what the constraints leave.
-        constraints: of the stories.
+        dictionary: Dictionary of the stories.
+        search: Search strategy, which sees only the allowed words.
+        constraints: Constraints of the stories.
 
     Attributes:
-        num_forced: steps whose token may be a given one, which the constraints leave as it is.
+        num_forced: Number of first steps whose token may be given; the constraints do not change
+            them.
     """
 
     def __init__(
@@ -252,31 +254,31 @@ class ConstrainedSearch(Search):
 
 
 def constrain_search(generator: Any, constraints: StoryConstraints) -> None:
-    """Makes a generator of fairseq's generate stories that follow the constraints.
+    """Make a generator of fairseq follow the constraints of stories.
 
     Args:
-        generator: a ``SequenceGenerator``, whose search strategy is taken over.
-        constraints: of the stories.
+        generator: ``SequenceGenerator``, whose search strategy is wrapped.
+        constraints: Constraints of the stories.
 
     Raises:
-        UserError: if the models have no positions for such stories.
+        UserError: if the models have too few positions for such stories.
     """
     generator.search = ConstrainedSearch(generator.tgt_dict, generator.search, constraints)
-    # the constraints have their own, which leaves the separator alone
+    # the constraints have their own n-gram rule, which allows the separator to repeat
     generator.repeat_ngram_blocker = None
     generator.max_len_a = 0
     begin_with(generator, None)
 
 
 def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
-    """Sets a generator that follows the constraints up for the next batch.
+    """Prepare the constrained generator for the next batch.
 
     Args:
-        generator: of :func:`constrain_search`.
-        prefix: ``[B, p]`` tokens that the stories begin with, padding after them; or None.
+        generator: Generator that :func:`constrain_search` has changed.
+        prefix: [B, p] tokens that the stories begin with, right-padded; or None.
 
     Raises:
-        UserError: if the models have no positions for such stories.
+        UserError: if the models have too few positions for such stories.
     """
     search = generator.search
     constraints: StoryConstraints = search.constraints
@@ -297,6 +299,6 @@ def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
 
 
 def _indices_of(dictionary: Dictionary, words: Any) -> Tensor:
-    """``[n]`` indices of those words that the dictionary has."""
+    """Return the indices of the words that the dictionary has."""
     indices = [dictionary.index(word) for word in words]
     return torch.tensor([i for i in indices if i != dictionary.unk()], dtype=torch.long)

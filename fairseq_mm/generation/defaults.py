@@ -1,7 +1,7 @@
-"""Generation defaults, one table a task.
+"""Generation defaults, one table per task.
 
 ``fairseq-generate``, validation by generated text, the Python interface and the commands of
-``fairseq-mm`` take them where no option is given. The names are those of fairseq's
+``fairseq-mm`` use them for options that are not given. The names are those in fairseq's
 ``GenerationConfig``.
 """
 
@@ -41,7 +41,7 @@ PROMPT_STORY_PRESETS: dict[str, dict[str, Any]] = {
     "sampling": {"sampling": True},
 }
 
-# constraints that a task's texts may have besides, and what they are by default
+# constraints that a task's texts may have, with their defaults
 VISUAL_STORY_CONSTRAINTS: dict[str, Any] = {
     "min_words_per_sentence": 1,
     "max_words_per_sentence": 50,
@@ -64,9 +64,9 @@ NAMES_ELSEWHERE = {
     "max_new_tokens": "max_len_b",
 }
 
-# of the draws; fairseq's own --seed
+# default seed of sampling; fairseq's own --seed
 SEED = 1
-# a sampled text is one draw, where no number of them is given
+# number of sampled texts per input, by default
 SAMPLING_BEAM = 1
 
 ALLOW_UNK_HELP = (

@@ -1,9 +1,9 @@
-"""Indexed out-of-vocabulary tokens, as a search strategy's constraint.
+"""Search constraint for indexed out-of-vocabulary tokens.
 
-``<unk-0>``, ``<unk-1>``, ... stand for the words of a source that are not in the vocabulary, in the
-order in which the source has them: See, Liu, Manning. Get To The Point: Summarization with
-Pointer-Generator Networks. ACL 2017, section 2.2. One that the source does not have stands for
-nothing, and would become ``<unk>``.
+``<unk-0>``, ``<unk-1>``, ... denote the words of a source that are not in the vocabulary, in the
+order of the source: See, Liu, Manning. Get To The Point: Summarization with Pointer-Generator
+Networks. ACL 2017, section 2.2. A token that the source does not contain denotes no word and would
+become ``<unk>``.
 """
 
 import math
@@ -17,12 +17,12 @@ from torch import Tensor
 
 
 class SourceOovSearch(Search):
-    """A search strategy whose texts have only those indexed OOV tokens that their source has.
+    """Search strategy whose texts contain only the indexed OOV tokens of their source.
 
     Args:
-        dictionary: of the texts.
-        search: the strategy, which sees the other tokens.
-        indices: of the indexed OOV tokens.
+        dictionary: Dictionary of the texts.
+        search: Search strategy, which sees the other tokens.
+        indices: Indices of the indexed OOV tokens.
     """
 
     def __init__(self, dictionary: Dictionary, search: Search, indices: Sequence[int]) -> None:

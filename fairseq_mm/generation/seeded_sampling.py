@@ -1,8 +1,8 @@
-"""Words drawn at random, each text from its own stream: a fairseq search strategy.
+"""Search strategy of fairseq that samples each text from its own stream of random numbers.
 
-fairseq's own sampling takes all draws of a batch from one generator, so that a text depends on
-the texts beside it. Here draw t of item i, in place b of its beam, depends on the seed, i, b and t
-alone.
+fairseq's own sampling uses one generator for all samples of a batch, so that a text depends on the
+other texts of its batch. Here, sample t of item i at place b of its beam depends only on the seed,
+i, b and t.
 """
 
 from typing import Any, Optional
@@ -21,20 +21,20 @@ FIRST_STEPS = 64
 
 
 class SeededSampling(Search):
-    """Draws one word a step for each text of a batch; a beam holds texts drawn independently.
+    """Samples one word per step for each text of a batch; a beam holds independently sampled texts.
 
-    Fan et al. 2018, section 5.4, draw from the k most probable words; the smallest set of words
-    with a share of the probability is Holtzman et al. 2020, https://arxiv.org/abs/1904.09751.
-    The candidates are gone through in the dictionary's order, not in that of their probabilities:
-    two of nearly equal probability may change places when the batch changes.
+    Fan et al. 2018, section 5.4, sample from the k most probable words. Holtzman et al. 2020,
+    https://arxiv.org/abs/1904.09751, sample from the smallest set of words with a share of the
+    probability. Candidates are visited in the order of the dictionary, not of their probabilities,
+    because two words of nearly equal probability may change places when the batch changes.
 
     Args:
-        dictionary: of the words.
-        topk: candidates at a step; 0 for all words.
-        topp: share of the probability that the candidates have together; 1 for all. What is
-            forbidden (unknown words, an end too early) has no part in the whole.
-        seed: of all items; of a negative one the 64 bits count.
-        stream: sets the draws of another kind of text apart under the same seed.
+        dictionary: Dictionary of the words.
+        topk: Number of candidates at a step; 0 for all words.
+        topp: Share of the probability that the candidates have together; 1 for all. Forbidden words
+            (unknown words, an early end) do not count in the total.
+        seed: Seed of all items; of a negative seed, the 64 bits are used.
+        stream: Number that separates texts of different kinds under the same seed.
     """
 
     def __init__(
