@@ -28,7 +28,7 @@ from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
 from fairseq_mm.metrics.bleu import bleu_from_sums, bleu_sums
 from fairseq_mm.metrics.cider import CiderD
-from fairseq_mm.metrics.ptb_tokenizer import _tokens_of_chunk, ptb_tokenize
+from fairseq_mm.metrics.ptb_tokenizer import _tokenize_chunk, ptb_tokenize
 from fairseq_mm.metrics.rouge import rouge_l
 
 WORDS = 8000
@@ -99,7 +99,7 @@ def main() -> None:
     captions = {i: [{"caption": f"{text}."} for text in texts] for i, texts in gts.items()}
 
     def our_tokens() -> object:
-        _tokens_of_chunk.cache_clear()
+        _tokenize_chunk.cache_clear()
         return [ptb_tokenize(c["caption"]) for texts in captions.values() for c in texts]
 
     report("tokenising", our_tokens, lambda: PTBTokenizer().tokenize(captions), args.runs)

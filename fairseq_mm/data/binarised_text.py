@@ -93,6 +93,7 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
             f"{base}.bin has the word number {greatest}, but the dictionary has {num_types - 4} "
             f"words and 4 symbols: it was binarised with another dictionary; {remedy}"
         )
+    # one comparison for all lines; a line without any token has no last token to look at
     open_ended = np.flatnonzero(words[np.cumsum(sizes)[sizes > 0] - 1] != end)
     if len(open_ended):
         raise UserError(
@@ -169,7 +170,7 @@ def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
     Raises:
         UserError: If a line has no word.
     """
-    empty = np.flatnonzero(sizes <= 1)
+    empty = np.flatnonzero(sizes <= 1)  # </s> is the only token
     if len(empty):
         raise UserError(
             f"{path}: line {empty[0] + 1} is empty ({len(empty)} empty in all): each line must "
@@ -193,6 +194,7 @@ def _check_index(base: str) -> Optional[tuple[np.ndarray, np.dtype]]:
             raise ValueError("cut short")
         version, code, lines = _MMAP_HEADER.unpack(header)
         begin = len(_MMAP_MAGIC) + _MMAP_HEADER.size
+        # each line has a size of 4 bytes and an offset of 8 bytes
         if magic != _MMAP_MAGIC or version != 1 or code not in _CODES or size != begin + 12 * lines:
             raise ValueError(
                 f"version {version}, code {code}, {size} bytes for {lines} lines: damaged"

@@ -53,6 +53,7 @@ def _split_words(text: str) -> list[str]:
     if text.isascii():
         marks = ""
     else:
+        # NFC joins a letter and its combining accent to one letter, if Unicode has that letter
         text = unicodedata.normalize("NFC", text).translate(_APOSTROPHES)
         marks = "".join(
             sorted({c for c in text if unicodedata.category(c)[0] == "M" or c in "\u200c\u200d"})

@@ -198,6 +198,7 @@ def _open_folder(
             f"`--files` must have one * and end in .npy or .npz, but is {pattern!r} instead."
         )
     before, after = pattern.split("*")
+    # the order of os.listdir depends on the file system, but a continued import needs the same one
     names = sorted(
         name
         for name in os.listdir(folder)
@@ -360,6 +361,7 @@ def _item_rows(item: np.ndarray, where: str) -> np.ndarray:
     if item.dtype.kind != "f":
         raise UserError(f"{where}: features must be floating point numbers, but are {item.dtype}.")
     if item.ndim == 3:
+        # if the last axis is not the largest, the channels are probably first, as in PyTorch
         if item.shape[2] < max(item.shape):
             raise UserError(
                 f"{where}: a grid must be [H, W, D] with the channels last, but is "

@@ -134,6 +134,7 @@ class FeatureStore:
 
     def __getstate__(self) -> dict[str, object]:
         state = self.__dict__.copy()
+        # handles are valid in one process only; index, records and rows are made again when needed
         for name in ("_index", "_sources", "_rows", "_file", "_file_pid", "_descriptor", "_closer"):
             state[name] = None
         return state
@@ -271,6 +272,7 @@ class FeatureStore:
             if self._descriptor is None:
                 self._open_descriptor()
             offset = self._rows_offset + start * self._row_bytes
+            # reads into the array: bytes from os.pread would have to be copied to be writable
             count = os.preadv(self._descriptor, (rows,), offset)  # type: ignore[arg-type]
             if count < rows.nbytes:
                 self._read_rest(rows, count, offset)
@@ -296,6 +298,7 @@ class FeatureStore:
     def _open_descriptor(self) -> None:
         # forked processes may share the descriptor: preadv has no file position
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        # closes the descriptor when the store is garbage-collected without `close`
         self._closer = weakref.finalize(self, os.close, descriptor)
         self._compare_open_file(descriptor)
         self._descriptor = descriptor
@@ -520,6 +523,7 @@ def _closest_id(key: str, ids: Sequence[str]) -> Optional[str]:
     for candidate in ids:
         if bare(candidate) == wanted:
             return candidate
+    # difflib compares the key with each id, which takes too long for millions of ids
     matches = difflib.get_close_matches(key, ids[:MAX_SEARCHED_FOR_HINT], n=1)
     return matches[0] if matches else None
 

@@ -42,7 +42,7 @@ def locked_folder(folder: str) -> Iterator[None]:
             _lock(handle, folder)
             if os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path)):
                 break  # the locked file is still the folder's lock, and was not removed meanwhile
-        except (BlockingIOError, PermissionError):
+        except (BlockingIOError, PermissionError):  # POSIX allows EAGAIN and EACCES for a held lock
             os.close(handle)
             raise UserError(refusal) from None
         os.close(handle)

@@ -210,6 +210,7 @@ def parse_json(text: str, where: str = "") -> Any:
     """
     where = where and f"{where}: "
     try:
+        # brackets inside strings are counted too: this is a cheap upper bound
         containers = text.count("[") + text.count("{")
         if containers > MAX_CONTAINERS:
             raise _JsonError(f"more than {MAX_CONTAINERS} lists and objects")
@@ -222,6 +223,7 @@ def parse_json(text: str, where: str = "") -> Any:
         raise UserError(f"{where}not JSON ({error}).") from None
     if _SURROGATE.search(text):
         try:
+            # a pair of escaped surrogates is a character; only a lone one cannot be encoded
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise UserError(f"{where}text holds half a character (a lone surrogate).") from None
@@ -251,6 +253,7 @@ def _parse_int(digits: str) -> int:
 
 
 def _check_depth(value: Any) -> None:
+    # level by level: a recursive function would itself fail on deep nesting
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [

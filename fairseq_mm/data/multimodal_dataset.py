@@ -204,6 +204,7 @@ class MultimodalDataset(FairseqDataset):
 
     def ordered_indices(self) -> np.ndarray:
         order = np.random.permutation(len(self)) if self.shuffle else np.arange(len(self))
+        # stable, so that lines of equal size stay in the random order
         return order[np.argsort(self._num_tokens[order], kind="stable")]
 
     def batch_by_size(
@@ -220,6 +221,7 @@ class MultimodalDataset(FairseqDataset):
         """
         if len(indices) == 0:
             return []
+        # fairseq refuses examples above max_tokens; targets that no model reads must not count
         if max_tokens is not None and not self.is_target_read:
             longest = np.maximum(self._num_input_tokens, max_tokens)
             self._num_tokens = np.minimum(self._num_tokens, longest)

@@ -125,6 +125,7 @@ class StreamedArray:
             raise UserError(_why_not_loaded(path, error)) from None
         if self.dtype.hasobject:
             raise UserError(_why_not_loaded(path, ValueError("Python objects")))
+        # in Fortran order the numbers of an item are not contiguous and cannot be streamed
         if len(self.shape) < 2 or fortran_order:
             raise UserError(
                 f"{self.where}: must be [items, D] or [items, R, D] in C order, but is "
@@ -146,6 +147,7 @@ class StreamedArray:
             UserError: If the archive is damaged.
         """
         try:
+            # seeking backward in a compressed stream decompresses it again from its beginning
             self._stream.seek((i - self._next) * self._item_bytes, os.SEEK_CUR)
             content = self._stream.read(self._item_bytes)
             if len(content) < self._item_bytes:

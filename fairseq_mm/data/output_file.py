@@ -36,7 +36,7 @@ def output_file(path: Union[str, os.PathLike], *, errors: str = "strict") -> Ite
         with partial_path(target) as partial:
             with open(partial, "w", encoding="utf-8", errors=errors, newline="\n") as file:
                 yield file
-            os.replace(partial, target)
+            os.replace(partial, target)  # atomic, since both are in the same folder
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
 
@@ -49,6 +49,7 @@ def partial_path(target: str) -> Iterator[str]:
     First, temporary files of killed writers of the same target are removed: those of processes of
     this machine that no longer run, and those of any machine that were not written for a day.
     """
+    # the name of the machine: process ids are unique only there, and folders may be shared (NFS)
     host = re.sub(r"[^\w-]", "-", platform.node())
     folder, name = os.path.split(os.path.abspath(target))
     with contextlib.suppress(OSError):

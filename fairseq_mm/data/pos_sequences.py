@@ -143,6 +143,7 @@ def sample_pos_sequences(counts: "Counter[str]", number: int, *, seed: int) -> l
     """
     if not counts:
         raise UserError("there are no part-of-speech sequences of that length to draw from.")
+    # sorted, because the order of the counts depends on the order of the lines
     sequences = sorted(counts)
     totals = list(accumulate(counts[sequence] for sequence in sequences))
     return random.Random(seed).choices(sequences, cum_weights=totals, k=number)

@@ -149,6 +149,7 @@ def read_record(folder: AnyPath) -> Optional[FolderRecord]:
     return _read_record(os.fspath(folder), stat.st_mtime_ns, stat.st_size, stat.st_ino)
 
 
+# `version` is a part of the cache's key: a file that has changed is read again
 @functools.lru_cache(maxsize=8)
 def _read_record(folder: str, *version: int) -> Optional[FolderRecord]:
     path = os.path.join(folder, REPORT)
@@ -159,6 +160,7 @@ def _read_record(folder: str, *version: int) -> Optional[FolderRecord]:
             f"{path}: must be a JSON object, but is {type(report).__name__} instead. "
             f"{remedy(folder)}"
         )
+    # json silently keeps only the last of several entries with one name
     repeated: list[str] = []
     json.loads(text, object_pairs_hook=lambda pairs: repeated.extend(_repeated_names(pairs)))
     if repeated:
@@ -193,6 +195,7 @@ def _repeated_names(pairs: list[tuple[str, Any]]) -> list[str]:
 
 
 def _checked(name: str, digest: Any) -> Digest:
+    # a record from elsewhere must not make the program read files outside the folder
     if os.path.isabs(name) or ".." in name.split("/"):
         raise ValueError(f"{name} is not inside the folder")
     return {"bytes": int(digest["bytes"]), "sha256": str(digest["sha256"])}

@@ -70,7 +70,7 @@ def _answer_and_exit(sender: Connection, path: str, function: Callable[[], Any])
         sender.send_bytes(json.dumps(_answer(path, function)).encode())
     except BaseException:
         traceback.print_exc()
-        os._exit(1)
+        os._exit(1)  # without the exit functions and `finally` blocks of the parent
     os._exit(0)
 
 
@@ -90,6 +90,7 @@ def _limit_memory() -> None:
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
+        # the sixth number of statm: pages of data and stack, which RLIMIT_DATA counts
         with open("/proc/self/statm", encoding="ascii") as file:
             used = int(file.read().split()[5]) * resource.getpagesize()
     except OSError:

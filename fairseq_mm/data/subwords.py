@@ -49,7 +49,7 @@ _SENTENCEPIECE_NAMES = (
 
 # tokens without text: ends of a line and padding
 _NO_TEXT = frozenset(["<s>", "</s>", "<pad>"])
-_WORD_START = "\u2581"
+_WORD_START = "\u2581"  # sentencepiece's mark for the beginning of a word
 _BYTES = re.compile(r"(?:<0x[0-9A-F]{2}>)+")
 
 
@@ -98,6 +98,7 @@ class Subwords:
 
         The layout of the files, such as white space, does not change it.
         """
+        # parsed BPE files, since JSON and merges may differ in layout only
         content: list[Any] = [self.kind, self.indexed_oov]
         if self._gpt2 is not None:
             content += [sorted(self._gpt2.encoder.items()), list(self._gpt2.bpe_ranks)]

@@ -82,6 +82,7 @@ def _spacy_tagger(model: str) -> Callable[[list[str]], list[str]]:
         ) from None
 
     def tag(tokens: list[str]) -> list[str]:
+        # a Doc of given words: pipeline(text) would split the text into other tokens
         document = spacy.tokens.Doc(pipeline.vocab, words=tokens)
         for _, component in pipeline.pipeline:
             document = component(document)

@@ -107,6 +107,7 @@ class NoiseVideos(CutVideos):
 
     def read(self, key: str) -> np.ndarray:
         """Return ``[frames, D]`` of noise between 0 and ``NOISE_LIMIT``."""
+        # not hash(), which differs between processes
         digest = hashlib.sha256(f"{self.seed}\t{key}".encode()).digest()
         generator = np.random.default_rng(int.from_bytes(digest[:16], "little"))
         noise = generator.random((self.count_rows(key), self.dim), dtype=np.float32)

@@ -83,6 +83,7 @@ def _read_vectors(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray
                     continue
                 key = line.split(b" ", 1)[0]
                 word = keys.get(key)
+                # the first two lines are always parsed: a wrong dimension is reported at once
                 if number > 2 and (word is None or word in vectors):
                     continue
                 key, vector = _parse(line, path, number, dim)

@@ -97,6 +97,7 @@ class CiderD:
         """Return ``[order]``, the reciprocal norms of the text's TF-IDF vectors; 0 for an empty
         one."""
         weight, unseen = self._squared_idf.get, self._unseen
+        # sums over lists, which are faster than sums over generators
         squares = [
             sum([count * count * weight(ngram, unseen) for ngram, count in ngrams.items()])
             for ngrams in counts

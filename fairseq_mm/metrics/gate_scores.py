@@ -55,6 +55,7 @@ def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
             number = max(1, math.ceil(last) - math.floor(first))
             if number <= most:
                 start = math.floor(first)
+                # rounded, so that edges are 0.3 and not 0.30000000000000004
                 return [round((start + i) * factor * 10.0**exponent, 12) for i in range(number + 1)]
         exponent += 1
 

@@ -57,6 +57,7 @@ class GeneratedOutput:
 
     def repeats_targets(self) -> bool:
         """Check whether every text equals its target, unless a log says that it was generated."""
+        # a few generated texts may all be equal to their targets
         if self.scores_references is not None or len(self.hypotheses) < 10:
             return False
         return all(

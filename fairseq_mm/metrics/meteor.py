@@ -128,11 +128,13 @@ def _first_line(errors: bytes) -> str:
 
 
 def _command(*arguments: str) -> list[str]:
+    # 2 GB of memory, as in pycocoevalcap
     java = [find_java(), "-Xmx2G", "-Dfile.encoding=UTF-8", "-jar", str(find_jar())]
     return [*java, *arguments, "-l", "en"]
 
 
 def _one_line(text: str) -> str:
+    # ||| separates the fields of a line
     return " ".join(text.replace("|||", " ").split())
 
 

@@ -347,6 +347,7 @@ METRIC_OF_FIGURE = {
 
 def score_texts(items: TokenizedItems, metrics: Sequence[str]) -> list[Row]:
     """Compute the rows of the named :data:`METRICS`; Java runs in parallel with the others."""
+    # Java runs in a process of its own, which a thread only waits for
     with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as threads:
         waiting = {name: threads.submit(METRICS[name], items) for name in metrics if name in _JAVA}
         rows = {name: METRICS[name](items) for name in metrics if name not in waiting}

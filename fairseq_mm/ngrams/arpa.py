@@ -118,6 +118,7 @@ class _Section:
     """
 
     def __init__(self) -> None:
+        # arrays, since lists of millions of Python numbers take several times the memory
         self.lines = array("q")
         self.words = array("q")
         self.log_probs = array("d")

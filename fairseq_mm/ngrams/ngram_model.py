@@ -71,7 +71,7 @@ class NgramModel:
         ngrams = text  # [T] index of the n-gram that ends at each position; -1 for none
         for lower, table in zip(self.tables, self.tables[1:]):
             contexts = np.roll(ngrams, 1)  # [T]
-            contexts[starts] = -1
+            contexts[starts] = -1  # no n-gram goes beyond the beginning of a sentence
             ngrams = find_ngrams(table.keys, contexts, text, len(self.words))
             backed_off = scores + _take_or_zero(lower.backoffs, contexts)
             scores = np.where(ngrams >= 0, _take_or_zero(table.log_probs, ngrams), backed_off)

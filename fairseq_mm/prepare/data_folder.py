@@ -54,7 +54,7 @@ def run_preprocess(arguments: list[str]) -> None:
 
 def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
     """Refuse paths that fairseq-preprocess cannot read, and data that may not be replaced."""
-    if "," in os.path.abspath(output):
+    if "," in os.path.abspath(output):  # it splits --validpref and --testpref at commas
         raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
     existing = sorted(name for name in {*files, REPORT} if (output / name).exists())
     if existing and not overwrite:

@@ -98,7 +98,7 @@ class PromptWriter(FolderWriter):
 
     def _tokenize(self, text: str) -> list[str]:
         words = self._split_words(text)
-        if all(word == NEWLINE for word in words):
+        if all(word == NEWLINE for word in words):  # text of line breaks counts as empty
             return []
         symbols = sum(map(words.count, RESERVED_TOKENS)) if self.split_symbols else 0
         self._symbols += symbols

@@ -25,7 +25,7 @@ _OVERRIDE = re.compile(r"\{\\[^{}]*\}")  # {\an8}
 _ESCAPED_BREAK = re.compile(r"\\[Nnh]")
 # byte order marks and direction marks inside a text
 _INVISIBLE = re.compile("[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
-_BLOCKS = ("NOTE", "STYLE", "REGION")
+_BLOCKS = ("NOTE", "STYLE", "REGION")  # blocks of WebVTT whose lines are not spoken
 # number of words that two neighbouring cues may share by chance
 _CHANCE = 2
 

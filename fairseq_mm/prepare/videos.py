@@ -108,6 +108,7 @@ class VideoWriter(FolderWriter):
         counts["transcripts_not_available"] += is_not_available(transcript)
         for side, (number, _) in self.sides.items():
             counts[number] += len(tokens[side])
+            # a text of exactly MAX_TOKENS is cut as well, since </s> takes one place
             counts[f"{_PLURALS[side]}_cut"] += len(tokens[side]) >= MAX_TOKENS[side]
         references = {"id": example.id, "references": [" ".join(summary.split())]}
         return {
@@ -175,6 +176,7 @@ class VideoWriter(FolderWriter):
                 frequencies.pop(symbol, None)  # symbols in the text are no words
             for word, count in frequencies.items():
                 words.add_symbol(word, n=count)
+            # `nwords` of fairseq counts the special symbols
             limit = vocabulary.max_words + words.nspecial if vocabulary.max_words else -1
             words.finalize(threshold=vocabulary.threshold, nwords=limit, padding_factor=1)
         for symbol in symbols:

@@ -304,6 +304,7 @@ class FolderWriter:
         with ExitStack() as stack:
 
             def create(name: str) -> Any:
+                # newline="\n": the digests in prepare.json must not depend on the system
                 path = folder / name
                 return stack.enter_context(open(path, "w", encoding="utf-8", newline="\n"))
 

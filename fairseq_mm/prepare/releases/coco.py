@@ -136,7 +136,7 @@ def read_annotations(path: Path) -> dict[int, Example]:
 
 
 def _number(value: Any) -> int:
-    if type(value) is not int:
+    if type(value) is not int:  # isinstance would accept true and false
         raise TypeError(f"a number must be an integer, but is {repr(value)[:60]}")
     return value
 

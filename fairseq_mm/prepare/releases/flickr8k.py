@@ -80,6 +80,7 @@ def read_numbered_captions(
     numbered: dict[str, dict[int, str]] = {}
     places: dict[str, str] = {}
     for line_number, line in read_lines(path):
+        # Flickr30k's results.csv begins with a heading
         if not line.strip() or (line_number == 1 and line.startswith("image_name")):
             continue
         where = f"{path}:{line_number}"

@@ -45,6 +45,7 @@ def read(args: argparse.Namespace) -> Corpus:
 
 def read_description(path: Path) -> tuple[str, str]:
     """Read the path of the image and the description from an annotation file."""
+    # no XML parser, which would refuse an unescaped &
     text = "\n".join(line for _, line in read_lines(path, encoding="iso-8859-1"))
     fields = []
     for name in ("IMAGE", "DESCRIPTION"):
