@@ -6,8 +6,9 @@ from typing import Any
 
 
 def rounded(x: Any) -> Any:
-    """Numbers of arrays and nested lists as JSON has them: six digits after the point, null for
-    NaN."""
+    """Convert numbers of arrays and nested lists for JSON: six digits after the point, null for
+    NaN.
+    """
     x = x.tolist() if hasattr(x, "tolist") else x
     if isinstance(x, (list, tuple)):
         return [rounded(part) for part in x]

@@ -45,17 +45,17 @@ class PastAttention(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """One story of T words, its end included unless it was cut.
+    """Inspection of one story of T words, with its end unless it was truncated.
 
     Attributes:
-        words: as they were given, the end as ``</s>``.
-        is_known: whether the dictionary has them.
-        log_probs: ``[T]`` natural.
-        gates: ``[2, T]`` g1, of the model that was trained on top, and g2, of the pretrained one,
-            means over channels, where the word was predicted; None without fusion.
-        prompt: words that were attended to, the end included; empty of a language model.
-        source: layer -> ``[H, T, S]`` attention to the prompt.
-        past: self-attention, a layer each.
+        words: Words as given; the end is ``</s>``.
+        is_known: For each word, True if it is in the dictionary.
+        log_probs: [T] natural logarithms.
+        gates: [2, T] gates g1 (of the model that was trained on top) and g2 (of the pretrained
+            model) when the word is predicted, averaged over channels; None without fusion.
+        prompt: Words of the prompt with its end; empty for a language model.
+        source: Layer -> [H, T, S] attention to the prompt.
+        past: Self-attention of each layer.
     """
 
     words: list[str]
@@ -74,10 +74,10 @@ class Inspection(NamedTuple):
         return np.mean([weights.mean(0) for weights in self.source.values()], axis=0)
 
     def records(self, *, layers: bool = False) -> list[dict[str, Any]]:
-        """An object for each word.
+        """Return one record per word.
 
         Args:
-            layers: with the attention to the prompt of each layer.
+            layers: True to include the attention to the prompt of each layer.
         """
         mean = self.prompt_attention
         records = []
@@ -103,7 +103,7 @@ class Inspection(NamedTuple):
         return records
 
     def head_figures(self) -> list[dict[str, Any]]:
-        """Means of each layer and head of self-attention over the words."""
+        """Return averages over the words for each layer and head of self-attention."""
         figures = []
         for past in self.past:
             for head, (zero, distance) in enumerate(zip(past.zero, past.distance)):
@@ -122,17 +122,18 @@ def inspect_story(
     num_words: Optional[int] = None,
     part: str = "trained",
 ) -> Inspection:
-    """
+    """Inspect a story.
+
     Args:
-        models: one model.
-        prompt: words; None for a language model.
-        story: words.
-        num_words: the story is cut to so many (default: as many as the model has positions for).
-        part: of a fusion model, whose attention is shown: ``trained`` or ``pretrained``.
+        models: One model.
+        prompt: Words of the prompt; None for a language model.
+        story: Words of the story.
+        num_words: Maximum number of words of the story (default: the model's number of positions).
+        part: Part of a fusion model whose attention is recorded: ``trained`` or ``pretrained``.
 
     Raises:
-        UserError: if there are several models, the model keeps no trace of its attention, or the
-            prompt is too long.
+        UserError: if there are several models, the model records no attention, or the prompt is too
+            long.
     """
     if len(models.models) > 1:
         raise UserError(f"{', '.join(models.files)}: give one model, not {len(models.models)}.")
@@ -197,11 +198,12 @@ def _by_layer(trunk: Any, name: str, weights: Sequence[Tensor]) -> dict[int, np.
 
 
 def _past_attention(layer: int, attention: Any, weights: np.ndarray) -> PastAttention:
-    """
+    """Build the record of a layer.
+
     Args:
-        layer: its number.
-        attention: the module.
-        weights: ``[H, T, 1 + T]``; key 1 + s is what stands at input s, which is word s - 1.
+        layer: Index of the layer.
+        attention: Self-attention module of the layer.
+        weights: [H, T, 1 + T]; key 1 + s is input s, which is word s - 1.
     """
     H, T, _ = weights.shape
     zero, past = weights[:, :, 0], weights[:, :, 1:]

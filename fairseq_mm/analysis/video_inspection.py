@@ -37,13 +37,13 @@ from fairseq_mm.tasks.video_summarization import VideoSummarizationConfig, Video
 
 
 class GateScores(NamedTuple):
-    """Means over the text's positions and the gate's feature dimension.
+    """Gate values, averaged over the text's positions and the gate's feature dimension.
 
     Attributes:
-        lines: ``[n]`` of the split, from 0.
-        ids: n videos.
-        layers: names of the L gates.
-        by_layer: ``[n, L]``.
+        lines: [n] indices of the lines in the split, from 0.
+        ids: Ids of the n videos.
+        layers: Names of the L gates.
+        by_layer: [n, L].
     """
 
     lines: np.ndarray
@@ -57,7 +57,7 @@ class GateScores(NamedTuple):
         return self.by_layer.mean(axis=1)
 
     def records(self) -> list[dict[str, Any]]:
-        """An object for each video."""
+        """Return one record per video."""
         scores, by_layer = rounded(self.scores), rounded(self.by_layer)
         return [
             {
@@ -95,10 +95,10 @@ class AttentionMap(NamedTuple):
     video_shares: Optional[np.ndarray] = None
 
     def record(self, *, layers: bool = False) -> dict[str, Any]:
-        """An object with an object for each word.
+        """Return a record with one entry per word.
 
         Args:
-            layers: with the weights of each layer.
+            layers: True to include the weights of each layer.
         """
         words = []
         for w, word in enumerate(self.words):
@@ -196,11 +196,11 @@ class VideoInspection:
             split: Name of the split.
             features: Path of the feature store (default: ``features.h5`` in the data folder).
             device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
-            batch_size: see the class.
+            batch_size: Number of examples per batch, see the class.
 
         Raises:
-            UserError: if there are several models, or the one reads no video, or was trained on
-                other data than the folder's; or as the class.
+            UserError: if there are several models, the model reads no video or was trained on other
+                data than the folder's, or for the reasons of the class.
         """
         place = usable_device(device)
         if len(checkpoints) > 1:
@@ -217,15 +217,15 @@ class VideoInspection:
         return cls(model, task, split, file=file, device=place, batch_size=batch_size)
 
     def ids(self, lines: Sequence[int]) -> list[str]:
-        """Videos of lines."""
+        """Return the video ids of lines."""
         return [self.dataset.visual_ids[line] for line in lines]
 
     def transcript(self, line: int) -> str:
-        """Text of a line's transcript, as far as the model reads it."""
+        """Return the text of a line's transcript, as far as the model reads it."""
         return self._text_of(self._tokens(TRANSCRIPT, line))
 
     def reference(self, line: int) -> str:
-        """Text of a line's summary."""
+        """Return the text of a line's summary."""
         return self._text_of(self._tokens(SUMMARY, line))
 
     def _text_of(self, tokens: Sequence[str]) -> str:
@@ -297,7 +297,7 @@ class VideoInspection:
                 yield self._line_attention(line, found, row, summaries)
 
     def checked(self, lines: Optional[Sequence[int]]) -> list[int]:
-        """The lines; the first of each video for None.
+        """Check line numbers; None stands for the first line of each video.
 
         Raises:
             UserError: if there is no such line.
@@ -314,7 +314,7 @@ class VideoInspection:
         return list(lines)
 
     def _summary(self, line: int, summaries: Optional[Mapping[str, str]]) -> list[str]:
-        """Tokens, as they were written, of the summary that the decoder is given."""
+        """Return the tokens, as written, of the decoder's summary."""
         if summaries is None:
             return self._tokens(SUMMARY, line)
         key = self.dataset.visual_ids[line]
@@ -324,7 +324,7 @@ class VideoInspection:
         return [*tokens[: self.task.max_positions()[1] - 1], "</s>"]
 
     def _tokens(self, side: str, line: int) -> list[str]:
-        """A line's tokens as the model reads them, unknown words as they were written."""
+        """Return a line's tokens as the model reads them, but unknown words as written."""
         lines = self.dataset.source if side == TRANSCRIPT else self.dataset.target
         tokens = [self.task.dictionary.symbols[index] for index in lines[line].tolist()]
         oov_words = self._oov_words(line)
@@ -368,7 +368,7 @@ class VideoInspection:
     def _trace(
         self, lines: list[int], summaries: Optional[Mapping[str, str]], *, only_gates: bool
     ) -> tuple[list[TracedLayer], list[int]]:
-        """Attention and gates of a few lines, and the row of each in them."""
+        """Compute attention and gates of a few lines, and the row of each line in them."""
         tracer = self._tracer
         needs_decoder = tracer.has_decoder_fusions or (tracer.is_two_source and not only_gates)
         examples = [self.dataset[line] for line in lines]

@@ -62,11 +62,11 @@ class GridPositions(NamedTuple):
         return self.position[0] * self.shape[1] + self.position[1]
 
     def top(self, similarities: np.ndarray, start: int) -> list[int]:
-        """The positions that are most similar to one, see :func:`top_positions`."""
+        """Return the positions that are most similar to one position, see :func:`top_positions`."""
         return top_positions(similarities, start)
 
     def cell(self, index: int) -> list[int]:
-        """Row and column of a position."""
+        """Return row and column of a position."""
         return list(divmod(index, self.shape[1]))
 
 
@@ -104,10 +104,10 @@ class VisualStoryInspection(NamedTuple):
         return [(place, self.similarities[place]) for place in places]
 
     def record(self, chosen: Optional[GridPositions] = None) -> dict[str, Any]:
-        """``words``, and the ``positions`` of a model with a non-local block.
+        """Return ``words``, and ``positions`` for a model with a non-local block.
 
         Args:
-            chosen: the positions that are shown.
+            chosen: Grid positions to record.
         """
         weights = {"image_weights": self.image_weights, "slice_weights": self.slice_weights}
         words = [
@@ -135,9 +135,10 @@ class VisualStoryInspection(NamedTuple):
 
 
 def traces_of(generator: Generator) -> Traces:
-    """
+    """Return the kinds of attention of a generator's model.
+
     Raises:
-        UserError: if there are several models, or nothing to show of the one.
+        UserError: if there are several models, or the model has no attention to show.
     """
     if len(generator.models) > 1:
         raise UserError(
@@ -211,27 +212,28 @@ def _array(x: Tensor) -> np.ndarray:
 
 
 def most_varied(similarities: np.ndarray) -> int:
-    """The position i whose similarities f(x_i, x_j) vary most, of ``[R, R]``."""
+    """Return the position i whose similarities f(x_i, x_j), a row of [R, R], vary most."""
     return int(similarities.var(axis=1).argmax())
 
 
 def top_positions(similarities: np.ndarray, position: int, count: int = NUM_ARROWS) -> list[int]:
-    """The positions j of the greatest f(x_i, x_j), the greatest first; i may be among them.
+    """Return the positions j with the greatest f(x_i, x_j), in descending order; i may be one of
+    them.
 
     Args:
-        similarities: ``[R, R]``.
+        similarities: [R, R].
         position: i.
-        count: how many, or all where there are fewer.
+        count: Number of positions; all positions if there are fewer.
     """
     return np.argsort(-similarities[position], kind="stable")[:count].tolist()
 
 
 def grid_shape(num_rows: int, given: Optional[tuple[int, int]] = None) -> tuple[int, int]:
-    """Rows and columns of a grid of so many positions: a square, unless another is given.
+    """Return rows and columns of a grid: a square, unless another shape is given.
 
     Raises:
-        UserError: if the given grid has not so many positions, or none is given and they are no
-            square.
+        UserError: if the given shape has another number of positions, or no shape is given and the
+            number is no square.
     """
     if given is not None:
         if given[0] * given[1] != num_rows:

@@ -25,12 +25,13 @@ class Gatherer:
         self.start = sum(self.counts[: self.rank])  # first row of this process
 
     def gather(self, rows: Tensor) -> Tensor:
-        """
+        """Gather the rows of all processes.
+
         Args:
-            rows: ``[count or more, ...]``; those beyond ``count`` are left out.
+            rows: [count or more, ...]; rows beyond ``count`` are ignored.
 
         Returns:
-            ``[sum of counts, ...]`` in the order of the processes.
+            [sum of counts, ...] in the order of the processes.
         """
         if rows.is_floating_point():
             return _Gather.apply(rows, self)

@@ -51,14 +51,15 @@ class ChunkedCrossEntropyConfig(FairseqDataclass):
 
 @register_criterion("chunked_cross_entropy", dataclass=ChunkedCrossEntropyConfig)
 class ChunkedCrossEntropyCriterion(FairseqCriterion):
-    """
+    """Criterion of chunked cross-entropy.
+
     Args:
-        sentence_avg: the sample size counts sentences, not tokens.
-        label_smoothing: fairseq's epsilon, in which the target's type has no share.
-        chunk_megabytes: of logits that are held at once.
+        sentence_avg: True if the sample size counts sentences instead of tokens.
+        label_smoothing: fairseq's epsilon, of which the target's type gets no share.
+        chunk_megabytes: Maximum size of the logits in memory.
 
     Raises:
-        UserError: if an option is out of its range.
+        UserError: if an option is out of range.
     """
 
     def __init__(
@@ -77,16 +78,17 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """
+        """Compute the loss of a batch.
+
         Args:
-            model: fairseq's, wrapped for several processes or not.
-            sample: a batch.
-            reduce: there is no loss of each token.
+            model: Model of fairseq; may be wrapped for several processes.
+            sample: The batch.
+            reduce: Must be True; losses of single tokens do not exist.
 
         Returns:
-            loss: summed over the tokens.
-            sample_size: what the trainer divides gradients by.
-            logging_output: sums for :meth:`reduce_metrics`.
+            loss: Sum over the tokens.
+            sample_size: Number by which the trainer divides the gradients.
+            logging_output: Sums for :meth:`reduce_metrics`.
 
         Raises:
             UserError: if the model's logits are no linear map of its decoder's features.
@@ -116,7 +118,7 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
     def _losses(
         self, module: BaseFairseqModel, sample: dict[str, Any], run: Callable[[], Any]
     ) -> tuple[Tensor, Tensor]:
-        """Loss and negative log-likelihood, given the model's own forward pass."""
+        """Compute loss and negative log-likelihood by the model's own forward pass."""
         net_output, linear = _features_of(module, run)
         features = net_output[0]
         V = len(linear.weight)
@@ -137,7 +139,7 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Loss and nll_loss in bits, and perplexity, as fairseq logs them."""
+        """Log loss and nll_loss in bits, and perplexity, as fairseq does."""
         LabelSmoothedCrossEntropyCriterion.reduce_metrics(logging_outputs)
 
     @staticmethod
@@ -222,7 +224,7 @@ def _linear_arguments(
 
 
 def _unwrapped(model: nn.Module) -> BaseFairseqModel:
-    """The model that fairseq's and PyTorch's wrappers for several processes hold."""
+    """Return the model inside fairseq's and PyTorch's wrappers for several processes."""
     module: Any = model
     while not isinstance(module, BaseFairseqModel):
         if not hasattr(module, "module"):
@@ -258,15 +260,15 @@ def _refuse(module: nn.Module, reason: str) -> UserError:
 
 
 def _features_of(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any, _Linear]:
-    """The model's output with features in the place of logits, and its output layer.
+    """Run a model's forward pass with features instead of logits.
 
     Args:
-        module: the model.
-        run: its forward pass.
+        module: The model.
+        run: Function that runs its forward pass.
 
     Returns:
-        net_output: features ``[B, T, E]``, and what else the model gives.
-        linear: the output layer.
+        net_output: Features [B, T, E], and the model's further outputs.
+        linear: The output layer.
 
     Raises:
         UserError: if the output is anything but ``F.linear`` of the features.
@@ -299,10 +301,10 @@ def _features_of(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any,
 
 @torch.no_grad()
 def _check_probabilities(module: BaseFairseqModel, net_output: Any, linear: _Linear) -> None:
-    """Compares with the model's own log-probabilities, for some tokens.
+    """Compare the result with the model's own log-probabilities, for some tokens.
 
     Raises:
-        UserError: if the model makes anything but a softmax of its logits.
+        UserError: if the model computes anything but a softmax of its logits.
     """
     features = net_output[0][:1, :3].detach()
     logits = F.linear(features, linear.weight, linear.bias)

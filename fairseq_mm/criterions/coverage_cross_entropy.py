@@ -31,11 +31,12 @@ class CoverageCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
 
 @register_criterion("coverage_cross_entropy", dataclass=CoverageCrossEntropyConfig)
 class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
-    """
+    """Cross-entropy plus the coverage loss.
+
     Args:
-        sentence_avg: the sample size counts sentences, not tokens.
-        ignore_prefix_size: first words that have no loss.
-        report_accuracy: log the share of words that are likeliest.
+        sentence_avg: True if the sample size counts sentences instead of tokens.
+        ignore_prefix_size: Number of first words without loss.
+        report_accuracy: True to log the share of words that are the most probable.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         sample: dict[str, Any],
         reduce: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """
+        """Compute the loss with the coverage term.
+
         Raises:
-            UserError: if the model gives no coverage loss.
+            UserError: if the model returns no coverage loss.
         """
         loss, nll_loss = super().compute_loss(model, net_output, sample, reduce)
         coverage = (net_output[1] or {}).get("coverage_loss")

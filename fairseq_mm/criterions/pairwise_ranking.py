@@ -222,7 +222,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """The loss of a pair."""
+        """Log the loss per pair."""
         size = sum(log.get("sample_size", 0) for log in logging_outputs)
         loss = sum(log.get("loss", 0) for log in logging_outputs)
         metrics.log_scalar("loss", loss / max(size, 1), size, round=4)
@@ -233,7 +233,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
 
 
 def _embed(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Images and sentences ``[B, K]`` of a batch's pairs."""
+    """Embed images and sentences of a batch's pairs, [B, K] each."""
     net_input = batch["net_input"]
     return model(
         features=net_input["features"],

@@ -137,17 +137,17 @@ class GenerationConfig:
 
     @classmethod
     def of_task(cls, task: Any, preset: Optional[str] = None, **options: Any) -> "GenerationConfig":
-        """The configuration of a task: its defaults, a preset, and the options that are given.
+        """Build the config of a task from its defaults, a preset and given options.
 
         Args:
-            task: the task, with ``generation_defaults``, ``generation_presets`` and
+            task: Task with ``generation_defaults``, ``generation_presets`` and
                 ``generation_constraints``.
-            preset: name of one of its presets; by default its ``default_preset``, unless options
+            preset: Name of a preset; by default the task's ``default_preset``, unless the options
                 choose between search and sampling.
-            **options: fields of this class, and constraints of the task.
+            **options: Fields of this class, and constraints of the task.
 
         Raises:
-            UserError: if there is no such preset or option, or a value is out of its range.
+            UserError: if there is no such preset or option, or a value is out of range.
         """
         allowed: Mapping[str, Any] = getattr(task, "generation_constraints", {})
         types = {**_TYPES, **{name: type(value) for name, value in allowed.items()}}
@@ -191,7 +191,7 @@ class GenerationConfig:
         return cls(**values, constraints=constraints)
 
     def to_namespace(self) -> Namespace:
-        """The options that fairseq's ``build_generator`` reads."""
+        """Return the options that fairseq's ``build_generator`` reads."""
         names = (
             *("beam", "nbest", "sampling", "sampling_topk", "sampling_topp", "temperature"),
             *("lenpen", "unkpen", "min_len", "max_len_a", "max_len_b", "no_repeat_ngram_size"),
@@ -199,7 +199,7 @@ class GenerationConfig:
         return Namespace(**{name: getattr(self, name) for name in names})
 
     def to_dict(self) -> dict[str, Any]:
-        """The options as a flat dictionary, constraints among them, for records."""
+        """Return the options as a flat dictionary with the constraints, for records."""
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         constraints = values.pop("constraints")
         return {**values, **constraints}

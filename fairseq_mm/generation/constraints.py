@@ -117,14 +117,15 @@ class StoryConstraints:
         self._is_counted[[self.start, self.pad, self.end, self.separator]] = 0
 
     def apply(self, lprobs: Tensor, tokens: Tensor) -> Tensor:
-        """
+        """Apply the constraints to the next token.
+
         Args:
-            lprobs: ``[..., V]`` log-probabilities of the next token, changed in place.
-            tokens: ``[N, t]`` the stories so far, after the token that starts them; N is the
-                product of the first sizes of ``lprobs``.
+            lprobs: [..., V] log-probabilities of the next token, changed in place.
+            tokens: [N, t] stories so far, without the start token; N is the product of the first
+                sizes of ``lprobs``.
 
         Returns:
-            lprobs: the same tensor.
+            The tensor ``lprobs``.
         """
         rows = lprobs.view(-1, lprobs.size(-1))
         self._forbid_ends(rows, tokens)
@@ -135,14 +136,15 @@ class StoryConstraints:
         return lprobs
 
     def place_in_story(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """
+        """Count the sentences and words so far.
+
         Args:
-            tokens: ``[N, t]`` the stories so far, after the token that starts them; padding at
-                their ends counts for nothing.
+            tokens: [N, t] stories so far, without the start token; padding at their ends is
+                ignored.
 
         Returns:
-            sentences: ``[N]`` sentences that are complete.
-            words: ``[N]`` words of the one that is not.
+            sentences: [N] number of complete sentences.
+            words: [N] number of words of the incomplete sentence.
         """
         is_separator = tokens.eq(self.separator)
         places = torch.arange(tokens.size(1), device=tokens.device)
@@ -162,7 +164,7 @@ class StoryConstraints:
         return int((tokens.ne(self.pad).sum(dim=1) - 1 + rest).max())
 
     def _forbid_ends(self, rows: Tensor, tokens: Tensor) -> None:
-        """A story ends in its fifth sentence, the others end with the separator."""
+        """Forbid the end of the story before the fifth sentence, and the separator after it."""
         sentences, words = self.place_in_story(tokens)
         is_last = sentences >= NUM_IMAGES - 1
         must_end = words >= self.max_words

@@ -35,10 +35,11 @@ class SourceOovSearch(Search):
         self._is_absent = torch.empty(0)
 
     def begin(self, items: Tensor, src_tokens: Tensor) -> None:
-        """
+        """Prepare for the next batch.
+
         Args:
-            items: ``[B]`` numbers of the sources of the next batch.
-            src_tokens: ``[B, S]`` the sources.
+            items: [B] indices of the sources.
+            src_tokens: [B, S] the sources.
         """
         self.indices = self.indices.to(src_tokens.device)
         self._items = items.to(src_tokens.device)

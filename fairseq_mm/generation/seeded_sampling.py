@@ -61,17 +61,18 @@ class SeededSampling(Search):
         prev_output_tokens: Optional[Tensor] = None,
         original_batch_idxs: Optional[Tensor] = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """
+        """Sample the next word of each text.
+
         Args:
-            step: number of words so far.
-            lprobs: ``[B, beam, V]`` log-probabilities, ``-inf`` where a word is forbidden.
-            scores: ``[B, beam, step]`` their sums so far.
-            prev_output_tokens: not needed.
-            original_batch_idxs: ``[B]`` items, of the steps at which numbers are drawn.
+            step: Number of words so far.
+            lprobs: [B, beam, V] log-probabilities, ``-inf`` for forbidden words.
+            scores: [B, beam, step] sums of log-probabilities so far.
+            prev_output_tokens: Not needed.
+            original_batch_idxs: [B] indices of the items, on which the samples depend.
 
         Returns:
-            scores ``[B, beam]`` with the new word's, words ``[B, beam]``, and ``[B, beam]`` the
-            place in the beam that each comes from: its own.
+            Scores [B, beam] with the new word, words [B, beam], and the place in the beam that each
+            text continues [B, beam]: its own.
         """
         B, beam, V = lprobs.shape
         if step == 0 or step >= self._draws.size(2):
@@ -97,7 +98,7 @@ class SeededSampling(Search):
         return chosen, words.gather(1, place).view(B, beam), beams
 
     def prune_sentences(self, batch_idxs: Tensor) -> None:
-        """Keeps these rows of the batch: the others are complete."""
+        """Keep these rows of the batch; the other rows are complete."""
         self._draws = self._draws[batch_idxs]
 
     def _draws_of(self, item: int, place: int, count: int) -> np.ndarray:

@@ -39,9 +39,9 @@ def tokens_never_generated(dictionary: Dictionary, *, allow_unk: bool) -> list[i
 
 
 def with_defaults(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> Namespace:
-    """The options of a generator: those given, and the defaults of a task for the others.
+    """Complete the given options of a generator by the defaults of a task.
 
-    ``sampling`` without ``beam`` draws one text.
+    ``sampling`` without ``beam`` samples one text.
     """
     values = {**defaults, **options}
     if values.get("sampling") and "beam" not in options:
@@ -121,7 +121,7 @@ class GeneratesText:
         """
 
     def generator_for(self, models: Any, config: GenerationConfig, *, stream: int = 0) -> Any:
-        """The generator of a configuration, see :meth:`build_generator`."""
+        """Build the generator of a config, see :meth:`build_generator`."""
         return self.build_generator(
             models,
             config.to_namespace(),

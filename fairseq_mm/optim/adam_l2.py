@@ -89,9 +89,10 @@ class FairseqAdamL2(FairseqAdam):
 
 
 def check_rate(option: str, value: float) -> None:
-    """
+    """Check a learning rate.
+
     Raises:
-        UserError: if a learning rate is negative or not finite.
+        UserError: if it is negative or not finite.
     """
     if not 0 <= value < math.inf:
         raise UserError(f"{option} must be a number of 0 or more, but is {value}.")
@@ -170,10 +171,10 @@ class AdamL2(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """One update.
+        """Update the weights once.
 
         Args:
-            closure: evaluates the model again and returns the loss.
+            closure: Function that evaluates the model again and returns the loss.
 
         Returns:
             The closure's loss, or None.
@@ -218,7 +219,9 @@ class AdamL2(torch.optim.Optimizer):
 
     @staticmethod
     def _moment(state: dict[str, Any], name: str, weight: Tensor) -> Tensor:
-        """A running average, zero at first; one from a checkpoint may lie on another device."""
+        """Return a running average, initially zero; move one from a checkpoint to the weight's
+        device.
+        """
         if name in state:
             state[name] = state[name].to(weight)
         else:

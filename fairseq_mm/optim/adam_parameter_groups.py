@@ -97,9 +97,10 @@ class AdamParameterGroups(FairseqAdam):
     def load_state_dict(
         self, state_dict: dict[str, Any], optimizer_overrides: Optional[dict[str, Any]] = None
     ) -> None:
-        """
+        """Load the state of both parameter groups.
+
         Raises:
-            UserError: if the state is not of two such groups.
+            UserError: if the state has not two such groups.
         """
         ours, theirs = (
             [len(group["params"]) for group in groups]
@@ -114,9 +115,10 @@ class AdamParameterGroups(FairseqAdam):
 
     @property
     def supports_flat_params(self) -> bool:
-        """
+        """Refuse flat parameters, in which fairseq joins all parameters to one.
+
         Raises:
-            UserError: in any case: fairseq asks where it has joined all parameters to one.
+            UserError: always.
         """
         raise UserError(
             "--optimizer adam_parameter_groups: parameters that are joined to one cannot have two "

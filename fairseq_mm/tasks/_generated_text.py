@@ -30,7 +30,7 @@ Measure = Callable[[Tokens, Sequence[Tokens]], float]
 
 
 def _best(of_pair: Callable[..., float], **options: Any) -> Measure:
-    """The best score over the references: of a summary there is most often one."""
+    """Return a measure that takes the best score over the references; summaries mostly have one."""
     return lambda tokens, references: max(of_pair(tokens, x, **options) for x in references)
 
 
@@ -124,7 +124,7 @@ class GeneratedTextScores:
         return CiderD(self.tokenized)
 
     def log_sample(self, hypotheses: Mapping[int, str]) -> None:
-        """Logs one of the texts, and its first reference."""
+        """Log one of the texts, and its first reference."""
         if hypotheses:
             line = min(hypotheses)
             logger.info(f"example hypothesis {line}: {hypotheses[line]}")
@@ -132,12 +132,10 @@ class GeneratedTextScores:
             logger.info(f"example reference {line}: {reference}")
 
     def sums(self, hypotheses: Mapping[int, str]) -> dict[str, float]:
-        """
-        Args:
-            hypotheses: line of the split -> generated text.
+        """Return the counts and sums to log; zeros if there are no hypotheses.
 
-        Returns:
-            What to log: counts and sums, zero for no hypotheses.
+        Args:
+            hypotheses: Line of the split -> generated text.
         """
         bleu = np.zeros(NUM_SUMS, dtype=np.int64)
         sums = dict.fromkeys((_CIDER, *map(_key_of, self.measures)), 0.0)
@@ -152,15 +150,15 @@ class GeneratedTextScores:
 
 
 def first_hypotheses(task: Any, sample: dict[str, Any], model: Any) -> dict[int, Tensor]:
-    """Generates for the items whose first line is in a batch.
+    """Generate texts for the items whose first line is in a batch.
 
     Args:
-        task: with a ``sequence_generator``.
-        sample: the batch.
-        model: that generates.
+        task: Task with a ``sequence_generator``.
+        sample: The batch.
+        model: Model that generates.
 
     Returns:
-        line of the split -> tokens ``[t]`` of its best hypothesis, on the CPU.
+        Line of the split -> tokens [t] of its best hypothesis, on the CPU.
     """
     is_first = sample["is_first"]
     if not is_first.any():
@@ -182,7 +180,7 @@ def _key_of(measure: str) -> str:
 def log_generated_text_scores(
     logging_outputs: list[dict[str, Any]], measures: Mapping[str, Measure] = CAPTION_MEASURES
 ) -> None:
-    """Logs ``bleu1`` to ``bleu4``, ``cider`` and the measures of what all processes summed up."""
+    """Log ``bleu1`` to ``bleu4``, ``cider`` and the measures from the sums over all processes."""
 
     def total(key: str) -> float:
         value = sum(log.get(key, 0) for log in logging_outputs)

@@ -77,22 +77,20 @@ class RankingValidation:
         self._model: Optional[weakref.ref] = None
 
     def forget(self) -> None:
-        """To be called when the model may have changed."""
+        """Discard the scores, because the model may have changed."""
         self._scores.clear()
 
     def scores_of(
         self, split: str, datasets: Mapping[str, Any], model: Any, device: torch.device
     ) -> dict[str, float]:
-        """
-        Args:
-            split: of the batch that is validated.
-            datasets: the task's, by their split.
-            model: in evaluation mode, wrapped for several processes or not. Every process calls it
-                equally often.
-            device: where the model is.
+        """Return the scores to log for each batch; the first call for a split computes them.
 
-        Returns:
-            what to log of each batch.
+        Args:
+            split: Name of the split.
+            datasets: Split -> dataset of the task.
+            model: Model in evaluation mode; may be wrapped for several processes. Every process
+                must call this method equally often.
+            device: Device of the model.
         """
         if self._model is None or self._model() is not model:
             self.forget()
@@ -165,7 +163,7 @@ def _embed_shared(values: np.ndarray, embed: Callable[[np.ndarray], Tensor]) -> 
 def ranking_scores(
     images: np.ndarray, sentences: np.ndarray, items: np.ndarray
 ) -> dict[str, float]:
-    """Retrieval scores in both directions; ties count as errors.
+    """Compute retrieval scores in both directions; ties count as errors.
 
     Args:
         images: [I, K] vectors.
@@ -194,7 +192,7 @@ def ranking_scores(
 
 
 def log_ranking(logging_outputs: list[dict[str, Any]]) -> None:
-    """Logs the scores that all steps and processes agree on."""
+    """Log the scores, which are equal in all steps and processes."""
 
     def total(key: str) -> float:
         return float(sum(log.get(key, 0) for log in logging_outputs))

@@ -31,11 +31,11 @@ class ReadableText:
         self._oov_words = deque(oov_words)
 
     def encode(self, text: str) -> str:
-        """Tokens of a text, separated by spaces."""
+        """Return the tokens of a text, separated by spaces."""
         return " ".join(self.subwords.encode(text))
 
     def decode(self, tokens: str) -> str:
-        """Text of tokens separated by spaces."""
+        """Return the text of tokens that are separated by spaces."""
         oov_words = self._oov_words.popleft() if self._oov_words else None
         return self.text_of(tokens, oov_words)
 

@@ -134,11 +134,14 @@ class HierarchicalStoryTask(GenerationTask):
         return self.tgt_dict
 
     def max_positions(self) -> tuple[int, int]:
-        """Longest prompt and story, ends included: two rows of a table are padding's."""
+        """Return the maximum lengths of prompt and story, with ends: two rows of a position table
+        are used by padding.
+        """
         return self.cfg.max_source_positions - 2, self.cfg.max_target_positions - 2
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """
+        """Build the model of a config.
+
         Raises:
             UserError: if the architecture reads no prompt.
         """

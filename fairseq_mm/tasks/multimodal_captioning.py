@@ -133,20 +133,23 @@ class MultimodalCaptioningTask(MultimodalTask):
         return self.pos_sequences.dictionary
 
     def max_positions(self) -> Union[int, tuple[int, int]]:
-        """Longest caption, or longest part-of-speech sequence and caption where both are read."""
+        """Return the maximum length of a caption, or of a part-of-speech sequence and a caption if
+        the model reads both.
+        """
         limit = self.cfg.max_target_positions
         return (limit, limit) if self.reads_structure else limit
 
     def load_dataset(
         self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
     ) -> None:
-        """
+        """Load a split.
+
         Args:
-            split: name of the split.
-            combine: given by fairseq's training and validation, not by its generation: that is how
-                generation takes the first line of each image unless ``--all-lines`` is given.
-            task_cfg: not used; kept out of ``kwargs`` as fairseq's tasks do.
-            **kwargs: ``epoch`` where fairseq trains or validates.
+            split: Name of the split.
+            combine: None if fairseq generates: then only the first line of each image is loaded,
+                unless ``--all-lines`` is given. fairseq's training and validation pass a boolean.
+            task_cfg: Not used; fairseq's tasks name it to keep it out of ``kwargs``.
+            **kwargs: ``epoch`` if fairseq trains or validates.
 
         Raises:
             UserError: if files are missing or do not fit together.
@@ -318,9 +321,10 @@ class MultimodalCaptioningTask(MultimodalTask):
         return loss, sample_size, logging_output
 
     def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> Any:
-        """
+        """Refuse ``fairseq-interactive``, which reads no images.
+
         Raises:
-            UserError: in any case.
+            UserError: always.
         """
         raise UserError(
             f"fairseq-interactive reads lines of text, and {self.text_names[1]} are of images: "

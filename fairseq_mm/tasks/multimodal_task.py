@@ -137,10 +137,11 @@ class GenerationTask(GeneratesText, FairseqTask):
         max_positions: Any = None,
         ignore_invalid_inputs: bool = False,
     ) -> np.ndarray:
-        """
+        """Filter the examples that are longer than the model's positions.
+
         Raises:
-            UserError: If a text is longer than the model's positions, where fairseq would raise an
-                Exception; or if every text is.
+            UserError: if a text is too long and fairseq would raise an Exception, or if every text
+                is.
         """
         _, too_long = dataset.filter_indices_by_size(indices, max_positions)
         if len(too_long) and not ignore_invalid_inputs:
@@ -190,7 +191,8 @@ class GenerationTask(GeneratesText, FairseqTask):
         prefix_tokens: Optional[Tensor] = None,
         constraints: Optional[Any] = None,
     ) -> list[list[dict[str, Any]]]:
-        """
+        """Generate the texts of a batch.
+
         Raises:
             UserError: if the weights are not finite, or lengths exclude each other.
         """
@@ -291,8 +293,9 @@ class MultimodalTask(GenerationTask):
         return self.features
 
     def lines_of(self, visual_ids: list[str], *, is_generating: bool) -> Optional[np.ndarray]:
-        """Lines of a split that are generated for: the first of each item, unless ``--all-lines``
-        is given; None for all."""
+        """Return the lines of a split to generate for: the first of each item, unless
+        ``--all-lines`` is given; None for all lines.
+        """
         if is_generating and not self.cfg.all_lines:
             return np.flatnonzero(first_lines(visual_ids))
         return None
@@ -317,10 +320,10 @@ class MultimodalTask(GenerationTask):
         return binarised.path, binarised.texts
 
     def build_validation(self, model: Any) -> None:
-        """The generator of ``--eval-gen``.
+        """Build the generator of ``--eval-gen``.
 
         Raises:
-            UserError: naming the option of ``--eval-gen-args`` that does not exist.
+            UserError: if an option of ``--eval-gen-args`` does not exist.
         """
         if self.cfg.eval_gen:
             options = read_generation_options(self.cfg.eval_gen_args, "--eval-gen-args")
@@ -337,7 +340,7 @@ class MultimodalTask(GenerationTask):
         return loss, sample_size, logging_output
 
     def _generate_and_score(self, sample: dict[str, Any], model: Any) -> dict[str, float]:
-        """Sums over the items whose first line is in the batch."""
+        """Return sums of scores over the items whose first line is in the batch."""
         split = sample["split"]
         scores = self.generated_text_scores[split]
         found = first_hypotheses(self, sample, model)

@@ -192,9 +192,10 @@ class VideoSummarizationTask(MultimodalTask):
     def check_ensemble_states(
         cls, first: str, ours: Mapping[str, Any], other: str, theirs: Mapping[str, Any]
     ) -> None:
-        """
+        """Check that two checkpoints of an ensemble treat the ends of transcripts alike.
+
         Raises:
-            UserError: if transcripts end in two ways.
+            UserError: if the ends of transcripts differ.
         """
         ends = [(state.get("task_state") or {}).get("source_ends") for state in (ours, theirs)]
         if ends[0] != ends[1]:
@@ -233,7 +234,9 @@ class VideoSummarizationTask(MultimodalTask):
             )
 
     def max_positions(self) -> tuple[int, int]:
-        """Longest transcript and summary, ends included: the options', or what the models take."""
+        """Return the maximum lengths of transcript and summary, with ends: the options', or the
+        models'.
+        """
         limits = [(self.cfg.max_source_positions, self.cfg.max_target_positions)]
         limits += [model.max_positions() for model in self.models]
         return min(source for source, _ in limits), min(target for _, target in limits)
@@ -279,13 +282,14 @@ class VideoSummarizationTask(MultimodalTask):
     def load_dataset(
         self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
     ) -> None:
-        """
+        """Load a split.
+
         Args:
-            split: name of the split.
-            combine: given by fairseq's training and validation, not by its generation: that is how
-                generation takes the first line of each video unless ``--all-lines`` is given.
-            task_cfg: not used; kept out of ``kwargs`` as fairseq's tasks do.
-            **kwargs: ``epoch`` where fairseq trains or validates.
+            split: Name of the split.
+            combine: None if fairseq generates: then only the first line of each video is loaded,
+                unless ``--all-lines`` is given. fairseq's training and validation pass a boolean.
+            task_cfg: Not used; fairseq's tasks name it to keep it out of ``kwargs``.
+            **kwargs: ``epoch`` if fairseq trains or validates.
 
         Raises:
             UserError: if files are missing or do not fit together, or a text is empty.
@@ -409,19 +413,20 @@ class VideoSummarizationTask(MultimodalTask):
         return found
 
     def text_of(self, tokens: Tensor, split: str, line: int) -> str:
-        """Text as people read it, with words in the place of indexed OOV tokens."""
+        """Return the detokenized text, with words instead of indexed OOV tokens."""
         oov_words = self.oov_words.get(split)
         text = self.dictionary.string(tokens)
         return self.readable.text_of(text, None if oov_words is None else oov_words[line])
 
     def build_bpe(self, args: Any) -> Any:
-        """The data folder's subwords, unless ``--bpe`` names others."""
+        """Return the data folder's subwords, unless ``--bpe`` names others."""
         return self.readable if args is None else super().build_bpe(args)
 
     def get_interactive_tokens_and_lengths(
         self, lines: list[str], encode_fn: Any
     ) -> tuple[list[Tensor], list[int]]:
-        """
+        """Tokenize the transcripts that ``fairseq-interactive`` reads.
+
         Raises:
             UserError: if the model reads videos, or a line is empty.
         """
@@ -446,9 +451,10 @@ class VideoSummarizationTask(MultimodalTask):
 
 
 def _read_video_ids(path: str) -> list[str]:
-    """
+    """Read the video id of each line.
+
     Raises:
-        UserError: if the file cannot be read, or a line has several keys.
+        UserError: if the file cannot be read, or a line has several ids.
     """
     visual_ids = read_visual_ids(path)
     for number, line in enumerate(visual_ids, start=1):
@@ -463,6 +469,6 @@ def _reads_video(model: Any) -> bool:
 
 
 def _give_bart_positions(cfg: Any) -> None:
-    """BART's tables are as long as its published ones, however short the texts are cut."""
+    """Give BART position tables of the published length, however short the texts are."""
     for name in ("max_source_positions", "max_target_positions"):
         setattr(cfg, name, max(getattr(cfg, name, None) or 0, BART_POSITIONS))

@@ -121,9 +121,10 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     def check_split(
         self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
     ) -> dict[str, Any]:
-        """
+        """Check that every line has five images and five sentences.
+
         Raises:
-            UserError: if a line has not five keys, or not five sentences with words, or all five
+            UserError: if a line has not five ids, or not five sentences with words, or all five
                 images are missing.
         """
         for number, line in enumerate(visual_ids, start=1):
@@ -148,10 +149,11 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         return {"missing": self.missing, "rows_per_image": self.rows_per_image}
 
     def build_constraints(self, *, no_repeat_ngram: int = 0) -> StoryConstraints:
-        """Rules of the stories that are generated, from the configuration.
+        """Build the constraints of the generated stories from the config.
 
         Args:
-            no_repeat_ngram: words of a sequence that occurs once in a story; 0 allows any.
+            no_repeat_ngram: Length of word sequences that may occur only once in a story; 0 for no
+                limit.
         """
         cfg = self.cfg
         return StoryConstraints(
@@ -164,7 +166,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         )
 
     def generator_for(self, models: Any, config: GenerationConfig, *, stream: int = 0) -> Any:
-        """The generator of a configuration, whose constraints are the stories'."""
+        """Build the generator of a config, with the constraints of stories."""
         constraints = StoryConstraints(
             self.dictionary, no_repeat_ngram=config.no_repeat_ngram_size, **config.constraints
         )
@@ -237,9 +239,10 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
                     distributed.broadcast(buffer, 0, distributed.get_data_parallel_group())
 
     def prefix_of(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """
+        """Return the tokens of ``--prefix-words``.
+
         Raises:
-            UserError: if ``--prefix-words`` cannot begin a story of five sentences with words.
+            UserError: if the words cannot begin a story of five sentences with words.
         """
         prefix = super().prefix_of(sample)
         if prefix is not None:
@@ -264,9 +267,10 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
 
 
 def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
-    """
+    """Return the number of feature rows per image.
+
     Raises:
-        UserError: naming two images, if they have different numbers of rows.
+        UserError: if two images have different numbers of rows; the message names both.
     """
     counts: dict[int, str] = {}
     for key in features.ids:
@@ -286,14 +290,15 @@ def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
 
 
 def _check_sentences(path: str, text: Any, separator: int) -> None:
-    """
+    """Check that every line is a story of five sentences with words.
+
     Args:
-        path: file of the binarised text.
-        text: its lines, each ending with ``</s>``.
-        separator: number of the separator.
+        path: Path of the binarized text.
+        text: Binarized lines, each with ``</s>`` at the end.
+        separator: Index of the separator.
 
     Raises:
-        UserError: if a line is no story of five sentences with words.
+        UserError: if a line is no such story.
     """
     wrong = []
     for number in range(len(text)):
