@@ -1,8 +1,8 @@
 """fairseq_mm: multimodal and long-form generation for fairseq (``--user-dir fairseq_mm``).
 
-Importing the package where fairseq is imported, which is how ``--user-dir`` comes, registers its
-tasks, models, criterions and optimizers. Elsewhere the import loads neither torch nor fairseq and
-changes nothing; :func:`register` and :func:`from_pretrained` register.
+If fairseq is already imported, as it is when fairseq's commands read ``--user-dir``, importing this
+package registers its tasks, models, criterions and optimizers. Otherwise the import loads neither
+torch nor fairseq; call :func:`register` or :func:`from_pretrained`.
 """
 
 import sys
@@ -18,15 +18,20 @@ __version__ = "0.2.0"
 
 
 def register() -> None:
-    """Registers tasks, models, criterions and the like; calling it again changes nothing.
+    """Register tasks, models, criterions and the like, also of installed plugins.
+
+    Calling it again changes nothing.
 
     Raises:
-        ImportError: naming the remedy, if fairseq is missing or does not import.
+        ImportError: if fairseq is missing or cannot be imported; the message says what to do.
     """
     from fairseq_mm import compat
 
     compat.apply()
     from fairseq_mm import criterions, models, optim, tasks  # noqa: F401
+    from fairseq_mm.plugins import load_plugins
+
+    load_plugins()
 
 
 @overload
@@ -145,7 +150,7 @@ def from_pretrained(
     )
 
 
-# a program that uses fairseq already finds our names there; others wait for what they ask for
+# a program that has imported fairseq expects the names in its registries at once
 if sys.modules.get("fairseq") is not None:
     from fairseq_mm import compat
 

@@ -302,11 +302,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs", metavar="FILE", help="JSON lines with the inputs; - is standard input."
     )
     arguments.add(parser, "checkpoint", "weights", "embedding", "data")
-    parser.add_argument(
-        "--user-dir",
-        metavar="DIR",
-        help="Folder of a plugin of your own, with its task and models.",
-    )
     presets = dict.fromkeys([*PROMPT_STORY_PRESETS, *VISUAL_STORY_PRESETS])
     arguments.add_generation(parser, {}, presets=presets, constraints=VISUAL_STORY_CONSTRAINTS)
     arguments.add(
@@ -322,13 +317,9 @@ def run(args: argparse.Namespace) -> int:
     options = arguments.generation_options(args)
     register_quietly()
 
-    from fairseq.utils import import_user_module
-
     import fairseq_mm
     from fairseq_mm.inference.generator import Generator
 
-    if args.user_dir:
-        import_user_module(argparse.Namespace(user_dir=args.user_dir))
     names = ("weights", "embedding", "data", "device")
     paths = {name: getattr(args, name) for name in names}
     model: Any = fairseq_mm.from_pretrained(args.checkpoint, **paths)

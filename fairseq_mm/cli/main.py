@@ -89,6 +89,13 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": HelpFormatter, **options})
+        # without a default: a subcommand's action would overwrite the value of its subcommand
+        self.add_argument_group("plugins").add_argument(
+            "--user-dir",
+            metavar="DIR",
+            default=argparse.SUPPRESS,
+            help="Package with models and tasks of your own, as in fairseq's commands.",
+        )
 
     def format_help(self) -> str:
         names = []
@@ -169,6 +176,8 @@ def main(argv: Optional[list[str]] = None) -> int:
     args = parser.parse_args(name_kind(argv[1:]))
     try:
         arguments.check_names(args)
+        if getattr(args, "user_dir", None):
+            run_set_up.import_user_dir(args.user_dir)
         if chosen not in _LOOK_THEMSELVES:
             arguments.check_checkpoints(args)
         if getattr(args, "html", None):  # not after hours of generating

@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     stories.add_argument(
         "--counting",
         choices=("tokens", "transtory"),
-        help="transtory also counts as the released code of Transtory-XL does (default: tokens).",
+        help="With transtory, also count as the released code of Transtory-XL (default: tokens).",
     )
     stories.add_argument(
         "--shuffled-images",

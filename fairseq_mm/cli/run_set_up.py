@@ -1,5 +1,6 @@
 """Set-up of subcommands: register with fairseq, load models, and lock the output folder."""
 
+import argparse
 import contextlib
 import logging
 import warnings
@@ -43,6 +44,30 @@ def register_quietly() -> None:
             compat.activate()
     except ImportError as error:
         raise UserError(str(error)) from None
+
+
+def import_user_dir(folder: str) -> None:
+    """Import a package that registers its own models and tasks, as fairseq's commands do.
+
+    Raises:
+        UserError: if the folder does not exist, or the package cannot be imported.
+    """
+    register_quietly()
+    from fairseq.utils import import_user_module
+
+    try:
+        import_user_module(argparse.Namespace(user_dir=folder))
+    except FileNotFoundError as error:
+        if error.filename is not None:  # a file that the package itself misses
+            raise UserError(f"--user-dir {folder}: cannot be imported: {error}.") from None
+        raise UserError(f"--user-dir {folder}: no such folder.") from None
+    except UserError:
+        raise
+    except Exception as error:  # a package may raise anything
+        first_line = next(iter(str(error).splitlines()), "")
+        raise UserError(
+            f"--user-dir {folder}: cannot be imported: {type(error).__name__}: {first_line}"
+        ) from None
 
 
 def load_generator(command: str, path: str, **options: Any) -> Any:

@@ -53,13 +53,11 @@ def _name_in(cfg: Any, group: str) -> Optional[str]:
 
 
 def is_user_dir() -> bool:
-    """Return whether fairseq is importing the package for ``--user-dir``."""
-    frame: Any = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "import_user_module":
-            return frame.f_globals.get("__name__") == "fairseq.utils"
-        frame = frame.f_back
-    return False
+    """Return whether fairseq has imported this package, or a plugin that uses it, for
+    ``--user-dir``."""
+    utils = sys.modules.get("fairseq.utils")
+    # fairseq records a folder before it imports the folder
+    return bool(getattr(getattr(utils, "import_user_module", None), "memo", ()))
 
 
 def uses_ours(trainer: Any) -> bool:

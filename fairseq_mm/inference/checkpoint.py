@@ -163,7 +163,8 @@ class Checkpoint:
         if not has_arch:
             raise UserError(
                 f"{self.path}: --arch {self.arch} is not known to this version of fairseq_mm. "
-                "Update it: pip install -U fairseq-mm"
+                "Update it (pip install -U fairseq-mm), or install the plugin that registers the "
+                "name."
             )
         raise UserError(
             f"{self.path}: --task {self.task_name} (--arch {self.arch}) is not known: the plugin "

@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 from forked_shell import ForkedShell
-from pages import DOCS, PAGES, README, ROOT, RUN, blocks_of, name_of
+from pages import DOCS, PAGES, README, ROOT, RUN, RUN_WHOLE, blocks_of, name_of
 from small_data import (
     put_weights_beside_checkpoints,
     write_checkpoints,
@@ -79,7 +79,8 @@ def folder(tmp_path):
 
 
 def runnable(page):
-    return [block for block in blocks_of(page) if block.language in RUN]
+    blocks = () if page in RUN_WHOLE else blocks_of(page)
+    return [block for block in blocks if block.language in RUN]
 
 
 def blocks_before(page):

@@ -1,0 +1,67 @@
+"""Loads installed plugins: packages that declare an entry point ``fairseq_mm.plugins``.
+
+A plugin registers its own models, tasks and the like when it is imported. Its ``pyproject.toml``
+has::
+
+    [project.entry-points."fairseq_mm.plugins"]
+    my_captioners = "my_captioners"
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Optional
+
+GROUP = "fairseq_mm.plugins"
+
+_is_loaded = False
+
+
+def load_plugins() -> None:
+    """Import the installed plugins; further calls do nothing.
+
+    A plugin that cannot be imported is named on stderr in one line, and the others are imported.
+    """
+    global _is_loaded
+    if _is_loaded:
+        return
+    # before the imports: a plugin imports fairseq_mm.extension, which calls this function
+    _is_loaded = True
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        try:
+            _load(entry)
+        except Exception as error:  # a plugin may raise anything
+            first_line = next(iter(str(error).splitlines()), "")
+            print(
+                f"fairseq_mm: plugin {entry.name} ({entry.value}) is not loaded: "
+                f"{type(error).__name__}: {first_line}",
+                file=sys.stderr,
+            )
+
+
+def _load(entry: EntryPoint) -> None:
+    """Import a plugin, unless fairseq has imported its folder as ``--user-dir``."""
+    from fairseq.utils import import_user_module
+
+    # fairseq's record of the folders that it has imported; it imports a folder under its last name,
+    # and a second import under another name would register every model twice
+    function: Any = import_user_module
+    function.memo = getattr(function, "memo", set())
+    folder = _find_folder(entry.module)
+    if folder is not None and folder in {os.path.realpath(path) for path in function.memo}:
+        return
+    importlib.import_module(entry.module)
+    if folder is not None:
+        spec = importlib.util.find_spec(entry.module)
+        function.memo |= {folder, *((spec and spec.submodule_search_locations) or ())}
+
+
+def _find_folder(name: str) -> Optional[str]:
+    """Return the real path of a package, or of a module without ``.py``."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        return None
+    path = os.path.realpath(spec.origin)
+    return os.path.dirname(path) if spec.submodule_search_locations else path.removesuffix(".py")
